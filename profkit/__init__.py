@@ -1,0 +1,39 @@
+"""profkit tells where training throughput went.
+
+Importing this package costs nothing: its names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from profkit.errors import ExitCode, ProfkitError
+    from profkit.loop import loader, phase, step
+    from profkit.trace import Trace
+
+__version__ = "0.1.0"
+
+__all__ = ["ExitCode", "ProfkitError", "Trace", "__version__", "loader", "phase", "step"]
+
+_HOMES = {
+    "ExitCode": "profkit.errors",
+    "ProfkitError": "profkit.errors",
+    "Trace": "profkit.trace",
+    "loader": "profkit.loop",
+    "phase": "profkit.loop",
+    "step": "profkit.loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'profkit' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The terminal interface. The only place where Textual may be imported."""
