@@ -1,0 +1,38 @@
+"""The exit codes, and the errors that a user can do something about."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What profkit exits with. A published interface: values are never changed."""
+
+    DONE = 0
+    UNFINISHED = 1
+    USAGE = 2
+    UNREADABLE = 3
+    REGRESSION = 10
+    NOT_JUDGED = 11
+    CANNOT_START = 125
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+    INTERRUPTED = 130
+
+
+class ProfkitError(Exception):
+    """Something the user can mend: one line that names the place and the remedy."""
+
+    exit_code = ExitCode.UNFINISHED
+
+
+class UsageError(ProfkitError):
+    """The command line, an environment variable or a configuration file is wrong."""
+
+    exit_code = ExitCode.USAGE
+
+
+class UnreadableError(ProfkitError):
+    """A file that was given cannot be read as what it should be."""
+
+    exit_code = ExitCode.UNREADABLE

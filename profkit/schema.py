@@ -1,0 +1,192 @@
+"""The trace contract: the Arrow schema of each table, with units and meanings in the fields.
+
+Null is not zero: null means "not measured here", zero means "measured, and it was zero". A column
+is nullable only where a source may really not know it. Columns are only ever added; a table of an
+older minor version lacks some, and they read as null. Times are int64 nanoseconds of the rank's
+monotonic host clock; `rank.json` holds the anchors that tie it to the time of day.
+
+While a run is written, names are int32 ids into the rank's own `strings` table, because an
+append-only table survives a crash and delta dictionaries are not read everywhere. The reader hands
+out dictionary columns instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from profkit.vocab import PHASES, SCHEMA_VERSION
+
+MEANING: Final = b"meaning"
+UNIT: Final = b"unit"
+NAME_UNIT: Final = "name"
+"""The unit of columns that hold string ids on disk and dictionary values in memory."""
+
+
+def _field(name: str, kind: pa.DataType, unit: str, meaning: str, *, null: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=null, metadata={UNIT: unit.encode(), MEANING: meaning.encode()})
+
+
+def _time(name: str, meaning: str, *, null: bool = False) -> pa.Field:
+    return _field(name, pa.int64(), "ns", meaning, null=null)
+
+
+def _name(name: str, meaning: str, *, null: bool = False) -> pa.Field:
+    return _field(name, pa.int32(), NAME_UNIT, meaning, null=null)
+
+
+def _int(name: str, unit: str, meaning: str, *, null: bool = False, kind: pa.DataType | None = None) -> pa.Field:
+    return _field(name, kind or pa.int64(), unit, meaning, null=null)
+
+
+def _float(name: str, unit: str, meaning: str, *, null: bool = False) -> pa.Field:
+    return _field(name, pa.float64(), unit, meaning, null=null)
+
+
+def _flag(name: str, meaning: str, *, null: bool = False) -> pa.Field:
+    return _field(name, pa.bool_(), "flag", meaning, null=null)
+
+
+def _triple(name: str, meaning: str) -> pa.Field:
+    return _field(name, pa.list_(pa.field("item", pa.int32(), nullable=False), 3), "count x, y, z", meaning, null=True)
+
+
+_RANK: Final = _int("rank", "rank", "which process of the job wrote the row", kind=pa.int32())
+_STEP_OR_NULL: Final = _int("step", "index", "the step it belongs to; null outside all steps", null=True)
+
+_STEPS: Final = [
+    _RANK,
+    _int("step", "index", "counts from 0 over the whole run"),
+    _time("start_ns", "when the previous step ended, or when the loop began to wait for its first batch"),
+    _time("end_ns", "when the step's last statement returned"),
+    _int("sample_count", "samples", "samples that this rank trained on in the step"),
+    _float("loss", "loss", "the loss that the job itself had on the host", null=True),
+    _float("grad_scale", "factor", "the gradient scaler's scale after the step", null=True),
+    _flag("instrumented", "false where profkit was switched off for the step, to measure its own cost"),
+    _int("epoch", "index", "the epoch that the step belongs to", null=True, kind=pa.int32()),
+]
+
+_SPANS: Final = [
+    _RANK,
+    _STEP_OR_NULL,
+    _name("phase", "one of: " + ", ".join(PHASES)),
+    _name("name", "the region's own name; equal to the phase where the phase has no parts"),
+    _int("depth", "level", "0 for a phase, 1 and more for regions inside it", kind=pa.int16()),
+    _name("thread", "the name of the thread that ran it"),
+    _time("start_ns", "when the host entered it"),
+    _time("end_ns", "when the host left it"),
+    _time("device_start_ns", "when the device reached its beginning, on the host's clock", null=True),
+    _time("device_end_ns", "when the device reached its end, on the host's clock", null=True),
+    _int("bytes", "bytes", "what it moved, where it moved something", null=True),
+    _name("error", "the class of the exception that left it", null=True),
+]
+
+_KERNELS: Final = [
+    _RANK,
+    _name("device", "cuda:0 and so on, or cpu where operators stand in for kernels"),
+    _int("stream", "id", "the device's stream, or the host's thread"),
+    _time("start_ns", "when it began to run"),
+    _time("end_ns", "when it ended"),
+    _name("name", "the kernel's full name"),
+    _name("category", "what kind of work it is, from profkit's taxonomy"),
+    _int("correlation", "id", "joins it to the call that launched it", null=True),
+    _time("launch_ns", "when the host launched it", null=True),
+    _STEP_OR_NULL,
+    _name("phase", "the phase that launched it", null=True),
+    _name("op", "the framework's operator that launched it", null=True),
+    _triple("grid", "blocks in the grid"),
+    _triple("block", "threads in a block"),
+    _int("registers", "count", "registers a thread", null=True, kind=pa.int32()),
+    _int("shared_bytes", "bytes", "shared memory a block", null=True),
+    _int("bytes", "bytes", "bytes that it moved, where that is known", null=True),
+    _float("flops", "floating-point operations", "arithmetic that it did, where that is known", null=True),
+    _flag("tensor_core", "whether it used Tensor Cores", null=True),
+]
+
+_COLLECTIVES: Final = [
+    _RANK,
+    _name("communicator", "the group of ranks, by the framework's or NCCL's name"),
+    _int("sequence", "index", "counts the communicator's collectives; equal on all of its ranks"),
+    _name("op", "all_reduce, all_gather, reduce_scatter, broadcast, ..."),
+    _int("bytes", "bytes", "the message's size on this rank"),
+    _name("dtype", "the type of its elements"),
+    _int("group_size", "ranks", "ranks in the communicator", kind=pa.int32()),
+    _time("ready_ns", "when its data was ready on this rank", null=True),
+    _time("start_ns", "when this rank began it"),
+    _time("end_ns", "when this rank had its result"),
+    _name("backend", "nccl, gloo, ..."),
+    _STEP_OR_NULL,
+    _int("bucket", "index", "the gradient bucket that it carried", null=True, kind=pa.int32()),
+]
+
+_SAMPLES: Final = [
+    _RANK,
+    _name("device", "the device it was read from; null for the host", null=True),
+    _name("source", "the collector that read it"),
+    _name("metric", "what was read, with its unit at the end of the name"),
+    _time("time_ns", "when it was read"),
+    _float("value", "as the metric's name says", "the reading"),
+]
+
+_STRINGS: Final = [
+    _RANK,
+    _int("id", "id", "what the other tables' name columns hold; counts from 0", kind=pa.int32()),
+    _field("value", pa.string(), "text", "the name"),
+]
+
+ABOUT: Final[Mapping[str, str]] = {
+    "steps": "One row a training step and rank: the wall clock against which everything else is closed.",
+    "spans": "One row for each phase of a step, and for each region inside a phase.",
+    "kernels": "One row for each kernel, copy or fill that ran on a device, in the windows that were captured.",
+    "collectives": "One row for each collective operation and rank.",
+    "samples": "Readings over time in long form: a new collector adds rows, never columns.",
+    "strings": "The names of the rank's other tables, in the order in which they first appeared.",
+}
+
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    table: pa.schema(fields, metadata={b"profkit.table": table.encode(), b"profkit.schema": ".".join(map(str, SCHEMA_VERSION)).encode()})
+    for table, fields in (
+        ("steps", _STEPS),
+        ("spans", _SPANS),
+        ("kernels", _KERNELS),
+        ("collectives", _COLLECTIVES),
+        ("samples", _SAMPLES),
+        ("strings", _STRINGS),
+    )
+}
+
+
+def is_name(field: pa.Field) -> bool:
+    """Whether a column of the contract holds names: ids on disk, a dictionary in memory."""
+    return bool(field.metadata) and field.metadata.get(UNIT) == NAME_UNIT.encode()
+
+
+@functools.cache
+def name_columns(table: str) -> tuple[str, ...]:
+    return tuple(field.name for field in SCHEMAS[table] if is_name(field))
+
+
+@functools.cache
+def open_schema(table: str) -> pa.Schema:
+    """The schema that the reader hands out: name columns are dictionaries of text."""
+    return pa.schema(
+        [field.with_type(pa.dictionary(pa.int32(), pa.string())) if is_name(field) else field for field in SCHEMAS[table]],
+        metadata=SCHEMAS[table].metadata,
+    )
+
+
+def describe_type(field: pa.Field) -> str:
+    """The column's type in words: what is on disk, a `?` where it may be null."""
+    kind = "name (int32 id)" if is_name(field) else "3 x int32" if pa.types.is_fixed_size_list(field.type) else str(field.type)
+    return kind + ("?" if field.nullable else "")
+
+
+def unit_of(field: pa.Field) -> str:
+    return field.metadata[UNIT].decode() if field.metadata else ""
+
+
+def meaning_of(field: pa.Field) -> str:
+    return field.metadata[MEANING].decode() if field.metadata else ""

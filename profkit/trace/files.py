@@ -1,0 +1,144 @@
+"""The files of one rank, written table by table: streams, the names they use, and the end record."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from profkit.clock import Clock, wall_ns
+from profkit.schema import name_columns
+from profkit.trace.jsonfile import replace_json
+from profkit.trace.stream import StreamWriter, build_batch
+from profkit.vocab import END_FILE, SCHEMA_VERSION, STREAM_SUFFIX, TABLES
+
+RESERVE_BYTES = 65_536
+"""Room kept free on the disk, so that the end record can be written when nothing else can."""
+
+
+class RankFiles:
+    """Writes one rank's tables into `folder`, which must not exist yet.
+
+    After the first failed write nothing more is written: rows are counted as dropped, and `failure`
+    says why. No method raises for a disk that is full or gone, except the constructor.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        folder.mkdir(mode=0o700, parents=True)
+        self.folder = folder
+        self.rank = rank
+        self.failure = ""
+        self.dropped: Counter[str] = Counter()
+        self._streams: dict[str, StreamWriter] = {}
+        self._ids: dict[str, int] = {}
+        self._named = 0
+        self._reserve = folder / ".reserve"
+        self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
+
+    def write(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Append rows, given as columns without `rank`; name columns hold text or are dictionaries.
+
+        Raises for columns that are not of the table's shape, and has then written none of them.
+        """
+        count = len(next(iter(columns.values())))
+        if not count:
+            return
+        if self.failure:
+            self.dropped[table] += count
+            return
+        before = self._written(table)
+        try:
+            batch = self._build(table, columns, count)
+            self._write_names()
+            self._stream(table).write(batch)
+        except OSError as error:
+            self.failure = f"{error.strerror or error} while writing {table}"
+            self.dropped[table] += count - (self._written(table) - before)
+        finally:
+            self._forget_unwritten_names()
+
+    def close(self, reason: str = "complete") -> None:
+        """End every stream and write `end.json`, or as much of that as the disk allows."""
+        try:
+            self._reserve.unlink(missing_ok=True)
+            for stream in self._streams.values():
+                self._end(stream)
+            self._write_end(self.failure or reason)
+        except OSError as error:
+            self.failure = self.failure or f"{error.strerror or error} while ending the trace"
+
+    def _end(self, stream: StreamWriter) -> None:
+        try:
+            stream.close()
+        except OSError as error:
+            self.failure = self.failure or f"{error.strerror or error} while ending a stream"
+
+    def _write_end(self, reason: str, realtime: Clock = wall_ns) -> None:
+        tables = {table: {**dataclasses.asdict(stream.count), "dropped": self.dropped[table]} for table, stream in self._streams.items()}
+        for table in self.dropped.keys() - tables.keys():
+            tables[table] = {"rows": 0, "batches": 0, "bytes": 0, "crc32": 0, "dropped": self.dropped[table]}
+        replace_json(
+            self.folder / END_FILE,
+            {"schema_version": list(SCHEMA_VERSION), "rank": self.rank, "reason": reason, "ended_ns": realtime(), "tables": tables},
+        )
+
+    def _stream(self, table: str) -> StreamWriter:
+        if table not in self._streams:
+            self._streams[table] = StreamWriter(self.folder / (table + STREAM_SUFFIX), table)
+        return self._streams[table]
+
+    def _written(self, table: str) -> int:
+        return self._streams[table].count.rows if table in self._streams else 0
+
+    def _build(self, table: str, columns: Mapping[str, Sequence[Any]], count: int) -> pa.RecordBatch:
+        names = name_columns(table)
+        ready = {column: self._intern_all(values) if column in names else values for column, values in columns.items()}
+        return build_batch(table, {"rank": [self.rank] * count, **ready})
+
+    def _write_names(self) -> None:
+        """Names go to disk before the rows that use them: a killed writer leaves no unknown id."""
+        new = [_as_unicode(name) for name in list(self._ids)[self._named :]] if len(self._ids) > self._named else []
+        if new:
+            ids = range(self._named, len(self._ids))
+            self._stream("strings").write(build_batch("strings", {"rank": [self.rank] * len(new), "id": ids, "value": new}))
+            self._named = len(self._ids)
+
+    def _forget_unwritten_names(self) -> None:
+        """Names of rows that were refused: a gap in the ids would cost all names after it."""
+        while len(self._ids) > self._named:
+            self._ids.popitem()
+
+    def _intern_all(self, values: Sequence[str | None]) -> Any:
+        if isinstance(values, pa.DictionaryArray):
+            ids = pa.array([None if name is None else self._intern(name) for name in values.dictionary.to_pylist()], pa.int32())
+            return ids.take(values.indices)
+        return [None if name is None else self._intern(name) for name in values]
+
+    def _intern(self, name: str) -> int:
+        return self._ids.setdefault(name, len(self._ids))
+
+
+def _as_unicode(name: str) -> str:
+    """`name` with what no file can hold (half of a surrogate pair, from a path in other bytes) as an escape."""
+    return str.encode(name, "utf-8", "backslashreplace").decode()
+
+
+def new_run_folder(parent: Path, name: str) -> Path:
+    """A new, private folder for a run; a number is added where the name is taken."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, 10_000):
+        folder = parent / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return folder
+    raise FileExistsError(os.fspath(parent / name))
+
+
+__all__ = ["TABLES", "RankFiles", "new_run_folder"]

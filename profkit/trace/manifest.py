@@ -1,0 +1,137 @@
+"""What a run says of itself: `run.json` for all of it, `rank.json` for each rank."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from profkit.clock import Anchor
+from profkit.errors import UnreadableError
+from profkit.text import safe_text
+from profkit.trace.jsonfile import read_json, replace_json
+from profkit.vocab import RANK_FILE, RUN_FILE, SCHEMA_VERSION, RunState
+
+FORMAT = "profkit-run"
+MOST_RANKS = 100_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunManifest:
+    """The contents of `run.json`. Every field that a source does not know is empty or null."""
+
+    workload: str
+    framework: str = ""
+    state: RunState = RunState.RUNNING
+    why: str = ""
+    world_size: int = 1
+    created_ns: int = 0
+    ended_ns: int | None = None
+    profkit_version: str = ""
+    schema_version: tuple[int, int] = SCHEMA_VERSION
+    owner: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    own_cost: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def write(self, run: Path) -> None:
+        content = {
+            "format": FORMAT,
+            **dataclasses.asdict(self),
+            "state": self.state.value,
+            "schema_version": list(self.schema_version),
+            "notes": list(self.notes),
+        }
+        replace_json(run / RUN_FILE, content)
+
+    @classmethod
+    def read(cls, run: Path) -> RunManifest:
+        path = run / RUN_FILE
+        content = read_json(path)
+        if content.get("format") != FORMAT:
+            raise UnreadableError(f"{safe_text(str(path))}: not a profkit run (its format is not '{FORMAT}')")
+        take = _Taker(path, content)
+        version = take("schema_version", list, [])
+        if len(version) != 2 or not all(type(part) is int for part in version):
+            raise take.wrong("schema_version", "two whole numbers")
+        if version[0] > SCHEMA_VERSION[0]:
+            raise UnreadableError(
+                f"{safe_text(str(path))}: written in schema {version[0]}.{version[1]}, and this profkit reads up to {SCHEMA_VERSION[0]}.x; install a newer profkit"
+            )
+        world_size = take("world_size", int, 1)
+        if not 1 <= world_size <= MOST_RANKS:
+            raise take.wrong("world_size", f"a number of ranks up to {MOST_RANKS:,}")
+        state = take("state", str, "")
+        if state not in {known.value for known in RunState}:
+            raise take.wrong("state", "one of " + ", ".join(known.value for known in RunState))
+        return cls(
+            workload=take("workload", str, ""),
+            framework=take("framework", str, ""),
+            state=RunState(state),
+            why=take("why", str, ""),
+            world_size=world_size,
+            created_ns=take("created_ns", int, 0),
+            ended_ns=content["ended_ns"] if isinstance(content.get("ended_ns"), int) else None,
+            profkit_version=take("profkit_version", str, ""),
+            schema_version=(version[0], version[1]),
+            owner=take("owner", dict, {}),
+            config=take("config", dict, {}),
+            environment=take("environment", dict, {}),
+            own_cost=take("own_cost", dict, {}),
+            notes=tuple(str(note) for note in take("notes", list, [])),
+        )
+
+
+@dataclass(frozen=True)
+class RankManifest:
+    """The contents of `rank.json`: where one rank ran, and its first clock anchor."""
+
+    rank: int
+    host: str
+    pid: int
+    device: str
+    anchor: Anchor
+    local_rank: int = 0
+    world_size: int = 1
+    framework: str = ""
+
+    def write(self, folder: Path) -> None:
+        replace_json(folder / RANK_FILE, {**dataclasses.asdict(self), "anchor": self.anchor._asdict()})
+
+    @classmethod
+    def read(cls, folder: Path) -> RankManifest:
+        path = folder / RANK_FILE
+        take = _Taker(path, read_json(path))
+        anchor = _Taker(path, take("anchor", dict, {}))
+        return cls(
+            rank=take("rank", int, 0),
+            host=take("host", str, ""),
+            pid=take("pid", int, 0),
+            device=take("device", str, ""),
+            anchor=Anchor(*(anchor(name, int, 0) for name in Anchor._fields)),
+            local_rank=take("local_rank", int, 0),
+            world_size=take("world_size", int, 1),
+            framework=take("framework", str, ""),
+        )
+
+
+@dataclass(frozen=True)
+class _Taker:
+    """Takes fields out of a JSON object; a field of the wrong type is an error that names it."""
+
+    path: Path
+    content: Mapping[str, Any]
+
+    def __call__(self, name: str, kind: type[T], default: T) -> T:
+        value = self.content.get(name, default)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise self.wrong(name, kind.__name__)
+        return value
+
+    def wrong(self, name: str, expected: str) -> UnreadableError:
+        return UnreadableError(f"{safe_text(str(self.path))}: field '{name}' is not {expected}; the file is damaged")

@@ -1,0 +1,211 @@
+"""Opens a run: its manifest, and its tables over all ranks as Arrow tables with names in clear."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.errors import UnreadableError
+from profkit.schema import SCHEMAS, is_name, open_schema
+from profkit.text import safe_text
+from profkit.trace.jsonfile import read_json
+from profkit.trace.manifest import RankManifest, RunManifest
+from profkit.trace.stream import StreamContent, read_stream
+from profkit.vocab import END_FILE, RUN_FILE, STREAM_SUFFIX
+
+LOST_NAME = "(name lost)"
+_RANK_FOLDER = re.compile(r"r(\d{5})")
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """The contents of `end.json`: why the rank's trace ended, and what should be in it."""
+
+    reason: str
+    tables: Mapping[str, Mapping[str, int]]
+
+    @property
+    def dropped(self) -> int:
+        return sum(counts.get("dropped", 0) for counts in self.tables.values())
+
+    @classmethod
+    def read(cls, folder: Path) -> RankEnd | None:
+        """The end record, or `None` where the rank did not get to write one."""
+        path = folder / END_FILE
+        if not path.exists():
+            return None
+        content = read_json(path)
+        tables = content.get("tables")
+        if not isinstance(tables, dict) or not all(map(_is_counts, tables.values())):
+            raise UnreadableError(f"{safe_text(str(path))}: field 'tables' is not a table of counts; the file is damaged")
+        return cls(str(content.get("reason", "")), tables)
+
+
+def _is_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(type(count) is int for count in value.values())
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One rank's folder, read table by table."""
+
+    folder: Path
+    rank: int
+
+    @functools.cached_property
+    def end(self) -> RankEnd | None:
+        return RankEnd.read(self.folder)
+
+    @functools.cached_property
+    def manifest(self) -> RankManifest:
+        return RankManifest.read(self.folder)
+
+    def path(self, table: str) -> Path:
+        return self.folder / (table + STREAM_SUFFIX)
+
+    @functools.cached_property
+    def _contents(self) -> dict[str, StreamContent]:
+        return {}
+
+    def content(self, table: str) -> StreamContent:
+        """What can be read of a table, read once; a table that was never begun is empty and whole."""
+        if table not in self._contents:
+            path = self.path(table)
+            self._contents[table] = read_stream(path, table, mapped=(self.folder / END_FILE).exists()) if path.exists() else StreamContent((), "", closed=True)
+        return self._contents[table]
+
+    @property
+    def problems(self) -> Iterator[str]:
+        """What is damaged in the tables that were read so far."""
+        for table, content in self._contents.items():
+            if content.problem:
+                yield f"rank {self.rank}, {table}: {content.problem}"
+
+    @functools.cached_property
+    def names(self) -> pa.Array:
+        """The rank's names by id, with one more entry at the end for ids whose name was lost."""
+        strings = pa.Table.from_batches(self.content("strings").batches, SCHEMAS["strings"])
+        ids = strings["id"].to_numpy()
+        dense = len(ids) == 0 or bool((ids == range(len(ids))).all())
+        values = strings["value"].to_pylist() if dense else []
+        return pa.array([*map(safe_text, values), LOST_NAME], pa.string())
+
+    def table(self, table: str) -> pa.Table:
+        """The rows of `table`, with names in place of ids."""
+        raw = pa.Table.from_batches(self.content(table).batches, SCHEMAS[table])
+        columns = [self._name(column) if is_name(field) else column for field, column in zip(raw.schema, raw.columns, strict=True)]
+        return pa.Table.from_arrays(columns, schema=open_schema(table))
+
+    def _name(self, ids: pa.ChunkedArray) -> pa.DictionaryArray:
+        first, lost = pa.scalar(0, pa.int32()), pa.scalar(len(self.names) - 1, pa.int32())  # Arrow guesses a bare number's type by importing dateutil
+        known = pc.and_(pc.greater_equal(ids, first), pc.less(ids, lost))
+        safe = pc.if_else(pc.or_kleene(known, pc.is_null(ids)), ids, lost)
+        return pa.DictionaryArray.from_arrays(safe.combine_chunks(), self.names)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A run on disk, opened for reading. Tables are read when first asked for, then kept."""
+
+    path: Path
+    manifest: RunManifest
+    ranks: tuple[RankTrace, ...]
+
+    @classmethod
+    def open(cls, run: str | Path) -> Trace:
+        """Open a run's folder; an `UnreadableError` says what is wrong with it and what would help."""
+        path = Path(run)
+        check_folder(path)
+        return cls(path, RunManifest.read(path), tuple(find_ranks(path)))
+
+    @property
+    def name(self) -> str:
+        return safe_text(self.path.resolve().name)
+
+    @functools.cached_property
+    def steps(self) -> pa.Table:
+        return self.table("steps")
+
+    @functools.cached_property
+    def spans(self) -> pa.Table:
+        return self.table("spans")
+
+    @functools.cached_property
+    def kernels(self) -> pa.Table:
+        return self.table("kernels")
+
+    @functools.cached_property
+    def collectives(self) -> pa.Table:
+        return self.table("collectives")
+
+    @functools.cached_property
+    def samples(self) -> pa.Table:
+        return self.table("samples")
+
+    def table(self, table: str) -> pa.Table:
+        """All ranks' rows of one table, rank after rank, names as one dictionary."""
+        parts = [rank.table(table) for rank in self.ranks]
+        if not parts:
+            return open_schema(table).empty_table()
+        return pa.concat_tables(parts).unify_dictionaries()
+
+    @property
+    def dropped(self) -> int:
+        """Rows that the job handed over and that were not written."""
+        return sum(rank.end.dropped for rank in self.ranks if rank.end)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is damaged in the tables that were read so far; rows before the damage are in the tables."""
+        return tuple(problem for rank in self.ranks for problem in rank.problems)
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks of the job's world that left no folder."""
+        return tuple(sorted(set(range(self.manifest.world_size)) - {rank.rank for rank in self.ranks}))
+
+
+def find_ranks(run: Path) -> Iterator[RankTrace]:
+    for folder in sorted(run.iterdir()):
+        if (match := _RANK_FOLDER.fullmatch(folder.name)) and folder.is_dir():
+            yield RankTrace(folder, int(match[1]))
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The runs in a folder, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [(file.stat().st_mtime_ns, file.parent) for file in folder.glob("*/" + RUN_FILE)]
+    return [path for _, path in sorted(found)]
+
+
+def check_folder(path: Path) -> None:
+    shown = safe_text(str(path))
+    try:
+        entries = sorted(entry.name for entry in path.iterdir())
+    except FileNotFoundError:
+        raise UnreadableError(f"{shown}: no such folder{_runs_beside(path)}") from None
+    except NotADirectoryError:
+        raise UnreadableError(f"{shown}: a file, and a run is a folder; other tools' traces and logs are not runs") from None
+    except PermissionError:
+        raise UnreadableError(f"{shown}: no permission to read it; run as its owner, or have the owner allow it with chmod") from None
+    if RUN_FILE in entries:
+        return
+    if not entries:
+        raise UnreadableError(f"{shown}: an empty folder; a run is made by 'profkit trace WORKLOAD'")
+    runs = find_runs(path)
+    if runs:
+        raise UnreadableError(f"{shown}: holds {len(runs)} runs and is none itself; name one, such as {safe_text(str(runs[-1]))}")
+    raise UnreadableError(f"{shown}: not a run (it has no {RUN_FILE}){_runs_beside(path)}")
+
+
+def _runs_beside(path: Path) -> str:
+    runs = find_runs(path.parent)
+    return f"; the newest run beside it is {safe_text(str(runs[-1]))}" if runs else ""

@@ -1,0 +1,228 @@
+"""One table of one rank on disk: an Arrow IPC stream that a crash cannot take back."""
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from profkit.schema import SCHEMAS
+
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+LARGEST_BATCH = 65_536
+SMALL_BATCH = 128
+
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)  # no threads of ours beside the job
+DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, EOFError)
+"""What reading a damaged stream may raise."""
+
+
+class _Gather(io.RawIOBase):
+    """Collects the pieces of a message, so that each message is one write to the file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._pieces.append(bytes(data))
+        return len(self._pieces[-1])
+
+    def take(self) -> bytes:
+        message = b"".join(self._pieces)
+        self._pieces.clear()
+        return message
+
+
+@dataclass(frozen=True)
+class StreamCount:
+    """What was written to a stream, as `end.json` states it."""
+
+    rows: int
+    batches: int
+    bytes: int
+    crc32: int
+
+
+class StreamWriter:
+    """Appends batches to a new file. When `write` has returned, its rows survive a SIGKILL.
+
+    A write that fails part way is cut off again, so a full disk leaves a stream that ends cleanly.
+    """
+
+    def __init__(self, path: Path, table: str) -> None:
+        self.schema = SCHEMAS[table]
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._gather = _Gather()
+        self._ipc = pa.ipc.new_stream(self._gather, self.schema, options=_OPTIONS)
+        self._rows = self._batches = self._bytes = self._crc = 0
+
+    @property
+    def count(self) -> StreamCount:
+        return StreamCount(self._rows, self._batches, self._bytes, self._crc)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for start in range(0, batch.num_rows, LARGEST_BATCH):
+            part = batch.slice(start, LARGEST_BATCH)
+            self._append(self._message(part))
+            self._rows += part.num_rows
+            self._batches += 1
+
+    def _message(self, batch: pa.RecordBatch) -> bytes:
+        """A batch as it stands in the stream. A small one is not compressed: that costs ten times what it saves."""
+        if self._batches and batch.num_rows < SMALL_BATCH:
+            return bytes(batch.serialize())
+        self._ipc.write_batch(batch)
+        return self._gather.take()
+
+    def close(self) -> None:
+        """End the stream with its marker. The file is closed even if the marker cannot be written.
+
+        A file that not even its header fitted into stays empty: a marker alone is no stream.
+        """
+        try:
+            self._ipc.close()
+            if self._bytes:
+                self._append(self._gather.take())
+        finally:
+            os.close(self._fd)
+
+    def abandon(self) -> None:
+        """Close the file as it is: after a failed write nothing more may follow."""
+        os.close(self._fd)
+
+    def _append(self, message: bytes) -> None:
+        rest = memoryview(message)
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError:
+            os.ftruncate(self._fd, self._bytes)
+            os.lseek(self._fd, self._bytes, os.SEEK_SET)  # else the next write leaves a hole
+            raise
+        self._bytes += len(message)
+        self._crc = zlib.crc32(message, self._crc)
+
+
+def build_batch(table: str, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
+    """A batch of the table's schema; a column that is missing must be nullable and is all null.
+
+    A value that its column cannot hold is an error here, because it would end the reading later.
+    """
+    schema = SCHEMAS[table]
+    count = len(next(iter(columns.values())))
+    arrays = [_to_array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type) for field in schema]
+    for field, array in zip(schema, arrays, strict=True):
+        if array.null_count and not field.nullable:
+            raise ValueError(f"column '{field.name}' has nulls and may have none")
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _to_array(values: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values.cast(kind)
+    if pa.types.is_primitive(kind) and hasattr(values, "__array_interface__") and values.dtype.kind in "iuf":
+        return _from_numpy(values, kind)
+    return pa.array(values, type=kind)
+
+
+def _from_numpy(values: Any, kind: pa.DataType) -> pa.Array:
+    """`pa.array(ndarray)` imports pandas where it is installed, which costs a second; this does not."""
+    data = values.astype(values.dtype.newbyteorder("="), copy=True, order="C")
+    found = pa.from_numpy_dtype(data.dtype)
+    return pa.Array.from_buffers(found, len(data), [None, pa.py_buffer(data)]).cast(kind)
+
+
+@dataclass(frozen=True)
+class StreamContent:
+    """What could be read of a stream: every batch up to the first damage."""
+
+    batches: tuple[pa.RecordBatch, ...]
+    problem: str
+    """Why reading stopped before the end of the file, or nothing."""
+    closed: bool
+    """Whether the stream ends with its marker, as a writer that was not killed leaves it."""
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+
+class SchemaMismatchError(ValueError):
+    """The stream holds other columns than the contract says."""
+
+
+def read_stream(path: Path, table: str, *, mapped: bool = True) -> StreamContent:
+    """All batches that are whole and valid. Damage ends the reading and is told, never raised.
+
+    A file that may still be written is not mapped: its writer may cut it, and touching a page that
+    is gone kills the reader.
+    """
+    batches: list[pa.RecordBatch] = []
+    try:
+        if path.stat().st_size == 0:
+            return StreamContent((), "", closed=False)
+        with pa.memory_map(str(path)) if mapped else pa.OSFile(str(path)) as source:
+            batches.extend(_valid_batches(source, table))
+            rest = source.size() - source.tell()
+    except DAMAGE as error:
+        return StreamContent(tuple(batches), _one_line(error), closed=False)
+    if rest:
+        return StreamContent(tuple(batches), f"{rest} bytes follow its end", closed=False)
+    return StreamContent(tuple(batches), "", closed=_ends_with_marker(path))
+
+
+def _valid_batches(source: pa.NativeFile, table: str) -> Iterator[pa.RecordBatch]:
+    with pa.ipc.open_stream(source) as reader:
+        plan = _plan_columns(reader.schema, table)
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                return
+            batch.validate(full=True)
+            yield _conform(batch, plan, table)
+
+
+def _plan_columns(found: pa.Schema, table: str) -> list[int | None]:
+    """For each column of the contract, where it stands in the file; `None` where it is missing."""
+    plan: list[int | None] = []
+    for field in SCHEMAS[table]:
+        positions = found.get_all_field_indices(field.name)
+        if not positions and field.nullable:
+            plan.append(None)
+        elif len(positions) != 1:
+            raise SchemaMismatchError(f"column '{field.name}' stands {len(positions)} times in it")
+        elif found.field(positions[0]).type != field.type:
+            raise SchemaMismatchError(f"column '{field.name}' is {found.field(positions[0]).type} where {field.type} belongs")
+        else:
+            plan.append(positions[0])
+    return plan
+
+
+def _conform(batch: pa.RecordBatch, plan: Sequence[int | None], table: str) -> pa.RecordBatch:
+    schema = SCHEMAS[table]
+    columns = [pa.nulls(batch.num_rows, field.type) if at is None else batch.column(at) for at, field in zip(plan, schema, strict=True)]
+    for field, column in zip(schema, columns, strict=True):
+        if column.null_count and not field.nullable:
+            raise SchemaMismatchError(f"column '{field.name}' has nulls and may have none")
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _ends_with_marker(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-len(END_OF_STREAM), os.SEEK_END)
+        return file.read() == END_OF_STREAM
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,74 @@
+"""The words of profkit: names that stand in files and on screens, each said once."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+SCHEMA_VERSION: Final = (1, 0)
+"""Major and minor of the trace contract. A newer major is refused, a newer minor is read."""
+
+DOMAIN: Final = "profkit"
+"""The NVTX domain of every range that profkit opens."""
+
+
+class Phase(str, Enum):
+    """What a part of a step does; the values stand in the `spans` table."""
+
+    DATA = "data"
+    H2D = "h2d"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    ALLREDUCE = "allreduce"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS: Final = {
+    Phase.DATA: "waiting for the next batch",
+    Phase.H2D: "copying the batch to the device",
+    Phase.FORWARD: "the model and its loss",
+    Phase.BACKWARD: "gradients",
+    Phase.ALLREDUCE: "gradient exchange that nothing hides",
+    Phase.OPTIMIZER: "the weight update",
+    Phase.OTHER: "evaluation, checkpoints, logging",
+}
+
+PHASES: Final = tuple(phase.value for phase in Phase)
+
+
+class RunState(str, Enum):
+    """What `run.json` says of a run."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    ABORTED = "aborted"
+
+
+class Integrity(str, Enum):
+    """What `profkit verify` finds a trace to be."""
+
+    COMPLETE = "complete"
+    RUNNING = "running"
+    ENDED_EARLY = "ended early"
+    TORN = "torn"
+
+    @property
+    def severity(self) -> int:
+        return list(Integrity).index(self)
+
+
+TABLES: Final = ("steps", "spans", "kernels", "collectives", "samples", "strings")
+
+RUN_FILE: Final = "run.json"
+RANK_FILE: Final = "rank.json"
+END_FILE: Final = "end.json"
+STREAM_SUFFIX: Final = ".arrows"
+
+
+def rank_folder(rank: int) -> str:
+    return f"r{rank:05d}"

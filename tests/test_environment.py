@@ -1,0 +1,116 @@
+"""What a run keeps of its environment: settings that change its speed, and never a secret."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from profkit.environment import allowed_variables, plain_words, read_environment
+
+SECRETS = {
+    "NCCL_AUTH_TOKEN": "abc",
+    "CUDA_SECRET": "1",
+    "TORCH_HUB_PASSWORD": "hunter2",
+    "PADDLE_API_KEY": "abc",
+    "DALI_CREDENTIALS": "me",
+    "NCCL_SESSION": "1",
+    "PYTORCH_COOKIE": "1",
+    "OMP_passwd": "x",
+    "CUDA_X": "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "CUDA_SHORT": "ghp_16C7e42F292c",
+    "NCCL_X": "AKIAIOSFODNN7EXAMPLE",
+    "TORCH_X": "sk-proj-4f9dk2",
+    "TORCH_Y": "hf_abcDEFghi",
+    "TORCH_Z": "xoxb-123456-abc",
+    "PADDLE_X": "glpat-abc123",
+    "MKL_X": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
+    "KMP_X": "dGhpcyBpcyBhIHZlcnkgbG9uZyBiYXNlNjQgc2VjcmV0IHZhbHVl",
+    "OMP_X": "d41d8cd98f00b204e9800998ecf8427e",
+    "OPENBLAS_X": "aB3dE5fG7hJ9kL2mN4pQ6",
+    "FLAGS_x": "http://me:hunter2@proxy.example:3128",
+    "CUDA_PEM": "-----BEGIN PRIVATE KEY-----",
+    "NCCL_Y": "token=abc",
+    "GLOO_X": "Bearer: auth abc",
+    "CUDA_LINES": "1\nexport X=2",
+    "CUDA_ESCAPE": "\x1b[31m",
+    "CUDA_SHELL": "$(cat /etc/passwd)",
+}
+ELSEWHERE = {"HOME": "/root", "AWS_REGION": "eu", "GITHUB_ACTOR": "me", "USER": "me", "PATH": "/bin", "MY_NCCL_DEBUG": "INFO", "cuda_x": "1"}
+SETTINGS = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "CUDA_HOME": "/usr/local/cuda-12.4",
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "CUDA_VISIBLE_DEVICES": "0,1,2,3",
+    "CUDNN_LOGLEVEL_DBG": "0",
+    "DALI_AFFINITY_MASK": "0,1",
+    "FLAGS_cudnn_deterministic": "True",
+    "FLAGS_fraction_of_gpu_memory_to_use": "0.92",
+    "GLOO_SOCKET_IFNAME": "eth0",
+    "KMP_AFFINITY": "granularity=fine,compact,1,0",
+    "MKL_NUM_THREADS": "8",
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,ENV",
+    "NCCL_IB_HCA": "mlx5_0:1,mlx5_1:1",
+    "NCCL_P2P_DISABLE": "",
+    "NVIDIA_TF32_OVERRIDE": "0",
+    "OMP_NUM_THREADS": "8",
+    "OMP_PLACES": "cores(4)",
+    "PADDLE_TRAINER_ENDPOINTS": "127.0.0.1:6170,127.0.0.1:6171",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,garbage_collection_threshold:0.8,max_split_size_mb:128",
+    "TORCH_CUDNN_V8_API_ENABLED": "1",
+    "TORCH_LOGS": "+dynamo,graph_breaks",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [*SECRETS.items(), *ELSEWHERE.items()])
+def test_a_secret_never_passes(name: str, value: str) -> None:
+    assert allowed_variables({name: value}) == {}
+
+
+@pytest.mark.parametrize(("name", "value"), SETTINGS.items())
+def test_a_setting_passes_as_it_is(name: str, value: str) -> None:
+    assert allowed_variables({name: value}) == {name: value}
+
+
+def test_devices_may_be_named_by_their_ids() -> None:
+    devices = {"CUDA_VISIBLE_DEVICES": "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,MIG-8932f937-d72c-4106-c12f-20bd9faed9f6"}
+    assert allowed_variables(devices) == devices
+    assert allowed_variables({"CUDA_VISIBLE_DEVICES": "8932f937-d72c-4106-c12f-20bd9faed9f6"}) == {}
+
+
+def test_variables_are_kept_in_order_and_all_of_them() -> None:
+    found = allowed_variables({**dict(reversed(SETTINGS.items())), **SECRETS, **ELSEWHERE})
+    assert list(found.items()) == sorted(SETTINGS.items())
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["python", "train.py", "--lr", "0.1"], ["python", "train.py", "--lr", "0.1"]),
+        (["train.py", "--api-key", "abc", "--lr", "1"], ["train.py", "--api-key", "(left out)", "--lr", "1"]),
+        (["train.py", "--token=abc"], ["train.py", "(left out)"]),
+        (["WANDB_API_KEY=abc", "python"], ["(left out)", "python"]),
+        (["train.py", "ghp_16C7e42F292c"], ["train.py", "(left out)"]),
+        (["train.py", "--db", "postgres://me:hunter2@host/db"], ["train.py", "--db", "(left out)"]),
+        (["train.py", "d41d8cd98f00b204e9800998ecf8427e"], ["train.py", "(left out)"]),
+        (["train.py", "--tokenizer", "bert-base-uncased"], ["train.py", "--tokenizer", "bert-base-uncased"]),
+        (["train.py", "--model", "EfficientNetB7NoisyStudent"], ["train.py", "--model", "EfficientNetB7NoisyStudent"]),
+        (["train.py", "/data/imagenet/a/very/long/path/to/the/images"], ["train.py", "/data/imagenet/a/very/long/path/to/the/images"]),
+    ],
+)
+def test_a_command_is_kept_without_its_secrets(words: list[str], shown: list[str]) -> None:
+    assert plain_words(words) == shown
+
+
+def test_the_environment_of_this_machine_fits_into_the_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**SETTINGS, **SECRETS}.items():
+        monkeypatch.setenv(name, value)
+    found = read_environment()
+    text = json.dumps(found, allow_nan=False)
+    assert found["cpu_count"] >= 1
+    assert found["memory_bytes"] > 0
+    assert found["packages"]["pyarrow"]
+    assert found["variables"]["NCCL_DEBUG"] == "INFO"
+    assert [name for name in SECRETS if name in text] == []
