@@ -1,0 +1,1 @@
+"""From tables to values: pure functions over Arrow tables and numpy arrays."""

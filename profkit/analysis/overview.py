@@ -1,0 +1,172 @@
+"""One run in figures: what `report` prints and what the terminal interface shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.estimate import FEWEST_STEPS, Estimate, estimate_ratios
+from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
+from profkit.analysis.own_cost import OwnCost, own_cost
+from profkit.analysis.phases import StepTimes, step_times
+from profkit.analysis.selection import Selection, select_steps
+from profkit.errors import UnreadableError
+from profkit.text import plural, safe_text
+from profkit.trace import Trace
+from profkit.vocab import RunState
+
+DEFAULT_WARM_UP = 10
+_MOST_WARM_UP = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class PhaseShare:
+    """A phase's part of the steps' wall time."""
+
+    name: str
+    share: Estimate
+    step_ns: Estimate
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The figures of one run."""
+
+    name: str
+    path: str
+    workload: str
+    framework: str
+    state: RunState
+    why: str
+    world_size: int
+    ranks_seen: int
+    config: Mapping[str, Any]
+    throughput: Estimate
+    step_ns: Estimate
+    phases: tuple[PhaseShare, ...]
+    steps_seen: int
+    selection: Selection
+    first_loss: float | None
+    last_loss: float | None
+    exchange: Exchange | None
+    late_rank: LateRank | None
+    own_cost: OwnCost
+    quality: tuple[str, ...]
+
+    @property
+    def judged(self) -> bool:
+        return self.throughput.judged
+
+    @property
+    def steps_needed(self) -> int:
+        """How many steps more would give an interval."""
+        return max(0, FEWEST_STEPS - len(self.selection.steps))
+
+
+def build_overview(trace: Trace) -> Overview:
+    """The figures of a run; an `UnreadableError` where not one step of it can be read."""
+    steps = trace.steps
+    if not steps.num_rows:
+        shown = safe_text(str(trace.path))
+        raise UnreadableError(f"{shown}: holds no steps; it ended before the first one did, or they are damaged (see 'profkit verify {shown}')")
+    warm_up = _warm_up(trace, steps)
+    selection = select_steps(steps, warm_up=warm_up)
+    times = step_times(steps, trace.spans, selection.steps)
+    exchange = split_exchange(trace.collectives, trace.spans, selection.steps)
+    return Overview(
+        name=trace.name,
+        path=str(trace.path),
+        workload=trace.manifest.workload,
+        framework=trace.manifest.framework,
+        state=trace.manifest.state,
+        why=trace.manifest.why,
+        world_size=trace.manifest.world_size,
+        ranks_seen=len(trace.ranks),
+        config=trace.manifest.config,
+        **_figures(times),
+        steps_seen=len(pc.unique(steps["step"])),
+        selection=selection,
+        first_loss=_loss(steps, first=True),
+        last_loss=_loss(steps, first=False),
+        exchange=exchange,
+        late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps) if exchange else None,
+        own_cost=own_cost(steps, trace.spans, trace.samples, warm_up),
+        quality=tuple(_quality(trace)),
+    )
+
+
+def _warm_up(trace: Trace, steps: pa.Table) -> int:
+    """The warm-up that the run was started with; else the usual, but at most a fifth of the steps."""
+    said = trace.manifest.config.get("warmup")
+    if isinstance(said, int) and not isinstance(said, bool):
+        return min(max(0, said), _MOST_WARM_UP)
+    return min(DEFAULT_WARM_UP, len(pc.unique(steps["step"])) // 5)
+
+
+def _figures(times: StepTimes) -> dict[str, Any]:
+    """Throughput, step time and shares, all from the same resamples of the steps."""
+    count = len(times.wall_ns)
+    if not count:
+        nothing = Estimate(math.nan)
+        return {"throughput": nothing, "step_ns": nothing, "phases": ()}
+    ones = np.ones((1, count))
+    parts = len(times.names)
+    wall = times.wall_ns[None, :]
+    numerators = np.concatenate([times.samples[None, :], wall, times.parts, times.parts])
+    denominators = np.concatenate([wall / 1e9, ones, np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)])
+    throughput, step_ns, *rest = estimate_ratios(numerators, denominators)
+    phases = tuple(PhaseShare(name, rest[row], rest[parts + row]) for row, name in enumerate(times.names))
+    return {"throughput": throughput, "step_ns": step_ns, "phases": phases}
+
+
+def _loss(steps: pa.Table, *, first: bool) -> float | None:
+    """The first or last loss that rank 0, or the first rank there is, recorded."""
+    own = steps.filter(pc.equal(steps["rank"], pc.min(steps["rank"])))
+    losses = own.sort_by("step")["loss"].drop_null()
+    return losses[0 if first else -1].as_py() if len(losses) else None
+
+
+def _quality(trace: Trace) -> list[str]:
+    """What a reader must know before believing the figures; nothing where all is well."""
+    notices = []
+    if trace.manifest.state is RunState.ABORTED:
+        notices.append(f"the run was aborted: {trace.manifest.why}")
+    elif trace.manifest.state is RunState.RUNNING:
+        notices.append("the run has no end: it still runs, or it was killed")
+    notices += _notices_of_ends(trace)
+    if trace.missing_ranks:
+        notices.append(f"no files of {len(trace.missing_ranks)} of {trace.manifest.world_size} ranks")
+    notices += _failures(trace)
+    notices += [f"{problem}; rows after that place are lost" for problem in trace.problems]
+    return notices
+
+
+def _failures(trace: Trace) -> Iterator[str]:
+    """Hooks of profkit's that raised in the job, and were left out there."""
+    failed = trace.samples.filter(pc.starts_with(trace.samples["metric"].cast(pa.string()), "failures_count:"))
+    for metric, count in zip(failed["metric"].to_pylist(), failed["value"].to_pylist(), strict=True):
+        yield f"profkit's {metric.partition(':')[2]} failed {plural(int(count), 'time')} and was left out"
+
+
+def _notices_of_ends(trace: Trace) -> Iterator[str]:
+    """What the ranks' end records say; a rank that ended early is told of where the run itself does not say so."""
+    dropped, early = 0, []
+    for rank in trace.ranks:
+        try:
+            end = rank.end
+        except UnreadableError as error:
+            yield str(error)
+            continue
+        dropped += end.dropped if end else 0
+        if end is None or end.reason != RunState.COMPLETE.value:
+            early.append(f"rank {rank.rank} stopped early: {end.reason if end else 'it wrote no end record'}")
+    if dropped:
+        yield f"{dropped:,} rows were dropped while recording"
+    if trace.manifest.state is RunState.COMPLETE and early:
+        yield early[0] + (f" (and {plural(len(early) - 1, 'more rank')})" if early[1:] else "")

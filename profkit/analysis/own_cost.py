@@ -1,0 +1,114 @@
+"""What profkit cost the run: by the price of its hooks, and by switching it off for blocks of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
+
+BUDGET_SHARE = 0.01
+BUDGET_NS = 150_000.0
+"""What profkit may cost a step: one of the two, whichever is more."""
+
+FEWEST_BLOCKS = 3
+NEIGHBOURS = 8
+"""How many measured steps before and after a block it is compared with."""
+
+
+@dataclass(frozen=True)
+class OwnCost:
+    """What profkit took of a step, in ns; null where the run did not measure it.
+
+    Hooks and writer are counted up from prices that were measured in the run. `switched` is the
+    difference between steps with and without profkit, in the same run, with its interval: it holds
+    whatever the counting overlooks, and is as uncertain as the steps are noisy.
+    """
+
+    hooks_ns: float | None
+    writer_ns: float | None
+    switched: Estimate | None
+
+    @property
+    def total_ns(self) -> float | None:
+        if self.hooks_ns is None or self.writer_ns is None:
+            return None
+        return self.hooks_ns + self.writer_ns
+
+    def exceeds_budget(self, step_ns: float) -> bool:
+        """Whether profkit surely cost more than it may: by its count, or by the lower end of the difference."""
+        budget = max(BUDGET_NS, BUDGET_SHARE * step_ns)
+        surely = self.switched.low if self.switched is not None and self.switched.low is not None else 0.0
+        return surely > budget or (self.hooks_ns or 0.0) > budget
+
+
+def as_record(cost: OwnCost) -> dict[str, Any]:
+    """The cost as `run.json` holds it."""
+    switched = cost.switched
+    return {
+        "hooks_ns_per_step": cost.hooks_ns,
+        "writer_ns_per_step": cost.writer_ns,
+        "switched_off_ns_per_step": switched and {"value": switched.value, "low": switched.low, "high": switched.high},
+    }
+
+
+def own_cost(steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int) -> OwnCost:
+    """profkit's cost a step and rank. The writer's time is an upper bound: it runs on a thread of its own."""
+    count = max(1, steps.num_rows)
+    price = _mean(_own(samples, "span_cost_ns"))
+    writer = _own(samples, "writer_cpu_ns").group_by("rank").aggregate([("value", "max")])
+    return OwnCost(
+        hooks_ns=None if price is None else price * spans.num_rows / count,
+        writer_ns=float(np.sum(writer["value_max"].to_numpy())) / count if writer.num_rows else None,
+        switched=switched_cost(steps, warm_up),
+    )
+
+
+def _own(samples: pa.Table, metric: str) -> pa.Table:
+    return samples.filter(pc.and_(pc.equal(samples["source"], "profkit"), pc.equal(samples["metric"], metric)))
+
+
+def _mean(rows: pa.Table) -> float | None:
+    value: float | None = pc.mean(rows["value"]).as_py()
+    return value
+
+
+def switched_cost(steps: pa.Table, warm_up: int) -> Estimate | None:
+    """The difference between measured steps and those for which profkit was switched off.
+
+    Each block of steps without profkit is compared with the steps around it, so that drift does
+    not count, by medians, so that an outlier does not; the interval is over the blocks. `None` where
+    there are too few blocks.
+    """
+    rank = pc.min(steps["rank"])
+    own = steps.filter(pc.and_(pc.equal(steps["rank"], rank), pc.greater_equal(steps["step"], warm_up))).sort_by("step")
+    duration = (own["end_ns"].to_numpy() - own["start_ns"].to_numpy()).astype(np.float64)
+    measured = own["instrumented"].to_numpy(zero_copy_only=False)
+    differences = np.array([_around(duration, measured, begin, end) for begin, end in _blocks(measured)])
+    return _mean_estimate(differences[np.isfinite(differences)])
+
+
+def _blocks(measured: np.typing.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """The runs of steps without profkit, as half-open ranges."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], measured, [True]]).astype(np.int8)))
+    return [(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _around(duration: Floats, measured: np.typing.NDArray[np.bool_], begin: int, end: int) -> float:
+    """How much longer the measured steps near a block are than those in it; NaN where there are none."""
+    near: Ints = np.concatenate([np.arange(max(0, begin - NEIGHBOURS), begin), np.arange(end, min(len(duration), end + NEIGHBOURS))])
+    near = near[measured[near]]
+    return float(np.median(duration[near]) - np.median(duration[begin:end])) if len(near) else float("nan")
+
+
+def _mean_estimate(values: Floats) -> Estimate | None:
+    count = len(values)
+    if count < FEWEST_BLOCKS:
+        return None
+    mean = float(values.mean())
+    half = student_95(count - 1) * float(values.std(ddof=1)) / count**0.5
+    return Estimate(mean, mean - half, mean + half)

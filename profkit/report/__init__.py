@@ -1,0 +1,1 @@
+"""Turns the views that `profkit.analysis` builds into text and JSON."""

@@ -1,0 +1,192 @@
+"""Screens as plain text: what a person reads over SSH and pastes into an issue."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.overview import Overview, PhaseShare
+from profkit.analysis.phases import UNKNOWN
+from profkit.text import duration, percent, plural, safe_text, significant, table
+from profkit.trace import Verification
+from profkit.vocab import PHASES, Integrity, Phase
+
+WIDTH = 100
+"""Columns of a screen. What cannot be folded, as a path that is to be copied, may be longer."""
+
+BAR_WIDTH = 12
+
+
+def overview(view: Overview, *, next_command: str = "") -> str:
+    """One screen for one run."""
+    blocks = [_warning(view), _heading(view), _headline(view), _phases(view), _exchange(view), _footer(view, next_command)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _warning(view: Overview) -> str:
+    """What must be read first: figures of a run that profkit itself slowed down are not the job's own."""
+    if not view.own_cost.exceeds_budget(view.step_ns.value):
+        return ""
+    return _fold(f"profkit cost this run more than it may (1 % of a step or 0.15 ms): {_own_cost(view)}")
+
+
+def _heading(view: Overview) -> str:
+    config = view.config
+    parts = [view.workload, view.framework, str(config.get("precision", "")), plural(view.world_size, "rank"), str(config.get("device", ""))]
+    lines = [_joined(parts), _joined(_settings(config))]
+    if reduced := config.get("reduced"):
+        lines.append(f"reduced for this machine: {safe_text(str(reduced))}")
+    return "\n".join(_fold(line) for line in lines if line)
+
+
+def _settings(config: Mapping[str, Any]) -> Iterator[str]:
+    if "batch_size" in config:
+        yield f"batch {config['batch_size']} a rank" + (f", {config['global_batch_size']} in all" if "global_batch_size" in config else "")
+    if "data" in config:
+        yield f"data {config['data']}"
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return " · ".join(safe_text(part) for part in parts if part)
+
+
+def _fold(text: str, indent: str = "") -> str:
+    """`text` in as many lines as it takes; the ones after the first are indented."""
+    return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent=indent or "  ", break_on_hyphens=False))
+
+
+def _headline(view: Overview) -> str:
+    rows = [["throughput", f"{significant(view.throughput.value, 4)} samples/s", _interval(view.throughput, _plain)]]
+    rows.append(["step", duration(view.step_ns.value, 4), _interval(view.step_ns, duration)])
+    lines = [table(rows)]
+    lines.append(_fold("  " + _steps_line(view), " " * 9))
+    if not view.judged:
+        lines.append(f"  cannot judge: {_why_not_judged(view)}")
+    if view.first_loss is not None and view.last_loss is not None:
+        lines.append(f"  loss  {significant(view.first_loss, 5)} at the first step, {significant(view.last_loss, 5)} at the last")
+    return "\n".join(lines)
+
+
+def _why_not_judged(view: Overview) -> str:
+    return f"an interval needs {plural(view.steps_needed, 'step')} more" if view.steps_needed else "the steps that are used took no time at all"
+
+
+def _steps_line(view: Overview) -> str:
+    used = f"steps  {len(view.selection.steps):,} used of {view.steps_seen:,}"
+    left = ", ".join(f"{count:,} {reason}" for reason, count in view.selection.left_out.items())
+    return f"{used}; left out: {left}" if left else used
+
+
+def _plain(value: float) -> str:
+    return significant(value, 4)
+
+
+def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
+    if estimate.low is None or estimate.high is None:
+        return "no interval"
+    return f"95 % interval {show(estimate.low)} to {show(estimate.high)}"
+
+
+def _phases(view: Overview) -> str:
+    if not view.phases:
+        return ""
+    header = ["phase", "", "share", "95 % interval", "a step", "where a step goes"]
+    return table([header, *(_phase_row(part) for part in view.phases)], right=frozenset({2, 4}))
+
+
+def _phase_row(part: PhaseShare) -> list[str]:
+    interval = "-" if part.share.low is None or part.share.high is None else f"{percent(part.share.low).removesuffix(' %')} to {percent(part.share.high)}"
+    return [part.name, _bar(part.share.value), percent(part.share.value), interval, duration(part.step_ns.value), _meaning(part.name)]
+
+
+def _meaning(name: str) -> str:
+    if name == UNKNOWN:
+        return "wall time minus all of the above"
+    return Phase(name).meaning if name in PHASES else ""
+
+
+def _bar(share: float) -> str:
+    """A bar of eighths; a share below zero has none, and its figure says so."""
+    eighths = round(max(0.0, min(1.0, share)) * BAR_WIDTH * 8) if math.isfinite(share) else 0
+    return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
+
+
+MOST_RANKS = 8
+
+
+def _exchange(view: Overview) -> str:
+    """The gradient exchange by rank: hidden under backward or exposed, and the exposed part in its parts."""
+    if view.exchange is None:
+        return ""
+    rows = [["rank", "exposed", "waiting", "transfer", "not ready", "hidden"]]
+    shown = sorted(view.exchange.ranks, key=lambda part: -part.exposed_ns)[:MOST_RANKS]
+    for part in sorted(shown, key=lambda part: part.rank):
+        cells = (part.exposed_ns, part.waiting_ns, part.transfer_ns, part.not_ready_ns, part.hidden_ns)
+        rows.append([str(part.rank), *("-" if value is None else duration(value) for value in cells)])
+    left = len(view.exchange.ranks) - len(shown)
+    title = "  gradient exchange a step" + (f" (the {MOST_RANKS} ranks with most of it exposed; {plural(left, 'more rank')} in --json)" if left else "")
+    return "\n".join([title, table(rows, right=frozenset(range(1, 6))), *map(_fold, _exchange_words(view))])
+
+
+def _exchange_words(view: Overview) -> Iterator[str]:
+    exchange, late = view.exchange, view.late_rank
+    if exchange and exchange.matched < exchange.collectives:
+        yield f"  who waits cannot be judged: {exchange.collectives - exchange.matched:,} of {exchange.collectives:,} collectives were not seen on all ranks"
+    elif late:
+        cause = f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'" if late.excess_ns > 0 else ""
+        yield f"  rank {late.rank} is late: the others wait {duration(late.waited_ns)} a step, {percent(late.share, 0)} of it for this rank{cause}"
+
+
+def _footer(view: Overview, next_command: str) -> str:
+    rows = {"profkit's cost": _own_cost(view), "data quality": safe_text("; ".join(view.quality)) or "complete, no rows dropped"}
+    lines = [_fold(f"  {label:<{_LABEL_WIDTH}}{text}", " " * (2 + _LABEL_WIDTH)) for label, text in rows.items()]
+    copied = {"trace": view.path, "next": next_command}
+    return "\n".join([*lines, *(f"  {label:<{_LABEL_WIDTH}}{safe_text(text)}" for label, text in copied.items() if text)])
+
+
+_LABEL_WIDTH = 16
+
+
+def _own_cost(view: Overview) -> str:
+    total = view.own_cost.total_ns
+    if total is None:
+        return "not measured in this run"
+    share = f" ({percent(total / view.step_ns.value, 3)})" if view.step_ns.value > 0 else ""
+    counted = f"{duration(view.own_cost.hooks_ns or 0)} in the loop, {duration(view.own_cost.writer_ns or 0)} on the writer's thread"
+    return f"{duration(total)} a step{share}: {counted}{_switched(view.own_cost.switched)}"
+
+
+def _switched(found: Estimate | None) -> str:
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"; by switching it off for blocks of steps: {duration(found.value)}, 95 % interval {duration(found.low)} to {duration(found.high)}"
+
+
+_STATE_MEANINGS = {
+    Integrity.COMPLETE: "the run ended and every row is there",
+    Integrity.RUNNING: "the job has not ended; what is there can be read",
+    Integrity.ENDED_EARLY: "the run did not end as planned; every row that was written can be read",
+    Integrity.TORN: "a part cannot be read; every row before the damage can",
+}
+
+
+def verification(found: Verification) -> str:
+    """What `profkit verify` prints: the state, why, and the rows of each table."""
+    lines = [f"{found.state.value}: {_STATE_MEANINGS[found.state]}"]
+    lines += [_fold("  " + safe_text(reason), " " * 4) for reason in found.reasons]
+    rows = list(_table_rows(found))
+    if rows:
+        lines += ["", table([["table", "ranks", "rows", "lost", "dropped"], *rows], right=frozenset({1, 2, 3, 4}))]
+    return "\n".join(lines)
+
+
+def _table_rows(found: Verification) -> Iterator[list[str]]:
+    by_table = defaultdict(list)
+    for check in found.tables:
+        by_table[check.table].append(check)
+    for name, checks in by_table.items():
+        yield [name, str(len(checks)), *(f"{sum(column):,}" for column in zip(*((check.rows, check.lost, check.dropped) for check in checks), strict=True))]

@@ -1,0 +1,59 @@
+"""profkit's cost of a run, against costs that were planted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from profkit.analysis.own_cost import OwnCost, switched_cost
+from profkit.instrument.blocks import LENGTH, WARM_UP, WINDOW, off_blocks
+
+
+def _steps(count: int, cost_ns: float, *, noise: float = 0.02, drift: float = 0.0, seed: int = 0) -> pa.Table:
+    """Steps of 5 ms, `cost_ns` longer where profkit is on, over blocks as a run has them."""
+    rng = np.random.default_rng(seed)
+    measured = np.array([off_blocks()(step) for step in range(count)])
+    duration = 5e6 * (1 + noise * rng.standard_normal(count) + drift * np.arange(count) / count) + cost_ns * measured
+    end = np.cumsum(duration.astype(np.int64))
+    columns = {"rank": np.zeros(count, np.int32), "step": np.arange(count), "start_ns": np.concatenate([[0], end[:-1]]), "end_ns": end}
+    return pa.table({**columns, "instrumented": measured})
+
+
+def test_a_planted_cost_lies_in_its_interval() -> None:
+    hits = 0
+    for seed in range(40):
+        found = switched_cost(_steps(600, 100_000, seed=seed), 10)
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 100_000 <= found.high
+    assert hits >= 34
+
+
+def test_a_run_that_gets_slower_has_no_cost_from_that() -> None:
+    found = switched_cost(_steps(600, 0, noise=0.001, drift=1.0), 10)
+    assert found is not None
+    assert abs(found.value) < 20_000
+
+
+def test_too_few_blocks_give_no_estimate() -> None:
+    assert switched_cost(_steps(WARM_UP + 2 * WINDOW, 100_000), 10) is None
+    assert switched_cost(_steps(10, 100_000), 10) is None
+
+
+def test_each_window_has_one_block_and_the_same_on_every_rank() -> None:
+    measured = [off_blocks(3)(step) for step in range(WARM_UP + 10 * WINDOW)]
+    assert all(measured[:WARM_UP])
+    for window in range(10):
+        part = measured[WARM_UP + window * WINDOW : WARM_UP + (window + 1) * WINDOW]
+        assert part.count(False) == LENGTH
+        first = part.index(False)
+        assert not any(part[first : first + LENGTH])
+    assert measured == [off_blocks(3)(step) for step in range(len(measured))]
+    assert measured != [off_blocks(4)(step) for step in range(len(measured))]
+
+
+@pytest.mark.parametrize(("hooks", "step", "exceeds"), [(10_000.0, 1e6, False), (200_000.0, 1e6, True), (200_000.0, 50e6, False), (600_000.0, 50e6, True)])
+def test_the_budget_is_a_share_of_the_step_or_a_fixed_time(hooks: float, step: float, exceeds: bool) -> None:
+    assert OwnCost(hooks, 0.0, None).exceeds_budget(step) is exceeds
