@@ -1,0 +1,1 @@
+"""Readings beside the training loop: processes, hosts, devices. One file a collector."""

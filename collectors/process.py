@@ -1,0 +1,35 @@
+"""Processor time, memory and page faults of the training process and of the workers it started."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from profkit.collectors.base import Reading
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class ProcessCollector:
+    """Reads `/proc` and `getrusage`; a reading takes some tens of microseconds."""
+
+    name: str = "process"
+    interval_s: float = 1.0
+    proc: Path = Path("/proc/self")
+
+    def why_not(self) -> str:
+        return "" if (self.proc / "statm").exists() else f"there is no {self.proc} here; it needs Linux with /proc mounted"
+
+    def read(self) -> Iterator[Reading]:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        yield Reading("cpu_seconds", usage.ru_utime + usage.ru_stime)
+        yield Reading("major_faults_count", usage.ru_majflt)
+        yield Reading("involuntary_switches_count", usage.ru_nivcsw)
+        yield Reading("resident_bytes", int((self.proc / "statm").read_text().split()[1]) * _PAGE_BYTES)
+
+
+COLLECTOR = ProcessCollector()

@@ -1,0 +1,67 @@
+"""What profkit must know of a framework, and what a framework may call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from profkit.instrument.device import Device
+from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.recorder import Append, Span
+from profkit.instrument.tracker import Tracker, count_samples
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands in its job."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+
+class Framework(Protocol):
+    """One framework. A module of this folder holds one, under the name `FRAMEWORK`."""
+
+    @property
+    def name(self) -> str:
+        """`torch` or `paddle`: what `run.json` and the command line call it."""
+
+    @property
+    def module(self) -> str:
+        """The module whose import arms the hooks."""
+
+    def install(self, seams: Seams) -> Patches:
+        """Hook every seam; the patches that are returned take all of it back."""
+
+    def device(self) -> Device | None:
+        """The device that times phases; `None` on a machine without one."""
+
+    def device_name(self) -> str:
+        """`cpu`, `cuda:0`, ...: the device that this process trains on."""
+
+    def place(self) -> Place | None:
+        """The rank that the framework itself knows, once its process group is there; else `None`."""
+
+
+class Seams:
+    """What hooks call: the tracker's methods, none of which can raise into the job."""
+
+    begin_data: Callable[..., Span | None]
+    begin_copy: Callable[[], Span | None]
+    begin_forward: Callable[..., Span | None]
+    begin_backward: Callable[[str], Span | None]
+    begin_optimizer: Callable[[int], Span | None]
+    end: Callable[..., None]
+    end_data: Callable[..., None]
+    name_skipped: Callable[[Span | None], None]
+    note_scale: Callable[[float | None], None]
+
+    def __init__(self, tracker: Tracker, collectives: Append, samples: Append = lambda row: None) -> None:
+        self.tracker = tracker
+        self.collectives = collectives
+        self.samples = samples
+        for name in ("begin_data", "begin_copy", "begin_forward", "begin_backward", "begin_optimizer", "end", "end_data", "name_skipped", "note_scale"):
+            setattr(self, name, guarded(name, getattr(tracker, name), None))
+        self.count_samples: Callable[[Any], int] = guarded("count_samples", count_samples, 0)

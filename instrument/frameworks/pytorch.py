@@ -1,0 +1,277 @@
+"""PyTorch's seams: loader iteration, module calls, backward, optimizers, the gradient scaler, DDP."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from profkit.instrument.device import Device
+from profkit.instrument.frameworks._base import Place, Seams
+from profkit.instrument.frameworks._pytorch_ddp import hook_ddp
+from profkit.instrument.frameworks._pytorch_device import CudaDevice
+from profkit.instrument.frameworks._pytorch_workers import hook_workers
+from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.recorder import Span
+from profkit.instrument.tracker import UNKNOWN
+
+
+class PyTorch:
+    """Hooks torch 2.4 and later."""
+
+    name = "torch"
+    module = "torch"
+
+    def install(self, seams: Seams) -> Patches:
+        patches = Patches()
+        hook_workers(patches, seams)
+        _hook_loader(patches, seams)
+        _hook_copies(patches, seams)
+        _hook_modules(patches, seams)
+        backward_done = hook_ddp(patches, seams)
+        _hook_backward(patches, seams, backward_done)
+        _hook_optimizers(patches, seams)
+        _hook_scaler(patches, seams)
+        return patches
+
+    def device(self) -> Device | None:
+        return CudaDevice() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+
+    def device_name(self) -> str:
+        return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+
+    def place(self) -> Place | None:
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return None
+        return Place(distributed.get_rank(), distributed.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+
+
+FRAMEWORK = PyTorch()
+
+
+def _hook_loader(patches: Patches, seams: Seams) -> None:
+    """Waiting for a batch is data; so is starting the workers."""
+
+    def wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def next_batch(self: Any) -> Any:
+            span = seams.begin_data()
+            try:
+                batch = original(self)
+            except BaseException as error:
+                seams.end_data(span, 0, None if isinstance(error, StopIteration) else type(error).__name__)
+                raise
+            seams.end_data(span, seams.count_samples(batch))
+            return batch
+
+        return next_batch
+
+    def wrap_iter(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def iterate(self: Any) -> Any:
+            span = seams.begin_data(starts_epoch=True)
+            try:
+                return original(self)
+            finally:
+                seams.end_data(span, 0)
+
+        return iterate
+
+    patches.replace(_BaseDataLoaderIter, "__next__", wrap_next)
+    patches.replace(DataLoader, "__iter__", wrap_iter)
+
+
+def _hook_copies(patches: Patches, seams: Seams) -> None:
+    """`Tensor.to` and `Tensor.cuda` between the batch's arrival and its use are its copy to the device."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(self, *args, **kwargs)
+            span = seams.begin_copy()
+            if span is None:
+                return original(self, *args, **kwargs)
+            return _timed(seams, span, original, self, *args, **kwargs)
+
+        return copy
+
+    for name in ("to", "cuda"):
+        patches.replace(torch.Tensor, name, wrap)
+
+
+def _timed(seams: Seams, span: Span | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call `function` inside an open region; its exception goes on, and its class is recorded."""
+    try:
+        result = function(*args, **kwargs)
+    except BaseException as error:
+        seams.end(span, type(error).__name__)
+        raise
+    seams.end(span)
+    return result
+
+
+class _Nesting(threading.local):
+    """Whether this thread is inside a module's call already."""
+
+    inside = False
+
+
+def _hook_modules(patches: Patches, seams: Seams) -> None:
+    """The outermost call of a module is a forward. Modules inside it cost one flag, and compiled code nothing."""
+    nesting = _Nesting()
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or nesting.inside:
+                return original(self, *args, **kwargs)
+            nesting.inside = True
+            try:
+                span = seams.begin_forward(with_gradients=torch.is_grad_enabled())
+                return _timed(seams, span, original, self, *args, **kwargs)
+            finally:
+                nesting.inside = False
+
+        return call
+
+    patches.replace(torch.nn.Module, "__call__", wrap)
+
+
+def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> None:
+    """`Tensor.backward` goes through `torch.autograd.backward` too."""
+    note_loss = guarded("loss", _note_loss, None)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            span = seams.begin_backward("torch")
+            try:
+                result = original(tensors, *args, **kwargs)
+            except BaseException as error:
+                seams.end(span, type(error).__name__)
+                raise
+            if span is not None:
+                done()
+                note_loss(seams, tensors)
+            seams.end(span)
+            return result
+
+        return backward
+
+    patches.replace(torch.autograd, "backward", wrap)
+
+
+def _note_loss(seams: Seams, tensors: Any) -> None:
+    """The loss, where reading it costs nothing: never from a device, which would be made to wait."""
+    readable = isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and tensors.device.type == "cpu"
+    if readable and seams.tracker.recorder.recording:
+        seams.tracker.loss = float(tensors.detach()) / seams.tracker.loss_scale
+
+
+class _Steps(threading.local):
+    """The regions of the optimizers that step now in this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.open: list[Span | None] = []
+
+
+def _count_around(hook: FrameType | None) -> int:
+    """How many steps of optimizers are under way around the one that calls the hook."""
+    step = hook.f_back if hook else None
+    frames = [step] if step else []
+    while frames and frames[-1].f_back:
+        frames.append(frames[-1].f_back)
+    return sum(frame.f_code is frames[0].f_code for frame in frames[1:])
+
+
+def _hook_optimizers(patches: Patches, seams: Seams) -> None:
+    """Every optimizer's step, through the hooks that torch calls around it.
+
+    torch does not call the one after a step that raised. That is noticed when another step begins
+    and is not inside it; or before, by the tracker, when the loop waits for a batch.
+    """
+    steps = _Steps()
+    around = guarded("optimizers around", _count_around, 0)
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        while steps.open and len(steps.open) > around(inspect.currentframe()):
+            seams.end(steps.open.pop(), UNKNOWN)
+        steps.open.append(seams.begin_optimizer(id(optimizer)))
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if steps.open:
+            seams.end(steps.open.pop())
+
+    patches.on_undo(register_optimizer_step_pre_hook(before).remove)
+    patches.on_undo(register_optimizer_step_post_hook(after).remove)
+
+
+def _hook_scaler(patches: Patches, seams: Seams) -> None:
+    """The scaler decides whether the optimizer steps: it does not where gradients overflowed."""
+    watch = guarded("scaler", lambda optimizer, stepped: optimizer.register_step_pre_hook(lambda *_: stepped.append(True)), None)
+    host_scale = guarded("loss scale", _host_scale, None)
+
+    def wrap_step(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            span = seams.begin_optimizer(id(optimizer))
+            stepped: list[bool] = []
+            handle = watch(optimizer, stepped)
+            try:
+                return _timed_scaler(seams, span, stepped if handle else [True], original, self, optimizer, *args, **kwargs)
+            finally:
+                if handle:
+                    handle.remove()
+
+        return step
+
+    def wrap_scale(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def scale(self: Any, outputs: Any) -> Any:
+            result = original(self, outputs)
+            seams.note_scale(host_scale(self))
+            return result
+
+        return scale
+
+    def wrap_update(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def update(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            seams.note_scale(host_scale(self))
+            return result
+
+        return update
+
+    patches.replace(torch.amp.GradScaler, "scale", wrap_scale)
+    patches.replace(torch.amp.GradScaler, "step", wrap_step)
+    patches.replace(torch.amp.GradScaler, "update", wrap_update)
+
+
+def _timed_scaler(seams: Seams, span: Span | None, stepped: list[bool], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    try:
+        result = function(*args, **kwargs)
+    except BaseException as error:
+        seams.end(span, type(error).__name__)
+        raise
+    if not stepped and args[0].is_enabled():
+        seams.name_skipped(span)
+    seams.end(span)
+    return result
+
+
+def _host_scale(scaler: Any) -> float | None:
+    """The scale where the host has it; on a device it stays unknown, for reading it would wait."""
+    scale = getattr(scaler, "_scale", None)
+    return float(scale) if scale is not None and scale.device.type == "cpu" else None

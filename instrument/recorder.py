@@ -1,0 +1,334 @@
+"""Records the steps and phases of a training loop. The hot path: standard library only.
+
+A phase costs two clock readings and one list append; rows go to a sink that writes them on a
+thread. Nothing in here synchronises a device, waits for another rank, or raises into the job.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from profkit.clock import Clock, now_ns
+from profkit.instrument.blocks import always
+from profkit.instrument.device import DeviceTimer, Event
+from profkit.instrument.ranges import Ranges
+from profkit.vocab import Phase
+
+T = TypeVar("T")
+
+Row = tuple[Any, ...]
+Append = Callable[[Row], None]
+Keep = Callable[[Row, "Event | None", "Event | None"], None]
+"""Takes the row of a span, and the device's events at its borders."""
+
+
+class Sink(Protocol):
+    """Where rows go; `profkit.trace.RankWriter` is one."""
+
+    @property
+    def saturated(self) -> bool: ...
+
+    @property
+    def failure(self) -> str: ...
+
+    def appender(self, table: str) -> Append: ...
+
+    def drop(self, table: str, count: int = 1) -> None: ...
+
+
+class Region(Protocol):
+    """An open phase, or a region inside one."""
+
+    bytes: int | None
+
+    def __enter__(self) -> Region: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+
+class Step(Protocol):
+    """An open step: what the loop knows of it is set on it before it ends."""
+
+    sample_count: int
+    epoch: int | None
+    loss: float | None
+    grad_scale: float | None
+
+    def __enter__(self) -> Step: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+
+class LoopRecorder(Protocol):
+    """What a training loop calls; `Recorder` records it, `NullRecorder` does nothing."""
+
+    def phase(self, phase: Phase | str, name: str = "") -> Region: ...
+
+    def step(self, sample_count: int, *, epoch: int | None = None) -> Step: ...
+
+    def batches(self, loader: Iterable[T]) -> Iterator[T]: ...
+
+    def begin(self) -> None: ...
+
+
+class Span:
+    """A region of the loop. Closing it makes one row, also when an exception leaves it."""
+
+    __slots__ = ("_depth", "_mark", "_name", "_phase", "_recorder", "_start", "bytes", "outer")
+
+    def __init__(self, recorder: Recorder, phase: str, name: str) -> None:
+        self._recorder = recorder
+        self._phase = phase
+        self._name = name
+        self.bytes: int | None = None
+        self.outer = ""
+
+    def rename(self, name: str) -> None:
+        """What it is turns out while it is open."""
+        self._name = name
+
+    def __enter__(self) -> Span:
+        recorder = self._recorder
+        local = recorder._local
+        self._depth = local.depth
+        local.depth += 1
+        if recorder._ranges is not None:
+            recorder._ranges.push(self._name)
+        self._mark = recorder.device.mark() if recorder.device is not None else None
+        self._start = recorder._clock()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close(kind.__name__ if kind is not None else None)
+
+    def close(self, error: str | None = None) -> int:
+        """End it, with the class of the exception that left it, and return when it ended."""
+        recorder = self._recorder
+        end = recorder._clock()
+        mark = recorder.device.mark() if recorder.device is not None else None
+        if recorder._ranges is not None:
+            recorder._ranges.pop()
+        local = recorder._local
+        local.depth = self._depth
+        if recorder.recording:
+            row = (recorder.step_index, self._phase, self._name, self._depth, local.name, self._start, end, None, None, self.bytes, error)
+            recorder._keep(row, self._mark, mark)
+        return end
+
+
+class _OpenStep:
+    """An open step. It becomes a row when its block ends without an exception."""
+
+    __slots__ = ("_recorder", "epoch", "grad_scale", "loss", "sample_count")
+
+    def __init__(self, recorder: Recorder, sample_count: int, epoch: int | None) -> None:
+        self._recorder = recorder
+        self.sample_count = sample_count
+        self.epoch = epoch
+        self.loss: float | None = None
+        self.grad_scale: float | None = None
+
+    def __enter__(self) -> _OpenStep:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self._recorder.end_step(self._recorder._clock(), self.sample_count, self.loss, self.grad_scale, self.epoch)
+
+
+class _Local(threading.local):
+    """What each thread has of its own: how deep its open regions are nested, and its name."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.name = threading.current_thread().name
+
+
+class Recorder:
+    """Times a loop's phases and steps.
+
+    Steps tile the time of the loop: a step begins where the last one ended, so that waiting for a
+    batch belongs to the step that trains on it, and nothing falls between two steps.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        ranges: Ranges | None = None,
+        device: DeviceTimer | None = None,
+        is_measured: Callable[[int], bool] = always,
+        clock: Clock = now_ns,
+    ) -> None:
+        self._sink = sink
+        self._append_span = sink.appender("spans")
+        self._keep: Keep = self._keep_row
+        self._append_step = sink.appender("steps")
+        self._ranges = ranges
+        self._clock = clock
+        self._local = _Local()
+        self._boundary_ns = clock()
+        self._is_measured = is_measured
+        self._stopped = False
+        self.device = device
+        self.step_index = 0
+        self.measuring = is_measured(0)
+        """Whether the phases of the current step are timed; its wall clock always is."""
+        self.recording = self.measuring
+        """Whether rows of spans are taken now."""
+        _LIVE.add(self)
+
+    def time_device(self, device: DeviceTimer) -> None:
+        """Mark the phases' borders on a device too, from now on."""
+        self.device = device
+
+    def stop(self) -> None:
+        """Take no more rows: the run has ended, or this is a forked child, whose rows are not ours."""
+        self._stopped = True
+        self.recording = False
+
+    def phase(self, phase: Phase | str, name: str = "") -> Region:
+        """A region of the step: `with recorder.phase("forward"): ...`."""
+        return self.open(phase, name) if self.recording else NOTHING
+
+    def open(self, phase: Phase | str, name: str = "") -> Span:
+        """A region that the caller enters and closes itself."""
+        value = phase.value if isinstance(phase, Phase) else phase
+        return Span(self, value, name or value)
+
+    def step(self, sample_count: int, *, epoch: int | None = None) -> Step:
+        """One step, from the end of the last one to the end of this block."""
+        return _OpenStep(self, sample_count, epoch)
+
+    def keep_inner(self, phase: str, name: str, start: int, end: int) -> None:
+        """A region inside the open phase whose borders are known only afterwards, on the host's clock."""
+        if self.recording:
+            local = self._local
+            self._keep((self.step_index, phase, name, local.depth, local.name, start, end, None, None, None, None), None, None)
+
+    def keep_foreign(self, phase: str, name: str, thread: str, depth: int, start: int, end: int) -> None:
+        """A region of another thread or process that told its times later; it counts to the step that is open now."""
+        if self.recording:
+            self._keep((self.step_index, phase, name, depth, thread, start, end, None, None, None, None), None, None)
+
+    def redirect(self, keep: Keep) -> Keep:
+        """Send spans through `keep` from now on; returns where they went before."""
+        before, self._keep = self._keep, keep
+        return before
+
+    def begin(self, now: int | None = None) -> None:
+        """Start the clock of the next step here: what lies before belongs to no step."""
+        self._boundary_ns = self._clock() if now is None else now
+
+    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+        """The loader's batches, the wait for each timed as data; starting its workers is part of the first."""
+        data = Phase.DATA
+        with self.phase(data):
+            iterator = iter(loader)
+            batch = next(iterator, _END)
+        while batch is not _END:
+            yield batch
+            with self.phase(data):
+                batch = next(iterator, _END)
+
+    def end_step(self, end: int, sample_count: int, loss: float | None = None, grad_scale: float | None = None, epoch: int | None = None) -> None:
+        """Close the step at the time `end`; the next one begins there."""
+        if self._stopped:
+            return
+        if self._sink.failure or self._sink.saturated:
+            self._sink.drop("steps")
+        else:
+            self._append_step((self.step_index, self._boundary_ns, end, sample_count, loss, grad_scale, self.measuring, epoch))
+        self._boundary_ns = end
+        self.step_index += 1
+        self.measuring = self._is_measured(self.step_index)
+        self.recording = self.measuring and not (self._sink.failure or self._sink.saturated)
+
+    def _keep_row(self, row: Row, start: Event | None, end: Event | None) -> None:
+        if self.device is None:
+            self._append_span(row)
+        else:
+            self.device.hold(row, start, end)
+
+
+class NullRecorder:
+    """What a loop calls where profkit is switched off: nothing is timed and nothing is kept."""
+
+    def phase(self, phase: Phase | str, name: str = "") -> Region:
+        return NOTHING
+
+    def step(self, sample_count: int, *, epoch: int | None = None) -> Step:
+        return NOTHING
+
+    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+        return iter(loader)
+
+    def begin(self) -> None:
+        pass
+
+
+class _Nothing:
+    """A region and a step whose fields nobody reads."""
+
+    def __init__(self) -> None:
+        self.bytes: int | None = None
+        self.sample_count = 0
+        self.epoch: int | None = None
+        self.loss: float | None = None
+        self.grad_scale: float | None = None
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+
+NOTHING = _Nothing()
+
+_END: Any = object()
+
+_LIVE: weakref.WeakSet[Recorder] = weakref.WeakSet()
+"""Every recorder there is, so that a forked child can stop them all."""
+
+
+def _stop_all() -> None:
+    for recorder in list(_LIVE):
+        recorder.stop()
+
+
+os.register_at_fork(after_in_child=_stop_all)
+
+
+def measure_span_cost(*, clock: Clock = now_ns, ranges: Ranges | None = None, repeats: int = 2_000) -> float:
+    """Nanoseconds that one phase costs the loop here and now, the median of a few rounds."""
+    rounds = []
+    for _ in range(5):
+        recorder = Recorder(MemorySink(), ranges=ranges, clock=clock)
+        start = clock()
+        for _ in range(repeats):
+            with recorder.phase(Phase.OTHER):
+                pass
+        rounds.append((clock() - start) / repeats)
+    return sorted(rounds)[len(rounds) // 2]
+
+
+class MemorySink:
+    """A sink that keeps its rows in memory, by table."""
+
+    saturated = False
+    failure = ""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Row]] = {}
+
+    def appender(self, table: str) -> Append:
+        return self.rows.setdefault(table, []).append
+
+    def drop(self, table: str, count: int = 1) -> None:
+        pass

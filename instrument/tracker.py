@@ -1,0 +1,425 @@
+"""Makes phases and steps of what a framework's seams report, in any loop that trains.
+
+The seams tell that a batch is waited for, that a model is called, that gradients are computed,
+that an optimizer steps. From that alone follow
+
+- **steps**: one ends where the next batch is waited for after an optimizer has stepped, so that
+  gradient accumulation, several forwards and several optimizers belong to one step; without a
+  loader, where a model is called after every known optimizer has stepped;
+- **evaluation**: batches and forwards without gradients, with nothing of training before the next
+  batch, are `other`. Batches that are waited for in a row, with no forward in between, share one fate:
+  loops fetch ahead, and take from several loaders.
+
+A loop, or a callback of its trainer, may also tell of its steps and of what is no training itself.
+
+Only the thread that trains is followed: the first that computes gradients, and until then the main
+thread, or the first that reports anything.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from profkit.clock import Clock, now_ns
+from profkit.instrument.device import Event
+from profkit.instrument.recorder import Recorder, Row, Span
+from profkit.vocab import Phase
+
+EVALUATION = "evaluation"
+SKIPPED = "skipped step"
+UNKNOWN = "unknown"
+"""The error of a region whose end nobody told: an exception has left it."""
+
+MOST_ROUNDS = 16
+"""How often an optimizer steps while another, that has stepped before, does not, until that one is taken to be gone."""
+
+MOST_HELD = 10_000
+"""Rows that are kept before anything trains: of a process that only infers, the last ones."""
+
+MOST_IN_A_ROW = 1_000
+"""How many batches a loop fetches for one step at most: one that has taken more, and called no model, does not train on them."""
+
+MOST_AHEAD = 1
+"""How many batches a loader is ahead of its trainer at most: more than these have been trained on."""
+
+_DATA, _H2D, _FORWARD = Phase.DATA.value, Phase.H2D.value, Phase.FORWARD.value
+_BACKWARD, _OPTIMIZER, _OTHER = Phase.BACKWARD.value, Phase.OPTIMIZER.value, Phase.OTHER.value
+_PHASE, _NAME, _DEPTH = 1, 2, 3  # where they stand in a row of `spans` without its rank
+
+
+class _Muted(Span):
+    """A region of a step that is switched off: it makes no row, but what is inside it is known to be."""
+
+    __slots__ = ("_clock",)
+
+    def __init__(self, recorder: Recorder, phase: str, clock: Clock) -> None:
+        super().__init__(recorder, phase, phase)
+        self._clock = clock
+
+    def close(self, error: str | None = None) -> int:
+        return self._clock()
+
+
+class Tracker:
+    """Follows one training loop. The frameworks call it; it never raises and never waits."""
+
+    def __init__(self, recorder: Recorder, *, on_training: Callable[[], None] = lambda: None, clock: Clock = now_ns) -> None:
+        self.recorder = recorder
+        self._on_training = on_training
+        self._trains = False
+        self._clock = clock
+        self._thread: int | None = None
+        self._decided = False
+        self._begun = False
+        self._explicit = False
+        self._in_step = False
+        self._told = False
+        self._used = True
+        self._inside = ""
+        self._opened: list[Span] = []
+        self._undecided: list[tuple[Row, Event | None, Event | None]] = []
+        self._held: deque[tuple[Row, Event | None, Event | None]] = deque(maxlen=MOST_HELD)
+        self._keep = recorder.redirect(self._take)
+        self._training = False
+        self._loaded = False
+        self._stepped: set[int] = set()
+        self._known: set[int] = set()
+        self._rounds = 0
+        self._last_end_ns = 0
+        self._starts_epoch = False
+        self._undecided_batches: list[int] = []
+        self._batches: list[int] = []
+        self.framework = ""
+        """The framework whose gradients were computed last."""
+        self.epoch: int | None = None
+        self.loss: float | None = None
+        self.loss_scale = 1.0
+        self.grad_scale: float | None = None
+
+    # -- what the seams report -------------------------------------------------------------------
+
+    def begin_data(self, *, starts_epoch: bool = False) -> Span | None:
+        """The loop waits for a batch, or for a loader that starts anew."""
+        if not self._follows():
+            return None
+        if self._inside == _OPTIMIZER:
+            self._abandon()
+        self._inside = ""
+        self._begin_loop()
+        if self._ends_at_batch():
+            self._end_step()
+        if self._undecided_batches and (self._used or self._training or starts_epoch or len(self._undecided_batches) >= MOST_IN_A_ROW):
+            self._settle(evaluation=not self._training)
+        self._training = self._in_step and not starts_epoch
+        self._loaded = True
+        self._used = False
+        self._starts_epoch |= starts_epoch
+        return self._open(_DATA)
+
+    def end_data(self, span: Span | None, samples: int, error: str | None = None) -> None:
+        """The batch is there, with so many samples; 0 where the loader has ended."""
+        if samples and self._follows():
+            self._undecided_batches.append(samples)
+        self._close(span, error)
+
+    def begin_copy(self) -> Span | None:
+        """A batch is copied to the device."""
+        return self._open(_H2D) if not self._used and not self._inside and self._follows() else None
+
+    def begin_forward(self, *, with_gradients: bool) -> Span | None:
+        """A model is called, by nothing but the loop."""
+        if not self._follows() or self._inside == _BACKWARD:
+            return None
+        self._begin_loop()
+        self._used = True
+        if with_gradients:
+            if not self._inside and self._ends_without_loader():
+                self._end_step()
+            self._train()
+        return self._open(_FORWARD)
+
+    def begin_backward(self, framework: str = "") -> Span | None:
+        """Gradients are computed."""
+        self._decide()
+        if not self._follows() or self._inside == _BACKWARD:
+            return None
+        self.framework = framework
+        self._begin_loop()
+        self._train()
+        if not self._trains:
+            self._trains = True
+            self._on_training()
+        return self._open(_BACKWARD)
+
+    def begin_optimizer(self, optimizer: int) -> Span | None:
+        """An optimizer steps, or a gradient scaler decides whether it does."""
+        if not self._follows() or self._inside == _OPTIMIZER:
+            return None
+        self._begin_loop()
+        if optimizer in self._stepped and not self._loaded:
+            self._come_round()
+        self._train()
+        self._stepped.add(optimizer)
+        self._known.add(optimizer)
+        return self._open(_OPTIMIZER)
+
+    def end(self, span: Span | None, error: str | None = None) -> None:
+        """What a `begin_...` opened is over."""
+        self._close(span, error)
+
+    def name_skipped(self, span: Span | None) -> None:
+        """The scaler found infinities, and the optimizer did not step."""
+        if span is not None:
+            span.rename(SKIPPED)
+
+    def note_scale(self, scale: float | None) -> None:
+        """The gradient scaler's scale after its update; `None` where only the device knows."""
+        self.grad_scale = scale
+        self.loss_scale = scale or 1.0
+
+    # -- what the loop says of itself ------------------------------------------------------------
+
+    @property
+    def inside(self) -> str:
+        """The phase that is open now, or nothing."""
+        return self._inside
+
+    @property
+    def waiting_samples(self) -> int:
+        """Samples of batches of which it is not known yet whether the loop trains on them."""
+        return sum(self._undecided_batches)
+
+    @property
+    def stepped(self) -> bool:
+        """Whether an optimizer has stepped since the last step ended."""
+        return bool(self._stepped)
+
+    def begin_explicit_step(self) -> None:
+        """The loop delimits its steps itself from here on."""
+        self._explicit = True
+        self._decide()
+        self._begin_loop()
+        self._in_step = True
+        self._train()
+
+    def end_explicit_step(self, sample_count: int | None = None, *, batches: int | None = None) -> None:
+        """It has trained on so many samples, or on so many of the batches that have come; on all of these where it tells neither."""
+        if not self._in_step:
+            return
+        self._in_step = False
+        self._last_end_ns = self._clock()
+        self._end_step(self._last_end_ns, sample_count, batches)
+
+    def mark_step(self) -> None:
+        """The loop tells of each step once, before or after it trains; the step ends where the next batch is waited for, else here."""
+        if self._in_step or not self._is_ours():
+            return
+        self._begin_loop()
+        if self._training and (self._told or not self._loaded):
+            self._end_step()
+        self._explicit = self._told = True
+
+    def begin_aside(self, name: str) -> Span | None:
+        """No training until its end, but evaluation, a checkpoint or logging: seams inside of it are part of it. No row before a loop has begun."""
+        if not self._follows():
+            return None
+        if not self._training:
+            self._settle(evaluation=True)
+        self._used = True
+        return self._open(_OTHER, name)
+
+    def note_epoch(self, epoch: int) -> None:
+        """The epoch of the step that is open, where the loop knows better than its loaders tell."""
+        self._starts_epoch = False
+        self.epoch = epoch
+
+    def start_over(self) -> None:
+        """A trainer begins or ends: what lies between two of them belongs to no step."""
+        self._settle(evaluation=not self._training)
+        if self._ends_at_batch():
+            self._end_step(self._last_end_ns)
+        self.recorder.step_index += self._begun  # what has been recorded since the last step
+        self._explicit = self._in_step = self._told = self._begun = self._training = self._loaded = False
+        self._rounds = 0
+        self.epoch = self.loss = None
+        self._batches.clear()
+        for optimizers in (self._stepped, self._known):
+            optimizers.clear()
+
+    def finish(self) -> None:
+        """The job ends: what was trained since the last border is the last step."""
+        self._settle(evaluation=not self._training)
+        self._release()
+        if self._ends_at_batch():
+            self._end_step(self._last_end_ns)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _is_ours(self) -> bool:
+        """Whether the thread that calls is the one that is followed."""
+        thread = threading.get_ident()
+        if thread == self._thread:
+            return True
+        if self._decided or (self._thread is not None and thread != threading.main_thread().ident):
+            return False
+        self._follow(thread)
+        return True
+
+    def _follows(self) -> bool:
+        """Whether what a seam reports now is looked at: nothing is that lies inside a part that is told to be no training."""
+        return self._is_ours() and self._inside != _OTHER
+
+    def _decide(self) -> None:
+        """The thread that calls trains, unless another one does already: from here on only that one is followed."""
+        if self._decided:
+            return
+        thread = threading.get_ident()
+        if thread != self._thread:
+            self._follow(thread)
+        self._decided = True
+        self._release()
+
+    def _follow(self, thread: int) -> None:
+        """What other threads have reported is none of the loop's."""
+        self._thread = thread
+        self._inside = ""
+        self._begun = self._training = self._loaded = self._starts_epoch = False
+        self._used = True
+        self.epoch = None
+        for reported in (self._opened, self._undecided, self._undecided_batches, self._batches, self._held, self._stepped, self._known):
+            reported.clear()
+
+    def _ends_at_batch(self) -> bool:
+        """Whether a step ends where a batch is waited for, and where the job ends."""
+        return self._told and self._training if self._explicit else bool(self._stepped)
+
+    def _ends_without_loader(self) -> bool:
+        """Whether a forward begins a step: no loader tells, and every optimizer has stepped."""
+        return bool(self._stepped) and not self._explicit and not self._loaded and self._stepped >= self._known
+
+    def _come_round(self) -> None:
+        """An optimizer steps again in a loop without a loader: a closure's forward, inside it, has begun no step."""
+        self._rounds += 1
+        if self._rounds > MOST_ROUNDS:
+            self._known &= self._stepped
+        if self._ends_without_loader():
+            self._end_step()
+
+    def _begin_loop(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self.recorder.begin()
+
+    def _open(self, phase: str, name: str = "") -> Span:
+        recorder = self.recorder
+        span = recorder.open(phase, name).__enter__() if recorder.recording and self._begun else _Muted(recorder, phase, self._clock)
+        span.outer = self._inside
+        self._inside = phase
+        self._opened.append(span)
+        return span
+
+    def _close(self, span: Span | None, error: str | None) -> None:
+        """Nothing happens where it is closed already, and where its thread turned out to be none of ours."""
+        if span is None or span not in self._opened:
+            return
+        self._opened.remove(span)
+        self._inside = span.outer
+        self._last_end_ns = span.close(error)
+
+    def _abandon(self) -> None:
+        """An optimizer that raised has told no end: it is taken to have lasted until now."""
+        for span in reversed(self._opened.copy()):
+            self._close(span, UNKNOWN)
+
+    def _train(self) -> None:
+        """Something of training happens: what was undecided since the last batch belongs to it."""
+        if not self._training:
+            self._training = True
+            self._settle(evaluation=False)
+
+    def _take(self, row: Row, start: Event | None, end: Event | None) -> None:
+        """Rows of data, copies and forwards wait until it is known whether the loop trains on them, and so does what is inside of them."""
+        is_own = not row[_DEPTH] or threading.get_ident() == self._thread
+        if is_own and self._inside == _OTHER:
+            if self._begun:
+                self._pass_on(_as_other(row), start, end)
+        elif is_own and not self._training and row[_PHASE] != _OTHER:
+            self._undecided.append((row, start, end))
+        else:
+            self._pass_on(row, start, end)
+
+    def _settle(self, *, evaluation: bool) -> None:
+        if not evaluation:
+            self._batches += self._undecided_batches
+            self._count_epoch()
+        self._starts_epoch = False
+        self._undecided_batches.clear()
+        for row, start, end in self._undecided:
+            self._pass_on(_as_other(row, EVALUATION) if evaluation else row, start, end)
+        self._undecided.clear()
+
+    def _pass_on(self, row: Row, start: Event | None, end: Event | None) -> None:
+        if self._decided:
+            self._keep(row, start, end)
+        else:
+            self._held.append((row, start, end))
+
+    def _release(self) -> None:
+        for row, start, end in self._held:
+            self._keep(row, start, end)
+        self._held.clear()
+
+    def _count_epoch(self) -> None:
+        if self._starts_epoch:
+            self.epoch = 0 if self.epoch is None else self.epoch + 1
+
+    def _end_step(self, end: int | None = None, samples: int | None = None, batches: int | None = None) -> None:
+        self._settle(evaluation=False)
+        counted = self._take_samples(batches)
+        self.recorder.end_step(self._clock() if end is None else end, counted if samples is None else samples, self.loss, self.grad_scale, self.epoch)
+        self._stepped.clear()
+        self._rounds = 0
+        self.loss = None
+        self._told = self._loaded = self._training = False
+
+    def _take_samples(self, batches: int | None) -> int:
+        """The samples of the first so many batches that have come, or of all; the others wait for the next step."""
+        count = len(self._batches) if batches is None else max(batches, len(self._batches) - MOST_AHEAD)
+        taken, self._batches = sum(self._batches[:count]), self._batches[count:]
+        return taken
+
+
+def _as_other(row: Row, name: str = "") -> Row:
+    """The row of a part that is no training; what is inside of one keeps its name."""
+    return (*row[:_PHASE], _OTHER, row[_NAME] if row[_DEPTH] else name or row[_NAME], *row[_NAME + 1 :])
+
+
+def count_samples(batch: Any) -> int:
+    """How many samples a batch has: the first dimension of the first tensor in it, else its length; 0 if it has none."""
+    if isinstance(batch, dict):
+        batch = tuple(batch.values())
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 1
+    if isinstance(batch, list | tuple):
+        return _count_items(batch)
+    try:
+        return len(batch)
+    except TypeError:
+        return 0
+
+
+def _count_items(items: list[Any] | tuple[Any, ...]) -> int:
+    if _is_detection(items):
+        return len(items[0])
+    first = next((item for item in items if isinstance(item, dict | list | tuple) or getattr(item, "shape", None)), None)
+    return len(items) if first is None else count_samples(first)
+
+
+def _is_detection(items: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a batch is lists side by side, one entry a sample, as detectors take them."""
+    lengths = {len(item) for item in items if isinstance(item, list | tuple)}
+    return len(items) > 1 and len(lengths) == 1 and all(isinstance(item, list | tuple) for item in items)

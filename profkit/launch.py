@@ -1,0 +1,200 @@
+"""Starts somebody's command with the hooks in its processes, and gets out of the way."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from profkit import __version__
+from profkit.clock import wall_ns
+from profkit.environment import disabled, plain_words, read_environment
+from profkit.errors import ExitCode, ProfkitError, UsageError
+from profkit.job import RUN_VARIABLE
+from profkit.session import record_own_cost
+from profkit.text import plural, safe_text
+from profkit.trace.files import new_run_folder
+from profkit.trace.manifest import RunManifest
+from profkit.trace.reader import Trace
+from profkit.trace.verify import this_process
+from profkit.vocab import RunState
+
+log = logging.getLogger("profkit")
+
+ATTACH_FOLDER = Path(__file__).parent / "attach"
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that are sent to profkit alone; Ctrl-C goes to the job's processes from the terminal itself."""
+
+
+@dataclass(frozen=True)
+class CannotStartError(ProfkitError):
+    """The command itself could not be started."""
+
+    message: str
+    exit_code: ExitCode = ExitCode.CANNOT_START
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def run_job(command: Sequence[str], output: Path) -> int:
+    """Run `command` recorded, and end as it ends: the same exit code, or the same signal."""
+    program = find_program(command[0])
+    run = None if disabled() else _new_run(command, output)
+    code = _run(program, command, job_environment(run) if run else dict(os.environ))
+    if run:
+        _conclude(run, code)
+    return code
+
+
+def find_program(name: str) -> str:
+    """The file that a shell would run; what is wrong gets the exit code that a shell gives it."""
+    found = shutil.which(name)
+    if found:
+        return found
+    if os.path.exists(name):
+        raise CannotStartError(f"{safe_text(name)}: not executable", ExitCode.NOT_EXECUTABLE)
+    raise CannotStartError(f"{safe_text(name)}: command not found", ExitCode.NOT_FOUND)
+
+
+def job_environment(run: Path) -> dict[str, str]:
+    """The environment of the job's processes: ours, with the hooks first on Python's path."""
+    inherited = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(ATTACH_FOLDER), *([inherited] if inherited else [])])
+    return {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
+
+
+def _new_run(command: Sequence[str], output: Path) -> Path | None:
+    """A folder for the run; `None` where none can be made, which costs the recording and not the job."""
+    manifest = RunManifest(
+        workload=_job_name(command),
+        created_ns=wall_ns(),
+        profkit_version=__version__,
+        owner=this_process(),
+        config={"command": plain_words(command)},
+        environment=read_environment(),
+    )
+    try:
+        run = new_run_folder(output, f"{manifest.workload}-{time.strftime('%Y%m%d-%H%M%S')}")
+        manifest.write(run)
+    except OSError as error:
+        _say(f"{safe_text(str(output))}: {error.strerror}; the job runs unrecorded")
+        return None
+    return run
+
+
+def _job_name(command: Sequence[str]) -> str:
+    """What people call the job: its script, or its module."""
+    words = list(command)
+    scripts = [word for word in words if word.endswith(".py")]
+    modules = [after for word, after in itertools.pairwise(words) if word == "-m"]
+    name = Path(scripts[0]).stem if scripts else (modules or [Path(words[0]).name])[-1]
+    return "".join(char if char.isalnum() or char in "-_." else "_" for char in name)[:60] or "job"
+
+
+def _run(program: str, command: Sequence[str], environment: dict[str, str]) -> int:
+    try:
+        process = subprocess.Popen(command, executable=program, env=environment)
+    except PermissionError as error:
+        raise CannotStartError(f"{safe_text(program)}: {error.strerror}", ExitCode.NOT_EXECUTABLE) from error
+    except OSError as error:
+        raise CannotStartError(f"{safe_text(program)}: {error.strerror}") from error
+    with _forwarding(process):
+        return process.wait()
+
+
+@contextlib.contextmanager
+def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """While the job runs, its signals are its own: ours are passed on, Ctrl-C is left to it."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    handlers = {number: signal.signal(number, forward) for number in FORWARDED}
+    handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handlers[signal.SIGQUIT] = signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _conclude(run: Path, code: int) -> None:
+    """Write into the run how the job ended, and say where it lies."""
+    try:
+        trace = Trace.open(run)
+        places = [rank.manifest for rank in trace.ranks]
+        why = "" if code == 0 else describe_end(code)
+        dataclasses.replace(
+            trace.manifest,
+            state=RunState.ABORTED if why else RunState.COMPLETE,
+            why=why,
+            ended_ns=wall_ns(),
+            world_size=max((place.world_size for place in places), default=1),
+            framework=next((place.framework for place in places), ""),
+        ).write(run)
+    except (ProfkitError, OSError) as error:
+        _say(f"the run cannot be marked as ended: {error}")
+        return
+    if trace.ranks:
+        record_own_cost(run)
+    _tell(run, trace)
+
+
+def describe_end(code: int) -> str:
+    """How a job ended, in words."""
+    if code >= 0:
+        return f"the job ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"the job was killed by {name}"
+
+
+def _tell(run: Path, trace: Trace) -> None:
+    shown = safe_text(os.path.relpath(run))
+    if not trace.ranks:
+        _say("nothing was recorded: no process trained with torch or paddle for long enough to open its files")
+        _say("the job's Python must have profkit installed, and be started without -I and -E")
+        return
+    _say(f"{plural(len(trace.ranks), 'rank')} recorded in {shown}; see 'profkit report {shlex.quote(shown)}'")
+
+
+def _say(line: str) -> None:
+    print(f"profkit: {line}", file=sys.stderr)
+
+
+def end_like(code: int) -> int:
+    """The exit code to leave with; a job that a signal killed is followed by the same signal."""
+    if code >= 0:
+        return code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if -code not in {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    return 128 - code
+
+
+def check_command(command: Sequence[str]) -> Sequence[str]:
+    """The command without the `--` before it; an empty one is a `UsageError`."""
+    words = list(command)
+    if words[:1] == ["--"]:
+        del words[0]
+    if not words:
+        raise UsageError("no command was given; write it behind '--', as in: profkit run -- python train.py")
+    return words

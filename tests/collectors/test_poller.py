@@ -1,0 +1,208 @@
+"""Collectors are read when they are due, and whatever one does, the others and the job go on."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.collectors.base import Collector, Reading
+from profkit.collectors.poller import Poller
+from profkit.collectors.process import ProcessCollector
+from profkit.plugins import COLLECTORS
+from profkit.schema import SCHEMAS
+from profkit.testing import FakeClock
+
+SECOND = 1_000_000_000
+UNITS = ("seconds", "ns", "bytes", "count", "celsius", "watts", "joules", "hz", "mhz", "ratio", "percent", "bytes_per_s")
+
+
+@dataclass
+class Fake:
+    """A collector that does what it is told, and counts how often it was read."""
+
+    name: str = "fake"
+    interval_s: float = 1.0
+    act: Callable[[], Iterable[Reading]] = lambda: [Reading("tests_count", 1.0)]
+    reads: int = 0
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def why_not(self) -> str:
+        return ""
+
+    def read(self) -> Iterable[Reading]:
+        self.reads += 1
+        return self.act()
+
+
+def _fails() -> Iterable[Reading]:
+    raise RuntimeError("the driver is gone")
+
+
+def _fails_half_way() -> Iterator[Reading]:
+    yield Reading("first_count", 1.0)
+    raise RuntimeError("the driver is gone")
+
+
+def _nowhere(row: tuple[Any, ...]) -> None:
+    pass
+
+
+def _eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return condition()
+
+
+def test_a_collector_is_read_when_it_is_due_and_not_before() -> None:
+    clock, often, seldom = FakeClock(5 * SECOND), Fake("often", 0.5), Fake("seldom", 2.0)
+    poller = Poller([often, seldom], _nowhere, clock=clock)
+    seen = []
+    for _ in range(9):
+        poller.poll()
+        seen.append((often.reads, seldom.reads))
+        clock.advance(SECOND // 4)
+    assert seen == [(1, 1), (1, 1), (2, 1), (2, 1), (3, 1), (3, 1), (4, 1), (4, 1), (5, 2)]
+
+
+def test_the_wait_is_until_the_next_one_is_due() -> None:
+    clock = FakeClock()
+    poller = Poller([Fake("often", 0.5), Fake("seldom", 2.0)], _nowhere, clock=clock)
+    assert poller.poll() == pytest.approx(0.5)
+    clock.advance(SECOND * 3 // 10)
+    assert poller.poll() == pytest.approx(0.2)
+    clock.advance(10 * SECOND)
+    assert poller.poll() == pytest.approx(0.5)
+
+
+def test_a_reading_that_took_long_does_not_make_the_wait_negative() -> None:
+    clock = FakeClock()
+
+    def slow() -> list[Reading]:
+        clock.advance(7 * SECOND)
+        return [Reading("x_count", 1.0)]
+
+    assert Poller([Fake(act=slow)], _nowhere, clock=clock).poll() == 0
+
+
+def test_a_reading_is_a_row_of_samples() -> None:
+    rows: list[tuple[Any, ...]] = []
+    readings = [Reading("power_watts", 250, "cuda:1"), Reading("load_ratio", 0.5)]
+    Poller([Fake("nvml", act=lambda: readings)], rows.append, clock=FakeClock(9)).poll()
+    assert rows == [("cuda:1", "nvml", "power_watts", 9, 250.0), (None, "nvml", "load_ratio", 9, 0.5)]
+    assert all(len(row) == len(SCHEMAS["samples"].names) - 1 for row in rows)
+
+
+def _reads_words() -> Iterable[Any]:
+    return [Reading("x_count", "many")]  # type: ignore[arg-type]  # what a plug-in may do
+
+
+@pytest.mark.parametrize("failing", [_fails, _fails_half_way, _reads_words, lambda: 3])
+def test_a_collector_that_raises_is_warned_of_once_and_counted_and_the_others_go_on(
+    failing: Callable[[], Iterable[Reading]], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows: list[tuple[Any, ...]] = []
+    clock, broken, sound = FakeClock(), Fake("broken", act=failing), Fake("sound")
+    poller = Poller([broken, sound], rows.append, clock=clock)
+    with caplog.at_level(logging.WARNING, "profkit"):
+        for _ in range(4):
+            poller.poll()
+            clock.advance(SECOND)
+    assert (broken.reads, sound.reads) == (4, 4)
+    assert poller.failures == {"broken": 4}
+    assert [record.message for record in caplog.records if "broken" in record.message] == [caplog.records[0].message]
+    assert len([row for row in rows if row[1] == "sound"]) == 4
+
+
+def test_what_was_read_before_a_failure_is_kept() -> None:
+    rows: list[tuple[Any, ...]] = []
+    Poller([Fake(act=_fails_half_way)], rows.append, clock=FakeClock()).poll()
+    assert [row[2] for row in rows] == ["first_count"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number_is_not_a_reading(value: float) -> None:
+    rows: list[tuple[Any, ...]] = []
+    Poller([Fake(act=lambda: [Reading("a_ratio", value), Reading("b_ratio", 1.0)])], rows.append, clock=FakeClock()).poll()
+    assert [row[2] for row in rows] == ["b_ratio"]
+
+
+def test_the_thread_reads_until_it_is_stopped() -> None:
+    quick = Fake(interval_s=0.001)
+    poller = Poller([quick], _nowhere)
+    poller.start()
+    assert _eventually(lambda: quick.reads >= 3)
+    poller.stop()
+    reads = quick.reads
+    time.sleep(0.02)
+    assert quick.reads == reads
+
+
+def test_stop_does_not_wait_for_a_collector_that_hangs() -> None:
+    reading, release = threading.Event(), threading.Event()
+
+    def hang() -> list[Reading]:
+        reading.set()
+        release.wait(30)
+        return []
+
+    poller = Poller([Fake(act=hang)], _nowhere)
+    poller.start()
+    assert reading.wait(10)
+    start = time.monotonic()
+    poller.stop(timeout_s=0.1)
+    assert time.monotonic() - start < 5
+    release.set()
+
+
+def test_a_collector_that_ends_its_thread_does_not_end_the_others() -> None:
+    """`SystemExit` is no error, and means nothing on a thread that is ours."""
+
+    def leave() -> Iterable[Reading]:
+        raise SystemExit(3)
+
+    sound, leaving = Fake("sound", 0.001), Fake("leaving", 0.001, leave)
+    poller = Poller([leaving, sound], _nowhere)
+    poller.start()
+    assert _eventually(lambda: sound.reads >= 3)
+    poller.stop()
+    assert poller.failures["leaving"] >= 1
+
+
+def test_without_collectors_there_is_nothing_to_wait_for() -> None:
+    poller = Poller([], _nowhere)
+    poller.start()
+    start = time.monotonic()
+    poller.stop(timeout_s=5)
+    assert time.monotonic() - start < 4
+
+
+@pytest.mark.parametrize("name", COLLECTORS.names())
+def test_a_collector_keeps_its_contract(name: str) -> None:
+    collector: Collector = COLLECTORS.load(name)
+    assert collector.name == name
+    assert collector.interval_s >= 0.01
+    assert isinstance(collector.why_not(), str)
+    if collector.why_not():
+        return
+    readings = list(collector.read())
+    assert readings
+    for reading in readings:
+        assert isinstance(reading, Reading)
+        assert math.isfinite(reading.value)
+        assert re.fullmatch(r"[a-z0-9_]+", reading.metric)
+        assert reading.metric.endswith(tuple(f"_{unit}" for unit in UNITS)), reading.metric
+        assert reading.device is None or isinstance(reading.device, str)
+
+
+def test_where_there_is_no_proc_the_process_collector_says_so(tmp_path: Path) -> None:
+    assert str(tmp_path) in ProcessCollector(proc=tmp_path).why_not()

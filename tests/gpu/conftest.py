@@ -1,0 +1,17 @@
+"""These tests need a CUDA device; `make gpu` runs them where there is one."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, with the reason, where torch finds no device."""
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="no CUDA device here; 'make gpu' runs these where there is one")
+    for item in items:
+        if "gpu" in item.path.parts:
+            item.add_marker(skip)

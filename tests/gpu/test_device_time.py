@@ -1,0 +1,137 @@
+"""Device phases against CUPTI's own kernel times, and no waiting on the hot path."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from profkit.instrument.device import DeviceTimer
+from profkit.instrument.frameworks._base import Seams
+from profkit.instrument.frameworks._pytorch_device import CudaDevice
+from profkit.instrument.frameworks.pytorch import FRAMEWORK
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.tracker import Tracker
+
+PHASES = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True)
+class Hooked:
+    """A loop with hooks and a device timer, its rows in memory."""
+
+    sink: MemorySink
+    timer: DeviceTimer
+    step: Callable[[], None]
+
+    def settle(self) -> None:
+        """What the writer's thread does, until all rows are complete. The test may wait; the hooks may not."""
+        torch.cuda.synchronize()
+        self.timer.collect()
+
+    def spans(self, phase: str) -> list[tuple[Any, ...]]:
+        return [row for row in self.sink.rows["spans"] if row[1] == phase]
+
+
+@pytest.fixture
+def hooked() -> Iterator[Hooked]:
+    sink = MemorySink()
+    recorder = Recorder(sink)
+    timer = DeviceTimer(CudaDevice(), sink.appender("spans"))
+    timer.collect()
+    recorder.time_device(timer)
+    patches = FRAMEWORK.install(Seams(Tracker(recorder), sink.appender("collectives")))
+    model = torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(12)), torch.nn.Flatten(), torch.nn.LazyLinear(10)).cuda()
+    inputs = torch.randn(64, 64, 56, 56, device="cuda")
+    model(inputs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+
+    def step() -> None:
+        with torch.profiler.record_function("forward"):
+            loss = model(inputs).square().mean()
+        with torch.profiler.record_function("backward"):
+            loss.backward()
+        with torch.profiler.record_function("optimizer"):
+            optimizer.step()
+        optimizer.zero_grad()
+
+    yield Hooked(sink, timer, step)
+    patches.undo()
+
+
+def _kernel_spans(trace: Path) -> dict[str, list[float]]:
+    """For each phase and step, microseconds from its first kernel's start to its last one's end, by where they were launched."""
+    events = json.loads(trace.read_text())["traceEvents"]
+    ranges = sorted((e["ts"], e["ts"] + e["dur"], e["name"]) for e in events if e.get("cat") == "user_annotation" and e["name"] in PHASES)
+    launches = {e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") in {"cuda_runtime", "cuda_driver"} and "correlation" in e.get("args", {})}
+    found: dict[tuple[float, str], list[tuple[float, float]]] = {}
+    for event in events:
+        if event.get("cat") in {"kernel", "gpu_memset", "gpu_memcpy"} and (launched := launches.get(event["args"].get("correlation"))):
+            around = [span for span in ranges if span[0] <= launched <= span[1]]
+            if around:
+                found.setdefault((around[-1][0], around[-1][2]), []).append((event["ts"], event["ts"] + event["dur"]))
+    lengths: dict[str, list[float]] = {phase: [] for phase in PHASES}
+    for (_, phase), kernels in sorted(found.items()):
+        lengths[phase].append(max(end for _, end in kernels) - min(start for start, _ in kernels))
+    return lengths
+
+
+def test_each_phase_is_as_long_on_the_device_as_its_kernels_say(hooked: Hooked, tmp_path: Path) -> None:
+    for _ in range(10):
+        hooked.step()
+    hooked.settle()
+    before = {phase: len(hooked.spans(phase)) for phase in PHASES}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(20):
+            hooked.step()
+        hooked.settle()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    kernels = _kernel_spans(tmp_path / "trace.json")
+    for phase in PHASES:
+        ours = statistics.median((row[8] - row[7]) / 1e3 for row in hooked.spans(phase)[before[phase] :])
+        theirs = statistics.median(kernels[phase])
+        assert abs(ours - theirs) <= max(0.02 * theirs, 50), (phase, ours, theirs)
+
+
+def test_nothing_on_the_hot_path_synchronises(hooked: Hooked) -> None:
+    hooked.step()
+    hooked.settle()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(10):
+            hooked.step()
+            hooked.timer.collect()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_the_pool_of_events_is_bounded(hooked: Hooked) -> None:
+    for _ in range(200):
+        hooked.step()
+        hooked.timer.collect()
+    hooked.settle()
+    assert hooked.timer.pool_size <= 4096
+    assert hooked.timer.unmarked == 0
+    grown = hooked.timer.pool_size
+    for _ in range(50):
+        hooked.step()
+        hooked.settle()
+    assert hooked.timer.pool_size <= grown
+
+
+def test_device_times_lie_on_the_hosts_clock(hooked: Hooked) -> None:
+    for _ in range(5):
+        hooked.step()
+        hooked.settle()
+        time.sleep(0.01)
+    for row in hooked.spans("optimizer"):
+        assert row[7] is not None
+        assert row[8] >= row[7]
+        assert row[8] >= row[5] - 200_000, "the device ended before the host began"

@@ -1,0 +1,473 @@
+"""The inside of the loaders: times that were planted in data sets show in the right rows, and the batches know nothing of it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data._utils import fetch, pin_memory, worker
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from profkit.instrument import loaders
+from profkit.instrument.frameworks._base import Seams
+from profkit.instrument.frameworks._pytorch_workers import hook_workers
+from profkit.instrument.guard import FAILURES, Patches, guarded
+from profkit.instrument.loaders import DEPTH_METRIC, BatchTimes, Ring, find_ring
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.tracker import Tracker
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+
+JOBS = Path(__file__).parent / "jobs"
+BATCH_SIZE, BATCHES = 4, 8
+READ_MS, DECODE_MS, COLLATE_MS = 20.0, 20.0, 15.0
+MAKING = ("read", "decode", "collate")
+TOLERANCE_MS = 2.0
+FAULT = "a planted fault"
+
+
+class Span(NamedTuple):
+    """A row of `spans`."""
+
+    name: str
+    thread: str
+    depth: int
+    start_ns: int
+    end_ns: int
+
+    @property
+    def ms(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e6
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an opened loader left."""
+
+    spans: list[Span]
+    depths: list[float]
+
+    def named(self, name: str) -> list[Span]:
+        return [span for span in self.spans if span.name == name]
+
+    def median_ms(self, name: str) -> float:
+        return statistics.median(span.ms for span in self.named(name))
+
+    def shows_planted(self, collated_ms: list[float]) -> bool:
+        """Whether each row has what was planted; collating is wall time, and tells itself what it came to on a busy machine."""
+        planted = {"read": READ_MS, "decode": DECODE_MS, "collate": statistics.median(collated_ms)}
+        return {name: self.median_ms(name) for name in MAKING} == pytest.approx(planted, abs=TOLERANCE_MS)
+
+
+def work(milliseconds: float) -> None:
+    """Keep a processor busy for so long."""
+    end = time.thread_time_ns() + int(milliseconds * 1e6)
+    while time.thread_time_ns() < end:
+        pass
+
+
+class Planted(Dataset[torch.Tensor]):
+    """The first sample of each batch blocks for `read_ms`, then computes for `decode_ms`."""
+
+    def __init__(self, read_ms: float = READ_MS, decode_ms: float = DECODE_MS, batches: int = BATCHES) -> None:
+        self.read_ms, self.decode_ms, self.count = read_ms, decode_ms, batches * BATCH_SIZE
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index % BATCH_SIZE == 0:
+            time.sleep(self.read_ms / 1e3)
+            work(self.decode_ms)
+        info = get_worker_info()
+        return torch.tensor([float(index), float(info.id if info else -1), *torch.randn(3).tolist()])
+
+
+class PlantedTogether(Planted):
+    """Hands out whole batches."""
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices]
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    """Each worker's share of the same samples; the first has more."""
+
+    def __init__(self, data: Planted) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        half = len(self.data) // 2 + BATCH_SIZE
+        share = range(len(self.data)) if info is None else (range(half), range(half, len(self.data)))[info.id]
+        return (self.data[index] for index in share)
+
+
+def slow_collate(samples: list[torch.Tensor]) -> torch.Tensor:
+    """The batch, with the milliseconds that this took in its last column."""
+    start = time.perf_counter_ns()
+    time.sleep(COLLATE_MS / 1e3)
+    return torch.nn.functional.pad(torch.stack(samples), (0, 1), value=(time.perf_counter_ns() - start) / 1e6)
+
+
+def make_loader(data: Any, *, workers: int, **options: Any) -> DataLoader[torch.Tensor]:
+    return DataLoader(data, batch_size=BATCH_SIZE, num_workers=workers, **options)
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[MemorySink]:
+    """The loader's hooks alone; the rows are there when the block has ended."""
+    patches, sink = Patches(), MemorySink()
+    tracker = Tracker(Recorder(sink))
+    hook_workers(patches, Seams(tracker, sink.appender("collectives"), sink.appender("samples")))
+    try:
+        yield sink
+    finally:
+        patches.undo()
+        tracker.finish()
+
+
+def iterate(loader: DataLoader[torch.Tensor], *, epochs: int = 1, pause_ms: float = 0, most: int | None = None) -> list[torch.Tensor]:
+    """The batches, each copied out of the workers' memory; at most so many an epoch."""
+    batches = []
+    for _ in range(epochs):
+        for batch in itertools.islice(loader, most):
+            batches.append(batch.clone())
+            time.sleep(pause_ms / 1e3)
+    return batches
+
+
+def watch(loader: DataLoader[torch.Tensor], **how: Any) -> tuple[list[torch.Tensor], Seen]:
+    with opened() as sink:
+        batches = iterate(loader, **how)
+    return batches, seen_in(sink)
+
+
+def seen_in(sink: MemorySink) -> Seen:
+    spans = [Span(name, thread, depth, start, end) for _, phase, name, depth, thread, start, end, *_ in sink.rows["spans"] if phase == "data"]
+    return Seen(spans, [value for _, source, metric, _, value in sink.rows["samples"] if (source, metric) == ("loader", DEPTH_METRIC)])
+
+
+def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+    return len(ours) == len(theirs) and all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+@pytest.fixture(autouse=True)
+def nothing_fails() -> Iterator[None]:
+    """No hook may fail; a test that plants a fault clears what it has caused."""
+    FAILURES.clear()
+    yield
+    assert not FAILURES
+
+
+LOADERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "no workers": (Planted, {"workers": 0}),
+    "no workers, whole batches": (PlantedTogether, {"workers": 0}),
+    "no workers, iterable": (lambda: Stream(Planted()), {"workers": 0}),
+    "forks": (Planted, {"workers": 2}),
+    "forks, whole batches": (PlantedTogether, {"workers": 2}),
+    "forks, persistent": (Planted, {"workers": 2, "persistent_workers": True}),
+    "forks, iterable": (lambda: Stream(Planted()), {"workers": 2}),
+    "forks, iterable, persistent": (lambda: Stream(Planted()), {"workers": 2, "persistent_workers": True}),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_planted_times_show_in_the_right_rows(kind: str) -> None:
+    data, options = LOADERS[kind]
+    epochs = 2 if "persistent_workers" in options else 1
+    batches, seen = watch(make_loader(data(), collate_fn=slow_collate, **options), epochs=epochs)
+    assert len(batches) == epochs * BATCHES
+    assert seen.shows_planted([float(batch[0, -1]) for batch in batches])
+    names = (*MAKING, "queue") if options["workers"] else MAKING
+    assert {name: len(seen.named(name)) for name in names} == dict.fromkeys(names, len(batches))
+    assert len(seen.named("queue")) == len(seen.depths) == (len(batches) if options["workers"] else 0)
+
+
+@pytest.mark.parametrize("kind", ["no workers", "forks"])
+def test_a_batchs_rows_follow_each_other(kind: str) -> None:
+    data, options = LOADERS[kind]
+    _, seen = watch(make_loader(data(), collate_fn=slow_collate, **options))
+    for read, decode, collate in zip(*map(seen.named, MAKING), strict=True):
+        assert read.end_ns == decode.start_ns
+        assert decode.end_ns <= collate.start_ns < collate.end_ns
+        assert {read.depth, decode.depth, collate.depth} == {1}
+    if options["workers"]:
+        assert [queue.start_ns for queue in seen.named("queue")] == [collate.end_ns for collate in seen.named("collate")]
+
+
+def test_without_workers_the_rows_lie_in_the_wait_for_the_batch() -> None:
+    loader, waits = make_loader(Planted(1, 1), workers=0), []
+    with opened() as sink:
+        iterator = iter(loader)
+        for _ in range(BATCHES):
+            start = time.perf_counter_ns()
+            next(iterator)
+            waits.append((start, time.perf_counter_ns()))
+    seen = seen_in(sink)
+    assert {span.thread for span in seen.spans} == {"MainThread"}
+    for (start, end), read, collate in zip(waits, seen.named("read"), seen.named("collate"), strict=True):
+        assert start <= read.start_ns <= collate.end_ns <= end
+
+
+@pytest.mark.parametrize("options", [{}, {"in_order": False}, {"persistent_workers": True}], ids=str)
+def test_each_row_names_the_worker_that_made_the_batch(options: dict[str, Any]) -> None:
+    batches, seen = watch(make_loader(Planted(2, 0, batches=20), workers=2, **options), epochs=2)
+    makers = [f"loader worker {int(batch[0, 1])}" for batch in batches]
+    assert set(makers) == {"loader worker 0", "loader worker 1"}
+    for name in (*MAKING, "queue"):
+        assert [span.thread for span in seen.named(name)] == makers
+
+
+def test_a_starved_loop_finds_nothing_and_takes_at_once() -> None:
+    _, seen = watch(make_loader(Planted(READ_MS, 0, batches=20), workers=1))
+    assert statistics.median(seen.depths) == 0
+    assert seen.median_ms("queue") < 5
+
+
+def test_a_slow_loop_finds_all_that_may_be_prefetched() -> None:
+    _, seen = watch(make_loader(Planted(0, 0, batches=20), workers=2, prefetch_factor=3), pause_ms=10)
+    assert max(seen.depths) == 6
+    assert statistics.median(seen.depths[:-6]) == 6
+    assert seen.median_ms("queue") > 40
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [None, 3])
+def test_batches_are_the_same_to_the_bit(workers: int, stop: int | None) -> None:
+    def all_batches() -> list[torch.Tensor]:
+        torch.manual_seed(7)
+        return iterate(make_loader(Planted(0, 0), workers=workers, shuffle=True, persistent_workers=workers > 0), epochs=3, most=stop)
+
+    bare = all_batches()
+    with opened() as sink:
+        assert same(all_batches(), bare)
+    assert len(seen_in(sink).named("collate")) == len(bare) == 3 * (stop or BATCHES)
+
+
+class Broken(Planted):
+    """Ends with an error in the third batch."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 2 * BATCH_SIZE + 1:
+            raise LookupError("the job's own error")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_in_the_data_goes_through(workers: int) -> None:
+    def run() -> tuple[list[torch.Tensor], str]:
+        batches: list[torch.Tensor] = []
+        torch.manual_seed(7)
+        iterator: Any = iter(make_loader(Broken(0, 0), workers=workers))
+        with pytest.raises(LookupError, match="the job's own error") as caught:
+            batches.extend(iterator)
+        if workers:
+            iterator._shutdown_workers()  # left to the garbage collector, it takes ten seconds
+        return batches, str(caught.value).splitlines()[0]
+
+    bare, message = run()
+    with opened() as sink:
+        batches, told = run()
+    assert (same(batches, bare), told) == (True, message)
+    assert len(seen_in(sink).named("read")) == 2
+
+
+class Nested(Planted):
+    """Reads each sample through a loader of its own."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        sample: torch.Tensor = next(iter(DataLoader(Planted(0, 0), batch_size=1)))[0]
+        return sample
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_inside_the_data_is_part_of_the_batch(workers: int) -> None:
+    batches, seen = watch(make_loader(Nested(), workers=workers))
+    assert len(seen.named("read")) == len(seen.named("collate")) == len(batches)
+
+
+def test_a_batch_that_is_pinned_on_its_way_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[object] = []
+
+    def pin(data: object, device: object = None) -> object:
+        pinned.append(device)
+        return data
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
+    monkeypatch.setattr(pin_memory, "pin_memory", pin)
+    batches, seen = watch(make_loader(Planted(READ_MS, 0), workers=2, pin_memory=True))
+    assert len(batches) == len(pinned) == len(seen.named("queue")) == BATCHES
+    assert seen.median_ms("read") == pytest.approx(READ_MS, abs=TOLERANCE_MS)
+
+
+def _boom(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError(FAULT)
+
+
+FAULTS = [
+    (loaders.ThreadClock, "read"),
+    (loaders.ThreadClock, "__init__"),
+    (loaders.Fetch, "times"),
+    (loaders.Fetch, "close"),
+    (loaders.Ring, "create"),
+    (loaders.Ring, "name_workers"),
+    (loaders.Ring, "write"),
+    (loaders.Ring, "read"),
+    (loaders.Ring, "count_finished"),
+    (loaders.WorkerMeter, "__init__"),
+    (loaders.WorkerMeter, "_note"),
+    (loaders.Loaders, "keep"),
+    (loaders.Loaders, "take"),
+    (loaders, "_note_collating"),
+    (loaders, "_arguments"),
+    (fetch, "_MapDatasetFetcher"),
+    (worker, "_worker_loop"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), FAULTS[:-2], ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_fault_of_ours_costs_rows_and_nothing_else(owner: Any, name: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_batches() -> list[torch.Tensor]:
+        torch.manual_seed(7)
+        return iterate(make_loader(Planted(0, 0), workers=workers, shuffle=True))
+
+    bare = all_batches()
+    monkeypatch.setattr(owner, name, guarded(FAULT, _boom, None) if name == "_note_collating" else _boom)
+    with opened():
+        assert same(all_batches(), bare)
+    FAILURES.clear()
+
+
+@pytest.mark.parametrize(("owner", "name"), FAULTS[-2:], ids=lambda value: getattr(value, "__name__", value))
+def test_another_loader_inside_is_left_alone(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.delattr(owner, name)
+        with opened():
+            assert FAILURES.pop("loader: hooks") == 1
+
+
+def test_everything_is_taken_back() -> None:
+    places = [
+        *((_MultiProcessingDataLoaderIter, name) for name in ("__init__", "_reset", "_next_data", "_get_data")),
+        *((kind, "fetch") for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)),
+        (worker, "_worker_loop"),
+    ]
+    before = [vars(owner)[name] for owner, name in places]
+    loader = make_loader(Planted(0, 0), workers=0)
+    iterator: Any = iter(loader)
+    with opened():
+        next(iterator)
+        assert all(vars(owner)[name] is not original for (owner, name), original in zip(places, before, strict=True))
+    assert [vars(owner)[name] for owner, name in places] == before
+    assert iterator._dataset_fetcher.collate_fn is loader.collate_fn
+
+
+def _descriptors() -> list[str]:
+    names = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            names.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sorted(names)
+
+
+def test_no_descriptor_and_no_file_is_left() -> None:
+    gc.collect()
+    before, files = _descriptors(), set(os.listdir("/dev/shm"))
+    for workers in (0, 2):
+        watch(make_loader(Planted(0, 0), workers=workers), most=3)
+    gc.collect()
+    assert _descriptors() == before
+    assert {name for name in set(os.listdir("/dev/shm")) - files if "profkit" in name} == set()
+
+
+# -- the ring ------------------------------------------------------------------------------------
+
+TIMES = BatchTimes(1, 10, 20, 30, 4, 5)
+
+
+def test_a_slot_is_read_by_the_batch_that_it_holds() -> None:
+    ring = Ring.create(2, 4)
+    assert ring.read(1, 3) is None
+    ring.write(1, 3, TIMES)
+    assert ring.read(1, 3) == TIMES
+    assert ring.read(2, 3) is None
+    ring.write(1, 3 + ring.size, TIMES._replace(worker=0))
+    assert ring.read(1, 3) is None
+    assert ring.count_finished(1, range(3, 3 + 2 * ring.size)) == 1
+
+
+def test_a_process_finds_no_ring_but_its_own() -> None:
+    ring = Ring.create(2, 4)
+    ring.name_workers([os.getpid(), os.getpid() + 1])
+    assert ring.is_for(0, os.getpid())
+    assert not ring.is_for(1, os.getpid())
+    assert not ring.is_for(2, os.getpid())
+    assert find_ring(0) is None  # no process started this one as its worker
+
+
+def test_other_memory_is_no_ring() -> None:
+    with pytest.raises(ValueError, match="not a ring"):
+        Ring(loaders._share_memory(4096))
+
+
+# -- whole jobs ----------------------------------------------------------------------------------
+
+
+def _record(job: list[str], folder: Path) -> tuple[list[list[list[float]]], Trace]:
+    """The batches that an unedited script printed under `profkit run`, and its trace."""
+    command = [sys.executable, "-m", "profkit", "run", "--", sys.executable, *job]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")} | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    [run] = find_runs(folder / "traces")
+    return [json.loads(line.removeprefix("batch ")) for line in done.stdout.splitlines() if line.startswith("batch ")], Trace.open(run)
+
+
+def _count_measured(trace: Trace) -> int:
+    return sum(trace.steps["instrumented"].to_pylist())
+
+
+def _seen_in_trace(trace: Trace, thread: str) -> Seen:
+    rows = [row for row in trace.table("spans").to_pylist() if row["phase"] == "data" and row["thread"].startswith(thread)]
+    samples = [row for row in trace.table("samples").to_pylist() if row["source"] == "loader"]
+    assert not [row for row in trace.table("samples").to_pylist() if row["metric"].startswith("failures")]
+    return Seen([Span(*(row[name] for name in Span._fields)) for row in rows], [row["value"] for row in samples])
+
+
+@pytest.mark.parametrize("options", [["spawn", "--persistent"], ["forkserver"]], ids=" ".join)
+def test_workers_that_are_no_forks_find_their_ring(options: list[str], tmp_path: Path) -> None:
+    batches, trace = _record([str(JOBS / "loader_torch.py"), *options], tmp_path)
+    seen = _seen_in_trace(trace, "loader worker")
+    assert len(trace.ranks) == 1
+    assert len(batches) == trace.steps.num_rows == (20 if "--persistent" in options else 10)
+    assert len(seen.named("queue")) == len(seen.depths) == _count_measured(trace)
+    assert all(batch[0][1] == 0 for batch in batches)  # in the workers, modules are called without a hook
+    assert seen.shows_planted([batch[0][-1] for batch in batches])
+
+
+def test_paddles_loader_shows_the_same(tmp_path: Path) -> None:
+    batches, trace = _record([str(JOBS / "loader_paddle.py")], tmp_path)
+    in_thread, in_workers = _seen_in_trace(trace, "loader thread"), _seen_in_trace(trace, "loader worker")
+    assert len(batches) == trace.steps.num_rows == 8 + 8 + 16
+    assert len(in_thread.named("queue")) + len(in_workers.named("queue")) == len(in_workers.depths) == _count_measured(trace)
+    for seen, its_own in ((in_thread, batches[:8]), (in_workers, batches[8:])):
+        assert seen.shows_planted([batch[0][-1] for batch in its_own])

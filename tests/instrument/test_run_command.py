@@ -1,0 +1,276 @@
+"""`profkit run` on training scripts that contain no word of profkit."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from profkit.analysis.exchange import split_exchange
+from profkit.analysis.selection import select_steps
+from profkit.trace import Trace, verify
+from profkit.trace.reader import find_runs
+from profkit.vocab import Integrity, RunState
+
+JOBS = Path(__file__).parent / "jobs"
+TORCHRUN = [
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    "--nproc-per-node",
+    "2",
+    "--master-port",
+    "0",
+    "--rdzv-backend",
+    "c10d",
+    "--rdzv-endpoint",
+    "localhost:0",
+]
+PROFKIT_RUN = [sys.executable, "-m", "profkit", "run", "--"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and the run that it left."""
+
+    code: int
+    out: str
+    err: str
+    run: Path | None
+
+    @property
+    def trace(self) -> Trace:
+        assert self.run is not None, self.err
+        return Trace.open(self.run)
+
+
+def _run(command: Sequence[object], folder: Path, *, recorded: bool = True, env: dict[str, str] | None = None) -> Ended:
+    words = [*(PROFKIT_RUN if recorded else []), *map(str, command)]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")} | {"OMP_NUM_THREADS": "1", **(env or {})}
+    done = subprocess.run(words, cwd=folder, env=clean, capture_output=True, text=True, check=False, timeout=120)
+    runs = find_runs(folder / "traces")
+    return Ended(done.returncode, done.stdout, done.stderr, runs[-1] if runs else None)
+
+
+def _losses(text: str) -> list[str]:
+    return sorted(line for line in text.splitlines() if "loss" in line or "evaluation" in line)
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
+    """The single-process script, bare and recorded."""
+    job = [sys.executable, JOBS / "torch_single.py"]
+    return _run(job, tmp_path_factory.mktemp("bare"), recorded=False), _run(job, tmp_path_factory.mktemp("recorded"))
+
+
+def test_an_unedited_script_trains_to_the_bit_as_without_profkit(single: tuple[Ended, Ended]) -> None:
+    bare, recorded = single
+    assert bare.code == recorded.code == 0
+    assert recorded.out == bare.out
+    assert len(_losses(bare.out)) == 24 + 3
+
+
+def test_all_its_steps_and_phases_are_there(single: tuple[Ended, Ended]) -> None:
+    trace = single[1].trace
+    assert verify(trace.path).state is Integrity.COMPLETE
+    assert (trace.manifest.state, trace.manifest.framework, trace.manifest.workload) == (RunState.COMPLETE, "torch", "torch_single")
+    assert trace.steps["step"].to_pylist() == list(range(24))
+    assert set(trace.steps["sample_count"].to_pylist()) == {8}
+    assert trace.steps["epoch"].to_pylist() == [step // 8 for step in range(24)]
+    measured = trace.steps.filter(trace.steps["instrumented"])["step"].to_pylist()
+    assert len(measured) >= 16
+    for step in measured:
+        own = trace.spans.filter(pc.and_(pc.equal(trace.spans["step"], step), pc.equal(trace.spans["depth"], 0)))
+        assert set(own["phase"].to_pylist()) >= {"data", "h2d", "forward", "backward", "optimizer"}, step
+
+
+def test_the_losses_in_the_trace_are_the_jobs_own(single: tuple[Ended, Ended]) -> None:
+    printed = [float(line.split()[1]) for line in single[0].out.splitlines() if line.startswith("loss")]
+    steps = single[1].trace.steps
+    measured = steps.filter(steps["instrumented"])
+    assert measured["loss"].to_pylist() == [printed[step] for step in measured["step"].to_pylist()]
+
+
+def test_evaluation_is_other_and_no_step(single: tuple[Ended, Ended]) -> None:
+    spans = single[1].trace.spans
+    evaluation = spans.filter(pc.equal(spans["name"], "evaluation"))
+    assert set(evaluation["phase"].to_pylist()) == {"other"}
+    assert set(evaluation["step"].to_pylist()) <= {8, 16, 24}
+
+
+@pytest.mark.parametrize(("end", "code", "told"), [("raise", 1, "exit code 1"), ("_exit", 7, "exit code 7"), ("kill", -signal.SIGKILL, "SIGKILL")])
+def test_the_exit_code_is_the_jobs_own(tmp_path: Path, end: str, code: int, told: str) -> None:
+    ended = _run([sys.executable, JOBS / "torch_single.py", "--steps", "4", "--end", end], tmp_path)
+    assert ended.code == code
+    assert ("the job's own error" in ended.err) == (end == "raise")
+    assert ended.run is not None
+    assert verify(ended.run).state is Integrity.ENDED_EARLY
+    assert told in " ".join(verify(ended.run).reasons)
+
+
+@pytest.mark.parametrize(("command", "code", "told"), [("no-such-program", 127, "command not found"), ("./notes.txt", 126, "not executable")])
+def test_a_command_that_cannot_be_run_gets_the_shells_code(tmp_path: Path, command: str, code: int, told: str) -> None:
+    (tmp_path / "notes.txt").write_text("no program")
+    ended = _run([command], tmp_path)
+    assert (ended.code, ended.run) == (code, None)
+    assert ended.err.splitlines() == [f"profkit: {command}: {told}"]
+
+
+def test_no_command_is_wrong_usage(tmp_path: Path) -> None:
+    ended = _run([], tmp_path)
+    assert ended.code == 2
+    assert "profkit run -- python train.py" in ended.err
+
+
+def test_disabled_leaves_no_run(tmp_path: Path) -> None:
+    ended = _run(
+        [sys.executable, "-c", "import os; print(os.environ.get('PROFKIT_RUN'), 'attach' in os.environ.get('PYTHONPATH', ''))"],
+        tmp_path,
+        env={"PROFKIT_DISABLE": "1"},
+    )
+    assert (ended.out, ended.run, ended.code) == ("None False\n", None, 0)
+
+
+def test_a_job_without_a_framework_is_told_that_nothing_was_recorded(tmp_path: Path) -> None:
+    ended = _run([sys.executable, "-c", "print('hello'); raise SystemExit(5)"], tmp_path)
+    assert (ended.code, ended.out) == (5, "hello\n")
+    assert "nothing was recorded" in ended.err
+
+
+def test_a_sitecustomize_of_ones_own_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import builtins; builtins.mine = 42")
+    ended = _run([sys.executable, "-c", "import sys, sitecustomize; print(mine, sitecustomize.__file__)"], tmp_path, env={"PYTHONPATH": str(tmp_path / "site")})
+    assert ended.out == f"42 {tmp_path / 'site' / 'sitecustomize.py'}\n"
+
+
+def test_a_sigterm_reaches_the_job_and_is_its_end(tmp_path: Path) -> None:
+    code = "import signal, time, sys; signal.signal(signal.SIGTERM, lambda *a: sys.exit(9)); print('up', flush=True); time.sleep(60)"
+    process = subprocess.Popen([*PROFKIT_RUN, sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 9
+    process.stdout.close()
+
+
+def test_ctrl_c_is_the_jobs_to_handle(tmp_path: Path) -> None:
+    code = "import time\nprint('up', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('caught'); raise SystemExit(4)"
+    process = subprocess.Popen(
+        [*PROFKIT_RUN, sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(20) == 4
+    assert process.stdout.read() == b"caught\n"
+    process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def ddp(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
+    """The DistributedDataParallel script with gradient accumulation on two ranks, bare and recorded."""
+    job = [*TORCHRUN, JOBS / "torch_ddp.py", "--steps", "24"]
+    return _run(job, tmp_path_factory.mktemp("bare"), recorded=False), _run(job, tmp_path_factory.mktemp("recorded"))
+
+
+def test_two_ranks_train_to_the_bit_as_without_profkit(ddp: tuple[Ended, Ended]) -> None:
+    bare, recorded = ddp
+    assert (bare.code, recorded.code) == (0, 0), recorded.err
+    assert len(_losses(bare.out)) == 2
+    assert _losses(recorded.out) == _losses(bare.out)
+
+
+def test_an_accumulated_step_has_its_parts_and_all_phases(ddp: tuple[Ended, Ended]) -> None:
+    trace = ddp[1].trace
+    assert [rank.rank for rank in trace.ranks] == [0, 1]
+    assert trace.manifest.world_size == 2
+    assert set(trace.steps["sample_count"].to_pylist()) == {8}
+    for rank in (0, 1):
+        own = trace.spans.filter(pc.and_(pc.equal(trace.spans["rank"], rank), pc.equal(trace.spans["step"], 5)))
+        own = own.filter(pc.or_(pc.equal(own["depth"], 0), pc.equal(own["phase"], "allreduce")))
+        counts = {phase: own["phase"].to_pylist().count(phase) for phase in ("data", "forward", "backward", "optimizer", "allreduce")}
+        assert counts == {"data": 2, "forward": 2, "backward": 2, "optimizer": 1, "allreduce": 1}
+
+
+def test_the_buckets_carry_the_gradients_exactly(ddp: tuple[Ended, Ended]) -> None:
+    trace = ddp[1].trace
+    gradients = 4 * (64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10)
+    sums = trace.collectives.group_by(["rank", "step"]).aggregate([("bytes", "sum")])
+    steady = sums.filter(pc.greater_equal(sums["step"], 2))
+    assert set(steady["bytes_sum"].to_pylist()) == {gradients}
+    by_rank = [trace.collectives.filter(pc.equal(trace.collectives["rank"], rank)) for rank in (0, 1)]
+    assert sorted(by_rank[0]["sequence"].to_pylist()) == sorted(by_rank[1]["sequence"].to_pylist())
+
+
+def test_a_rank_late_in_backward_is_named_and_its_lateness_is_waiting(tmp_path: Path) -> None:
+    """100 ms slept in rank 1's backward: at least 95 of them are rank 0's waiting, not its backward or transfer."""
+    ended = _run([*TORCHRUN, JOBS / "torch_ddp.py", "--steps", "24", "--accumulate", "1", "--late-ms", "100"], tmp_path)
+    trace = ended.trace
+    used = select_steps(trace.steps, warm_up=3).steps
+    exchange = split_exchange(trace.collectives, trace.spans, used)
+    assert exchange is not None
+    assert exchange.matched == exchange.collectives
+    assert exchange.late_rank == 1
+    waiting = exchange.ranks[0].waiting_ns
+    assert waiting is not None
+    assert 95e6 <= waiting <= 130e6
+    assert exchange.ranks[1].waiting_ns is not None
+    assert exchange.ranks[1].waiting_ns < 5e6
+
+
+def test_ones_own_communication_hook_keeps_working(tmp_path: Path) -> None:
+    code = """
+        import torch, torch.distributed as dist
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+        dist.init_process_group("gloo"); torch.manual_seed(0)
+        calls = []
+        def mine(state, bucket):
+            calls.append(bucket.index()); return fp16_compress_hook(state, bucket)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 4))
+        model.register_comm_hook(None, mine)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(8):
+            model(torch.randn(4, 32)).sum().backward(); optimizer.step(); optimizer.zero_grad()
+        print("loss", len(calls), repr(float(model.module.weight.detach().sum())), flush=True)
+        import time; time.sleep(0.3)
+        dist.destroy_process_group()
+    """
+    script = tmp_path / "own_hook.py"
+    script.write_text("\n".join(line[8:] for line in code.splitlines()))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    bare, recorded = _run([*TORCHRUN, script], tmp_path / "a", recorded=False), _run([*TORCHRUN, script], tmp_path / "b")
+    assert recorded.code == 0, recorded.err
+    assert _losses(recorded.out) == _losses(bare.out)
+    assert all(re.match(r"loss 8 ", line) for line in _losses(bare.out))
+    assert recorded.trace.collectives.num_rows > 0
+
+
+def test_a_rank_that_dies_ends_the_job_as_without_profkit(tmp_path: Path) -> None:
+    script = tmp_path / "dies.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist, time\n"
+        "dist.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step in range(200):\n"
+        "    model(torch.randn(4, 8)).sum().backward(); optimizer.step(); optimizer.zero_grad(); time.sleep(0.02)\n"
+        "    if step == 60 and dist.get_rank() == 1: os._exit(3)\n"
+    )
+    ended = _run([*TORCHRUN, script], tmp_path)
+    assert ended.code == 1
+    assert ended.trace.manifest.state is RunState.ABORTED
+    found = verify(ended.trace.path)
+    assert found.state is Integrity.ENDED_EARLY
+    assert ended.trace.steps.num_rows > 60
