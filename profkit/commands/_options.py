@@ -1,0 +1,64 @@
+"""Options and converters that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from profkit.errors import UsageError
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, with the unit in each key")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", type=Path, default=Path("traces"), metavar="FOLDER", help="where runs are kept (default: %(default)s)")
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A converter for whole numbers in a range."""
+
+    def convert(word: str) -> int:
+        try:
+            value = int(word)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{word}' is not a whole number") from None
+        if value < least or (most is not None and value > most):
+            raise argparse.ArgumentTypeError(f"{value} is out of range: {_range(least, most)}")
+        return value
+
+    return convert
+
+
+def _range(least: int, most: int | None) -> str:
+    return f"at least {least}" if most is None else f"{least} to {most}"
+
+
+def positive(word: str) -> float:
+    """A converter for numbers above zero."""
+    try:
+        value = float(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{word}' is not a number") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{word} is not a number above zero")
+    return value
+
+
+def run_or_newest(run: Path | None, folder: Path) -> Path:
+    """The run that was named, else the newest one in the folder of runs."""
+    if run is not None:
+        return run
+    from profkit.trace.reader import find_runs
+
+    runs = find_runs(folder)
+    if not runs:
+        raise UsageError(f"no run was named, and there is none in {folder}; make one with 'profkit trace WORKLOAD'")
+    return runs[-1]
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, nargs="?", metavar="RUN", help="the run's folder (default: the newest run below --output)")
+    add_output(parser)

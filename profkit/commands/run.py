@@ -1,0 +1,27 @@
+"""Run a training command of your own, recorded, without a change to it.
+
+  profkit run -- python train.py --epochs 2
+  profkit run -- torchrun --nproc-per-node 2 train.py
+  profkit run -- python -m paddle.distributed.launch --devices 0,1 train.py
+
+The job keeps its output, its signals and its exit code. Hooks are installed in the processes that
+it starts and nowhere else; files are written by those that train. 125, 126 and 127 mean that the
+command could not be started, was not executable, or was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from profkit.commands._options import add_output
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_output(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command and its arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    from profkit.launch import check_command, end_like, run_job
+
+    return end_like(run_job(check_command(args.command), args.output))

@@ -1,0 +1,27 @@
+"""Show the trace contract: every table and column, with unit and meaning.
+
+A run is a folder with `run.json`, and for each rank a folder with one Arrow IPC stream a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from profkit.commands._options import add_json
+from profkit.errors import ExitCode
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    form = parser.add_mutually_exclusive_group()
+    add_json(form)  # type: ignore[arg-type]  # a group takes arguments as a parser does
+    form.add_argument("--markdown", action="store_true", help="print it as docs/schema.md has it")
+
+
+def run(args: argparse.Namespace) -> int:
+    from profkit.report import contract
+
+    if args.json:
+        print(contract.as_json())
+    else:
+        print(contract.as_markdown() if args.markdown else contract.as_text(), end="")
+    return ExitCode.DONE

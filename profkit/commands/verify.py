@@ -1,0 +1,30 @@
+"""Check a run's files: complete, ended early or torn, and what was lost.
+
+Every byte is read and compared with the counts and checksums at each table's end. Exits 0 where
+every row that was written can be read, also of a run that ended early, and 3 where not.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from profkit.commands._options import add_json, add_run, run_or_newest
+from profkit.errors import ExitCode
+from profkit.vocab import Integrity
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from profkit.report import as_json, as_text
+    from profkit.trace.reader import check_folder
+    from profkit.trace.verify import verify
+
+    path = run_or_newest(args.path, args.output)
+    check_folder(path)
+    found = verify(path)
+    print(as_json.dumps(as_json.verification(found)) if args.json else as_text.verification(found))
+    return ExitCode.UNREADABLE if found.state is Integrity.TORN else ExitCode.DONE

@@ -1,0 +1,77 @@
+"""What others build upon. A change here is a change of a published interface: say so in CHANGELOG.md."""
+
+from __future__ import annotations
+
+import pytest
+
+import profkit
+from profkit.cli import VERBS, build_parser
+from profkit.errors import ExitCode
+from profkit.report import contract
+from profkit.schema import SCHEMAS
+from profkit.vocab import PHASES, SCHEMA_VERSION, Integrity, RunState
+from tests.house.test_packaging import TOP
+
+
+def test_the_public_names() -> None:
+    assert profkit.__all__ == ["ExitCode", "ProfkitError", "Trace", "__version__", "loader", "phase", "step"]
+    assert all(getattr(profkit, name) is not None for name in profkit.__all__)
+    assert dir(profkit) == sorted(profkit.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'trase'"):
+        _ = profkit.trase
+
+
+def test_the_verbs() -> None:
+    assert VERBS == ("trace", "run", "report", "verify", "workloads", "schema", "completions")
+
+
+def test_the_exit_codes() -> None:
+    assert {code.name: code.value for code in ExitCode} == {
+        "DONE": 0,
+        "UNFINISHED": 1,
+        "USAGE": 2,
+        "UNREADABLE": 3,
+        "REGRESSION": 10,
+        "NOT_JUDGED": 11,
+        "CANNOT_START": 125,
+        "NOT_EXECUTABLE": 126,
+        "NOT_FOUND": 127,
+        "INTERRUPTED": 130,
+    }
+
+
+def test_the_words_in_files() -> None:
+    assert PHASES == ("data", "h2d", "forward", "backward", "allreduce", "optimizer", "other")
+    assert [state.value for state in RunState] == ["running", "complete", "aborted"]
+    assert [state.value for state in Integrity] == ["complete", "running", "ended early", "torn"]
+
+
+def test_the_schema_version_and_its_columns() -> None:
+    assert SCHEMA_VERSION == (1, 0)
+    assert {table: " ".join(schema.names) for table, schema in SCHEMAS.items()} == {
+        "steps": "rank step start_ns end_ns sample_count loss grad_scale instrumented epoch",
+        "spans": "rank step phase name depth thread start_ns end_ns device_start_ns device_end_ns bytes error",
+        "kernels": "rank device stream start_ns end_ns name category correlation launch_ns step phase op grid block registers shared_bytes bytes flops tensor_core",
+        "collectives": "rank communicator sequence op bytes dtype group_size ready_ns start_ns end_ns backend step bucket",
+        "samples": "rank device source metric time_ns value",
+        "strings": "rank id value",
+    }
+
+
+def test_the_schema_page_is_current() -> None:
+    assert (TOP / "docs" / "schema.md").read_text() == contract.as_markdown(), "run 'make docs'"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        build_parser().parse_args([verb, "--help"])
+    assert left.value.code == 0
+    assert f"usage: profkit {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["report", "verify", "workloads", "schema", "trace"])
+def test_every_verb_that_prints_a_table_has_json(verb: str) -> None:
+    help_text = next(action for action in build_parser()._actions if action.dest == "verb").choices
+    assert isinstance(help_text, dict)
+    assert "--json" in help_text[verb].format_help()
