@@ -1,0 +1,96 @@
+"""Records what a Lightning trainer trains: `Trainer(callbacks=[ProfkitCallback()])`.
+
+A step is an optimizer step, by `trainer.global_step`. The forward is the whole of `training_step`:
+without the callback, what it does outside of modules looks like a part of the optimizer, which calls it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from profkit.callbacks._recording import CHECKPOINT, EVALUATION, LOGGING, Recording, begins_training, hook
+from profkit.instrument.tracker import count_samples
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+"""The names under which Lightning is imported."""
+
+
+def _callback_class() -> Any:
+    """The class of callbacks of the Lightning that the job has imported, or of one that is installed; trainers of both take it."""
+    for package in sorted(PACKAGES, key=lambda package: package not in sys.modules):
+        try:
+            return importlib.import_module(package).Callback
+        except ModuleNotFoundError as error:
+            missing = error
+    raise missing
+
+
+if not TYPE_CHECKING:
+    Callback = _callback_class()
+
+
+class ProfkitCallback(Callback):
+    """Tells profkit of a trainer's steps, evaluations, checkpoints and logs."""
+
+    def __init__(self) -> None:
+        self.recording = Recording()
+        self._global_step = 0
+        self._samples = 0
+
+    @begins_training
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.recording.begin()
+        self._time_other_parts(trainer, pl_module)
+
+    @hook
+    def _time_other_parts(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.recording.name_calls(trainer, "save_checkpoint", CHECKPOINT)
+        for logger in trainer.loggers:
+            self.recording.name_calls(logger, "log_metrics", LOGGING)
+        if pl_module.automatic_optimization:
+            self.recording.time_forward(trainer.strategy, "training_step")
+
+    @hook
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._global_step, self._samples = trainer.global_step, 0
+
+    @hook
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.recording.begin_step()
+
+    @hook
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.recording.end_batch()
+        self._samples += count_samples(batch)
+        if trainer.global_step != self._global_step:
+            self.recording.end_step(trainer.current_epoch, self._samples)
+            self._global_step, self._samples = trainer.global_step, 0
+
+    @hook
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.recording.begin_aside(EVALUATION)
+
+    @hook
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.recording.end_aside()
+
+    @hook
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.recording.begin_aside(EVALUATION)
+
+    @hook
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.recording.end_aside()
+
+    @hook
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.recording.end()
+
+    @hook
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.recording.end()

@@ -1,0 +1,63 @@
+"""Records what `paddle.Model.fit` trains: `model.fit(..., callbacks=[ProfkitCallback()])`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from paddle.callbacks import Callback
+from paddle.distributed import ParallelEnv
+
+from profkit.callbacks._recording import CHECKPOINT, EVALUATION, Recording, begins_training, hook
+
+Logs = Mapping[str, Any] | None
+
+
+class ProfkitCallback(Callback):
+    """Tells profkit of a model's steps, evaluations and checkpoints. A step is an optimizer step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recording = Recording()
+        self._epoch = 0
+        self._samples = 0
+
+    @begins_training
+    def on_train_begin(self, logs: Logs = None) -> None:
+        self.recording.begin()
+        self._samples = 0
+        self._time_checkpoints()
+
+    @hook
+    def _time_checkpoints(self) -> None:
+        self.recording.name_calls(self.model, "save", CHECKPOINT)
+
+    @hook
+    def on_epoch_begin(self, epoch: int | None = None, logs: Logs = None) -> None:
+        self._epoch = epoch or 0
+
+    @hook
+    def on_train_batch_begin(self, step: int | None = None, logs: Logs = None) -> None:
+        self.recording.begin_step()
+
+    @hook
+    def on_train_batch_end(self, step: int | None = None, logs: Logs = None) -> None:
+        known = logs or {}
+        self.recording.end_batch(sum(known["loss"]) if "loss" in known else None)
+        self._samples += known.get("batch_size", 0) // ParallelEnv().nranks
+        if self.recording.tracker.stepped:
+            self.recording.end_step(self._epoch, self._samples, join=statistics.fmean)
+            self._samples = 0
+
+    @hook
+    def on_eval_begin(self, logs: Logs = None) -> None:
+        self.recording.begin_aside(EVALUATION)
+
+    @hook
+    def on_eval_end(self, logs: Logs = None) -> None:
+        self.recording.end_aside()
+
+    @hook
+    def on_train_end(self, logs: Logs = None) -> None:
+        self.recording.end()
