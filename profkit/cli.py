@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -13,8 +14,8 @@ from profkit import __version__
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import did_you_mean, safe_text
 
-VERBS = ("trace", "run", "report", "verify", "workloads", "schema", "completions")
-"""In the order of `--help`; each is a module of `profkit.commands`."""
+VERBS = ("trace", "run", "report", "import", "verify", "workloads", "schema", "completions")
+"""In the order of `--help`; each is a module of `profkit.commands`, with an underscore after it where Python has the word."""
 
 
 class Command(Protocol):
@@ -59,7 +60,7 @@ def add_verb(subparsers: Any, verb: str) -> Parser:
 
 
 def load_command(verb: str) -> Command:
-    module: Any = importlib.import_module(f"profkit.commands.{verb}")
+    module: Any = importlib.import_module(f"profkit.commands.{verb + '_' * keyword.iskeyword(verb)}")
     return module  # type: ignore[no-any-return]  # a module stands for the protocol
 
 

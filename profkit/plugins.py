@@ -61,3 +61,4 @@ class Seam:
 
 WORKLOADS = Seam("workload", "profkit.workloads", "WORKLOAD", "profkit.workloads")
 COLLECTORS = Seam("collector", "profkit.collectors", "COLLECTOR", "profkit.collectors", frozenset({"base", "poller"}))
+IMPORTERS = Seam("format", "profkit.importers", "IMPORTER", "profkit.importers")

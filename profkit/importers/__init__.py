@@ -1,0 +1,1 @@
+"""Other tools' traces and logs as runs of our contract, one file a format."""

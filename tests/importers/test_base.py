@@ -1,0 +1,112 @@
+"""What holds for every importer: how it is chosen, what a run keeps of strangers' names, what is left after a failure."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from profkit.clock import Anchor
+from profkit.errors import UnreadableError, UsageError
+from profkit.importers._base import Imported, Importer, ImportOptions, Target, clean_name, file_name, plan_import, read_head
+from profkit.plugins import IMPORTERS
+from profkit.trace import RankManifest, RunManifest, Trace, verify
+from profkit.vocab import Integrity
+
+
+class Lines:
+    """A format of lines `start end name`, each a step's phase."""
+
+    name = "lines"
+    title = "lines"
+
+    def recognises(self, head: bytes, path: Path) -> float:
+        return 0.9 if head.startswith(b"lines\n") else 0.0
+
+    def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
+        with target.new_run(self.name, sources) as draft:
+            for rank, source in enumerate(sources):
+                tables = draft.rank(RankManifest(rank, "", 0, "", Anchor(0, 0, 0), world_size=len(sources)))
+                rows = [line.split(" ", 2) for line in source.read_text().splitlines()[1:]]
+                if any(len(row) != 3 for row in rows):
+                    raise UnreadableError(f"{source}: not lines")
+                names = [row[2] for row in rows]
+                columns = {"phase": ["other"] * len(rows), "name": names, "depth": [0] * len(rows), "thread": ["main"] * len(rows)}
+                tables.write("spans", {**columns, "start_ns": [int(row[0]) for row in rows], "end_ns": [int(row[1]) for row in rows]})
+            draft.dropped["lines that are empty"] += 2
+            draft.flags.append("a flag\x1b[2J")
+            yield draft.finish(RunManifest("lines", world_size=len(sources)))
+
+
+LINES: dict[str, Importer] = {"lines": Lines()}
+
+
+def _file(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_files_of_ranks_become_one_run_that_verifies(tmp_path: Path) -> None:
+    files = [_file(tmp_path, f"job.{rank}.txt", "lines\n1 2 a\x1b]52;c;Zm9v\x07\n3 4 b\n") for rank in range(2)]
+    plan = plan_import(files, LINES)
+    (made,) = LINES["lines"].read(plan.sources["lines"], Target(tmp_path / "traces"))
+    assert (made.ranks, made.rows, made.dropped) == (2, {"spans": 4}, {"lines that are empty": 2})
+    assert verify(made.run).state is Integrity.COMPLETE
+    trace = Trace.open(made.run)
+    assert trace.spans["name"].to_pylist()[:2] == ["a\\x1b]52;c;Zm9v\\x07", "b"]
+    assert made.flags == ("a flag\\x1b[2J",)
+    assert "2 lines that are empty" in trace.manifest.notes
+
+
+def test_a_failure_leaves_no_run(tmp_path: Path) -> None:
+    broken = _file(tmp_path, "job.txt", "lines\nnonsense\n")
+    with pytest.raises(UnreadableError):
+        list(LINES["lines"].read([broken], Target(tmp_path / "traces")))
+    assert list((tmp_path / "traces").iterdir()) == []
+
+
+def test_a_folder_is_its_files_and_strangers_in_it_are_named(tmp_path: Path) -> None:
+    known, stranger = _file(tmp_path, "a.txt", "lines\n"), _file(tmp_path, "b.txt", "else\n")
+    plan = plan_import([tmp_path], LINES)
+    assert (plan.sources, plan.unknown) == ({"lines": (known,)}, (stranger,))
+    with pytest.raises(UnreadableError, match="not a format that profkit imports"):
+        plan_import([stranger], LINES)
+    assert plan_import([stranger], LINES, "lines").sources == {"lines": (stranger,)}
+    with pytest.raises(UsageError, match="did you mean 'lines'"):
+        plan_import([stranger], LINES, "line")
+
+
+def test_a_head_is_decompressed_and_bounded(tmp_path: Path) -> None:
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(50_000_000)))
+    assert read_head(tmp_path / "bomb.gz") == bytes(65_536)
+    (tmp_path / "torn.gz").write_bytes(b"\x1f\x8bnothing like gzip")
+    with pytest.raises(UnreadableError, match="damaged gzip"):
+        read_head(tmp_path / "torn.gz")
+    with pytest.raises(UnreadableError, match="No such file"):
+        read_head(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(("name", "folder"), [("../../etc/passwd", "etc-passwd"), (".hidden", "hidden"), ("a b\x1b[31m", "a-b-31m"), ("...", "imported")])
+def test_a_name_from_a_file_is_never_a_path(name: str, folder: str) -> None:
+    assert file_name(name) == folder
+
+
+def test_a_user_names_the_run(tmp_path: Path) -> None:
+    file = _file(tmp_path, "job.txt", "lines\n1 2 a\n")
+    (made,) = LINES["lines"].read([file], Target(tmp_path / "traces", ImportOptions(name="mine")))
+    assert made.run.name == "mine"
+
+
+def test_a_name_has_an_end() -> None:
+    assert len(clean_name("x" * 1_000_000)) == 4_096
+
+
+@pytest.mark.parametrize("name", IMPORTERS.names())
+def test_every_importer_keeps_the_contract(name: str) -> None:
+    importer = IMPORTERS.load(name)
+    assert importer.name == name
+    assert importer.title
+    for head in (b"", b"\0" * 100, b"{", b"[", b"\xff\xfe", b"hello\n" * 50):
+        assert 0 <= importer.recognises(head, Path("unknown")) <= 1
