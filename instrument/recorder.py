@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from profkit.clock import Clock, now_ns
 from profkit.instrument.blocks import always
 from profkit.instrument.device import DeviceTimer, Event
+from profkit.instrument.guard import guarded, report_failure
 from profkit.instrument.ranges import Ranges
 from profkit.vocab import Phase
 
@@ -98,8 +99,8 @@ class Span:
         self._depth = local.depth
         local.depth += 1
         if recorder._ranges is not None:
-            recorder._ranges.push(self._name)
-        self._mark = recorder.device.mark() if recorder.device is not None else None
+            recorder._push(self._name)
+        self._mark = recorder._mark() if recorder.device is not None else None
         self._start = recorder._clock()
         return self
 
@@ -110,14 +111,17 @@ class Span:
         """End it, with the class of the exception that left it, and return when it ended."""
         recorder = self._recorder
         end = recorder._clock()
-        mark = recorder.device.mark() if recorder.device is not None else None
+        mark = recorder._mark() if recorder.device is not None else None
         if recorder._ranges is not None:
-            recorder._ranges.pop()
+            recorder._pop()
         local = recorder._local
         local.depth = self._depth
         if recorder.recording:
             row = (recorder.step_index, self._phase, self._name, self._depth, local.name, self._start, end, None, None, self.bytes, error)
-            recorder._keep(row, self._mark, mark)
+            try:
+                recorder._keep(row, self._mark, mark)
+            except Exception as failure:  # noqa: BLE001  # the border to the job: a row is lost, the job goes on
+                report_failure("spans", failure)
         return end
 
 
@@ -170,21 +174,27 @@ class Recorder:
         self._keep: Keep = self._keep_row
         self._append_step = sink.appender("steps")
         self._ranges = ranges
+        if ranges is not None:
+            self._push: Callable[[str], object] = guarded("ranges", ranges.push, None)
+            self._pop: Callable[[], object] = guarded("ranges", ranges.pop, None)
         self._clock = clock
         self._local = _Local()
         self._boundary_ns = clock()
         self._is_measured = is_measured
         self._stopped = False
-        self.device = device
+        self.device: DeviceTimer | None = None
+        if device is not None:
+            self.time_device(device)
         self.step_index = 0
         self.measuring = is_measured(0)
         """Whether the phases of the current step are timed; its wall clock always is."""
         self.recording = self.measuring
-        """Whether rows of spans are taken now."""
+        """Whether rows of spans are taken now: those of the current step are there, or it does not count as measured."""
         _LIVE.add(self)
 
     def time_device(self, device: DeviceTimer) -> None:
         """Mark the phases' borders on a device too, from now on."""
+        self._mark: Callable[[], Event | None] = guarded("device events", device.mark, None)
         self.device = device
 
     def stop(self) -> None:
@@ -243,7 +253,7 @@ class Recorder:
         if self._sink.failure or self._sink.saturated:
             self._sink.drop("steps")
         else:
-            self._append_step((self.step_index, self._boundary_ns, end, sample_count, loss, grad_scale, self.measuring, epoch))
+            self._append_step((self.step_index, self._boundary_ns, end, sample_count, loss, grad_scale, self.recording, epoch))
         self._boundary_ns = end
         self.step_index += 1
         self.measuring = self._is_measured(self.step_index)

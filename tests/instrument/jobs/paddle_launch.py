@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 import time
 from typing import Any
 
@@ -60,7 +61,8 @@ def main() -> None:
             optimizer.clear_grad()
         if number + 1 == args.steps * args.accumulate:
             break
-    print(f"rank {dist.get_rank()} losses {losses!r}", flush=True)
+    sys.stdout.write(f"rank {dist.get_rank()} losses {losses!r}\n")  # in one piece: two ranks write here
+    sys.stdout.flush()
     dist.destroy_process_group()
 
 
