@@ -10,6 +10,7 @@ import atexit
 import functools
 import importlib
 import logging
+import multiprocessing
 import os
 import platform
 import sys
@@ -236,12 +237,33 @@ def current_job() -> Job:
 
 
 def _own_run() -> Path:
-    """A run for a job that was not started by `profkit run`: all ranks of one launcher share it."""
+    """A run for a job that was not started by `profkit run`: all ranks of one launch share it."""
     script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "python"
-    group = os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("SLURM_JOB_ID") or os.getppid() if place_from_environment() else os.getpid()
-    folder = Path(os.environ.get("PROFKIT_OUTPUT", "traces")).absolute() / f"{script}-{time.strftime('%Y%m%d')}-{group}"
+    folder = Path(os.environ.get("PROFKIT_OUTPUT", "traces")).absolute() / f"{script}-{time.strftime('%Y%m%d')}-{_launch()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ProfkitError(f"{folder}: {error.strerror}") from error
     return folder
+
+
+def _launch() -> str:
+    """What the ranks of one launch have in common, and no other launch has: its name, else the process that has started them."""
+    if place_from_environment() is not None:
+        return _launch_name() or str(os.getppid())
+    return str(os.getppid() if _is_started_by_first_rank() else os.getpid())
+
+
+def _launch_name() -> str:
+    """The launcher's own name for the launch; torchrun calls all of them `none` that were not given one."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    if name != "none":
+        return name
+    return ".".join(os.environ[part] for part in ("SLURM_JOB_ID", "SLURM_STEP_ID") if os.environ.get(part))
+
+
+def _is_started_by_first_rank() -> bool:
+    """Whether the script that the user started has started this process as one of its ranks: as Lightning does, or with `spawn`."""
+    if multiprocessing.parent_process() is not None:
+        return "MASTER_PORT" in os.environ
+    return _number("LOCAL_RANK", 0) > 0
