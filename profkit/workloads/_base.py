@@ -98,7 +98,9 @@ class Parts:
     makes a batch of samples, as nested tuples, lists and dicts of numpy arrays; without it, samples' arrays are stacked.
     `synthetic` makes such a batch out of nothing, of the sizes that training has. `count` tells a batch's samples, padding
     not counted. `groups` has a number for each index of `dataset`: a batch takes samples of one number only. `lr_at`
-    gives the factor on the learning rate at a step. `evaluate` takes the model and gives its figures of merit.
+    gives the factor on the learning rate at a step. `evaluate` takes the model and gives its figures of merit. `sync_bn` asks
+    for batch norm over all ranks, where the device can do that. `notes` go into the run's configuration: what the builder
+    settled, and where it departs from the published settings.
     """
 
     model: Any
@@ -112,6 +114,8 @@ class Parts:
     lr_at: Callable[[int], float] | None = None
     clip_norm: float | None = None
     evaluate: Callable[[Any], Mapping[str, float]] | None = None
+    sync_bn: bool = False
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
