@@ -255,11 +255,11 @@ def _launch() -> str:
 
 
 def _launch_name() -> str:
-    """The launcher's own name for the launch; torchrun calls all of them `none` that were not given one."""
-    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    if name != "none":
-        return name
-    return ".".join(os.environ[part] for part in ("SLURM_JOB_ID", "SLURM_STEP_ID") if os.environ.get(part))
+    """The launcher's name for the launch, which ranks on several nodes share; torchrun's is `none` or the user's, and is used again, with another port."""
+    elastic, step = os.environ.get("TORCHELASTIC_RUN_ID", "none"), os.environ.get("SLURM_STEP_ID")
+    if elastic != "none" and os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
+        return f"{elastic}-{os.environ.get('MASTER_PORT', '')}"
+    return f"{os.environ.get('SLURM_JOB_ID', '')}.{step}" if step else ""
 
 
 def _is_started_by_first_rank() -> bool:
