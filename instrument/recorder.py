@@ -47,6 +47,8 @@ class Region(Protocol):
 
     bytes: int | None
 
+    def rename(self, name: str) -> None: ...
+
     def __enter__(self) -> Region: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
@@ -75,6 +77,10 @@ class LoopRecorder(Protocol):
     def batches(self, loader: Iterable[T]) -> Iterator[T]: ...
 
     def begin(self) -> None: ...
+
+    def end_backward(self) -> None: ...
+
+    def note(self, metric: str, value: float) -> None: ...
 
 
 class Span:
@@ -173,6 +179,9 @@ class Recorder:
         self._append_span = sink.appender("spans")
         self._keep: Keep = self._keep_row
         self._append_step = sink.appender("steps")
+        self._append_sample = sink.appender("samples")
+        self.settle_exchange: Callable[[], None] = _do_nothing
+        """What the framework's hooks have to do at the end of a backward."""
         self._ranges = ranges
         if ranges is not None:
             self._push: Callable[[str], object] = guarded("ranges", ranges.push, None)
@@ -246,6 +255,15 @@ class Recorder:
             with self.phase(data):
                 batch = next(iterator, _END)
 
+    def end_backward(self) -> None:
+        """To be called inside the phase `backward`, when all gradients are there: what is left of their exchange is told apart."""
+        self.settle_exchange()
+
+    def note(self, metric: str, value: float) -> None:
+        """Something that the loop knows of itself, at this moment: a row of `samples`."""
+        if not self._stopped:
+            self._append_sample((None, "workload", metric, self._clock(), float(value)))
+
     def end_step(self, end: int, sample_count: int, loss: float | None = None, grad_scale: float | None = None, epoch: int | None = None) -> None:
         """Close the step at the time `end`; the next one begins there."""
         if self._stopped:
@@ -281,6 +299,12 @@ class NullRecorder:
     def begin(self) -> None:
         pass
 
+    def end_backward(self) -> None:
+        pass
+
+    def note(self, metric: str, value: float) -> None:
+        pass
+
 
 class _Nothing:
     """A region and a step whose fields nobody reads."""
@@ -292,6 +316,9 @@ class _Nothing:
         self.loss: float | None = None
         self.grad_scale: float | None = None
 
+    def rename(self, name: str) -> None:
+        pass
+
     def __enter__(self) -> _Nothing:
         return self
 
@@ -300,6 +327,11 @@ class _Nothing:
 
 
 NOTHING = _Nothing()
+
+
+def _do_nothing() -> None:
+    pass
+
 
 _END: Any = object()
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Append, Span
+from profkit.instrument.recorder import Append, Recorder, Span
 from profkit.instrument.tracker import Tracker, count_samples
 
 
@@ -19,6 +19,28 @@ class Place:
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+
+
+class Books(Protocol):
+    """Where the rows go that are made inside loaders and reducers; `Seams` is one, `InnerBooks` another."""
+
+    @property
+    def recorder(self) -> Recorder: ...
+
+    @property
+    def collectives(self) -> Append: ...
+
+    @property
+    def samples(self) -> Append: ...
+
+
+@dataclass(frozen=True)
+class InnerBooks:
+    """The books of a loop that tells its phases itself."""
+
+    recorder: Recorder
+    collectives: Append
+    samples: Append
 
 
 class Framework(Protocol):
@@ -34,6 +56,12 @@ class Framework(Protocol):
 
     def install(self, seams: Seams) -> Patches:
         """Hook every seam; the patches that are returned take all of it back."""
+
+    def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
+        """Hook only the inside of loaders and of the gradient exchange, for a loop that tells its phases itself.
+
+        What is returned second is to be called at the end of each backward, inside of it.
+        """
 
     def device(self) -> Device | None:
         """The device that times phases; `None` on a machine without one."""
@@ -60,6 +88,7 @@ class Seams:
 
     def __init__(self, tracker: Tracker, collectives: Append, samples: Append = lambda row: None) -> None:
         self.tracker = tracker
+        self.recorder = tracker.recorder
         self.collectives = collectives
         self.samples = samples
         for name in ("begin_data", "begin_copy", "begin_forward", "begin_backward", "begin_optimizer", "end", "end_data", "name_skipped", "note_scale"):

@@ -21,7 +21,7 @@ from paddle.base import core
 
 from profkit.clock import Clock, now_ns
 from profkit.instrument.buckets import EXPOSED, BucketLog
-from profkit.instrument.frameworks._base import Seams
+from profkit.instrument.frameworks._base import Books
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder, Span
 from profkit.vocab import Phase
@@ -132,14 +132,14 @@ class Exchange:
                 self._log.completed(index, group.bytes, group.dtype, ready, start, end, on_device=not self._blocking)
 
 
-def hook_data_parallel(patches: Patches, seams: Seams) -> Callable[[], None]:
+def hook_data_parallel(patches: Patches, books: Books) -> Callable[[], None]:
     """Time what every reducer exchanges; what is returned is to be called when a backward has ended.
 
     Hooks on parameters cannot be taken off again; once the patches are taken back, nothing arms them.
     """
     exchanges: weakref.WeakKeyDictionary[Any, Exchange] = weakref.WeakKeyDictionary()
     sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
-    opened = guarded("reducer", functools.partial(_open_exchange, seams, sequences), None)
+    opened = guarded("reducer", functools.partial(_open_exchange, books, sequences), None)
     arm = guarded("forward of DataParallel", functools.partial(_arm, exchanges), None)
 
     def wrap_reducer(original: Any) -> Callable[..., Any]:
@@ -191,13 +191,13 @@ def _settle(exchanges: weakref.WeakKeyDictionary[Any, Exchange]) -> None:
 
 
 def _open_exchange(
-    seams: Seams, sequences: defaultdict[str, Iterator[int]], parameters: Any, groups: Any, is_sparse: Any, process_group: Any, *limits: Any
+    books: Books, sequences: defaultdict[str, Iterator[int]], parameters: Any, groups: Any, is_sparse: Any, process_group: Any, *limits: Any
 ) -> Exchange:
     """The exchange of a reducer that is about to be made of these."""
-    recorder = seams.tracker.recorder
+    recorder = books.recorder
     backend = str(process_group.name()).lower()
     name = _communicator(process_group)
-    log = BucketLog(recorder, seams.collectives, name, int(process_group.size()), backend, sequence=sequences[name])
+    log = BucketLog(recorder, books.collectives, name, int(process_group.size()), backend, sequence=sequences[name])
     return Exchange(recorder, log, [_describe(parameters, is_sparse, members) for members in groups], blocking=backend == BLOCKING)
 
 

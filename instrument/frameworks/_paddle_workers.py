@@ -14,7 +14,7 @@ from paddle.io.dataloader import dataloader_iter, fetcher
 from paddle.io.dataloader.dataloader_iter import _DataLoaderIterMultiProcess, _DataLoaderIterSingleProcess
 
 from profkit.clock import now_ns
-from profkit.instrument.frameworks._base import Seams
+from profkit.instrument.frameworks._base import Books
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loaders import BatchTimes, Channel, Loaders, LoopMeter, Waiting, hook_loop_fetch, hook_worker_loop
 
@@ -24,13 +24,13 @@ THREAD = "loader thread"
 """A loader without workers makes its batches in a thread, ahead of the loop."""
 
 
-def hook_workers(patches: Patches, seams: Seams) -> None:
+def hook_workers(patches: Patches, books: Books) -> None:
     """Time reading, decoding, collating and queueing of every batch; where this Paddle has another loader inside, what can be had of it."""
-    guarded("loader: hooks", _hook_workers, None)(patches, seams)
+    guarded("loader: hooks", _hook_workers, None)(patches, books)
 
 
-def _hook_workers(patches: Patches, seams: Seams) -> None:
-    loaders = Loaders(seams.tracker.recorder, seams.samples)
+def _hook_workers(patches: Patches, books: Books) -> None:
+    loaders = Loaders(books.recorder, books.samples)
     fetchers = (fetcher._MapDatasetFetcher, fetcher._IterableDatasetFetcher)
     _hook_thread(patches, loaders, fetchers)
     _hook_start(patches, loaders)

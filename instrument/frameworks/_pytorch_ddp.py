@@ -13,20 +13,20 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from profkit.instrument.buckets import Bucket, BucketLog
-from profkit.instrument.frameworks._base import Seams
+from profkit.instrument.frameworks._base import Books
 from profkit.instrument.guard import Patches, guarded
 
 Hook = Callable[[Any, Any], Any]
 
 
-def hook_ddp(patches: Patches, seams: Seams) -> Callable[[], None]:
+def hook_ddp(patches: Patches, books: Books) -> Callable[[], None]:
     """Time every bucket; what is returned is to be called when a backward has ended.
 
     DDP takes one communication hook. Where the job registers its own, that one is timed; else ours,
     which does what DDP does without a hook, is registered when the first forward comes.
     """
     logs: weakref.WeakKeyDictionary[Any, BucketLog | None] = weakref.WeakKeyDictionary()
-    open_log = guarded("BucketLog", functools.partial(_open_log, seams, defaultdict(itertools.count)), None)
+    open_log = guarded("BucketLog", functools.partial(_open_log, books, defaultdict(itertools.count)), None)
 
     def wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -70,11 +70,11 @@ def _end_of_backward(logs: weakref.WeakKeyDictionary[Any, BucketLog | None]) -> 
             log.end_of_backward()
 
 
-def _open_log(seams: Seams, sequences: defaultdict[str, Iterator[int]], module: Any) -> BucketLog:
+def _open_log(books: Books, sequences: defaultdict[str, Iterator[int]], module: Any) -> BucketLog:
     """The log for a module's buckets. Modules that share a communicator count its collectives together."""
     group = module.process_group
     name = str(getattr(group, "group_name", "") or "default")
-    return BucketLog(seams.tracker.recorder, seams.collectives, name, group.size(), str(torch.distributed.get_backend(group)), sequence=sequences[name])
+    return BucketLog(books.recorder, books.collectives, name, group.size(), str(torch.distributed.get_backend(group)), sequence=sequences[name])
 
 
 def _timed_hook(hook: Hook, log: BucketLog) -> Hook:

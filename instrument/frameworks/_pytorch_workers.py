@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data._utils import fetch, worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from profkit.instrument.frameworks._base import Seams
+from profkit.instrument.frameworks._base import Books
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loaders import BatchTimes, Loaders, LoopMeter, Waiting, hook_loop_fetch, hook_worker_loop
 
@@ -22,13 +22,13 @@ LOOPS = ("_worker_loop", "_process_worker_loop")
 """What a worker runs, by the names that it has had."""
 
 
-def hook_workers(patches: Patches, seams: Seams) -> None:
+def hook_workers(patches: Patches, books: Books) -> None:
     """Time reading, decoding, collating and queueing of every batch; where this torch has another loader inside, what can be had of it."""
-    guarded("loader: hooks", _hook_workers, None)(patches, seams)
+    guarded("loader: hooks", _hook_workers, None)(patches, books)
 
 
-def _hook_workers(patches: Patches, seams: Seams) -> None:
-    loaders = Loaders(seams.tracker.recorder, seams.samples)
+def _hook_workers(patches: Patches, books: Books) -> None:
+    loaders = Loaders(books.recorder, books.samples)
 
     def keep(fetcher: object, times: BatchTimes) -> None:
         loaders.keep(times, threading.current_thread().name)

@@ -13,7 +13,7 @@ from paddle.io.dataloader.dataloader_iter import _DataLoaderIterMultiProcess, _D
 from paddle.jit.sot.psdb import in_sot
 
 from profkit.instrument.device import Device
-from profkit.instrument.frameworks._base import Place, Seams
+from profkit.instrument.frameworks._base import Books, Place, Seams
 from profkit.instrument.frameworks._paddle_calls import Function, Nesting, is_traced, timed
 from profkit.instrument.frameworks._paddle_device import on_device, open_device
 from profkit.instrument.frameworks._paddle_optimizers import hook_optimizers, hook_scaler
@@ -39,6 +39,11 @@ class PaddlePaddle:
         hook_optimizers(patches, seams)
         hook_scaler(patches, seams)
         return patches
+
+    def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
+        patches = Patches()
+        hook_workers(patches, books)
+        return patches, hook_data_parallel(patches, books)
 
     def device(self) -> Device | None:
         return open_device()

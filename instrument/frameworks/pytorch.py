@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from profkit.instrument.device import Device
-from profkit.instrument.frameworks._base import Place, Seams
+from profkit.instrument.frameworks._base import Books, Place, Seams
 from profkit.instrument.frameworks._pytorch_ddp import hook_ddp
 from profkit.instrument.frameworks._pytorch_device import CudaDevice
 from profkit.instrument.frameworks._pytorch_workers import hook_workers
@@ -42,6 +42,11 @@ class PyTorch:
         _hook_optimizers(patches, seams)
         _hook_scaler(patches, seams)
         return patches
+
+    def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
+        patches = Patches()
+        hook_workers(patches, books)
+        return patches, hook_ddp(patches, books)
 
     def device(self) -> Device | None:
         return CudaDevice() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
