@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
 from profkit.errors import ProfkitError
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Span
-from profkit.instrument.tracker import EVALUATION, Tracker
+from profkit.instrument.tracker import EVALUATION, Tracker, count_samples
 from profkit.loop import _job
 
 CHECKPOINT = "checkpoint"
@@ -25,8 +25,12 @@ class Recording:
         self._tracker: Tracker | None = None
         self._patches = Patches()
         self._aside: Span | None = None
+        self._forget_batches()
+
+    def _forget_batches(self) -> None:
         self._batches = 0
         self._losses: list[float] = []
+        self._samples: int | None = None
 
     def __reduce__(self) -> tuple[type[Recording], tuple[()]]:
         """A copy of a callback records nothing yet."""
@@ -48,6 +52,7 @@ class Recording:
         job = _job()
         if job is not None:
             self._tracker = job.tracker
+            self._forget_batches()
             job.tracker.start_over()
 
     def end(self) -> None:
@@ -63,21 +68,22 @@ class Recording:
         self.end_aside()
         self.tracker.begin_explicit_step()
 
-    def end_batch(self, loss: float | None = None) -> None:
+    def end_batch(self, loss: float | None = None, samples: int | None = None) -> None:
         """It has been trained on; its loss is the one told, else what the seams have seen on the host."""
         loss = self.tracker.loss if loss is None else loss
         self.tracker.loss = None
         self._batches += 1
         if loss is not None:
             self._losses.append(loss)
+        if samples is not None:
+            self._count(samples)
 
-    def end_step(self, epoch: int, sample_count: int | None = None, join: Callable[[Iterable[float]], float] = sum) -> None:
-        """The batches since the last step are one step, and its loss is their losses joined."""
-        batches, losses = self._batches, self._losses
-        self._batches, self._losses = 0, []
+    def end_step(self, epoch: int, join: Callable[[Iterable[float]], float]) -> None:
+        """The batches since the last step are one step; its samples are those told, else what the loader has brought, and its loss is their losses joined."""
         self.tracker.note_epoch(epoch)
-        self.tracker.loss = join(losses) if len(losses) == batches else None
-        self.tracker.end_explicit_step(sample_count, batches=batches)
+        self.tracker.loss = join(self._losses) if self._losses and len(self._losses) == self._batches else None
+        self.tracker.end_explicit_step(self._samples, batches=self._batches)
+        self._forget_batches()
 
     def begin_aside(self, name: str) -> None:
         """What happens now is no training."""
@@ -98,6 +104,15 @@ class Recording:
         tracker = self.tracker
         self._time_calls(owner, method, lambda: tracker.begin_forward(with_gradients=True))
 
+    def count_handed_out(self, loader: Any) -> None:
+        """Until the training ends, a rank's batches are those that this loader hands to it, whichever rank has fetched them."""
+        count = guarded("count_samples", lambda batch: self._count(count_samples(batch)), None)
+        begin, end = guarded("loader", self.tracker.begin_data, None), guarded("loader", self.tracker.end_data, None)
+        self._patches.replace(type(loader), "__iter__", lambda original: lambda batches: _counted(original(batches), count, begin, end))
+
+    def _count(self, samples: int) -> None:
+        self._samples = (self._samples or 0) + samples
+
     def _time_calls(self, owner: Any, method: str, begin: Callable[[], Span | None]) -> None:
         begin, end = guarded(method, begin, None), guarded(method, self.tracker.end, None)
         self._patches.replace(owner, method, lambda original: _timed(original, begin, end))
@@ -117,6 +132,23 @@ def _timed(original: Callable[..., Any], begin: Callable[[], Span | None], end: 
 
     return timed
 
+
+def _counted(batches: Iterator[Any], count: Callable[[Any], None], begin: Callable[[], Span | None], end: Callable[..., None]) -> Iterator[Any]:
+    while True:
+        span = begin()
+        try:
+            batch = next(batches, _END)
+        except BaseException as error:
+            end(span, 0, type(error).__name__)
+            raise
+        end(span, 0)
+        if batch is _END:
+            return
+        count(batch)
+        yield batch
+
+
+_END: Any = object()
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from accelerate.data_loader import DataLoaderDispatcher
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from profkit.callbacks._recording import CHECKPOINT, EVALUATION, LOGGING, Recording, begins_training, hook
@@ -24,6 +25,13 @@ class ProfkitCallback(TrainerCallback):
     @begins_training
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.recording.begin()
+        self._count_samples(kwargs.get("train_dataloader"))
+
+    @hook
+    def _count_samples(self, loader: Any) -> None:
+        """Of an iterable data set the first rank fetches the batches of all ranks; else what is fetched is what is trained on."""
+        if isinstance(loader, DataLoaderDispatcher):
+            self.recording.count_handed_out(loader)
 
     @hook
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -37,7 +45,7 @@ class ProfkitCallback(TrainerCallback):
     @hook
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.recording.end_batch()
-        self.recording.end_step(self._epoch)
+        self.recording.end_step(self._epoch, sum)  # it has divided them
         self._begin_next(control)
 
     @hook

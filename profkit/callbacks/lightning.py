@@ -1,12 +1,14 @@
 """Records what a Lightning trainer trains: `Trainer(callbacks=[ProfkitCallback()])`.
 
-A step is an optimizer step, by `trainer.global_step`. The forward is the whole of `training_step`:
-without the callback, what it does outside of modules looks like a part of the optimizer, which calls it.
+A step is an optimizer step, by `trainer.global_step`; optimizers that step on the same batch share one.
+The forward is the whole of `training_step`: without the callback, what it does outside of modules looks
+like a part of the optimizer, which calls it.
 """
 
 from __future__ import annotations
 
 import importlib
+import statistics
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +42,6 @@ class ProfkitCallback(Callback):
     def __init__(self) -> None:
         self.recording = Recording()
         self._global_step = 0
-        self._samples = 0
 
     @begins_training
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -57,7 +58,7 @@ class ProfkitCallback(Callback):
 
     @hook
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._global_step, self._samples = trainer.global_step, 0
+        self._global_step = trainer.global_step
 
     @hook
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -65,11 +66,10 @@ class ProfkitCallback(Callback):
 
     @hook
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.recording.end_batch()
-        self._samples += count_samples(batch)
+        self.recording.end_batch(samples=count_samples(batch))
         if trainer.global_step != self._global_step:
-            self.recording.end_step(trainer.current_epoch, self._samples)
-            self._global_step, self._samples = trainer.global_step, 0
+            self._global_step = trainer.global_step
+            self.recording.end_step(trainer.current_epoch, lambda losses: statistics.fmean(losses) * trainer.accumulate_grad_batches)  # it has divided them
 
     @hook
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

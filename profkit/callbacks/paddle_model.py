@@ -21,12 +21,10 @@ class ProfkitCallback(Callback):
         super().__init__()
         self.recording = Recording()
         self._epoch = 0
-        self._samples = 0
 
     @begins_training
     def on_train_begin(self, logs: Logs = None) -> None:
         self.recording.begin()
-        self._samples = 0
         self._time_checkpoints()
 
     @hook
@@ -44,11 +42,10 @@ class ProfkitCallback(Callback):
     @hook
     def on_train_batch_end(self, step: int | None = None, logs: Logs = None) -> None:
         known = logs or {}
-        self.recording.end_batch(sum(known["loss"]) if "loss" in known else None)
-        self._samples += known.get("batch_size", 0) // ParallelEnv().nranks
+        loss = sum(known["loss"]) if "loss" in known else None
+        self.recording.end_batch(loss, known.get("batch_size", 0) // ParallelEnv().nranks)
         if self.recording.tracker.stepped:
-            self.recording.end_step(self._epoch, self._samples, join=statistics.fmean)
-            self._samples = 0
+            self.recording.end_step(self._epoch, statistics.fmean)
 
     @hook
     def on_eval_begin(self, logs: Logs = None) -> None:

@@ -111,7 +111,7 @@ TRAINERS = {
 
 @dataclass(frozen=True)
 class Runs:
-    """Both runs of a trainer's job: bare and then with a callback, and under `profkit run`, without and then with two callbacks."""
+    """Both runs of a trainer's job: bare, with a callback, and with one that fails; and under `profkit run`, with none, one and two callbacks."""
 
     job: Job
     alone: Ended
@@ -123,18 +123,18 @@ class Runs:
 
     @functools.cached_property
     def unedited(self) -> list[Training]:
-        return [training for training in self.under_run.trainings(is_recorded=True) if not training.callbacks]
+        return [training for training in self.under_run.trainings(is_recorded=True) if training.callbacks == 0]
 
     @functools.cached_property
     def told(self) -> list[Training]:
         """The trainings with callbacks, of both runs."""
         both = [*self.alone.trainings(is_recorded=False), *self.under_run.trainings(is_recorded=True)]
-        return [training for training in both if training.callbacks]
+        return [training for training in both if training.callbacks > 0]
 
 
 @pytest.fixture(scope="session", params=TRAINERS)
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     job, folder = TRAINERS[request.param], tmp_path_factory.mktemp(request.param)
-    alone = start(folder / "alone", JOBS / job.script, *job.words, 0, 1, is_recorded=False)
-    under_run = start(folder / "under_run", JOBS / job.script, *job.words_under_run, 0, 2, is_recorded=True)
+    alone = start(folder / "alone", JOBS / job.script, *job.words, 0, 1, -1, is_recorded=False)
+    under_run = start(folder / "under_run", JOBS / job.script, *job.words_under_run, 0, 1, 2, is_recorded=True)
     return Runs(job, alone.wait(), under_run.wait())

@@ -280,7 +280,7 @@ def test_a_loss_is_told_where_every_batch_has_one(loop: Loop, monkeypatch: pytes
     recording.begin()
     for losses in ((1.0, 2.0), (1.0, None)):
         recording.begin_step()
-        for loss in losses:
-            recording.end_batch(loss)
-        recording.end_step(7, 3)
+        for samples, loss in enumerate(losses, start=1):
+            recording.end_batch(loss, samples)
+        recording.end_step(7, sum)
     assert [row[3:5] + row[-1:] for row in loop.sink.rows["steps"]] == [(3, 3.0, 7), (3, None, 7)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.selection import select_steps
 from profkit.trace import verify
 from profkit.vocab import Integrity
-from tests.callbacks.conftest import JOBS, Runs, Training, start
+from tests.callbacks.conftest import JOBS, Ended, Runs, Training, start
 
 
 def _named(training: Training, name: str) -> list[str]:
@@ -21,10 +22,14 @@ def _named(training: Training, name: str) -> list[str]:
     return list(spans["phase"].to_pylist())
 
 
+def _failures(ended: Ended) -> list[str]:
+    """What has failed on our side."""
+    return [metric.partition(":")[2] for metric in ended.trace.samples["metric"].to_pylist() if metric.startswith("failures_count")]
+
+
 def test_the_job_ends_as_it_would_without_profkit(runs: Runs) -> None:
     assert (runs.alone.code, runs.under_run.code) == (3, 3), runs.alone.err + runs.under_run.err
-    assert len(runs.alone.told) == len(runs.under_run.told) == 4
-    assert "profkit: " not in runs.alone.err
+    assert len(runs.alone.told) == len(runs.under_run.told) == 6
 
 
 def test_it_trains_to_the_bit_as_without_profkit(runs: Runs) -> None:
@@ -41,8 +46,16 @@ def test_there_are_as_many_steps_as_the_trainer_has_counted(runs: Runs) -> None:
 def test_nothing_has_failed(runs: Runs) -> None:
     assert verify(runs.alone.runs[0]).state is Integrity.COMPLETE
     assert verify(runs.under_run.runs[0]).reasons == ("the run was aborted: the job ended with exit code 3",)
-    for ended in (runs.alone, runs.under_run):
-        assert not [metric for metric in ended.trace.samples["metric"].to_pylist() if metric.startswith("failures_count")]
+    assert not _failures(runs.under_run)
+
+
+def test_callbacks_that_fail_are_counted_and_warn_once(runs: Runs) -> None:
+    """Their trainings too end as those without them: see the tests above."""
+    failures = _failures(runs.alone)
+    assert sorted(re.findall(r"profkit: (\S+) failed", runs.alone.err)) == sorted(failures)
+    assert all(site.startswith("profkit.callbacks.") for site in failures)
+    assert {"begin", "start"} & {word for site in failures for word in site.split("_")}
+    assert any(site.endswith("on_train_end") for site in failures)
 
 
 def test_told_steps_have_the_trainers_samples_and_epochs(runs: Runs) -> None:
@@ -116,8 +129,7 @@ def test_a_step_of_several_batches_has_the_loss_of_all(runs: Runs) -> None:
         epochs = [training.losses[:per_epoch], training.losses[per_epoch:]]
         pairs = [epoch[start : start + 2] for epoch in epochs for start in range(0, per_epoch, 2)]
         for recorded, pair in zip(training.steps["loss"].to_pylist(), pairs, strict=True):
-            share = 0.5 if len(pair) == 1 and "lightning" in runs.job.script else 1.0  # Lightning halves the last one too
-            assert recorded is None or recorded == pytest.approx(share * float(join(pair)))
+            assert recorded is None or recorded == pytest.approx(float(join(pair)))
 
 
 def test_disabled_a_callback_does_nothing(tmp_path: Path, runs: Runs) -> None:

@@ -1,13 +1,15 @@
-"""Trainings of a tiny BERT, one after the other: `train_huggingface.py CALLBACKS...`, as many callbacks in each as its number says."""
+"""Trainings of a tiny BERT, one after the other: `train_huggingface.py CALLBACKS...`, as many callbacks in each as its number says, -1 for one that fails."""
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import warnings
 from typing import Any
 
 import torch
+from shared import break_callbacks, run_shown
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 from profkit.callbacks.huggingface import ProfkitCallback
@@ -46,9 +48,13 @@ def train(callbacks: int, accumulate: int) -> dict[str, Any]:
         save_steps=3,
         dataloader_pin_memory=False,
     )
-    trainer = Recorded(BertForSequenceClassification(config), arguments, train_dataset=data, eval_dataset=data[:8])
-    for _ in range(callbacks):
-        trainer.callback_handler.callbacks.append(ProfkitCallback())
+    make = functools.partial(Recorded, train_dataset=data, eval_dataset=data[:8])
+    model = BertForSequenceClassification(config)
+    if callbacks == 1:
+        trainer = run_shown("callbacks.huggingface", Trainer=make, model=model, args=arguments)["trainer"]
+    else:
+        trainer = make(model, arguments)
+        trainer.callback_handler.callbacks += [ProfkitCallback() for _ in range(abs(callbacks))]
     trainer.train()
     trainer.evaluate()
     return {"callbacks": callbacks, "accumulate": accumulate, "losses": trainer.losses, "steps": trainer.state.global_step}
@@ -57,6 +63,8 @@ def train(callbacks: int, accumulate: int) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     for callbacks in map(int, sys.argv[1:]):
+        if callbacks < 0:
+            break_callbacks()
         for accumulate in (1, 2):
             print("training:", json.dumps(train(callbacks, accumulate)), flush=True)
     raise SystemExit(3)

@@ -1,7 +1,8 @@
-"""Lightning trainings, one after the other: `train_lightning.py PACKAGE CALLBACKS...`, as many callbacks in each as its number says."""
+"""Lightning trainings, one after the other: `train_lightning.py PACKAGE CALLBACKS...`, as many callbacks in each as its number says, -1 for one that fails."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import logging
@@ -10,6 +11,7 @@ import warnings
 from typing import Any
 
 import torch
+from shared import break_callbacks, run_shown
 from torch.utils.data import DataLoader, TensorDataset
 
 warnings.simplefilter("ignore")
@@ -42,17 +44,21 @@ def train(callbacks: int, accumulate: int) -> dict[str, Any]:
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(42, 16), torch.randint(0, 4, (42,)))
     net = Net()
-    trainer = L.Trainer(
+    make = functools.partial(
+        L.Trainer,
         max_epochs=2,
         accelerator="cpu",
         accumulate_grad_batches=accumulate,
         val_check_interval=5,
         log_every_n_steps=1,
         logger=importlib.import_module(f"{sys.argv[1]}.loggers").CSVLogger("logs"),
-        callbacks=[ProfkitCallback() for _ in range(callbacks)],
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+    if callbacks == 1:
+        trainer = run_shown("callbacks.lightning", Trainer=make)["trainer"]
+    else:
+        trainer = make(callbacks=[ProfkitCallback() for _ in range(abs(callbacks))])
     trainer.fit(net, DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=20))
     trainer.validate(net, DataLoader(data, batch_size=4), verbose=False)
     return {"callbacks": callbacks, "accumulate": accumulate, "losses": net.losses, "steps": trainer.global_step}
@@ -61,6 +67,8 @@ def train(callbacks: int, accumulate: int) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     for callbacks in map(int, sys.argv[2:]):
+        if callbacks < 0:
+            break_callbacks()
         for accumulate in (1, 2):
             print("training:", json.dumps(train(callbacks, accumulate)), flush=True)
     print("callbacks are those of", ProfkitCallback.__bases__[0].__module__.partition(".callbacks")[0])

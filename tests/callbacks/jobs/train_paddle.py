@@ -1,15 +1,18 @@
-"""Trainings with `paddle.Model.fit`, one after the other: `train_paddle.py CALLBACKS...`, as many callbacks in each as its number says."""
+"""Trainings with `paddle.Model.fit`, one after the other: `train_paddle.py CALLBACKS...`, as many callbacks in each as its number says, -1 for one that fails."""
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+import types
 import warnings
 from typing import Any
 
 warnings.simplefilter("ignore")
 
 import paddle  # noqa: E402  # it warns as it is imported
+from shared import break_callbacks, run_shown  # noqa: E402
 
 from profkit.callbacks.paddle_model import ProfkitCallback  # noqa: E402
 
@@ -42,23 +45,29 @@ def train(callbacks: int, accumulate: int) -> dict[str, Any]:
     model, watch = paddle.Model(net), Watch()
     optimizer = CountedMomentum(0.01, parameters=net.parameters())
     model.prepare(optimizer, paddle.nn.CrossEntropyLoss())
-    model.fit(
-        data,
-        paddle.io.Subset(data, range(8)),
+    fit = functools.partial(
+        model.fit,
+        eval_data=paddle.io.Subset(data, range(8)),
         batch_size=4,
         epochs=2,
         verbose=0,
         shuffle=False,
         save_dir="out",
         accumulate_grad_batches=accumulate,
-        callbacks=[watch, *(ProfkitCallback() for _ in range(callbacks))],
     )
+    watched = types.SimpleNamespace(fit=lambda data, callbacks: fit(data, callbacks=[watch, *callbacks]))
+    if callbacks == 1:
+        run_shown("callbacks.paddle_model", model=watched, data=data)
+    else:
+        watched.fit(data, [ProfkitCallback() for _ in range(abs(callbacks))])
     model.evaluate(data, batch_size=4, verbose=0)
     return {"callbacks": callbacks, "accumulate": accumulate, "losses": watch.losses, "steps": optimizer.count}
 
 
 def main() -> None:
     for callbacks in map(int, sys.argv[1:]):
+        if callbacks < 0:
+            break_callbacks()
         for accumulate in (1, 2):
             print("training:", json.dumps(train(callbacks, accumulate)), flush=True)
     raise SystemExit(3)

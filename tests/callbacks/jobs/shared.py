@@ -1,0 +1,35 @@
+"""What the jobs of all trainers do: run the code that README.md shows, and break the callbacks."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from profkit.callbacks._recording import Recording
+
+README = Path(__file__).parents[3] / "README.md"
+
+
+def shown_code(module: str) -> str:
+    """README's code for a callback's module."""
+    blocks = [part.partition("```")[0] for part in README.read_text().split("```python\n")[1:]]
+    return next(block for block in blocks if module in block)
+
+
+def run_shown(module: str, **names: Any) -> dict[str, Any]:
+    """Run README's code with these names, and return what it has made of them."""
+    exec(shown_code(module), names)
+    return names
+
+
+def break_callbacks() -> None:
+    """All that callbacks do fails from here on, once a training has begun."""
+    for name, method in list(vars(Recording).items()):
+        if inspect.isfunction(method) and not name.startswith("_") and name != "begin":
+            setattr(Recording, name, _fail)
+
+
+def _fail(recording: Recording, *args: Any, **kwargs: Any) -> None:
+    if recording.is_open:
+        raise RuntimeError("planted")
