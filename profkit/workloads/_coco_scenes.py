@@ -255,7 +255,7 @@ def run_lengths(mask: npt.NDArray[np.bool_]) -> list[int]:
     """How many zeros, ones, zeros and so on stand in the mask, column by column."""
     flat = np.concatenate(([0], mask.T.ravel().astype(np.int8)))
     changes = np.flatnonzero(np.diff(flat))
-    return np.diff(np.concatenate(([0], changes, [mask.size]))).tolist()
+    return [int(length) for length in np.diff(np.concatenate(([0], changes, [mask.size])))]
 
 
 def _compressed(mask: npt.NDArray[np.bool_]) -> dict[str, Any]:
