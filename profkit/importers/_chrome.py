@@ -115,10 +115,12 @@ def _decoder() -> json.JSONDecoder:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
+    """An event's arguments; what the parser refuses is read by the rules by which the event was."""
+    text = raw.decode("utf-8", "surrogateescape")
     try:
-        value = _decoder().decode(raw.decode("utf-8", "replace"))
+        value = _decoder().decode(text)
     except (ValueError, RecursionError):
-        return {}
+        value = _scan_python.forgive(text + "]", 0)[0]
     return value if isinstance(value, dict) else {}
 
 

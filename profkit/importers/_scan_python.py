@@ -98,7 +98,7 @@ class Scanner:
             if event is None and not final and end - at <= LONGEST_EVENT:
                 return at, False
             if event is None:
-                event, after = _forgive(text[at : at + LONGEST_EVENT], at)
+                event, after = forgive(text[at : at + LONGEST_EVENT], at)
             if event is None:
                 self._broken += 1
                 self._resyncing = True
@@ -211,7 +211,7 @@ class _WrongError(Exception):
     """The text is no event, also by the rules that forgive."""
 
 
-def _forgive(text: str, offset: int) -> tuple[dict[str, Any] | None, int]:
+def forgive(text: str, offset: int) -> tuple[dict[str, Any] | None, int]:
     """The event that `text` begins with, read so that a quote ends a string only where punctuation follows."""
     try:
         value, at = _value(text, 0, 0)
