@@ -1,0 +1,52 @@
+"""One architecture in two frameworks: what tests need to compare them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+
+def import_paddle() -> Any:
+    """Paddle on the CPU; it warns as it is imported, and sets a variable that is not to reach other tests' processes."""
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        patch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+        paddle: Any = pytest.importorskip("paddle")
+    paddle.set_device("cpu")
+    return paddle
+
+
+_PADDLE_NAMES = {"running_mean": "_mean", "running_var": "_variance"}
+
+
+def copy_weights(torch_model: Any, paddle_model: Any) -> None:
+    """Give Paddle's model the weights of PyTorch's: parts have the same names in both, or this fails."""
+    theirs = paddle_model.state_dict()
+    copied = {}
+    for name, value in torch_model.state_dict().items():
+        part, _, kind = name.rpartition(".")
+        if kind != "num_batches_tracked":
+            array = value.detach().numpy()
+            copied[f"{part}.{_PADDLE_NAMES.get(kind, kind)}"] = array.T if array.ndim == 2 else array
+    assert copied.keys() == theirs.keys()
+    assert all(tuple(theirs[name].shape) == array.shape for name, array in copied.items())
+    paddle_model.set_state_dict(copied)
+
+
+def torch_size(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def paddle_size(model: Any) -> int:
+    return sum(int(np.prod(parameter.shape)) for parameter in model.parameters() if parameter.trainable)
+
+
+def assert_close(a: npt.NDArray[Any], b: npt.NDArray[Any], share: float) -> None:
+    """Nowhere apart by more than a share of the greatest value."""
+    assert a.shape == b.shape
+    assert np.abs(a - b).max() <= share * np.abs(a).max()
