@@ -108,7 +108,16 @@ class Recording:
         """Until the training ends, a rank's batches are those that this loader hands to it, whichever rank has fetched them."""
         count = guarded("count_samples", lambda batch: self._count(count_samples(batch)), None)
         begin, end = guarded("loader", self.tracker.begin_data, None), guarded("loader", self.tracker.end_data, None)
-        self._patches.replace(type(loader), "__iter__", lambda original: lambda batches: _counted(original(batches), count, begin, end))
+        dataset = loader.dataset
+
+        def wrap(original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+            def iterate(other: Any) -> Iterator[Any]:
+                is_ours = getattr(other, "dataset", None) is dataset  # a loader that resumes an epoch is another object
+                return _counted(original(other), count, begin, end) if is_ours else original(other)
+
+            return iterate
+
+        self._patches.replace(type(loader), "__iter__", wrap)
 
     def _count(self, samples: int) -> None:
         self._samples = (self._samples or 0) + samples
@@ -134,6 +143,7 @@ def _timed(original: Callable[..., Any], begin: Callable[[], Span | None], end: 
 
 
 def _counted(batches: Iterator[Any], count: Callable[[Any], None], begin: Callable[[], Span | None], end: Callable[..., None]) -> Iterator[Any]:
+    """The batches as they come, the wait for each timed as data; those that come within an evaluation are not counted."""
     while True:
         span = begin()
         try:
@@ -144,7 +154,8 @@ def _counted(batches: Iterator[Any], count: Callable[[Any], None], begin: Callab
         end(span, 0)
         if batch is _END:
             return
-        count(batch)
+        if span is not None:
+            count(batch)
         yield batch
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -284,3 +285,36 @@ def test_a_loss_is_told_where_every_batch_has_one(loop: Loop, monkeypatch: pytes
             recording.end_batch(loss, samples)
         recording.end_step(7, sum)
     assert [row[3:5] + row[-1:] for row in loop.sink.rows["steps"]] == [(3, 3.0, 7), (3, None, 7)]
+
+
+class Dispatcher:
+    """A loader of one rank that fetches for all; others hand out what it has sent them."""
+
+    def __init__(self, dataset: list[list[int]], loop: Loop) -> None:
+        self.dataset = dataset
+        self.loop = loop
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.dataset:
+            self.loop.fetch(8)
+            yield batch
+
+
+def test_a_rank_counts_what_it_is_handed_not_what_it_fetches_for_all(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_recording, "_job", lambda: loop)
+    recording, loader, original = Recording(), Dispatcher([[1, 2, 3], [4, 5]], loop), Dispatcher.__iter__
+    recording.begin()
+    recording.count_handed_out(loader)
+    for _ in loader:
+        recording.begin_step()
+        loop.train()
+        recording.end_batch()
+        recording.end_step(0, sum)
+        assert len(list(Dispatcher([[6]], loop))) == 1
+        recording.begin_aside("evaluation")
+        assert len(list(loader)) == 2
+        recording.end_aside()
+    assert loop.samples == [3, 2]
+    assert loop.phases(0) == ["data", "data", "forward", "backward", "optimizer"]
+    recording.end()
+    assert Dispatcher.__iter__ is original

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,7 +12,7 @@ from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.selection import select_steps
 from profkit.trace import verify
 from profkit.vocab import Integrity
-from tests.callbacks.conftest import JOBS, Ended, Runs, Training, start
+from tests.callbacks.conftest import Ended, Runs, Training
 
 
 def _named(training: Training, name: str) -> list[str]:
@@ -130,13 +129,6 @@ def test_a_step_of_several_batches_has_the_loss_of_all(runs: Runs) -> None:
         pairs = [epoch[start : start + 2] for epoch in epochs for start in range(0, per_epoch, 2)]
         for recorded, pair in zip(training.steps["loss"].to_pylist(), pairs, strict=True):
             assert recorded is None or recorded == pytest.approx(float(join(pair)))
-
-
-def test_disabled_a_callback_does_nothing(tmp_path: Path, runs: Runs) -> None:
-    if "paddle" in runs.job.script:
-        ended = start(tmp_path / "off", JOBS / runs.job.script, 1, is_recorded=False, env={"PROFKIT_DISABLE": "1"}).wait()
-        assert (ended.code, ended.runs) == (3, ())
-        assert [told["losses"] for told in ended.told] == [bare["losses"] for bare in runs.bare]
 
 
 def test_the_callback_is_of_the_lightning_that_the_job_has_imported(runs: Runs) -> None:

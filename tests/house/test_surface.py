@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 import profkit
@@ -19,6 +21,18 @@ def test_the_public_names() -> None:
     assert dir(profkit) == sorted(profkit.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trase'"):
         _ = profkit.trase
+
+
+def test_the_callbacks() -> None:
+    """They are read, for to import one takes its trainer's package."""
+    modules = {path.stem: ast.parse(path.read_text()).body for path in (TOP / "profkit" / "callbacks").glob("[!_]*.py")}
+    defined = {name: sorted(node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)) for name, body in modules.items()}
+    assert {name: [public for public in names if not public.startswith("_")] for name, names in defined.items()} == {
+        "huggingface": ["ProfkitCallback"],
+        "lightning": ["ProfkitCallback"],
+        "paddle_model": ["ProfkitCallback"],
+        "paddle_suite": ["add_profiler_step", "install"],
+    }
 
 
 def test_the_verbs() -> None:

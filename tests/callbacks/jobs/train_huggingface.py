@@ -47,6 +47,7 @@ def train(callbacks: int, accumulate: int) -> dict[str, Any]:
         eval_steps=3,
         save_steps=3,
         dataloader_pin_memory=False,
+        accelerator_config={"dispatch_batches": accumulate > 1},
     )
     make = functools.partial(Recorded, train_dataset=data, eval_dataset=data[:8])
     model = BertForSequenceClassification(config)
