@@ -129,9 +129,10 @@ def _told_size(path: str) -> Size:
 
     try:
         with Image.open(path) as image:
-            return image.size
+            size: Size = image.size
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return FRAME_SIZE
+    return size
 
 
 def _by(size: Size) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,6 +33,6 @@ class FirstWeights:
 
     def draw(self, name: str, shape: Sequence[int]) -> npt.NDArray[np.float32]:
         if len(shape) == 4:
-            spread = np.sqrt(2 / np.prod(shape[1:]))
-            return self._rng.standard_normal(shape, dtype=np.float32) * np.float32(spread)
+            spread = math.sqrt(2 / math.prod(shape[1:]))
+            return (self._rng.standard_normal(shape) * spread).astype(np.float32)
         return np.full(shape, not name.endswith("bias"), dtype=np.float32)

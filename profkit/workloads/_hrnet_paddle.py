@@ -129,7 +129,8 @@ def loss_of(model: nn.Layer, batch: Any) -> paddle.Tensor:
     images, labels = batch
     scores = model(images).astype("float32")
     total = functional.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="sum", axis=1)
-    return total / (labels != IGNORED).sum().clip(min=1).astype("float32")
+    mean: paddle.Tensor = total / (labels != IGNORED).sum().clip(min=1).astype("float32")
+    return mean
 
 
 def predict(model: nn.Layer, image: Any) -> Any:

@@ -128,7 +128,8 @@ def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
     """Cross-entropy, the mean over pixels that have a class; nothing, not NaN, where none has."""
     images, labels = batch
     total = functional.cross_entropy(model(images).float(), labels, ignore_index=IGNORED, reduction="sum")
-    return total / (labels != IGNORED).sum().clamp(min=1)
+    mean: torch.Tensor = total / (labels != IGNORED).sum().clamp(min=1)
+    return mean
 
 
 def predict(model: nn.Module, image: Any) -> Any:
