@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profkit.analysis.estimate import Ints
-from profkit.analysis.kernel_categories import COMMUNICATION, COPY_CATEGORIES, FILL
+from profkit.analysis.kernel_categories import COMMUNICATION, COPY_CATEGORIES, MEMSET
 
 HOST = "cpu"
-_MOVES = frozenset({*COPY_CATEGORIES.values(), "copy", FILL})
+_MOVES = frozenset({*COPY_CATEGORIES.values(), "copy", MEMSET})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Final
 UNCATEGORISED: Final = "other"
 COMMUNICATION: Final = "communication"
 COPY_CATEGORIES: Final = {"HtoD": "copy to device", "DtoH": "copy to host", "DtoD": "copy on device", "PtoP": "copy between devices"}
-FILL: Final = "fill"
+MEMSET: Final = "memset"
+"""A fill by the driver; kernels that fill are a category of kernels."""
 
 CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     (COMMUNICATION, r"nccl(?:Dev)?Kernel|^nccl|rccl|hccl|oneccl|nvshmem|deep_ep|all_?reduce|allgather|reduce_?scatter|all_?to_?all|multimem"),
@@ -36,7 +37,7 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     ("optimizer", r"multi_tensor_apply|fused_?(?:adam|sgd|lamb)|adam|sgd_kernel|momentum|multi_tensor|foreach"),
     ("embedding", r"indexing_backward|gather|scatter|index_(?:select|put|add|copy|fill|kernel|elementwise)|indexSelect|linearize_index"),
     ("random", r"distribution|philox|dropout|random|curand|bernoulli"),
-    (FILL, r"FillFunctor|fill_kernel|arange|fill_reverse_indices|memset"),
+    ("fill", r"FillFunctor|fill_kernel|arange|fill_reverse_indices|memset"),
     ("cast or copy", r"copy_kernel|copy_device_to_device|CatArray|direct_copy|LoadWithCast|StoreWithCast|cast|concat|slice|split_kernel|TensorCopy"),
     ("sort or scan", r"cub::|thrust|radix|sort|scan|topk|bitonic|unique|nms|searchsorted|cumsum"),
     ("reduction", r"reduce|argmax|argmin|\bnorm\b"),
@@ -45,7 +46,10 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
 )
 
 TENSOR_CORES: Final[tuple[tuple[bool, str], ...]] = (
-    (False, r"simt|ffma|_sgemm|[sdcz]gemm_|_engine<float|scudnn(?!.*(?:1688|16816|884))|gemmSN|gemv|gemmk1|dot_kernel|explicit_convolve|implicit_convolve_sgemm|winograd|fft[12]d|alg[01]_engine"),
+    (
+        False,
+        r"simt|ffma|_sgemm|[sdcz]gemm_|_engine<float|scudnn(?!.*(?:1688|16816|884))|gemmSN|gemv|gemmk1|dot_kernel|explicit_convolve|implicit_convolve_sgemm|winograd|fft[12]d|alg[01]_engine",
+    ),
     (True, r"[shi](?:884|8816|1688|16816|16832|161616)(?:gemm|cudnn|fprop|dgrad|wgrad|_|$)|(?:h|s|i)(?:884|1688|16816)"),
     (True, r"tensorop|tensor\d+x\d+|wmma|[hwgiq]+mma|nvjet|warpgroup|tcgen05|sm(?:90|100)_xmma|_fp8|e4m3|e5m2"),
     (True, r"xmma_gemm_(?:bf16|f16|tf32|i8)|xmma_(?:fprop|dgrad|wgrad).*(?:bf16|f16|tf32)|bf16_s\d|flash::|flash_(?:fwd|bwd)|fmha"),

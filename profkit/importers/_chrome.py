@@ -78,13 +78,17 @@ def read_chrome(path: Path, *, compiled: bool = True) -> ChromeTrace:
     problem = ""
     try:
         _read_document(text, scanner, header)
+        text.drain()
     except TornError as error:
         problem = str(error)
     except UnreadableError as error:
         if "traceEvents" not in header:
             raise
         problem = str(error)
-    return _as_trace(scanner.take(), header, problem)
+    trace = _as_trace(scanner.take(), header, problem)
+    if not len(trace.events):
+        raise UnreadableError(problem or f"{safe_text(str(path))}: a Chrome trace without a single event that can be read")
+    return trace
 
 
 def _as_trace(taken: dict[str, Any], header: dict[str, Any], problem: str) -> ChromeTrace:
@@ -142,6 +146,12 @@ class _Text:
         self.at = 0
         return not self.final
 
+    def drain(self) -> None:
+        """Read to the file's end: only there a damaged gzip file says so."""
+        self.at = len(self.block)
+        while self.more():
+            self.at = len(self.block)
+
     def peek(self) -> str:
         """The next character that is no space, or nothing at the end."""
         while True:
@@ -165,21 +175,26 @@ class _Text:
         self.peek()
         size = 65_536
         while True:
-            while len(self.block) - self.at < size and self.more():
-                pass
             text = self.block[self.at : self.at + size].decode("utf-8", "surrogateescape")
-            try:
-                value, end = _decoder().raw_decode(text)
-            except RecursionError:
-                raise self.error("it is nested too deeply") from None
-            except ValueError as error:
-                value, end = error, len(text)
-            if end < len(text) or (self.final and not isinstance(value, ValueError)):
+            value, end = self._decode(text)
+            if end < len(text) or (self.final and value is not None):
                 self.at += len(text[:end].encode("utf-8", "surrogateescape"))
                 return value
-            if size > LARGEST_HEADER or (self.final and size >= len(self.block) - self.at):
+            if size > LARGEST_HEADER:
                 raise self.error(f"no JSON value of less than {byte_size(LARGEST_HEADER)}")
-            size *= 4
+            if self.at + size < len(self.block):
+                size *= 4
+            elif not self.more() and value is None:
+                raise self.error("it ends early, or is no JSON")
+
+    def _decode(self, text: str) -> tuple[Any, int]:
+        """The value at the beginning and its end; the text's end where there is no whole one."""
+        try:
+            return _decoder().raw_decode(text)
+        except RecursionError:
+            raise self.error("it is nested too deeply") from None
+        except ValueError:
+            return None, len(text)
 
     def error(self, what: str) -> UnreadableError:
         return UnreadableError(f"{self._shown}: not a Chrome trace: {what}")

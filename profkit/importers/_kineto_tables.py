@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from profkit.analysis.kernel_categories import COMMUNICATION, FILL, categorise, copy_category, uses_tensor_cores
+from profkit.analysis.kernel_categories import COMMUNICATION, MEMSET, categorise, copy_category, uses_tensor_cores
 from profkit.importers import _columns as columns
 from profkit.importers._chrome import MISSING, MISSING_SMALL
 from profkit.importers._kineto_events import WORK_ROLES, Bools, Events, Ints, Role, thread_names, whole
@@ -140,14 +140,14 @@ def describe_names(events: Events, work: Work) -> tuple[list[str], list[int], In
     categories = list(dict.fromkeys(category for category, _ in told))
     place = np.array([categories.index(category) for category, _ in told], dtype=np.int64)
     cores = np.array([-1 if used is None else int(used) for _, used in told], dtype=np.int64)
-    return categories, place[which].tolist() if len(told) else [], cores[which] if len(told) else cores
+    return categories, place[which].tolist() if told else [], cores[which] if told else cores
 
 
 def _describe(role: Role, name: str) -> tuple[str, bool | None]:
     if role is Role.KERNEL:
         category = categorise(name)
         return category, uses_tensor_cores(name, category)
-    return (copy_category(name), False) if role is Role.COPY else (FILL, False)
+    return (copy_category(name), False) if role is Role.COPY else (MEMSET, False)
 
 
 def kernel_columns(events: Events, work: Work, steps: Steps, phases: Phases) -> dict[str, Any]:

@@ -1,0 +1,290 @@
+"""Kineto and Paddle traces as runs: what synthetic files plant is found, and real files agree with a brute force."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from profkit.analysis.device_time import DeviceTime, device_times
+from profkit.analysis.kernel_categories import COMMUNICATION, UNCATEGORISED, categorise
+from profkit.errors import UnreadableError
+from profkit.importers._kineto_phases import FROM_LOADER, NOT_MARKED
+from profkit.importers.kineto import IMPORTER
+from profkit.trace import Trace, verify
+from profkit.vocab import Integrity
+from tests.importers.conftest import BASE_US, KINETO, Event, Import, host, kernel, needs_data, two_steps, us, write_trace
+
+BASE_NS = BASE_US * 1000
+
+
+def test_two_steps_come_in_whole(tmp_path: Path, import_files: Import) -> None:
+    device = {"id": 0, "name": "Tesla V100", "totalGlobalMem": 34079899648, "computeMajor": 7, "computeMinor": 0, "numSms": 80}
+    path = write_trace(tmp_path / "job.pt.trace.json", two_steps(), deviceProperties=[device], distributedInfo={"rank": 3, "world_size": 8, "backend": "nccl"})
+    (made,) = import_files(IMPORTER, path, samples_per_step=32)
+    assert verify(made.run).state is Integrity.ENDED_EARLY  # seven ranks have no file
+    trace = Trace.open(made.run)
+    assert [rank.rank for rank in trace.ranks] == [3]
+    assert trace.manifest.world_size == 8
+    assert trace.manifest.environment["devices"][0] == {"name": "Tesla V100", "memory_bytes": 34079899648, "multiprocessors": 80, "compute_capability": "7.0"}
+    steps = trace.steps.to_pylist()
+    assert [(step["step"], step["start_ns"] - BASE_NS, step["end_ns"] - BASE_NS, step["sample_count"]) for step in steps] == [
+        (4, 0, 1_000_000, 32),
+        (5, 1_000_000, 2_000_000, 32),
+    ]
+    spans = [(span["phase"], span["start_ns"] - BASE_NS, span["end_ns"] - BASE_NS) for span in trace.spans.to_pylist() if span["step"] == 4]
+    assert spans == [
+        ("data", 10_125, 100_125),
+        ("forward", 120_125, 300_125),
+        ("backward", 300_125, 500_125),
+        ("optimizer", 700_125, 800_125),
+    ]
+
+
+def test_kernels_know_their_operator_launch_step_and_phase(tmp_path: Path, import_files: Import) -> None:
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", two_steps()))
+    kernels = Trace.open(made.run).kernels.to_pylist()
+    shown = [(each["category"], each["op"], each["phase"], each["step"], each["tensor_core"]) for each in kernels[:4]]
+    assert shown == [
+        ("gemm", "aten::mm", "forward", 4, False),
+        ("gemm", "aten::mm", "backward", 4, True),
+        ("communication", None, None, 4, False),
+        ("optimizer", None, "optimizer", 4, False),
+    ]
+    first = kernels[0]
+    assert (first["start_ns"] - BASE_NS, first["end_ns"] - first["start_ns"], first["launch_ns"] - BASE_NS) == (140_125, 100_500, 130_125)
+    assert (first["grid"], first["block"], first["registers"], first["shared_bytes"], first["correlation"]) == ([2, 1, 1], [128, 1, 1], 32, 48, 1)
+
+
+def test_collectives_are_sized(tmp_path: Path, import_files: Import) -> None:
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", two_steps()))
+    collectives = Trace.open(made.run).collectives.to_pylist()
+    assert [(each["communicator"], each["sequence"], each["op"], each["bytes"], each["dtype"], each["group_size"]) for each in collectives] == [
+        ("0", 0, "all_reduce", 4000, "Float", 2),
+        ("0", 1, "all_reduce", 4000, "Float", 2),
+    ]
+
+
+def test_ranks_come_from_the_content_then_the_name(tmp_path: Path, import_files: Import) -> None:
+    told = write_trace(tmp_path / "a.json", two_steps(), distributedInfo={"rank": 1, "world_size": 2})
+    named = write_trace(tmp_path / "worker0.json.gz", two_steps())
+    named.write_bytes(gzip.compress(named.read_bytes()))
+    (made,) = import_files(IMPORTER, told, named)
+    assert [rank.rank for rank in Trace.open(made.run).ranks] == [0, 1]
+    again = write_trace(tmp_path / "b.json", two_steps(), distributedInfo={"rank": 1, "world_size": 2})
+    assert len(import_files(IMPORTER, told, again)) == 2
+
+
+def test_private_things_are_dropped_unless_asked_for(tmp_path: Path, import_files: Import) -> None:
+    secret = "s3cr3t-canary"
+    header = {"host_name": secret, "PT_PROFILER_JOB_NAME": secret, "traceName": f"/home/{secret}/x.json", "with_stack": 1, "user": secret}
+    path = write_trace(tmp_path / "job.json", two_steps(), **header)
+    (made,) = import_files(IMPORTER, path)
+    assert all(secret.encode() not in file.read_bytes() for file in made.run.rglob("*") if file.is_file())
+    (kept,) = import_files(IMPORTER, path, keep_private=True)
+    assert Trace.open(kept.run).ranks[0].manifest.host == secret
+
+
+def test_old_spellings(tmp_path: Path, import_files: Import) -> None:
+    events = [
+        {**host("Operator", "aten::mm", "100", "50", tid="1890023232"), "args": {"External id": 5}},
+        {**host("Runtime", "cudaLaunchKernel", "110", "4", tid="1890023232"), "args": {"correlation": 9, "external id": 5}},
+        {"ph": "X", "cat": "Kernel", "name": "volta_sgemm_64x64_nt", "pid": 0, "tid": "stream 7", "ts": 120, "dur": 10, "args": {"device": 0, "stream": 7, "correlation": 9, "external id": 5}},
+        {"ph": "X", "cat": "Memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": "stream 7", "ts": 140, "dur": 2, "args": {"device": 0, "stream": "7", "bytes": 64}},
+        {"ph": "f", "cat": "async", "name": "launch", "id": 77, "pid": 0, "tid": "stream 7", "ts": 140},
+    ]  # fmt: skip
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "old.json", events))
+    kernels = Trace.open(made.run).kernels.to_pylist()
+    assert [(each["op"], each["stream"], each["category"], each["correlation"]) for each in kernels] == [
+        ("aten::mm", 7, "gemm", 9),
+        (None, 7, "copy to device", 77),
+    ]
+    assert NOT_MARKED in made.flags
+
+
+def test_paddles_own_export(tmp_path: Path, import_files: Import) -> None:
+    def event(category: str, name: str, start: str, duration: str) -> Event:
+        return {
+            "name": f"{name}[{duration} us]",
+            "pid": 8,
+            "tid": "8(Python)",
+            "ts": start,
+            "dur": duration,
+            "ph": "X",
+            "cat": category,
+            "args": {"start_time": "0.000 us"},
+        }
+
+    events = [
+        event("ProfileStep", "ProfileStep#1", "1795257150655465", "832.712"),
+        event("Dataloader", "_DataLoaderIterSingleProcess", "1795257150655477", "123.674"),
+        event("Forward", "Linear", "1795257150655636", "205.867"),
+        event("Backward", "Gradient Backward", "1795257150655915", "128.101"),
+        event("Optimization", "Optimization Step", "1795257150656054", "223.693"),
+        event("Operator", "matmul dygraph", "1795257150655744", "68.763"),
+    ]
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "host_vmpid.paddle_trace.json", events, displayTimeUnit="ms", schemaVersion="1.0.2"))
+    trace = Trace.open(made.run)
+    assert trace.manifest.framework == "paddle"
+    assert trace.spans["phase"].to_pylist() == ["data", "forward", "backward", "optimizer"]
+    assert trace.spans["name"].to_pylist()[1] == "Linear"
+    assert trace.steps["end_ns"][0].as_py() - trace.steps["start_ns"][0].as_py() == 832_712
+    assert trace.kernels["device"].to_pylist() == ["cpu"]
+
+
+def test_steps_that_are_not_marked_are_taken_from_the_loader(tmp_path: Path, import_files: Import) -> None:
+    events = [event for event in two_steps() if not event["name"].startswith("ProfilerStep")]
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", events))
+    assert FROM_LOADER in made.flags
+    starts = Trace.open(made.run).steps["start_ns"].to_pylist()
+    assert [start - BASE_NS for start in starts] == [10_125, 1_010_125]
+
+
+def test_names_that_older_versions_did_not_escape(tmp_path: Path, import_files: Import) -> None:
+    path = write_trace(tmp_path / "job.json", two_steps())
+    path.write_text(path.read_text().replace("aten::mm", 'say "hi" to C:\\work'))
+    (made,) = import_files(IMPORTER, path)
+    assert 'say "hi" to C:\\work' in Trace.open(made.run).kernels["op"].to_pylist()
+
+
+@pytest.mark.parametrize("cut", [0.2, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_torn_file_gives_what_came_before_the_tear_and_says_so(tmp_path: Path, import_files: Import, cut: float, packed: bool) -> None:
+    path = write_trace(tmp_path / "job.json", two_steps() * 50)
+    whole = gzip.compress(path.read_bytes()) if packed else path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * cut)])
+    (made,) = import_files(IMPORTER, path)
+    assert any("could not be read" in flag or "ends early" in flag for flag in made.flags)
+    assert verify(made.run).state is Integrity.COMPLETE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[", b'{"traceEvents"', b'{"a":' + b"[" * 100_000, b"\x1f\x8b" + b"\0" * 50, b'{"schemaVersion":1}', b'"text"', b"\0" * 1000],
+)
+def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, import_files: Import, content: bytes) -> None:
+    (tmp_path / "bad.json").write_bytes(content)
+    with pytest.raises(UnreadableError, match=r"\A[^\n]+\Z"):
+        import_files(IMPORTER, tmp_path / "bad.json")
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path, import_files: Import) -> None:
+    event = json.dumps(two_steps()[4]).encode() + b","
+    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [' + event + b" " * 90_000_000, 9))
+    (made,) = import_files(IMPORTER, tmp_path / "bomb.json.gz")
+    assert any("it is not read on" in flag for flag in made.flags)
+
+
+def test_times_that_cannot_be_are_dropped_or_repaired_and_the_ranking_is_the_clean_one(tmp_path: Path, import_files: Import) -> None:
+    clean = [kernel(f"volta_sgemm_{index % 7}x64_nt", us(str(index * 100)), str(10 + index % 7 * 10), index) for index in range(200)]
+    (sound,) = import_files(IMPORTER, write_trace(tmp_path / "clean.json", clean))
+    dirty = [dict(event) for event in clean]
+    dirty[20]["dur"] = "7450000000000000"  # 236 years
+    dirty[40]["dur"] = "-3"
+    dirty[60] |= {"ts": "0", "dur": "0"}
+    dirty[80]["dur"] = "5050"  # reaches over the fifty that follow
+    dirty[100]["ts"] = us(str(10**13))
+    dirty[120]["dur"] = "4000000000"
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "dirty.json", dirty[::-1]))
+    assert sorted(flag for flag in made.flags if flag.startswith(("dropped", "repaired"))) == [
+        "dropped 1 device events longer than an hour",
+        "dropped 1 events longer than a week",
+        "dropped 1 events more than a week from the others",
+        "dropped 1 events that end before they start",
+        "dropped 1 events with a timestamp of zero",
+        "repaired 1 device events that ended after the next one on their stream began",
+    ]
+    assert _ranking(sound.run)[:5] == _ranking(made.run)[:5]
+
+
+def _ranking(run: Path) -> list[str]:
+    kernels = Trace.open(run).kernels
+    total: dict[str, int] = {}
+    for row in kernels.to_pylist():
+        total[row["name"]] = total.get(row["name"], 0) + (row["end_ns"] - row["start_ns"])
+    return sorted(total, key=lambda name: (-total[name], name))
+
+
+# ---- real files against a brute force ----
+
+
+def _raw_work(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Kind, start and end of all device work, by the standard library and in decimals."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    for event in json.loads(text, parse_float=Decimal)["traceEvents"]:
+        category = str(event.get("cat", "")).casefold()
+        if event.get("ph") == "X" and category in {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}:
+            start, duration = (int(Decimal(event[key]) * 1000) for key in ("ts", "dur"))
+            kind = "moves" if category != "kernel" else "communication" if categorise(event["name"]) == COMMUNICATION else "compute"
+            yield kind, start, start + duration
+
+
+def brute_force(work: list[tuple[str, int, int]]) -> dict[str, int]:
+    """Times by walking over every border, one after the other."""
+    borders = sorted([(start, kind, 1) for kind, start, _ in work] + [(end, kind, -1) for kind, _, end in work])
+    running = {"compute": 0, "communication": 0, "moves": 0}
+    found = dict.fromkeys((*running, "busy", "idle", "overlap", "exposed"), 0)
+    for (time, kind, change), (later, _, _) in pairwise(borders):
+        running[kind] += change
+        span = later - time
+        for each, count in running.items():
+            found[each] += span if count else 0
+        found["busy" if any(running.values()) else "idle"] += span
+        if running["communication"]:
+            found["overlap" if running["compute"] else "exposed"] += span
+    return found
+
+
+def as_dict(times: DeviceTime) -> dict[str, int]:
+    return {
+        "compute": times.compute_ns,
+        "communication": times.communication_ns,
+        "moves": times.moves_ns,
+        "busy": times.busy_ns,
+        "idle": times.idle_ns,
+        "overlap": times.overlap_ns,
+        "exposed": times.exposed_ns,
+    }
+
+
+@needs_data
+@pytest.mark.parametrize("path", KINETO, ids=lambda path: f"{path.parent.name}-{path.name[:12]}")
+def test_device_times_equal_a_brute_force(path: Path, import_files: Import) -> None:
+    (made,) = import_files(IMPORTER, path)
+    (found,) = device_times(Trace.open(made.run).kernels)
+    assert as_dict(found) == brute_force(list(_raw_work(path)))
+
+
+@needs_data
+def test_next_to_no_kernel_time_is_uncategorised(import_files: Import) -> None:
+    kernels = Trace.open(import_files(IMPORTER, *[path for path in KINETO if "dlrm" not in str(path)][:1])[0].run).kernels
+    length = pc.subtract(kernels["end_ns"], kernels["start_ns"]).to_numpy()
+    other = np.array(kernels["category"].to_pylist()) == UNCATEGORISED
+    assert length[other].sum() <= 0.02 * length.sum()
+
+
+@needs_data
+def test_eight_ranks_of_one_job_are_one_run(import_files: Import) -> None:
+    paths = [path for path in KINETO if path.parent.name == "dlrm_8rank_v100"]
+    (made,) = import_files(IMPORTER, *paths)
+    trace = Trace.open(made.run)
+    assert (len(trace.ranks), trace.missing_ranks) == (8, ())
+    assert {row["op"] for row in trace.collectives.to_pylist()} == {"send_recv", "all_reduce"}
+    assert all(row["bytes"] > 0 for row in trace.collectives.to_pylist())
+
+
+@needs_data
+def test_the_pure_path_writes_the_same_run(import_files: Import, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = [path for path in KINETO if path.parent.name == "h100_qwen"]
+    (ours,) = import_files(IMPORTER, path)
+    monkeypatch.setattr("profkit.importers._chrome.CompiledScanner", None)
+    (pure,) = import_files(IMPORTER, path)
+    for table in ("steps", "spans", "kernels", "collectives"):
+        assert Trace.open(ours.run).table(table).to_pylist() == Trace.open(pure.run).table(table).to_pylist()
