@@ -125,7 +125,7 @@ def _turn(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> int:
 
 
 def _rectangle_along(hull: Floats, side: Sequence[float]) -> Floats:
-    along = np.array(side) / np.hypot(*side)
+    along = np.array(side) / np.hypot(side[0], side[1])
     axes = np.stack([along, (-along[1], along[0])])
     turned = hull @ axes.T
     (left, top), (right, bottom) = turned.min(axis=0), turned.max(axis=0)

@@ -71,7 +71,8 @@ def _known_size(paths: Sequence[str]) -> tuple[int, int] | None:
     for path in (*paths, *others):
         try:
             with Image.open(path) as image:
-                return image.size
+                size: tuple[int, int] = image.size
+                return size
         except (OSError, UnidentifiedImageError):
             continue
     return None

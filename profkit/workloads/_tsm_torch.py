@@ -56,8 +56,8 @@ class TSM(nn.Module):
         self.segments = segments
 
     def forward(self, clips: Tensor) -> Tensor:
-        scores: Tensor = self.net(clips.flatten(0, 1))
-        return scores.unflatten(0, (-1, self.segments)).mean(dim=1)
+        of_segments: Tensor = self.net(clips.flatten(0, 1)).unflatten(0, (-1, self.segments))
+        return of_segments.mean(dim=1)
 
 
 def make_model(classes: int, segments: int) -> nn.Module:

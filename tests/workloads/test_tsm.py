@@ -95,7 +95,7 @@ def test_the_order_of_segments_matters(torch_model: Any, clips: npt.NDArray[np.f
 
 
 def shift_by_hand(frames: npt.NDArray[np.float32], segments: int) -> npt.NDArray[np.float32]:
-    shifted = frames.copy()
+    shifted: npt.NDArray[np.float32] = frames.copy()
     eighth = frames.shape[1] // 8
     for number in range(len(frames)):
         at = number % segments
