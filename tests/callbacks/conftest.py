@@ -87,7 +87,7 @@ def start(folder: Path, *words: object, is_recorded: bool, env: Mapping[str, str
     """Start a job, under `profkit run` or as it is."""
     folder.mkdir(parents=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")}
-    own = {"OMP_NUM_THREADS": "1", "PROFKIT_OUTPUT": str(folder / "traces"), **(env or {})}
+    own = {"OMP_NUM_THREADS": "1", "PROFKIT_OUTPUT": str(folder / "traces"), "PYTHONPATH": str(JOBS.parents[2]), **(env or {})}
     command = [*(PROFKIT_RUN if is_recorded else ()), sys.executable, *map(str, words)]
     return Started(subprocess.Popen(command, cwd=folder, env=inherited | own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), folder)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from profkit.callbacks.paddle_suite import MODULES
 from tests.callbacks.conftest import JOBS, start
+from tests.callbacks.jobs.shared import shown_code
 
 THEIRS = "CALLS = []\ndef add_profiler_step(options_str=None):\n    CALLS.append(options_str)\n"
 
@@ -36,9 +37,9 @@ def test_each_call_is_a_step_and_theirs_is_called_as_before(tmp_path: Path) -> N
     assert all(loss in {None, own} for loss, own in zip(recorded, itertools.chain(*told["losses"]), strict=True))
 
 
-def test_nothing_is_recorded_where_profkit_is_off(tmp_path: Path) -> None:
-    code = "import sys; from profkit.callbacks import paddle_suite as suite; suite.install(); suite.add_profiler_step('x=1'); suite.add_profiler_step()"
+def test_what_readme_shows_does_nothing_where_profkit_is_off(tmp_path: Path) -> None:
+    checks = "assert not [finder for finder in sys.meta_path if 'profkit' in type(finder).__module__]; assert 'paddle' not in sys.modules"
     script = tmp_path / "off.py"
-    script.write_text(f"{code}; assert not [finder for finder in sys.meta_path if 'profkit' in type(finder).__module__]; assert 'paddle' not in sys.modules\n")
+    script.write_text(f"import sys\n{shown_code('paddle_suite')}paddle_suite.add_profiler_step('x=1'); paddle_suite.add_profiler_step()\n{checks}\n")
     ended = start(tmp_path / "job", script, is_recorded=False, env={"PROFKIT_DISABLE": "1"}).wait()
     assert (ended.code, ended.runs) == (0, ()), ended.err

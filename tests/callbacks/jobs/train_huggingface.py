@@ -9,10 +9,10 @@ import warnings
 from typing import Any
 
 import torch
-from shared import break_callbacks, run_shown
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 from profkit.callbacks.huggingface import ProfkitCallback
+from tests.callbacks.jobs.shared import break_callbacks, run_shown
 
 warnings.simplefilter("ignore")
 

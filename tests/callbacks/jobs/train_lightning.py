@@ -11,7 +11,6 @@ import warnings
 from typing import Any
 
 import torch
-from shared import break_callbacks, run_shown
 from torch.utils.data import DataLoader, TensorDataset
 
 warnings.simplefilter("ignore")
@@ -19,6 +18,7 @@ logging.getLogger(f"{sys.argv[1]}.utilities.rank_zero").setLevel(logging.ERROR)
 L = importlib.import_module(sys.argv[1])
 
 from profkit.callbacks.lightning import ProfkitCallback  # noqa: E402  # the Lightning that is imported decides
+from tests.callbacks.jobs.shared import break_callbacks, run_shown  # noqa: E402  # as above
 
 
 class Net(L.LightningModule):  # type: ignore[misc, name-defined]

@@ -12,9 +12,9 @@ from typing import Any
 warnings.simplefilter("ignore")
 
 import paddle  # noqa: E402  # it warns as it is imported
-from shared import break_callbacks, run_shown  # noqa: E402
 
 from profkit.callbacks.paddle_model import ProfkitCallback  # noqa: E402
+from tests.callbacks.jobs.shared import break_callbacks, run_shown  # noqa: E402
 
 
 class Watch(paddle.callbacks.Callback):
