@@ -91,7 +91,9 @@ def _parse_without_verb(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     try:
-        args = parse(sys.argv[1:] if arguments is None else arguments)
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        args = parse(words)
+        args.words = words
         code = int(args.run(args))
         sys.stdout.flush()
     except ProfkitError as error:

@@ -111,16 +111,17 @@ def _run(program: str, command: Sequence[str], environment: dict[str, str]) -> i
         raise CannotStartError(f"{safe_text(program)}: {error.strerror}", ExitCode.NOT_EXECUTABLE) from error
     except OSError as error:
         raise CannotStartError(f"{safe_text(program)}: {error.strerror}") from error
-    with _forwarding(process):
+    with forwarding([process]):
         return process.wait()
 
 
 @contextlib.contextmanager
-def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def forwarding(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
     """While the job runs, its signals are its own: ours are passed on, Ctrl-C is left to it."""
 
     def forward(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
+        for process in processes:
+            process.send_signal(number)
 
     handlers = {number: signal.signal(number, forward) for number in FORWARDED}
     handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -8,9 +8,10 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from profkit import __version__
 from profkit.analysis.overview import build_overview
@@ -21,6 +22,9 @@ from profkit.collectors.poller import Poller
 from profkit.environment import read_environment
 from profkit.errors import ProfkitError
 from profkit.instrument.blocks import off_blocks
+from profkit.instrument.device import DeviceTimer
+from profkit.instrument.frameworks._base import Framework, InnerBooks, Place, load_framework
+from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.recorder import Recorder, measure_span_cost
 from profkit.plugins import COLLECTORS
@@ -28,6 +32,7 @@ from profkit.text import safe_text
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace
 from profkit.trace.files import new_run_folder
 from profkit.trace.verify import this_process
+from profkit.trace.writer import no_rows
 from profkit.vocab import RunState
 
 log = logging.getLogger("profkit")
@@ -43,32 +48,87 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(parent: Path, name: str, manifest: RunManifest, *, device: str) -> Iterator[Session]:
-    """Record what happens in the block as a new run below `parent`.
+    """Record what happens in the block as a new run below `parent`, of one rank.
 
     An exception that leaves the block marks the run aborted, with its class as the reason, and
     goes on. A disk that fails while the block runs does not show in the block.
     """
+    path = make_run(parent, name, manifest)
+    why = ""
+    failures: list[str] = []
+    try:
+        with open_rank(path, manifest.framework, device, on_failure=failures.append) as recorder:
+            yield Session(path, recorder)
+    except BaseException as error:
+        why = reason(error)
+        raise
+    finally:
+        finish_run(path, why or next(iter(failures), ""))
+
+
+def make_run(parent: Path, name: str, manifest: RunManifest) -> Path:
+    """A new folder with its `run.json`."""
     path = _new_folder(parent, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     manifest = dataclasses.replace(
         manifest, created_ns=wall_ns(), profkit_version=__version__, owner=this_process(), environment={**read_environment(), **manifest.environment}
     )
-    writer = _open_files(path, manifest, device)
+    try:
+        manifest.write(path)
+    except OSError as error:
+        raise _not_writable(path, error) from error
+    return path
+
+
+@contextlib.contextmanager
+def open_rank(
+    path: Path, framework: str, device: str, *, place: Place | None = None, on_failure: Callable[[str], None] = lambda why: None
+) -> Iterator[Recorder]:
+    """Record what happens in the block as one rank of the run in `path`. A disk that fails meanwhile is told when the block has ended."""
+    place = place or Place()
+    known = _framework(framework)
+    rows = no_rows()
+    timed_device = guarded("the device's clock", known.device, None)() if known else None
+    timer = DeviceTimer(timed_device, rows["spans"].append) if timed_device is not None else None
+    try:
+        manifest = RankManifest(place.rank, platform.node(), os.getpid(), device, read_anchor(), place.local_rank, place.world_size, framework)
+        writer = RankWriter(path, manifest, rows=rows, complete=guarded("device times", timer.collect, None) if timer else None)
+    except OSError as error:
+        raise _not_writable(path, error) from error
     ranges = nvtx_ranges()
     writer.appender("samples")((None, "profkit", "span_cost_ns", now_ns(), measure_span_cost(ranges=ranges)))
     poller = Poller(list(_usable_collectors()), writer.appender("samples"))
     poller.start()
-    recorder = Recorder(writer, ranges=ranges, is_measured=off_blocks())
-    why = ""
+    recorder = Recorder(writer, ranges=ranges, is_measured=off_blocks(), device=timer)
+    patches = _hook_inside(known, recorder, writer)
+    state = "complete"
     try:
-        yield Session(path, recorder)
+        yield recorder
     except BaseException as error:
-        why = _reason(error)
+        state = f"aborted: {reason(error)}"
         raise
     finally:
+        patches.undo()
         recorder.stop()
         poller.stop()
-        writer.close("complete" if not why else f"aborted: {why}")
-        _finish(path, manifest, why or writer.failure)
+        writer.close(state)
+        if writer.failure:
+            on_failure(writer.failure)
+
+
+def _framework(name: str) -> Framework | None:
+    return guarded("the framework's hooks", load_framework, None)(name) if name else None
+
+
+def _hook_inside(framework: Framework | None, recorder: Recorder, writer: RankWriter) -> Patches:
+    """The inside of loaders and of the gradient exchange, which a loop cannot tell itself."""
+    if framework is None:
+        return Patches()
+    books = InnerBooks(recorder, writer.appender("collectives"), writer.appender("samples"))
+    installed = guarded("the framework's hooks", framework.install_inner, None)(books)
+    if installed is None:
+        return Patches()
+    patches, recorder.settle_exchange = installed
+    return patches
 
 
 def record_own_cost(run: Path) -> None:
@@ -88,12 +148,8 @@ def _new_folder(parent: Path, name: str) -> Path:
         raise ProfkitError(f"{safe_text(str(parent))}: cannot make a run's folder there ({error.strerror}); choose another place with --output") from error
 
 
-def _open_files(path: Path, manifest: RunManifest, device: str) -> RankWriter:
-    try:
-        manifest.write(path)
-        return RankWriter(path, RankManifest(0, platform.node(), os.getpid(), device, read_anchor()))
-    except OSError as error:
-        raise ProfkitError(f"{safe_text(str(path))}: cannot be written ({error.strerror}); choose another place with --output") from error
+def _not_writable(path: Path, error: OSError) -> ProfkitError:
+    return ProfkitError(f"{safe_text(str(path))}: cannot be written ({error.strerror}); choose another place with --output")
 
 
 def _usable_collectors() -> Iterator[Collector]:
@@ -108,15 +164,17 @@ def _usable_collectors() -> Iterator[Collector]:
             log.warning("profkit: the %s collector cannot tell whether it works here: %s", name, error)
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """Why a run was aborted, in one line."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def _finish(path: Path, manifest: RunManifest, why: str) -> None:
-    state = RunState.ABORTED if why else RunState.COMPLETE
+def finish_run(path: Path, why: str = "", **changes: Any) -> None:
+    """Write into `run.json` that the run has ended, and why if not as planned."""
     try:
-        dataclasses.replace(manifest, state=state, why=why, ended_ns=wall_ns()).write(path)
-    except OSError as error:
-        log.warning("profkit: %s cannot be marked as ended: %s", safe_text(str(path)), error.strerror)
+        manifest = RunManifest.read(path)
+        dataclasses.replace(manifest, state=RunState.ABORTED if why else RunState.COMPLETE, why=why, ended_ns=wall_ns(), **changes).write(path)
+    except (ProfkitError, OSError) as error:
+        log.warning("profkit: %s cannot be marked as ended: %s", safe_text(str(path)), getattr(error, "strerror", None) or error)

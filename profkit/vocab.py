@@ -12,6 +12,10 @@ DOMAIN: Final = "profkit"
 """The NVTX domain of every range that profkit opens."""
 
 
+FRAMEWORKS: Final = {"torch": "pytorch", "paddle": "paddlepaddle"}
+"""The module by which a framework is known, and its file in `profkit.instrument.frameworks`."""
+
+
 class Phase(str, Enum):
     """What a part of a step does; the values stand in the `spans` table."""
 

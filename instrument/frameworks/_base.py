@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Append, Recorder, Span
 from profkit.instrument.tracker import Tracker, count_samples
+from profkit.vocab import FRAMEWORKS
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,12 @@ class Framework(Protocol):
 
     def place(self) -> Place | None:
         """The rank that the framework itself knows, once its process group is there; else `None`."""
+
+
+def load_framework(name: str) -> Framework:
+    """The framework of this name; it must be installed."""
+    framework: Framework = importlib.import_module(f"profkit.instrument.frameworks.{FRAMEWORKS[name]}").FRAMEWORK
+    return framework
 
 
 class Seams:

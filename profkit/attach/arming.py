@@ -11,17 +11,15 @@ from typing import Any
 
 from profkit.environment import disabled
 from profkit.instrument.guard import guarded
-
-MODULES: Mapping[str, str] = {"torch": "pytorch", "paddle": "paddlepaddle"}
-"""The module whose import arms a framework, and the framework's file in `profkit.instrument.frameworks`."""
+from profkit.vocab import FRAMEWORKS
 
 
 def arm() -> None:
     """Hook each framework as soon as the job has imported it."""
     if disabled():
         return
-    waiting = dict(MODULES)
-    for module in MODULES:
+    waiting = dict(FRAMEWORKS)
+    for module in FRAMEWORKS:
         if module in sys.modules:
             _hook(waiting.pop(module))
     if waiting:

@@ -47,6 +47,27 @@ def positive(word: str) -> float:
     return value
 
 
+def duration_s(word: str) -> float:
+    """A converter for lengths of time: seconds, or `15m`, or `2h`."""
+    scale = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(word[-1:].lower())
+    return positive(word[:-1] if scale else word) * (scale or 1.0)
+
+
+def count_not_ids(word: str) -> int:
+    """A converter for a number of GPUs; a list of ids, which Paddle's own option of the name takes, is told where it belongs."""
+    if "," in word:
+        raise argparse.ArgumentTypeError(f"'{word}' is a list of ids, and --gpus is a count; write --devices {word}")
+    return whole(1, 1024)(word)
+
+
+def gpu_ids(word: str) -> str:
+    """A converter for ids of GPUs, as in `0,2`."""
+    ids = [part.strip() for part in word.split(",")]
+    if not all(part.isdigit() for part in ids) or len(set(ids)) < len(ids):
+        raise argparse.ArgumentTypeError(f"'{word}' is no list of different GPU ids, such as 0,2")
+    return ",".join(ids)
+
+
 def run_or_newest(run: Path | None, folder: Path) -> Path:
     """The run that was named, else the newest one in the folder of runs."""
     if run is not None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from profkit.errors import UsageError
-from profkit.instrument.recorder import LoopRecorder
 from profkit.workloads._samples import BadSamples
 
 Key = tuple[int, int]
@@ -129,26 +128,12 @@ class Outcome:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
-class Job(Protocol):
-    """A workload made ready: data there, model built, nothing trained yet."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Every knob that changes its speed, as `run.json` holds it."""
-
-    @property
-    def device(self) -> str: ...
-
-    def train(self, recorder: LoopRecorder, tell: Callable[[int, int, float], None]) -> Outcome:
-        """Train to the end; `tell` is called after each step with its number, the total, and the loss."""
-
-
 @dataclass(frozen=True)
 class Workload:
     """One reference system. Loading its module imports no framework; its `builders` do.
 
     `generate` makes the small set in the published tree, once, and returns its root; `check` of a tree is done by
-    the builders, who say what is missing where.
+    the builders, who say what is missing where. `dali` gives batches as DALI makes them, where it can decode the data.
     """
 
     name: str
@@ -158,6 +143,7 @@ class Workload:
     defaults: Defaults
     builders: Mapping[str, Callable[[Build], Parts]] = field(repr=False)
     generate: Callable[[], Path] = field(repr=False)
+    dali: Callable[[Build], Iterable[Any]] | None = field(default=None, repr=False)
 
     @property
     def frameworks(self) -> tuple[str, ...]:

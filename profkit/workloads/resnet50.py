@@ -2,108 +2,108 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
-from profkit.instrument.recorder import LoopRecorder
-from profkit.workloads._base import Job, Outcome, Settings, Workload, data_folder, wait_passively
+from profkit.workloads._base import Build, Defaults, Parts, Workload
 
-if TYPE_CHECKING:
-    from profkit.workloads._image_tree import ImageFolderIndex
+LR_EPOCHS = (30, 60, 80)
+CLASSES = 1000
 
-PUBLISHED = {"image_size": 224, "batch_size": "128 or 256", "optimizer": "SGD, momentum 0.9, weight decay 1e-4", "lr": "0.1 for 256 samples"}
-REDUCED_BATCH = 8
-REDUCED_IMAGE = 128
-DEFAULT_STEPS = 60
-DEFAULT_WARM_UP = 10
-DEFAULT_WORKERS = 2
+CONVERGE = {"steps": 150, "batch_size": 16, "image_size": 64, "lr": 0.02, "factor": 0.6}
+"""A short run on the generated set in which the loss falls below `factor` of its first value."""
 
 
-@dataclass(frozen=True)
-class _TorchJob:
-    config: Mapping[str, Any]
-    device: str
-    steps: int
-    trainer: Any
+def _build_torch(build: Build) -> Parts:
+    from profkit.workloads import _resnet50_torch
 
-    def train(self, recorder: LoopRecorder, tell: Callable[[int, int, float], None]) -> Outcome:
-        outcome: Outcome = self.trainer.train(self.steps, recorder, tell)
-        return outcome
+    return _parts(build, _resnet50_torch)
 
 
-def prepare(settings: Settings) -> Job:
-    """Data, model and optimizer for the PyTorch version, at a size that this machine bears."""
-    wait_passively()
-    import torch
-    import torchvision
+def _build_paddle(build: Build) -> Parts:
+    from profkit.workloads import _resnet50_paddle
 
+    return _parts(build, _resnet50_paddle)
+
+
+def _parts(build: Build, net: Any) -> Parts:
+    """The parts of one framework; `net` is its module of model, loss and optimizer."""
+    from profkit.workloads._classify import TrainingCrops, made_up_batch
     from profkit.workloads._image_tree import check_tree
+    from profkit.workloads._schedules import step_decay
+
+    config = build.config
+    size, seed = config["image_size"], config["seed"]
+    index = check_tree(build.data) if build.data else None
+    classes = len(index.classes) if index else CLASSES
+    model = net.make_model(classes)
+    return Parts(
+        model=model,
+        optimizer=net.make_optimizer(model, config),
+        loss_of=net.loss_of,
+        dataset=TrainingCrops(index, build.bad, size, seed) if index else None,
+        synthetic=lambda count: made_up_batch(count, size, classes, seed),
+        count=lambda batch: len(batch[0]),
+        lr_at=step_decay(len(index.samples), config["global_batch_size"], LR_EPOCHS) if index else None,
+        evaluate=(lambda trained: evaluate(trained, net, build)) if build.data else None,
+    )
+
+
+def evaluate(model: Any, net: Any, build: Build) -> Mapping[str, float]:
+    """The share of validation images whose class is the model's first guess."""
+    import numpy as np
+
+    from profkit.workloads._classify import CentreCrops
+    from profkit.workloads._evaluation import read_ahead
+    from profkit.workloads._image_tree import check_tree
+
+    crops = CentreCrops(check_tree(build.data or Path(), "val"), build.bad, build.config["image_size"])
+    right = seen = 0
+    with net.predictor(model) as predict:
+        for image, label in read_ahead(crops.__getitem__, len(crops), build.bad, build.config["workers"]):
+            right += int(np.argmax(predict(image[np.newaxis])[0]) == label)
+            seen += 1
+    return {"top1": right / seen if seen else float("nan")}
+
+
+def _dali(build: Build) -> Iterable[Any]:
+    from profkit.workloads._dali import open_image_folder
+
+    return open_image_folder(build)
+
+
+def _generate() -> Path:
     from profkit.workloads._imagenet import generate
-    from profkit.workloads._torch_loop import Trainer, move_tensors, seed_everything
 
-    device = torch.device("cpu")
-    generator = seed_everything(settings.seed)
-    config = _config(settings, torch.get_num_threads())
-    index = check_tree(data_folder(settings.data) or generate())
-    loader = _loader(index, config, generator)
-    model = torchvision.models.resnet50(weights=None, num_classes=len(index.classes), zero_init_residual=True).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9, weight_decay=1e-4)
-    criterion = torch.nn.CrossEntropyLoss()
-    trainer = Trainer(
-        model,
-        loader,
-        optimizer,
-        move=functools.partial(move_tensors, device=device),
-        loss_of=lambda batch: criterion(model(batch[0]), batch[1]),
-        count=lambda batch: len(batch[1]),
-    )
-    return _TorchJob(config, str(device), config["steps"], trainer)
+    return generate()
 
 
-def _config(settings: Settings, threads: int) -> dict[str, Any]:
-    """Every knob in its final value. Depth and width of the model are never reduced."""
-    batch = settings.batch_size or REDUCED_BATCH
-    image = settings.image_size or REDUCED_IMAGE
-    reduced = [f"images of {image} px (published: 224)"] * (image < 224) + [f"batch {batch} (published: 128 or 256)"] * (batch < 128)
-    steps = settings.steps or DEFAULT_STEPS
-    return {
-        "precision": "fp32",
-        "device": "cpu",
-        "batch_size": batch,
-        "global_batch_size": batch,
-        "image_size": image,
-        "steps": steps,
-        "warmup": min(DEFAULT_WARM_UP, steps // 5) if settings.warmup is None else settings.warmup,
-        "workers": DEFAULT_WORKERS if settings.workers is None else settings.workers,
-        "lr": settings.lr or 0.1 * batch / 256,
-        "seed": settings.seed,
-        "data": settings.data,
-        "loader": "torch DataLoader",
-        "memory_format": "NCHW",
-        "threads": threads,
-        "reduced": ", ".join(reduced),
-    }
-
-
-def _loader(index: ImageFolderIndex, config: Mapping[str, Any], generator: Any) -> Any:
-    """The loader of the PyTorch reference: random crops and flips, decoded by worker processes."""
-    from torch.utils.data import DataLoader
-    from torchvision import transforms
-
-    from profkit.workloads._image_tree import ImageFiles
-
-    transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(config["image_size"]),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
-        ]
-    )
-    dataset: Any = ImageFiles(index, transform)
-    return DataLoader(dataset, batch_size=config["batch_size"], shuffle=True, num_workers=config["workers"], drop_last=True, generator=generator)
-
-
-WORKLOAD = Workload("resnet50", "ResNet50 v1.5", ("torch",), "ImageNet folders", PUBLISHED, prepare)
+WORKLOAD = Workload(
+    name="resnet50",
+    title="ResNet50 v1.5",
+    data="ImageNet folders (train/<class>/*.JPEG, val/<class>/*.JPEG)",
+    published={
+        "image_size": 224,
+        "batch_size": "128 or 256",
+        "optimizer": "SGD, momentum 0.9, weight decay 1e-4",
+        "lr": "0.1 for 256 samples, a tenth of it from epochs 30, 60 and 80",
+        "loader": "DALI on the CPU, or the framework's own",
+        "precision": "fp32 and AMP",
+    },
+    defaults=Defaults(
+        image_size=224,
+        batch_size=128,
+        lr=0.1,
+        lr_batch=256,
+        reduced_image_size=128,
+        reduced_batch_size=8,
+        steps=200,
+        reduced_steps=60,
+        warmup=20,
+        reduced_warmup=10,
+    ),
+    builders={"torch": _build_torch, "paddle": _build_paddle},
+    generate=_generate,
+    dali=_dali,
+)
