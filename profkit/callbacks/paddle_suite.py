@@ -37,6 +37,7 @@ def install() -> Patches:
     patches = Patches()
     if disabled():
         return patches
+    _job()  # its hooks are to see the first batch, which comes before the first call
     hook = guarded(SEAM, lambda name: _hook(patches, name), None)
     for name in MODULES:
         if name in sys.modules:

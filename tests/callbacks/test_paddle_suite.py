@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import pytest
+
 from profkit.callbacks.paddle_suite import MODULES
-from tests.callbacks.conftest import JOBS, start
+from tests.callbacks.conftest import JOBS, Ended, start
 from tests.callbacks.jobs.shared import shown_code
 
 THEIRS = "CALLS = []\ndef add_profiler_step(options_str=None):\n    CALLS.append(options_str)\n"
@@ -22,19 +24,37 @@ def _make_suites(folder: Path) -> None:
         (place / f"{module}.py").write_text(THEIRS)
 
 
-def test_each_call_is_a_step_and_theirs_is_called_as_before(tmp_path: Path) -> None:
-    _make_suites(tmp_path / "suites")
-    script = JOBS / "train_suites.py"
-    ended = start(tmp_path / "job", script, is_recorded=True, env={"PYTHONPATH": str(tmp_path / "suites")}).wait()
-    assert ended.code == 0, ended.err
-    told = ended.told[0]
-    assert told["theirs"] == [[8, None], [8, "batch_range=[1, 2]"], [8, None]]
-    assert told["undone"] == ["function"] * 3
-    steps = ended.trace.steps
-    assert steps["sample_count"].to_pylist()[:24] == [4] * 24
-    assert steps.num_rows == 32
-    recorded = steps["loss"].to_pylist()
-    assert all(loss in {None, own} for loss, own in zip(recorded, itertools.chain(*told["losses"]), strict=True))
+@pytest.fixture(scope="module")
+def suites(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
+    """The job without `profkit run`, after it has trained bare, and under it; both at the same time."""
+    folder = tmp_path_factory.mktemp("suites")
+    _make_suites(folder / "suites")
+    path = {"PYTHONPATH": str(folder / "suites")}
+    alone = start(folder / "alone", JOBS / "train_suites.py", "bare", is_recorded=False, env=path)
+    under_run = start(folder / "under_run", JOBS / "train_suites.py", is_recorded=True, env=path)
+    return alone.wait(), under_run.wait()
+
+
+def test_each_call_is_a_step(suites: tuple[Ended, Ended]) -> None:
+    for ended in suites:
+        assert ended.code == 0, ended.err
+        steps = ended.trace.steps
+        assert steps["sample_count"].to_pylist()[:24] == [4] * 24
+        assert steps.num_rows == 32
+        recorded = steps["loss"].to_pylist()
+        assert all(loss in {None, own} for loss, own in zip(recorded, itertools.chain(*ended.told[0]["losses"]), strict=True))
+
+
+def test_theirs_is_called_as_before(suites: tuple[Ended, Ended]) -> None:
+    for ended in suites:
+        assert ended.told[0]["theirs"] == [[8, None], [8, "batch_range=[1, 2]"], [8, None]]
+        assert ended.told[0]["undone"] == ["function"] * 3
+
+
+def test_their_loops_train_to_the_bit_as_without_profkit(suites: tuple[Ended, Ended]) -> None:
+    from_loader, in_memory = suites[0].told[0]["bare"]
+    for ended in suites:
+        assert ended.told[0]["losses"] == [*[from_loader] * 3, in_memory]
 
 
 def test_what_readme_shows_does_nothing_where_profkit_is_off(tmp_path: Path) -> None:

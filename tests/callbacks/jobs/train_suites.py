@@ -1,9 +1,13 @@
-"""Loops as those of PaddleVideo, PaddleClas and PaddleSeg, each with its suite's profiler module, which lies beside this script's data."""
+"""Loops as those of PaddleVideo, PaddleClas and PaddleSeg, each with its suite's profiler module, which lies beside this script's data.
+
+`train_suites.py [bare]`: bare, all of it is trained before profkit is there too.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -42,6 +46,7 @@ def main() -> None:
     tensors = paddle.randn([4 * ITERATIONS, 16]), paddle.randint(0, 4, [4 * ITERATIONS])
     loader = paddle.io.DataLoader(paddle.io.TensorDataset(list(tensors)), batch_size=4)
     in_memory = [(tensors[0][start : start + 4], tensors[1][start : start + 4]) for start in range(0, 4 * ITERATIONS, 4)]
+    bare = [train(batches, None, None, None) for batches in (loader, in_memory)] if "bare" in sys.argv else []
     video = importlib.import_module("paddlevideo.utils.profiler")
     globals()["add_profiler_step"] = video.add_profiler_step  # as PaddleVideo's loop has it: by its name
     patches = [paddle_suite.install(), paddle_suite.install()]
@@ -56,7 +61,7 @@ def main() -> None:
     for handle in patches:
         handle.undo()
     undone = [type(module.add_profiler_step).__name__ for module in (video, clas, seg)]
-    print("training:", json.dumps({"losses": losses, "theirs": theirs, "undone": undone}))
+    print("training:", json.dumps({"losses": losses, "theirs": theirs, "undone": undone, "bare": bare}))
 
 
 if __name__ == "__main__":
