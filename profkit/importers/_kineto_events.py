@@ -100,8 +100,11 @@ class Events:
         return np.asarray(self.trace.events[name][self.row[places]].astype(np.int64))
 
     @functools.cached_property
-    def is_paddle(self) -> bool:
-        return any(self.names[each].casefold() in PADDLE for each in np.unique(self.trace.events["category"]))
+    def framework(self) -> str:
+        """Paddle has categories of its own, PyTorch names its operators after its library; else it is not known."""
+        if any(self.names[each].casefold() in PADDLE for each in np.unique(self.trace.events["category"])):
+            return "paddle"
+        return "pytorch" if any(name.startswith(("aten::", "ProfilerStep#", "PyTorch Profiler")) for name in self.names) else ""
 
 
 def sort_out(trace: ChromeTrace, gate: Gate) -> Events:

@@ -24,7 +24,7 @@ TWICE = "steps that are marked twice or overlap"
 _PHASES = (
     (Phase.DATA, re.compile(r"^enumerate\(DataLoader\)|dataloader|next_batch|wait_for_batch|data_load", re.IGNORECASE)),
     (Phase.H2D, re.compile(r"copy_batch_to_gpu|h2d|host_to_device|to_device", re.IGNORECASE)),
-    (Phase.ALLREDUCE, re.compile(r"^nccl:|^gloo:|all_?reduce|reduce_?scatter|all_?gather", re.IGNORECASE)),
+    (Phase.ALLREDUCE, re.compile(r"^nccl[:A-Z]|^gloo:|all_?reduce|reduce_?scatter|all_?gather", re.IGNORECASE)),
     (Phase.OPTIMIZER, re.compile(r"^Optimizer\.|optimizer|zero_grad|Optimization Step", re.IGNORECASE)),
     (Phase.BACKWARD, re.compile(r"(?<![a-z])backward|(?:^|\W)bwd(?:\W|$)", re.IGNORECASE)),
     (Phase.FORWARD, re.compile(r"(?<![a-z])forward|(?:^|\W)fwd(?:\W|$)", re.IGNORECASE)),

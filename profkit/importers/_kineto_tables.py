@@ -263,6 +263,9 @@ _OPS = {
     "sendrecv": "send_recv", "reduce": "reduce", "alltoall": "all_to_all",
 }  # fmt: skip
 UNKNOWN = "unknown"
+MESSAGE_BYTES = "Message size [bytes]"
+COMMUNICATOR = "NCCL communicator ID"
+"""What NCCL calls these in its NVTX ranges."""
 SIZES_UNKNOWN = "collectives whose size the file does not tell (zero bytes stand for it)"
 
 
@@ -279,7 +282,7 @@ def collective_columns(events: Events, work: Work, steps: Steps, world_size: int
         "communicator": groups,
         "sequence": _sequences(groups),
         "op": [row["op"] for row in rows],
-        "bytes": np.array([row["bytes"] for row in rows], dtype=np.int64),
+        "bytes": np.array([max(0, row["bytes"]) for row in rows], dtype=np.int64),
         "dtype": [row["dtype"] for row in rows],
         "group_size": np.array([row["group_size"] for row in rows], dtype=np.int32),
         "start_ns": work.start[mine],
@@ -287,7 +290,7 @@ def collective_columns(events: Events, work: Work, steps: Steps, world_size: int
         "backend": columns.constant("nccl", len(mine)),
         "step": columns.numbers(steps.number[step] if len(steps.number) else step, step >= 0),
     }
-    return made, sum(row["dtype"] == UNKNOWN for row in rows)
+    return made, sum(row["bytes"] < 0 for row in rows)
 
 
 def _annotated(events: Events, work: Work, mine: Ints) -> Ints:
@@ -305,12 +308,12 @@ def _collective(events: Events, place: int, extra: int, annotation: int, world_s
     dtype = str(args.get("dtype") or _first(args.get("Input type")) or UNKNOWN)
     elements = max(whole(args.get("In msg nelems"), -1), whole(args.get("Out msg nelems"), -1), _elements(args.get("Input Dims")))
     size = _SIZES.get(dtype.casefold(), 0)
-    known = size > 0 and elements >= 0
+    known = elements * size if size > 0 and elements >= 0 else whole(args.get(MESSAGE_BYTES), -1)
     return {
-        "communicator": str(args.get("Process Group Name") or args.get("Process Group Description") or ""),
+        "communicator": str(args.get("Process Group Name") or args.get("Process Group Description") or args.get(COMMUNICATOR) or ""),
         "op": _operation(name, args),
-        "bytes": min(elements * size, 2**62) if known else 0,
-        "dtype": dtype if known else UNKNOWN,
+        "bytes": min(known, 2**62),
+        "dtype": dtype if dtype.casefold() in _SIZES else UNKNOWN,
         "group_size": min(max(0, whole(args.get("Group size"), world_size)), 2**31 - 1),
     }
 

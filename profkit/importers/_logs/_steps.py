@@ -1,0 +1,176 @@
+"""From lines to steps: runs told apart, cumulative means undone, each record given the steps that it is about."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from profkit.importers._logs._grammar import Grammar
+from profkit.importers._logs._parsed import Flag, Mean, Record
+
+MOST_STEPS = 1_000_000
+"""Steps that one record may stand for; more is a damaged counter."""
+
+_CUMULATIVE = (Mean.EPOCH, Mean.RUN)
+
+
+def _place(record: Record, grammar: Grammar) -> tuple[int, int]:
+    return (record.epoch or 0 if grammar.restarts else 0, record.step)
+
+
+def drop_strays(records: Sequence[Record], grammar: Grammar) -> tuple[list[Record], list[Flag]]:
+    """Without records printed twice, and without those whose step is damaged: their neighbours agree, they do not."""
+    if not grammar.counts:
+        return list(records), []
+    kept: list[Record] = []
+    strays: list[int] = []
+    for before, record, after in _neighbours(records):
+        if before and _place(before, grammar) == _place(record, grammar) and before.step_s == record.step_s and before.throughput == record.throughput:
+            continue
+        if before and after and _is_stray(_place(before, grammar), _place(record, grammar), _place(after, grammar)):
+            strays.append(record.line)
+        else:
+            kept.append(record)
+    return kept, [Flag(f"{len(strays):,} x a step counter that fits neither the line before nor the one after; left out", tuple(strays[:5]))] if strays else []
+
+
+def _neighbours(records: Sequence[Record]) -> Iterator[tuple[Record | None, Record, Record | None]]:
+    for place, record in enumerate(records):
+        yield records[place - 1] if place else None, record, records[place + 1] if place + 1 < len(records) else None
+
+
+def _is_stray(before: tuple[int, int], own: tuple[int, int], after: tuple[int, int]) -> bool:
+    return before < after and not before <= own <= after
+
+
+def split_runs(records: Sequence[Record], grammar: Grammar, headers: Sequence[int] = ()) -> list[list[Record]]:
+    """The records of each run in the file: one ends where the step counter goes back, or where parameters are printed again."""
+    runs: list[list[Record]] = []
+    for before, record, _ in _neighbours(records):
+        again = before is not None and any(before.line < line < record.line for line in headers)
+        back = before is not None and grammar.counts and _place(record, grammar) < _place(before, grammar)
+        if before is None or again or back:
+            runs.append([])
+        runs[-1].append(record)
+    return runs
+
+
+def count_steps(records: Sequence[Record], grammar: Grammar) -> list[Record]:
+    """Each record with the number of steps that it is about, and its last step's place in the run."""
+    if not grammar.counts:
+        return [dataclasses.replace(record, index=place) for place, record in enumerate(records)]
+    usual = _usual_window(records, grammar)
+    counted: list[Record] = []
+    offset = 0
+    for before, record, _ in _neighbours(records):
+        anew = before is None or (grammar.restarts and before.epoch != record.epoch)
+        if anew and counted:
+            offset = counted[-1].index + 1
+        since = record.step - grammar.first + 1 if before is None or anew else record.step - before.step
+        index = offset + max(0, record.step - grammar.first)
+        steps = 1 if grammar.times is Mean.STEP else min(max(1, since), usual)
+        counted.append(dataclasses.replace(record, steps=steps, index=max(index, counted[-1].index + 1 if counted else 0)))
+    return counted
+
+
+def _usual_window(records: Sequence[Record], grammar: Grammar) -> int:
+    """The steps between two lines, as most have it; a shorter run's first line tells it."""
+    pairs = zip(records, records[1:], strict=False)
+    distances = Counter(after.step - before.step for before, after in pairs if not grammar.restarts or before.epoch == after.epoch)
+    distances = Counter({distance: count for distance, count in distances.items() if 0 < distance <= MOST_STEPS})
+    if distances:
+        return distances.most_common(1)[0][0]
+    return min(MOST_STEPS, max(1, records[0].step - grammar.first + 1)) if records else 1
+
+
+def undo_cumulative(records: Sequence[Record], grammar: Grammar) -> tuple[list[Record], list[Flag]]:
+    """Cumulative means as means over the steps since the line before.
+
+    A mean over n steps is a sum over n; the difference of two sums, over the difference of their
+    counts, is the mean of the steps between. Its rounding error grows with n, its sum over all
+    lines does not: that is the last mean printed. A line whose steps would have taken no time at
+    all is left out, and the next one is about its steps too.
+    """
+    if grammar.times not in _CUMULATIVE:
+        return list(records), []
+    undone: list[Record] = []
+    broken: list[int] = []
+    last: Record | None = None
+    for record in records:
+        count = grammar.held(record.step)
+        if record.step_s is None or not 0 < count:
+            continue
+        if last is not None and (grammar.held(last.step) >= count or (grammar.times is Mean.EPOCH and last.epoch != record.epoch)):
+            last = None
+        window = _difference(record, last, count, grammar)
+        if window.step_s is None or window.step_s <= 0:
+            broken.append(record.line)
+            continue
+        undone.append(window)
+        last = record
+    return undone, [Flag(f"{len(broken):,} x a mean that falls faster than its steps could; left out", tuple(broken[:5]))] if broken else []
+
+
+def _difference(record: Record, last: Record | None, count: int, grammar: Grammar) -> Record:
+    before = grammar.held(last.step) if last else 0
+    steps = min(count - before, MOST_STEPS)
+    data_s = record.data_s
+    if (grammar.data_times or grammar.times) in _CUMULATIVE:
+        data_s = _mean_between(record.data_s, last.data_s if last else 0.0, count, before)
+        data_s = None if data_s is None else max(0.0, data_s)
+    return dataclasses.replace(record, steps=steps, step_s=_mean_between(record.step_s, last.step_s if last else 0.0, count, before), data_s=data_s)
+
+
+def _mean_between(value: float | None, last: float | None, count: int, before: int) -> float | None:
+    return None if value is None or last is None else (value * count - last * before) / (count - before)
+
+
+def fill_samples(records: Sequence[Record], batch: float | None) -> tuple[list[Record], list[Flag]]:
+    """Step times from throughputs and the other way round, with the samples of a step.
+
+    Where nothing else tells a step's time, its line's timestamp does. A throughput too low for the
+    time that passed is one of a partial batch: the tool divides fewer samples by the same time.
+    """
+    batch = batch or estimate_batch(records)
+    filled: list[Record] = []
+    partial: list[int] = []
+    for before, record, _ in _neighbours(records):
+        made = _fill(record, _passed(before, record), batch)
+        if batch and made.samples is not None and made.samples < 0.98 * batch and record.samples is None:
+            partial.append(record.line)
+        filled.append(made)
+    return filled, [Flag(f"{len(partial):,} x a partial batch", tuple(partial[:5]))] if partial else []
+
+
+def estimate_batch(records: Sequence[Record]) -> float | None:
+    """A step's samples as throughput times step time, or times the time between lines."""
+    told = [each.throughput * each.step_s for each in records if each.throughput and each.step_s]
+    if not told:
+        passed = [(after.throughput, _passed(before, after)) for before, after in zip(records, records[1:], strict=False)]
+        told = [throughput * seconds for throughput, seconds in passed if throughput and seconds]
+    middle = statistics.median(told) if told else 0.0
+    return float(round(middle)) if middle >= 0.5 else None
+
+
+def _passed(before: Record | None, record: Record) -> float | None:
+    """Seconds a step since the line before, by the lines' timestamps; null where lines share one or steps lie between."""
+    if before is None or before.time_s is None or record.time_s is None or record.time_s <= before.time_s:
+        return None
+    between = record.index - before.index
+    return (record.time_s - before.time_s) / between if between == record.steps else None
+
+
+def _fill(record: Record, passed_s: float | None, batch: float | None) -> Record:
+    step_s, samples, throughput = record.step_s, record.samples, record.throughput
+    size = samples if samples is not None else batch
+    if step_s is None and throughput and throughput > 0 and size:
+        step_s = size / throughput
+        if passed_s and samples is None and step_s > 3 * passed_s and record.steps == 1:
+            step_s, size = passed_s, min(size, throughput * passed_s)
+    if step_s is None:
+        step_s = passed_s
+    if size is None and throughput is not None and step_s is not None:
+        size = throughput * step_s
+    return dataclasses.replace(record, step_s=step_s, samples=size)

@@ -1,0 +1,91 @@
+"""PaddleClas, three generations: December 2020 (`elapse`), 2021 (`batch_cost`, images/sec), 2022 on (samples/sec).
+
+Times are means since the fifth step of the epoch (the meters are reset there), of one card; losses
+are of the step itself. `ips` is the step's own batch size over the mean time, so a partial last
+batch spoils it: the line that ends an epoch is read for its time only.
+"""
+
+from __future__ import annotations
+
+import re
+
+from profkit.importers._logs._grammar import Found, Grammar
+from profkit.importers._logs._parsed import Mean, Record, Scope, Stated
+from profkit.importers._logs._text import Line, as_count, number_after
+from profkit.importers._logs._times import find_time
+
+_RECORD = re.compile(r"epoch:(\d{1,9})\s{1,9}train step:(\d{1,12})\s.{0,400}?(?:elapse|batch_cost):")
+_END = re.compile(r"END epoch:(\d{1,9})\s{1,9}train\s")
+_RESET_AT = 5
+
+
+def held(step: int) -> int:
+    """Steps in the mean printed at `step`: all until the reset at 5, then those from 5 on."""
+    return step + 1 if step < _RESET_AT else step - _RESET_AT + 1
+
+
+def read(line: Line, found: Found) -> None:
+    if match := _RECORD.search(line.text):
+        _read_record(line, match, found)
+    elif (match := _END.search(line.text)) and (epoch := as_count(match[1])) is not None:
+        _read_end(line, epoch, found)
+
+
+def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
+    text = line.text[match.start() :]
+    step = as_count(match[2])
+    step_s = number_after(text, "batch_cost:") or number_after(text, "elapse:")
+    throughput = number_after(text, "ips:")
+    if step is None or step_s is None:
+        return
+    found.add(
+        Record(
+            line.number,
+            step,
+            as_count(match[1]),
+            find_time(line.text),
+            _sharper(step_s, throughput, found),
+            number_after(text, "reader_cost:"),
+            throughput,
+            number_after(text, "loss:"),
+            number_after(text, "lr:"),
+        )
+    )
+    if any((number_after(text, name) or 0) < 0 for name in ("top1:", "top5:")):
+        found.notice("an accuracy below zero: the metric is broken", line.number)
+
+
+def _sharper(step_s: float, throughput: float | None, found: Found) -> float:
+    """The step time from the throughput, which has more digits, where both tell of the same batch size."""
+    if not throughput or throughput <= 0:
+        return step_s
+    batch = found.state.setdefault("batch", round(throughput * step_s))
+    if batch:
+        found.tell(batch_size=batch)
+    return batch / throughput if abs(batch / throughput - step_s) <= max(6e-4 if step_s == round(step_s, 3) else 6e-6, 1e-6 * step_s) else step_s
+
+
+def _read_end(line: Line, epoch: int, found: Found) -> None:
+    found.state["ended"] = True
+    throughput = number_after(line.text, "ips:")
+    if throughput is not None:
+        found.stated.append(
+            Stated(line.number, f"throughput at the end of epoch {epoch}", throughput, "images/s", "of one card; the last batch's size over the mean")
+        )
+    step_s = number_after(line.text, "batch_cost:")
+    if step_s is not None:
+        found.stated.append(Stated(line.number, f"step time at the end of epoch {epoch}", step_s, "s", "mean from the fifth step on"))
+
+
+GRAMMAR = Grammar(
+    name="paddleclas",
+    title="PaddleClas",
+    framework="paddle",
+    marker="train step:",
+    pattern=_RECORD,
+    read=read,
+    scope=Scope.CARD,
+    unit="images",
+    times=Mean.EPOCH,
+    held=held,
+)
