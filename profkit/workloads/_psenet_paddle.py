@@ -9,6 +9,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional
 
+from profkit.workloads._first_weights import draw_weight
 from profkit.workloads._inference import paddle_predictor
 
 KERNELS = 7
@@ -70,10 +71,6 @@ class PSENet(nn.Layer):
         self.backbone = Backbone()
         self.pyramid = Pyramid()
         self.head = nn.Sequential(nn.Conv2D(1024, 256, 3, padding=1), nn.BatchNorm2D(256), nn.ReLU(), nn.Conv2D(256, KERNELS, 1))
-        for layer in self.sublayers():
-            if isinstance(layer, nn.Conv2D):
-                out, _, height, width = layer.weight.shape
-                nn.initializer.KaimingNormal(fan_in=out * height * width)(layer.weight)  # as published: by what goes out
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.pyramid(self.backbone(images)))
@@ -84,8 +81,12 @@ def enlarge(features: Tensor, like: Tensor) -> Tensor:
     return functional.interpolate(features, size=like.shape[-2:], mode="bilinear", align_corners=False)
 
 
-def make_model() -> nn.Layer:
-    return PSENet()
+def make_model(seed: int) -> nn.Layer:
+    model = PSENet()
+    for name, weight in model.named_parameters():
+        if weight.trainable:  # Paddle counts a norm's statistics among them
+            weight.set_value(draw_weight(name, weight.shape, seed))
+    return model
 
 
 def make_optimizer(model: nn.Layer, config: Mapping[str, Any]) -> paddle.optimizer.Optimizer:

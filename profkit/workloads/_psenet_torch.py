@@ -10,6 +10,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
+from profkit.workloads._first_weights import draw_weight
 from profkit.workloads._inference import torch_predictor
 
 KERNELS = 7
@@ -71,9 +72,6 @@ class PSENet(nn.Module):
         self.backbone = Backbone()
         self.pyramid = Pyramid()
         self.head = nn.Sequential(nn.Conv2d(1024, 256, 3, padding=1), nn.BatchNorm2d(256), nn.ReLU(inplace=True), nn.Conv2d(256, KERNELS, 1))
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.pyramid(self.backbone(images)))
@@ -84,8 +82,12 @@ def enlarge(features: Tensor, like: Tensor) -> Tensor:
     return functional.interpolate(features, size=like.shape[-2:], mode="bilinear", align_corners=False)
 
 
-def make_model() -> nn.Module:
-    return PSENet()
+def make_model(seed: int) -> nn.Module:
+    model = PSENet()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(torch.from_numpy(draw_weight(name, weight.shape, seed)))
+    return model
 
 
 def make_optimizer(model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional
 
+from profkit.workloads._first_weights import draw_weight
 from profkit.workloads._inference import paddle_predictor
 
 SHIFTED = 8
@@ -39,7 +42,7 @@ class TSM(nn.Layer):
         for stage in (net.layer1, net.layer2, net.layer3, net.layer4):
             for block in stage:
                 block.conv1 = Shifted(block.conv1, segments)
-        net.fc = nn.Sequential(nn.Dropout(0.5), nn.Linear(2048, classes, nn.initializer.Normal(std=0.001)))
+        net.fc = nn.Sequential(nn.Dropout(0.5), nn.Linear(2048, classes))
         self.net = net
         self.segments = segments
 
@@ -48,8 +51,17 @@ class TSM(nn.Layer):
         return scores.reshape([-1, self.segments, scores.shape[-1]]).mean(axis=1)
 
 
-def make_model(classes: int, segments: int) -> nn.Layer:
-    return TSM(classes, segments)
+def make_model(classes: int, segments: int, seed: int) -> nn.Layer:
+    model = TSM(classes, segments)
+    for name, weight in model.named_parameters():
+        if weight.trainable:  # Paddle counts a norm's statistics among them
+            weight.set_value(_draw(name, weight.shape, seed))
+    return model
+
+
+def _draw(name: str, shape: Sequence[int], seed: int) -> npt.NDArray[np.float32]:
+    """Matrices are (in, out) here."""
+    return draw_weight(name, shape[::-1], seed).T if len(shape) == 2 else draw_weight(name, shape, seed)
 
 
 def make_optimizer(model: nn.Layer, config: Mapping[str, Any]) -> paddle.optimizer.Optimizer:

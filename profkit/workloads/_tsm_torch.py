@@ -10,6 +10,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
+from profkit.workloads._first_weights import draw_weight
 from profkit.workloads._inference import torch_predictor
 
 SHIFTED = 8
@@ -50,8 +51,6 @@ class TSM(nn.Module):
             for block in stage:
                 block.conv1 = Shifted(block.conv1, segments)
         net.fc = nn.Sequential(nn.Dropout(0.5), nn.Linear(2048, classes))
-        nn.init.normal_(net.fc[1].weight, std=0.001)
-        nn.init.zeros_(net.fc[1].bias)
         self.net = net
         self.segments = segments
 
@@ -60,8 +59,12 @@ class TSM(nn.Module):
         return of_segments.mean(dim=1)
 
 
-def make_model(classes: int, segments: int) -> nn.Module:
-    return TSM(classes, segments)
+def make_model(classes: int, segments: int, seed: int) -> nn.Module:
+    model = TSM(classes, segments)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(torch.from_numpy(draw_weight(name, weight.shape, seed)))
+    return model
 
 
 def make_optimizer(model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:

@@ -55,7 +55,7 @@ def _parts(build: Build, net: Any) -> Parts:
     size, seed = config["image_size"], config["seed"]
     index = check_tree(build.data) if build.data else None
     test = check_tree(build.data, "test") if build.data and config.get("evaluate") else None
-    model = net.make_model()
+    model = net.make_model(seed)
     return Parts(
         model=model,
         optimizer=net.make_optimizer(model, config),

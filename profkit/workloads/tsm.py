@@ -52,7 +52,7 @@ def _parts(build: Build, net: Any) -> Parts:
     index = check_tree(build.data) if build.data else None
     val = check_tree(build.data, "val") if build.data and config.get("evaluate") else None
     classes = index.classes if index else PUBLISHED_CLASSES
-    model = net.make_model(classes, SEGMENTS)
+    model = net.make_model(classes, SEGMENTS, seed)
     return Parts(
         model=model,
         optimizer=net.make_optimizer(model, config),

@@ -21,23 +21,6 @@ def import_paddle() -> Any:
     return paddle
 
 
-_PADDLE_NAMES = {"running_mean": "_mean", "running_var": "_variance"}
-
-
-def copy_weights(torch_model: Any, paddle_model: Any) -> None:
-    """Give Paddle's model the weights of PyTorch's: parts have the same names in both, or this fails."""
-    theirs = paddle_model.state_dict()
-    copied = {}
-    for name, value in torch_model.state_dict().items():
-        part, _, kind = name.rpartition(".")
-        if kind != "num_batches_tracked":
-            array = value.detach().numpy()
-            copied[f"{part}.{_PADDLE_NAMES.get(kind, kind)}"] = array.T if array.ndim == 2 else array
-    assert copied.keys() == theirs.keys()
-    assert all(tuple(theirs[name].shape) == array.shape for name, array in copied.items())
-    paddle_model.set_state_dict(copied)
-
-
 def torch_size(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
