@@ -1,0 +1,1 @@
+"""Runs in other tools' formats, one file a format."""

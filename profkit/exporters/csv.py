@@ -1,0 +1,49 @@
+"""CSV, a file a table: for spreadsheets. Text that a spreadsheet would run as a formula gets an apostrophe before it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from profkit.exporters._base import Window
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Csv:
+    """A folder; three numbers in one cell are separated by `x`."""
+
+    name = "csv"
+    title = "CSV, a file a table"
+    suffix = ""
+    is_folder = True
+    name_copies = 1
+    row_bytes = {"steps": 70, "spans": 90, "kernels": 200, "collectives": 110, "samples": 70}  # noqa: RUF012  # read only
+
+    def write(self, window: Window, path: Path) -> None:
+        path.mkdir(mode=0o700)
+        for name, table in window.tables.items():
+            if table.num_rows:
+                with open(path / f"{name}.csv", "x", encoding="utf-8", newline="") as file:
+                    writer = csv.writer(file)
+                    writer.writerow(table.column_names)
+                    writer.writerows(_rows(table))
+
+
+def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    for batch in table.to_batches(max_chunksize=65_536):
+        yield from zip(*([cell(value) for value in column.to_pylist()] for column in batch.columns), strict=True)
+
+
+def cell(value: Any) -> Any:
+    """A value as a cell: empty for null, and never a formula."""
+    if isinstance(value, str):
+        return "'" + value if value.startswith(_FORMULA) else value
+    return "x".join(map(str, value)) if isinstance(value, list) else value
+
+
+EXPORTER = Csv()
