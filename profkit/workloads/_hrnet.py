@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from profkit.workloads._first_weights import draw_weight
 
 STEM = 64
 BOTTLENECKS = 4
@@ -20,19 +21,11 @@ BLOCKS = 4
 """Residual blocks in each branch before an exchange."""
 
 PUBLISHED_PARAMETERS = 9.7e6
+"""As Paddle counts them: with the norms' running statistics."""
+
+CLASSIFIER = "head.1.weight"
 
 
-class FirstWeights:
-    """Draws weights that both frameworks start from alike, so that their losses can be compared step by step.
-
-    Kernels are drawn as He and others propose; biases are zero, and the weights of norms are one.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-
-    def draw(self, name: str, shape: Sequence[int]) -> npt.NDArray[np.float32]:
-        if len(shape) == 4:
-            spread = math.sqrt(2 / math.prod(shape[1:]))
-            return (self._rng.standard_normal(shape) * spread).astype(np.float32)
-        return np.full(shape, not name.endswith("bias"), dtype=np.float32)
+def first_weight(name: str, shape: Sequence[int], seed: int) -> npt.NDArray[np.float32]:
+    """As the other systems start; the last convolution is a classifier, and starts small."""
+    return draw_weight(name, shape[:2] if name == CLASSIFIER else shape, seed).reshape(shape)

@@ -10,7 +10,7 @@ from paddle import nn
 from paddle.nn import functional
 
 from profkit.workloads._cityscapes import IGNORED
-from profkit.workloads._hrnet import BLOCKS, BOTTLENECKS, CHANNELS, MODULES, STEM, FirstWeights
+from profkit.workloads._hrnet import BLOCKS, BOTTLENECKS, CHANNELS, MODULES, STEM, first_weight
 
 
 def conv_norm(inside: int, outside: int, kernel: int = 3, stride: int = 1, *, relu: bool = True, bias: bool = False) -> nn.Sequential:
@@ -113,10 +113,9 @@ class HRNet(nn.Layer):
 
 def make_model(classes: int, seed: int) -> HRNet:
     model = HRNet(classes)
-    first = FirstWeights(seed)
     for name, parameter in model.named_parameters():
         if not parameter.stop_gradient:  # a norm's running statistics are parameters in Paddle
-            parameter.set_value(first.draw(name, parameter.shape))
+            parameter.set_value(first_weight(name, parameter.shape, seed))
     return model
 
 

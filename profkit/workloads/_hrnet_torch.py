@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from profkit.workloads._cityscapes import IGNORED
-from profkit.workloads._hrnet import BLOCKS, BOTTLENECKS, CHANNELS, MODULES, STEM, FirstWeights
+from profkit.workloads._hrnet import BLOCKS, BOTTLENECKS, CHANNELS, MODULES, STEM, first_weight
 
 
 def conv_norm(inside: int, outside: int, kernel: int = 3, stride: int = 1, *, relu: bool = True, bias: bool = False) -> nn.Sequential:
@@ -113,10 +113,9 @@ class HRNet(nn.Module):
 
 def make_model(classes: int, seed: int) -> HRNet:
     model = HRNet(classes)
-    first = FirstWeights(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(first.draw(name, parameter.shape)))
+            parameter.copy_(torch.from_numpy(first_weight(name, parameter.shape, seed)))
     return model
 
 

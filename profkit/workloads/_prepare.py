@@ -272,6 +272,7 @@ class _PaddleKit:
         self._sync_bn_lost = seat.world_size > 1 and seat.gpu is None
         self._world_size = seat.world_size
         if seat.world_size > 1:
+            os.environ.setdefault("PADDLE_DISTRI_BACKEND", "nccl" if seat.gpu is not None else "gloo")
             _meet(paddle.distributed.init_parallel_env)
         seed_everything(config["seed"])
         self.threads = int(os.environ["OMP_NUM_THREADS"].split(",")[0])
@@ -289,7 +290,7 @@ class _PaddleKit:
 
         words = [text]
         if self._world_size > 1:
-            paddle.distributed.broadcast_object_list(words)
+            paddle.distributed.broadcast_object_list(words, src=0)
         return words[0]
 
     def leave(self) -> None:

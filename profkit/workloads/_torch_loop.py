@@ -91,7 +91,7 @@ class TorchDriver:
         return self._parts.count(batch)
 
     def move(self, batch: Any) -> Any:
-        return to_device(batch, self._device, self._layout)
+        return to_device(to_tensors(batch), self._device, self._layout)
 
     def forward(self, batch: Any) -> Any:
         with torch.autocast(self._device.type, self._dtype, enabled=self._dtype is not None):

@@ -24,12 +24,13 @@ MADE_UP_INSTANCES = 7
 """As many as COCO's images have in the mean."""
 
 CONVERGE = {"steps": 80, "batch_size": 2, "image_size": 192, "lr": 0.005, "factor": 0.4}
-"""A short run on the generated set in which the loss falls below `factor` of its first value."""
+"""A short run on the generated set: the mean of its last five losses is below `factor` of the first."""
 
 
 def _build_torch(build: Build) -> Parts:
     from profkit.workloads import _mask_rcnn_torch as net
     from profkit.workloads._coco import CATEGORIES, CocoInstances, Scaling, check_tree
+    from profkit.workloads._schedules import planned_steps
 
     config = build.config
     side = config["image_size"]
@@ -37,7 +38,8 @@ def _build_torch(build: Build) -> Parts:
     index = check_tree(build.data) if build.data else None
     judged = check_tree(build.data, "val") if build.data and config.get("evaluate") else None
     dataset = CocoInstances(index, scaling, config["seed"], build.bad) if index else None
-    rois, warm_up = round(ROIS * min(1.0, side / SHORT_SIDE)), min(WARM_UP, config["steps"] // 4)
+    rois = round(ROIS * min(1.0, side / SHORT_SIDE))
+    warm_up = min(WARM_UP, planned_steps(config, len(dataset) if dataset else 0) // 4)
     model = net.make_model(len(index.categories) if index else CATEGORIES, scaling, rois)
     return Parts(
         model=model,

@@ -91,6 +91,10 @@ class Grammar:
     """The number of an epoch's first step."""
     held: Callable[[int], int] = since_start
     """How many steps a cumulative mean printed at this step holds."""
+    timed: bool = False
+    """Whether a step's time is the one between timestamps, whatever throughput is printed."""
+    batch_in_name: bool = True
+    """Whether a batch size in a file's name is what a step trains on; not where steps accumulate, or samples are words."""
     warm_up_records: int = 0
     """Leading records in which start-up lies, as users of the tool leave out."""
 

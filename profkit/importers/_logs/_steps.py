@@ -127,7 +127,7 @@ def _mean_between(value: float | None, last: float | None, count: int, before: i
     return None if value is None or last is None else (value * count - last * before) / (count - before)
 
 
-def fill_samples(records: Sequence[Record], batch: float | None) -> tuple[list[Record], list[Flag]]:
+def fill_samples(records: Sequence[Record], batch: float | None, *, timed: bool = False) -> tuple[list[Record], list[Flag]]:
     """Step times from throughputs and the other way round, with the samples of a step.
 
     Where nothing else tells a step's time, its line's timestamp does. A throughput too low for the
@@ -137,7 +137,7 @@ def fill_samples(records: Sequence[Record], batch: float | None) -> tuple[list[R
     filled: list[Record] = []
     partial: list[int] = []
     for before, record, _ in _neighbours(records):
-        made = _fill(record, _passed(before, record), batch)
+        made = _fill(record, _passed(before, record), batch, timed=timed)
         if batch and made.samples is not None and made.samples < 0.98 * batch and record.samples is None:
             partial.append(record.line)
         filled.append(made)
@@ -162,10 +162,10 @@ def _passed(before: Record | None, record: Record) -> float | None:
     return (record.time_s - before.time_s) / between if between == record.steps else None
 
 
-def _fill(record: Record, passed_s: float | None, batch: float | None) -> Record:
+def _fill(record: Record, passed_s: float | None, batch: float | None, *, timed: bool) -> Record:
     step_s, samples, throughput = record.step_s, record.samples, record.throughput
     size = samples if samples is not None else batch
-    if step_s is None and throughput and throughput > 0 and size:
+    if not timed and step_s is None and throughput and throughput > 0 and size:
         step_s = size / throughput
         if passed_s and samples is None and step_s > 3 * passed_s and record.steps == 1:
             step_s, size = passed_s, min(size, throughput * passed_s)
