@@ -252,7 +252,7 @@ def host_work(events: Events, steps: Steps) -> dict[str, Any]:
     }
 
 
-_SIZES = {
+DTYPE_BYTES = {
     "float": 4, "float32": 4, "half": 2, "float16": 2, "bfloat16": 2, "c10::bfloat16": 2, "c10::half": 2, "double": 8, "float64": 8,
     "int": 4, "int32": 4, "long": 8, "long int": 8, "int64": 8, "byte": 1, "char": 1, "uint8": 1, "int8": 1, "unsigned char": 1, "signed char": 1,
     "bool": 1, "short": 2, "int16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "c10::float8_e4m3fn": 1, "c10::float8_e5m2": 1,
@@ -307,13 +307,13 @@ def _collective(events: Events, place: int, extra: int, annotation: int, world_s
     name = events.names[int(events.name[place])]
     dtype = str(args.get("dtype") or _first(args.get("Input type")) or UNKNOWN)
     elements = max(whole(args.get("In msg nelems"), -1), whole(args.get("Out msg nelems"), -1), _elements(args.get("Input Dims")))
-    size = _SIZES.get(dtype.casefold(), 0)
+    size = DTYPE_BYTES.get(dtype.casefold(), 0)
     known = elements * size if size > 0 and elements >= 0 else whole(args.get(MESSAGE_BYTES), -1)
     return {
         "communicator": str(args.get("Process Group Name") or args.get("Process Group Description") or args.get(COMMUNICATOR) or ""),
         "op": _operation(name, args),
         "bytes": min(known, 2**62),
-        "dtype": dtype if dtype.casefold() in _SIZES else UNKNOWN,
+        "dtype": dtype if dtype.casefold() in DTYPE_BYTES else UNKNOWN,
         "group_size": min(max(0, whole(args.get("Group size"), world_size)), 2**31 - 1),
     }
 

@@ -1,0 +1,114 @@
+"""NCCL Inspector and the flight recorder: what they tell comes in, and a pickle can build nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.errors import UnreadableError
+from profkit.importers import flight_recorder, nccl_inspector
+from profkit.importers._base import read_head
+from profkit.plugins import IMPORTERS
+from profkit.trace import Trace, verify
+from profkit.vocab import Integrity
+from tests.importers.conftest import Import
+
+NOW_US = 1_750_000_000_000_000
+
+
+def line(rank: int, sequence: int, duration_us: float, **more: Any) -> dict[str, Any]:
+    perf = {"coll": "AllReduce", "coll_sn": sequence, "coll_msg_size_bytes": 65536, "coll_exec_time_us": duration_us, "coll_algobw_gbs": 1.5, **more}
+    header = {"id": "0x7f", "rank": rank, "n_ranks": 2, "nnodes": 1}
+    return {
+        "header": header,
+        "metadata": {"inspector_output_format_version": "v4.0", "dump_timestamp_us": NOW_US, "hostname": "host-secret", "pid": 7},
+        "coll_perf": perf,
+    }
+
+
+def write_lines(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return path
+
+
+def test_inspectors_lines_are_collectives_of_all_ranks(tmp_path: Path, import_files: Import) -> None:
+    paths = [write_lines(tmp_path / f"host-pid{rank}.log", [line(rank, number, 61.974 + number) for number in range(3)]) for rank in range(2)]
+    assert nccl_inspector.IMPORTER.recognises(read_head(paths[0]), paths[0]) > 0.5
+    (made,) = import_files(nccl_inspector.IMPORTER, *paths)
+    assert verify(made.run).state is Integrity.COMPLETE
+    trace = Trace.open(made.run)
+    rows = [row for row in trace.collectives.to_pylist() if row["rank"] == 1]
+    assert [(row["sequence"], row["op"], row["bytes"], row["group_size"], row["end_ns"] - row["start_ns"]) for row in rows] == [
+        (number, "all_reduce", 65536, 2, 61_974 + number * 1000) for number in range(3)
+    ]
+    assert rows[-1]["end_ns"] == NOW_US * 1000
+    assert rows[0]["end_ns"] == rows[1]["start_ns"]
+    assert all(b"host-secret" not in file.read_bytes() for file in made.run.rglob("*") if file.is_file())
+
+
+def test_lines_that_are_torn_are_counted(tmp_path: Path, import_files: Import) -> None:
+    path = write_lines(tmp_path / "a.log", [line(0, 0, 5.0), line(0, 1, 6.0)])
+    path.write_text(path.read_text() + '{"header": {"rank"\n[1]\n{"coll_perf": 3}\n')
+    (made,) = import_files(nccl_inspector.IMPORTER, path)
+    assert made.dropped == {nccl_inspector.BROKEN: 3}
+    assert made.rows == {"collectives": 2}
+
+
+def entry(number: int, **more: Any) -> dict[str, Any]:
+    made = {
+        "record_id": number, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": number, "p2p_seq_id": 0, "is_p2p": False,
+        "profiling_name": "nccl:all_reduce", "time_created_ns": 10**18 + number * 1000, "input_sizes": [[256, 4]], "input_dtypes": ["Float"], "state": "completed",
+        "time_discovered_started_ns": 10**18 + number * 1000 + 100, "time_discovered_completed_ns": 10**18 + number * 1000 + 700,
+    }  # fmt: skip
+    return {**made, **more}
+
+
+def dump(count: int) -> dict[str, Any]:
+    pending = entry(count, time_discovered_completed_ns=None, state="started")
+    return {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}, "entries": [*map(entry, range(count)), pending]}
+
+
+@pytest.mark.parametrize("as_pickle", [False, True])
+def test_a_dump_in_either_form(tmp_path: Path, import_files: Import, as_pickle: bool) -> None:
+    paths = [tmp_path / f"nccl_trace_rank_{rank}" for rank in range(2)]
+    for path in paths:
+        path.write_bytes(pickle.dumps(dump(3)) if as_pickle else json.dumps(dump(3)).encode())
+        assert flight_recorder.IMPORTER.recognises(read_head(path), path) > 0.5
+    (made,) = import_files(flight_recorder.IMPORTER, *paths)
+    rows = Trace.open(made.run).collectives.to_pylist()
+    assert [(row["rank"], row["sequence"]) for row in rows] == [(rank, number) for rank in range(2) for number in range(3)]
+    first = rows[0]
+    assert (first["op"], first["bytes"], first["dtype"], first["group_size"], first["start_ns"] - first["ready_ns"], first["end_ns"] - first["start_ns"]) == (
+        "all_reduce", 4096, "Float", 2, 100, 600,
+    )  # fmt: skip
+    assert any("may have hung" in flag for flag in made.flags)
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch /tmp/profkit-was-here",)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_builds_nothing(tmp_path: Path, import_files: Import, protocol: int) -> None:
+    path = tmp_path / "dump_0"
+    path.write_bytes(pickle.dumps({"entries": [Hostile()]}, protocol))
+    with pytest.raises(UnreadableError, match="it asks for"):
+        import_files(flight_recorder.IMPORTER, path)
+    assert not Path("/tmp/profkit-was-here").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04", b"{", b"[]", b'{"entries": 3}', b"\x80\x04\x8a\xff", b"\x80\x04X\xff\xff\xff\x7f", b'{"entries": [{}]}'])
+def test_what_is_no_dump_is_refused(tmp_path: Path, import_files: Import, content: bytes) -> None:
+    (tmp_path / "dump_0").write_bytes(content)
+    with pytest.raises(UnreadableError):
+        import_files(flight_recorder.IMPORTER, tmp_path / "dump_0")
+
+
+def test_every_format_is_listed() -> None:
+    assert {"kineto", "nsys", "nccl_inspector", "flight_recorder"} <= set(IMPORTERS.names())
