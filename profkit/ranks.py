@@ -82,8 +82,8 @@ def _slurm_endpoint(environ: Mapping[str, str]) -> str:
 
 def first_host(hosts: str) -> str:
     """The first of Slurm's list: `gpu[07-09,12],big1` gives `gpu07`."""
-    match = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\]([^,]*))?", hosts.strip())
-    return "".join(part or "" for part in match.groups()) if match else ""
+    name = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts.strip())
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", name[0]) if name else ""
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
 
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-T = TypeVar("T")
 
 SPLITS = ("train", "val")
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
@@ -91,30 +84,3 @@ def _image_files(folder: Path) -> list[str]:
     """Told by name alone: a look at each of 1.28 million files would take minutes on a network disk."""
     with os.scandir(folder) as entries:
         return sorted(entry.path for entry in entries if entry.name[-5:].lower().endswith(IMAGE_SUFFIXES))
-
-
-class ImageFiles(Generic[T]):
-    """A map-style data set, as torch's `DataLoader` takes it, of decoded and transformed images."""
-
-    def __init__(self, index: ImageFolderIndex, transform: Callable[[Image.Image], T]) -> None:
-        self.index = index
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.index.samples)
-
-    def __getitem__(self, position: int) -> tuple[T, int]:
-        path, label = self.index.samples[position]
-        return self.transform(read_image(path)), label
-
-
-def read_image(path: str) -> Image.Image:
-    """The file decoded to RGB; one that is no whole image is an `UnreadableError` that names it."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            decoded: Image.Image = image.convert("RGB")
-    except OSError as error:
-        raise UnreadableError(f"{safe_text(path)}: not a whole image: {error.strerror or error}") from error
-    return decoded

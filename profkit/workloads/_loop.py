@@ -168,7 +168,7 @@ class Training:
     def _check(self, number: int, loss: float) -> None:
         if self._plan.stop_at_nan and not math.isfinite(loss):
             raise NotFiniteError(
-                f"the loss is {loss} at step {number} (learning rate {significant(self._driver.lr, 4)}, batch {self._plan.batch_size} a rank); "
+                f"the loss is {loss} at step {number} (learning rate {self._driver.lr:.4g}, batch {self._plan.batch_size} a rank); "
                 f"choose a smaller --lr, or go on with --nan continue"
             )
 

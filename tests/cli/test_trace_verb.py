@@ -207,7 +207,7 @@ def test_steps_tile_the_loop_and_phases_lie_in_them(trained: Trained) -> None:
     steps = trace.steps.to_pylist()
     assert [row["start_ns"] for row in steps[1:]] == [row["end_ns"] for row in steps[:-1]]
     for span in trace.spans.to_pylist():
-        if span["step"] < STEPS:
+        if span["step"] < STEPS and not span["depth"]:  # inside of a loader, batches are made ahead
             assert steps[span["step"]]["start_ns"] <= span["start_ns"] <= span["end_ns"] <= steps[span["step"]]["end_ns"]
 
 

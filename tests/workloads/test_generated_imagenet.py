@@ -23,7 +23,7 @@ from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.testing import FakeClock
 from profkit.workloads import _imagenet
 from profkit.workloads._cache import MANIFEST, Recipe, cache_root, ensure, find_damage
-from profkit.workloads._image_tree import ImageFiles, check_tree, read_image
+from profkit.workloads._image_tree import check_tree
 from profkit.workloads._imagenet import GeneratedSet, Picture, class_ids, encode, generate, render, write_set
 from profkit.workloads._progress import Progress, ProgressBar, bar_line
 
@@ -467,31 +467,6 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "scandir", forbid)
     assert complaint(tmp_path) == f"{tmp_path}/train: cannot be read: Permission denied"
-
-
-# The data set
-
-
-def test_an_item_is_the_transformed_rgb_image_and_its_class(tree: Path) -> None:
-    images = ImageFiles(check_tree(tree), lambda image: (image.mode, image.size))
-    assert len(images) == 12
-    (mode, size), label = images[5]
-    assert (mode, label) == ("RGB", 1)
-    assert max(size) <= 64
-
-
-def test_a_grey_png_is_turned_into_rgb(tmp_path: Path) -> None:
-    (tmp_path / "train" / "n1").mkdir(parents=True)
-    Image.new("L", (4, 3)).save(tmp_path / "train" / "n1" / "grey.PNG")
-    assert ImageFiles(check_tree(tmp_path), lambda image: image.mode)[0] == ("RGB", 0)
-
-
-@pytest.mark.parametrize("kept", [0, 10, 1500])
-def test_a_torn_image_is_named(tmp_path: Path, kept: int) -> None:
-    torn = tmp_path / "torn.JPEG"
-    torn.write_bytes(encode(SMALL, Picture("train", 0, 0))[:kept])
-    with pytest.raises(UnreadableError, match=r"torn\.JPEG: not a whole image"):
-        read_image(str(torn))
 
 
 def test_the_module_loads_neither_torch_nor_pillow() -> None:

@@ -1,0 +1,289 @@
+"""The loop that all workloads share: batches, broken samples, when it stops, and what it tells."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from profkit.errors import ProfkitError, UnreadableError, UsageError
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.workloads._base import Settings
+from profkit.workloads._classify import CentreCrops, TrainingCrops
+from profkit.workloads._image_tree import check_tree
+from profkit.workloads._imagenet import GeneratedSet, Picture, encode
+from profkit.workloads._loop import NotFiniteError, Plan, Target, Training
+from profkit.workloads._prepare import Seat, check, final_config, find_data
+from profkit.workloads._samples import GREY, BadSampleError, BadSamples, Guarded
+from profkit.workloads._sampling import Batches
+from profkit.workloads.resnet50 import WORKLOAD
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+@given(length=st.integers(1, 60), batch=st.integers(1, 8), world=st.integers(1, 4), epoch=st.integers(0, 3), parity=st.booleans())
+def test_ranks_share_out_every_global_batch(length: int, batch: int, world: int, epoch: int, parity: bool) -> None:
+    groups = [index % 2 for index in range(length)] if parity else None
+    ranks = [Batches(length, batch, seed=3, rank=rank, world_size=world, groups=groups) for rank in range(world)]
+    whole = Batches(length, batch * world, seed=3, groups=groups)
+    for sampler in (*ranks, whole):
+        sampler.epoch = epoch
+    parts = [list(sampler) for sampler in ranks]
+    together = list(whole)
+    assert [len(part) for part in parts] == [len(sampler) for sampler in ranks] == [len(together)] * world
+    for number, keys in enumerate(together):
+        assert [key for part in parts for key in part[number]] == keys
+        assert {key[0] for key in keys} == {epoch}
+        if groups is not None:
+            assert len({groups[index] for _, index in keys}) == 1
+    seen = [index for keys in together for _, index in keys]
+    assert len(set(seen)) == len(seen)
+
+
+def test_epochs_are_shuffled_differently_and_again_the_same() -> None:
+    sampler = Batches(40, 4, seed=1)
+    first = [[index for _, index in keys] for keys in sampler]
+    sampler.epoch = 1
+    assert [[index for _, index in keys] for keys in sampler] != first
+    sampler.epoch = 0
+    assert [[index for _, index in keys] for keys in sampler] == first
+
+
+# -- samples ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for number in range(4):
+        folder = tmp_path / "train" / f"n{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.JPEG").write_bytes(encode(GeneratedSet(classes=2, train_per_class=2, val_per_class=1), Picture("train", number % 2, number)))
+    return tmp_path
+
+
+def test_a_sample_follows_from_seed_epoch_and_index_alone(tree: Path) -> None:
+    crops = TrainingCrops(check_tree(tree), BadSamples(), 32, seed=5)
+    image, label = crops[0, 3]
+    assert (image.shape, image.dtype, label) == ((3, 32, 32), np.float32, 1)
+    assert np.array_equal(crops[0, 3][0], image)
+    assert not np.array_equal(crops[1, 3][0], image)
+    assert not np.array_equal(TrainingCrops(crops.index, crops.bad, 32, seed=6)[0, 3][0], image)
+
+
+def test_a_grey_png_is_read_as_rgb_and_normalised(tmp_path: Path) -> None:
+    (tmp_path / "train" / "n1").mkdir(parents=True)
+    Image.new("L", (40, 30), 124).save(tmp_path / "train" / "n1" / "grey.PNG")
+    image, label = CentreCrops(check_tree(tmp_path), BadSamples(), 16)[0]
+    assert (image.shape, label) == ((3, 16, 16), 0)
+    assert np.allclose(image[0], (124 / 255 - 0.485) / 0.229, atol=1e-5)
+
+
+@pytest.mark.parametrize("kept", [0, 10, 1500])
+def test_a_broken_image_is_named_skipped_or_grey(tree: Path, kept: int) -> None:
+    index = check_tree(tree)
+    path = Path(index.samples[1][0])
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(BadSampleError, match=rf"{path.name}: not a whole image: .*--bad-samples"):
+        Guarded(TrainingCrops(index, BadSamples(), 32, 0), BadSamples())[0, 1]
+    skip, pad = BadSamples("skip"), BadSamples("pad")
+    skipped: Any = Guarded(TrainingCrops(index, skip, 32, 0), skip)[0, 1]
+    assert np.array_equal(skipped[0], TrainingCrops(index, skip, 32, 0)[0, 2][0])
+    padded = TrainingCrops(index, pad, 32, 0)[0, 1]
+    assert np.abs(padded[0]).max() < 0.02
+    for bad in (skip, pad):
+        (news,) = bad.news()
+        assert news.path == str(path)
+        assert news.why
+        assert bad.news() == []
+        bad.close()
+
+
+def test_a_missing_image_is_grey_of_the_size_that_its_annotation_tells(tmp_path: Path) -> None:
+    image = BadSamples("pad").image(tmp_path / "gone.jpg", (70, 50))
+    assert (image.size, image.getpixel((0, 0))) == ((70, 50), GREY)
+
+
+def test_a_set_of_nothing_but_broken_images_ends_with_a_message(tree: Path) -> None:
+    index = check_tree(tree)
+    for path, _ in index.samples:
+        Path(path).write_bytes(b"")
+    bad = BadSamples("skip")
+    with pytest.raises(UnreadableError, match="bad samples in a row"):
+        Guarded(TrainingCrops(index, bad, 32, 0), bad)[0, 1]
+
+
+def test_workers_of_any_start_write_into_one_book(tmp_path: Path) -> None:
+    bad = BadSamples("skip", tmp_path / "book")
+    code = "import sys; from pathlib import Path; from profkit.workloads._samples import BadSamples; BadSamples('skip', Path(sys.argv[1])).note('a\\tb', 'no\\nway')"
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code, str(bad.book)], check=True)
+    assert len(bad.news()) == 2
+
+
+# -- the loop --------------------------------------------------------------------------------------
+
+
+class FakeDriver:
+    """Trains nothing; its losses are given."""
+
+    lr = 0.25
+    grad_scale = None
+
+    def __init__(self, losses: Sequence[float], epoch_length: int = 4, skipped: Sequence[int] = ()) -> None:
+        self.losses = list(losses)
+        self.epoch_length = epoch_length
+        self.skipped = skipped
+        self.evaluated = 0
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        return range(self.epoch_length)
+
+    def count(self, batch: Any) -> int:
+        return 2
+
+    def move(self, batch: Any) -> Any:
+        return batch
+
+    def forward(self, batch: Any) -> Any:
+        return self.losses.pop(0)
+
+    def backward(self, loss: Any) -> None:
+        pass
+
+    def update(self, step: int) -> bool:
+        return step not in self.skipped
+
+    def value(self, loss: Any) -> float:
+        return float(loss)
+
+    def agree(self, stop: bool, loss: float) -> tuple[bool, float]:
+        return stop, loss
+
+    def evaluate(self) -> Mapping[str, float]:
+        self.evaluated += 1
+        return {"top1": 0.5}
+
+
+def _train(driver: FakeDriver, plan: Plan, bad: BadSamples | None = None) -> tuple[Any, MemorySink]:
+    sink = MemorySink()
+    outcome = Training(driver, plan, bad or BadSamples(), Recorder(sink), lambda step, steps, loss: None).run()
+    return outcome, sink
+
+
+def test_steps_phases_epochs_and_losses_are_recorded() -> None:
+    outcome, sink = _train(FakeDriver([5, 4, 3, 2, 1, 0]), Plan(6))
+    assert (outcome.steps, outcome.first_loss, outcome.last_loss, outcome.stopped) == (6, 5, 0, "")
+    assert [(row[0], row[3], row[4], row[7]) for row in sink.rows["steps"]] == [(step, 2, 5 - step, step // 4) for step in range(6)]
+    assert {row[1] for row in sink.rows["spans"]} == {"data", "h2d", "forward", "backward", "optimizer", "other"}
+
+
+def test_a_skipped_step_is_named_and_counted() -> None:
+    _, sink = _train(FakeDriver([1] * 4, skipped=[2]), Plan(4))
+    assert [row[0] for row in sink.rows["spans"] if row[2] == "skipped step"] == [2]
+    assert [row[2] for row in sink.rows["samples"]] == ["skipped_steps"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_stops_the_run_and_says_where(value: float) -> None:
+    with pytest.raises(NotFiniteError, match=r"loss is (nan|inf) at step 2 \(learning rate 0\.25, batch 3 a rank\).*--lr.*--nan continue"):
+        _train(FakeDriver([2, 1, value, 1]), Plan(4, batch_size=3))
+    outcome, _ = _train(FakeDriver([2, 1, value, 1]), Plan(4, stop_at_nan=False))
+    assert outcome.steps == 4
+
+
+@pytest.mark.parametrize(("target", "steps"), [("loss<0.05", 30), ("loss<0.5x", 20), ("loss < 1e-9", 40)])
+def test_a_run_stops_at_its_target(target: str, steps: int) -> None:
+    losses = [1.0] * 10 + [0.3] * 10 + [0.01] * 20
+    outcome, _ = _train(FakeDriver(losses), Plan(40, until=Target.parse(target)))
+    assert outcome.steps == steps
+    assert outcome.stopped.startswith(f"{target} reached at step {steps - 1} after") == (steps < 40)
+
+
+def test_a_run_stops_when_its_time_is_up() -> None:
+    outcome, _ = _train(FakeDriver([1] * 40), Plan(40, max_time=1e-9))
+    assert (outcome.steps, outcome.stopped.split(" after")[0]) == (10, "--max-time reached")
+
+
+def test_evaluation_is_a_phase_of_its_own_and_no_step() -> None:
+    driver = FakeDriver([1] * 8)
+    outcome, sink = _train(driver, Plan(8, evaluate=True, epoch_ends=True))
+    assert (driver.evaluated, outcome.figures) == (2, {"top1": 0.5})
+    assert [row[1:3] for row in sink.rows["spans"] if row[2] == "evaluation"] == [("other", "evaluation")] * 2
+    assert [(row[2], row[4]) for row in sink.rows["samples"]] == [("evaluation:top1", 0.5)] * 2
+    assert len(sink.rows["steps"]) == 8
+
+
+def test_an_epoch_without_a_whole_batch_is_an_error() -> None:
+    with pytest.raises(ProfkitError, match="no whole batch of 9 on each rank; choose a smaller --batch-size"):
+        _train(FakeDriver([], epoch_length=0), Plan(3, batch_size=9))
+
+
+def test_bad_samples_are_told_and_recorded_while_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = BadSamples("skip", tmp_path / "book")
+    bad.note("train/a.jpg", "truncated")
+    _, sink = _train(FakeDriver([1] * 4), Plan(4), bad)
+    assert [row[2] for row in sink.rows["samples"]] == ["bad_sample:train/a.jpg: truncated"]
+    assert "bad sample: train/a.jpg: truncated" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["accuracy>1", "loss<", "loss<x", "loss<-1", "loss>1"])
+def test_a_target_that_is_not_understood_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--until .* is not understood; write loss<0\.05"):
+        Target.parse(text)
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def test_reduced_sizes_are_named_and_the_rate_follows_the_global_batch() -> None:
+    config = final_config(WORKLOAD, Settings("torch"), Seat(0, 4))
+    assert (config["batch_size"], config["global_batch_size"], config["lr"], config["device"]) == (8, 32, 0.1 * 32 / 256, "cpu")
+    assert config["reduced"] == "images of 128 px (published: 224), batch 8 (published: 128 or 256)"
+    full = final_config(WORKLOAD, Settings("torch"), Seat(1, 8, gpu=1))
+    assert (full["batch_size"], full["image_size"], full["reduced"], full["device"], full["pin"]) == (128, 224, "", "cuda:1", True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "on_gpu", "complaint"),
+    [
+        (Settings("torch", amp="fp16"), False, "--amp fp16 needs a GPU"),
+        (Settings("paddle", amp="auto"), False, "Paddle has no mixed precision on a CPU"),
+        (Settings("torch", amp="O2"), True, "--amp O2 is a level of Paddle's"),
+        (Settings("torch", pin=True), False, "--pin needs a GPU"),
+        (Settings("paddle", channels_last=True), True, "--channels-last"),
+        (Settings("paddle", compile=True), True, "--compile"),
+        (Settings("torch", dali=True, data="synthetic"), False, "exclude each other"),
+        (Settings("torch", dali=True, bad_samples="skip"), False, "needs the framework's own loader"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_nothing_else_done_instead(settings: Settings, on_gpu: bool, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        check(WORKLOAD, settings, on_gpu=on_gpu)
+
+
+@pytest.mark.parametrize(
+    ("settings", "on_gpu", "precision"),
+    [
+        (Settings("torch", amp="auto"), False, "bf16"),
+        (Settings("torch", amp="auto"), True, "fp16"),
+        (Settings("torch", amp="bf16"), True, "bf16"),
+        (Settings("paddle", amp="O2"), True, "fp16"),
+        (Settings("paddle"), False, "fp32"),
+    ],
+)
+def test_the_precision_is_what_the_label_says(settings: Settings, on_gpu: bool, precision: str) -> None:
+    assert final_config(WORKLOAD, settings, Seat(gpu=0 if on_gpu else None))["precision"] == precision
+
+
+def test_a_data_folder_that_is_not_there_is_named_with_what_is_expected() -> None:
+    with pytest.raises(UnreadableError, match=r"/nowhere: no such folder; --data takes .*ImageNet folders"):
+        find_data(WORKLOAD, Settings("torch", data="/nowhere"))
