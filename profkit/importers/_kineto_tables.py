@@ -135,7 +135,7 @@ def _innermost(events: Events, ops: Ints, lane: Ints, time: Ints) -> Ints:
 def describe_names(events: Events, work: Work) -> tuple[list[str], list[int], Ints]:
     """The distinct categories, each piece of work's place among them, and 1, 0 or -1 for whether it used Tensor Cores."""
     role, name = events.role[work.place], events.name[work.place]
-    pairs, which = np.unique(role * len(events.names) + name, return_inverse=True)
+    pairs, which = np.unique(role.astype(np.int64) * len(events.names) + name, return_inverse=True)
     told = [_describe(Role(int(pair) // len(events.names)), events.names[int(pair) % len(events.names)]) for pair in pairs]
     categories = list(dict.fromkeys(category for category, _ in told))
     place = np.array([categories.index(category) for category, _ in told], dtype=np.int64)

@@ -58,13 +58,12 @@ class Gate:
             return good
         given = start != MISSING
         usual = int(np.median(start[given])) if given.any() else 0
-        apart = np.abs(np.where(given, start, usual).astype(np.float64) - usual)
         reasons = {
             NO_TIME: ~given | (duration == MISSING),
             ZERO: (start == 0) & ((duration == 0) | (abs(usual) > LONGEST_WORK_NS)),
             BACKWARDS: duration < 0,
             WEEK: duration > WEEK_NS,
-            FAR: (apart > WEEK_NS) | (np.abs(start.astype(np.float64)) > LATEST_NS),
+            FAR: (start < max(usual - WEEK_NS, -LATEST_NS)) | (start > min(usual + WEEK_NS, LATEST_NS)),
             HOUR: on_device & (duration > LONGEST_WORK_NS),
         }
         for reason, holds in reasons.items():
