@@ -23,6 +23,7 @@ from profkit.vocab import RunState
 
 DEFAULT_WARM_UP = 10
 _MOST_WARM_UP = 1_000_000_000
+_MOST_RANKS = 100_000
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Overview:
     late_rank: LateRank | None
     own_cost: OwnCost
     quality: tuple[str, ...]
+    flags: tuple[str, ...] = ()
 
     @property
     def judged(self) -> bool:
@@ -89,7 +91,7 @@ def build_overview(trace: Trace) -> Overview:
         world_size=trace.manifest.world_size,
         ranks_seen=len(trace.ranks),
         config=trace.manifest.config,
-        **_figures(times),
+        **_figures(times, _ranks_spoken_for(trace)),
         steps_seen=len(pc.unique(steps["step"])),
         selection=selection,
         first_loss=_loss(steps, first=True),
@@ -98,6 +100,7 @@ def build_overview(trace: Trace) -> Overview:
         late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps) if exchange else None,
         own_cost=own_cost(steps, trace.spans, trace.samples, warm_up),
         quality=tuple(_quality(trace)),
+        flags=trace.manifest.flags,
     )
 
 
@@ -109,7 +112,13 @@ def _warm_up(trace: Trace, steps: pa.Table) -> int:
     return min(DEFAULT_WARM_UP, len(pc.unique(steps["step"])) // 5)
 
 
-def _figures(times: StepTimes) -> dict[str, Any]:
+def _ranks_spoken_for(trace: Trace) -> int:
+    """For how many ranks each row speaks: a log of rank 0 may count the samples of all cards."""
+    said = trace.manifest.config.get("rows_speak_for_ranks")
+    return min(max(1, said), _MOST_RANKS) if isinstance(said, int) and not isinstance(said, bool) else 1
+
+
+def _figures(times: StepTimes, ranks_spoken_for: int = 1) -> dict[str, Any]:
     """Throughput, step time and shares, all from the same resamples of the steps."""
     count = len(times.wall_ns)
     if not count:
@@ -118,7 +127,7 @@ def _figures(times: StepTimes) -> dict[str, Any]:
     ones = np.ones((1, count))
     parts = len(times.names)
     wall = times.wall_ns[None, :]
-    numerators = np.concatenate([times.samples[None, :], wall, times.parts, times.parts])
+    numerators = np.concatenate([times.samples[None, :] * ranks_spoken_for, wall, times.parts, times.parts])
     denominators = np.concatenate([wall / 1e9, ones, np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)])
     throughput, step_ns, *rest = estimate_ratios(numerators, denominators)
     phases = tuple(PhaseShare(name, rest[row], rest[parts + row]) for row, name in enumerate(times.names))

@@ -64,6 +64,7 @@ def overview(view: Overview) -> dict[str, Any]:
             "by_switching_off": _estimate(view.own_cost.switched, 1e-6) if view.own_cost.switched else None,
         },
         "data_quality": list(view.quality),
+        "flags": list(view.flags),
     }
 
 

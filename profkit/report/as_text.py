@@ -142,13 +142,35 @@ def _exchange_words(view: Overview) -> Iterator[str]:
 
 
 def _footer(view: Overview, next_command: str) -> str:
-    rows = {"profkit's cost": _own_cost(view), "data quality": safe_text("; ".join(view.quality)) or "complete, no rows dropped"}
-    lines = [_fold(f"  {label:<{_LABEL_WIDTH}}{text}", " " * (2 + _LABEL_WIDTH)) for label, text in rows.items()]
+    rows = [("profkit's cost", _own_cost(view)), ("data quality", safe_text("; ".join(view.quality)) or "complete, no rows dropped")]
+    rows += [*_source(view), *(("flag", safe_text(flag)) for flag in view.flags)]
+    lines = [_fold(f"  {label:<{_LABEL_WIDTH}}{text}", " " * (2 + _LABEL_WIDTH)) for label, text in rows]
     copied = {"trace": view.path, "next": next_command}
     return "\n".join([*lines, *(f"  {label:<{_LABEL_WIDTH}}{safe_text(text)}" for label, text in copied.items() if text)])
 
 
 _LABEL_WIDTH = 16
+MOST_STATED = 4
+
+
+def _source(view: Overview) -> Iterator[tuple[str, str]]:
+    """For a run that was made of a log: how its figures are to be read, and what the log itself states."""
+    config = view.config
+    if "log_of" not in config:
+        return
+    each = f"every {config.get('steps_per_line')} steps, " if config.get("steps_per_line") != 1 else ""
+    yield (
+        "log",
+        safe_text(
+            f"{config['log_of']}: {each}times are means of {config.get('step_times')}, {config.get('sample_unit')} counted of {config.get('samples_counted_of')}"
+        ),
+    )
+    stated = [found for found in config.get("stated") or [] if isinstance(found, dict)]
+    for found in stated[-MOST_STATED:]:
+        how = f" ({found['how']})" if found.get("how") else ""
+        yield "stated", safe_text(f"{found.get('what')} {found.get('value')} {found.get('unit')}".rstrip() + f"{how}, line {found.get('line')}")
+    if len(stated) > MOST_STATED:
+        yield "", f"{plural(len(stated) - MOST_STATED, 'more result')} in --json"
 
 
 def _own_cost(view: Overview) -> str:

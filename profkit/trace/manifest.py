@@ -38,6 +38,8 @@ class RunManifest:
     environment: Mapping[str, Any] = field(default_factory=dict)
     own_cost: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    """What a reader must know before believing the figures of a run that another tool recorded."""
 
     def write(self, run: Path) -> None:
         content = {
@@ -46,6 +48,7 @@ class RunManifest:
             "state": self.state.value,
             "schema_version": list(self.schema_version),
             "notes": list(self.notes),
+            "flags": list(self.flags),
         }
         replace_json(run / RUN_FILE, content)
 
@@ -84,6 +87,7 @@ class RunManifest:
             environment=take("environment", dict, {}),
             own_cost=take("own_cost", dict, {}),
             notes=tuple(str(note) for note in take("notes", list, [])),
+            flags=tuple(str(flag) for flag in take("flags", list, [])),
         )
 
 

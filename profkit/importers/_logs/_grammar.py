@@ -34,7 +34,7 @@ class Found:
     """Lines of evaluations and checkpoints, which some tools book on the next record."""
     headers: list[int] = field(default_factory=list)
     """Lines at which a new run may begin: a second set of parameters."""
-    state: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
     """What a grammar whose records take several lines keeps between them."""
 
     def add(self, record: Record) -> None:
@@ -42,6 +42,11 @@ class Found:
             self.records.append(record)
         else:
             self.notice(f"only the first {MOST_RECORDS:,} records were read", record.line)
+
+    def result(self, line: int, what: str, value: float, unit: str = "", how: str = "") -> None:
+        """Take a result that the log states; the last of each kind counts."""
+        self.stated[:] = [each for each in self.stated if each.what != what]
+        self.stated.append(Stated(line, what, value, unit, how))
 
     def notice(self, what: str, line: int) -> None:
         """Count something that a reader must know of."""
@@ -97,6 +102,10 @@ class Grammar:
     """Whether a batch size in a file's name is what a step trains on; not where steps accumulate, or samples are words."""
     warm_up_records: int = 0
     """Leading records in which start-up lies, as users of the tool leave out."""
+    warm_up_steps: int = 0
+    """Leading records of steps below this one are left out too."""
+    rounding_s: float = 0.0
+    """By how much a printed mean may be wrong: half of its last digit."""
 
     def matches(self, text: str) -> bool:
         return self.marker in text and self.pattern.search(text) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -45,6 +46,8 @@ class Record:
     steps: int = 1
     index: int = 0
     """The last step's place in the run, counted from 0 over all epochs."""
+    starts_epoch: bool = False
+    """Whether it is about an epoch's first step alone, in which workers start."""
     skipped: int | None = None
     """Updates that the gradient scaler had skipped by then."""
 
@@ -126,7 +129,7 @@ class ParsedLog:
     @property
     def steady(self) -> tuple[Record, ...]:
         """The records that figures are about."""
-        return self.records[self.warm_up :] or self.records
+        return tuple(each for each in self.records[self.warm_up :] if not each.starts_epoch) or self.records
 
     @property
     def mean_step_s(self) -> float | None:
@@ -138,11 +141,15 @@ class ParsedLog:
     def mean_data_s(self) -> float | None:
         """A step's mean wait for data on the rank that prints: a lower bound for the job."""
         whole = [each.data_s for each in self.epochs if each.data_s is not None]
-        return sum(whole) / len(whole) if whole else _mean([(each.data_s, each.steps) for each in self.steady])
+        mean = sum(whole) / len(whole) if whole else _mean([(each.data_s, each.steps) for each in self.steady])
+        return mean if mean is not None else next((each.value for each in self.stated if each.what == "data time"), None)
 
     @property
     def mean_throughput(self) -> float | None:
         """Samples over time, of one card or of all as the log counts."""
+        if self.epochs and self.mean_step_s:
+            sizes = [each.samples for each in self.steady if each.samples is not None]
+            return statistics.median(sizes) / self.mean_step_s if sizes else None
         known = [each for each in self.steady if each.samples is not None and each.step_s is not None]
         seconds = sum(each.steps * (each.step_s or 0) for each in known)
         return sum(each.steps * (each.samples or 0) for each in known) / seconds if seconds > 0 else None

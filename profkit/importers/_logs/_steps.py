@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,9 @@ from profkit.importers._logs._parsed import Flag, Mean, Record
 
 MOST_STEPS = 1_000_000
 """Steps that one record may stand for; more is a damaged counter."""
+
+MOST_ROUNDING = 0.05
+"""Of a mean that is undone, the part that may be rounding."""
 
 _CUMULATIVE = (Mean.EPOCH, Mean.RUN)
 
@@ -70,14 +74,21 @@ def count_steps(records: Sequence[Record], grammar: Grammar) -> list[Record]:
             offset = counted[-1].index + 1
         since = record.step - grammar.first + 1 if before is None or anew else record.step - before.step
         index = offset + max(0, record.step - grammar.first)
-        steps = 1 if grammar.times is Mean.STEP else min(max(1, since), usual)
-        counted.append(dataclasses.replace(record, steps=steps, index=max(index, counted[-1].index + 1 if counted else 0)))
+        single = grammar.times is Mean.STEP
+        counted.append(
+            dataclasses.replace(
+                record,
+                steps=1 if single else min(max(1, since), usual),
+                index=max(index, counted[-1].index + 1 if counted else 0),
+                starts_epoch=single and grammar.restarts and anew and record.step == grammar.first,
+            )
+        )
     return counted
 
 
 def _usual_window(records: Sequence[Record], grammar: Grammar) -> int:
     """The steps between two lines, as most have it; a shorter run's first line tells it."""
-    pairs = zip(records, records[1:], strict=False)
+    pairs = itertools.pairwise(records)
     distances = Counter(after.step - before.step for before, after in pairs if not grammar.restarts or before.epoch == after.epoch)
     distances = Counter({distance: count for distance, count in distances.items() if 0 < distance <= MOST_STEPS})
     if distances:
@@ -90,37 +101,58 @@ def undo_cumulative(records: Sequence[Record], grammar: Grammar) -> tuple[list[R
 
     A mean over n steps is a sum over n; the difference of two sums, over the difference of their
     counts, is the mean of the steps between. Its rounding error grows with n, its sum over all
-    lines does not: that is the last mean printed. A line whose steps would have taken no time at
-    all is left out, and the next one is about its steps too.
+    lines does not: that is the last mean printed. So where rounding would be felt, or steps would
+    have taken no time, a line is left out and the next one is about its steps too.
     """
     if grammar.times not in _CUMULATIVE:
         return list(records), []
     undone: list[Record] = []
     broken: list[int] = []
-    last: Record | None = None
-    for record in records:
-        count = grammar.held(record.step)
-        if record.step_s is None or not 0 < count:
-            continue
-        if last is not None and (grammar.held(last.step) >= count or (grammar.times is Mean.EPOCH and last.epoch != record.epoch)):
-            last = None
-        window = _difference(record, last, count, grammar)
-        if window.step_s is None or window.step_s <= 0:
-            broken.append(record.line)
-            continue
-        undone.append(window)
-        last = record
+    for segment in _segments(records, grammar):
+        kept, falling = _sharp_enough(segment, grammar)
+        broken += falling
+        undone += [_difference(record, before, grammar) for before, record, _ in _neighbours(kept)]
     return undone, [Flag(f"{len(broken):,} x a mean that falls faster than its steps could; left out", tuple(broken[:5]))] if broken else []
 
 
-def _difference(record: Record, last: Record | None, count: int, grammar: Grammar) -> Record:
-    before = grammar.held(last.step) if last else 0
-    steps = min(count - before, MOST_STEPS)
+def _segments(records: Sequence[Record], grammar: Grammar) -> Iterator[list[Record]]:
+    """The lines between two resets of the means."""
+    segment: list[Record] = []
+    for record in records:
+        if record.step_s is None or grammar.held(record.step) <= 0:
+            continue
+        if segment and (grammar.held(segment[-1].step) >= grammar.held(record.step) or (grammar.times is Mean.EPOCH and segment[-1].epoch != record.epoch)):
+            yield segment
+            segment = []
+        segment.append(record)
+    if segment:
+        yield segment
+
+
+def _sharp_enough(segment: Sequence[Record], grammar: Grammar) -> tuple[list[Record], list[int]]:
+    """The lines whose differences say something, the last one always; and the lines at which time would run backwards."""
+    kept: list[Record] = []
+    falling: list[int] = []
+    for record in segment:
+        window = _difference(record, kept[-1] if kept else None, grammar)
+        error = grammar.rounding_s * (2 * grammar.held(record.step) / window.steps - 1)
+        if (window.step_s or 0) + error <= 0:
+            falling.append(record.line)
+        elif error <= MOST_ROUNDING * (window.step_s or 0) and (window.data_s is None or window.data_s >= 0):
+            kept.append(record)
+    last = segment[-1]
+    if last.line not in falling and last not in kept:
+        kept[-1:] = [last]
+    return kept, falling
+
+
+def _difference(record: Record, last: Record | None, grammar: Grammar) -> Record:
+    count, before = grammar.held(record.step), grammar.held(last.step) if last else 0
     data_s = record.data_s
     if (grammar.data_times or grammar.times) in _CUMULATIVE:
         data_s = _mean_between(record.data_s, last.data_s if last else 0.0, count, before)
-        data_s = None if data_s is None else max(0.0, data_s)
-    return dataclasses.replace(record, steps=steps, step_s=_mean_between(record.step_s, last.step_s if last else 0.0, count, before), data_s=data_s)
+    step_s = _mean_between(record.step_s, last.step_s if last else 0.0, count, before)
+    return dataclasses.replace(record, steps=min(count - before, MOST_STEPS), step_s=step_s, data_s=data_s)
 
 
 def _mean_between(value: float | None, last: float | None, count: int, before: int) -> float | None:
@@ -148,7 +180,7 @@ def estimate_batch(records: Sequence[Record]) -> float | None:
     """A step's samples as throughput times step time, or times the time between lines."""
     told = [each.throughput * each.step_s for each in records if each.throughput and each.step_s]
     if not told:
-        passed = [(after.throughput, _passed(before, after)) for before, after in zip(records, records[1:], strict=False)]
+        passed = [(after.throughput, _passed(before, after)) for before, after in itertools.pairwise(records)]
         told = [throughput * seconds for throughput, seconds in passed if throughput and seconds]
     middle = statistics.median(told) if told else 0.0
     return float(round(middle)) if middle >= 0.5 else None

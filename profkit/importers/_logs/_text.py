@@ -24,7 +24,7 @@ class Line:
     """One line, or the part of one between carriage returns, without colours and prefixes.
 
     `process` is the one that mpirun says wrote it. `torn` lines are the file's last and have no
-    end; the word at their end may be cut anywhere, so it is not in `text`.
+    end; a number there may be cut anywhere, so it is not in `text`.
     """
 
     number: int
@@ -103,7 +103,7 @@ def _clean(text: str, number: int, *, torn: bool) -> Line:
         text = _MPIRUN.sub("", text)
     text = text if text.isprintable() else text.translate(_CONTROLS)
     if torn:
-        text = text[: max(text.rfind(" "), text.rfind("\t")) + 1]
+        text = text.rstrip("0123456789.+-eE")
     return Line(number, text.rstrip(), process, torn)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers._logs._grammar import Found, Grammar
-from profkit.importers._logs._parsed import Mean, Record, Scope, Stated
+from profkit.importers._logs._parsed import Mean, Record, Scope
 from profkit.importers._logs._text import Line, as_count, number_after
 from profkit.importers._logs._times import find_time
 
@@ -59,22 +59,25 @@ def _sharper(step_s: float, throughput: float | None, found: Found) -> float:
     """The step time from the throughput, which has more digits, where both tell of the same batch size."""
     if not throughput or throughput <= 0:
         return step_s
-    batch = found.state.setdefault("batch", round(throughput * step_s))
+    batch = found.memory.setdefault("batch", round(throughput * step_s))
     if batch:
         found.tell(batch_size=batch)
     return batch / throughput if abs(batch / throughput - step_s) <= max(6e-4 if step_s == round(step_s, 3) else 6e-6, 1e-6 * step_s) else step_s
 
 
 def _read_end(line: Line, epoch: int, found: Found) -> None:
-    found.state["ended"] = True
-    throughput = number_after(line.text, "ips:")
+    throughput, step_s = number_after(line.text, "ips:"), number_after(line.text, "batch_cost:")
     if throughput is not None:
-        found.stated.append(
-            Stated(line.number, f"throughput at the end of epoch {epoch}", throughput, "images/s", "of one card; the last batch's size over the mean")
-        )
-    step_s = number_after(line.text, "batch_cost:")
+        _judge_last_batch(line, throughput, found)
+        found.result(line.number, "throughput at an epoch's end", throughput, "images/s", f"epoch {epoch}, of one card; the last batch's size over the mean")
     if step_s is not None:
-        found.stated.append(Stated(line.number, f"step time at the end of epoch {epoch}", step_s, "s", "mean from the fifth step on"))
+        found.result(line.number, "step time at an epoch's end", step_s, "s", f"epoch {epoch}, mean from the fifth step on")
+
+
+def _judge_last_batch(line: Line, throughput: float, found: Found) -> None:
+    usual = found.records[-1].throughput if found.records else None
+    if usual and throughput < 0.95 * usual:
+        found.notice("a partial last batch, by whose size the throughput at the epoch's end is spoilt", line.number)
 
 
 GRAMMAR = Grammar(
@@ -88,4 +91,6 @@ GRAMMAR = Grammar(
     unit="images",
     times=Mean.EPOCH,
     held=held,
+    warm_up_steps=_RESET_AT,
+    rounding_s=5e-6,
 )
