@@ -7,6 +7,7 @@ library's parser; the events go through a scanner, compiled where it could be.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +21,6 @@ from profkit.errors import UnreadableError
 from profkit.importers import _scan_python
 from profkit.importers._blocks import TornError, read_blocks
 from profkit.text import byte_size, safe_text
-
-try:
-    from profkit.importers._scan import Scanner as CompiledScanner
-except ImportError:  # installed without a compiler
-    CompiledScanner = None
 
 Ints = npt.NDArray[np.int64]
 Names = npt.NDArray[np.int32]
@@ -52,6 +48,17 @@ class Scanner(Protocol):
 
     def take(self) -> dict[str, Any]:
         """Everything that was read."""
+
+
+def _compiled() -> Any:
+    """The scanner in C, or nothing where profkit was installed without a compiler."""
+    try:
+        return importlib.import_module("profkit.importers._scan").Scanner
+    except ImportError:
+        return None
+
+
+CompiledScanner = _compiled()
 
 
 @dataclass(frozen=True)

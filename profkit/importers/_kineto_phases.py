@@ -70,11 +70,11 @@ class Steps:
 
 def find_main_lane(events: Events) -> int:
     """The thread that trains: the one with the steps, else with most annotated time, else with most operators."""
-    for roles in ((Role.STEP,), (Role.ANNOTATION,), (Role.OP,), (Role.LAUNCH,)):
-        places = events.of(*roles)
+    for role in (Role.STEP, Role.ANNOTATION, Role.OP, Role.LAUNCH):
+        places = events.of(role)
         if len(places):
             lanes, which = np.unique(events.lane[places], return_inverse=True)
-            weight = (events.end - events.start)[places] if roles[0] != Role.OP else np.ones(len(places))
+            weight = (events.end - events.start)[places] if role is not Role.OP else np.ones(len(places))
             return int(lanes[np.argmax(np.bincount(which, weights=weight))])
     return -1
 

@@ -17,10 +17,10 @@ Bools = npt.NDArray[np.bool_]
 
 MISSING = -(2**63)
 WEEK_NS = 7 * 86_400 * 10**9
-LONGEST_WORK_NS = 3_600 * 10**9
-"""A kernel that waits for another rank may run for long, but its watchdog ends it before an hour."""
 LATEST_NS = 9 * 10**18
 """Sums of later times would not fit."""
+LONGEST_WORK_NS = 3_600 * 10**9
+"""A kernel that waits for another rank may run for long, but its watchdog ends it before an hour."""
 OVERLAP_NS = 20_000
 """Kernels of one stream may overlap where one is launched by another; up to 12 us was seen in sound traces."""
 CONCURRENT_SHARE = 0.05
@@ -84,6 +84,6 @@ class Gate:
             self.noticed[CONCURRENT] += count
             return end
         self.repaired[OVERLAP] += count
-        repaired = end.copy()
+        repaired: Ints = end.copy()
         repaired[before[over]] = start[after[over]]
         return repaired

@@ -51,7 +51,7 @@ class FlightRecorder:
         yield write_rows(self.name, sources, target, rows, "nccl")
 
 
-class _PlainUnpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]  # noqa: SLF001  # the one in Python: a broken pickle cannot ask it for memory
+class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001  # the one in Python: a broken pickle cannot ask it for memory
     """Builds dictionaries, lists, tuples, texts and numbers; whatever else a pickle asks for is refused."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
