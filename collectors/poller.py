@@ -1,38 +1,61 @@
-"""Calls collectors on a thread of its own, and survives whatever they do."""
+"""Calls collectors on threads of their own, and survives whatever they do."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
+import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from profkit.clock import Clock, now_ns
-from profkit.collectors.base import Collector
+from profkit.collectors.base import Collector, Reading
 
 log = logging.getLogger("profkit")
+
+Append = Callable[[tuple[Any, ...]], None]
+
+PATIENCE_NS = 2_000_000_000
+"""A collector that takes longer over one reading than this is told of."""
+
+MOST_READINGS = 10_000
+"""Readings that are taken of a collector at a time: one that yields without end is rubbish too."""
+
+_METRIC = re.compile(r"[a-z0-9_]{1,100}")
 
 
 class Poller:
     """Reads each collector at its interval and appends rows of the `samples` table."""
 
-    def __init__(self, collectors: Sequence[Collector], append: Callable[[tuple[Any, ...]], None], *, clock: Clock = now_ns) -> None:
+    def __init__(self, collectors: Sequence[Collector], append: Append, *, clock: Clock = now_ns) -> None:
         self._due = {collector.name: (collector, 0) for collector in collectors}
         self._append = append
         self._clock = clock
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="profkit-poller", daemon=True)
+        self._reading: tuple[str, int] | None = None
         self.failures: Counter[str] = Counter()
+        self.longest_ns: Counter[str] = Counter()
+        """The longest that a reading of each took, of those that took too long."""
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, *, timeout_s: float = 0.5) -> None:
         """End the polling; a collector that hangs is left behind on its daemon thread."""
-        self._ending.set()
+        self.end()
         self._thread.join(timeout_s)
+        self._close_all()
+
+    def end(self) -> None:
+        """Take no more readings, without waiting for the one that is under way."""
+        self._ending.set()
+        if reading := self._reading:
+            self._note_time(*reading)
 
     def poll(self) -> float:
         """Read what is due, and return the seconds until the next reading is."""
@@ -40,7 +63,10 @@ class Poller:
         for name, (collector, due_ns) in list(self._due.items()):
             if now >= due_ns:
                 self._due[name] = (collector, now + int(collector.interval_s * 1e9))
+                self._reading = reading = (name, self._clock())
                 self._read(collector)
+                self._reading = None
+                self._note_time(*reading)
         return max(0.0, (min(due for _, due in self._due.values()) - self._clock()) / 1e9)
 
     def _run(self) -> None:
@@ -48,12 +74,86 @@ class Poller:
             pass
 
     def _read(self, collector: Collector) -> None:
+        problem = ""
         try:
-            for reading in collector.read():
-                value = float(reading.value)
-                if math.isfinite(value):
-                    self._append((reading.device, collector.name, reading.metric, self._clock(), value))
+            for reading in itertools.islice(collector.read(), MOST_READINGS):
+                if self._ending.is_set():
+                    return
+                problem = _problem(reading) or problem
+                if not _problem(reading):
+                    self._append((reading.device, collector.name, reading.metric, self._clock(), float(reading.value)))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a collector is a plug-in: whatever it raises, the job goes on
-            self.failures[collector.name] += 1
-            if self.failures[collector.name] == 1:
-                log.warning("profkit: the %s collector failed and is tried again: %s", collector.name, error)
+            problem = str(error) or type(error).__name__
+        if problem:
+            self._note_failure(collector.name, problem)
+
+    def _note_failure(self, name: str, problem: str) -> None:
+        self.failures[name] += 1
+        if self.failures[name] == 1:
+            log.warning("profkit: the %s collector failed and is tried again: %s", name, problem)
+            self._append((None, "profkit", failure_metric(name), self._clock(), 1.0))
+
+    def _note_time(self, name: str, since_ns: int) -> None:
+        took = self._clock() - since_ns
+        if took > PATIENCE_NS:
+            self.longest_ns[name] = max(self.longest_ns[name], took)
+
+    def _close_all(self) -> None:
+        """Have each collector take back what it hung into the process; most hang in nothing."""
+        for collector, _ in self._due.values():
+            try:
+                getattr(collector, "close", lambda: None)()
+            except Exception as error:  # noqa: BLE001  # as in a reading
+                log.warning("profkit: the %s collector could not be closed: %s", collector.name, error)
+
+
+def _problem(reading: Any) -> str:
+    """What is wrong with a reading; nothing where it can be written."""
+    if not isinstance(reading, Reading):
+        return f"it gave {type(reading).__name__} for a reading"
+    if not isinstance(reading.metric, str) or not _METRIC.fullmatch(reading.metric):
+        return "it gave a reading without a proper name"
+    if reading.device is not None and not (isinstance(reading.device, str) and len(reading.device) < 100 and reading.device.isprintable()):
+        return "it gave a reading without a proper device"
+    if not isinstance(reading.value, int | float) or not math.isfinite(reading.value):
+        return f"it gave no number for {reading.metric}"
+    return ""
+
+
+def failure_metric(name: str) -> str:
+    """The row that tells how often a collector failed."""
+    return f"failures_count:{name} collector"
+
+
+def hang_metric(name: str) -> str:
+    """The row that tells how long a collector did not answer."""
+    return f"hung_ns:{name} collector"
+
+
+class Pollers:
+    """Each collector on a poller of its own, so that one that hangs keeps none of the others waiting."""
+
+    def __init__(self, collectors: Sequence[Collector], append: Append, *, clock: Clock = now_ns) -> None:
+        self._append = append
+        self._clock = clock
+        self._pollers = [Poller([collector], append, clock=clock) for collector in collectors]
+
+    def start(self) -> None:
+        for poller in self._pollers:
+            poller.start()
+
+    def stop(self, *, timeout_s: float = 0.5) -> None:
+        """End all of them within the one timeout, and write down which failed and which did not answer."""
+        deadline = time.monotonic() + timeout_s
+        for poller in self._pollers:
+            poller.end()
+        for poller in self._pollers:
+            poller.stop(timeout_s=max(0.0, deadline - time.monotonic()))
+            self._tell(poller)
+
+    def _tell(self, poller: Poller) -> None:
+        now = self._clock()
+        for name, count in poller.failures.items():
+            self._append((None, "profkit", failure_metric(name), now, float(count)))
+        for name, took in poller.longest_ns.items():
+            self._append((None, "profkit", hang_metric(name), now, float(took)))

@@ -152,6 +152,7 @@ def _quality(trace: Trace) -> list[str]:
     if trace.missing_ranks:
         notices.append(f"no files of {len(trace.missing_ranks)} of {trace.manifest.world_size} ranks")
     notices += _failures(trace)
+    notices += _bad_samples(trace)
     notices += [f"{problem}; rows after that place are lost" for problem in trace.problems]
     return notices
 
@@ -161,6 +162,14 @@ def _failures(trace: Trace) -> Iterator[str]:
     failed = trace.samples.filter(pc.starts_with(trace.samples["metric"].cast(pa.string()), "failures_count:"))
     for metric, count in zip(failed["metric"].to_pylist(), failed["value"].to_pylist(), strict=True):
         yield f"profkit's {metric.partition(':')[2]} failed {plural(int(count), 'time')} and was left out"
+
+
+def _bad_samples(trace: Trace) -> Iterator[str]:
+    """Samples that could not be read, of which the run has made something else."""
+    met = trace.samples.filter(pc.starts_with(trace.samples["metric"].cast(pa.string()), "bad_sample:"))
+    names = dict.fromkeys(name.partition(":")[2] for name in met["metric"].to_pylist())
+    if names:
+        yield f"bad samples met {plural(met.num_rows, 'time')}, {plural(len(names), 'file')}, the first: {next(iter(names))}"
 
 
 def _notices_of_ends(trace: Trace) -> Iterator[str]:

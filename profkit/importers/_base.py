@@ -127,7 +127,12 @@ class RunDraft:
         config = {"imported_from": self._importer, "sources": [safe_text(path.name) for path in self._sources], **manifest.config}
         state = RunState.COMPLETE if manifest.state is RunState.RUNNING else manifest.state
         dataclasses.replace(
-            manifest, state=state, config=config, notes=(*manifest.notes, *flags, *notes), profkit_version=manifest.profkit_version or __version__
+            manifest,
+            state=state,
+            config=config,
+            notes=(*manifest.notes, *notes),
+            flags=(*manifest.flags, *flags),
+            profkit_version=manifest.profkit_version or __version__,
         ).write(self.run)
         self._finished = True
         return Imported(self.run, self._importer, self._sources, len(self._ranks), dict(rows), dict(self.dropped), flags)

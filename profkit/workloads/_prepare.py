@@ -39,7 +39,7 @@ class ReadyJob:
 
     config: Mapping[str, Any]
     device: str
-    _driver: Driver
+    _drive: Callable[[], Driver]
     _plan: Plan
     _bad: BadSamples
     _kit: Kit
@@ -49,8 +49,9 @@ class ReadyJob:
         return self._kit.share(text)
 
     def train(self, recorder: LoopRecorder, tell: Tell) -> Outcome:
+        """Wrapping the model for its ranks is left until here: by now the recorder's hooks are in place."""
         try:
-            return Training(self._driver, self._plan, self._bad, recorder, tell).run()
+            return Training(self._drive(), self._plan, self._bad, recorder, tell).run()
         finally:
             self._bad.close()
             self._kit.leave()
@@ -68,10 +69,10 @@ def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     build = Build(config, root, bad)
     parts = workload.builders[settings.framework](build)
     config |= {"reduced": "; ".join(part for part in (config["reduced"], *kit.departures(parts)) if part), **parts.notes}
-    driver = kit.drive(parts, config, bad, workload.dali(build) if settings.dali and workload.dali else None)
+    other_loader = workload.dali(build) if settings.dali and workload.dali else None
     plan = _plan(settings, config, parts, target)
     shown = {name: value for name, value in config.items() if name != "rank"} | {"steps": plan.steps, "threads": kit.threads}
-    return ReadyJob(shown, config["device"], driver, plan, bad, kit)
+    return ReadyJob(shown, config["device"], lambda: kit.drive(parts, config, bad, other_loader), plan, bad, kit)
 
 
 def _share_cores(seat: Seat) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from profkit.collectors.base import Collector, Reading
-from profkit.collectors.poller import Poller
+from profkit.collectors.poller import MOST_READINGS, Poller, Pollers
 from profkit.collectors.process import ProcessCollector
 from profkit.plugins import COLLECTORS
 from profkit.schema import SCHEMAS
@@ -126,14 +126,91 @@ def test_a_collector_that_raises_is_warned_of_once_and_counted_and_the_others_go
 def test_what_was_read_before_a_failure_is_kept() -> None:
     rows: list[tuple[Any, ...]] = []
     Poller([Fake(act=_fails_half_way)], rows.append, clock=FakeClock()).poll()
-    assert [row[2] for row in rows] == ["first_count"]
+    assert [row[2] for row in rows if row[1] == "fake"] == ["first_count"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_no_number_is_not_a_reading(value: float) -> None:
     rows: list[tuple[Any, ...]] = []
     Poller([Fake(act=lambda: [Reading("a_ratio", value), Reading("b_ratio", 1.0)])], rows.append, clock=FakeClock()).poll()
-    assert [row[2] for row in rows] == ["b_ratio"]
+    assert [row[2] for row in rows if row[1] == "fake"] == ["b_ratio"]
+
+
+def _without_end() -> Iterator[Reading]:
+    while True:
+        yield Reading("x_count", 1.0)
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        ["no reading"],
+        [Reading("Not A Name", 1.0)],
+        [Reading(None, 1.0)],  # type: ignore[arg-type]  # what a plug-in may do
+        [Reading("x_count", "3")],  # type: ignore[arg-type]
+        [Reading("x_count", math.nan)],
+        [Reading("x_count", 1.0, 7)],  # type: ignore[arg-type]
+        [Reading("x_count", 1.0, "\x1b[2J")],
+    ],
+)
+def test_rubbish_is_counted_and_not_written(rubbish: list[Any]) -> None:
+    """A row that the writer could not write would take the whole batch with it."""
+    rows: list[tuple[Any, ...]] = []
+    poller = Poller([Fake(act=lambda: [*rubbish, Reading("good_count", 2.0)])], rows.append, clock=FakeClock())
+    poller.poll()
+    assert poller.failures == {"fake": 1}
+    assert [row[2] for row in rows] == ["good_count", "failures_count:fake collector"]
+
+
+def test_readings_without_end_end() -> None:
+    rows: list[tuple[Any, ...]] = []
+    Poller([Fake(act=_without_end)], rows.append, clock=FakeClock()).poll()
+    assert len(rows) == MOST_READINGS
+
+
+def test_a_hanging_collector_keeps_no_other_waiting_and_is_told_of() -> None:
+    rows: list[tuple[Any, ...]] = []
+    clock, reading, release = FakeClock(), threading.Event(), threading.Event()
+
+    def hang() -> list[Reading]:
+        reading.set()
+        release.wait(30)
+        return [Reading("late_count", 1.0)]
+
+    sound = Fake("sound", 0.0)
+    pollers = Pollers([Fake("hanging", act=hang), sound], rows.append, clock=clock)
+    pollers.start()
+    assert reading.wait(10)
+    assert _eventually(lambda: sound.reads > 3)
+    clock.advance(5 * SECOND)
+    pollers.stop(timeout_s=0.05)
+    release.set()
+    assert (None, "profkit", "hung_ns:hanging collector", 5 * SECOND, 5.0 * SECOND) in rows
+
+
+def test_what_failed_is_in_the_rows_at_once_and_counted_at_the_end() -> None:
+    rows: list[tuple[Any, ...]] = []
+    broken = Fake("broken", 0.001, _fails)
+    pollers = Pollers([broken], rows.append)
+    pollers.start()
+    assert _eventually(lambda: broken.reads > 3)
+    assert [row[4] for row in rows] == [1.0]
+    pollers.stop(timeout_s=5)
+    assert rows[-1][2] == "failures_count:broken collector"
+    assert rows[-1][4] == broken.reads
+
+
+def test_what_a_collector_hung_into_the_process_is_taken_back() -> None:
+    closed = []
+
+    class Hung(Fake):
+        def close(self) -> None:
+            closed.append(self.name)
+
+    pollers = Pollers([Hung()], _nowhere)
+    pollers.start()
+    pollers.stop(timeout_s=5)
+    assert closed == ["fake"]
 
 
 def test_the_thread_reads_until_it_is_stopped() -> None:

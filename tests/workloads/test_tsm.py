@@ -49,7 +49,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def torch_model() -> Any:
     from profkit.workloads import _tsm_torch
 
-    return _tsm_torch.make_model(CLASSES, SEGMENTS, seed=0)
+    model = _tsm_torch.make_model(CLASSES, SEGMENTS, seed=0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(_tsm_torch.ZERO_AT_FIRST):  # or blocks would be the identity, and nothing would be shifted
+                weight.fill_(1)
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,11 @@ def paddle_model() -> Any:
     import_paddle()
     from profkit.workloads import _tsm_paddle
 
-    return _tsm_paddle.make_model(CLASSES, SEGMENTS, seed=0)
+    model: Any = _tsm_paddle.make_model(CLASSES, SEGMENTS, seed=0)
+    for name, weight in model.named_parameters():
+        if name.endswith(_tsm_paddle.ZERO_AT_FIRST):
+            weight.set_value(np.ones(weight.shape, dtype=np.float32))
+    return model
 
 
 @pytest.fixture(scope="module")
