@@ -1,0 +1,147 @@
+"""What the machine does, read from files as Linux writes them; pauses of the garbage collector; the framework's allocator."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from profkit.collectors.allocator import AllocatorCollector
+from profkit.collectors.base import Reading
+from profkit.collectors.garbage import GarbageCollector
+from profkit.collectors.host import HostCollector
+from profkit.testing import FakeClock
+
+FILES = {
+    "proc/stat": "cpu  1000 200 300 4000 50 60 70 80 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n",
+    "proc/loadavg": "3.17 2.90 2.11 5/321 4242\n",
+    "proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 400 kB\nCached: 300 kB\nSwapTotal: 100 kB\nSwapFree: 75 kB\n",
+    "proc/vmstat": "pgfault 777\npgmajfault 3\n",
+    "sys/fs/cgroup/cpu.stat": "usage_usec 5\nthrottled_usec 2500000\n",
+    "proc/diskstats": " 8 0 sda 1 0 10 0 2 0 20 0 0 0 0\n 8 1 sda1 1 0 10 0 2 0 20 0 0 0 0\n 7 0 loop0 1 0 9 0 0 0 9 0 0 0 0\n",
+    "sys/block/sda": "",
+    "sys/block/loop0": "",
+    "proc/net/dev": "Inter-| Receive | Transmit\n face |bytes\n  eth0: 100 1 0 0 0 0 0 0 250 2 0 0 0 0 0 0\n",
+    "proc/self/task/7/children": "41 42 ",
+    "proc/41/stat": "41 (pt data (x) S 7 7 7 0 -1 0 9 0 4 0 150 50 0 0 20 0 1 0 99 1000 25\n",
+}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def _read(root: Path) -> dict[tuple[str, str | None], float]:
+    return {(reading.metric, reading.device): reading.value for reading in HostCollector(root=root).read()}
+
+
+def test_everything_of_the_machine_is_read(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    found = _read(machine)
+    assert found["cpu_busy_seconds", None] == pytest.approx(16.3)
+    assert found["cpu_disk_wait_seconds", None] == pytest.approx(0.5)
+    assert found["cpu_stolen_seconds", None] == pytest.approx(0.8)
+    assert (found["run_queue_count", None], found["threads_count", None]) == (5, 321)
+    assert (found["memory_available_bytes", None], found["swap_used_bytes", None]) == (409_600, 25_600)
+    assert (found["page_faults_count", None], found["major_page_faults_count", None]) == (777, 3)
+    assert found["cpu_throttled_seconds", None] == 2.5
+    assert (found["disk_read_bytes", "sda"], found["disk_written_bytes", "sda"]) == (5_120, 10_240)
+    assert {device for metric, device in found if metric == "disk_read_bytes"} == {"sda"}
+    assert (found["network_received_bytes", "eth0"], found["network_sent_bytes", "eth0"]) == (100, 250)
+    assert found["worker_cpu_seconds", "process 41"] == pytest.approx(2.0)
+    assert found["worker_major_faults_count", "process 41"] == 4
+    assert ("worker_cpu_seconds", "process 42") not in found
+
+
+@pytest.mark.parametrize("missing", sorted(FILES))
+def test_what_one_file_does_not_tell_the_others_do(machine: Path, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    (machine / missing).unlink()
+    assert len(_read(machine)) > 10
+    (machine / missing).write_text("nonsense\n")
+    assert len(_read(machine)) > 10
+
+
+def test_of_several_ranks_the_first_speaks_for_the_machine(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert {metric for metric, _ in _read(machine)} == {"worker_cpu_seconds", "worker_major_faults_count", "worker_resident_bytes"}
+
+
+def test_where_there_is_no_proc_it_says_so(tmp_path: Path) -> None:
+    assert str(tmp_path) in HostCollector(root=tmp_path).why_not()
+
+
+def test_the_real_machine_shows_a_process_that_was_started() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        found = {reading.device for reading in HostCollector().read() if reading.metric == "worker_resident_bytes"}
+        child.communicate(b"\n")
+    assert f"process {child.pid}" in found
+
+
+def _values(collector: GarbageCollector) -> dict[str, float]:
+    return {reading.metric: reading.value for reading in collector.read()}
+
+
+def test_each_collection_is_timed_until_it_is_closed() -> None:
+    clock = FakeClock(5)
+    collector = GarbageCollector(clock)
+    before = len(gc.callbacks)
+    assert _values(collector) == {"pause_seconds": 0, "collections_count": 0, "longest_pause_ns": 0}
+    for took in (3_000_000, 8_000_000):
+        collector._note("start", {})
+        clock.advance(took)
+        collector._note("stop", {})
+    assert _values(collector) == {"pause_seconds": pytest.approx(0.011), "collections_count": 2, "longest_pause_ns": 8_000_000}
+    assert _values(collector)["longest_pause_ns"] == 0
+    assert len(gc.callbacks) == before + 1
+    collector.close()
+    assert len(gc.callbacks) == before
+
+
+def test_a_real_collection_is_seen() -> None:
+    collector = GarbageCollector()
+    list(collector.read())
+    gc.collect()
+    assert _values(collector)["collections_count"] >= 1
+    collector.close()
+
+
+def _modules(**modules: Any) -> dict[str, ModuleType]:
+    return modules
+
+
+def test_the_allocator_of_a_framework_on_a_gpu() -> None:
+    stats = {"allocated_bytes.all.current": 5, "allocated_bytes.all.peak": 9, "reserved_bytes.all.current": 12, "num_alloc_retries": 1, "else": 3}
+    cuda = SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 2, memory_stats=lambda device: stats)
+    collector = AllocatorCollector(_modules(torch=SimpleNamespace(cuda=cuda)))
+    assert collector.why_not() == ""
+    assert list(collector.read()) == [
+        Reading("allocated_bytes", 5, "cuda:2"),
+        Reading("allocated_peak_bytes", 9, "cuda:2"),
+        Reading("reserved_bytes", 12, "cuda:2"),
+        Reading("allocation_retries_count", 1, "cuda:2"),
+    ]
+
+
+def test_the_allocator_of_paddle() -> None:
+    memory = SimpleNamespace(memory_allocated=lambda: 5, max_memory_allocated=lambda: 9, memory_reserved=lambda: 12)
+    device = SimpleNamespace(is_compiled_with_cuda=lambda: True, get_device=lambda: "gpu:1", cuda=memory)
+    found = list(AllocatorCollector(_modules(paddle=SimpleNamespace(device=device))).read())
+    assert found[0] == Reading("allocated_bytes", 5, "cuda:1")
+    assert len(found) == 3
+
+
+def test_a_process_on_the_cpu_has_no_device_memory() -> None:
+    idle = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
+    assert AllocatorCollector(_modules(torch=idle)).why_not()
+    assert list(AllocatorCollector(_modules()).read()) == []
