@@ -18,7 +18,7 @@ CLIP_NORM = 20.0
 LR_EPOCHS = (20, 40)
 PUBLISHED_CLASSES, PUBLISHED_CLIPS = 400, 234_619
 
-CONVERGE = {"steps": 200, "batch_size": 4, "image_size": 64, "lr": 0.01, "factor": 0.3}
+CONVERGE = {"steps": 80, "batch_size": 8, "image_size": 64, "lr": 0.0025, "factor": 0.6}
 """A short run on the generated set in which the loss falls below `factor` of its first value."""
 
 
