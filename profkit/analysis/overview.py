@@ -66,6 +66,11 @@ class Overview:
         return self.throughput.judged
 
     @property
+    def samples_known(self) -> bool:
+        """Whether the run says what its steps trained on; step times and shares hold without."""
+        return not (math.isnan(self.throughput.value) and self.step_ns.value > 0)
+
+    @property
     def steps_needed(self) -> int:
         """How many steps more would give an interval."""
         return max(0, FEWEST_STEPS - len(self.selection.steps))
@@ -130,6 +135,8 @@ def _figures(times: StepTimes, ranks_spoken_for: int = 1) -> dict[str, Any]:
     numerators = np.concatenate([times.samples[None, :] * ranks_spoken_for, wall, times.parts, times.parts])
     denominators = np.concatenate([wall / 1e9, ones, np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)])
     throughput, step_ns, *rest = estimate_ratios(numerators, denominators)
+    if not times.samples.any():
+        throughput = Estimate(math.nan)  # other tools' traces do not say how many samples there were; none is not zero a second
     phases = tuple(PhaseShare(name, rest[row], rest[parts + row]) for row, name in enumerate(times.names))
     return {"throughput": throughput, "step_ns": step_ns, "phases": phases}
 

@@ -24,6 +24,7 @@ NO_SAMPLES = "the file does not say how many samples a step trains on (--samples
 MOST_RANKS = 100_000
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|trainer)[-_.]?(\d{1,5})(?!\d)", re.IGNORECASE)
+_RANK_IN_HEAD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d{1,5})\b')
 _ABSOLUTE_NS = 10**18
 _PUBLIC = ("record_shapes", "with_stack", "with_flops", "with_modules", "profile_memory", "cuda_runtime_version", "cuda_driver_version", "cupti_version")
 _DEVICE_FIELDS = {"name": "name", "totalGlobalMem": "memory_bytes", "numSms": "multiprocessors"}
@@ -31,10 +32,11 @@ _DEVICE_FIELDS = {"name": "name", "totalGlobalMem": "memory_bytes", "numSms": "m
 
 @dataclass(frozen=True)
 class RankFile:
-    """One file and what it says of its rank; null where it says nothing."""
+    """One file, and its rank: what was decided for it, else what its content says, else what its name does."""
 
     path: Path
     trace: ChromeTrace
+    decided: int | None = None
 
     @property
     def told(self) -> Mapping[str, Any]:
@@ -43,6 +45,8 @@ class RankFile:
 
     @property
     def rank(self) -> int | None:
+        if self.decided is not None:
+            return self.decided
         if "rank" in self.told:
             return min(max(0, whole(self.told["rank"])), MOST_RANKS - 1)
         return rank_in_name(self.path)
@@ -50,6 +54,12 @@ class RankFile:
     @property
     def world_size(self) -> int:
         return min(max(1, whole(self.told.get("world_size"), 1)), MOST_RANKS)
+
+
+def told_rank(path: Path, head: bytes) -> int | None:
+    """The rank that a file's beginning tells, else its name."""
+    found = _RANK_IN_HEAD.search(head)
+    return int(found[1]) if found else rank_in_name(path)
 
 
 def rank_in_name(path: Path) -> int | None:

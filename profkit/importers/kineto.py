@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from profkit.importers._base import Imported, Target
+from profkit.importers._base import Imported, Target, read_head
 from profkit.importers._chrome import read_chrome
-from profkit.importers._rank_files import RankFile, Summary, rank_in_name, write_rank
+from profkit.importers._rank_files import RankFile, Summary, told_rank, write_rank
 
 
 class Kineto:
@@ -26,31 +26,22 @@ class Kineto:
         return 0.6 if re.search(rb'"ph"\s*:\s*"[A-Za-z]"', head) else 0.0
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
-        if len(sources) == 1:
-            yield self._import(sources, target)
-            return
-        ranks = [_told_rank(path) for path in sources]
-        if None not in ranks and len(set(ranks)) == len(ranks):
-            yield self._import(sources, target)
+        ranks = [told_rank(path, read_head(path)) for path in sources]
+        if len(sources) > 1 and None not in ranks and len(set(ranks)) == len(ranks):
+            yield self._import(dict(zip(sources, ranks, strict=True)), target)
         else:
             for path in sources:
-                yield self._import([path], target)
+                yield self._import({path: None}, target)
 
-    def _import(self, sources: Sequence[Path], target: Target) -> Imported:
-        with target.new_run(self.name, sources) as draft:
+    def _import(self, sources: Mapping[Path, int | None], target: Target) -> Imported:
+        with target.new_run(self.name, list(sources)) as draft:
             world, summary = 1, Summary()
-            for path in sources:
-                file = RankFile(path, read_chrome(path))
-                world = max(world, file.world_size, len(sources))
+            for path, rank in sources.items():
+                file = RankFile(path, read_chrome(path), rank)
+                world = max(world, file.world_size, len(sources), (file.rank or 0) + 1)
                 write_rank(draft, file, world, target, summary)
             draft.flags.extend(summary.flags)
             return draft.finish(summary.manifest(world))
-
-
-def _told_rank(path: Path) -> int | None:
-    """The rank by the file's name or, where that does not tell, by its content."""
-    found = rank_in_name(path)
-    return RankFile(path, read_chrome(path)).rank if found is None else found
 
 
 IMPORTER = Kineto()

@@ -72,6 +72,8 @@ def _headline(view: Overview) -> str:
 
 
 def _why_not_judged(view: Overview) -> str:
+    if not view.samples_known and not view.steps_needed:
+        return "nothing says how many samples a step trains on, so there is no throughput; the rest holds"
     return f"an interval needs {plural(view.steps_needed, 'step')} more" if view.steps_needed else "the steps that are used took no time at all"
 
 

@@ -15,9 +15,12 @@ import pytest
 
 from profkit.analysis.device_time import DeviceTime, device_times
 from profkit.analysis.kernel_categories import COMMUNICATION, UNCATEGORISED, categorise
+from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
 from profkit.importers._kineto_phases import FROM_LOADER, NOT_MARKED
+from profkit.importers._rank_files import NO_SAMPLES
 from profkit.importers.kineto import IMPORTER
+from profkit.report import as_json, as_text
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
 from tests.importers.conftest import BASE_US, KINETO, Event, Import, host, kernel, needs_data, two_steps, us, write_trace
@@ -77,6 +80,9 @@ def test_ranks_come_from_the_content_then_the_name(tmp_path: Path, import_files:
     named = write_trace(tmp_path / "worker0.json.gz", two_steps())
     named.write_bytes(gzip.compress(named.read_bytes()))
     (made,) = import_files(IMPORTER, told, named)
+    assert [rank.rank for rank in Trace.open(made.run).ranks] == [0, 1]
+    contrary = write_trace(tmp_path / "worker7.json", two_steps(), distributedInfo={"rank": 0, "world_size": 2})
+    (made,) = import_files(IMPORTER, told, contrary)
     assert [rank.rank for rank in Trace.open(made.run).ranks] == [0, 1]
     again = write_trace(tmp_path / "b.json", two_steps(), distributedInfo={"rank": 1, "world_size": 2})
     assert len(import_files(IMPORTER, told, again)) == 2
@@ -145,6 +151,18 @@ def test_steps_that_are_not_marked_are_taken_from_the_loader(tmp_path: Path, imp
     assert FROM_LOADER in made.flags
     starts = Trace.open(made.run).steps["start_ns"].to_pylist()
     assert [start - BASE_NS for start in starts] == [10_125, 1_010_125]
+
+
+def test_a_throughput_that_nothing_tells_is_not_zero(tmp_path: Path, import_files: Import) -> None:
+    events = [host("user_annotation", f"ProfilerStep#{step}", us(str(step * 1000)), "1000") for step in range(60)]
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", events))
+    view = build_overview(Trace.open(made.run))
+    assert as_json.overview(view)["throughput_samples_per_s"]["value"] is None
+    assert "nothing says how many samples a step trains on" in as_text.overview(view)
+    assert view.step_ns.value == 1_000_000
+    assert NO_SAMPLES in view.flags
+    (told,) = import_files(IMPORTER, tmp_path / "job.json", samples_per_step=8)
+    assert build_overview(Trace.open(told.run)).throughput.value == pytest.approx(8000)
 
 
 def test_names_that_older_versions_did_not_escape(tmp_path: Path, import_files: Import) -> None:
