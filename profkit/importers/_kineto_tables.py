@@ -17,6 +17,8 @@ from profkit.importers._kineto_events import WORK_ROLES, Bools, Events, Ints, Ro
 from profkit.importers._kineto_phases import Region, Steps
 from profkit.importers._sanity import Gate
 
+NO_STREAM = 2**32 - 1
+"""How some versions write -1."""
 MOST_PARENTS = 64
 """Operators that are looked at for the one around a launch, where the file does not name it."""
 
@@ -64,6 +66,7 @@ def _where(events: Events, place: Ints, detail: Ints) -> tuple[Ints, Ints]:
     no_device, no_stream = (detail < 0) | (device == MISSING_SMALL), (detail < 0) | (stream == MISSING)
     device = np.where(no_device, _numbers_in(events, events.column("process", place)), device)
     stream = np.where(no_stream, _numbers_in(events, events.column("thread", place)), stream)
+    stream = np.where(stream == NO_STREAM, -1, stream)
     return np.clip(device, -1, 2**20), np.where(np.abs(stream) < 2**40, stream, -1)
 
 
