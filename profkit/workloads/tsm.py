@@ -18,7 +18,7 @@ CLIP_NORM = 20.0
 LR_EPOCHS = (20, 40)
 PUBLISHED_CLASSES, PUBLISHED_CLIPS = 400, 234_619
 
-CONVERGE = {"steps": 80, "batch_size": 8, "image_size": 64, "lr": 0.0025, "factor": 0.6}
+CONVERGE = {"steps": 120, "batch_size": 8, "image_size": 64, "lr": 0.0025, "factor": 0.6}
 """A short run on the generated set in which the loss falls below `factor` of its first value."""
 
 
@@ -108,7 +108,7 @@ WORKLOAD = Workload(
         batch_size=16,
         lr=0.02,
         lr_batch=128,
-        reduced_image_size=112,
+        reduced_image_size=64,
         reduced_batch_size=2,
         workers=4,
     ),
