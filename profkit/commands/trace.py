@@ -105,10 +105,12 @@ def _add_end(group: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from profkit.plugins import WORKLOADS
     from profkit.workloads._base import Settings
+    from profkit.workloads._loop import Target
 
     workload = WORKLOADS.load(args.workload)
     settings = Settings(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)})
     workload.check(settings)
+    Target.parse(settings.until)
     if args.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = args.devices
     with _terminable():

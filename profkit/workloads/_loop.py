@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from profkit.errors import ProfkitError, UsageError
+from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.instrument.recorder import LoopRecorder
 from profkit.instrument.tracker import EVALUATION, SKIPPED
 from profkit.text import significant
 from profkit.vocab import Phase
 from profkit.workloads._base import Outcome
-from profkit.workloads._samples import BadSamples
+from profkit.workloads._samples import BadSamples, as_raised
 
 Tell = Callable[[int, int, float], None]
 
@@ -135,10 +135,13 @@ class Training:
 
     def _train_epoch(self, epoch: int) -> None:
         before = len(self._losses)
-        for batch in self._recorder.batches(self._driver.batches(epoch)):
-            self._step(batch, epoch)
-            if self._ends():
-                return
+        try:
+            for batch in self._recorder.batches(self._driver.batches(epoch)):
+                self._step(batch, epoch)
+                if self._ends():
+                    return
+        except UnreadableError as error:
+            raise as_raised(error) from None
         if len(self._losses) == before:
             raise ProfkitError(f"an epoch has no whole batch of {self._plan.batch_size} on each rank; choose a smaller --batch-size")
 

@@ -28,6 +28,12 @@ class BadSampleError(UnreadableError):
     """A sample that cannot be used; the message names the file."""
 
 
+def as_raised(error: UnreadableError) -> UnreadableError:
+    """The error as a loader's worker raised it: the frameworks hand it on with the worker's traceback for a message."""
+    text = str(error).strip()
+    return type(error)(text.splitlines()[-1].partition("Error: ")[2]) if "Traceback" in text else error
+
+
 class BadSamples:
     """The policy for bad samples, and the book of those that were met.
 

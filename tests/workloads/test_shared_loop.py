@@ -23,7 +23,7 @@ from profkit.workloads._image_tree import check_tree
 from profkit.workloads._imagenet import GeneratedSet, Picture, encode
 from profkit.workloads._loop import NotFiniteError, Plan, Target, Training
 from profkit.workloads._prepare import Seat, check, final_config, find_data
-from profkit.workloads._samples import GREY, BadSampleError, BadSamples, Guarded
+from profkit.workloads._samples import GREY, BadSampleError, BadSamples, Guarded, as_raised
 from profkit.workloads._sampling import Batches
 from profkit.workloads.resnet50 import WORKLOAD
 
@@ -105,6 +105,17 @@ def test_a_broken_image_is_named_skipped_or_grey(tree: Path, kept: int) -> None:
         assert news.why
         assert bad.news() == []
         bad.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a.jpg: torn; --bad-samples skip",
+        "Caught BadSampleError in worker 0.\nOriginal Traceback (most recent call last):\n  x\nprofkit.a.BadSampleError: a.jpg: torn; --bad-samples skip\n",
+    ],
+)
+def test_a_workers_error_is_told_as_it_was_raised(text: str) -> None:
+    assert str(as_raised(BadSampleError(text))) == "a.jpg: torn; --bad-samples skip"
 
 
 def test_a_missing_image_is_grey_of_the_size_that_its_annotation_tells(tmp_path: Path) -> None:

@@ -1,0 +1,167 @@
+"""What goes wrong in a training: each thing gets its message, its exit code, and a trace that can be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.errors import ExitCode
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+from profkit.vocab import RunState
+from profkit.workloads import _kinetics
+from profkit.workloads._imagenet import GeneratedSet, write_set
+from tests.cli.conftest import Command
+
+TINY = ("--image-size", "32", "--batch-size", "4", "--workers", "0")
+QUIET = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def whole_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("imagenet")
+    write_set(GeneratedSet(classes=2, train_per_class=8, val_per_class=1, long_side=64), folder, lambda done, total: None)
+    return folder
+
+
+@pytest.fixture
+def tree(whole_tree: Path, tmp_path: Path) -> Path:
+    """A small tree of one's own to damage."""
+    return Path(shutil.copytree(whole_tree, tmp_path / "data"))
+
+
+def _newest(folder: Path) -> Trace:
+    return Trace.open(find_runs(folder / "traces")[-1])
+
+
+def _damage(tree: Path) -> Path:
+    path = sorted((tree / "train").rglob("*.JPEG"))[3]
+    path.write_bytes(path.read_bytes()[:200])
+    return path
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_step_rate_and_batch(profkit: Command, tree: Path, tmp_path: Path) -> None:
+    done = profkit("trace", "resnet50", *TINY, "--data", tree, "--lr", "1e30", "--steps", "8", env=QUIET)
+    assert done.returncode == ExitCode.UNFINISHED
+    assert "the loss is nan at step " in done.stderr
+    assert "(learning rate 1e+30, batch 4 a rank); choose a smaller --lr" in done.stderr
+    trace = _newest(tmp_path)
+    assert (trace.manifest.state, trace.manifest.why[:15]) == (RunState.ABORTED, "NotFiniteError:")
+    assert trace.steps.num_rows >= 1
+    assert profkit("verify").returncode == 0
+
+
+def test_a_truncated_image_is_counted_and_named(profkit: Command, tree: Path) -> None:
+    broken = _damage(tree)
+    done = profkit("trace", "resnet50", *TINY, "--data", tree, "--steps", "4", "--bad-samples", "skip", "--json", env=QUIET)
+    assert done.returncode == 0, done.stderr
+    assert f"bad sample: {broken}: " in done.stderr
+    (notice,) = json.loads(done.stdout)["data_quality"]
+    assert notice.startswith(f"bad samples met 1 time, 1 file, the first: {broken}: ")
+
+
+def test_a_truncated_image_ends_the_run_where_that_is_wanted(profkit: Command, tree: Path, tmp_path: Path) -> None:
+    broken = _damage(tree)
+    done = profkit("trace", "resnet50", "--image-size", "32", "--batch-size", "4", "--workers", "1", "--data", tree, "--steps", "4", env=QUIET)
+    assert done.returncode == ExitCode.UNREADABLE, done.stderr
+    assert f"profkit: {broken}: not a whole image: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert _newest(tmp_path).manifest.state is RunState.ABORTED
+
+
+def test_a_missing_frame_is_named_with_what_can_be_done(profkit: Command, tmp_path: Path) -> None:
+    tree = Path(shutil.copytree(_kinetics.generate(), tmp_path / "kinetics"))
+    frames = sorted(tree.rglob("*.jpg"))
+    for path in frames[5 : len(frames) // 2]:
+        path.unlink()
+    options = ("--image-size", "32", "--batch-size", "2", "--workers", "0", "--data", tree, "--steps", "2")
+    failed = profkit("trace", "tsm", *options, env=QUIET)
+    assert (failed.returncode, "Traceback" in failed.stderr) == (ExitCode.UNREADABLE, False), failed.stderr
+    assert ".jpg: " in failed.stderr
+    assert "--bad-samples skip or pad" in failed.stderr
+    padded = profkit("trace", "tsm", *options, "--bad-samples", "pad", env=QUIET)
+    assert padded.returncode == 0, padded.stderr
+    assert "bad samples met" in padded.stdout
+
+
+def test_a_wrong_tree_is_told_before_anything_is_trained(profkit: Command, tree: Path) -> None:
+    done = profkit("trace", "resnet50", *TINY, "--data", tree / "train", env=QUIET)
+    assert done.returncode == ExitCode.UNREADABLE
+    assert done.stderr.count("\n") <= 2
+    assert "no 'train' folder in it; it is the 'train' folder itself, so give the one above it" in done.stderr
+
+
+def test_a_busy_port_is_told(profkit: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        done = profkit("trace", "resnet50", *TINY, "--ranks", "2", "--rdzv-endpoint", place, "--data", "synthetic", env=QUIET)
+    assert done.returncode == ExitCode.UNFINISHED
+    assert f"profkit: {place}: the port is in use; choose another place with --rdzv-endpoint" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--gpus", "0,1"), "'0,1' is a list of ids, and --gpus is a count; write --devices 0,1"),
+        (("--gpus", "64"), "64 GPUs asked for, "),
+        (("--devices", "0,0"), "'0,0' is no list of different GPU ids"),
+        (("--nnodes", "2"), "--nnodes needs --rdzv-endpoint HOST:PORT"),
+        (("--nnodes", "2", "--node-rank", "2", "--rdzv-endpoint", "a:1"), "--node-rank 2 is out of range"),
+        (("--ranks", "2", "--rdzv-endpoint", "here"), "'here' is not HOST:PORT"),
+        (("--until", "loss>3"), "--until 'loss>3' is not understood"),
+        (("--max-time", "soon"), "'soon' is not a number"),
+        (("--amp", "fp8"), "invalid choice: 'fp8'"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(profkit: Command, options: tuple[str, ...], complaint: str) -> None:
+    done = profkit("trace", "resnet50", *options, "--data", "synthetic", "--steps", "1", env=QUIET)
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _wait_for_steps(folder: Path, ranks: int, process: subprocess.Popen[Any]) -> list[int]:
+    """The process ids of all ranks, once each has steps on disk."""
+    deadline = time.monotonic() + 150
+    while time.monotonic() < deadline and process.poll() is None:
+        files = sorted(folder.glob("traces/*/r*/rank.json"))
+        if len(files) == ranks and all(file.with_name("steps.arrows").exists() and file.with_name("steps.arrows").stat().st_size > 2000 for file in files):
+            return [int(json.loads(file.read_text())["pid"]) for file in files]
+        time.sleep(0.05)
+    raise AssertionError(f"the ranks did not train: {process.poll()}")
+
+
+def test_a_killed_rank_ends_the_others_and_leaves_its_parts(tmp_path: Path, tree: Path) -> None:
+    command = [sys.executable, "-m", "profkit", "trace", "resnet50", *TINY, "--ranks", "2", "--steps", "5000", "--data", str(tree)]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **QUIET}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    victim = _wait_for_steps(tmp_path, 2, process)[1]
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - killed < 30
+    assert process.returncode == ExitCode.UNFINISHED, err
+    assert "profkit: rank 1: it was killed by SIGKILL" in err
+    trace = _newest(tmp_path)
+    assert (trace.manifest.state, trace.manifest.why) == (RunState.ABORTED, "rank 1: it was killed by SIGKILL")
+    assert set(trace.steps["rank"].to_pylist()) == {0, 1}
+
+
+def test_ranks_that_torchrun_starts_record_one_run(tmp_path: Path, tree: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "profkit"]
+    command = [*torchrun, "trace", "resnet50", *TINY, "--steps", "3", "--data", str(tree)]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **QUIET}, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (run,) = find_runs(tmp_path / "traces")
+    trace = Trace.open(run)
+    assert (trace.manifest.state, trace.manifest.world_size, len(trace.ranks)) == (RunState.COMPLETE, 2, 2)
+    assert trace.collectives.num_rows > 0
