@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CROP = (1024, 512)
 POWER = 0.9
 
-CONVERGE = {"steps": 100, "batch_size": 4, "image_size": 128, "lr": 0.05, "factor": 0.6}
+CONVERGE = {"steps": 150, "batch_size": 4, "image_size": 128, "lr": 0.05, "factor": 0.6}
 """A short run on the generated set: the mean of its last five losses is below `factor` of the first. Crops differ so much that single losses do not tell."""
 
 
