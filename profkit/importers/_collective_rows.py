@@ -17,6 +17,7 @@ from profkit.importers._sanity import Gate, Ints
 from profkit.trace.manifest import RankManifest, RunManifest
 
 NO_STEPS = "the file knows no steps: there is no throughput and no split in it, only collectives"
+IMPOSSIBLE = "collectives at times that no clock shows"
 MOST_RANKS = 100_000
 LARGEST = 2**62
 
@@ -47,6 +48,10 @@ class Rows:
     flags: list[str] = field(default_factory=list)
 
     def add(self, row: Row) -> None:
+        """Keep a row; one whose times no clock can show is counted instead."""
+        if max(abs(row.start_ns), abs(row.end_ns), row.ready_ns or 0) >= LARGEST:
+            self.dropped[IMPOSSIBLE] += 1
+            return
         self.by_rank.setdefault(row.rank, []).append(row)
         self.world_size = min(max(self.world_size, row.rank + 1, row.group_size), MOST_RANKS)
 

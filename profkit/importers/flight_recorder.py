@@ -102,8 +102,10 @@ def _read_dump(dump: dict[str, Any], rank: int, rows: Rows) -> None:
             rows.add(row)
 
 
-def _row(entry: dict[str, Any], rank: int, groups: dict[str, Any]) -> Row | None:
+def _row(entry: Any, rank: int, groups: dict[str, Any]) -> Row | None:
     """The entry's collective, nothing for one that had not ended."""
+    if not isinstance(entry, dict):
+        raise TypeError("an entry is no object")
     group = entry.get("process_group")
     name = str(group[0]) if isinstance(group, list | tuple) and group else str(entry.get("pg_id", ""))
     started, ended, created = (count(entry.get(key)) for key in ("time_discovered_started_ns", "time_discovered_completed_ns", "time_created_ns"))

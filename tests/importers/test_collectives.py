@@ -13,6 +13,7 @@ import pytest
 from profkit.errors import UnreadableError
 from profkit.importers import flight_recorder, nccl_inspector
 from profkit.importers._base import read_head
+from profkit.importers._collective_rows import IMPOSSIBLE
 from profkit.plugins import IMPORTERS
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
@@ -59,6 +60,13 @@ def test_lines_that_are_torn_are_counted(tmp_path: Path, import_files: Import) -
     assert made.rows == {"collectives": 2}
 
 
+def test_times_that_no_clock_shows_are_counted(tmp_path: Path, import_files: Import) -> None:
+    late = line(0, 1, 5.0)
+    late["metadata"]["dump_timestamp_us"] = 2**61
+    (made,) = import_files(nccl_inspector.IMPORTER, write_lines(tmp_path / "a.log", [line(0, 0, 5.0), late]))
+    assert made.dropped == {IMPOSSIBLE: 1}
+
+
 def entry(number: int, **more: Any) -> dict[str, Any]:
     made = {
         "record_id": number, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": number, "p2p_seq_id": 0, "is_p2p": False,
@@ -103,7 +111,9 @@ def test_a_pickle_builds_nothing(tmp_path: Path, import_files: Import, protocol:
     assert not Path("/tmp/profkit-was-here").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x04", b"{", b"[]", b'{"entries": 3}', b"\x80\x04\x8a\xff", b"\x80\x04X\xff\xff\xff\x7f", b'{"entries": [{}]}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x80\x04", b"{", b"[]", b'{"entries": 3}', b"\x80\x04\x8a\xff", b"\x80\x04X\xff\xff\xff\x7f", b'{"entries": [{}, [], 3]}']
+)
 def test_what_is_no_dump_is_refused(tmp_path: Path, import_files: Import, content: bytes) -> None:
     (tmp_path / "dump_0").write_bytes(content)
     with pytest.raises(UnreadableError):
