@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +36,8 @@ _EVENTS = {
 }
 
 
-def load_grammars() -> dict[str, Grammar]:
+@functools.cache
+def load_grammars() -> Mapping[str, Grammar]:
     """Every grammar there is, by name; one that fails to load is left out."""
     return GRAMMARS.load_all()[0]
 
@@ -112,8 +114,8 @@ class Reading:
         """The runs, each with its flags."""
         records, flags = drop_strays(self.found.records, self._grammar)
         flags += [*_damage_flags(damage), *self.found.flags]
-        runs = split_runs(_unwrap_years(records), self._grammar, self.found.headers)
-        return flag_unlike([self._finish_run(run, flags, place, len(runs)) for place, run in enumerate(runs or [[]])])
+        runs = split_runs(_unwrap_years(records), self._grammar, self.found.headers) or [[]]
+        return flag_unlike([self._finish_run(run, flags, place, len(runs)) for place, run in enumerate(runs)])
 
     def _finish_run(self, records: Sequence[Record], flags: Sequence[Flag], place: int, count: int) -> ParsedLog:
         grammar, facts = self._grammar, _facts(self.found.facts)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
-
 from profkit.importers._logs._grammar import Found
-from profkit.importers._logs._text import Line, as_count, as_number, number_after
+from profkit.importers._logs._text import Line, as_number, number_after
 
-_PARAMETERS = re.compile(r"DLL .{1,30} - PARAMETER .{0,4000}?(?<![\w.])batch_size : (\d{1,8})")
+LARGEST_BATCH = 10_000_000
 
 
 def read_parameters(line: Line, found: Found, batch: str) -> None:
     """The batch size, under the name `batch` that this tool's counts by, from a line of parameters; it may begin a run."""
-    match = _PARAMETERS.search(line.text) if "PARAMETER" in line.text else None
-    if match is None:
-        return
-    found.headers.append(line.number)
-    found.tell(**{batch: as_count(match[1])})
+    _, mark, parameters = line.text.partition(" - PARAMETER ")
+    size = number_after(parameters, "batch_size :") if mark else None
+    if size is not None and 1 <= size <= LARGEST_BATCH:
+        found.headers.append(line.number)
+        found.tell(**{batch: int(size)})
 
 
 def take_result(line: Line, found: Found, key: str, what: str, unit: str, how: str) -> None:

@@ -162,14 +162,15 @@ def _mean_between(value: float | None, last: float | None, count: int, before: i
 def fill_samples(records: Sequence[Record], batch: float | None, *, timed: bool = False) -> tuple[list[Record], list[Flag]]:
     """Step times from throughputs and the other way round, with the samples of a step.
 
-    Where nothing else tells a step's time, its line's timestamp does. A throughput too low for the
-    time that passed is one of a partial batch: the tool divides fewer samples by the same time.
+    Where nothing else tells a step's time, its line's timestamp does. An epoch's last throughput, if
+    it is too low for the time that passed, is that of a partial batch.
     """
     batch = batch or estimate_batch(records)
     filled: list[Record] = []
     partial: list[int] = []
-    for before, record, _ in _neighbours(records):
-        made = _fill(record, _passed(before, record), batch, timed=timed)
+    for before, record, after in _neighbours(records):
+        ends = after is None or after.epoch != record.epoch
+        made = _fill(record, _passed(before, record), batch, timed=timed, may_be_partial=ends)
         if batch and made.samples is not None and made.samples < 0.98 * batch and record.samples is None:
             partial.append(record.line)
         filled.append(made)
@@ -194,12 +195,12 @@ def _passed(before: Record | None, record: Record) -> float | None:
     return (record.time_s - before.time_s) / between if between == record.steps else None
 
 
-def _fill(record: Record, passed_s: float | None, batch: float | None, *, timed: bool) -> Record:
+def _fill(record: Record, passed_s: float | None, batch: float | None, *, timed: bool, may_be_partial: bool) -> Record:
     step_s, samples, throughput = record.step_s, record.samples, record.throughput
     size = samples if samples is not None else batch
     if not timed and step_s is None and throughput and throughput > 0 and size:
         step_s = size / throughput
-        if passed_s and samples is None and step_s > 3 * passed_s and record.steps == 1:
+        if may_be_partial and passed_s and samples is None and step_s > 3 * passed_s and record.steps == 1:
             step_s, size = passed_s, min(size, throughput * passed_s)
     if step_s is None:
         step_s = passed_s

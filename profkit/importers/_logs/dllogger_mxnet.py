@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from profkit.importers._logs._dllogger import number_in_table, read_parameters, take_result
+from profkit.importers._logs._dllogger import LARGEST_BATCH, number_in_table, read_parameters, take_result
 from profkit.importers._logs._grammar import Found, Grammar
 from profkit.importers._logs._parsed import Mean, Record, Scope
 from profkit.importers._logs._text import Line, as_count, number_after
@@ -18,7 +18,7 @@ from profkit.importers._logs._times import find_time
 _RECORD = re.compile(
     r"Epoch\[(\d{1,9})\] Batch \[\d{1,12}-(\d{1,12})\]\s{1,4}Speed: |DLL .{1,30} - Epoch: (\d{1,9}) Iteration: (\d{1,12})\s{1,4}train\.loss : .{0,60}?train\.ips : "
 )
-_START = re.compile(r"Start with arguments Namespace\(.{0,4000}?(?<!\w)batch_size=(\d{1,8})")
+_START = "Start with arguments Namespace("
 _TABLES = {"train.total_ips": "images/s", "train.ips": "images/s", "train.latency_avg": "s"}
 
 
@@ -30,9 +30,10 @@ def read(line: Line, found: Found) -> None:
         if step is not None and throughput is not None:
             loss, lr = number_after(text, "train.loss :"), number_after(text, "train.lr :") or number_after(text, "LR:")
             found.add(Record(line.number, step, as_count(match[1] or match[3]), find_time(text), None, None, throughput, loss, lr))
-    elif match := _START.search(text):
+    elif _START in text:
+        size = number_after(text.partition(_START)[2], "batch_size=")
         found.headers.append(line.number)
-        found.tell(global_batch_size=as_count(match[1]))
+        found.tell(global_batch_size=int(size) if size and size <= LARGEST_BATCH else None)
     elif "Summary:" in text:
         take_result(line, found, "train.ips :", "throughput of the last epoch", "images/s", "arithmetic mean over its lines")
     else:

@@ -8,6 +8,7 @@ batch spoils it: the line that ends an epoch is read for its time only.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from profkit.importers._logs._grammar import Found, Grammar
 from profkit.importers._logs._parsed import Mean, Record, Scope
@@ -17,6 +18,7 @@ from profkit.importers._logs._times import find_time
 _RECORD = re.compile(r"epoch:(\d{1,9})\s{1,9}train step:(\d{1,12})\s.{0,400}?(?:elapse|batch_cost):")
 _END = re.compile(r"END epoch:(\d{1,9})\s{1,9}train\s")
 _RESET_AT = 5
+_LARGEST_DIFFERENCE = 0.05
 
 
 def held(step: int) -> int:
@@ -44,7 +46,7 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
             step,
             as_count(match[1]),
             find_time(line.text),
-            _sharper(step_s, throughput, found),
+            _sharper(step_s, throughput, line, found),
             number_after(text, "reader_cost:"),
             throughput,
             number_after(text, "loss:"),
@@ -55,14 +57,19 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
         found.notice("an accuracy below zero: the metric is broken", line.number)
 
 
-def _sharper(step_s: float, throughput: float | None, found: Found) -> float:
-    """The step time from the throughput, which has more digits, where both tell of the same batch size."""
+def _sharper(step_s: float, throughput: float | None, line: Line, found: Found) -> float:
+    """The step time from the throughput, which has more digits, where both tell of the usual batch size."""
     if not throughput or throughput <= 0:
         return step_s
-    batch = found.memory.setdefault("batch", round(throughput * step_s))
-    if batch:
-        found.tell(batch_size=batch)
-    return batch / throughput if abs(batch / throughput - step_s) <= max(6e-4 if step_s == round(step_s, 3) else 6e-6, 1e-6 * step_s) else step_s
+    batches: Counter[int] = found.memory.setdefault("batches", Counter())
+    batches[round(throughput * step_s)] += 1
+    batch = found.facts["batch_size"] = batches.most_common(1)[0][0]
+    rounding = 6e-4 if step_s == round(step_s, 3) else 6e-6
+    if abs(batch / throughput - step_s) <= max(rounding, 1e-6 * step_s):
+        return batch / throughput
+    if abs(throughput * step_s / max(batch, 1) - 1) > _LARGEST_DIFFERENCE:
+        found.notice("a throughput that contradicts the step time beside it: of a partial batch, or damaged", line.number)
+    return step_s
 
 
 def _read_end(line: Line, epoch: int, found: Found) -> None:

@@ -33,7 +33,7 @@ def _read_record(line: Line, text: str, match: re.Match[str], found: Found) -> N
     step = as_count(match[1])
     if step is None:
         return
-    samples, speed = number_after(text, "avg_samples:"), number_after(text, "speed:")
+    samples, speed, data_s = number_after(text, "avg_samples:"), number_after(text, "speed:"), number_after(text, "avg_reader_cost:")
     throughput = number_after(text, "ips:") or number_after(text, "ips :")
     if samples:
         found.tell(batch_size=round(samples))
@@ -45,12 +45,20 @@ def _read_record(line: Line, text: str, match: re.Match[str], found: Found) -> N
             step,
             as_count(match[2]),
             find_time(text),
-            samples / throughput if samples and throughput else number_after(text, "avg_batch_cost:"),
-            number_after(text, "avg_reader_cost:"),
+            _step_time(samples, throughput, number_after(text, "avg_batch_cost:"), data_s),
+            data_s,
             throughput,
             number_after(text, "loss:"),
         )
     )
+
+
+def _step_time(samples: float | None, throughput: float | None, batch_s: float | None, data_s: float | None) -> float | None:
+    """The time that the throughput is over, where it is the batch's with or without the wait; else a digit is damaged."""
+    if not samples or not throughput or batch_s is None:
+        return batch_s
+    over = samples / throughput
+    return over if 0.99 * batch_s <= over <= 1.01 * (batch_s + (data_s or 0)) else batch_s
 
 
 def _read_arguments(text: str, found: Found) -> None:

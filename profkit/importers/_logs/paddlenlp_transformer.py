@@ -24,6 +24,8 @@ def read(line: Line, found: Found) -> None:
         if step is None or step_s is None:
             return
         samples = throughput * step_s if throughput else None
+        if samples and not _fits(number_after(text, "tokens:"), samples, found):
+            found.notice("a throughput that contradicts the tokens and the step time beside it", line.number)
         found.add(
             Record(
                 line.number,
@@ -39,6 +41,14 @@ def read(line: Line, found: Found) -> None:
         )
     elif match := _FACT.match(text):
         _read_fact(match, found)
+
+
+def _fits(tokens: float | None, samples: float, found: Found) -> bool:
+    """Whether the window's tokens are those of as many steps as the first window has."""
+    if tokens is None:
+        return True
+    steps: float = found.memory.setdefault("steps", tokens / samples)
+    return abs(tokens / samples - steps) <= 0.02 * steps
 
 
 def _read_fact(match: re.Match[str], found: Found) -> None:

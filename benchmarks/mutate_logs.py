@@ -1,0 +1,71 @@
+"""Damages logs of every grammar, reads them, and counts what went wrong.
+
+    python benchmarks/mutate_logs.py [--count 50000] [--seed 0] [--logs FOLDER]
+
+Each made-up log of the tests is damaged `--count` times: bits flipped, bytes cut out or doubled, the
+end cut off. With `--logs`, each file of a folder is damaged that often divided by the number of
+files. Prints a line for each grammar: the slowest reading, the most memory, and how many totals were
+wrong by more than 5 % without a flag. Exits 1 where one was, where a reading took over 5 s, and
+raises where one raised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from profkit.importers._logs._assemble import parse_log
+from tests.importers.logs.mutations import Outcome, mutate, outcome, outcomes
+from tests.importers.logs.samples import Sample
+
+SLOWEST_S = 5.0
+LARGEST_BYTES = 400_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=50_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--logs", type=Path)
+    args = parser.parse_args()
+    made = of_files(args.logs, args.count, args.seed) if args.logs else outcomes(args.count, args.seed)
+    return show(made)
+
+
+def of_files(folder: Path, count: int, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Damaged real logs, by grammar; large ones would take the time of all others."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size <= LARGEST_BYTES]
+    for path in files:
+        data = path.read_bytes()
+        sound = parse_log(lambda data=data: [data], path.name)  # type: ignore[misc]  # bound at once
+        numbers = random.Random(f"{seed} {path}")
+        for _ in range(max(1, count // len(files))):
+            sample = Sample(sound[0].grammar, path.name, "")
+            yield sound[0].grammar, outcome(sample, sound[0], mutate(data, numbers))
+
+
+def show(made: Iterator[tuple[str, Outcome]]) -> int:
+    """A line a grammar; 1 where something was not as it must be."""
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for name, each in made:
+        found[name].append(each)
+        if each.silently_wrong:
+            print(f"  {name}: {each.why}", file=sys.stderr)
+    print(f"{'log':24}{'damaged':>9}{'slowest':>10}{'silently wrong':>16}")
+    for name, all_of_it in found.items():
+        wrong = sum(each.silently_wrong for each in all_of_it)
+        print(f"{name:24}{len(all_of_it):>9,}{max(each.seconds for each in all_of_it):>8.2f} s{wrong:>16,}")
+    every = [each for all_of_it in found.values() for each in all_of_it]
+    print(f"{len(every):,} damaged logs, none raised; most memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB")
+    return int(any(each.silently_wrong or each.seconds > SLOWEST_S for each in every))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Each grammar is known by its content, and what comes out is what the log was made from."""
+
+from __future__ import annotations
+
+import pytest
+
+from profkit.importers._logs._assemble import GRAMMARS, load_grammars, parse_log
+from profkit.importers._logs._parsed import Mean, ParsedLog
+from tests.importers.logs.samples import BATCH, SAMPLES, STEP_S, Sample, mean, step_time
+
+
+def parse(data: bytes, name: str = "") -> list[ParsedLog]:
+    return parse_log(lambda: [data], name)
+
+
+def only(sample: Sample) -> ParsedLog:
+    (log,) = parse(sample.data, sample.name)
+    return log
+
+
+def test_every_grammar_loads_and_has_a_sample() -> None:
+    _, broken = GRAMMARS.load_all()
+    assert not broken
+    assert {sample.grammar for sample in SAMPLES.values()} == set(GRAMMARS.names()) - {"airank"}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_log_gives_the_steps_that_it_was_made_from(name: str) -> None:
+    sample = SAMPLES[name]
+    log = only(sample)
+    assert log.grammar == sample.grammar
+    assert log.metadata.world_size == sample.world_size
+    assert log.mean_step_s == pytest.approx(sample.step_s, rel=3e-3)
+    assert log.mean_throughput == pytest.approx(sample.throughput, rel=3e-3)
+    assert log.mean_data_s == (None if sample.data_s is None else pytest.approx(sample.data_s, rel=1e-2))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sound_log_has_no_flags(name: str) -> None:
+    expected = {"an update skipped, because gradients were not finite", "a partial last batch, by whose size the throughput at the epoch's end is spoilt"}
+    assert {flag.text for flag in only(SAMPLES[name]).flags} <= expected
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_grammar_is_the_only_one_that_knows_its_lines(name: str) -> None:
+    sample = SAMPLES[name]
+    for line in sample.text.splitlines():
+        knowing = {grammar.name for grammar in load_grammars().values() if grammar.matches(line)} - {"airank"}
+        assert knowing <= {sample.grammar}
+
+
+def test_cumulative_means_come_apart_into_the_windows_between_the_lines() -> None:
+    log = only(SAMPLES["paddleclas_2022"])
+    assert log.times is Mean.EPOCH
+    assert [each.steps for each in log.records[:3]] == [6, 10, 10]
+    assert log.records[0].step_s == pytest.approx(mean(5, 10), abs=1e-5)
+    for record in log.records[1:]:
+        assert record.step_s == pytest.approx(mean(record.step - 9, record.step), abs=1e-4)
+
+
+def test_the_reset_of_the_meters_is_seen_where_every_step_is_printed() -> None:
+    log = only(SAMPLES["paddleclas_2020"])
+    assert {each.steps for each in log.records} == {1}
+    for record in log.records[1:]:
+        assert record.step_s == pytest.approx(step_time(record.step), rel=1e-3)
+    assert log.warm_up == 5
+
+
+def test_a_second_epoch_begins_its_means_anew() -> None:
+    first = SAMPLES["paddleclas_2022"].text
+    (log,) = parse((first + first.replace("epoch:0 ", "epoch:1 ").replace("2024/03/05 06", "2024/03/05 07")).encode())
+    assert log.mean_step_s == pytest.approx(mean(5, 190), rel=1e-4)
+    assert [each.steps for each in log.records].count(6) == 2
+    assert [each.index for each in log.records] == sorted({each.index for each in log.records})
+
+
+def test_means_over_the_whole_run_add_up_to_the_last_one() -> None:
+    log = only(SAMPLES["dllogger_maskrcnn"])
+    assert sum(each.steps for each in log.records) == 200
+    assert sum(each.steps * (each.step_s or 0) for each in log.records) == pytest.approx(200 * 0.5, rel=1e-4)
+
+
+def test_a_partial_last_batch_is_no_slow_step() -> None:
+    sample = SAMPLES["dllogger_pytorch"]
+    lines = sample.text.splitlines()
+    last = next(place for place, line in enumerate(lines) if "Iteration: 200 " in line)
+    lines[last] = lines[last].split("total_ips :")[0] + "total_ips : 12.00 img/s"
+    (log,) = parse("\n".join(lines).encode() + b"\n")
+    assert log.records[-1].step_s == pytest.approx(step_time(199), rel=0.01)
+    assert log.records[-1].samples == pytest.approx(12 * step_time(199), rel=0.01)
+    assert "a partial batch" in " ".join(str(flag) for flag in log.flags)
+
+
+def test_epochs_that_state_their_mean_count_where_lines_are_one_step_in_twenty() -> None:
+    log = only(SAMPLES["paddlevideo_with_end"])
+    assert log.mean_step_s == 0.52
+    assert {each.steps for each in log.records} == {1}
+
+
+def test_words_vary_from_window_to_window() -> None:
+    log = only(SAMPLES["paddlenlp_transformer"])
+    assert log.unit == "words"
+    assert log.records[5].samples == pytest.approx(BATCH * 10, rel=1e-4)
+
+
+def test_skipped_updates_are_counted_and_lines_are_steps() -> None:
+    log = only(SAMPLES["dllogger_bert"])
+    assert [each.index for each in log.records] == list(range(60))
+    assert log.records[-1].skipped == 5
+
+
+def test_stated_results_are_kept_with_how_they_were_got() -> None:
+    stated = {each.what: each for each in only(SAMPLES["dllogger_pytorch"]).stated}
+    assert stated["throughput"].how.startswith("arithmetic mean")
+    assert stated["data time"].value == 0.0625
+    assert {each.what: each.value for each in only(SAMPLES["paddleseg"]).stated} == {"avg_ips": 76.19}
+
+
+def test_marks_alone_are_a_log_without_steps() -> None:
+    (log,) = parse(b"AI-Rank-log 1621335959.198982 avg_ips:76.19images/sec\nAI-Rank-log 1621335959.2 target_quality_time:82322.66sec\n")
+    assert (log.grammar, log.records) == ("airank", ())
+    assert {each.what: each.value for each in log.stated} == {"avg_ips": 76.19, "target_quality_time": 82322.66}
+
+
+def test_a_user_says_how_many_samples_a_step_has() -> None:
+    text = SAMPLES["mmcv"].text.replace("samples_per_gpu", "unknown")
+    (log,) = parse(text.encode())
+    assert log.mean_throughput is None
+    (log,) = parse_log(lambda: [text.encode()], samples_per_step=7)
+    assert log.mean_throughput == pytest.approx(7 / STEP_S, rel=1e-3)
+
+
+def test_what_no_grammar_knows_is_no_log() -> None:
+    assert parse(b"hello\nworld\n") == []
+    assert parse(b"") == []

@@ -1,0 +1,163 @@
+"""What must not be believed is flagged, with the lines that show it; sound logs are left in peace (`test_grammars`)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from profkit.importers._logs._assemble import parse_log
+from profkit.importers._logs._integrity import check_efficiency, efficiency
+from profkit.importers._logs._parsed import ParsedLog
+from tests.importers.logs.samples import SAMPLES, STEP_S
+
+
+def parse(text: str, name: str = "") -> list[ParsedLog]:
+    return parse_log(lambda: [text.encode()], name)
+
+
+def flags(log: ParsedLog) -> str:
+    return "\n".join(map(str, log.flags))
+
+
+def test_two_runs_in_one_file_are_two_runs() -> None:
+    text = SAMPLES["dllogger_tensorflow"].text
+    first, second = parse(text + text.replace("(0, ", "(0, "), "tf_gpu2_fp32_bs40.txt")
+    assert len(first.records) == len(second.records) == 200
+    assert "the file holds 2 runs; this is the first (lines 2, 201)" in flags(first)
+    assert "this is the second" in flags(second)
+    assert first.mean_step_s == pytest.approx(STEP_S, rel=1e-3)
+    assert [each.line for each in first.stated] < [each.line for each in second.stated]
+
+
+def test_runs_too_far_apart_for_one_configuration_say_so() -> None:
+    lines = [f"DLL 2024-03-05 06:07:08.1 - (0, {200 + step}) total_ips : {speed}" for speed in (100.0, 190.0) for step in range(50)]
+    first, second = parse("\n".join(lines) + "\n", "tf_gpu1_amp_bs40.txt")
+    assert "differ 1.90 x in throughput" in flags(first)
+    assert "differ 1.90 x in throughput" in flags(second)
+
+
+def test_parameters_printed_again_begin_a_run() -> None:
+    text = SAMPLES["dllogger_mxnet"].text
+    again = text.replace("Epoch: 0 ", "Epoch: 1 ")
+    assert len(parse(text + again)) == 2
+
+
+def test_one_stray_step_number_is_left_out_and_makes_no_run() -> None:
+    (log,) = parse(SAMPLES["paddleseg"].text.replace("iter: 100/", "iter: 900/"))
+    assert "fits neither the line before nor the one after" in flags(log)
+    assert log.mean_step_s == pytest.approx(STEP_S, rel=1e-3)
+
+
+def test_a_beginning_of_another_day_is_flagged() -> None:
+    (log,) = parse("2024-01-01 00:00:00 - mmseg - INFO - config\n" + SAMPLES["mmcv"].text)
+    assert "the file's beginning is 64 days from its records" in flags(log)
+
+
+def test_a_clock_that_jumps_between_records_is_flagged() -> None:
+    sample = SAMPLES["paddleseg"].text.splitlines()
+    late = [line.replace("2024-03-05", "2024-03-09") if place > 12 else line for place, line in enumerate(sample)]
+    (log,) = parse("\n".join(late) + "\n")
+    assert "the clock jumps ahead" in flags(log)
+
+
+def test_a_name_that_contradicts_the_log_is_flagged() -> None:
+    (log,) = parse(SAMPLES["dllogger_pytorch"].text, "pytorch_gpu4_fp32_bs40.txt")
+    assert "the log says precision amp, the file's name says fp32" in flags(log)
+    (log,) = parse(SAMPLES["dllogger_pytorch"].text, "pytorch_gpu3_amp_bs40.txt")
+    assert "the log says 4 cards, the file's name says 3" in flags(log)
+    (log,) = parse(SAMPLES["dllogger_pytorch"].text, "pytorch_gpu4_amp_bs96.txt")
+    assert "the log says 40 samples a card, the file's name says 96" in flags(log)
+    (log,) = parse(SAMPLES["mxnet_2020"].text, "mxnet_gpu1_gpu8_fp32_bs40.txt")
+    assert "speaks of runs on 1 and 8 cards" in flags(log)
+
+
+def test_a_name_that_counts_several_nodes_is_no_contradiction() -> None:
+    (log,) = parse(SAMPLES["paddleclas_2022"].text, "paddle_gpu32_fp32_bs40.txt")
+    assert log.metadata.world_size == 32
+    assert "cards" not in flags(log)
+
+
+def test_an_evaluation_booked_as_data_time_is_flagged() -> None:
+    lines = SAMPLES["mmcv"].text.splitlines()
+    lines[10:10] = ["2024-03-05 06:07:51,000 - mmseg - INFO - Saving checkpoint at 60 iterations"]
+    lines[11] = lines[11].replace("time: 0.500, data_time: 0.0625", "time: 4.500, data_time: 4.0625")
+    (log,) = parse("\n".join(lines) + "\n")
+    assert "1 x an evaluation or a checkpoint that is booked on the next line, as data time or as step time (line 12)" in flags(log)
+
+
+def test_an_accuracy_below_zero_is_flagged() -> None:
+    (log,) = parse(SAMPLES["paddleclas_2022"].text.replace("top5:  0.2000", "top5: -0.2000"))
+    assert "19 x an accuracy below zero: the metric is broken" in flags(log)
+
+
+def test_a_partial_last_batch_that_spoils_the_stated_throughput_is_flagged() -> None:
+    (log,) = parse(SAMPLES["paddleclas_2021"].text)
+    assert "a partial last batch" in flags(log)
+    assert log.mean_throughput == pytest.approx(SAMPLES["paddleclas_2021"].throughput, rel=1e-3)
+
+
+def test_a_stated_mean_that_the_records_do_not_give_is_flagged() -> None:
+    text = SAMPLES["dllogger_pytorch"].text
+    (log,) = parse(text[: text.index("Summary")] + "Summary: train.loss : 6.4  train.total_ips : 500.00 img/s\n")
+    assert "states a mean throughput of 500.00 images/s; its records give" in flags(log)
+    assert "its steady steps give 320.0" in flags(log)
+
+
+def test_figures_of_one_line_that_contradict_each_other_are_flagged() -> None:
+    (log,) = parse(SAMPLES["paddleseg"].text.replace("ips: 80.0000", "ips: 30.0000", 1))
+    assert "1 x a throughput that contradicts the step time beside it" in flags(log)
+
+
+def test_step_times_that_are_not_those_of_the_clock_are_flagged() -> None:
+    text = SAMPLES["dllogger_tensorflow"].text.replace("batch_size : 40", "batch_size : 400")
+    (log,) = parse(text, "tf_gpu2_fp32.txt")
+    assert "its step times are 10.0 x the time between its timestamps" in flags(log)
+
+
+def test_steps_too_fast_are_flagged() -> None:
+    text = SAMPLES["dllogger_tensorflow"].text
+    one = text.splitlines()[50]
+    (log,) = parse(text.replace(one, one.replace("total_ips : 1", "total_ips : 91")))
+    assert "1 x a step in less than 40 % of the usual time (line 51)" in flags(log)
+
+
+def test_a_run_that_ends_early_says_where() -> None:
+    text = SAMPLES["paddleseg"].text
+    (log,) = parse("\n".join(text.splitlines()[:12]) + "\n")
+    assert "the last record is of step 90 of 200 (line 12)" in flags(log)
+
+
+def test_a_run_that_was_killed_says_by_what() -> None:
+    (log,) = parse(SAMPLES["paddleclas_2022"].text + "LAUNCH INFO 2024-03-05 06:10:00,001 Terminating with signal 15\n")
+    assert log.aborted == "the log says: terminating with signal 15"
+
+
+def test_records_of_other_processes_are_left_out() -> None:
+    lines = [f"[1,{rank}]<stdout>:{line.split('>:', 1)[-1]}" for line in SAMPLES["dllogger_mxnet"].text.splitlines() for rank in (0, 1)]
+    (log,) = parse("\n".join(lines) + "\n")
+    assert len(log.records) == 20
+    assert "20 x a record of another process, left out" in flags(log)
+
+
+def test_a_loss_that_is_not_a_number_is_flagged() -> None:
+    (log,) = parse(SAMPLES["dllogger_pytorch"].text.replace("train.loss : 7.0", "train.loss : nan"))
+    assert "a loss that is not a number (line 2)" in flags(log)
+
+
+def test_lines_that_share_a_timestamp_are_flagged() -> None:
+    lines = SAMPLES["paddleseg"].text.splitlines()
+    lines[5] = lines[4][:19] + lines[5][19:]
+    (log,) = parse("\n".join(lines) + "\n")
+    assert "with the timestamp of the one before" in flags(log)
+
+
+def test_an_efficiency_that_cannot_be_is_flagged() -> None:
+    (base,) = parse(SAMPLES["dllogger_tensorflow"].text, "tf_gpu2_fp32_bs40.txt")
+    one = dataclasses.replace(base, metadata=dataclasses.replace(base.metadata, world_size=1))
+    assert efficiency(base, base) == pytest.approx(1)
+    assert check_efficiency(base, base) is None
+    faster = dataclasses.replace(base, records=tuple(dataclasses.replace(each, step_s=(each.step_s or 0) / 3) for each in base.records))
+    told = check_efficiency(one, faster)
+    assert told is not None
+    assert "an efficiency of 150 % from 1 to 2 cards cannot be" in str(told)
