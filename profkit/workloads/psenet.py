@@ -21,7 +21,7 @@ STRIDE = 4
 MIN_SCORE, MIN_AREA = 0.85, 16
 """What a region needs to be taken for text: its mean score, and its pixels at a quarter of the resolution."""
 
-CONVERGE = {"steps": 120, "batch_size": 4, "image_size": 192, "lr": 0.01, "factor": 0.3}
+CONVERGE = {"steps": 150, "batch_size": 4, "image_size": 192, "lr": 0.01, "factor": 0.3}
 """A short run on the generated set in which the loss falls below `factor` of its first value."""
 
 
