@@ -6,6 +6,7 @@ library's parser; the events go through a scanner, compiled where it could be.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -93,6 +94,8 @@ def read_chrome(path: Path, *, compiled: bool = True) -> ChromeTrace:
             raise
         problem = str(error)
     trace = _as_trace(scanner.take(), header, problem)
+    if trace.broken >= _scan_python.MOST_BROKEN:
+        trace = dataclasses.replace(trace, problem=f"{safe_text(str(path))}: too much of it is broken; the rest was not read")
     if not len(trace.events):
         raise UnreadableError(problem or f"{safe_text(str(path))}: a Chrome trace without a single event that can be read")
     return trace

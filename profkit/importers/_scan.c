@@ -15,6 +15,7 @@
 #define DEEPEST 512
 #define LONGEST_EVENT (1 << 20)   /* an event that is longer is broken */
 #define LARGEST_EXTRAS (64 << 20) /* bytes of arguments that are kept as text */
+#define MOST_BROKEN 1000          /* a file with more is not read on: each may cost a megabyte of reading */
 #define RESYNC_TAIL 64
 
 typedef const unsigned char *Text;
@@ -546,22 +547,21 @@ static Text scan(Scanner *self, Text at, Text end, int final, int *done)
         while (at < end && (is_space(*at) || *at == ',')) at++;
         if (at == end) { *done = final; self->broken += final; return at; }
         if (*at == ']') { *done = 1; return at + 1; }
-        Cursor cursor = {at, end, 0};
-        Outcome outcome = *at == '{' ? read_event(&cursor, &draft) : WRONG;
-        if (outcome == GOOD && cursor.at - at > LONGEST_EVENT) outcome = WRONG;
-        if (outcome == GOOD) {
+        Text limit = end - at > LONGEST_EVENT ? at + LONGEST_EVENT : end;
+        Cursor cursor = {at, limit, 0};
+        if (*at == '{' && read_event(&cursor, &draft) == GOOD) {
             take_event(self, &draft);
             at = cursor.at;
             continue;
         }
         if (!final && end - at <= LONGEST_EVENT) return at;
-        Cursor second = {at, end - at > LONGEST_EVENT ? at + LONGEST_EVENT : end, 1};
+        Cursor second = {at, limit, 1};
         if (*at == '{' && read_event(&second, &draft) == GOOD) {
             take_event(self, &draft);
             at = second.at;
             continue;
         }
-        self->broken++;
+        if (++self->broken >= MOST_BROKEN) { *done = 1; return end; }
         self->resyncing = 1;
         at++;
     }

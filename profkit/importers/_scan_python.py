@@ -18,6 +18,8 @@ MISSING = -(2**63)
 MISSING_SMALL = -(2**31)
 LONGEST_EVENT = 1 << 20
 LARGEST_EXTRAS = 64 << 20
+MOST_BROKEN = 1000
+"""A file with more broken events is not read on: each may cost a megabyte of reading."""
 RESYNC_TAIL = 64
 DEEPEST = 512
 
@@ -94,27 +96,35 @@ class Scanner:
                 return at, final
             if text[at] == "]":
                 return at + 1, True
-            event, after = self._read(text, at)
-            if event is None and not final and end - at <= LONGEST_EVENT:
+            after = self._read(text, at)
+            if not after and not final and end - at <= LONGEST_EVENT:
                 return at, False
-            if event is None:
-                event, after = forgive(text[at : at + LONGEST_EVENT], at)
-            if event is None:
-                self._broken += 1
-                self._resyncing = True
-                at += 1
-            else:
-                self._take_event(event)
-                at = after
+            at = after or self._read_again(text, at)
+            if self._broken >= MOST_BROKEN:
+                return end, True
 
-    def _read(self, text: str, at: int) -> tuple[dict[str, Any] | None, int]:
+    def _read(self, text: str, at: int) -> int:
+        """Take the event that begins here: where it ends, or 0 where the parser refuses it."""
         if text[at] != "{":
-            return None, at
+            return 0
         try:
             event, after = self._decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            return None, at
-        return (event, after) if after - at <= LONGEST_EVENT else (None, at)
+            return 0
+        if after - at > LONGEST_EVENT:
+            return 0
+        self._take_event(event)
+        return int(after)
+
+    def _read_again(self, text: str, at: int) -> int:
+        """Take the event by the rules that forgive; what is none by these is broken, and the next one is looked for."""
+        event, after = forgive(text[at : at + LONGEST_EVENT], at)
+        if event is None:
+            self._broken += 1
+            self._resyncing = True
+            return at + 1
+        self._take_event(event)
+        return after
 
     def _take_event(self, event: dict[str, Any]) -> None:
         kind = event.get("ph")

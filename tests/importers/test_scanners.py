@@ -69,6 +69,9 @@ def _assert_same(compiled: Any, text: bytes, block: int = 1 << 20) -> None:
         '{"ph":"X","deep":' + "[" * 400 + "]" * 400 + ',"ts":1,"name":"d"}]',
         '{"ph":"X","deep":' + "[" * 5000 + "]" * 5000 + ',"ts":1,"name":"d"},{"ph":"X","ts":2}]',
         '{"ph":"X","name":"' + "x" * (1 << 20) + '","ts":1},{"ph":"X","ts":2}]',
+        '{"ph":"X","name":"' + "x" * ((1 << 20) - 24) + '"},{"ph":"X","ts":2}]',
+        '{"ph":1 2},' * 1500 + EVENTS,
+        '{"ph":1,"b":' * 700,
     ],
 )
 @pytest.mark.parametrize("block", [1 << 22, 1 << 16])
