@@ -11,7 +11,7 @@ from profkit.workloads._base import Build, Defaults, Parts, Workload
 LR_EPOCHS = (30, 60, 80)
 CLASSES = 1000
 
-CONVERGE = {"steps": 150, "batch_size": 16, "image_size": 64, "lr": 0.02, "factor": 0.6}
+CONVERGE = {"steps": 80, "batch_size": 16, "image_size": 64, "lr": 0.005, "factor": 0.5}
 """A short run on the generated set in which the loss falls below `factor` of its first value."""
 
 

@@ -212,6 +212,31 @@ def test_the_buckets_carry_the_gradients_exactly(ddp: tuple[Ended, Ended]) -> No
     assert sorted(by_rank[0]["sequence"].to_pylist()) == sorted(by_rank[1]["sequence"].to_pylist())
 
 
+@pytest.fixture(scope="module")
+def paddle(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, Ended], tuple[Path, Ended]]:
+    """The DataParallel script with gradient accumulation on two ranks, of which the second fails at the end, bare and recorded."""
+    job = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--backend", "gloo", JOBS / "paddle_launch.py", "--fail", "7"]
+    bare, recorded = tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("recorded")
+    return (bare, _run(job, bare, recorded=False)), (recorded, _run(job, recorded))
+
+
+def test_a_paddle_launch_trains_to_the_bit_and_fails_as_without_profkit(paddle: tuple[tuple[Path, Ended], tuple[Path, Ended]]) -> None:
+    (bare_folder, bare), (folder, recorded) = paddle
+    assert recorded.code == bare.code != 0, recorded.err
+    for rank in range(2):
+        assert (folder / f"losses{rank}").read_text() == (bare_folder / f"losses{rank}").read_text()
+    assert recorded.trace.manifest.why == f"the job ended with exit code {bare.code}"
+
+
+def test_a_paddle_launch_shows_all_phases_on_both_ranks(paddle: tuple[tuple[Path, Ended], tuple[Path, Ended]]) -> None:
+    trace = paddle[1][1].trace
+    assert [rank.rank for rank in trace.ranks] == [0, 1]
+    assert set(trace.steps["sample_count"].to_pylist()) == {8}
+    for rank in (0, 1):
+        own = trace.spans.filter(pc.equal(trace.spans["rank"], rank))
+        assert set(own["phase"].to_pylist()) >= {"data", "forward", "backward", "allreduce", "optimizer"}
+
+
 def test_a_rank_late_in_backward_is_named_and_its_lateness_is_waiting(tmp_path: Path) -> None:
     """100 ms slept in rank 1's backward: at least 95 of them are rank 0's waiting, not its backward or transfer."""
     ended = _run([*TORCHRUN, JOBS / "torch_ddp.py", "--steps", "24", "--accumulate", "1", "--late-ms", "100"], tmp_path)

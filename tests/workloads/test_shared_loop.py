@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +19,7 @@ from PIL import Image
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.ranks import Team, find_endpoint, rank_environment
 from profkit.workloads._base import Settings
 from profkit.workloads._classify import CentreCrops, TrainingCrops
 from profkit.workloads._image_tree import check_tree
@@ -73,7 +76,7 @@ def tree(tmp_path: Path) -> Path:
 def test_a_sample_follows_from_seed_epoch_and_index_alone(tree: Path) -> None:
     crops = TrainingCrops(check_tree(tree), BadSamples(), 32, seed=5)
     image, label = crops[0, 3]
-    assert (image.shape, image.dtype, label) == ((3, 32, 32), np.float32, 1)
+    assert (image.shape, str(image.dtype), label) == ((3, 32, 32), "float32", 1)
     assert np.array_equal(crops[0, 3][0], image)
     assert not np.array_equal(crops[1, 3][0], image)
     assert not np.array_equal(TrainingCrops(crops.index, crops.bad, 32, seed=6)[0, 3][0], image)
@@ -298,3 +301,17 @@ def test_the_precision_is_what_the_label_says(settings: Settings, on_gpu: bool, 
 def test_a_data_folder_that_is_not_there_is_named_with_what_is_expected() -> None:
     with pytest.raises(UnreadableError, match=r"/nowhere: no such folder; --data takes .*ImageNet folders"):
         find_data(WORKLOAD, Settings("torch", data="/nowhere"))
+
+
+def test_two_ranks_with_half_the_batch_train_as_one_with_all_of_it(tmp_path: Path) -> None:
+    job = Path(__file__).parent / "jobs" / "shared_batch.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    endpoint = find_endpoint(Team(2))
+    ranks = [
+        subprocess.Popen([sys.executable, str(job), str(tmp_path)], env={**environment, **rank_environment(rank, 2, rank, 2, endpoint)}) for rank in range(2)
+    ]
+    alone = [subprocess.run([sys.executable, str(job), str(tmp_path)], env=environment, check=False).returncode for _ in range(2)]
+    assert [*alone, *(process.wait(120) for process in ranks)] == [0] * 4
+    whole, *halves = (json.loads((tmp_path / name).read_text()) for name in ("1-0.json", "2-0.json", "2-1.json"))
+    assert np.allclose(np.mean(halves, axis=0), whole, rtol=1e-4)
+    assert whole[-1] < whole[0]

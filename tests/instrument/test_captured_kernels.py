@@ -1,0 +1,104 @@
+"""Windows in real jobs: operators stand in for kernels on the CPU, with their step, phase and kind of work."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from profkit.analysis.exchange import covered
+from profkit.analysis.kernel_windows import busy_by
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+
+JOBS = Path(__file__).parent / "jobs"
+
+
+def _record(job: str, folder: Path, *options: str, arguments: tuple[str, ...] = ()) -> tuple[Trace, str]:
+    """The trace of a job that `profkit run` has recorded, and what the job printed."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")}
+    environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    command = [sys.executable, "-m", "profkit", "run", "-o", str(folder), *options, "--", sys.executable, "-W", "ignore", str(JOBS / job), *arguments]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return Trace.open(find_runs(folder)[-1]), done.stdout
+
+
+@pytest.fixture(scope="module")
+def torch_trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    pytest.importorskip("torch")
+    return _record("windows_torch.py", tmp_path_factory.mktemp("torch"), "--kernels", "4:7")[0]
+
+
+@pytest.fixture(scope="module")
+def paddle_trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    pytest.importorskip("paddle")
+    return _record("windows_paddle.py", tmp_path_factory.mktemp("paddle"), "--kernels", "every:6:2")[0]
+
+
+def _kinds(trace: Trace, phase: str) -> set[str]:
+    return set(trace.kernels.filter(pc.equal(trace.kernels["phase"], phase))["category"].to_pylist())
+
+
+def _check_places(trace: Trace) -> None:
+    """Each kernel began inside its step and inside a span of its phase."""
+    steps = {row["step"]: row for row in trace.steps.to_pylist()}
+    spans = trace.spans.filter(pc.equal(trace.spans["depth"], 0)).to_pylist()
+    for kernel in trace.kernels.to_pylist():
+        if kernel["step"] is not None:
+            step = steps[kernel["step"]]
+            assert step["start_ns"] <= kernel["start_ns"] < step["end_ns"]
+        if kernel["phase"] is not None:
+            around = [span for span in spans if span["phase"] == kernel["phase"] and span["start_ns"] <= kernel["start_ns"] < span["end_ns"]]
+            assert around, kernel
+
+
+def test_torch_operators_have_their_step_phase_and_kind(torch_trace: Trace) -> None:
+    kernels = torch_trace.kernels
+    assert set(kernels["step"].drop_null().to_pylist()) == {4, 5, 6}
+    assert set(kernels["device"].to_pylist()) == {"cpu"}
+    assert {"convolution", "gemm", "elementwise", "loss"} <= _kinds(torch_trace, "forward")
+    assert {"convolution", "gemm"} <= _kinds(torch_trace, "backward")
+    assert "optimizer" in set(kernels["phase"].to_pylist())
+    _check_places(torch_trace)
+
+
+def test_paddle_operators_have_their_step_phase_and_kind(paddle_trace: Trace) -> None:
+    kernels = paddle_trace.kernels
+    assert set(kernels["step"].drop_null().to_pylist()) == {6, 7, 12, 13}
+    assert {"convolution", "gemm"} <= _kinds(paddle_trace, "forward")
+    assert {"convolution", "gemm"} <= _kinds(paddle_trace, "backward")
+    assert _kinds(paddle_trace, "optimizer") >= {"optimizer"}
+    _check_places(paddle_trace)
+
+
+def test_kernel_time_by_phase_is_the_time_in_which_the_device_was_busy(torch_trace: Trace) -> None:
+    kernels = torch_trace.kernels
+    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    assert sum(busy_by(kernels, "phase").values()) == covered(start, end, start[:0], start[:0], everywhere=True)
+
+
+def test_the_windows_steps_are_left_out_and_their_cost_is_shown(torch_trace: Trace) -> None:
+    shown = subprocess.run([sys.executable, "-m", "profkit", "report", torch_trace.path, "--json"], capture_output=True, text=True, check=True)
+    found = json.loads(shown.stdout)
+    assert found["steps_left_out"]["kernel window"] >= 3
+    assert found["kernels"]["steps_captured"] == 3
+    assert found["kernels"]["borders_ms"] > 0
+    assert found["kernels"]["reading_ms"] > 0
+    text = subprocess.run([sys.executable, "-m", "profkit", "report", torch_trace.path], capture_output=True, text=True, check=True).stdout
+    assert "3 steps captured on cpu" in text
+    assert "kernel window" in text
+
+
+def test_a_job_that_profiles_itself_keeps_its_own_capture(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    trace, printed = _record("windows_torch.py", tmp_path, "--kernels", "4:7", arguments=("own",))
+    assert printed == "True\n"
+    assert len(trace.steps) == 14
+    assert isinstance(trace.kernels, pa.Table)
