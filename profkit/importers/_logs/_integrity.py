@@ -182,9 +182,20 @@ def _too_slow(log: ParsedLog, evidence: Evidence) -> Flag | None:
         after
         for before, after in itertools.pairwise(log.records)
         if before.time_s is not None and after.time_s is not None and after.time_s > before.time_s and after.step_s is not None
-        if after.steps * after.step_s > 2 * (after.time_s - before.time_s) + _COARSE_S
+        if after.steps * after.step_s > 1.5 * (after.time_s - before.time_s) + (_COARSE_S if after.time_s == round(after.time_s) else 0.1)
     ]
     return Flag(f"{len(slow):,} x steps that took longer than the time between their timestamps", _shown(slow)) if slow else None
+
+
+def _missing_lines(log: ParsedLog, evidence: Evidence) -> Flag | None:
+    """Places where the step counter goes further than from line to line elsewhere."""
+    pairs = [(before, after) for before, after in itertools.pairwise(log.records) if before.epoch == after.epoch]
+    distances = [after.index - before.index for before, after in pairs]
+    if not distances:
+        return None
+    usual = statistics.mode(distances)
+    jumps = [after for (_, after), distance in zip(pairs, distances, strict=True) if distance > max(usual, after.steps)]
+    return Flag(f"{len(jumps):,} x lines missing: the step counter jumps", _shown(jumps)) if jumps else None
 
 
 def _ends_early(log: ParsedLog, evidence: Evidence) -> Flag | None:
@@ -251,6 +262,7 @@ CHECKS: tuple[Check, ...] = (
     _too_fast,
     _too_slow,
     _stalls,
+    _missing_lines,
     _ends_early,
     _shared_timestamps,
     _stated_differs,

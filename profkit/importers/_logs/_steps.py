@@ -14,6 +14,7 @@ from profkit.importers._logs._parsed import Flag, Mean, Record
 MOST_STEPS = 1_000_000
 """Steps that one record may stand for; more is a damaged counter."""
 
+_MOST_MISSING = 1_000
 MOST_ROUNDING = 0.05
 """Of a mean that is undone, the part that may be rounding."""
 
@@ -64,7 +65,7 @@ def split_runs(records: Sequence[Record], grammar: Grammar, headers: Sequence[in
 def count_steps(records: Sequence[Record], grammar: Grammar) -> list[Record]:
     """Each record with the number of steps that it is about, and its last step's place in the run."""
     if not grammar.counts:
-        return [dataclasses.replace(record, index=place) for place, record in enumerate(records)]
+        return _count_lines(records)
     usual = _usual_window(records, grammar)
     counted: list[Record] = []
     offset = 0
@@ -83,6 +84,16 @@ def count_steps(records: Sequence[Record], grammar: Grammar) -> list[Record]:
                 starts_epoch=single and grammar.restarts and anew and record.step == grammar.first,
             )
         )
+    return counted
+
+
+def _count_lines(records: Sequence[Record]) -> list[Record]:
+    """Each line is a step, whatever its number; where the numbers leave some out, lines are missing."""
+    counted: list[Record] = []
+    for before, record, _ in _neighbours(records):
+        ahead = record.step - before.step if before else 0
+        steps = ahead if 1 < ahead <= _MOST_MISSING else 1
+        counted.append(dataclasses.replace(record, index=counted[-1].index + steps if counted else 0))
     return counted
 
 
