@@ -1,7 +1,7 @@
 # Everything runs in the environment that uv makes from pyproject.toml.
 RUN := uv run --group test
 
-.PHONY: check test gpu bench docs
+.PHONY: check test systems converge gpu bench docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -12,9 +12,17 @@ check:  ## lint, format, types, import contracts
 test:  ## all tests
 	$(RUN) pytest
 
-gpu:  ## on a machine with a CUDA device: device times against CUPTI, no synchronisation, overhead
+systems:  ## every reference system in every framework, alone and on two ranks, fp32 and mixed precision
+	PROFKIT_ALL_SYSTEMS=1 $(RUN) pytest tests/workloads/test_systems.py
+
+converge:  ## whether every reference system learns; about an hour on two cores
+	$(RUN) python benchmarks/converge.py
+
+gpu:  ## on a machine with a CUDA device: device times against CUPTI, no synchronisation, overhead, recorded traces
 	python -m pytest tests/gpu -ra
 	python benchmarks/overhead.py --device cuda
+	for system in resnet50 mask_rcnn; do for precision in "" --amp; do \
+		python -m profkit trace $$system --gpus 1 $$precision --steps 60 --output traces || exit 1; done; done
 
 bench:  ## all benchmarks, each beside its peer; every one is run, and the first failure is the exit code
 	@failed=0; for script in startup open_trace overhead loader kill truncate; do \

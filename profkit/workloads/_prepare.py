@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +69,16 @@ def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     kit = _KITS[settings.framework](config, seat)
     build = Build(config, root, bad)
     parts = workload.builders[settings.framework](build)
-    config |= {"reduced": "; ".join(part for part in (config["reduced"], *kit.departures(parts)) if part), **parts.notes}
+    config |= {"reduced": "; ".join(part for part in (config["reduced"], *_departures(parts), *kit.departures(parts)) if part), **parts.notes}
     other_loader = workload.dali(build) if settings.dali and workload.dali else None
     plan = _plan(settings, config, parts, target)
     shown = {name: value for name, value in config.items() if name != "rank"} | {"steps": plan.steps, "threads": kit.threads}
     return ReadyJob(shown, config["device"], lambda: kit.drive(parts, config, bad, other_loader), plan, bad, kit)
+
+
+def _departures(parts: Parts) -> list[str]:
+    """Where the builder's own choices depart from the published settings."""
+    return [f"{name.replace('_', ' ')}: {said}" for name, said in parts.notes.items() if "(published: " in str(said)]
 
 
 def _share_cores(seat: Seat) -> None:
@@ -314,12 +320,19 @@ def _meet(join: Callable[[], object]) -> None:
         raise ProfkitError(f"the ranks could not meet at {place}: {' '.join(str(error).split())[:200]}") from error
 
 
+def _quieten_paddle() -> None:
+    """Leave out what Paddle warns of at every start, and nobody here can do anything about."""
+    for words in ("No ccache found", "When training, we now always track"):
+        warnings.filterwarnings("ignore", message=words)
+
+
 def gpu_count(framework: str) -> int:
     """How many GPUs the framework can use here; asking initialises none."""
     if framework == "torch":
         import torch
 
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    _quieten_paddle()
     import paddle
 
     return paddle.device.cuda.device_count() if paddle.device.is_compiled_with_cuda() else 0
