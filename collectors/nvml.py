@@ -8,9 +8,7 @@ from typing import Any
 
 from profkit.collectors._nvml_door import Door, Gpu, LostGpuError, NoDriverError
 from profkit.collectors.base import Reading
-
-LOST = "lost_count"
-"""The metric that tells of a device that does not answer any more."""
+from profkit.vocab import LOST_GPU
 
 SELDOM = 10
 """PCIe throughput is asked for at one reading in so many: the driver measures 20 ms for each answer."""
@@ -129,7 +127,7 @@ class NvmlCollector:
                     yield from self._answers(question, gpu)
             except LostGpuError:
                 self._find_gpus().remove(gpu)
-                yield Reading(LOST, 1.0, gpu.device)
+                yield Reading(LOST_GPU, 1.0, gpu.device)
 
     def _answers(self, question: Question, gpu: Gpu) -> list[Reading]:
         if (gpu.number, question) in self._pointless:

@@ -14,6 +14,7 @@ from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.collectors.base import Collector, Reading
+from profkit.vocab import FAILURES, HANGS
 
 log = logging.getLogger("profkit")
 
@@ -122,12 +123,12 @@ def _problem(reading: Any) -> str:
 
 def failure_metric(name: str) -> str:
     """The row that tells how often a collector failed."""
-    return f"failures_count:{name} collector"
+    return f"{FAILURES}{name} collector"
 
 
 def hang_metric(name: str) -> str:
     """The row that tells how long a collector did not answer."""
-    return f"hung_ns:{name} collector"
+    return f"{HANGS}{name} collector"
 
 
 class Pollers:

@@ -182,6 +182,10 @@ class Recorder:
         self._append_sample = sink.appender("samples")
         self.settle_exchange: Callable[[], None] = _do_nothing
         """What the framework's hooks have to do at the end of a backward."""
+        self.at_border: Callable[[int], object] | None = None
+        """Called between two steps, with the number of the one that begins."""
+        self.span_copies: list[Row] | None = None
+        """Where spans go besides, while a window of steps is open."""
         self._ranges = ranges
         if ranges is not None:
             self._push: Callable[[str], object] = guarded("ranges", ranges.push, None)
@@ -276,8 +280,12 @@ class Recorder:
         self.step_index += 1
         self.measuring = self._is_measured(self.step_index)
         self.recording = self.measuring and not (self._sink.failure or self._sink.saturated)
+        if self.at_border is not None:
+            self.at_border(self.step_index)
 
     def _keep_row(self, row: Row, start: Event | None, end: Event | None) -> None:
+        if self.span_copies is not None:
+            self.span_copies.append(row)
         if self.device is None:
             self._append_span(row)
         else:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profkit.clock import now_ns, read_anchor, wall_ns
+from profkit.collecting import Choice, Collecting
 from profkit.errors import ProfkitError
 from profkit.instrument.blocks import off_blocks
 from profkit.instrument.device import DeviceTimer
@@ -88,7 +89,9 @@ class Job:
         self._created_ns = wall_ns()
         self.sink = LateSink()
         self.ranges = nvtx_ranges()
-        self.recorder = Recorder(self.sink, ranges=self.ranges, is_measured=off_blocks())
+        self._choice = Choice.read()
+        self._collecting: Collecting | None = None
+        self.recorder = Recorder(self.sink, ranges=self.ranges, is_measured=self._choice.is_measured(off_blocks()))
         self.tracker = Tracker(self.recorder, on_training=self._begin)
         self._patches: list[Patches] = []
         self._frameworks: list[Framework] = []
@@ -116,6 +119,8 @@ class Job:
         self.recorder.stop()
         if self._opener is not None:
             self._opener.join(5.0)
+        if self._collecting is not None:
+            self._collecting.stop()
         self._count_failures()
         self.sink.close()
         if self._owns_run and self._opener is not None and self._place.rank == 0 and not self.sink.failure:
@@ -129,6 +134,8 @@ class Job:
     def _begin(self) -> None:
         """The process trains: open its files, on a thread, so that the step does not wait for imports and disks."""
         self._place, device, timer = self._look_around()
+        appenders = self.sink.appender("kernels"), self.sink.appender("samples")
+        self._collecting = Collecting(self._choice, self.recorder, self._framework_in_use(), *appenders, device=device)
         self._opener = threading.Thread(
             target=guarded("opening the trace", self._open_files, None), args=(self._place, device, timer), name="profkit-opener", daemon=True
         )
@@ -153,6 +160,8 @@ class Job:
         from profkit.trace import RankManifest, RankWriter
 
         framework = self._framework_in_use()
+        if self._collecting is not None:
+            guarded("collectors", self._collecting.start, None)()
         manifest = RankManifest(
             place.rank, platform.node(), os.getpid(), device, read_anchor(), place.local_rank, place.world_size, framework.name if framework else ""
         )
@@ -194,6 +203,8 @@ class Job:
         record_own_cost(self.run)
 
     def _stay_out(self, why: str) -> None:
+        if self._collecting is not None:
+            self._collecting.stop()
         self.sink.give_up(why)
         self.unhook()
         log.warning("profkit: this process is not recorded: %s", why)

@@ -13,21 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profkit import __version__
+from profkit import __version__, vocab
 from profkit.analysis.overview import build_overview
 from profkit.analysis.own_cost import as_record
 from profkit.clock import now_ns, read_anchor, wall_ns
-from profkit.collectors.base import Collector
-from profkit.collectors.poller import Poller
+from profkit.collecting import Choice, Collecting
 from profkit.environment import read_environment
 from profkit.errors import ProfkitError
 from profkit.instrument.blocks import off_blocks
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.frameworks._base import Framework, InnerBooks, Place, load_framework
-from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.guard import FAILURES, Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
-from profkit.instrument.recorder import Recorder, measure_span_cost
-from profkit.plugins import COLLECTORS
+from profkit.instrument.recorder import Append, Recorder, measure_span_cost
 from profkit.text import safe_text
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace
 from profkit.trace.files import new_run_folder
@@ -96,10 +94,11 @@ def open_rank(
         raise _not_writable(path, error) from error
     ranges = nvtx_ranges()
     writer.appender("samples")((None, "profkit", "span_cost_ns", now_ns(), measure_span_cost(ranges=ranges)))
-    poller = Poller(list(_usable_collectors()), writer.appender("samples"))
-    poller.start()
-    recorder = Recorder(writer, ranges=ranges, is_measured=off_blocks(), device=timer)
+    choice = Choice.read()
+    recorder = Recorder(writer, ranges=ranges, is_measured=choice.is_measured(off_blocks()), device=timer)
     patches = _hook_inside(known, recorder, writer)
+    collecting = Collecting(choice, recorder, known, writer.appender("kernels"), writer.appender("samples"), device=device)
+    guarded("collectors", collecting.start, None)()
     state = "complete"
     try:
         yield recorder
@@ -109,10 +108,17 @@ def open_rank(
     finally:
         patches.undo()
         recorder.stop()
-        poller.stop()
+        collecting.stop()
+        count_failures(writer.appender("samples"))
         writer.close(state)
         if writer.failure:
             on_failure(writer.failure)
+
+
+def count_failures(append: Append) -> None:
+    """Write down which of our hooks failed in this process, and how often."""
+    for site, count in FAILURES.items():
+        append((None, "profkit", f"{vocab.FAILURES}{site}", now_ns(), float(count)))
 
 
 def _framework(name: str) -> Framework | None:
@@ -150,18 +156,6 @@ def _new_folder(parent: Path, name: str) -> Path:
 
 def _not_writable(path: Path, error: OSError) -> ProfkitError:
     return ProfkitError(f"{safe_text(str(path))}: cannot be written ({error.strerror}); choose another place with --output")
-
-
-def _usable_collectors() -> Iterator[Collector]:
-    loaded, broken = COLLECTORS.load_all()
-    for name, error in broken.items():
-        log.warning("profkit: the %s collector cannot be loaded: %s", name, error)
-    for name, collector in loaded.items():
-        try:
-            if not collector.why_not():
-                yield collector
-        except Exception as error:  # noqa: BLE001  # a collector is a plug-in: it may fail in any way, and the run goes on without it
-            log.warning("profkit: the %s collector cannot tell whether it works here: %s", name, error)
 
 
 def reason(error: BaseException) -> str:

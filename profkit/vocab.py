@@ -66,6 +66,27 @@ class Integrity(str, Enum):
         return list(Integrity).index(self)
 
 
+KERNELS: Final = "kernels"
+"""The source of the rows about windows of steps in which kernels were captured."""
+
+WINDOW_STEP: Final = "window_step_index"
+"""Tells of a step that is no measure of speed: kernels were captured in it, or a capture was read."""
+
+WINDOW_BORDER: Final = "window_border_ns"
+"""What a window's opening or closing kept the loop waiting."""
+
+WINDOW_READING: Final = "window_reading_ns"
+"""The processor time that a thread took to read a window."""
+
+FAILURES: Final = "failures_count:"
+"""How often something of profkit's failed in the job; its name stands behind."""
+
+HANGS: Final = "hung_ns:"
+"""How long something of profkit's did not answer; its name stands behind."""
+
+LOST_GPU: Final = "lost_count"
+"""Tells of a GPU that does not answer any more."""
+
 TABLES: Final = ("steps", "spans", "kernels", "collectives", "samples", "strings")
 
 RUN_FILE: Final = "run.json"

@@ -11,6 +11,7 @@ from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Append, Recorder, Span
 from profkit.instrument.tracker import Tracker, count_samples
+from profkit.instrument.windows import KernelProfiler
 from profkit.vocab import FRAMEWORKS
 
 
@@ -64,6 +65,9 @@ class Framework(Protocol):
 
         What is returned second is to be called at the end of each backward, inside of it.
         """
+
+    def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:
+        """The framework's own profiler, which gives way to the job's; on a device it captures operators only where they are asked for."""
 
     def device(self) -> Device | None:
         """The device that times phases; `None` on a machine without one."""

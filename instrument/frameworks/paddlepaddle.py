@@ -20,6 +20,7 @@ from profkit.instrument.frameworks._paddle_optimizers import hook_optimizers, ho
 from profkit.instrument.frameworks._paddle_reducer import hook_data_parallel
 from profkit.instrument.frameworks._paddle_workers import hook_workers
 from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.windows import KernelProfiler
 
 
 class PaddlePaddle:
@@ -44,6 +45,13 @@ class PaddlePaddle:
         patches = Patches()
         hook_workers(patches, books)
         return patches, hook_data_parallel(patches, books)
+
+    def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:
+        from profkit.instrument.frameworks._paddle_windows import PaddleKernels
+
+        profiler = PaddleKernels()
+        profiler.hook(patches)
+        return profiler
 
     def device(self) -> Device | None:
         return open_device()

@@ -23,6 +23,7 @@ from profkit.instrument.frameworks._pytorch_workers import hook_workers
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Span
 from profkit.instrument.tracker import UNKNOWN
+from profkit.instrument.windows import KernelProfiler
 
 
 class PyTorch:
@@ -47,6 +48,13 @@ class PyTorch:
         patches = Patches()
         hook_workers(patches, books)
         return patches, hook_ddp(patches, books)
+
+    def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:
+        from profkit.instrument.frameworks._pytorch_windows import PyTorchKernels
+
+        profiler = PyTorchKernels(operators=operators)
+        profiler.hook(patches)
+        return profiler
 
     def device(self) -> Device | None:
         return CudaDevice() if torch.cuda.is_available() and torch.cuda.is_initialized() else None

@@ -45,6 +45,23 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     ("elementwise", r"^triton_"),
 )
 
+OPERATORS: Final[tuple[tuple[str, str], ...]] = (
+    (COMMUNICATION, r"c10d::|gloo|^broadcast"),
+    ("optimizer", r"_foreach_|_fused_|^(?:sgd|adam|adamw|momentum|merged_\w+|lamb)_?(?:\s|$)|Optimizer"),
+    ("loss", r"nll_loss|NllLoss|cross_entropy|CrossEntropy"),
+    ("normalisation", r"batch_?norm|BatchNorm|layer_?norm|LayerNorm|group_?norm|GroupNorm"),
+    ("gemm", r"addmm|matmul|\b(?:aten::)?(?:bmm|mm|linear|einsum|addbmm|baddbmm)\b|: (?:Addmm|Mm|Bmm|Baddbmm|Linear)Backward|^fc\b"),
+    ("fill", r"zero_|\b(?:aten::)?(?:zeros|ones|full|empty|fill_)\b|_like\b|uniform|gaussian"),
+    (
+        "layout",
+        r"(?:aten::)?\b(?:view|reshape|flatten|squeeze|unsqueeze|t|transpose|permute|expand|contiguous)\b|(?:View|Reshape|Flatten|Transpose|Expand|: T)\w*Backward",
+    ),
+    ("cast or copy", r"(?:aten::)?\b(?:to|copy_|clone|detach|cat|stack|slice|select|assign)\b"),
+    ("reduction", r"(?:aten::)?\b(?:sum|mean|max|min|norm|isnan|item)\b|: (?:Sum|Mean)Backward"),
+    ("elementwise", r"AccumulateGrad|GradNode|(?:aten::)?\b(?:add|mul|div|sub|neg|exp|log|sqrt|pow|where|clamp|lerp|scale)_?\b|: (?:Add|Mul|Div|Sub)Backward"),
+)
+"""Operators' names, tried before the kernels' own."""
+
 TENSOR_CORES: Final[tuple[tuple[bool, str], ...]] = (
     (
         False,
@@ -59,6 +76,7 @@ TENSOR_CORES: Final[tuple[tuple[bool, str], ...]] = (
 MATRIX_WORK: Final = frozenset({"gemm", "convolution", "attention"})
 
 _CATEGORY = tuple((category, re.compile(pattern, re.IGNORECASE if category != "optimizer" else 0)) for category, pattern in CATEGORIES)
+_OPERATOR = tuple((category, re.compile(pattern)) for category, pattern in OPERATORS)
 _TENSOR_CORE = tuple((used, re.compile(pattern)) for used, pattern in TENSOR_CORES)
 LONGEST_LOOKED_AT: Final = 2_000
 """Characters of a name that are looked at: templates go on for longer, and tell nothing new."""
@@ -68,6 +86,11 @@ def categorise(name: str) -> str:
     """The kind of work that a kernel of this name does; `other` where no row knows it."""
     shown = name[:LONGEST_LOOKED_AT]
     return next((category for category, pattern in _CATEGORY if pattern.search(shown)), UNCATEGORISED)
+
+
+def categorise_operator(name: str) -> str:
+    """The kind of work that a framework's operator does, where operators stand in for kernels."""
+    return next((category for category, pattern in _OPERATOR if pattern.search(name[:LONGEST_LOOKED_AT])), None) or categorise(name)
 
 
 def uses_tensor_cores(name: str, category: str) -> bool | None:

@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, estimate_ratios
 from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
+from profkit.analysis.kernel_windows import KernelWindows, kernel_windows, window_steps
 from profkit.analysis.own_cost import OwnCost, own_cost
 from profkit.analysis.phases import StepTimes, step_times
 from profkit.analysis.selection import Selection, select_steps
 from profkit.errors import UnreadableError
-from profkit.text import plural, safe_text
+from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
-from profkit.vocab import RunState
+from profkit.vocab import FAILURES, HANGS, LOST_GPU, RunState
 
 DEFAULT_WARM_UP = 10
 _MOST_WARM_UP = 1_000_000_000
@@ -59,6 +60,7 @@ class Overview:
     late_rank: LateRank | None
     own_cost: OwnCost
     quality: tuple[str, ...]
+    kernels: KernelWindows | None = None
     flags: tuple[str, ...] = ()
 
     @property
@@ -83,7 +85,8 @@ def build_overview(trace: Trace) -> Overview:
         shown = safe_text(str(trace.path))
         raise UnreadableError(f"{shown}: holds no steps; it ended before the first one did, or they are damaged (see 'profkit verify {shown}')")
     warm_up = _warm_up(trace, steps)
-    selection = select_steps(steps, warm_up=warm_up)
+    windows = window_steps(trace.samples)
+    selection = select_steps(steps, warm_up=warm_up, windows=windows)
     times = step_times(steps, trace.spans, selection.steps)
     exchange = split_exchange(trace.collectives, trace.spans, selection.steps)
     return Overview(
@@ -103,7 +106,8 @@ def build_overview(trace: Trace) -> Overview:
         last_loss=_loss(steps, first=False),
         exchange=exchange,
         late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps) if exchange else None,
-        own_cost=own_cost(steps, trace.spans, trace.samples, warm_up),
+        own_cost=own_cost(steps, trace.spans, trace.samples, warm_up, windows),
+        kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps),
         quality=tuple(_quality(trace)),
         flags=trace.manifest.flags,
     )
@@ -165,10 +169,25 @@ def _quality(trace: Trace) -> list[str]:
 
 
 def _failures(trace: Trace) -> Iterator[str]:
-    """Hooks of profkit's that raised in the job, and were left out there."""
-    failed = trace.samples.filter(pc.starts_with(trace.samples["metric"].cast(pa.string()), "failures_count:"))
-    for metric, count in zip(failed["metric"].to_pylist(), failed["value"].to_pylist(), strict=True):
-        yield f"profkit's {metric.partition(':')[2]} failed {plural(int(count), 'time')} and was left out"
+    """Hooks and collectors of profkit's that raised or hung in the job and were left out there, and devices that were lost."""
+    for what, count in _most_by_name(trace, FAILURES).items():
+        yield f"profkit's {what} failed {plural(int(count), 'time')} and was left out"
+    for what, longest in _most_by_name(trace, HANGS).items():
+        yield f"profkit's {what} did not answer for {duration(longest)}"
+    lost = trace.samples.filter(pc.equal(trace.samples["metric"], LOST_GPU))
+    for rank, device in sorted({(rank, str(device)) for rank, device in zip(lost["rank"].to_pylist(), lost["device"].to_pylist(), strict=True)}):
+        yield f"{device} of rank {rank} was lost while it trained; its readings end there"
+
+
+def _most_by_name(trace: Trace, kind: str) -> dict[str, float]:
+    """For each name behind the metric, the sum over the ranks of each rank's last and largest count."""
+    rows = trace.samples.filter(pc.starts_with(trace.samples["metric"].cast(pa.string()), kind))
+    largest: dict[tuple[int, str], float] = {}
+    for rank, metric, value in zip(*(rows[name].to_pylist() for name in ("rank", "metric", "value")), strict=True):
+        largest[rank, metric] = max(value, largest.get((rank, metric), 0.0))
+    names = dict.fromkeys(metric for _, metric in largest)
+    combine = sum if kind == FAILURES else max
+    return {name.removeprefix(kind): combine(value for (_, metric), value in largest.items() if metric == name) for name in names}
 
 
 def _bad_samples(trace: Trace) -> Iterator[str]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
+from profkit.analysis.selection import NO_STEPS
 
 BUDGET_SHARE = 0.01
 BUDGET_NS = 150_000.0
@@ -56,7 +57,7 @@ def as_record(cost: OwnCost) -> dict[str, Any]:
     }
 
 
-def own_cost(steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int) -> OwnCost:
+def own_cost(steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int, windows: Ints = NO_STEPS) -> OwnCost:
     """profkit's cost a step and rank. The writer's time is an upper bound: it runs on a thread of its own."""
     count = max(1, steps.num_rows)
     price = _mean(_own(samples, "span_cost_ns"))
@@ -64,8 +65,13 @@ def own_cost(steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int) 
     return OwnCost(
         hooks_ns=None if price is None else price * spans.num_rows / count,
         writer_ns=float(np.sum(writer["value_max"].to_numpy())) / count if writer.num_rows else None,
-        switched=switched_cost(steps, warm_up),
+        switched=switched_cost(without(steps, windows), warm_up),
     )
+
+
+def without(steps: pa.Table, windows: Ints) -> pa.Table:
+    """The steps but for those in kernel windows, whose cost is told by itself."""
+    return steps.filter(pc.invert(pc.is_in(steps["step"], pa.array(windows.tolist(), pa.int64())))) if len(windows) else steps
 
 
 def _own(samples: pa.Table, metric: str) -> pa.Table:

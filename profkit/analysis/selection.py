@@ -15,8 +15,12 @@ from profkit.analysis.estimate import Ints
 WARM_UP = "warm-up"
 EPOCH_START = "epoch start"
 PARTIAL_BATCH = "partial batch"
+KERNEL_WINDOW = "kernel window"
 SWITCHED_OFF = "profkit switched off"
 NOT_ON_ALL_RANKS = "not on all ranks"
+
+
+NO_STEPS: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,13 @@ class Selection:
         return sum(self.left_out.values())
 
 
-def select_steps(steps: pa.Table, *, warm_up: int) -> Selection:
+def select_steps(steps: pa.Table, *, warm_up: int, windows: Ints = NO_STEPS) -> Selection:
     """The steady steps of a run: warm-up, epoch starts and partial batches stand apart.
 
     A step is judged over all its ranks, and has one reason: the first that applies in the order
     of this function. The first step of an epoch is slow where workers start, so it is never used;
-    the first epoch's start lies in the warm-up.
+    the first epoch's start lies in the warm-up. `windows` are the steps in which kernels were
+    captured or captures read, on any rank: they are slower than the job's own.
     """
     index = steps["step"].to_numpy()
     numbers, position = np.unique(index, return_inverse=True)
@@ -46,6 +51,7 @@ def select_steps(steps: pa.Table, *, warm_up: int) -> Selection:
         WARM_UP: numbers < (numbers[0] if len(numbers) else 0) + warm_up,
         NOT_ON_ALL_RANKS: ~everywhere,
         SWITCHED_OFF: off,
+        KERNEL_WINDOW: np.isin(numbers, windows),
         EPOCH_START: _epoch_starts(steps, numbers, position),
         PARTIAL_BATCH: _partial(steps["sample_count"].to_numpy(), position, everywhere),
     }

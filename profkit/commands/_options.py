@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from profkit.errors import UsageError
 
@@ -15,6 +17,27 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("traces"), metavar="FOLDER", help="where runs are kept (default: %(default)s)")
+
+
+def add_collect(parser: Any) -> None:
+    """What is collected beside the loop; `pass_on` hands it to the processes that train."""
+    parser.add_argument(
+        "--collect",
+        default="",
+        metavar="NAMES",
+        help="collectors, as in host,nvml,kernels; 'none' for none (default: all that work here; see 'profkit doctor')",
+    )
+    parser.add_argument("--kernels", default="", metavar="STEPS", help="capture kernels in steps 20:23 (20 to 22), or every:100 (default: in none)")
+    parser.add_argument("--ops", action="store_true", help="name the operators that launch the kernels; on the CPU they are always there")
+
+
+def pass_on_collect(args: argparse.Namespace) -> None:
+    """Check what was chosen, and leave it where ranks and jobs find it."""
+    from profkit import collecting
+
+    collecting.Choice.parse(args.collect, args.kernels, operators=args.ops)
+    chosen = {collecting.COLLECT: args.collect, collecting.WINDOWS: args.kernels, collecting.OPERATORS: str(int(args.ops))}
+    os.environ.update(chosen)
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import argparse
 
-from profkit.commands._options import add_output
+from profkit.commands._options import add_collect, add_output, pass_on_collect
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
+    add_collect(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command and its arguments")
 
 
 def run(args: argparse.Namespace) -> int:
     from profkit.launch import check_command, end_like, run_job
 
+    pass_on_collect(args)
     return end_like(run_job(check_command(args.command), args.output))

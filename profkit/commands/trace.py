@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from profkit.commands._options import add_json, add_output, count_not_ids, duration_s, gpu_ids, positive, whole
+from profkit.commands._options import add_collect, add_json, add_output, count_not_ids, duration_s, gpu_ids, pass_on_collect, positive, whole
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import plural, safe_text
 
@@ -42,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_data(parser.add_argument_group("data"))
     _add_scale(parser.add_argument_group("scale"))
     _add_end(parser.add_argument_group("end"))
+    add_collect(parser.add_argument_group("collected beside the loop"))
     add_output(parser)
     add_json(parser)
 
@@ -110,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
     workload = WORKLOADS.load(args.workload)
     settings = Settings(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)})
     workload.check(settings)
+    pass_on_collect(args)
     Target.parse(settings.until)
     if args.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = args.devices

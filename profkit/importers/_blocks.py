@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from profkit.errors import UnreadableError
@@ -28,10 +28,23 @@ def read_blocks(path: Path) -> Iterator[bytes]:
     """The file's text; the next block is read and decompressed on a thread while one is worked on."""
     blocks = _blocks(path)
     with ThreadPoolExecutor(1, "profkit-read") as thread:
-        coming = thread.submit(next, blocks, b"")
+        coming = _submit(thread, blocks)
         while block := coming.result():
-            coming = thread.submit(next, blocks, b"")
+            coming = _submit(thread, blocks)
             yield block
+
+
+def _submit(thread: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Future[bytes]:
+    """The next block, in the future; at once where the interpreter is ending, for then no thread is started any more."""
+    try:
+        return thread.submit(next, blocks, b"")
+    except RuntimeError:
+        coming: Future[bytes] = Future()
+    try:
+        coming.set_result(next(blocks, b""))
+    except UnreadableError as error:
+        coming.set_exception(error)
+    return coming
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

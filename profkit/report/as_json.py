@@ -63,6 +63,7 @@ def overview(view: Overview) -> dict[str, Any]:
             "total": _scaled(view.own_cost.total_ns, 1e-6),
             "by_switching_off": _estimate(view.own_cost.switched, 1e-6) if view.own_cost.switched else None,
         },
+        "kernels": _kernels(view),
         "data_quality": list(view.quality),
         "flags": list(view.flags),
     }
@@ -90,6 +91,26 @@ def _exchange(view: Overview) -> dict[str, Any] | None:
             }
             for part in view.exchange.ranks
         ],
+    }
+
+
+def _kernels(view: Overview) -> dict[str, Any] | None:
+    """The windows of steps in which kernels were captured, and what they cost."""
+    found = view.kernels
+    if found is None:
+        return None
+    return {
+        "steps_captured": found.steps,
+        "rows": found.kernels,
+        "devices": list(found.devices),
+        "busy_ms_per_step": found.busy_ns * 1e-6,
+        "ms_per_step_by_phase": {name: value * 1e-6 for name, value in found.by_phase.items()},
+        "ms_per_step_by_category": {name: value * 1e-6 for name, value in found.by_category.items()},
+        "tensor_core_share_of_matrix_work": found.tensor_core_share,
+        "steps_left_out": found.steps_left_out,
+        "slowdown_ratio": found.slowdown,
+        "borders_ms": found.border_ns * 1e-6,
+        "reading_ms": found.reading_ns * 1e-6,
     }
 
 

@@ -23,7 +23,7 @@ BAR_WIDTH = 12
 
 def overview(view: Overview, *, next_command: str = "") -> str:
     """One screen for one run."""
-    blocks = [_warning(view), _heading(view), _headline(view), _phases(view), _exchange(view), _footer(view, next_command)]
+    blocks = [_warning(view), _heading(view), _headline(view), _phases(view), _exchange(view), _kernels(view), _footer(view, next_command)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -141,6 +141,32 @@ def _exchange_words(view: Overview) -> Iterator[str]:
     elif late:
         cause = f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'" if late.excess_ns > 0 else ""
         yield f"  rank {late.rank} is late: the others wait {duration(late.waited_ns)} a step, {percent(late.share, 0)} of it for this rank{cause}"
+
+
+MOST_KINDS = 6
+
+
+def _kernels(view: Overview) -> str:
+    """What the windows of steps show in which kernels were captured, and what they cost."""
+    found = view.kernels
+    if found is None:
+        return ""
+    what = "operators" if found.devices == ("cpu",) else "kernels"
+    busy = f"{plural(found.steps, 'step')} captured on {', '.join(found.devices) or 'no device'}, {duration(found.busy_ns)} of {what} a step"
+    rows = {what: busy, "": _shares(found.by_category, found.busy_ns), " ": _shares(found.by_phase, found.busy_ns)}
+    if found.tensor_core_share is not None:
+        rows["  "] = f"{percent(found.tensor_core_share)} of the time of matrix work ran on Tensor Cores"
+    slower = f", which took {significant(found.slowdown)} times as long" if found.slowdown is not None else ""
+    own = f"opening and closing took {duration(found.border_ns)} between steps, reading {duration(found.reading_ns)} on a thread"
+    rows["their cost"] = f"{plural(found.steps_left_out, 'step')} left out of the figures{slower}; {own}"
+    return "\n".join(_fold(f"  {label.strip():<{_LABEL_WIDTH}}{text}", " " * (2 + _LABEL_WIDTH)) for label, text in rows.items() if text)
+
+
+def _shares(parts: Mapping[str, float], whole: float) -> str:
+    shown = list(parts.items())[:MOST_KINDS]
+    rest = sum(parts.values()) - sum(value for _, value in shown)
+    words = [f"{safe_text(name)} {percent(value / whole, 0)}" for name, value in [*shown, *[("the rest", rest)] * (len(parts) > MOST_KINDS)]]
+    return ", ".join(words) if whole > 0 else ""
 
 
 def _footer(view: Overview, next_command: str) -> str:

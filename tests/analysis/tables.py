@@ -35,14 +35,14 @@ class Span(NamedTuple):
 
 
 def steps_table(rows: Sequence[Step]) -> pa.Table:
-    return _table("steps", [row._asdict() for row in rows])
+    return rows_table("steps", [row._asdict() for row in rows])
 
 
 def spans_table(rows: Sequence[Span]) -> pa.Table:
-    return _table("spans", [{**row._asdict(), "name": row.phase} for row in rows])
+    return rows_table("spans", [{**row._asdict(), "name": row.phase} for row in rows])
 
 
-def _table(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
+def rows_table(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
     schema = open_schema(name)
     columns = [_column(field, [row.get(field.name) for row in rows]) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -6,7 +6,8 @@ import pytest
 
 from profkit.collectors._nvml_door import Door, own_gpus, visible_gpus
 from profkit.collectors.base import Reading
-from profkit.collectors.nvml import LOST, SELDOM, NvmlCollector
+from profkit.collectors.nvml import SELDOM, NvmlCollector
+from profkit.vocab import LOST_GPU
 from tests.collectors.fake_nvml import WORKING, FakeGpu, FakeNvml
 
 
@@ -73,7 +74,7 @@ def test_a_lost_device_is_an_event_and_the_others_are_read_on(why: str) -> None:
     assert {reading.device for reading in collector.read()} == {"cuda:0", "cuda:1"}
     lost.answers["nvmlDeviceGetUtilizationRates"] = why
     readings = list(collector.read())
-    assert [reading for reading in readings if reading.device == "cuda:0"] == [Reading(LOST, 1.0, "cuda:0")]
+    assert [reading for reading in readings if reading.device == "cuda:0"] == [Reading(LOST_GPU, 1.0, "cuda:0")]
     assert {reading.device for reading in collector.read()} == {"cuda:1"}
 
 

@@ -59,7 +59,11 @@ class FakeProfiler:
         self.calls.append("stop")
         if self.stop_error is not None:
             raise self.stop_error
-        return lambda path: path.write_text("a capture") and None
+        return _save
+
+
+def _save(path: Path) -> None:
+    path.write_text("a capture")
 
 
 class Loop:

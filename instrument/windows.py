@@ -1,0 +1,184 @@
+"""Windows of steps in which a framework's own profiler captures kernels, so that a long run stays cheap.
+
+A window opens and closes at the border of two steps. What that costs the loop lies between the
+steps and belongs to none; the capture is read on a thread. The window's steps, and those that ran
+while the thread read, are told, so that no figure of speed is about them.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from profkit.clock import Anchor, Clock, now_ns, read_anchor
+from profkit.errors import UsageError
+from profkit.instrument.guard import guarded, report_failure
+from profkit.instrument.recorder import Append, Recorder, Row
+from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
+
+LONGEST_WAIT_S = 20.0
+"""How long the end of a job waits for its last window to be read."""
+
+_PLAN = re.compile(r"(?:(?P<start>\d{1,9}):(?P<stop>\d{1,9})|every:(?P<period>\d{1,9})(?::(?P<length>\d{1,9}))?)")
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """Which steps are captured: `20:23` is 20, 21 and 22; `every:100` one step in a hundred, `every:100:3` three."""
+
+    start: int
+    length: int
+    period: int = 0
+
+    def covers(self, step: int) -> bool:
+        if self.period:
+            return step >= self.period and step % self.period < self.length
+        return self.start <= step < self.start + self.length
+
+    @classmethod
+    def parse(cls, text: str) -> WindowPlan:
+        """The plan that a user wrote; a `UsageError` for what is none."""
+        found = _PLAN.fullmatch(text.strip())
+        if found is None:
+            raise UsageError(f"--kernels {text!a}: write FIRST:END for one window of steps, END not included, or every:N[:LENGTH]")
+        if found["period"]:
+            period, length = int(found["period"]), int(found["length"] or 1)
+            if not 0 < length < period:
+                raise UsageError(f"--kernels {text!a}: a window of {length} steps must be shorter than its period of {period}")
+            return cls(period, length, period)
+        start, stop = int(found["start"]), int(found["stop"])
+        if stop <= start:
+            raise UsageError(f"--kernels {text!a}: the window ends before it begins")
+        return cls(start, stop - start)
+
+
+class KernelProfiler(Protocol):
+    """A framework's own profiler, from `start` on until `stop`. Both are called on the thread that trains."""
+
+    def start(self) -> bool:
+        """Begin to capture; false where the job profiles itself just now."""
+
+    def stop(self) -> Callable[[Path], None] | None:
+        """End it; what is returned writes the capture as Chrome JSON, and `None` is no capture."""
+
+
+@dataclass
+class Window:
+    """One capture: its steps' borders on the host's clock, and the spans of its steps."""
+
+    anchor: Anchor
+    first_step: int
+    borders: list[int]
+    spans: list[Row]
+
+
+ReadRows = Callable[[Path, Window], list[Row]]
+"""Makes rows of `kernels` of a capture."""
+
+
+class WindowCapture:
+    """Opens and closes windows by a plan. `at_border` is called by the recorder at each step's beginning."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        plan: WindowPlan,
+        profiler: KernelProfiler,
+        kernels: Append,
+        samples: Append,
+        *,
+        read_rows: ReadRows,
+        clock: Clock = now_ns,
+    ) -> None:
+        self._recorder = recorder
+        self._plan = plan
+        self._profiler = profiler
+        self._kernels = kernels
+        self._samples = samples
+        self._read_rows = read_rows
+        self._clock = clock
+        self._window: Window | None = None
+        self._reader: threading.Thread | None = None
+        self._broken = False
+        recorder.at_border = guarded("kernel windows", self.at_border, None)
+
+    def at_border(self, step: int) -> None:
+        """The step of this number begins."""
+        if self._window is not None:
+            self._window.borders.append(self._clock())
+        inside = self._plan.covers(step) and not self._broken
+        if inside and self._window is None:
+            self._open(step)
+        elif self._window is not None and not inside:
+            self._close()
+        if self._window is not None or (self._reader is not None and self._reader.is_alive()):
+            self._samples((None, KERNELS, WINDOW_STEP, self._clock(), float(step)))
+
+    def finish(self) -> None:
+        """The job ends: close what is open, and wait for what is being read."""
+        self._recorder.at_border = None
+        if self._window is not None:
+            self._close()
+        if self._reader is not None:
+            self._reader.join(LONGEST_WAIT_S)
+
+    def _open(self, step: int) -> None:
+        began = self._clock()
+        try:
+            started = self._profiler.start()
+        except Exception:
+            self._broken = True  # one that failed once is not asked again
+            raise
+        if started:
+            self._window = Window(read_anchor(), step, [], [])
+            self._recorder.span_copies = self._window.spans
+        self._leave_out(began)
+        if self._window is not None:
+            self._window.borders.append(self._clock())
+
+    def _close(self) -> None:
+        began = self._clock()
+        window, self._window = self._window, None
+        self._recorder.span_copies = None
+        try:
+            save = self._profiler.stop()
+        except Exception:
+            self._broken = True
+            raise
+        if save is not None and window is not None:
+            self._read_later(save, window)
+        self._leave_out(began)
+
+    def _leave_out(self, began: int) -> None:
+        """The time since then is the window's own, and no step's."""
+        now = self._clock()
+        self._samples((None, KERNELS, WINDOW_BORDER, now, float(now - began)))
+        self._recorder.begin(now)
+
+    def _read_later(self, save: Callable[[Path], None], window: Window) -> None:
+        before = self._reader
+        self._reader = threading.Thread(target=self._read, args=(save, window, before), name="profkit-kernels", daemon=True)
+        self._reader.start()
+
+    def _read(self, save: Callable[[Path], None], window: Window, before: threading.Thread | None) -> None:
+        """Read one capture, after the one before it."""
+        if before is not None:
+            before.join()
+        folder = Path(tempfile.mkdtemp(prefix="profkit-kernels-"))  # a TemporaryDirectory is removed when the interpreter begins to end
+        try:
+            path = folder / "window.json"
+            save(path)
+            for row in self._read_rows(path, window):
+                self._kernels(row)
+        except Exception as error:  # noqa: BLE001  # the border to the job: a window is lost, the job goes on
+            report_failure("the reading of a kernel window", error)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._samples((None, KERNELS, WINDOW_READING, self._clock(), float(time.thread_time_ns())))
