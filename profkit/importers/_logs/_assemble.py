@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
-from profkit.importers._logs._facts import NameHints, read_facts, read_name
+from profkit.importers._logs._facts import read_facts, read_name
 from profkit.importers._logs._grammar import Found, Grammar
 from profkit.importers._logs._integrity import Evidence, check, flag_unlike
-from profkit.importers._logs._parsed import Flag, Mean, Metadata, ParsedLog, Record, Scope
+from profkit.importers._logs._metadata import batch_size, complete, facts_of, learn_batch
+from profkit.importers._logs._parsed import Flag, ParsedLog, Record
 from profkit.importers._logs._steps import count_steps, drop_strays, fill_samples, split_runs, undo_cumulative
 from profkit.importers._logs._text import Damage, Line, read_lines
 from profkit.importers._logs._times import YEAR_S, find_time, has_year
@@ -83,6 +84,7 @@ class Reading:
 
     def read(self, line: Line) -> None:
         found, before = self.found, len(self.found.records)
+        found.at = line.number
         self._grammar.read(line, found)
         if len(found.records) > before:
             self._keep_one_process(line)
@@ -115,19 +117,16 @@ class Reading:
         records, flags = drop_strays(self.found.records, self._grammar)
         flags += [*_damage_flags(damage), *self.found.flags]
         runs = split_runs(_unwrap_years(records), self._grammar, self.found.headers) or [[]]
-        return flag_unlike([self._finish_run(run, flags, place, len(runs)) for place, run in enumerate(runs)])
+        starts = [run[0].line if run else 0 for run in runs]
+        parts = [RunPart(run, place, len(runs), start, end) for place, (run, start, end) in enumerate(zip(runs, starts, [*starts[1:], math.inf], strict=True))]
+        return flag_unlike([self._finish_run(part, flags) for part in parts])
 
-    def _finish_run(self, records: Sequence[Record], flags: Sequence[Flag], place: int, count: int) -> ParsedLog:
-        grammar, facts = self._grammar, _facts(self.found.facts)
-        if self._told_samples:
-            facts = dataclasses.replace(facts, batch_size=self._told_samples, global_batch_size=None)
-        metadata = _metadata(facts, self._hints, grammar)
-        counted = count_steps(records, grammar)
-        undone, torn = undo_cumulative(counted, grammar)
-        filled, partial = fill_samples(undone, _batch(metadata, grammar.scope), timed=grammar.timed)
-        first, last = (records[0].line, records[-1].line) if records else (0, 0)
-        mine = place == count - 1
-        several = [Flag(f"the file holds {count} runs; this is the {_ordinal(place + 1)}", (first, last))] if count > 1 else []
+    def _finish_run(self, part: RunPart, flags: Sequence[Flag]) -> ParsedLog:
+        grammar, found = self._grammar, self.found
+        facts = facts_of(found, part.start, part.end, self._told_samples)
+        metadata = complete(facts, self._hints, grammar)
+        undone, torn = undo_cumulative(count_steps(part.records, grammar), grammar)
+        filled, partial = fill_samples(undone, batch_size(metadata, grammar.scope), timed=grammar.timed)
         log = ParsedLog(
             grammar=grammar.name,
             title=grammar.title,
@@ -135,19 +134,36 @@ class Reading:
             unit=grammar.unit,
             times=grammar.times,
             records=tuple(filled),
-            metadata=_learn_batch(metadata, filled, grammar),
-            epochs=tuple(self.found.epochs) if count == 1 else (),
-            stated=tuple(each for each in self.found.stated if count == 1 or (first < each.line and (mine or each.line < self._next_run(records)))),
-            flags=(*several, *flags, *torn, *partial),
+            metadata=learn_batch(metadata, filled, grammar),
+            epochs=tuple(each for each in found.epochs if part.holds(each.line)),
+            stated=tuple({each.what: each for each in found.stated if part.holds(each.line)}.values()),
+            flags=(*part.flags, *flags, *torn, *partial),
             warm_up=_warm_up(filled, grammar),
-            aborted=self._aborted if mine else "",
+            aborted="" if part.place < part.count - 1 else self._aborted,
         )
-        evidence = Evidence(self._hints, facts, self.found.evaluations, self._header if not place else None, timed=grammar.timed)
+        evidence = Evidence(self._hints, facts, found.evaluations, None if part.place else self._header, timed=grammar.timed)
         return dataclasses.replace(log, flags=(*log.flags, *check(log, evidence)))
 
-    def _next_run(self, records: Sequence[Record]) -> int:
-        """The line of the first record behind these."""
-        return min((each.line for each in self.found.records if each.line > records[-1].line), default=records[-1].line)
+
+@dataclasses.dataclass(frozen=True)
+class RunPart:
+    """One of the runs in a file: its records, and the lines from its first record to the next run's."""
+
+    records: Sequence[Record]
+    place: int
+    count: int
+    start: int
+    end: float
+
+    def holds(self, line: int) -> bool:
+        """Whether the line is this run's; all are where there is but one."""
+        return self.count == 1 or self.start < line < self.end
+
+    @property
+    def flags(self) -> list[Flag]:
+        if self.count == 1:
+            return []
+        return [Flag(f"the file holds {self.count} runs; this is the {_ordinal(self.place + 1)}", (self.records[0].line, self.records[-1].line))]
 
 
 def _ordinal(number: int) -> str:
@@ -178,53 +194,10 @@ def _unwrap_years(records: Sequence[Record]) -> list[Record]:
     return unwrapped
 
 
-def _facts(told: Mapping[str, Any]) -> Metadata:
-    """What the log itself says; cards of one node times the nodes where it tells these alone."""
-    world = told.get("world_size")
-    if world is None and told.get("cards_a_node"):
-        world = told["cards_a_node"] * (told.get("nodes") or 1)
-    fields: dict[str, Any] = {name: told.get(name) for name in ("batch_size", "global_batch_size", "precision", "model", "device", "last_step")}
-    return Metadata(world_size=world, versions=told.get("versions", {}), **fields)
-
-
-def _metadata(facts: Metadata, hints: NameHints, grammar: Grammar) -> Metadata:
-    """What the log says, and the file's name where the log says nothing, or speaks of one node of several."""
-    from_name: dict[str, Any] = {}
-    several_nodes = facts.world_size and hints.world_size and hints.world_size > facts.world_size and hints.world_size % facts.world_size == 0
-    if hints.world_size and (facts.world_size is None or several_nodes):
-        from_name["world_size"] = hints.world_size
-    if facts.precision is None and hints.precision:
-        from_name["precision"] = hints.precision
-    if facts.batch_size is None and facts.global_batch_size is None:
-        if hints.global_batch_size:
-            from_name["global_batch_size"] = hints.global_batch_size
-        elif hints.batch_size and grammar.batch_in_name:
-            from_name["batch_size"] = hints.batch_size
-    return dataclasses.replace(facts, framework=grammar.framework, from_name=tuple(from_name), **from_name)
-
-
-def _batch(metadata: Metadata, scope: Scope) -> float | None:
-    """A step's samples, of one card or of all."""
-    world = metadata.world_size or 1
-    if scope is Scope.CARD:
-        return metadata.batch_size or (metadata.global_batch_size / world if metadata.global_batch_size else None)
-    return metadata.global_batch_size or (metadata.batch_size * world if metadata.batch_size else None)
-
-
 def _warm_up(records: Sequence[Record], grammar: Grammar) -> int:
     """Leading records that are left out; one is kept in any case."""
     early = next((place for place, each in enumerate(records) if each.step >= grammar.warm_up_steps), len(records))
     return min(max(early, grammar.warm_up_records), max(0, len(records) - 1))
 
 
-def _learn_batch(metadata: Metadata, records: Sequence[Record], grammar: Grammar) -> Metadata:
-    """The batch sizes, from the records' samples where nothing else told them; not where samples are words."""
-    samples = Counter(round(each.samples) for each in records if each.samples)
-    if grammar.unit == "words" or not samples:
-        return metadata
-    usual, world = samples.most_common(1)[0][0], metadata.world_size or 1
-    card, total = (usual, usual * world) if grammar.scope is Scope.CARD else (max(1, usual // world), usual)
-    return dataclasses.replace(metadata, batch_size=metadata.batch_size or card, global_batch_size=metadata.global_batch_size or total)
-
-
-__all__ = ["GRAMMARS", "Blocks", "Mean", "Reading", "find_grammar", "load_grammars", "parse_log"]
+__all__ = ["GRAMMARS", "MARKS_ALONE", "Reading", "find_grammar", "load_grammars", "parse_log"]

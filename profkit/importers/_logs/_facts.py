@@ -92,8 +92,7 @@ def read_facts(line: Line, found: Found) -> None:
         if hint.marker in text and (match := hint.pattern.search(text)):
             found.tell(**{hint.fact: hint.value(match[1])})
     if match := _VERSION.match(text):
-        versions = found.facts.setdefault("versions", {})
-        versions.setdefault(match[1].removesuffix(" version").removesuffix(" ="), match[2].strip())
+        found.versions.setdefault(match[1].removesuffix(" version").removesuffix(" ="), match[2].strip())
 
 
 @dataclass(frozen=True)

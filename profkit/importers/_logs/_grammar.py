@@ -15,19 +15,26 @@ from typing import Any
 from profkit.importers._logs._parsed import EpochMean, Flag, Mean, Record, Scope, Stated
 from profkit.importers._logs._text import Line
 
-MOST_RECORDS = 2_000_000
+MOST_RECORDS = 500_000
+"""Over 100 MB of lines about training; what comes after is counted, not kept."""
+_TOGETHER = ({"world_size", "cards_a_node", "nodes"}, {"batch_size", "global_batch_size"})
+"""Facts that are about one thing: of two runs in a file, each has its own."""
+MOST_STATED = 10_000
 MOST_SHOWN = 5
 """Line numbers that a flag lists."""
 
 
 @dataclass
 class Found:
-    """What was read so far. `facts` are the grammar's own, by the names of `Metadata`'s fields."""
+    """What was read so far, and the number of the line that is being read."""
 
+    at: int = 0
     records: list[Record] = field(default_factory=list)
     epochs: list[EpochMean] = field(default_factory=list)
     stated: list[Stated] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    blocks: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    """Facts of the job, by the names of `Metadata`'s fields, with the line from which on they hold: a file may hold several runs."""
+    versions: dict[str, str] = field(default_factory=dict)
     events: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[int]] = field(default_factory=dict)
     evaluations: list[int] = field(default_factory=list)
@@ -36,17 +43,43 @@ class Found:
     """Lines at which a new run may begin: a second set of parameters."""
     memory: dict[str, Any] = field(default_factory=dict)
     """What a grammar whose records take several lines keeps between them."""
+    _block_is_over: bool = True
 
     def add(self, record: Record) -> None:
+        self._block_is_over = True
         if len(self.records) < MOST_RECORDS:
             self.records.append(record)
         else:
             self.notice(f"only the first {MOST_RECORDS:,} records were read", record.line)
 
+    def tell(self, **facts: Any) -> None:
+        """Facts of the job. Among those between two records the first counts; another one behind records begins to hold there."""
+        known = {name: value for name, value in facts.items() if value is not None}
+        if self._block_is_over and any(self.fact(name) != value for name, value in known.items()):
+            self.blocks.append((self.at, {}))
+            self._block_is_over = False
+        for name, value in known.items():
+            if self.blocks:
+                self.blocks[-1][1].setdefault(name, value)
+
+    def fact(self, name: str) -> Any:
+        """The fact as it was last told."""
+        return next((block[name] for _, block in reversed(self.blocks) if name in block), None)
+
+    def facts_of(self, first: int, end: float) -> dict[str, Any]:
+        """The facts of the run whose records begin at line `first` and end before `end`: what was told last before it counts, then what it tells itself."""
+        before = [block for line, block in self.blocks if line <= first]
+        within = [block for line, block in self.blocks if first < line < end]
+        facts: dict[str, Any] = {}
+        for block in [*reversed(before), *within]:
+            settled = {name for group in _TOGETHER if group & facts.keys() for name in group}
+            facts.update({name: value for name, value in block.items() if name not in facts and name not in settled})
+        return facts
+
     def result(self, line: int, what: str, value: float, unit: str = "", how: str = "") -> None:
-        """Take a result that the log states; the last of each kind counts."""
-        self.stated[:] = [each for each in self.stated if each.what != what]
-        self.stated.append(Stated(line, what, value, unit, how))
+        """Take a result that the log states."""
+        if len(self.stated) < MOST_STATED:
+            self.stated.append(Stated(line, what, value, unit, how))
 
     def notice(self, what: str, line: int) -> None:
         """Count something that a reader must know of."""
@@ -54,12 +87,6 @@ class Found:
         places = self.places.setdefault(what, [])
         if len(places) < MOST_SHOWN:
             places.append(line)
-
-    def tell(self, **facts: Any) -> None:
-        """Facts of the job; the first that says something counts."""
-        for name, value in facts.items():
-            if value is not None and self.facts.get(name) is None:
-                self.facts[name] = value
 
     @property
     def flags(self) -> list[Flag]:

@@ -24,7 +24,7 @@ class Mean(str, Enum):
     RUN = "the steps since the run began"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Record:
     """One line about training. `step_s` and `data_s` are means over the `steps` steps that end with `step`.
 

@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-MOST_ROWS = 5_000_000
+MOST_ROWS = 2_000_000
 WEEK_S = 7 * 86_400.0
 LONGEST_RUN_NS = 100 * 366 * 86_400 * 10**9
 _CLOCK_STEP_NS = 2_500_000_000

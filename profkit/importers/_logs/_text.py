@@ -19,7 +19,7 @@ _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,25})?|\.\d{1,25})(?:[eE][-+]?\d{1,3})?"
 _LARGEST = 1e18
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line, or the part of one between carriage returns, without colours and prefixes.
 

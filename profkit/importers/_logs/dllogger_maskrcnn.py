@@ -38,13 +38,11 @@ def read(line: Line, found: Found) -> None:
 
 
 def _read_setting(match: re.Match[str], found: Found) -> None:
-    """The configuration is printed more than once, and the test's batch size after the training's: the first counts."""
-    value = as_count(match[2])
+    """The test's batch size is printed after the training's: the first counts."""
     if match[1] == "MAX_ITER":
-        found.tell(last_step=value)
-    elif not found.records:
-        found.memory.setdefault("batches", []).append(value)
-        found.facts["global_batch_size"] = found.memory["batches"][0]
+        found.tell(last_step=as_count(match[2]))
+    else:
+        found.tell(global_batch_size=as_count(match[2]))
 
 
 GRAMMAR = Grammar(

@@ -1,4 +1,4 @@
-"""OpenMMLab (mmcv): `Iter [8/180]` or `Epoch [1][50/7330]`, means over the iterations since the line before.
+"""OpenMMLab (mmcv, mmengine): `Iter [8/180]`, `Epoch [1][50/7330]` or `Epoch(train)  [1][ 50/7330]`, means over the iterations since the line before.
 
 Rank 0's times; `time` holds `data_time`. Neither throughput nor batch size is printed: the
 configuration before tells the batch of a card. Evaluation and checkpoints are booked on the next
@@ -14,8 +14,10 @@ from profkit.importers._logs._parsed import Mean, Record, Scope
 from profkit.importers._logs._text import Line, as_count, number_after
 from profkit.importers._logs._times import find_time
 
-_RECORD = re.compile(r"(?:Iter|Epoch) ?(?:\[(\d{1,9})\])?\[(\d{1,12})/(\d{1,12})\]\s{1,9}lr: .{0,120}?(?<![\w.])time: [\d.]")
-_VALIDATION = re.compile(r"(?:Iter|Epoch) ?(?:\(val\)|\(val\) ?\[)")
+_RECORD = re.compile(
+    r"(?:Iter|Epoch) ?(?:\(train\))?\s{0,4}(?:\[ *(\d{1,9})\])?\[ *(\d{1,12})/ *(\d{1,12})\]\s{1,9}(?:base_)?lr: .{0,160}?(?<![\w.])time: [\d.]"
+)
+_VALIDATION = re.compile(r"(?:Iter|Epoch) ?\(val\)")
 
 
 def read(line: Line, found: Found) -> None:
@@ -44,7 +46,7 @@ def read(line: Line, found: Found) -> None:
 
 GRAMMAR = Grammar(
     name="mmcv",
-    title="OpenMMLab (mmcv: mmseg, mmdet, ...)",
+    title="OpenMMLab (mmcv, mmengine: mmseg, mmdet, ...)",
     framework="pytorch",
     marker="time: ",
     pattern=_RECORD,

@@ -8,7 +8,7 @@ batch spoils it: the line that ends an epoch is read for its time only.
 from __future__ import annotations
 
 import re
-from collections import Counter
+import statistics
 
 from profkit.importers._logs._grammar import Found, Grammar
 from profkit.importers._logs._parsed import Mean, Record, Scope
@@ -18,6 +18,7 @@ from profkit.importers._logs._times import find_time
 _RECORD = re.compile(r"epoch:(\d{1,9})\s{1,9}train step:(\d{1,12})\s.{0,400}?(?:elapse|batch_cost):")
 _END = re.compile(r"END epoch:(\d{1,9})\s{1,9}train\s")
 _RESET_AT = 5
+_SEEN = 15
 _LARGEST_DIFFERENCE = 0.05
 
 
@@ -57,13 +58,19 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
         found.notice("an accuracy below zero: the metric is broken", line.number)
 
 
+def _usual_batch(batch: int, found: Found) -> int:
+    """The batch size that most of the last lines agree on: a damaged or partial one is none."""
+    batches: list[int] = found.memory.setdefault("batches", [])
+    batches.append(batch)
+    del batches[:-_SEEN]
+    return statistics.mode(batches)
+
+
 def _sharper(step_s: float, throughput: float | None, line: Line, found: Found) -> float:
     """The step time from the throughput, which has more digits, where both tell of the usual batch size."""
     if not throughput or throughput <= 0:
         return step_s
-    batches: Counter[int] = found.memory.setdefault("batches", Counter())
-    batches[round(throughput * step_s)] += 1
-    batch = found.facts["batch_size"] = batches.most_common(1)[0][0]
+    batch = _usual_batch(round(throughput * step_s), found)
     rounding = 6e-4 if step_s == round(step_s, 3) else 6e-6
     if abs(batch / throughput - step_s) <= max(rounding, 1e-6 * step_s):
         return batch / throughput

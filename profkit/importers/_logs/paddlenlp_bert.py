@@ -35,10 +35,8 @@ def _read_record(line: Line, text: str, match: re.Match[str], found: Found) -> N
         return
     samples, speed, data_s = number_after(text, "avg_samples:"), number_after(text, "speed:"), number_after(text, "avg_reader_cost:")
     throughput = number_after(text, "ips:") or number_after(text, "ips :")
-    if samples:
-        found.tell(batch_size=round(samples))
-    elif speed and throughput:
-        found.tell(batch_size=round(throughput / speed))
+    if samples is None and speed and throughput:
+        samples = float(round(throughput / speed))
     found.add(
         Record(
             line.number,
@@ -49,6 +47,7 @@ def _read_record(line: Line, text: str, match: re.Match[str], found: Found) -> N
             data_s,
             throughput,
             number_after(text, "loss:"),
+            samples=samples,
         )
     )
 

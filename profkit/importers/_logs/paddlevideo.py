@@ -33,8 +33,6 @@ def _read_record(line: Line, text: str, match: re.Match[str], found: Found) -> N
     if step is None or step_s is None:
         return
     throughput = number_after(text, "ips:")
-    if throughput and (batch := round(throughput * step_s)):
-        found.tell(batch_size=batch)
     found.add(
         Record(
             line.number,

@@ -8,7 +8,7 @@ find the batch size alone, because its three digits are too few to be undone.
 from __future__ import annotations
 
 import re
-import statistics
+from collections import Counter
 
 from profkit.importers._logs._grammar import Found, Grammar
 from profkit.importers._logs._parsed import Mean, Record, Scope
@@ -17,7 +17,6 @@ from profkit.importers._logs._times import find_time
 
 _RECORD = re.compile(r"\((\d{1,12})/(\d{1,12})\) LR: [\d.e-]{1,20} \| Batch: .{1,120}?\| Loss: .{1,300}?ips: ")
 _EPOCH = re.compile(r"^Epoch: \[(\d{1,9}) \| (\d{1,9})\]")
-_SAMPLED = 101
 
 
 def read(line: Line, found: Found) -> None:
@@ -27,16 +26,16 @@ def read(line: Line, found: Found) -> None:
     elif match := _RECORD.search(text):
         step, throughput, mean_s = as_count(match[1]), number_after(text, "ips:"), number_after(text, "Batch:")
         if step and throughput and mean_s:
-            _find_batch(throughput * mean_s, found)
-            loss = _undo_loss(step, number_after(text, "Loss:"), found)
-            found.add(Record(line.number, step, _epoch(step, found), find_time(text), throughput=throughput, loss=loss, lr=number_after(text, "LR:")))
+            loss, lr = _undo_loss(step, number_after(text, "Loss:"), found), number_after(text, "LR:")
+            epoch, batch = _epoch(step, found), _find_batch(throughput * mean_s, found)
+            found.add(Record(line.number, step, epoch, find_time(text), throughput=throughput, loss=loss, lr=lr, samples=batch))
 
 
-def _find_batch(product: float, found: Found) -> None:
-    products = found.memory.setdefault("products", [])
-    if len(products) < _SAMPLED:
-        products.append(product)
-        found.facts["global_batch_size"] = max(1, round(statistics.median(products)))
+def _find_batch(product: float, found: Found) -> float:
+    """The batch size that most lines agree on: throughput times mean time, which are not about the same steps."""
+    products: Counter[int] = found.memory.setdefault("products", Counter())
+    products[max(1, round(product))] += 1
+    return float(products.most_common(1)[0][0])
 
 
 def _epoch(step: int, found: Found) -> int:

@@ -43,6 +43,19 @@ def test_parameters_printed_again_begin_a_run() -> None:
     assert len(parse(text + again)) == 2
 
 
+def test_each_run_of_a_file_has_its_own_cards_batch_and_results() -> None:
+    """As in NVIDIA's MXNet benchmark, whose log is of one card first and of eight then."""
+    one = SAMPLES["dllogger_mxnet"].text
+    eight = (
+        one.replace("gpus : [0, 1]", "gpus : [0, 1, 2, 3, 4, 5, 6, 7]").replace("batch_size : 80", "batch_size : 640").replace("train.ips : ", "train.ips : 9")
+    )
+    first, second = parse(one + eight)
+    assert (first.metadata.world_size, first.metadata.global_batch_size) == (2, 80)
+    assert (second.metadata.world_size, second.metadata.global_batch_size) == (8, 640)
+    assert first.mean_step_s == pytest.approx(STEP_S, rel=1e-2)
+    assert [each.value for each in first.stated] == [each.value for each in second.stated] == [160.0]
+
+
 def test_one_stray_step_number_is_left_out_and_makes_no_run() -> None:
     (log,) = parse(SAMPLES["paddleseg"].text.replace("iter: 100/", "iter: 900/"))
     assert "fits neither the line before nor the one after" in flags(log)
