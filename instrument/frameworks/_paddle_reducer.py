@@ -132,13 +132,13 @@ class Exchange:
                 self._log.completed(index, group.bytes, group.dtype, ready, start, end, on_device=not self._blocking)
 
 
-def hook_data_parallel(patches: Patches, books: Books) -> Callable[[], None]:
+def hook_data_parallel(patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None) -> Callable[[], None]:
     """Time what every reducer exchanges; what is returned is to be called when a backward has ended.
 
     Hooks on parameters cannot be taken off again; once the patches are taken back, nothing arms them.
     """
     exchanges: weakref.WeakKeyDictionary[Any, Exchange] = weakref.WeakKeyDictionary()
-    sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    sequences = defaultdict(itertools.count) if sequences is None else sequences
     opened = guarded("reducer", functools.partial(_open_exchange, books, sequences), None)
     arm = guarded("forward of DataParallel", functools.partial(_arm, exchanges), None)
 

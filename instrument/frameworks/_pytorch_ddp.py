@@ -13,20 +13,21 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from profkit.instrument.buckets import Bucket, BucketLog
+from profkit.instrument.collectives import QUIET
 from profkit.instrument.frameworks._base import Books
 from profkit.instrument.guard import Patches, guarded
 
 Hook = Callable[[Any, Any], Any]
 
 
-def hook_ddp(patches: Patches, books: Books) -> Callable[[], None]:
+def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None) -> Callable[[], None]:
     """Time every bucket; what is returned is to be called when a backward has ended.
 
     DDP takes one communication hook. Where the job registers its own, that one is timed; else ours,
     which does what DDP does without a hook, is registered when the first forward comes.
     """
     logs: weakref.WeakKeyDictionary[Any, BucketLog | None] = weakref.WeakKeyDictionary()
-    open_log = guarded("BucketLog", functools.partial(_open_log, books, defaultdict(itertools.count)), None)
+    open_log = guarded("BucketLog", functools.partial(_open_log, books, defaultdict(itertools.count) if sequences is None else sequences), None)
 
     def wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -86,7 +87,11 @@ def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
     def timed(state: Any, bucket: Any) -> Any:
         known = guarded("bucket size", _describe, None)(bucket)
         opened = launched(*known) if known else None
-        future = hook(state, bucket)
+        QUIET.inside, before = True, QUIET.inside  # what it calls is this bucket's exchange
+        try:
+            future = hook(state, bucket)
+        finally:
+            QUIET.inside = before
         return future if opened is None else _note_when_done(future, opened, done)
 
     return timed

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
@@ -15,6 +17,7 @@ from paddle.jit.sot.psdb import in_sot
 from profkit.instrument.device import Device
 from profkit.instrument.frameworks._base import Books, Place, Seams
 from profkit.instrument.frameworks._paddle_calls import Function, Nesting, is_traced, timed
+from profkit.instrument.frameworks._paddle_collectives import hook_collectives
 from profkit.instrument.frameworks._paddle_device import on_device, open_device
 from profkit.instrument.frameworks._paddle_optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks._paddle_reducer import hook_data_parallel
@@ -35,7 +38,7 @@ class PaddlePaddle:
         _hook_loader(patches, seams)
         _hook_copies(patches, seams)
         _hook_layers(patches, seams)
-        backward_done = hook_data_parallel(patches, seams)
+        backward_done = _hook_exchange(patches, seams)
         _hook_backward(patches, seams, backward_done)
         hook_optimizers(patches, seams)
         hook_scaler(patches, seams)
@@ -44,7 +47,7 @@ class PaddlePaddle:
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
         patches = Patches()
         hook_workers(patches, books)
-        return patches, hook_data_parallel(patches, books)
+        return patches, _hook_exchange(patches, books)
 
     def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:
         from profkit.instrument.frameworks._paddle_windows import PaddleKernels
@@ -67,6 +70,13 @@ class PaddlePaddle:
 
 
 FRAMEWORK = PaddlePaddle()
+
+
+def _hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
+    """DataParallel's groups and the job's own collectives, counted together."""
+    sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    hook_collectives(patches, books, sequences)
+    return hook_data_parallel(patches, books, sequences)
 
 
 def _hook_loader(patches: Patches, seams: Seams) -> None:

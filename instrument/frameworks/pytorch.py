@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from profkit.instrument.device import Device
 from profkit.instrument.frameworks._base import Books, Place, Seams
+from profkit.instrument.frameworks._pytorch_collectives import hook_collectives
 from profkit.instrument.frameworks._pytorch_ddp import hook_ddp
 from profkit.instrument.frameworks._pytorch_device import CudaDevice
 from profkit.instrument.frameworks._pytorch_workers import hook_workers
@@ -38,7 +41,7 @@ class PyTorch:
         _hook_loader(patches, seams)
         _hook_copies(patches, seams)
         _hook_modules(patches, seams)
-        backward_done = hook_ddp(patches, seams)
+        backward_done = _hook_exchange(patches, seams)
         _hook_backward(patches, seams, backward_done)
         _hook_optimizers(patches, seams)
         _hook_scaler(patches, seams)
@@ -47,7 +50,7 @@ class PyTorch:
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
         patches = Patches()
         hook_workers(patches, books)
-        return patches, hook_ddp(patches, books)
+        return patches, _hook_exchange(patches, books)
 
     def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:
         from profkit.instrument.frameworks._pytorch_windows import PyTorchKernels
@@ -70,6 +73,13 @@ class PyTorch:
 
 
 FRAMEWORK = PyTorch()
+
+
+def _hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
+    """DDP's buckets and the job's own collectives, counted together."""
+    sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    hook_collectives(patches, books, sequences)
+    return hook_ddp(patches, books, sequences)
 
 
 def _hook_loader(patches: Patches, seams: Seams) -> None:

@@ -106,12 +106,18 @@ class _Parts:
 
 def split_exchange(collectives: pa.Table, spans: pa.Table, used: Ints) -> Exchange | None:
     """Split the exposed exchange of the `used` steps; `None` where no rank recorded any collectives."""
-    parts = _match_ranks(_of_steps(collectives, used))
+    parts = _match_ranks(_of_buckets(_of_steps(collectives, used)))
     if not parts.count or not len(used):
         return None
     windows = _windows(spans, used)
     ranks = tuple(_split_rank(int(rank), parts, windows, len(used)) for rank in np.unique(parts.rank))
     return Exchange(ranks, _waited_for(parts), parts.count, parts.matched_count)
+
+
+def _of_buckets(rows: pa.Table) -> pa.Table:
+    """The gradient exchange alone, where the rows tell it from the collectives that a job calls itself."""
+    buckets = rows.filter(rows["bucket"].is_valid())
+    return buckets if buckets.num_rows else rows
 
 
 def _of_steps(rows: pa.Table, used: Ints) -> pa.Table:

@@ -50,7 +50,7 @@ OPERATORS: Final[tuple[tuple[str, str], ...]] = (
     ("optimizer", r"_foreach_|_fused_|^(?:sgd|adam|adamw|momentum|merged_\w+|lamb)_?(?:\s|$)|Optimizer"),
     ("loss", r"nll_loss|NllLoss|cross_entropy|CrossEntropy"),
     ("normalisation", r"batch_?norm|BatchNorm|layer_?norm|LayerNorm|group_?norm|GroupNorm"),
-    ("gemm", r"addmm|matmul|\b(?:aten::)?(?:bmm|mm|linear|einsum|addbmm|baddbmm)\b|: (?:Addmm|Mm|Bmm|Baddbmm|Linear)Backward|^fc\b"),
+    ("gemm", r"addmm|[Mm]atmul|\b(?:aten::)?(?:bmm|mm|linear|einsum|addbmm|baddbmm)\b|: (?:Addmm|Mm|Bmm|Baddbmm|Linear)Backward|^fc\b"),
     ("fill", r"zero_|\b(?:aten::)?(?:zeros|ones|full|empty|fill_)\b|_like\b|uniform|gaussian"),
     (
         "layout",
@@ -58,7 +58,7 @@ OPERATORS: Final[tuple[tuple[str, str], ...]] = (
     ),
     ("cast or copy", r"(?:aten::)?\b(?:to|copy_|clone|detach|cat|stack|slice|select|assign)\b"),
     ("reduction", r"(?:aten::)?\b(?:sum|mean|max|min|norm|isnan|item)\b|: (?:Sum|Mean)Backward"),
-    ("elementwise", r"AccumulateGrad|GradNode|(?:aten::)?\b(?:add|mul|div|sub|neg|exp|log|sqrt|pow|where|clamp|lerp|scale)_?\b|: (?:Add|Mul|Div|Sub)Backward"),
+    ("elementwise", r"AccumulateGrad|GradNodeAccumulation|(?:Add|Subtract|Multiply|Divide)GradNode|(?:aten::)?\b(?:add|mul|div|sub|neg|exp|log|sqrt|pow|where|clamp|lerp|scale)_?\b|: (?:Add|Mul|Div|Sub)Backward"),
 )
 """Operators' names, tried before the kernels' own."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from profkit.analysis.kernel_categories import categorise, copy_category, uses_tensor_cores
+from profkit.analysis.kernel_categories import categorise, categorise_operator, copy_category, uses_tensor_cores
 
 CASES = [
     ("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", "gemm", True),
@@ -49,3 +49,30 @@ def test_a_copy_tells_its_direction() -> None:
     assert copy_category("Memcpy HtoD (Pinned -> Device)") == "copy to device"
     assert copy_category("Memcpy DtoD (Device -> Device)") == "copy on device"
     assert copy_category("Memcpy ??") == "copy"
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("aten::conv2d", "convolution"),
+        ("autograd::engine::evaluate_function: ConvolutionBackward0", "convolution"),
+        ("Conv2dGradNode", "convolution"),
+        ("aten::linear", "gemm"),
+        ("autograd::engine::evaluate_function: AddmmBackward0", "gemm"),
+        ("MatmulGradNode", "gemm"),
+        ("matmul dygraph", "gemm"),
+        ("autograd::engine::evaluate_function: NativeBatchNormBackward0", "normalisation"),
+        ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "elementwise"),
+        ("GradNodeAccumulation", "elementwise"),
+        ("aten::relu_", "elementwise"),
+        ("aten::max_pool2d", "pooling"),
+        ("aten::_foreach_add_", "optimizer"),
+        ("sgd_ dygraph", "optimizer"),
+        ("autograd::engine::evaluate_function: TBackward0", "layout"),
+        ("autograd::engine::evaluate_function: NllLossBackward0", "loss"),
+        ("aten::stack", "cast or copy"),
+        ("c10d::allreduce_", "communication"),
+    ],
+)
+def test_an_operators_kind_is_told_by_its_name(name: str, category: str) -> None:
+    assert categorise_operator(name) == category

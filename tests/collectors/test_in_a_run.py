@@ -1,0 +1,118 @@
+"""Whatever collectors do in a run, it costs the job nothing and the report tells of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit import collecting
+from profkit.analysis.overview import build_overview
+from profkit.collectors import poller
+from profkit.collectors.base import Reading
+from profkit.errors import UsageError
+from profkit.instrument.windows import WindowPlan
+from profkit.plugins import COLLECTORS, Seam
+from profkit.session import open_session
+from profkit.trace import RunManifest, Trace
+from profkit.vocab import LOST_GPU
+
+RELEASE = threading.Event()
+
+
+class Fake:
+    """A collector that does what it is told."""
+
+    interval_s = 0.01
+
+    def __init__(self, name: str, act: Callable[[], Iterable[Any]]) -> None:
+        self.name = name
+        self._act = act
+
+    def why_not(self) -> str:
+        return ""
+
+    def read(self) -> Iterable[Any]:
+        return self._act()
+
+
+def _raise() -> Iterable[Any]:
+    raise RuntimeError("the driver is gone")
+
+
+def _hang() -> Iterable[Any]:
+    RELEASE.wait(30)
+    return []
+
+
+def _lose() -> Iterator[Reading]:
+    yield Reading(LOST_GPU, 1.0, "cuda:0")
+
+
+FAKES = {
+    "raising": Fake("raising", _raise),
+    "hanging": Fake("hanging", _hang),
+    "rubbish": Fake("rubbish", lambda: ["nothing"]),
+    "losing": Fake("losing", _lose),
+    "sound": Fake("sound", lambda: [Reading("good_count", 1.0)]),
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
+    """A run of a tenth of a second with all of them."""
+    monkeypatch.setattr(Seam, "load_all", lambda seam: (FAKES, {"missing": ImportError("no such library")}))
+    monkeypatch.setattr(poller, "PATIENCE_NS", 20_000_000)
+    monkeypatch.delenv(collecting.COLLECT, raising=False)
+    RELEASE.clear()
+    with open_session(tmp_path, "run", RunManifest(workload="fake"), device="cpu") as session:
+        for _ in range(20):
+            with session.recorder.step(1):
+                time.sleep(0.005)
+    RELEASE.set()
+    return Trace.open(session.path)
+
+
+def test_the_report_tells_of_each_that_failed_and_no_step_is_missing(run: Trace) -> None:
+    view = build_overview(run)
+    quality = "; ".join(view.quality)
+    for words in ("raising collector failed", "rubbish collector failed", "missing collector failed 1 time", "hanging collector did not answer for"):
+        assert words in quality
+    assert "cuda:0 of rank 0 was lost while it trained" in quality
+    assert "sound" not in quality
+    assert view.steps_seen == 20
+    assert "good_count" in set(run.samples["metric"].to_pylist())
+
+
+@pytest.mark.parametrize("name", COLLECTORS.names())
+def test_every_collector_can_be_chosen_alone(name: str) -> None:
+    choice = collecting.Choice.parse(f" {name},", "", operators=False)
+    assert choice.collectors == (name,)
+    assert choice.windows is None
+
+
+def test_kernels_among_the_names_opens_windows_now_and_then() -> None:
+    assert collecting.Choice.parse("host,kernels", "", operators=True) == collecting.Choice(("host",), WindowPlan.parse("every:100"), operators=True)
+    assert collecting.Choice.parse("none", "3:5", operators=False) == collecting.Choice((), WindowPlan.parse("3:5"))
+
+
+def test_without_a_word_all_are_chosen_and_no_windows() -> None:
+    assert collecting.Choice.parse("", "", operators=False) == collecting.Choice()
+
+
+def test_an_unknown_collector_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean 'nvml'"):
+        collecting.Choice.parse("nvm", "", operators=False)
+
+
+def test_a_wrong_environment_costs_the_collectors_and_not_the_job() -> None:
+    assert collecting.Choice.read({collecting.WINDOWS: "20"}) == collecting.Choice(())
+
+
+def test_steps_of_a_window_are_measured_always() -> None:
+    is_measured = collecting.Choice.parse("", "3:5", operators=False).is_measured(lambda step: step == 0)
+    assert [step for step in range(8) if is_measured(step)] == [0, 3, 4]

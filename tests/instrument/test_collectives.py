@@ -1,0 +1,122 @@
+"""Collectives that a job calls itself: one row each with its size, whichever way it is called, and none twice."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from profkit.instrument.collectives import Group, Message
+from profkit.instrument.recorder import MemorySink, Recorder
+
+torch = pytest.importorskip("torch")
+distributed = torch.distributed
+
+COLUMNS = ("communicator", "sequence", "op", "bytes", "dtype", "group_size", "ready_ns", "start_ns", "end_ns", "backend", "step", "bucket")
+
+
+class Hooked:
+    """A process group of one rank, with the hooks of a loop that tells its phases itself."""
+
+    def __init__(self) -> None:
+        from profkit.instrument.frameworks._base import InnerBooks
+        from profkit.instrument.frameworks.pytorch import FRAMEWORK
+
+        self.sink = MemorySink()
+        self.recorder = Recorder(self.sink)
+        self.patches, _ = FRAMEWORK.install_inner(InnerBooks(self.recorder, self.sink.appender("collectives"), self.sink.appender("samples")))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [dict(zip(COLUMNS, row, strict=True)) for row in self.sink.rows["collectives"]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _group() -> Iterator[None]:
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore(), timeout=dt.timedelta(seconds=60))
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.fixture
+def hooked() -> Iterator[Hooked]:
+    made = Hooked()
+    yield made
+    made.patches.undo()
+
+
+def test_each_call_is_a_row_with_the_whole_messages_size(hooked: Hooked) -> None:
+    tensor, half = torch.ones(6), torch.ones(4, dtype=torch.float16)
+    distributed.all_reduce(tensor)
+    distributed.broadcast(half, src=0)
+    distributed.all_gather([torch.empty(6)], tensor)
+    distributed.all_gather_into_tensor(torch.empty(6), tensor)
+    distributed.reduce_scatter_tensor(torch.empty(6), input=tensor)
+    distributed.all_to_all_single(torch.empty(6), tensor)
+    rows = hooked.rows
+    assert [(row["op"], row["bytes"], row["dtype"]) for row in rows] == [
+        ("all_reduce", 24, "float32"),
+        ("broadcast", 8, "float16"),
+        ("all_gather", 24, "float32"),
+        ("all_gather", 24, "float32"),
+        ("reduce_scatter", 24, "float32"),
+        ("all_to_all", 24, "float32"),
+    ]
+    assert [row["sequence"] for row in rows] == list(range(6))
+    assert {(row["group_size"], row["backend"], row["step"], row["bucket"]) for row in rows} == {(1, "gloo", 0, None)}
+    assert all(row["start_ns"] <= row["end_ns"] for row in rows)
+
+
+def test_what_the_host_waits_for_is_exposed(hooked: Hooked) -> None:
+    distributed.all_reduce(torch.ones(3))
+    assert [(row[1], row[2], row[3]) for row in hooked.sink.rows["spans"]] == [("allreduce", "all_reduce", 0)]
+
+
+def test_a_call_that_does_not_wait_has_its_row_when_it_is_done(hooked: Hooked) -> None:
+    work = distributed.all_reduce(torch.ones(3), async_op=True)
+    work.wait()
+    assert [row["bytes"] for row in hooked.rows] == [12]
+    assert hooked.sink.rows["spans"] == []
+
+
+def test_ddp_makes_rows_of_its_buckets_alone(hooked: Hooked) -> None:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+    hooked.sink.rows["collectives"].clear()  # of DDP's construction
+    model(torch.ones(2, 8)).sum().backward()
+    rows = [row for row in hooked.rows if row["bucket"] is not None]
+    assert sum(row["bytes"] for row in rows) == 4 * sum(each.numel() for each in model.parameters())
+    assert len(hooked.rows) == len(rows)
+    distributed.all_reduce(torch.ones(1))
+    sequence = [row["sequence"] for row in hooked.rows]
+    assert sequence == sorted(set(sequence))
+
+
+def test_a_wrong_call_fails_as_it_does_without_us(hooked: Hooked) -> None:
+    with pytest.raises(TypeError):
+        distributed.all_reduce()
+    assert hooked.rows == []
+
+
+def test_undone_there_is_nothing_left() -> None:
+    plain = distributed.all_reduce
+    made = Hooked()
+    assert distributed.all_reduce is not plain
+    made.patches.undo()
+    assert distributed.all_reduce is plain
+
+
+def test_what_is_sent_while_profkit_is_switched_off_is_counted_and_not_written() -> None:
+    from profkit.instrument.collectives import CallLog
+
+    sink = MemorySink()
+    recorder = Recorder(sink, is_measured=lambda step: step > 0)
+    log = CallLog(recorder, sink.appender("collectives"), defaultdict(itertools.count))
+    group = Group("g", 2, "gloo", blocks=True)
+    log.end(log.begin(group, "all_reduce", Message(8, "float32")), waited=True)
+    recorder.end_step(1, 1)
+    log.end(log.begin(group, "all_reduce", Message(8, "float32")), waited=True)
+    assert [row[1] for row in sink.rows["collectives"]] == [1]
