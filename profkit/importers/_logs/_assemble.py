@@ -14,7 +14,7 @@ from profkit.importers._logs._grammar import Found, Grammar
 from profkit.importers._logs._integrity import Evidence, check, flag_unlike
 from profkit.importers._logs._metadata import batch_size, complete, facts_of, learn_batch
 from profkit.importers._logs._parsed import Flag, ParsedLog, Record
-from profkit.importers._logs._steps import count_steps, drop_strays, fill_samples, split_runs, undo_cumulative
+from profkit.importers._logs._steps import clear_impossible, count_steps, drop_strays, fill_samples, split_runs, undo_cumulative
 from profkit.importers._logs._text import Damage, Line, read_lines
 from profkit.importers._logs._times import YEAR_S, find_time, has_year
 from profkit.importers._logs.airank import read_marks
@@ -114,8 +114,9 @@ class Reading:
 
     def finish(self, damage: Damage) -> list[ParsedLog]:
         """The runs, each with its flags."""
-        records, flags = drop_strays(self.found.records, self._grammar)
-        flags += [*_damage_flags(damage), *self.found.flags]
+        possible, impossible = clear_impossible(self.found.records)
+        records, flags = drop_strays(possible, self._grammar)
+        flags += [*impossible, *_damage_flags(damage), *self.found.flags]
         runs = split_runs(_unwrap_years(records), self._grammar, self.found.headers) or [[]]
         starts = [run[0].line if run else 0 for run in runs]
         parts = [RunPart(run, place, len(runs), start, end) for place, (run, start, end) in enumerate(zip(runs, starts, [*starts[1:], math.inf], strict=True))]
@@ -124,7 +125,7 @@ class Reading:
     def _finish_run(self, part: RunPart, flags: Sequence[Flag]) -> ParsedLog:
         grammar, found = self._grammar, self.found
         facts = facts_of(found, part.start, part.end, self._told_samples)
-        metadata = complete(facts, self._hints, grammar)
+        metadata = complete(facts, self._hints, grammar, part.records)
         undone, torn = undo_cumulative(count_steps(part.records, grammar), grammar)
         filled, partial = fill_samples(undone, batch_size(metadata, grammar.scope), timed=grammar.timed)
         log = ParsedLog(
@@ -141,7 +142,8 @@ class Reading:
             warm_up=_warm_up(filled, grammar),
             aborted="" if part.place < part.count - 1 else self._aborted,
         )
-        evidence = Evidence(self._hints, facts, found.evaluations, None if part.place else self._header, timed=grammar.timed)
+        hints = self._hints if grammar.batch_in_name else dataclasses.replace(self._hints, batch_size=None)
+        evidence = Evidence(hints, facts, found.evaluations, None if part.place else self._header, timed=grammar.timed)
         return dataclasses.replace(log, flags=(*log.flags, *check(log, evidence)))
 
 

@@ -26,15 +26,16 @@ def facts_of(found: Found, first: int, end: float, told_samples: int | None) -> 
     return Metadata(world_size=world, versions=found.versions, **fields)
 
 
-def complete(facts: Metadata, hints: NameHints, grammar: Grammar) -> Metadata:
-    """What the log says, and the file's name where the log says nothing, or speaks of one node of several."""
+def complete(facts: Metadata, hints: NameHints, grammar: Grammar, records: Sequence[Record] = ()) -> Metadata:
+    """What the log says, and the file's name where neither it nor its records say anything, or where it speaks of one node of several."""
     from_name: dict[str, Any] = {}
     several_nodes = facts.world_size and hints.world_size and hints.world_size > facts.world_size and hints.world_size % facts.world_size == 0
     if hints.world_size and (facts.world_size is None or several_nodes):
         from_name["world_size"] = hints.world_size
     if facts.precision is None and hints.precision:
         from_name["precision"] = hints.precision
-    if facts.batch_size is None and facts.global_batch_size is None:
+    shown = any(each.samples or (each.throughput and each.step_s) for each in records)
+    if facts.batch_size is None and facts.global_batch_size is None and not shown:
         if hints.global_batch_size:
             from_name["global_batch_size"] = hints.global_batch_size
         elif hints.batch_size and grammar.batch_in_name:

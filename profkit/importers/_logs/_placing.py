@@ -26,6 +26,7 @@ WEEK_S = 7 * 86_400.0
 LONGEST_RUN_NS = 100 * 366 * 86_400 * 10**9
 _CLOCK_STEP_NS = 2_500_000_000
 """Timestamps in whole seconds, printed late: only a larger gap between two lines is one."""
+_MOST_SAMPLES = 1e12
 _ALIKE = 0.02
 """Samples of steps that differ by less, by rounding, are the same."""
 
@@ -175,7 +176,7 @@ def _first_steps(records: Sequence[Record], counts: Ints) -> Ints:
 def _samples(log: ParsedLog, records: Sequence[Record]) -> Ints:
     """The samples that rank 0 trained on in a step; where they are words, the mean, because no batch of them is partial."""
     cards = world_size(log) if log.scope is Scope.ALL else 1
-    given = [each.samples / cards if each.samples else 0.0 for each in records]
+    given = [min(each.samples / cards, _MOST_SAMPLES) if each.samples else 0.0 for each in records]
     known = [each for each in given if each]
     if not known:
         return np.zeros(len(records), dtype=np.int64)
@@ -183,7 +184,7 @@ def _samples(log: ParsedLog, records: Sequence[Record]) -> Ints:
         weights = [each.steps for each in log.steady if each.samples]
         steady = [(each.samples or 0) / cards for each in log.steady if each.samples]
         usual = sum(size * weight for size, weight in zip(steady, weights, strict=True)) / sum(weights)
-        return np.full(len(records), round(usual), dtype=np.int64)
+        return np.full(len(records), round(min(usual, _MOST_SAMPLES)), dtype=np.int64)
     usual = round(statistics.median(known))
     return np.array([usual if not each or abs(each - usual) <= _ALIKE * usual else round(each) for each in given], dtype=np.int64)
 

@@ -18,6 +18,9 @@ _MOST_MISSING = 1_000
 MOST_ROUNDING = 0.05
 """Of a mean that is undone, the part that may be rounding."""
 
+_LEAST, _MOST = 1e-9, 1e12
+"""Seconds, samples, and samples a second."""
+
 _CUMULATIVE = (Mean.EPOCH, Mean.RUN)
 
 
@@ -48,6 +51,26 @@ def _neighbours(records: Sequence[Record]) -> Iterator[tuple[Record | None, Reco
 
 def _is_stray(before: tuple[int, int], own: tuple[int, int], after: tuple[int, int]) -> bool:
     return before < after and not before <= own <= after
+
+
+def clear_impossible(records: Sequence[Record]) -> tuple[list[Record], list[Flag]]:
+    """Records whose times, rates and samples can be: above zero, and below what no machine does; what cannot is null, and counted."""
+    cleared: list[Record] = []
+    wrong: list[int] = []
+    for record in records:
+        values = (record.step_s, record.throughput, record.samples)
+        if not all(map(_can_be, values)) or (record.data_s or 0) < 0:
+            wrong.append(record.line)
+            step_s, throughput, samples = (value if _can_be(value) else None for value in values)
+            data_s = record.data_s if record.data_s is None or record.data_s >= 0 else None
+            cleared.append(dataclasses.replace(record, step_s=step_s, throughput=throughput, samples=samples, data_s=data_s))
+        else:
+            cleared.append(record)
+    return cleared, [Flag(f"{len(wrong):,} x a time, a throughput or a batch size that cannot be", tuple(wrong[:5]))] if wrong else []
+
+
+def _can_be(value: float | None) -> bool:
+    return value is None or _LEAST <= value <= _MOST
 
 
 def split_runs(records: Sequence[Record], grammar: Grammar, headers: Sequence[int] = ()) -> list[list[Record]]:

@@ -16,7 +16,8 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _MPIRUN = re.compile(r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>: ?")
 _CONTROLS = dict.fromkeys([*range(9), *range(10, 32), 127])
 _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,25})?|\.\d{1,25})(?:[eE][-+]?\d{1,3})?"
-_LARGEST = 1e18
+_SMALLEST, _LARGEST = 1e-13, 1e13
+"""No figure of a log is beyond these; their products and quotients stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def as_number(word: str | None) -> float | None:
         value = float(word) if word else math.nan
     except ValueError:
         return None
-    return value if abs(value) < _LARGEST else None
+    return value if _SMALLEST <= abs(value) <= _LARGEST or value == 0 else None
 
 
 def as_count(word: str | None, most: int = 10**12) -> int | None:

@@ -52,6 +52,7 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
             throughput,
             number_after(text, "loss:"),
             number_after(text, "lr:"),
+            samples=_agreed(found),
         )
     )
     if any((number_after(text, name) or 0) < 0 for name in ("top1:", "top5:")):
@@ -64,6 +65,11 @@ def _usual_batch(batch: int, found: Found) -> int:
     batches.append(batch)
     del batches[:-_SEEN]
     return statistics.mode(batches)
+
+
+def _agreed(found: Found) -> float | None:
+    batches: list[int] = found.memory.get("batches", [])
+    return float(statistics.mode(batches)) or None if batches else None
 
 
 def _sharper(step_s: float, throughput: float | None, line: Line, found: Found) -> float:

@@ -81,6 +81,9 @@ def test_a_name_that_contradicts_the_log_is_flagged() -> None:
     assert "the log says 4 cards, the file's name says 3" in flags(log)
     (log,) = parse(SAMPLES["dllogger_pytorch"].text, "pytorch_gpu4_amp_bs96.txt")
     assert "the log says 40 samples a card, the file's name says 96" in flags(log)
+    (log,) = parse(SAMPLES["paddleclas_2022"].text, "paddle_gpu4_fp32_bs96.txt")
+    assert "the log says 40 samples a card, the file's name says 96" in flags(log)
+    assert log.mean_throughput == pytest.approx(80, rel=0.01)
     (log,) = parse(SAMPLES["mxnet_2020"].text, "mxnet_gpu1_gpu8_fp32_bs40.txt")
     assert "speaks of runs on 1 and 8 cards" in flags(log)
 
