@@ -51,7 +51,7 @@ def test_a_system_trains_and_leaves_a_whole_trace(name: str, framework: str, mod
     assert verify(run).state is Integrity.COMPLETE
     trace = Trace.open(run)
     ranks = 2 if "ranks" in mode else 1
-    assert (figures["world_size"], len(trace.ranks), trace.steps.num_rows) == (ranks, ranks, ranks * STEPS)
+    assert (figures["config"]["world_size"], len(trace.ranks), trace.steps.num_rows) == (ranks, ranks, ranks * STEPS)
     assert set(trace.spans["phase"].to_pylist()) == set(PHASES) - (set() if ranks > 1 else {"allreduce"})
     assert (trace.collectives.num_rows > 0) == (ranks > 1)
     assert figures["config"]["precision"] == ("bf16" if "mixed" in mode else "fp32")
