@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview, PhaseShare
@@ -14,6 +14,9 @@ from profkit.analysis.phases import UNKNOWN
 from profkit.text import duration, percent, plural, safe_text, significant, table
 from profkit.trace import Verification
 from profkit.vocab import PHASES, Integrity, Phase
+
+if TYPE_CHECKING:
+    from profkit.doctor import Finding
 
 WIDTH = 100
 """Columns of a screen. What cannot be folded, as a path that is to be copied, may be longer."""
@@ -214,6 +217,20 @@ def _switched(found: Estimate | None) -> str:
     if found is None or found.low is None or found.high is None:
         return ""
     return f"; by switching it off for blocks of steps: {duration(found.value)}, 95 % interval {duration(found.low)} to {duration(found.high)}"
+
+
+def examination(findings: Sequence[Finding]) -> str:
+    """What `profkit doctor` prints: what works, what does not and why, and what would help."""
+    width = max(len(finding.name) for finding in findings)
+    return "\n".join(line for finding in findings for line in _finding(finding, width))
+
+
+def _finding(finding: Finding, width: int) -> Iterator[str]:
+    indent = " " * (8 + width + 2)
+    yield _fold(f"{finding.state:<8}{safe_text(finding.name):<{width}}  {safe_text(finding.measures)}", indent)
+    for label, text in (("", finding.why), ("try: ", finding.help)):
+        if text:
+            yield textwrap.fill(safe_text(label + text), WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 _STATE_MEANINGS = {

@@ -1,0 +1,26 @@
+"""Say what this machine can measure and, where it cannot, why and what would help.
+
+Each framework is asked in a process of its own, which takes some seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from profkit.commands._options import add_json
+from profkit.errors import ExitCode
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from profkit.doctor import examine
+    from profkit.report.as_json import dumps
+    from profkit.report.as_text import examination
+
+    findings = examine()
+    print(dumps([dataclasses.asdict(finding) for finding in findings]) if args.json else examination(findings))
+    return ExitCode.DONE
