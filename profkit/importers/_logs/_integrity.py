@@ -188,6 +188,16 @@ def _too_slow(log: ParsedLog, evidence: Evidence) -> Flag | None:
     return Flag(f"{len(slow):,} x steps that took longer than the time between their timestamps", _shown(slow)) if slow else None
 
 
+def _odd_batches(log: ParsedLog, evidence: Evidence) -> Flag | None:
+    """Batches of another size than most: partial ones, or a damaged digit."""
+    sizes = [each.samples for each in log.records if each.samples]
+    if log.unit == "words" or not sizes:
+        return None
+    usual = statistics.median(sizes)
+    odd = [each for each in log.records if each.samples and abs(each.samples / usual - 1) > _TOLERANCE]
+    return Flag(f"{len(odd):,} x a batch of another size than most", _shown(odd)) if odd else None
+
+
 def _missing_lines(log: ParsedLog, evidence: Evidence) -> Flag | None:
     """Places where the step counter goes further than from line to line elsewhere."""
     pairs = [(before, after) for before, after in itertools.pairwise(log.records) if before.epoch == after.epoch]
@@ -263,6 +273,7 @@ CHECKS: tuple[Check, ...] = (
     _too_fast,
     _too_slow,
     _stalls,
+    _odd_batches,
     _missing_lines,
     _ends_early,
     _shared_timestamps,
