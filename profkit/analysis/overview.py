@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.analysis.bandwidth import LinkUse, link_use
+from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, estimate_ratios
 from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
 from profkit.analysis.kernel_windows import KernelWindows, kernel_windows, window_steps
@@ -61,6 +63,7 @@ class Overview:
     own_cost: OwnCost
     quality: tuple[str, ...]
     kernels: KernelWindows | None = None
+    links: tuple[LinkUse, ...] = ()
     flags: tuple[str, ...] = ()
 
     @property
@@ -78,13 +81,13 @@ class Overview:
         return max(0, FEWEST_STEPS - len(self.selection.steps))
 
 
-def build_overview(trace: Trace) -> Overview:
+def build_overview(trace: Trace, ceilings: Ceilings | None = None) -> Overview:
     """The figures of a run; an `UnreadableError` where not one step of it can be read."""
     steps = trace.steps
     if not steps.num_rows:
         shown = safe_text(str(trace.path))
         raise UnreadableError(f"{shown}: holds no steps; it ended before the first one did, or they are damaged (see 'profkit verify {shown}')")
-    warm_up = _warm_up(trace, steps)
+    warm_up = warm_up_of(trace, steps)
     windows = window_steps(trace.samples)
     selection = select_steps(steps, warm_up=warm_up, windows=windows)
     times = step_times(steps, trace.spans, selection.steps)
@@ -107,13 +110,14 @@ def build_overview(trace: Trace) -> Overview:
         exchange=exchange,
         late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps) if exchange else None,
         own_cost=own_cost(steps, trace.spans, trace.samples, warm_up, windows),
+        links=link_use(trace.collectives, selection.steps, ceilings),
         kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps),
         quality=tuple(_quality(trace)),
         flags=trace.manifest.flags,
     )
 
 
-def _warm_up(trace: Trace, steps: pa.Table) -> int:
+def warm_up_of(trace: Trace, steps: pa.Table) -> int:
     """The warm-up that the run was started with; else the usual, but at most a fifth of the steps."""
     said = trace.manifest.config.get("warmup")
     if isinstance(said, int) and not isinstance(said, bool):

@@ -19,9 +19,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.analysis.overview import build_overview
+    from profkit.ceilings import load_ceilings
     from profkit.report import as_json, as_text
     from profkit.trace.reader import Trace
 
-    view = build_overview(Trace.open(run_or_newest(args.path, args.output)))
+    trace = Trace.open(run_or_newest(args.path, args.output))
+    view = build_overview(trace, load_ceilings(trace.manifest.environment))
     print(as_json.dumps(as_json.overview(view)) if args.json else as_text.overview(view))
     return ExitCode.DONE

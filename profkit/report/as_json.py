@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -63,6 +64,7 @@ def overview(view: Overview) -> dict[str, Any]:
             "total": _scaled(view.own_cost.total_ns, 1e-6),
             "by_switching_off": _estimate(view.own_cost.switched, 1e-6) if view.own_cost.switched else None,
         },
+        "collectives": [dataclasses.asdict(use) | {"share_of_ceiling": use.share_of_ceiling} for use in view.links],
         "kernels": _kernels(view),
         "data_quality": list(view.quality),
         "flags": list(view.flags),

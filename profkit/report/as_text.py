@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from profkit.analysis.bandwidth import LinkUse
+from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview, PhaseShare
 from profkit.analysis.phases import UNKNOWN
-from profkit.text import duration, percent, plural, safe_text, significant, table
+from profkit.text import byte_size, duration, percent, plural, safe_text, significant, table
 from profkit.trace import Verification
 from profkit.vocab import PHASES, Integrity, Phase
 
@@ -26,7 +28,7 @@ BAR_WIDTH = 12
 
 def overview(view: Overview, *, next_command: str = "") -> str:
     """One screen for one run."""
-    blocks = [_warning(view), _heading(view), _headline(view), _phases(view), _exchange(view), _kernels(view), _footer(view, next_command)]
+    blocks = [_warning(view), _heading(view), _headline(view), _phases(view), _exchange(view), _links(view), _kernels(view), _footer(view, next_command)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -146,6 +148,26 @@ def _exchange_words(view: Overview) -> Iterator[str]:
         yield f"  rank {late.rank} is late: the others wait {duration(late.waited_ns)} a step, {percent(late.share, 0)} of it for this rank{cause}"
 
 
+MOST_LINKS = 6
+
+
+def _links(view: Overview) -> str:
+    """What each communicator's operations moved a step, how fast, and what the same sizes reach alone."""
+    if not view.links:
+        return ""
+    header = ["collectives a step", "", "messages", "bytes", "transfer", "algorithm", "bus", "alone"]
+    rows = [_link(use) for use in view.links[:MOST_LINKS]]
+    left = len(view.links) - len(rows)
+    return table([header, *rows], right=frozenset(range(2, 8))) + (f"\n  and {left:,} more in --json" if left else "")
+
+
+def _link(use: LinkUse) -> list[str]:
+    where = f"{safe_text(use.backend)}, {plural(use.group_size, 'rank')}"
+    rates = (use.algorithm_bytes_per_s, use.bus_bytes_per_s, use.ceiling_bus_bytes_per_s)
+    moved = [significant(use.messages_per_step), byte_size(use.bytes_per_step), duration(use.transfer_ns_per_step)]
+    return [safe_text(use.op), where, *moved, *("-" if rate is None else f"{byte_size(rate)}/s" for rate in rates)]
+
+
 MOST_KINDS = 6
 
 
@@ -217,6 +239,21 @@ def _switched(found: Estimate | None) -> str:
     if found is None or found.low is None or found.high is None:
         return ""
     return f"; by switching it off for blocks of steps: {duration(found.value)}, 95 % interval {duration(found.low)} to {duration(found.high)}"
+
+
+def ceilings_table(found: Ceilings) -> str:
+    """What `profkit ceilings` prints."""
+    rows = [[f"matrix product, {name}", f"{significant(rate / 1e12)} TFLOP/s"] for name, rate in found.matrix_flops_per_s.items()]
+    copies = {"copy on the device": found.copy_bytes_per_s, **{f"host to device, {name}": rate for name, rate in found.to_device_bytes_per_s.items()}}
+    rows += [[name, f"{byte_size(rate)}/s" if rate else "not measured"] for name, rate in {**copies, "disk, not cached": found.disk_read_bytes_per_s}.items()]
+    rows.append(["JPEG of 500 x 375, one core", f"{significant(found.jpeg_images_per_s)} images/s" if found.jpeg_images_per_s else "not measured: no Pillow"])
+    blocks = [f"{safe_text(found.device)} · {safe_text(found.library)}", table(rows, right=frozenset({1}))]
+    for links in found.links:
+        sizes = [[byte_size(size), f"{byte_size(rate)}/s"] for size, rate in zip(links.sizes, links.bus_bytes_per_s, strict=True)]
+        blocks.append(
+            f"all-reduce over {safe_text(links.backend)}, {links.ranks} ranks\n" + table([["message", "bus bandwidth"], *sizes], right=frozenset({0, 1}))
+        )
+    return "\n\n".join(blocks)
 
 
 def examination(findings: Sequence[Finding]) -> str:
