@@ -1,11 +1,14 @@
-"""A Paddle training script whose odd steps sleep in one phase. One process, or two ranks under Paddle's launcher."""
+"""A Paddle training script whose every third step sleeps in one phase, each in turn. One process, or two ranks under Paddle's launcher."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
-import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,26 +20,34 @@ BATCH = 4
 
 
 class Sleeper:
-    """Sleeps in one phase of every odd step."""
+    """Sleeps in each phase in turn, in every third step: what a sleep does to the step behind it is over when the next one comes."""
 
-    def __init__(self, phase: str, seconds: float) -> None:
-        self.phase = phase
+    def __init__(self, phases: list[str], seconds: float) -> None:
+        self.phases = phases
         self.seconds = seconds
         self.step = 0
-        self.slept: list[float] = []
 
     def at(self, phase: str, step: int | None = None) -> None:
         """Paddle's loader reads ahead on a thread, which must say itself which step it reads for."""
-        if phase == self.phase and (self.step if step is None else step) % 2:
-            start = time.perf_counter()
+        turn, pause = divmod((self.step if step is None else step) % (3 * len(self.phases)), 3)
+        if not pause and phase == self.phases[turn]:
             time.sleep(self.seconds)
-            self.slept.append(time.perf_counter() - start)
 
-    def tell(self) -> None:
-        """A busy machine wakes a sleeper late: what it really slept is what must be found."""
-        if self.slept:
-            sys.stdout.write(f"slept ms {1e3 * sorted(self.slept)[len(self.slept) // 2]}\n")  # in one write: ranks share the pipe
-            sys.stdout.flush()
+
+class OwnClock:
+    """What the script itself sees of its phases: a busy machine wakes a sleeper late, and with cold caches."""
+
+    def __init__(self) -> None:
+        self.took: dict[str, list[float]] = {}
+
+    @contextlib.contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.took.setdefault(phase, []).append(1e3 * (time.perf_counter() - start))
+
+    def tell(self, rank: int) -> None:
+        Path(f"own{rank}.json").write_text(json.dumps(self.took))
 
 
 class Data(Dataset):  # type: ignore[type-arg]  # Paddle 2.6 has no generic one
@@ -47,8 +58,8 @@ class Data(Dataset):  # type: ignore[type-arg]  # Paddle 2.6 has no generic one
         self.rows = np.random.default_rng(0).standard_normal((steps * BATCH, 64)).astype("float32")
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        if index % (2 * BATCH) == BATCH:
-            self.sleeper.at("data", 1)
+        if index % BATCH == 0:
+            self.sleeper.at("data", index // BATCH)
         return self.rows[index], np.array([index % 10])
 
     def __len__(self) -> int:
@@ -80,25 +91,31 @@ class Optimizer(paddle.optimizer.SGD):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--phase", default="none")
+    parser.add_argument("--phases", default="forward")
     parser.add_argument("--sleep-ms", type=float, default=20.0)
     parser.add_argument("--steps", type=int, default=60)
     args = parser.parse_args()
     paddle.seed(0)
-    sleeper = Sleeper(args.phase, args.sleep_ms / 1e3)
+    sleeper = Sleeper(args.phases.split(","), args.sleep_ms / 1e3)
     model: Any = Model(sleeper)
     if "PADDLE_TRAINER_ID" in os.environ:
         dist.init_parallel_env()
         model = paddle.DataParallel(model)
     optimizer = Optimizer(learning_rate=0.01, parameters=model.parameters())
     optimizer.sleeper = sleeper
-    for number, (inputs, labels) in enumerate(DataLoader(Data(sleeper, args.steps), batch_size=BATCH, num_workers=0, use_buffer_reader=False)):
+    own, batches = OwnClock(), iter(DataLoader(Data(sleeper, args.steps), batch_size=BATCH, num_workers=0, use_buffer_reader=False))
+    for number in range(args.steps):
+        with own.time("data"):
+            inputs, labels = next(batches)
         sleeper.step = number
-        loss = paddle.nn.functional.cross_entropy(model(inputs), labels)
-        loss.backward()
-        optimizer.step()
+        with own.time("forward"):
+            loss = paddle.nn.functional.cross_entropy(model(inputs), labels)
+        with own.time("backward"):
+            loss.backward()
+        with own.time("optimizer"):
+            optimizer.step()
         optimizer.clear_grad()
-    sleeper.tell()
+    own.tell(int(os.environ.get("PADDLE_TRAINER_ID", "0")))
 
 
 if __name__ == "__main__":

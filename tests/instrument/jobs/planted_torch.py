@@ -1,12 +1,14 @@
-"""A training script whose odd steps sleep in one phase. One process, or two ranks under torchrun."""
+"""A training script whose every third step sleeps in one phase, each in turn. One process, or two ranks under torchrun."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,25 +21,33 @@ BATCH = 4
 
 
 class Sleeper:
-    """Sleeps in one phase of every odd step."""
+    """Sleeps in each phase in turn, in every third step: what a sleep does to the step behind it is over when the next one comes."""
 
-    def __init__(self, phase: str, seconds: float) -> None:
-        self.phase = phase
+    def __init__(self, phases: list[str], seconds: float) -> None:
+        self.phases = phases
         self.seconds = seconds
         self.step = 0
-        self.slept: list[float] = []
 
     def at(self, phase: str) -> None:
-        if phase == self.phase and self.step % 2:
-            start = time.perf_counter()
+        turn, pause = divmod(self.step % (3 * len(self.phases)), 3)
+        if not pause and phase == self.phases[turn]:
             time.sleep(self.seconds)
-            self.slept.append(time.perf_counter() - start)
 
-    def tell(self) -> None:
-        """A busy machine wakes a sleeper late: what it really slept is what must be found."""
-        if self.slept:
-            sys.stdout.write(f"slept ms {1e3 * sorted(self.slept)[len(self.slept) // 2]}\n")  # in one write: ranks share the pipe
-            sys.stdout.flush()
+
+class OwnClock:
+    """What the script itself sees of its phases: a busy machine wakes a sleeper late, and with cold caches."""
+
+    def __init__(self) -> None:
+        self.took: dict[str, list[float]] = {}
+
+    @contextlib.contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.took.setdefault(phase, []).append(1e3 * (time.perf_counter() - start))
+
+    def tell(self, rank: int) -> None:
+        Path(f"own{rank}.json").write_text(json.dumps(self.took))
 
 
 class Slow(torch.Tensor):
@@ -108,13 +118,13 @@ slow_exchange.__annotations__ = {}
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--phase", default="none")
+    parser.add_argument("--phases", default="forward")
     parser.add_argument("--sleep-ms", type=float, default=20.0)
     parser.add_argument("--steps", type=int, default=60)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    sleeper = Slow.sleeper = Sleeper(args.phase, args.sleep_ms / 1e3)
+    sleeper = Slow.sleeper = Sleeper(args.phases.split(","), args.sleep_ms / 1e3)
     model: torch.nn.Module = Model(sleeper)
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
@@ -123,13 +133,20 @@ def main() -> None:
         model = parallel
     optimizer = Optimizer(model.parameters(), lr=0.01)
     optimizer.sleeper = sleeper
-    for inputs, labels in DataLoader(Data(sleeper, args.steps), batch_size=BATCH):
-        batch = inputs.as_subclass(Slow).to(torch.float32, copy=True).as_subclass(torch.Tensor)
-        loss = torch.nn.functional.cross_entropy(model(batch), labels)
-        loss.backward()
-        optimizer.step()
+    own, batches = OwnClock(), iter(DataLoader(Data(sleeper, args.steps), batch_size=BATCH))
+    for _ in range(args.steps):
+        with own.time("data"):
+            inputs, labels = next(batches)
+        with own.time("h2d"):
+            batch = inputs.as_subclass(Slow).to(torch.float32, copy=True).as_subclass(torch.Tensor)
+        with own.time("forward"):
+            loss = torch.nn.functional.cross_entropy(model(batch), labels)
+        with own.time("backward"):
+            loss.backward()
+        with own.time("optimizer"):
+            optimizer.step()
         optimizer.zero_grad()
-    sleeper.tell()
+    own.tell(int(os.environ.get("RANK", "0")))
     if dist.is_initialized():
         dist.destroy_process_group()
 
