@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from profkit.clock import Anchor
 from profkit.errors import UnreadableError, UsageError
 from profkit.importers._base import Imported, Importer, ImportOptions, Target, clean_name, file_name, plan_import, read_head
 from profkit.plugins import IMPORTERS
+from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace, verify
 from profkit.vocab import Integrity
 
@@ -110,3 +112,10 @@ def test_every_importer_keeps_the_contract(name: str) -> None:
     assert importer.title
     for head in (b"", b"\0" * 100, b"{", b"[", b"\xff\xfe", b"hello\n" * 50):
         assert 0 <= importer.recognises(head, Path("unknown")) <= 1
+
+
+@pytest.mark.parametrize(("config", "state"), [({"imported_from": "training_log"}, Integrity.COMPLETE), ({}, Integrity.ENDED_EARLY)])
+def test_a_log_of_rank_0_alone_is_a_whole_import(tmp_path: Path, config: dict[str, str], state: Integrity) -> None:
+    run = synthetic_trace(tmp_path / "run", ranks=1, steps=4)
+    dataclasses.replace(RunManifest.read(run), world_size=8, config=config).write(run)
+    assert verify(run).state is state
