@@ -1,7 +1,7 @@
 # Everything runs in the environment that uv makes from pyproject.toml.
 RUN := uv run --group test
 
-.PHONY: check test systems converge gpu bench docs
+.PHONY: check test systems converge gpu bench trust docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -25,8 +25,12 @@ gpu:  ## on a machine with a CUDA device: device times against CUPTI, no synchro
 		python -m profkit trace $$system --gpus 1 $$precision --steps 60 --output traces || exit 1; done; done
 
 bench:  ## all benchmarks, each beside its peer; every one is run, and the first failure is the exit code
-	@failed=0; for script in startup open_trace overhead loader kill truncate; do \
+	@failed=0; for script in startup open_trace overhead loader import kill truncate; do \
 		echo "== $$script"; $(RUN) python benchmarks/$$script.py || failed=1; done; exit $$failed
+
+trust:  ## damage in fifty thousand places of each format, and what that does
+	$(RUN) python benchmarks/mutate_logs.py --count 2100
+	$(RUN) python benchmarks/mutate_traces.py --count 50000
 
 docs:  ## what is generated from the code
 	$(RUN) profkit schema --markdown > docs/schema.md
