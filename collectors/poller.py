@@ -14,7 +14,7 @@ from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.collectors.base import Collector, Reading
-from profkit.vocab import FAILURES, HANGS
+from profkit.vocab import COLLECTORS_CPU, FAILURES, HANGS
 
 log = logging.getLogger("profkit")
 
@@ -42,6 +42,8 @@ class Poller:
         self.failures: Counter[str] = Counter()
         self.longest_ns: Counter[str] = Counter()
         """The longest that a reading of each took, of those that took too long."""
+        self.cpu_ns = 0
+        """What the thread has used of a processor."""
 
     def start(self) -> None:
         self._thread.start()
@@ -72,7 +74,7 @@ class Poller:
 
     def _run(self) -> None:
         while self._due and not self._ending.wait(self.poll()):
-            pass
+            self.cpu_ns = time.thread_time_ns()
 
     def _read(self, collector: Collector) -> None:
         problem = ""
@@ -156,5 +158,6 @@ class Pollers:
         now = self._clock()
         for name, count in poller.failures.items():
             self._append((None, "profkit", failure_metric(name), now, float(count)))
+        self._append((None, "profkit", COLLECTORS_CPU, now, float(poller.cpu_ns)))
         for name, took in poller.longest_ns.items():
             self._append((None, "profkit", hang_metric(name), now, float(took)))

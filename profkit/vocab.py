@@ -84,6 +84,9 @@ FAILURES: Final = "failures_count:"
 HANGS: Final = "hung_ns:"
 """How long something of profkit's did not answer; its name stands behind."""
 
+COLLECTORS_CPU: Final = "collectors_cpu_ns"
+"""The processor time of one collector's thread."""
+
 LOST_GPU: Final = "lost_count"
 """Tells of a GPU that does not answer any more."""
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
 from profkit.analysis.selection import NO_STEPS
+from profkit.vocab import COLLECTORS_CPU
 
 BUDGET_SHARE = 0.01
 BUDGET_NS = 150_000.0
@@ -33,12 +34,13 @@ class OwnCost:
     hooks_ns: float | None
     writer_ns: float | None
     switched: Estimate | None
+    collectors_ns: float | None = None
 
     @property
     def total_ns(self) -> float | None:
         if self.hooks_ns is None or self.writer_ns is None:
             return None
-        return self.hooks_ns + self.writer_ns
+        return self.hooks_ns + self.writer_ns + (self.collectors_ns or 0.0)
 
     def exceeds_budget(self, step_ns: float) -> bool:
         """Whether profkit surely cost more than it may: by its count, or by the lower end of the difference."""
@@ -53,19 +55,22 @@ def as_record(cost: OwnCost) -> dict[str, Any]:
     return {
         "hooks_ns_per_step": cost.hooks_ns,
         "writer_ns_per_step": cost.writer_ns,
+        "collectors_ns_per_step": cost.collectors_ns,
         "switched_off_ns_per_step": switched and {"value": switched.value, "low": switched.low, "high": switched.high},
     }
 
 
 def own_cost(steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int, windows: Ints = NO_STEPS) -> OwnCost:
-    """profkit's cost a step and rank. The writer's time is an upper bound: it runs on a thread of its own."""
+    """profkit's cost a step and rank. The writer's time and the collectors' are upper bounds: they run on threads of their own."""
     count = max(1, steps.num_rows)
     price = _mean(_own(samples, "span_cost_ns"))
+    collectors = _own(samples, COLLECTORS_CPU)
     writer = _own(samples, "writer_cpu_ns").group_by("rank").aggregate([("value", "max")])
     return OwnCost(
         hooks_ns=None if price is None else price * spans.num_rows / count,
         writer_ns=float(np.sum(writer["value_max"].to_numpy())) / count if writer.num_rows else None,
         switched=switched_cost(without(steps, windows), warm_up),
+        collectors_ns=float(pc.sum(collectors["value"]).as_py()) / count if collectors.num_rows else None,
     )
 
 

@@ -61,6 +61,7 @@ def overview(view: Overview) -> dict[str, Any]:
         "own_cost_ms_per_step": {
             "hooks": _scaled(view.own_cost.hooks_ns, 1e-6),
             "writer": _scaled(view.own_cost.writer_ns, 1e-6),
+            "collectors": _scaled(view.own_cost.collectors_ns, 1e-6),
             "total": _scaled(view.own_cost.total_ns, 1e-6),
             "by_switching_off": _estimate(view.own_cost.switched, 1e-6) if view.own_cost.switched else None,
         },
