@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def test_the_allocators_memory_is_the_frameworks() -> None:
 @pytest.mark.parametrize("operators", [False, True])
 def test_kernels_of_a_window_have_their_step_phase_and_launch(tmp_path: Path, operators: bool) -> None:
     sink = MemorySink()
-    choice = dataclasses.replace(Choice.parse("none", "3:5", operators=operators))
+    choice = Choice.parse("none", "3:5", operators=operators)
     recorder = Recorder(sink, is_measured=choice.is_measured(lambda step: True))
     kernels, samples = sink.appender("kernels"), sink.appender("samples")
     collecting = Collecting(choice, recorder, load_framework("torch"), kernels, samples, device="cuda:0")
