@@ -22,7 +22,7 @@ from profkit.analysis.selection import Selection, select_steps
 from profkit.errors import UnreadableError
 from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
-from profkit.vocab import FAILURES, HANGS, LOST_GPU, RunState
+from profkit.vocab import BAD_TIMES, FAILURES, HANGS, LOST_GPU, RunState
 
 DEFAULT_WARM_UP = 10
 _MOST_WARM_UP = 1_000_000_000
@@ -68,7 +68,12 @@ class Overview:
 
     @property
     def judged(self) -> bool:
-        return self.throughput.judged
+        return self.throughput.judged and not self.bad_times
+
+    @property
+    def bad_times(self) -> tuple[str, ...]:
+        """What the gate for imported events found: figures are shown, and no verdict is given on them."""
+        return tuple(flag for flag in self.flags if flag.startswith(BAD_TIMES))
 
     @property
     def samples_known(self) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from profkit.vocab import BAD_TIMES
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -47,8 +49,9 @@ class Gate:
     @property
     def flags(self) -> list[str]:
         """What a reader of the run must know."""
-        told = [f"dropped {count:,} {reason}" for reason, count in sorted(self.dropped.items())]
-        told += [f"repaired {count:,} {reason}" for reason, count in sorted(self.repaired.items())]
+        dropped, repaired = BAD_TIMES
+        told = [f"{dropped}{count:,} {reason}" for reason, count in sorted(self.dropped.items())]
+        told += [f"{repaired}{count:,} {reason}" for reason, count in sorted(self.repaired.items())]
         return told + [f"{count:,} {what}" for what, count in sorted(self.noticed.items())]
 
     def keep(self, start: Ints, duration: Ints, on_device: Bools) -> Bools:

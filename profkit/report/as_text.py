@@ -70,13 +70,15 @@ def _headline(view: Overview) -> str:
     lines = [table(rows)]
     lines.append(_fold("  " + _steps_line(view), " " * 9))
     if not view.judged:
-        lines.append(f"  cannot judge: {_why_not_judged(view)}")
+        lines.append(_fold(f"  cannot judge: {_why_not_judged(view)}", " " * 4))
     if view.first_loss is not None and view.last_loss is not None:
         lines.append(f"  loss  {significant(view.first_loss, 5)} at the first step, {significant(view.last_loss, 5)} at the last")
     return "\n".join(lines)
 
 
 def _why_not_judged(view: Overview) -> str:
+    if view.bad_times:
+        return f"the source has times that cannot be ({safe_text('; '.join(view.bad_times))})"
     if not view.samples_known and not view.steps_needed:
         return "nothing says how many samples a step trains on, so there is no throughput; the rest holds"
     return f"an interval needs {plural(view.steps_needed, 'step')} more" if view.steps_needed else "the steps that are used took no time at all"

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from profkit.analysis.overview import build_overview
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError, UsageError
 from profkit.importers._base import Imported, Importer, ImportOptions, Target, clean_name, file_name, plan_import, read_head
 from profkit.plugins import IMPORTERS
+from profkit.report import as_text
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace, verify
 from profkit.vocab import Integrity
@@ -119,3 +121,14 @@ def test_a_log_of_rank_0_alone_is_a_whole_import(tmp_path: Path, config: dict[st
     run = synthetic_trace(tmp_path / "run", ranks=1, steps=4)
     dataclasses.replace(RunManifest.read(run), world_size=8, config=config).write(run)
     assert verify(run).state is state
+
+
+@pytest.mark.parametrize(
+    ("flag", "judged"), [("dropped 3 events that end before they start", False), ("repaired 1 device event", False), ("the name says fp16", True)]
+)
+def test_no_verdict_is_given_on_times_that_cannot_be(tmp_path: Path, flag: str, judged: bool) -> None:
+    run = synthetic_trace(tmp_path / "run", ranks=1, steps=60)
+    dataclasses.replace(RunManifest.read(run), flags=(flag,)).write(run)
+    view = build_overview(Trace.open(run))
+    assert view.judged is judged
+    assert ("cannot judge: the source has times that cannot be" in as_text.overview(view)) is not judged
