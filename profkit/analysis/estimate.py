@@ -67,7 +67,8 @@ def _widening(errors: Floats, spread: Floats, block: int) -> Floats:
 
     Blocks cut the correlation at their borders, and in short series it is itself seen too low, by
     about (1 + 4 r) / n. So the standard error of a first-order autoregression with the corrected
-    correlation is the least that is believed, with Student's t for the independent steps in it.
+    correlation, and of a slow drift under noise, are the least that is believed, with Student's t
+    for the independent steps in it.
     """
     count = errors.shape[1]
     variance = (errors**2).mean(axis=1)
@@ -75,11 +76,35 @@ def _widening(errors: Floats, spread: Floats, block: int) -> Floats:
     seen = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
     largest = (count - _FEWEST_BLOCKS) / (count + _FEWEST_BLOCKS)
     correlation = np.clip(seen + (1 + 4 * seen) / count, 0, largest)
-    alike = (1 + correlation) / (1 - correlation)
+    remembered = np.array([_memory(_correlations(row), count) for row in errors])
+    alike = np.minimum(np.maximum((1 + correlation) / (1 - correlation), remembered), count / _FEWEST_BLOCKS)
     least = np.sqrt(variance * alike / (count - alike))
     too_narrow = np.divide(least, spread, out=np.ones_like(least), where=spread > 0)
     student = np.array([student_95(count / max(steps, block) - 1) for steps in alike])
     return np.asarray(np.maximum(1, too_narrow) * student / _Z_95)
+
+
+def _memory(correlations: Floats, count: int) -> float:
+    """How many steps count as one, where the correlation falls off geometrically.
+
+    Noise on top of a slow drift hides the drift's memory from the first lag alone: the ratio of
+    neighbouring lags still shows it. That ratio, too, is seen too low in short series.
+    """
+    seen = correlations[1 : _last_lag(correlations, count) + 1]
+    if len(seen) < 2 or seen[0] <= 0:
+        return 1.0
+    ratio = float(np.clip(seen[1:].sum() / seen[:-1].sum(), 0, 0.97)) if seen[:-1].sum() > 0 else 0.0
+    ratio = min(ratio + 2 * (1 + 3 * ratio) / count, (count - _FEWEST_BLOCKS) / (count + _FEWEST_BLOCKS))
+    return float(1 + 2 * min(1.0, float(seen[0]) / ratio) * ratio / (1 - ratio))
+
+
+def _correlations(series: Floats) -> Floats:
+    """The autocorrelation from lag 0 on, over as many lags as the series can tell."""
+    count = len(series)
+    centred = series - series.mean()
+    lags = min(count - 1, max(5, math.isqrt(count)) + math.ceil(math.log10(count)) * 2)
+    covariances = np.array([float(centred[lag:] @ centred[: count - lag]) for lag in range(lags + 1)])
+    return np.asarray(covariances / covariances[0] if covariances[0] > 0 else np.zeros(lags + 1))
 
 
 def _shorten(rows: Floats) -> Floats:

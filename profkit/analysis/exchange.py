@@ -91,10 +91,11 @@ def _mean_parts(steps: pa.Table, spans: pa.Table, used: Ints) -> dict[str, float
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Matched:
     """The collectives of the used steps, with the transfer that each one's fastest rank shows."""
 
     rank: Ints
+    step: Ints
     start: Ints
     end: Ints
     transfer: Ints
@@ -106,10 +107,10 @@ class _Parts:
 
 def split_exchange(collectives: pa.Table, spans: pa.Table, used: Ints) -> Exchange | None:
     """Split the exposed exchange of the `used` steps; `None` where no rank recorded any collectives."""
-    parts = _match_ranks(_of_buckets(_of_steps(collectives, used)))
+    parts = match_collectives(collectives, used)
     if not parts.count or not len(used):
         return None
-    windows = _windows(spans, used)
+    windows = exposed_windows(spans, used)
     ranks = tuple(_split_rank(int(rank), parts, windows, len(used)) for rank in np.unique(parts.rank))
     return Exchange(ranks, _waited_for(parts), parts.count, parts.matched_count)
 
@@ -125,8 +126,9 @@ def _of_steps(rows: pa.Table, used: Ints) -> pa.Table:
     return rows.filter(pc.is_in(rows["step"], pa.array(used.tolist(), pa.int64())))
 
 
-def _match_ranks(rows: pa.Table) -> _Parts:
-    """Bring the rows of one collective together: equal communicator and sequence."""
+def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
+    """Bring the rows of each collective of the used steps together: equal communicator and sequence."""
+    rows = _of_buckets(_of_steps(collectives, used))
     rank, start, end, sequence, size = (rows[name].to_numpy().astype(np.int64) for name in ("rank", "start_ns", "end_ns", "sequence", "group_size"))
     communicator = rows["communicator"].combine_chunks().indices.to_numpy() if len(rank) else rank
     order = np.lexsort((end - start, sequence, communicator))
@@ -137,16 +139,16 @@ def _match_ranks(rows: pa.Table) -> _Parts:
     quickest = order[first]  # sorted by duration within the collective
     matched = np.bincount(group, minlength=len(quickest)) == size[quickest]
     transfer = (end - start)[quickest][group]
-    return _Parts(rank, start, end, transfer, rank[quickest][group], matched[group], len(quickest), int(matched.sum()))
+    return Matched(rank, rows["step"].to_numpy(), start, end, transfer, rank[quickest][group], matched[group], len(quickest), int(matched.sum()))
 
 
-def _windows(spans: pa.Table, used: Ints) -> pa.Table:
+def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
     """The exposed part of each backward: inside it, nothing but the exchange was going on."""
     exposed = _of_steps(spans.filter(pc.equal(spans["phase"], Phase.ALLREDUCE.value)), used)
     return exposed.select(["rank", "step", "start_ns", "end_ns"])
 
 
-def _split_rank(rank: int, parts: _Parts, windows: pa.Table, steps: int) -> RankExchange:
+def _split_rank(rank: int, parts: Matched, windows: pa.Table, steps: int) -> RankExchange:
     mine = parts.rank == rank
     own = windows.filter(pc.equal(windows["rank"], rank)).sort_by("start_ns")
     opens, closes = (own[name].to_numpy() for name in ("start_ns", "end_ns"))
@@ -168,13 +170,21 @@ def covered(starts: Ints, ends: Ints, opens: Ints, closes: Ints, *, everywhere: 
     """
     if not len(starts):
         return 0.0
-    lows, highs = _union(starts, ends)
     if everywhere:
+        lows, highs = union(starts, ends)
         return float((highs - lows).sum())
-    return float((_measure_below(closes, lows, highs) - _measure_below(opens, lows, highs)).sum())
+    return float(covered_each(starts, ends, opens, closes).sum())
 
 
-def _union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+def covered_each(starts: Ints, ends: Ints, opens: Ints, closes: Ints) -> Floats:
+    """For each window, how much of it lies under at least one interval."""
+    if not len(starts):
+        return np.zeros(len(opens))
+    lows, highs = union(starts, ends)
+    return np.asarray(_measure_below(closes, lows, highs) - _measure_below(opens, lows, highs))
+
+
+def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Intervals that touch or overlap, joined; sorted and apart."""
     order = np.argsort(starts, kind="stable")
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
@@ -192,7 +202,7 @@ def _measure_below(points: Ints, lows: Ints, highs: Ints) -> Floats:
     return np.asarray(before[place] - beyond, dtype=np.float64)
 
 
-def _waited_for(parts: _Parts) -> dict[int, float]:
+def _waited_for(parts: Matched) -> dict[int, float]:
     """Each rank's share of all waiting, by the collectives in which it was the last to be ready."""
     waiting = (parts.end - parts.start - parts.transfer) * parts.matched
     total = float(waiting.sum())

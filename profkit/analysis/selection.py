@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +28,8 @@ class Selection:
 
     steps: Ints
     left_out: Mapping[str, int]
+    which: Mapping[str, Ints] = field(default_factory=dict, compare=False)
+    """The steps themselves that were left out for each reason."""
 
     @property
     def left_out_count(self) -> int:
@@ -56,11 +57,12 @@ def select_steps(steps: pa.Table, *, warm_up: int, windows: Ints = NO_STEPS) -> 
         PARTIAL_BATCH: _partial(steps["sample_count"].to_numpy(), position, everywhere),
     }
     used = np.ones(len(numbers), dtype=bool)
-    left_out: Counter[str] = Counter()
+    which: dict[str, Ints] = {}
     for reason, applies in reasons.items():
-        left_out[reason] = int((used & applies).sum())
+        if (used & applies).any():
+            which[reason] = numbers[used & applies]
         used &= ~applies
-    return Selection(numbers[used], {reason: count for reason, count in left_out.items() if count})
+    return Selection(numbers[used], {reason: len(left_out) for reason, left_out in which.items()}, which)
 
 
 def _any(flags: npt.NDArray[np.bool_], position: Ints, count: int) -> npt.NDArray[np.bool_]:

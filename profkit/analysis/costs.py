@@ -1,0 +1,169 @@
+"""What each step of one run cost, in whole nanoseconds over all ranks: the material of the ledger.
+
+Everything stays an integer sum until two runs are compared, so that parts add up to the wall clock
+exactly. `unknown` is the wall time minus all other parts; it may be negative, and is never clamped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.estimate import FEWEST_STEPS, Floats, Ints
+from profkit.analysis.exposed import exposed_spans, split_allreduce, split_input
+from profkit.analysis.kernel_windows import window_steps
+from profkit.analysis.overview import warm_up_of
+from profkit.analysis.phases import UNKNOWN, step_times
+from profkit.analysis.selection import Selection, select_steps
+from profkit.errors import UnreadableError
+from profkit.text import safe_text
+from profkit.trace import Trace
+from profkit.vocab import Phase
+
+INPUT = "input"
+REST = "rest"
+OUTLIER = "outlier"
+EVALUATION = "evaluation or checkpoint"
+
+FAR_OUT = 5.0
+"""A step that takes more than this many times the median is an outlier,"""
+
+RARE = 0.02
+"""as long as no more than this share of the steps is: what happens more often is how the job runs."""
+
+_COMPUTES = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Steps that are not in the averages: how many, and what they took longer than as many of the others, per step of the run."""
+
+    reason: str
+    steps: int
+    excess_ns: float
+
+
+@dataclass(frozen=True)
+class RunCosts:
+    """The used steps of one run, each a sum over the ranks.
+
+    `parts` are exclusive and add up to `wall_ns`; `inside` opens some of them into finer ones, which
+    add up to them. `beside` is time that overlapped with the step's own work and cost nothing.
+    """
+
+    wall_ns: Ints
+    samples: Ints
+    ranks: int
+    parts: Mapping[str, Ints]
+    inside: Mapping[str, Mapping[str, Ints]]
+    beside: Mapping[str, Ints]
+    selection: Selection
+    apart: tuple[Apart, ...] = field(default=())
+
+    @property
+    def steps(self) -> int:
+        return len(self.wall_ns)
+
+    @property
+    def steps_needed(self) -> int:
+        """How many steps more would give intervals."""
+        return max(0, FEWEST_STEPS - self.steps)
+
+    @property
+    def samples_known(self) -> bool:
+        return bool(self.samples.any())
+
+    @property
+    def knows_phases(self) -> bool:
+        return any(name in self.parts for name in _COMPUTES)
+
+    def per_step(self) -> RunCosts:
+        """The same with a step of a rank in the place of a sample, for runs that do not say what they trained on."""
+        return dataclasses.replace(self, samples=np.full(self.steps, self.ranks, dtype=np.int64))
+
+    def without_phases(self) -> RunCosts:
+        """The same with input, where it is known, and a rest: what a log supports."""
+        kept = {INPUT: self.parts[INPUT]} if INPUT in self.parts else {}
+        inside = {name: split for name, split in self.inside.items() if name in kept}
+        return dataclasses.replace(self, parts={**kept, REST: self.wall_ns - sum(kept.values())}, inside=inside)
+
+    def of_wall_alone(self) -> RunCosts:
+        """The same with nothing but the wall clock."""
+        return dataclasses.replace(self, parts={REST: self.wall_ns}, inside={})
+
+
+def run_costs(trace: Trace) -> RunCosts:
+    """What the steps of a run cost; an `UnreadableError` where not one step of it can be read."""
+    steps = trace.steps
+    if not steps.num_rows:
+        raise UnreadableError(f"{safe_text(str(trace.path))}: holds no steps to compare")
+    selection = select_steps(steps, warm_up=warm_up_of(trace, steps), windows=window_steps(trace.samples))
+    spans = exposed_spans(trace.spans)
+    selection = set_outliers_apart(steps, spans, selection)
+    return cost_steps(steps, trace.spans, trace.collectives, selection)
+
+
+def cost_steps(steps: pa.Table, spans: pa.Table, collectives: pa.Table, selection: Selection) -> RunCosts:
+    """The costs of the selected steps, from the tables alone."""
+    used, exposed = selection.steps, exposed_spans(spans)
+    wall_ns, samples, phases = _whole_sums(steps, exposed, used)
+    parts = {INPUT if name == Phase.DATA.value else name: ns for name, ns in phases.items()}
+    inside, beside = {}, dict(_hidden_wait(steps, spans, phases, used))
+    if INPUT in parts and (split := split_input(spans, exposed, used)):
+        inside[INPUT] = {**split, "waiting otherwise": parts[INPUT] - sum(split.values())}
+    if found := split_allreduce(collectives, exposed, used):
+        inside[Phase.ALLREDUCE.value] = {**found.parts, "otherwise": parts.get(Phase.ALLREDUCE.value, np.zeros_like(wall_ns)) - sum(found.parts.values())}
+        beside["allreduce under backward"] = found.hidden_ns
+    known = {name: split for name, split in inside.items() if name in parts}
+    ranks = max(1, len(pc.unique(steps["rank"])))
+    parts[UNKNOWN] = wall_ns - sum(parts.values())
+    return RunCosts(wall_ns, samples, ranks, parts, known, beside, selection, tuple(_apart(steps, selection)))
+
+
+def _whole_sums(steps: pa.Table, spans: pa.Table, used: Ints) -> tuple[Ints, Ints, dict[str, Ints]]:
+    """Wall time, samples and phases of each used step, as sums over the ranks: `step_times` gives means, of which the sums are whole again."""
+    times = step_times(steps, spans, used)
+    ranks = max(1, len(pc.unique(steps["rank"])))
+    phases = {name: _whole(ns * ranks) for name, ns in zip(times.names, times.parts, strict=True) if name != UNKNOWN}
+    return _whole(times.wall_ns * ranks), _whole(times.samples), phases
+
+
+def _whole(values: Floats) -> Ints:
+    return np.asarray(np.rint(values), dtype=np.int64)
+
+
+def _hidden_wait(steps: pa.Table, spans: pa.Table, exposed: Mapping[str, Ints], used: Ints) -> Iterator[tuple[str, Ints]]:
+    """The host's wait for input that the device did not notice, because it still had work."""
+    _, _, on_host = _whole_sums(steps, spans, used)
+    data = Phase.DATA.value
+    if data in on_host:
+        hidden = on_host[data] - exposed.get(data, np.zeros_like(on_host[data]))
+        if hidden.any():
+            yield "input under the device's work", hidden
+
+
+def set_outliers_apart(steps: pa.Table, spans: pa.Table, selection: Selection) -> Selection:
+    """Leave out the few steps that are far longer than all others, by what they did."""
+    times = step_times(steps, spans, selection.steps)
+    far = times.wall_ns > FAR_OUT * np.median(times.wall_ns) if len(times.wall_ns) else np.zeros(0, dtype=bool)
+    if not far.any() or far.mean() > RARE:
+        return selection
+    other = times.parts[times.names.index(Phase.OTHER.value)] if Phase.OTHER.value in times.names else np.zeros_like(times.wall_ns)
+    evaluated = far & (other > times.wall_ns / 2)
+    found = {EVALUATION: selection.steps[evaluated], OUTLIER: selection.steps[far & ~evaluated]}
+    which = {**selection.which, **{reason: numbers for reason, numbers in found.items() if len(numbers)}}
+    return Selection(selection.steps[~far], {reason: len(numbers) for reason, numbers in which.items()}, which)
+
+
+def _apart(steps: pa.Table, selection: Selection) -> Iterator[Apart]:
+    index, wall = steps["step"].to_numpy(), steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy()
+    inside = np.isin(index, selection.steps)
+    usual = float(wall[inside].mean()) if inside.any() else 0.0
+    for reason, numbers in selection.which.items():
+        rows = np.isin(index, numbers)
+        yield Apart(reason, len(numbers), float(wall[rows].sum() - usual * rows.sum()) / len(index))
