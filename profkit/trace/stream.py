@@ -171,7 +171,7 @@ def read_stream(path: Path, table: str, *, mapped: bool = True) -> StreamContent
     try:
         if path.stat().st_size == 0:
             return StreamContent((), "", closed=False)
-        with pa.memory_map(str(path)) if mapped else pa.OSFile(str(path)) as source:
+        with pa.memory_map(os.fsencode(path)) if mapped else pa.OSFile(os.fsencode(path)) as source:
             batches.extend(_valid_batches(source, table))
             rest = source.size() - source.tell()
     except DAMAGE as error:

@@ -65,7 +65,7 @@ def _run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[
     """Run `script` in a fresh interpreter, which must end well, with what a job's script imports."""
     preamble = "import os, sys\nfrom pathlib import Path\nfrom profkit.clock import Anchor\nfrom profkit.trace import RankManifest, RankWriter\nrun = Path(sys.argv[1])\n"
     code = preamble + textwrap.dedent(script)
-    ended = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-B", "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended
 
@@ -512,3 +512,14 @@ def test_a_child_that_outlives_the_job_does_not_touch_the_trace(tmp_path: Path) 
     _wait_for((tmp_path / "child done").exists)
     assert {file: file.read_bytes() for file in (tmp_path / rank_folder(0)).iterdir()} == files
     assert _steps_read_after(tmp_path) == list(range(2000))
+
+
+def test_a_run_below_a_path_that_is_not_utf8_is_read(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names alone")
+    run = synthetic_trace(folder / "run", ranks=1, steps=7)
+    assert Trace.open(run).steps.num_rows == 7
+    assert verify(run).state is Integrity.COMPLETE
