@@ -63,3 +63,4 @@ WORKLOADS = Seam("workload", "profkit.workloads", "WORKLOAD", "profkit.workloads
 COLLECTORS = Seam("collector", "profkit.collectors", "COLLECTOR", "profkit.collectors", frozenset({"base", "poller"}))
 IMPORTERS = Seam("format", "profkit.importers", "IMPORTER", "profkit.importers")
 EXPORTERS = Seam("format", "profkit.exporters", "EXPORTER", "profkit.exporters")
+RULES = Seam("rule", "profkit.rules", "find", "profkit.rules")

@@ -13,17 +13,15 @@ ANY = "any"
 NONE = "none"
 NOT_SAID = "not said"
 
-_COMPUTE = "forward, backward, optimizer"
-
 AFFECTS: tuple[tuple[str, str], ...] = (
     (r"steps|epochs|warmup|until|lr|momentum|weight_decay|seed|schedule.*|profkit_version|steps_per_line|step_times", NONE),
     (r"workers|prefetch|data|loader|dali|bad_samples|generated.*|packages\.(nvidia-dali.*|pillow|torchvision)|variables\.DALI_.*", "input"),
     (r"pin", "input, h2d"),
-    (r"cpu|cpu_count|memory_bytes|system|python|threads|variables\.(OMP|MKL|KMP|GOMP|OPENBLAS|BLIS)_.*|packages\.numpy", "input, launch of all phases"),
-    (r"precision|amp|memory_format|compile|image_size|variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*", "h2d, " + _COMPUTE),
+    (r"cpu|cpu_count|memory_bytes|system|python|threads|variables\.(OMP|MKL|KMP|GOMP|OPENBLAS|BLIS)_.*|packages\.numpy", "input, and any launch"),
+    (r"precision|amp|memory_format|compile|image_size|variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*", "h2d, compute"),
     (r"sync_bn", "forward, backward"),
-    (r"batch_size|global_batch_size", "all, per sample"),
-    (r"world_size|gpus|nodes|variables\.(NCCL|GLOO)_.*|bucket.*|backend", "allreduce, and input where ranks share a host"),
+    (r"batch_size|global_batch_size", "any, per sample"),
+    (r"world_size|gpus|nodes|variables\.(NCCL|GLOO)_.*|bucket.*|backend", "allreduce, input"),
     (r"evaluate|validate.*|checkpoint.*|log_every", "other"),
 )
 """The first pattern that fits a knob's whole name says which rows it can affect; what fits none can affect any row."""

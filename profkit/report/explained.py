@@ -1,0 +1,57 @@
+"""Two runs, or more, read and compared: the frozen values that text and JSON both render."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profkit import plugins
+from profkit.analysis.config_join import find_caveats, find_unlike, join_config
+from profkit.analysis.costs import RunCosts, run_costs
+from profkit.analysis.exchange import LateRank, find_late_rank, split_exchange
+from profkit.analysis.ledger import Ledger, compare
+from profkit.analysis.scaling import ScalingRow, scaling_table
+from profkit.rules._base import Case, Finding, find_all
+from profkit.trace import Trace
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The gap between two runs, its causes, and what a reader must mind."""
+
+    case: Case
+    findings: tuple[Finding, ...]
+    caveats: tuple[str, ...]
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.case.ledger
+
+
+def explain(base: Trace, target: Trace) -> Explained:
+    """Compare two runs and ask every rule."""
+    before, after = base.manifest, target.manifest
+    costs = run_costs(target)
+    ledger = compare(run_costs(base), costs, unlike=find_unlike(before, after), differences=join_config(before, after))
+    case = Case(base.name, target.name, before, after, ledger, _late_rank(target, costs))
+    rules, broken = plugins.RULES.load_all()
+    caveats = [*find_caveats(before, after), *_samples_caveat(ledger), *(f"the rule {name} could not be loaded: {error}" for name, error in broken.items())]
+    return Explained(case, find_all(case, rules.values()), (*caveats, *_flags(base), *_flags(target)))
+
+
+def _late_rank(trace: Trace, costs: RunCosts) -> LateRank | None:
+    exchange = split_exchange(trace.collectives, trace.spans, costs.selection.steps)
+    return find_late_rank(exchange, trace.steps, trace.spans, costs.selection.steps) if exchange else None
+
+
+def _samples_caveat(ledger: Ledger) -> list[str]:
+    return [] if ledger.per_sample else ["nothing says how many samples a step trains on, so steps are compared; that is fair for equal batches alone"]
+
+
+def _flags(trace: Trace) -> list[str]:
+    return [f"{trace.name}: {flag}" for flag in (*trace.manifest.flags, *trace.problems)]
+
+
+def scale_runs(traces: Sequence[Trace]) -> tuple[ScalingRow, ...]:
+    """How a job scales over these runs, the first of which is the base."""
+    return scaling_table([(trace.name, trace.manifest.world_size, run_costs(trace)) for trace in traces])

@@ -1,0 +1,85 @@
+"""The JSON twin of the ledger: the same figures, with the unit in each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from profkit.analysis.costs import RunCosts
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.gate import Judgement
+from profkit.analysis.ledger import Ledger, Row, why_not
+from profkit.analysis.scaling import ScalingRow
+from profkit.report.explained import Explained
+from profkit.rules._base import Finding
+
+
+def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str, Any]:
+    """What `profkit explain BASE TARGET --json` prints; times are ns per sample per GPU unless the key says otherwise."""
+    ledger = view.ledger
+    return {
+        "base": view.case.base_name,
+        "target": view.case.target_name,
+        "verdict": ledger.verdict.value,
+        "why_not_judged": why_not(ledger) or None,
+        "time_is_per": "sample and GPU" if ledger.per_sample else "step and GPU",
+        "change_share": estimate(ledger.change),
+        "efficiency_share": estimate(ledger.efficiency),
+        "samples_per_step_and_gpu": ledger.samples_per_step if ledger.per_sample else None,
+        "total_ns": _row(ledger.total),
+        "rows_ns": [_row(row) for row in ledger.rows],
+        "overlapped_ns": [_row(row) for row in ledger.beside],
+        "steps": _steps(ledger),
+        "findings": [_finding(found) for found in view.findings],
+        "caveats": list(view.caveats),
+        "differences": [{"name": each.name, "base": each.base, "target": each.target, "can_affect": each.rows} for each in ledger.differences],
+        "nothing_else_differs": not ledger.differences,
+        "gates": [{"gate": str(each.gate), "outcome": each.outcome.value, "why": each.why} for each in judgements],
+    }
+
+
+def estimate(found: Estimate) -> dict[str, float | None]:
+    return {"value": found.value, "low": found.low, "high": found.high}
+
+
+def _row(row: Row) -> dict[str, Any]:
+    """The figures of a row; `rows` only where it opens into finer ones."""
+    figures = {"name": row.name, "base": estimate(row.base), "target": estimate(row.target), "difference": estimate(row.delta)}
+    return figures | ({"rows": [_row(part) for part in row.inside]} if row.inside else {})
+
+
+def _steps(ledger: Ledger) -> dict[str, Any]:
+    return {side: _side(costs) for side, costs in (("base", ledger.base), ("target", ledger.target))}
+
+
+def _side(costs: RunCosts) -> dict[str, Any]:
+    apart = [{"reason": each.reason, "steps": each.steps, "excess_ns_per_step_of_the_run": each.excess_ns} for each in costs.apart]
+    return {"used": costs.steps, "needed": costs.steps_needed, "apart": apart}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "cost_ns_per_step": estimate(finding.cost_ns) if finding.cost_ns else None,
+        "share_of_gap": finding.share_of_gap,
+        "evidence": finding.evidence,
+        "remedy": finding.remedy or None,
+    }
+
+
+def scaling(rows: Sequence[ScalingRow]) -> dict[str, Any]:
+    """What `profkit explain` prints of more than two runs."""
+    return {"runs": [_scaling_row(row) for row in rows]}
+
+
+def _scaling_row(row: ScalingRow) -> dict[str, Any]:
+    factors: dict[str, Estimate] = dict(row.factors)
+    return {
+        "run": row.name,
+        "ranks": row.gpus,
+        "throughput_samples_per_s": estimate(row.throughput),
+        "speed_up_ratio": estimate(row.speed_up),
+        "efficiency_share": estimate(row.efficiency),
+        "factors_ratio": {name: estimate(factor) for name, factor in factors.items()},
+        "waiting_known": row.waiting_known,
+    }

@@ -1,0 +1,171 @@
+"""The ledger of two runs, and the table of more, as plain text."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+
+from profkit.analysis.config_join import NONE
+from profkit.analysis.costs import RunCosts
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.gate import Judgement
+from profkit.analysis.ledger import Ledger, Row, judge, why_not
+from profkit.analysis.scaling import FACTORS, ScalingRow
+from profkit.report.as_text import WIDTH
+from profkit.report.explained import Explained
+from profkit.rules._base import Finding
+from profkit.text import duration, percent, plural, safe_text, significant, table
+
+MOST_DIFFERENCES = 12
+LONGEST_VALUE = 22
+LONGEST_NAME = 48
+
+
+def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> str:
+    """One screen: the verdict, the rows, the causes, and what else differs."""
+    ledger = view.ledger
+    blocks = [_heading(view), _rows(ledger), _steps(ledger), _findings(view.findings), _differences(view), gates(judgements)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _fold(text: str, indent: str = "  ") -> str:
+    """Lines that fit, the first indented by `indent`, the others by two more; nothing in them steers a terminal."""
+    return "\n".join(textwrap.wrap(safe_text(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False))
+
+
+def _heading(view: Explained) -> str:
+    ledger = view.ledger
+    sides = [
+        ("base", view.case.base_name, _pace(ledger, ledger.total.base, view.case.base.world_size)),
+        ("target", view.case.target_name, _pace(ledger, ledger.total.target, view.case.target.world_size)),
+    ]
+    lines = [table([[side, _short(name, LONGEST_NAME), pace] for side, name, pace in sides])]
+    lines.append(_fold(f"{ledger.verdict.value}: {_verdict_words(ledger)}"))
+    lines += [_fold(f"mind: {caveat}") for caveat in view.caveats]
+    return "\n".join(lines)
+
+
+def _pace(ledger: Ledger, own: Estimate, gpus: int) -> str:
+    if not own.value > 0:
+        return "no steps"
+    unit = "samples/s" if ledger.per_sample else "steps/s"
+    return f"{significant(1e9 * gpus / own.value, 4)} {unit} on {plural(gpus, 'rank')}"
+
+
+def _verdict_words(ledger: Ledger) -> str:
+    change = ledger.change
+    what = "a sample" if ledger.per_sample else "a step"
+    size = f"{what} takes {percent(abs(change.value))} {'more' if change.value > 0 else 'less'} time on a GPU"
+    efficiency = f"; per-GPU throughput is {percent(ledger.efficiency.value)} of the base's"
+    reason = why_not(ledger)
+    return size + _interval(change, percent) + efficiency + (f"; {reason}" if reason else "")
+
+
+def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f" (95 % interval {show(estimate.low)} to {show(estimate.high)})"
+
+
+def _rows(ledger: Ledger) -> str:
+    """In time of a step of the base's batch, which reads better than time per sample and is the same for both sides."""
+    factor = ledger.samples_per_step
+    title = f"  where the time goes, per {significant(factor, 4)} samples of a GPU (a step of the base)" if ledger.per_sample else "  where a step goes"
+    lines = [["", "base", "target", "difference", "95 % interval", ""]]
+    for row in ledger.rows:
+        lines.append(_line(ledger, row, row.name, factor))
+        lines += [_line(ledger, part, "  " + part.name, factor) for part in row.inside]
+    lines.append(_line(ledger, ledger.total, "total", factor))
+    blocks = [title, table(lines, right=frozenset({1, 2, 3}))]
+    if ledger.beside:
+        hidden = "; ".join(f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}" for row in ledger.beside)
+        blocks.append(_fold(f"overlapped, and not in the rows: {hidden}"))
+    return "\n".join(blocks)
+
+
+def _line(ledger: Ledger, row: Row, name: str, factor: float) -> list[str]:
+    delta = row.delta
+    cells = [duration(row.base.value * factor), duration(row.target.value * factor), _signed(delta.value * factor)]
+    interval = "-" if delta.low is None or delta.high is None else f"{_signed(delta.low * factor)} to {_signed(delta.high * factor)}"
+    return [name, *cells, interval, _word(ledger, delta)]
+
+
+def _word(ledger: Ledger, delta: Estimate) -> str:
+    if ledger.unlike:
+        return ""
+    return judge(delta, ledger.total.base.value).value
+
+
+def _signed(ns: float) -> str:
+    return ("+" if ns > 0 else "") + duration(ns)
+
+
+def _steps(ledger: Ledger) -> str:
+    return "\n".join(_fold(f"{side} {_steps_of(costs)}") for side, costs in (("base:  ", ledger.base), ("target:", ledger.target)))
+
+
+def _steps_of(costs: RunCosts) -> str:
+    """Which steps the rows are about, and what those that stand apart would add."""
+    apart = [f"{plural(each.steps, 'step')} {each.reason} ({_signed(each.excess_ns)} a step, if they were averaged in)" for each in costs.apart]
+    return f"{plural(costs.steps, 'steady step')}; apart: {', '.join(apart) or 'none'}"
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    return "\n".join(line for finding in findings for line in _finding(finding))
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    cost = f"{duration(finding.cost_ns.value)} a step{_interval(finding.cost_ns, duration)}" if finding.cost_ns else "costs nothing"
+    share = f", {percent(finding.share_of_gap, 0)} of the gap" if finding.share_of_gap is not None and math.isfinite(finding.share_of_gap) else ""
+    yield _fold(f"{finding.kind}: {cost}{share}")
+    yield _fold(finding.evidence, "    ")
+    if finding.remedy:
+        yield _fold("try: " + finding.remedy, "    ")
+
+
+def _differences(view: Explained) -> str:
+    """What else differs, with the rows that it can affect; the most telling first."""
+    found = view.ledger.differences
+    if not found:
+        return "  nothing else differs: every recorded knob, version and variable is the same"
+    shown = found[:MOST_DIFFERENCES]
+    rows = [["differs", "base", "target", "can affect"], *([each.name, each.base, each.target, each.rows] for each in shown)]
+    lines = [table([[_short(cell) for cell in row] for row in rows])]
+    if len(found) > len(shown):
+        lines.append(f"  and {plural(len(found) - len(shown), 'more difference')} in --json")
+    elif all(each.rows == NONE for each in found):
+        lines.append("  nothing else differs, and none of this affects a row")
+    return "\n".join(lines)
+
+
+def _short(value: str, longest: int = LONGEST_VALUE) -> str:
+    shown = safe_text(value)
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+def gates(judgements: Sequence[Judgement]) -> str:
+    return "\n".join(_fold(f"gate {each.gate}: {each.outcome.value}, {each.why}") for each in judgements)
+
+
+def scaling(rows: Sequence[ScalingRow]) -> str:
+    """The runs side by side; each row's factors multiply out to its efficiency."""
+    header = ["run", "ranks", "throughput", "speed-up", "efficiency", *FACTORS[:-1], "communication"]
+    lines = [header, *(_scaling_line(row) for row in rows)]
+    title = "  efficiency = " + " x ".join(FACTORS)
+    notes = (
+        []
+        if all(row.waiting_known for row in rows)
+        else [_fold("waiting for late ranks could not be told from transfer in all runs, and is communication there")]
+    )
+    return "\n".join([title, table(lines, right=frozenset(range(1, len(header)))), *notes, *_scaling_intervals(rows)])
+
+
+def _scaling_line(row: ScalingRow) -> list[str]:
+    figures = (row.speed_up.value, row.efficiency.value, *(row.factors[name].value for name in FACTORS))
+    return [_short(row.name), str(row.gpus), significant(row.throughput.value, 4), *(significant(value) for value in figures)]
+
+
+def _scaling_intervals(rows: Sequence[ScalingRow]) -> Iterator[str]:
+    for row in rows[1:]:
+        yield _fold(f"{_short(row.name)}: efficiency {percent(row.efficiency.value)}{_interval(row.efficiency, percent)}")

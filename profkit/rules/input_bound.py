@@ -1,0 +1,29 @@
+"""The job waits longer for its batches."""
+
+from __future__ import annotations
+
+from profkit.analysis.costs import INPUT
+from profkit.rules._base import Case, Finding, cost, from_to, grew, input_is_hidden, knobs_for, share_of_gap
+
+_REMEDIES = {
+    "read": "put the data on a faster disk or in memory, or read ahead with more workers",
+    "decode": "more workers (--workers), or decode elsewhere (--dali); check that the host has the cores",
+    "collate": "collate less: smaller or fixed shapes, or collate in the workers",
+    "queue": "pin the memory, or hand batches over in shared memory: they are ready, and arrive late",
+}
+_OTHERWISE = "more workers (--workers) and a deeper prefetch; then see which of read, decode and collate is left"
+
+
+def find(case: Case) -> Finding | None:
+    ledger = case.ledger
+    row = ledger.find(INPUT)
+    if row is None or not grew(row, ledger) or input_is_hidden(ledger):
+        return None
+    largest = max(row.inside, key=lambda part: part.delta.value, default=None)
+    words = [f"exposed input went from {from_to(row, ledger)} a step"]
+    if largest is not None:
+        words.append(f"most of it {largest.name}, {from_to(largest, ledger)}")
+    words += knobs_for(case, INPUT)
+    if case.target.config.get("imported_from") == "training_log" and case.target.world_size > 1:
+        words.append("rank 0's wait is a lower bound: other ranks' waits show as its gradient exchange")
+    return Finding("input_bound", cost(row, ledger), share_of_gap(row, ledger), "; ".join(words), _REMEDIES.get(largest.name if largest else "", _OTHERWISE))

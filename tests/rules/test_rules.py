@@ -1,0 +1,34 @@
+"""What holds for every rule there is; a new file is tested by being there."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from profkit.plugins import RULES
+from profkit.report.explained import explain
+from profkit.rules._base import Case
+from profkit.testing import synthetic_trace
+from profkit.trace import Trace
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A run and its repeat."""
+    folder = tmp_path_factory.mktemp("runs")
+    base, again = (synthetic_trace(folder / str(seed), ranks=2, steps=120, seed=seed) for seed in (1, 2))
+    return explain(Trace.open(base), Trace.open(again)).case
+
+
+@pytest.mark.parametrize("name", RULES.names())
+def test_a_rule_is_silent_below_the_noise(name: str, quiet: Case) -> None:
+    assert RULES.load(name)(quiet) is None
+
+
+@pytest.mark.parametrize("name", RULES.names())
+def test_a_rule_says_what_it_is_and_gives_its_own_kind(name: str) -> None:
+    module = importlib.import_module(f"profkit.rules.{name}")
+    assert module.__doc__
+    assert f'Finding("{name}"' in Path(str(module.__file__)).read_text()
