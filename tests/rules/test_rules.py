@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -31,4 +32,4 @@ def test_a_rule_is_silent_below_the_noise(name: str, quiet: Case) -> None:
 def test_a_rule_says_what_it_is_and_gives_its_own_kind(name: str) -> None:
     module = importlib.import_module(f"profkit.rules.{name}")
     assert module.__doc__
-    assert f'Finding("{name}"' in Path(str(module.__file__)).read_text()
+    assert re.search(rf'Finding\(\s*"{name}"', Path(str(module.__file__)).read_text())
