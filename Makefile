@@ -25,7 +25,7 @@ gpu:  ## on a machine with a CUDA device: device times against CUPTI, no synchro
 		python -m profkit trace $$system --gpus 1 $$precision --steps 60 --output traces || exit 1; done; done
 
 bench:  ## all benchmarks, each beside its peer; every one is run, and the first failure is the exit code
-	@failed=0; for script in startup open_trace overhead loader import kill truncate; do \
+	@failed=0; for script in startup open_trace overhead loader dali import kill truncate; do \
 		echo "== $$script"; $(RUN) python benchmarks/$$script.py || failed=1; done; exit $$failed
 
 trust:  ## damage in fifty thousand places of each format, and what that does
