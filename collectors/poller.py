@@ -73,8 +73,10 @@ class Poller:
         return max(0.0, (min(due for _, due in self._due.values()) - self._clock()) / 1e9)
 
     def _run(self) -> None:
-        while self._due and not self._ending.wait(self.poll()):
+        while self._due and not self._ending.is_set():
+            wait = self.poll()
             self.cpu_ns = time.thread_time_ns()
+            self._ending.wait(wait)
 
     def _read(self, collector: Collector) -> None:
         problem = ""

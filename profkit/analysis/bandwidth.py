@@ -34,6 +34,10 @@ FACTORS: Final[Mapping[str, Callable[[int], float]]] = {
 """Bytes over the bus for each byte of the message, the message being all ranks' parts together."""
 
 
+MEASURED_ALONE: Final = "all_reduce"
+"""The operation that `profkit ceilings --links` measures; another one is held against nothing."""
+
+
 @dataclass(frozen=True)
 class LinkUse:
     """One operation of one communicator, over the used steps. Bus bandwidth is null for an operation without a factor, and for one rank."""
@@ -100,7 +104,7 @@ def _use(communicator: str, op: str, backend: str, ranks: int, size: Floats, tra
     factor = FACTORS[op](ranks) if op in FACTORS and ranks > 1 else None
     sizes, which, counts = np.unique(size, return_inverse=True, return_counts=True)
     seconds = float(sum(count * np.median(transfer[which == place]) for place, count in enumerate(counts))) / 1e9
-    links = ceilings.links_of(backend, ranks) if ceilings else None
+    links = ceilings.links_of(backend, ranks) if ceilings and op == MEASURED_ALONE else None
     algorithm = float(size.sum()) / seconds if seconds > 0 and size.any() else None
     return LinkUse(
         communicator=communicator,

@@ -69,6 +69,7 @@ def test_it_is_held_against_what_the_same_sizes_reach_alone() -> None:
     assert use.share_of_ceiling == pytest.approx(0.5)
     (other,) = _use([_row(0, 0, 0, 2, backend="nccl")], ceilings)
     assert other.share_of_ceiling is None
+    assert _use([_row(0, 0, 0, 2, op="broadcast"), _row(1, 0, 0, 2, op="broadcast")], ceilings)[0].ceiling_bus_bytes_per_s is None
 
 
 def test_an_operation_without_a_factor_and_one_rank_have_no_bus() -> None:
