@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profkit.trace import RunManifest
+from profkit.vocab import BAD_TIMES
 
 ANY = "any"
 NONE = "none"
@@ -55,7 +56,11 @@ def affected_rows(name: str) -> str:
 
 
 def _settings(manifest: RunManifest) -> dict[str, str]:
-    described = {"workload": manifest.workload, "framework": manifest.framework, "profkit_version": manifest.profkit_version}
+    described = {
+        "workload": "" if manifest.workload == manifest.config.get("log_of") else manifest.workload,
+        "framework": manifest.framework,
+        "profkit_version": manifest.profkit_version,
+    }
     found = {**described, "world_size": manifest.world_size, **manifest.config, **manifest.environment}
     return dict(_flat(found))
 
@@ -69,11 +74,12 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 
 def find_unlike(base: RunManifest, target: RunManifest) -> tuple[str, ...]:
-    """What makes a verdict impossible: another device, or another workload, is not the same job run slower."""
+    """What makes a verdict impossible: another device or workload is not the same job run slower, and some sources have times that cannot be."""
     left, right = _settings(base), _settings(target)
     on_cpu = _device_kind(left.get("device", "")) == "cpu"
     pairs = ((name, _device_kind(left.get(name, "")), _device_kind(right.get(name, ""))) for name in ("workload", "device", *["cpu"] * on_cpu))
-    return tuple(f"unlike {name}: {before} and {after}" for name, before, after in pairs if before and after and before != after)
+    bad = (flag for run in (base, target) for flag in run.flags if flag.startswith(BAD_TIMES))
+    return *bad, *(f"unlike {name}: {before} and {after}" for name, before, after in pairs if before and after and before != after)
 
 
 def _device_kind(device: str) -> str:

@@ -78,6 +78,13 @@ def input_is_hidden(ledger: Ledger) -> bool:
     return row is not None and grew(row, ledger) and ledger.total.delta.value < OVERLAPPED * row.delta.value
 
 
+def stated_input_ns(run: RunManifest) -> float | None:
+    """The wait for input a step as a log states it for the whole run, where its lines do not have it."""
+    stated = [each for each in run.config.get("stated") or [] if isinstance(each, dict) and each.get("what") == "data time" and each.get("unit") == "s"]
+    values = [float(each["value"]) for each in stated if isinstance(each.get("value"), int | float)]
+    return 1e9 * values[-1] if values else None
+
+
 COMPUTE = ("forward", "backward", "optimizer")
 
 

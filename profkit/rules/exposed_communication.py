@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import REST
+from profkit.analysis.costs import INPUT, REST
 from profkit.analysis.exposed import WAITING
 from profkit.analysis.ledger import Row
-from profkit.rules._base import Case, Finding, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, cost, from_to, grew, share_of_gap, stated_input_ns
+from profkit.text import duration, percent
 from profkit.vocab import Phase
 
 _REMEDY = "larger batches or gradient accumulation, smaller first buckets, and a look at the links (profkit ceilings); waiting for late ranks is told apart"
@@ -29,9 +30,24 @@ def _from_row(case: Case, row: Row) -> Finding | None:
 
 def _from_log(case: Case) -> Finding | None:
     ledger, row = case.ledger, case.ledger.find(REST)
-    share = share_of_gap(row, ledger) if row is not None and len(ledger.rows) > 1 else None
-    if row is None or case.target.world_size <= case.base.world_size or not grew(row, ledger) or share is None or share < 0.5:
+    if row is None or case.target.world_size <= case.base.world_size or not grew(row, ledger) or not grew(ledger.total, ledger):
+        return None
+    input_ns = _input_added(case)
+    share = None if input_ns is None else 1 - input_ns / (ledger.total.delta.value * ledger.samples_per_step)
+    if share is None or share < 0.5:
         return None
     ranks = f"{case.base.world_size} to {case.target.world_size} ranks"
-    evidence = f"with {ranks} everything but input went from {from_to(row, ledger)} a step; a log cannot tell exchange from waiting for other ranks' input"
+    evidence = (
+        f"with {ranks} everything but input adds {percent(share, 0)} of the gap, input {duration(input_ns or 0.0)} a step; "
+        "a log cannot tell exchange from waiting for other ranks' input"
+    )
     return Finding("exposed_communication", cost(row, ledger), share, evidence, "trace the job itself (profkit run), all ranks: then the exchange is seen")
+
+
+def _input_added(case: Case) -> float | None:
+    """What input adds a step, by its row or by what the logs state of the whole run; `None` where nothing tells."""
+    row = case.ledger.find(INPUT)
+    if row is not None:
+        return row.delta.value * case.ledger.samples_per_step
+    before, after = stated_input_ns(case.base), stated_input_ns(case.target)
+    return None if before is None or after is None else after - before
