@@ -306,7 +306,7 @@ def test_after_stop_nothing_is_taken(loop: Loop) -> None:
     with region:
         loop.recorder.stop()
     loop.train_step()
-    assert loop.sink.rows == {"steps": [], "spans": []}
+    assert loop.sink.rows == {"steps": [], "spans": [], "samples": []}
     assert loop.sink.dropped == {}
 
 
@@ -408,7 +408,7 @@ def _public(kind: type) -> set[str]:
 
 
 def test_the_null_recorder_has_what_a_loop_calls() -> None:
-    assert _public(LoopRecorder) == {"phase", "step", "batches", "begin"}
+    assert _public(LoopRecorder) == {"phase", "step", "batches", "begin", "end_backward", "note"}
     assert _public(NullRecorder) >= _public(LoopRecorder)
     assert _public(Recorder) >= _public(LoopRecorder)
 
