@@ -103,8 +103,7 @@ def run_costs(trace: Trace) -> RunCosts:
     if not steps.num_rows:
         raise UnreadableError(f"{safe_text(str(trace.path))}: holds no steps to compare")
     selection = select_steps(steps, warm_up=warm_up_of(trace, steps), windows=window_steps(trace.samples))
-    spans = exposed_spans(trace.spans)
-    selection = set_outliers_apart(steps, spans, selection)
+    selection = set_outliers_apart(steps, trace.spans, selection)
     return cost_steps(steps, trace.spans, trace.collectives, selection)
 
 
@@ -113,7 +112,7 @@ def cost_steps(steps: pa.Table, spans: pa.Table, collectives: pa.Table, selectio
     used, exposed = selection.steps, exposed_spans(spans)
     wall_ns, samples, phases = _whole_sums(steps, exposed, used)
     parts = {INPUT if name == Phase.DATA.value else name: ns for name, ns in phases.items()}
-    inside, beside = {}, dict(_hidden_wait(steps, spans, phases, used))
+    inside, beside = {}, dict(_hidden_wait(steps, spans, phases, used)) if exposed is not spans else {}
     if INPUT in parts and (split := split_input(spans, exposed, used)):
         inside[INPUT] = {**split, "waiting otherwise": parts[INPUT] - sum(split.values())}
     if found := split_allreduce(collectives, exposed, used):
