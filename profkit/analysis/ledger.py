@@ -85,6 +85,12 @@ class Ledger:
         """Samples that one GPU of the base trains on in a step; 1 where that is not known."""
         return float(self.base.samples.sum()) / max(1, self.base.steps * self.base.ranks) if self.per_sample else 1.0
 
+    @property
+    def largest(self) -> Row | None:
+        """The row that adds most to the gap, whether its interval holds zero or not."""
+        sign = 1 if self.total.delta.value > 0 else -1
+        return max(self.rows, key=lambda row: sign * row.delta.value, default=None)
+
     def find(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
 

@@ -121,7 +121,8 @@ def _between(events: Events, borders: Ints, phase: Phase, flag: str) -> Steps:
 
 def find_phases(events: Events, main: int, steps: Steps) -> list[Span]:
     """Every phase and region, oldest first; regions that no phase contains and whose meaning is not known are left out."""
-    marked = list(_annotations(events))
+    marked = _annotations(events)
+    marked += _marked_ops(events, {span.phase for span in marked})
     backward = _backward(events, main) if not any(span.phase == Phase.BACKWARD and span.lane == main for span in marked) else []
     inferred = [Span(main, start, end, Phase.BACKWARD.value, Phase.BACKWARD.value) for start, end in backward]
     if not any(span.phase == Phase.FORWARD and span.lane == main for span in marked):
@@ -141,6 +142,16 @@ def _annotations(events: Events) -> list[Span]:
         Span(int(events.lane[place]), int(events.start[place]), int(events.end[place]), phases[category, name], plain_name(events.names[name]))
         for place, category, name in rows
     ]
+
+
+def _marked_ops(events: Events, told: set[str]) -> list[Span]:
+    """The loader's and the optimizer's ranges, which old files hold among the operators; not those of phases that are told already."""
+    borders = {code: _phase("", name) for code, name in enumerate(events.names) if name.startswith(("enumerate(DataLoader)", "Optimizer.step"))}
+    wanted = {code: phase for code, phase in borders.items() if phase not in told}
+    places = events.of(Role.OP)
+    places = places[np.isin(events.name[places], list(wanted))]
+    rows = zip(events.lane[places].tolist(), events.start[places].tolist(), events.end[places].tolist(), events.name[places].tolist(), strict=True)
+    return [Span(lane, start, end, wanted[name], plain_name(events.names[name])) for lane, start, end, name in rows]
 
 
 def _phase(category: str, name: str) -> str:

@@ -27,6 +27,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "efficiency_share": estimate(ledger.efficiency),
         "samples_per_step_and_gpu": ledger.samples_per_step if ledger.per_sample else None,
         "total_ns": _row(ledger.total),
+        "largest_row": ledger.largest.name if ledger.largest else None,
         "rows_ns": [_row(row) for row in ledger.rows],
         "overlapped_ns": [_row(row) for row in ledger.beside],
         "steps": _steps(ledger),

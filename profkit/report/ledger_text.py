@@ -59,7 +59,15 @@ def _verdict_words(ledger: Ledger) -> str:
     size = f"{what} takes {percent(abs(change.value))} {'more' if change.value > 0 else 'less'} time on a GPU"
     efficiency = f"; per-GPU throughput is {percent(ledger.efficiency.value)} of the base's"
     reason = why_not(ledger)
-    return size + _interval(change, percent) + efficiency + (f"; {reason}" if reason else "")
+    return size + _interval(change, percent) + efficiency + (f"; {reason}{_largest(ledger)}" if reason else "")
+
+
+def _largest(ledger: Ledger) -> str:
+    """What a reader looks for where no cause can be named for sure."""
+    row = ledger.largest
+    if row is None or not math.isfinite(row.delta.value):
+        return ""
+    return f"; as far as the steps there are tell, most of the difference is {row.name}: {_signed(row.delta.value * ledger.samples_per_step)} a step"
 
 
 def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _together(folder: Path, options: list[tuple[str, ...]], variables: list[dict[str, str]]) -> list[subprocess.CompletedProcess[str]]:
+def _together(folder: Path, options: Sequence[tuple[str, ...]], variables: list[dict[str, str]]) -> list[subprocess.CompletedProcess[str]]:
     """Start `profkit trace` as often as there are options, at once, and wait for all."""
     base = {**os.environ, "OMP_NUM_THREADS": "1"}
     started = [

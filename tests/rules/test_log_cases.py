@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from profkit.analysis.ledger import Verdict
+from profkit.importers import kineto
 from profkit.importers._base import Target
 from profkit.importers.training_log import IMPORTER
 from profkit.report.explained import Explained, explain
@@ -100,3 +101,14 @@ def _input_share(view: Explained) -> float:
     assert before is not None
     assert after is not None
     return (after - before) / (total * view.ledger.samples_per_step)
+
+
+def test_a_loader_without_workers_is_what_the_gap_of_two_profiles_is(tmp_path: Path) -> None:
+    """A real job on a GPU, in the profiler's old schema; five steps allow no verdict, and the row is still the right one."""
+    paths = [next((DATA / "kineto" / f"resnet50_num_workers_{workers}").glob("*.json.gz")) for workers in (4, 0)]
+    fast, slow = (Trace.open(next(iter(kineto.IMPORTER.read([path], Target(tmp_path)))).run) for path in paths)
+    ledger = explain(fast, slow).ledger
+    assert ledger.verdict is Verdict.CANNOT_JUDGE
+    assert ledger.largest is not None
+    assert ledger.largest.name == "input"
+    assert ledger.largest.delta.value == pytest.approx(45.7e6, rel=0.01)
