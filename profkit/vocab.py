@@ -101,5 +101,6 @@ STREAM_SUFFIX: Final = ".arrows"
 def rank_folder(rank: int) -> str:
     return f"r{rank:05d}"
 
+
 BAD_TIMES: Final = ("dropped ", "repaired ")
 """How the flags of a run begin that say that times in its source cannot be: no verdict is given on such a run."""

@@ -58,7 +58,10 @@ OPERATORS: Final[tuple[tuple[str, str], ...]] = (
     ),
     ("cast or copy", r"(?:aten::)?\b(?:to|copy_|clone|detach|cat|stack|slice|select|assign)\b"),
     ("reduction", r"(?:aten::)?\b(?:sum|mean|max|min|norm|isnan|item)\b|: (?:Sum|Mean)Backward"),
-    ("elementwise", r"AccumulateGrad|GradNodeAccumulation|(?:Add|Subtract|Multiply|Divide)GradNode|(?:aten::)?\b(?:add|mul|div|sub|neg|exp|log|sqrt|pow|where|clamp|lerp|scale)_?\b|: (?:Add|Mul|Div|Sub)Backward"),
+    (
+        "elementwise",
+        r"AccumulateGrad|GradNodeAccumulation|(?:Add|Subtract|Multiply|Divide)GradNode|(?:aten::)?\b(?:add|mul|div|sub|neg|exp|log|sqrt|pow|where|clamp|lerp|scale)_?\b|: (?:Add|Mul|Div|Sub)Backward",
+    ),
 )
 """Operators' names, tried before the kernels' own."""
 
