@@ -76,7 +76,8 @@ class RunCosts:
 
     @property
     def samples_known(self) -> bool:
-        return bool(self.samples.any())
+        """Whether the run says what it trained on; one without used steps does not say that it did not."""
+        return bool(self.samples.any()) or not self.steps
 
     @property
     def knows_phases(self) -> bool:

@@ -82,8 +82,9 @@ class Ledger:
 
     @property
     def samples_per_step(self) -> float:
-        """Samples that one GPU of the base trains on in a step; 1 where that is not known."""
-        return float(self.base.samples.sum()) / max(1, self.base.steps * self.base.ranks) if self.per_sample else 1.0
+        """Samples that one GPU of the base, or of the target where that has no steps, trains on in a step; 1 where that is not known."""
+        side = self.base if self.base.steps else self.target
+        return float(side.samples.sum()) / (side.steps * side.ranks) if self.per_sample and side.steps else 1.0
 
     @property
     def largest(self) -> Row | None:
@@ -117,7 +118,7 @@ def compare(base: RunCosts, target: RunCosts, *, unlike: Iterable[str] = (), dif
 
 def _at_one_resolution(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCosts]:
     """Logs know no phases, and some not even the wait for data; null is not zero, so both sides get the coarser rows."""
-    if base.knows_phases and target.knows_phases:
+    if all(side.knows_phases or not side.steps for side in (base, target)):
         return base, target
     if all(INPUT in side.parts for side in (base, target)):
         return base.without_phases(), target.without_phases()

@@ -59,6 +59,8 @@ def _verdict_words(ledger: Ledger) -> str:
     size = f"{what} takes {percent(abs(change.value))} {'more' if change.value > 0 else 'less'} time on a GPU"
     efficiency = f"; per-GPU throughput is {percent(ledger.efficiency.value)} of the base's"
     reason = why_not(ledger)
+    if not math.isfinite(change.value):
+        return reason
     return size + _interval(change, percent) + efficiency + (f"; {reason}{_largest(ledger)}" if reason else "")
 
 

@@ -141,3 +141,13 @@ def test_the_screen_fits_and_steers_no_terminal(explain: Explain, runs: dict[str
         assert max(map(len, text.splitlines())) <= WIDTH
         assert text.replace("\n", "").isprintable()
         assert "\u202e" not in text
+
+
+def test_a_side_without_a_steady_step_is_shown_and_not_judged(explain: Explain, runs: dict[str, Path], tmp_path: Path) -> None:
+    warming = synthetic_trace(tmp_path / "warming", steps=8, config={"device": "cpu", "warmup": 100})
+    for pair in ((runs["base"], warming), (warming, runs["base"])):
+        code, text = explain(*pair, "--gate", "3%")
+        assert code == ExitCode.NOT_JUDGED
+        assert "no steps" in text
+        assert "needs 8 more used steps" in text
+        assert _figures(explain, *pair)["time_is_per"] == "sample and GPU"
