@@ -38,7 +38,7 @@ def build(given: Build) -> Parts:
     for module in parts.model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.eval()
-            vars(module)["train"] = module.eval
+            vars(module)["train"] = lambda mode=True, frozen=module: frozen
     return dataclasses.replace(parts, dataset=Numbers())
 
 
