@@ -366,7 +366,7 @@ def _train_as_rank(args: argparse.Namespace, workload: Workload, settings: Setti
         if place.rank == 0:
             _announce(workload.title, settings, job)
         _record_as_rank(args, settings, job, place)
-    except Exception as error:
+    except Exception as error:  # the rank's end: whatever it was goes to the process that started it, else on
         from profkit.ranks import write_error
 
         expected = isinstance(error, ProfkitError)

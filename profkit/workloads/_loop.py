@@ -95,7 +95,6 @@ class Plan:
     """When a run ends, and what is done on the way."""
 
     steps: int
-    warmup: int = 0
     batch_size: int = 1
     until: Target | None = None
     max_time: float | None = None

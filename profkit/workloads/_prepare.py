@@ -19,9 +19,6 @@ from profkit.workloads._base import Build, Outcome, Parts, Settings, Workload, w
 from profkit.workloads._loop import Driver, Plan, Target, Tell, Training
 from profkit.workloads._samples import BadSamples
 
-PRECISIONS = ("auto", "bf16", "fp16", "O1", "O2")
-"""What `--amp` takes; `O1` and `O2` are Paddle's levels, of the precision that the device has."""
-
 RENDEZVOUS_S = 300
 
 
@@ -69,16 +66,18 @@ def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     kit = _KITS[settings.framework](config, seat)
     build = Build(config, root, bad)
     parts = workload.builders[settings.framework](build)
-    config |= {"reduced": "; ".join(part for part in (config["reduced"], *_departures(parts), *kit.departures(parts)) if part), **parts.notes}
+    config |= {"reduced": "; ".join(part for part in (config["reduced"], *_departures(parts, seat)) if part), **parts.notes}
     other_loader = workload.dali(build) if settings.dali and workload.dali else None
     plan = _plan(settings, config, parts, target)
     shown = {name: value for name, value in config.items() if name != "rank"} | {"steps": plan.steps, "threads": kit.threads}
     return ReadyJob(shown, config["device"], lambda: kit.drive(parts, config, bad, other_loader), plan, bad, kit)
 
 
-def _departures(parts: Parts) -> list[str]:
-    """Where the builder's own choices depart from the published settings."""
-    return [f"{name.replace('_', ' ')}: {said}" for name, said in parts.notes.items() if "(published: " in str(said)]
+def _departures(parts: Parts, seat: Seat) -> list[str]:
+    """Where the builder's own choices, and this machine, depart from the published settings."""
+    chosen = [f"{name.replace('_', ' ')}: {said}" for name, said in parts.notes.items() if "(published: " in str(said)]
+    alone = parts.sync_bn and seat.world_size > 1 and seat.gpu is None  # neither framework has it on a CPU
+    return chosen + ["batch norm of each rank alone (published: over all ranks)"] * alone
 
 
 def _share_cores(seat: Seat) -> None:
@@ -144,7 +143,6 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
 def check(workload: Workload, settings: Settings, *, on_gpu: bool) -> None:
     """Refuse what this machine or this framework cannot do, before anything is made; never do another thing under the same name."""
     workload.check(settings)
-    Target.parse(settings.until)
     if settings.pin and not on_gpu:
         raise UsageError("--pin needs a GPU: pinned memory is for copies to one")
     _precision(settings, on_gpu=on_gpu)
@@ -197,7 +195,6 @@ def _plan(settings: Settings, config: Mapping[str, Any], parts: Parts, target: T
         raise UsageError("--evaluate needs a data set with a validation part")
     return Plan(
         steps=steps,
-        warmup=config["warmup"],
         batch_size=config["batch_size"],
         until=target,
         max_time=settings.max_time,
@@ -211,9 +208,6 @@ class Kit(Protocol):
     """A framework, told which device and which seed, and met with its other ranks."""
 
     threads: int
-
-    def departures(self, parts: Parts) -> list[str]:
-        """Where this machine makes training depart from the published settings."""
 
     def drive(self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any) -> Driver: ...
 
@@ -234,7 +228,6 @@ class _TorchKit:
 
         self._device = torch.device(config["device"])
         self._world_size = seat.world_size
-        self._sync_bn_lost = seat.world_size > 1 and seat.gpu is None
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
             torch.cuda.init()
@@ -242,9 +235,6 @@ class _TorchKit:
         if seat.world_size > 1:
             _meet(lambda: torch.distributed.init_process_group("nccl" if self._device.type == "cuda" else "gloo", timeout=dt.timedelta(seconds=RENDEZVOUS_S)))
         self.threads = torch.get_num_threads()
-
-    def departures(self, parts: Parts) -> list[str]:
-        return ["batch norm of each rank alone (published: over all ranks)"] if parts.sync_bn and self._sync_bn_lost else []
 
     def drive(self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any) -> Driver:
         from profkit.workloads._torch_loop import TorchDriver
@@ -276,16 +266,12 @@ class _PaddleKit:
         from profkit.workloads._paddle_loop import seed_everything
 
         paddle.device.set_device(config["device"].replace("cuda", "gpu"))
-        self._sync_bn_lost = seat.world_size > 1 and seat.gpu is None
         self._world_size = seat.world_size
         if seat.world_size > 1:
             os.environ.setdefault("PADDLE_DISTRI_BACKEND", "nccl" if seat.gpu is not None else "gloo")
             _meet(paddle.distributed.init_parallel_env)
         seed_everything(config["seed"])
         self.threads = int(os.environ["OMP_NUM_THREADS"].split(",")[0])
-
-    def departures(self, parts: Parts) -> list[str]:
-        return ["batch norm of each rank alone (published: over all ranks)"] if parts.sync_bn and self._sync_bn_lost else []
 
     def drive(self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any) -> Driver:
         from profkit.workloads._paddle_loop import PaddleDriver
@@ -315,7 +301,7 @@ def _meet(join: Callable[[], object]) -> None:
     """Form the process group; who cannot be reached is told."""
     try:
         join()
-    except Exception as error:
+    except Exception as error:  # each framework's store and backend raise classes of their own
         place = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
         raise ProfkitError(f"the ranks could not meet at {place}: {' '.join(str(error).split())[:200]}") from error
 
