@@ -26,7 +26,7 @@ from profkit.job import RUN_VARIABLE
 from profkit.session import record_own_cost
 from profkit.text import plural, safe_text
 from profkit.trace.files import new_run_folder
-from profkit.trace.manifest import RunManifest
+from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.reader import Trace
 from profkit.trace.verify import this_process
 from profkit.vocab import RunState
@@ -137,7 +137,7 @@ def _conclude(run: Path, code: int) -> None:
     """Write into the run how the job ended, and say where it lies."""
     try:
         trace = Trace.open(run)
-        places = [rank.manifest for rank in trace.ranks]
+        places = list(_readable_places(trace))
         why = "" if code == 0 else describe_end(code)
         dataclasses.replace(
             trace.manifest,
@@ -153,6 +153,13 @@ def _conclude(run: Path, code: int) -> None:
     if trace.ranks:
         record_own_cost(run)
     _tell(run, trace)
+
+
+def _readable_places(trace: Trace) -> Iterator[RankManifest]:
+    """Where the ranks ran; a rank that was killed while it opened its files may not have said."""
+    for rank in trace.ranks:
+        with contextlib.suppress(ProfkitError):
+            yield rank.manifest
 
 
 def describe_end(code: int) -> str:

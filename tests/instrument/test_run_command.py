@@ -116,6 +116,13 @@ def test_the_exit_code_is_the_jobs_own(tmp_path: Path, end: str, code: int, told
     assert told in " ".join(verify(ended.run).reasons)
 
 
+def test_a_job_that_dies_while_its_files_are_opened_is_still_told(tmp_path: Path) -> None:
+    ended = _run(["sh", "-c", 'mkdir "$PROFKIT_RUN/r00000" && exit 7'], tmp_path)
+    assert ended.code == 7
+    assert ended.run is not None
+    assert "exit code 7" in " ".join(verify(ended.run).reasons)
+
+
 @pytest.mark.parametrize(("command", "code", "told"), [("no-such-program", 127, "command not found"), ("./notes.txt", 126, "not executable")])
 def test_a_command_that_cannot_be_run_gets_the_shells_code(tmp_path: Path, command: str, code: int, told: str) -> None:
     (tmp_path / "notes.txt").write_text("no program")
