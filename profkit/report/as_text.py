@@ -28,15 +28,20 @@ BAR_WIDTH = 12
 
 def overview(view: Overview, *, next_command: str = "") -> str:
     """One screen for one run."""
-    blocks = [_warning(view), _heading(view), _headline(view), _phases(view), _exchange(view), _links(view), _kernels(view), _footer(view, next_command)]
+    blocks = [_warning(view), _heading(view), _headline(view), _phases(view), *details(view), _footer(view, next_command)]
     return "\n\n".join(block for block in blocks if block)
+
+
+def details(view: Overview) -> list[str]:
+    """What only some runs have: several ranks, captured kernels."""
+    return [block for block in (_exchange(view), _links(view), _kernels(view)) if block]
 
 
 def _warning(view: Overview) -> str:
     """What must be read first: figures of a run that profkit itself slowed down are not the job's own."""
     if not view.own_cost.exceeds_budget(view.step_ns.value):
         return ""
-    return _fold(f"profkit cost this run more than it may (1 % of a step or 0.15 ms): {_own_cost(view)}")
+    return _fold(f"profkit cost this run more than it may (1 % of a step or 0.15 ms): {own_cost_words(view)}")
 
 
 def _heading(view: Overview) -> str:
@@ -65,18 +70,18 @@ def _fold(text: str, indent: str = "") -> str:
 
 
 def _headline(view: Overview) -> str:
-    rows = [["throughput", f"{significant(view.throughput.value, 4)} samples/s", _interval(view.throughput, _plain)]]
-    rows.append(["step", duration(view.step_ns.value, 4), _interval(view.step_ns, duration)])
+    rows = [["throughput", f"{significant(view.throughput.value, 4)} samples/s", interval_words(view.throughput, plain)]]
+    rows.append(["step", duration(view.step_ns.value, 4), interval_words(view.step_ns, duration)])
     lines = [table(rows)]
-    lines.append(_fold("  " + _steps_line(view), " " * 9))
+    lines.append(_fold("  " + steps_line(view), " " * 9))
     if not view.judged:
-        lines.append(_fold(f"  cannot judge: {_why_not_judged(view)}", " " * 4))
+        lines.append(_fold(f"  cannot judge: {why_not_judged(view)}", " " * 4))
     if view.first_loss is not None and view.last_loss is not None:
         lines.append(f"  loss  {significant(view.first_loss, 5)} at the first step, {significant(view.last_loss, 5)} at the last")
     return "\n".join(lines)
 
 
-def _why_not_judged(view: Overview) -> str:
+def why_not_judged(view: Overview) -> str:
     if view.bad_times:
         return f"the source has times that cannot be ({safe_text('; '.join(view.bad_times))})"
     if not view.samples_known and not view.steps_needed:
@@ -84,17 +89,18 @@ def _why_not_judged(view: Overview) -> str:
     return f"an interval needs {plural(view.steps_needed, 'step')} more" if view.steps_needed else "the steps that are used took no time at all"
 
 
-def _steps_line(view: Overview) -> str:
+def steps_line(view: Overview) -> str:
+    """How many steps the figures are about, and why others are not in them."""
     used = f"steps  {len(view.selection.steps):,} used of {view.steps_seen:,}"
     left = ", ".join(f"{count:,} {reason}" for reason, count in view.selection.left_out.items())
     return f"{used}; left out: {left}" if left else used
 
 
-def _plain(value: float) -> str:
+def plain(value: float) -> str:
     return significant(value, 4)
 
 
-def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
+def interval_words(estimate: Estimate, show: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None:
         return "no interval"
     return f"95 % interval {show(estimate.low)} to {show(estimate.high)}"
@@ -109,10 +115,11 @@ def _phases(view: Overview) -> str:
 
 def _phase_row(part: PhaseShare) -> list[str]:
     interval = "-" if part.share.low is None or part.share.high is None else f"{percent(part.share.low).removesuffix(' %')} to {percent(part.share.high)}"
-    return [part.name, _bar(part.share.value), percent(part.share.value), interval, duration(part.step_ns.value), _meaning(part.name)]
+    return [part.name, _bar(part.share.value), percent(part.share.value), interval, duration(part.step_ns.value), meaning(part.name)]
 
 
-def _meaning(name: str) -> str:
+def meaning(name: str) -> str:
+    """What a part of a step is."""
     if name == UNKNOWN:
         return "wall time minus all of the above"
     return Phase(name).meaning if name in PHASES else ""
@@ -197,7 +204,7 @@ def _shares(parts: Mapping[str, float], whole: float) -> str:
 
 
 def _footer(view: Overview, next_command: str) -> str:
-    rows = [("profkit's cost", _own_cost(view)), ("data quality", safe_text("; ".join(view.quality)) or "complete, no rows dropped")]
+    rows = [("profkit's cost", own_cost_words(view)), ("data quality", safe_text("; ".join(view.quality)) or "complete, no rows dropped")]
     rows += [*_source(view), *(("flag", safe_text(flag)) for flag in view.flags)]
     lines = [_fold(f"  {label:<{_LABEL_WIDTH}}{text}", " " * (2 + _LABEL_WIDTH)) for label, text in rows]
     copied = {"trace": view.path, "next": next_command}
@@ -228,7 +235,8 @@ def _source(view: Overview) -> Iterator[tuple[str, str]]:
         yield "", f"{plural(len(stated) - MOST_STATED, 'more result')} in --json"
 
 
-def _own_cost(view: Overview) -> str:
+def own_cost_words(view: Overview) -> str:
+    """What profkit itself took of a step."""
     total = view.own_cost.total_ns
     if total is None:
         return "not measured in this run"

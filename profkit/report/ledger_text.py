@@ -37,23 +37,23 @@ def _fold(text: str, indent: str = "  ") -> str:
 def _heading(view: Explained) -> str:
     ledger = view.ledger
     sides = [
-        ("base", view.case.base_name, _pace(ledger, ledger.total.base, view.case.base.world_size)),
-        ("target", view.case.target_name, _pace(ledger, ledger.total.target, view.case.target.world_size)),
+        ("base", view.case.base_name, pace(ledger, ledger.total.base, view.case.base.world_size)),
+        ("target", view.case.target_name, pace(ledger, ledger.total.target, view.case.target.world_size)),
     ]
-    lines = [table([[side, _short(name, LONGEST_NAME), pace] for side, name, pace in sides])]
-    lines.append(_fold(f"{ledger.verdict.value}: {_verdict_words(ledger)}"))
+    lines = [table([[side, _short(name, LONGEST_NAME), speed] for side, name, speed in sides])]
+    lines.append(_fold(f"{ledger.verdict.value}: {verdict_words(ledger)}"))
     lines += [_fold(f"mind: {caveat}") for caveat in view.caveats]
     return "\n".join(lines)
 
 
-def _pace(ledger: Ledger, own: Estimate, gpus: int) -> str:
+def pace(ledger: Ledger, own: Estimate, gpus: int) -> str:
     if not own.value > 0:
         return "no steps"
     unit = "samples/s" if ledger.per_sample else "steps/s"
     return f"{significant(1e9 * gpus / own.value, 4)} {unit} on {plural(gpus, 'rank')}"
 
 
-def _verdict_words(ledger: Ledger) -> str:
+def verdict_words(ledger: Ledger) -> str:
     change = ledger.change
     what = "a sample" if ledger.per_sample else "a step"
     size = f"{what} takes {percent(abs(change.value))} {'more' if change.value > 0 else 'less'} time on a GPU"
@@ -69,7 +69,7 @@ def _largest(ledger: Ledger) -> str:
     row = ledger.largest
     if row is None or not math.isfinite(row.delta.value):
         return ""
-    return f"; as far as the steps there are tell, most of the difference is {row.name}: {_signed(row.delta.value * ledger.samples_per_step)} a step"
+    return f"; as far as the steps there are tell, most of the difference is {row.name}: {signed(row.delta.value * ledger.samples_per_step)} a step"
 
 
 def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
@@ -84,9 +84,9 @@ def _rows(ledger: Ledger) -> str:
     title = f"  where the time goes, per {significant(factor, 4)} samples of a GPU (a step of the base)" if ledger.per_sample else "  where a step goes"
     lines = [["", "base", "target", "difference", "95 % interval", ""]]
     for row in ledger.rows:
-        lines.append(_line(ledger, row, row.name, factor))
-        lines += [_line(ledger, part, "  " + part.name, factor) for part in row.inside]
-    lines.append(_line(ledger, ledger.total, "total", factor))
+        lines.append(row_cells(ledger, row, row.name, factor))
+        lines += [row_cells(ledger, part, "  " + part.name, factor) for part in row.inside]
+    lines.append(row_cells(ledger, ledger.total, "total", factor))
     blocks = [title, table(lines, right=frozenset({1, 2, 3}))]
     if ledger.beside:
         hidden = "; ".join(f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}" for row in ledger.beside)
@@ -94,10 +94,11 @@ def _rows(ledger: Ledger) -> str:
     return "\n".join(blocks)
 
 
-def _line(ledger: Ledger, row: Row, name: str, factor: float) -> list[str]:
+def row_cells(ledger: Ledger, row: Row, name: str, factor: float) -> list[str]:
+    """A row's name, both sides, the difference, its interval and what that means."""
     delta = row.delta
-    cells = [duration(row.base.value * factor), duration(row.target.value * factor), _signed(delta.value * factor)]
-    interval = "-" if delta.low is None or delta.high is None else f"{_signed(delta.low * factor)} to {_signed(delta.high * factor)}"
+    cells = [duration(row.base.value * factor), duration(row.target.value * factor), signed(delta.value * factor)]
+    interval = "-" if delta.low is None or delta.high is None else f"{signed(delta.low * factor)} to {signed(delta.high * factor)}"
     return [name, *cells, interval, _word(ledger, delta)]
 
 
@@ -107,17 +108,17 @@ def _word(ledger: Ledger, delta: Estimate) -> str:
     return judge(delta, ledger.total.base.value).value
 
 
-def _signed(ns: float) -> str:
+def signed(ns: float) -> str:
     return ("+" if ns > 0 else "") + duration(ns)
 
 
 def _steps(ledger: Ledger) -> str:
-    return "\n".join(_fold(f"{side} {_steps_of(costs)}") for side, costs in (("base:  ", ledger.base), ("target:", ledger.target)))
+    return "\n".join(_fold(f"{side} {steps_of(costs)}") for side, costs in (("base:  ", ledger.base), ("target:", ledger.target)))
 
 
-def _steps_of(costs: RunCosts) -> str:
+def steps_of(costs: RunCosts) -> str:
     """Which steps the rows are about, and what those that stand apart would add."""
-    apart = [f"{plural(each.steps, 'step')} {each.reason} ({_signed(each.excess_ns)} a step, if they were averaged in)" for each in costs.apart]
+    apart = [f"{plural(each.steps, 'step')} {each.reason} ({signed(each.excess_ns)} a step, if they were averaged in)" for each in costs.apart]
     return f"{plural(costs.steps, 'steady step')}; apart: {', '.join(apart) or 'none'}"
 
 
@@ -125,10 +126,14 @@ def _findings(findings: Sequence[Finding]) -> str:
     return "\n".join(line for finding in findings for line in _finding(finding))
 
 
-def _finding(finding: Finding) -> Iterator[str]:
+def finding_cost(finding: Finding) -> str:
+    """What a cause costs, and which part of the gap that is."""
     cost = f"{duration(finding.cost_ns.value)} a step{_interval(finding.cost_ns, duration)}" if finding.cost_ns else "costs nothing"
-    share = f", {percent(finding.share_of_gap, 0)} of the gap" if finding.share_of_gap is not None and math.isfinite(finding.share_of_gap) else ""
-    yield _fold(f"{finding.kind}: {cost}{share}")
+    return cost + (f", {percent(finding.share_of_gap, 0)} of the gap" if finding.share_of_gap is not None and math.isfinite(finding.share_of_gap) else "")
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    yield _fold(f"{finding.kind}: {finding_cost(finding)}")
     yield _fold(finding.evidence, "    ")
     if finding.remedy:
         yield _fold("try: " + finding.remedy, "    ")
