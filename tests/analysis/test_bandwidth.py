@@ -87,10 +87,22 @@ def test_a_kernel_stands_under_the_ceiling_that_holds_it_longest() -> None:
     ceilings = Ceilings(matrix_flops_per_s={"fp32": 1e9}, copy_bytes_per_s=1e9)
     kernels = [_kernel(0, 100, flops=80.0, bytes=10), _kernel(100, 200, flops=10.0, bytes=50), _kernel(200, 300), _kernel(300, 400, bytes=25)]
     found = place_kernels(rows_table("kernels", kernels), ceilings)
-    assert found.bound == ("arithmetic", "memory", None, "memory")
+    assert [found.bound(place) for place in range(4)] == ["arithmetic", "memory", None, "memory"]
     assert found.share.tolist() == pytest.approx([0.8, 0.5, float("nan"), 0.25], nan_ok=True)
 
 
 def test_a_kernel_that_its_device_has_waited_for_is_bound_by_its_launch() -> None:
     rows = [_kernel(0, 10_000, launch_ns=0), _kernel(60_000, 62_000, launch_ns=55_000), _kernel(70_000, 90_000, launch_ns=0), _kernel(91_000, 99_000)]
-    assert place_kernels(rows_table("kernels", rows), Ceilings()).bound == (None, "launch", None, None)
+    found = place_kernels(rows_table("kernels", rows), Ceilings())
+    assert [found.bound(place) for place in range(4)] == [None, "launch", None, None]
+
+
+def test_nothing_launches_an_operator_on_the_host() -> None:
+    rows = [_kernel(0, 10, device="cpu", launch_ns=0), _kernel(60_000, 62_000, device="cpu", launch_ns=60_000)]
+    assert not place_kernels(rows_table("kernels", rows), Ceilings()).launch_bound.any()
+
+
+def test_tensor_cores_are_held_against_their_own_ceiling() -> None:
+    ceilings = Ceilings(matrix_flops_per_s={"fp32": 1e9, "bf16": 4e9})
+    rows = [_kernel(0, 100, flops=80.0, tensor_core=used) for used in (True, False)]
+    assert place_kernels(rows_table("kernels", rows), ceilings, matrix_precision="bf16").share.tolist() == pytest.approx([0.2, 0.8])
