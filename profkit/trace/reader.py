@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from profkit.schema import SCHEMAS, is_name, open_schema
 from profkit.text import safe_text
 from profkit.trace.jsonfile import read_json
 from profkit.trace.manifest import RankManifest, RunManifest
-from profkit.trace.stream import StreamContent, read_stream
+from profkit.trace.stream import StreamContent, read_row, read_stream
 from profkit.vocab import END_FILE, RUN_FILE, STREAM_SUFFIX
 
 LOST_NAME = "(name lost)"
@@ -77,9 +77,16 @@ class RankTrace:
     def content(self, table: str) -> StreamContent:
         """What can be read of a table, read once; a table that was never begun is empty and whole."""
         if table not in self._contents:
-            path = self.path(table)
-            self._contents[table] = read_stream(path, table, mapped=(self.folder / END_FILE).exists()) if path.exists() else StreamContent((), "", closed=True)
+            self._contents[table] = self._read(table, None)
         return self._contents[table]
+
+    def _read(self, table: str, columns: Sequence[str] | None) -> StreamContent:
+        path = self.path(table)
+        return read_stream(path, table, mapped=self._ended, columns=columns) if path.exists() else StreamContent((), "", closed=True)
+
+    @property
+    def _ended(self) -> bool:
+        return (self.folder / END_FILE).exists()
 
     @property
     def problems(self) -> Iterator[str]:
@@ -99,9 +106,31 @@ class RankTrace:
 
     def table(self, table: str) -> pa.Table:
         """The rows of `table`, with names in place of ids."""
-        raw = pa.Table.from_batches(self.content(table).batches, SCHEMAS[table])
-        columns = [self._name(column) if is_name(field) else column for field, column in zip(raw.schema, raw.columns, strict=True)]
-        return pa.Table.from_arrays(columns, schema=open_schema(table))
+        return self._named(self.content(table).batches, open_schema(table))
+
+    def select(self, table: str, columns: Sequence[str]) -> tuple[pa.Table, str]:
+        """Some columns of a table that may be large, and what is damaged in it. Nothing is kept, and no other column is unpacked."""
+        content = self._read(table, columns)
+        return self._named(content.batches, pa.schema([open_schema(table).field(name) for name in columns])), content.problem
+
+    def row(self, table: str, place: int) -> dict[str, Any] | None:
+        """One row of a table, names in clear; `None` where it cannot be read any more."""
+        row = read_row(self.path(table), table, place, mapped=self._ended)
+        if row is None:
+            return None
+        return {name: self._name_of(value) if is_name(SCHEMAS[table].field(name)) else value for name, value in row.items()}
+
+    def _name_of(self, identity: int | None) -> str | None:
+        lost = len(self.names) - 1
+        return None if identity is None else str(self.names[identity if 0 <= identity < lost else lost].as_py())
+
+    def _named(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+        columns = []
+        for field in schema:
+            stored = pa.int32() if is_name(field) else field.type
+            column = pa.chunked_array([batch[field.name] for batch in batches], stored)
+            columns.append(self._name(column) if is_name(field) else column)
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def _name(self, ids: pa.ChunkedArray) -> pa.DictionaryArray:
         first, lost = pa.scalar(0, pa.int32()), pa.scalar(len(self.names) - 1, pa.int32())  # Arrow guesses a bare number's type by importing dateutil

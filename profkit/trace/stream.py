@@ -161,18 +161,18 @@ class SchemaMismatchError(ValueError):
     """The stream holds other columns than the contract says."""
 
 
-def read_stream(path: Path, table: str, *, mapped: bool = True) -> StreamContent:
+def read_stream(path: Path, table: str, *, mapped: bool = True, columns: Sequence[str] | None = None) -> StreamContent:
     """All batches that are whole and valid. Damage ends the reading and is told, never raised.
 
     A file that may still be written is not mapped: its writer may cut it, and touching a page that
-    is gone kills the reader.
+    is gone kills the reader. With `columns`, the others are neither unpacked nor looked at.
     """
     batches: list[pa.RecordBatch] = []
     try:
         if path.stat().st_size == 0:
             return StreamContent((), "", closed=False)
         with pa.memory_map(os.fsencode(path)) if mapped else pa.OSFile(os.fsencode(path)) as source:
-            batches.extend(_valid_batches(source, table))
+            batches.extend(_valid_batches(source, table, columns))
             rest = source.size() - source.tell()
     except DAMAGE as error:
         return StreamContent(tuple(batches), _one_line(error), closed=False)
@@ -181,22 +181,55 @@ def read_stream(path: Path, table: str, *, mapped: bool = True) -> StreamContent
     return StreamContent(tuple(batches), "", closed=_ends_with_marker(path))
 
 
-def _valid_batches(source: pa.NativeFile, table: str) -> Iterator[pa.RecordBatch]:
-    with pa.ipc.open_stream(source) as reader:
-        plan = _plan_columns(reader.schema, table)
+def _valid_batches(source: pa.NativeFile, table: str, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    schema = SCHEMAS[table] if columns is None else pa.schema([SCHEMAS[table].field(name) for name in columns])
+    with _open(source, columns) as reader:
+        plan = _plan_columns(reader.schema, schema)
         while True:
             try:
                 batch = reader.read_next_batch()
             except StopIteration:
                 return
             batch.validate(full=True)
-            yield _conform(batch, plan, table)
+            yield _conform(batch, plan, schema)
 
 
-def _plan_columns(found: pa.Schema, table: str) -> list[int | None]:
+def _open(source: pa.NativeFile, columns: Sequence[str] | None) -> pa.ipc.RecordBatchStreamReader:
+    """A reader of all columns, or of those that are wanted and there."""
+    if columns is None:
+        return pa.ipc.open_stream(source)
+    with pa.ipc.open_stream(source) as reader:
+        wanted = [place for place, name in enumerate(reader.schema.names) if name in columns]
+    source.seek(0)
+    return pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+
+
+def read_row(path: Path, table: str, row: int, *, mapped: bool = True) -> dict[str, Any] | None:
+    """One row of a stream, name columns as ids: one batch is unpacked, those before it are only counted."""
+    try:
+        with pa.memory_map(os.fsencode(path)) if mapped else pa.OSFile(os.fsencode(path)) as source:
+            with _open(source, ["rank"]) as reader:
+                while True:
+                    place = source.tell()
+                    count = reader.read_next_batch().num_rows
+                    if row < count:
+                        break
+                    row -= count
+            source.seek(0)
+            schema = pa.ipc.read_schema(source)
+            source.seek(place)
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
+            batch.validate(full=True)
+            values: dict[str, Any] = _conform(batch, _plan_columns(schema, SCHEMAS[table]), SCHEMAS[table]).slice(row, 1).to_pylist()[0]
+            return values
+    except (StopIteration, *DAMAGE):
+        return None
+
+
+def _plan_columns(found: pa.Schema, schema: pa.Schema) -> list[int | None]:
     """For each column of the contract, where it stands in the file; `None` where it is missing."""
     plan: list[int | None] = []
-    for field in SCHEMAS[table]:
+    for field in schema:
         positions = found.get_all_field_indices(field.name)
         if not positions and field.nullable:
             plan.append(None)
@@ -209,8 +242,7 @@ def _plan_columns(found: pa.Schema, table: str) -> list[int | None]:
     return plan
 
 
-def _conform(batch: pa.RecordBatch, plan: Sequence[int | None], table: str) -> pa.RecordBatch:
-    schema = SCHEMAS[table]
+def _conform(batch: pa.RecordBatch, plan: Sequence[int | None], schema: pa.Schema) -> pa.RecordBatch:
     columns = [pa.nulls(batch.num_rows, field.type) if at is None else batch.column(at) for at, field in zip(plan, schema, strict=True)]
     for field, column in zip(schema, columns, strict=True):
         if column.null_count and not field.nullable:
