@@ -8,9 +8,9 @@ of NVIDIA's nccl-tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,9 @@ FACTORS: Final[Mapping[str, Callable[[int], float]]] = {
 """Bytes over the bus for each byte of the message, the message being all ranks' parts together."""
 
 
+_Key: TypeAlias = tuple[str, str, str, int]
+"""A communicator, an operation, a backend, and how many ranks."""
+
 MEASURED_ALONE: Final = "all_reduce"
 """The operation that `profkit ceilings --links` measures; another one is held against nothing."""
 
@@ -56,27 +59,63 @@ class LinkUse:
 
     @property
     def share_of_ceiling(self) -> float | None:
-        if self.bus_bytes_per_s is None or not self.ceiling_bus_bytes_per_s:
-            return None
-        return self.bus_bytes_per_s / self.ceiling_bus_bytes_per_s
+        return _share(self.bus_bytes_per_s, self.ceiling_bus_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class SizeUse:
+    """The messages of one size that one operation of a communicator sent over the used steps."""
+
+    communicator: str
+    op: str
+    backend: str
+    group_size: int
+    bytes: int
+    messages_per_step: float
+    transfer_ns: float
+    """The median over the messages."""
+    bus_bytes_per_s: float | None
+    ceiling_bus_bytes_per_s: float | None
+    """What a message of this size reaches alone."""
+
+    @property
+    def share_of_ceiling(self) -> float | None:
+        return _share(self.bus_bytes_per_s, self.ceiling_bus_bytes_per_s)
+
+
+def _share(rate: float | None, ceiling: float | None) -> float | None:
+    return rate / ceiling if rate is not None and ceiling else None
 
 
 def link_use(collectives: pa.Table, used: Ints, ceilings: Ceilings | None = None) -> tuple[LinkUse, ...]:
     """Every communicator and operation of the used steps, those with most bytes first."""
+    found = (_use(*key, size, transfer, len(used), ceilings) for key, size, transfer in _by_operation(collectives, used))
+    return tuple(sorted(found, key=lambda use: -use.bytes_per_step))
+
+
+def size_use(collectives: pa.Table, used: Ints, ceilings: Ceilings | None = None) -> tuple[SizeUse, ...]:
+    """The same by the size of the messages, the sizes of each operation ascending."""
+    return tuple(
+        _use_of_size(key, int(each), transfer[size == each], len(used), ceilings)
+        for key, size, transfer in _by_operation(collectives, used)
+        for each in np.unique(size)
+    )
+
+
+def _by_operation(collectives: pa.Table, used: Ints) -> Iterator[tuple[_Key, Floats, Floats]]:
+    """Each communicator and operation of the used steps, with the sizes of its messages and their transfers."""
     rows = collectives.filter(pc.is_in(collectives["step"], pa.array(used.tolist(), pa.int64())))
     if not rows.num_rows:
-        return ()
+        return
     transfer, first = _transfers(rows)
     kept = rows.take(pa.array(first))
     names = [kept[name].cast(pa.string()).to_pylist() for name in ("communicator", "op", "backend")]
-    keys = list(zip(*names, kept["group_size"].to_pylist(), strict=True))
     size = kept["bytes"].to_numpy().astype(np.float64)
-    found = []
-    for key in dict.fromkeys(keys):
-        mine = np.array([each == key for each in keys])
-        communicator, op, backend, ranks = key
-        found.append(_use(communicator, op, backend, ranks, size[mine], transfer[mine], len(used), ceilings))
-    return tuple(sorted(found, key=lambda use: -use.bytes_per_step))
+    places: dict[_Key, list[int]] = {}
+    for place, key in enumerate(zip(*names, kept["group_size"].to_pylist(), strict=True)):
+        places.setdefault(key, []).append(place)
+    for key, mine in places.items():
+        yield key, size[mine], transfer[mine]
 
 
 def _transfers(rows: pa.Table) -> tuple[Floats, Ints]:
@@ -99,12 +138,35 @@ def _own_times(lane: Ints, sequence: Ints, start: Ints, end: Ints) -> Floats:
     return own
 
 
+def _use_of_size(key: _Key, size: int, transfer: Floats, steps: int, ceilings: Ceilings | None) -> SizeUse:
+    communicator, op, backend, ranks = key
+    took, factor, links = float(np.median(transfer)), _factor(op, ranks), _links(op, backend, ranks, ceilings)
+    return SizeUse(
+        communicator=communicator,
+        op=op,
+        backend=backend,
+        group_size=ranks,
+        bytes=size,
+        messages_per_step=len(transfer) / steps,
+        transfer_ns=took,
+        bus_bytes_per_s=size * factor * 1e9 / took if factor is not None and size > 0 and took > 0 else None,
+        ceiling_bus_bytes_per_s=links.at(size) if links and factor is not None and size > 0 else None,
+    )
+
+
+def _factor(op: str, ranks: int) -> float | None:
+    return FACTORS[op](ranks) if op in FACTORS and ranks > 1 else None
+
+
+def _links(op: str, backend: str, ranks: int, ceilings: Ceilings | None) -> Links | None:
+    return ceilings.links_of(backend, ranks) if ceilings and op == MEASURED_ALONE else None
+
+
 def _use(communicator: str, op: str, backend: str, ranks: int, size: Floats, transfer: Floats, steps: int, ceilings: Ceilings | None) -> LinkUse:
     """Time is counted as the median of each size, so that one that was disturbed does not count."""
-    factor = FACTORS[op](ranks) if op in FACTORS and ranks > 1 else None
+    factor, links = _factor(op, ranks), _links(op, backend, ranks, ceilings)
     sizes, which, counts = np.unique(size, return_inverse=True, return_counts=True)
     seconds = float(sum(count * np.median(transfer[which == place]) for place, count in enumerate(counts))) / 1e9
-    links = ceilings.links_of(backend, ranks) if ceilings and op == MEASURED_ALONE else None
     algorithm = float(size.sum()) / seconds if seconds > 0 and size.any() else None
     return LinkUse(
         communicator=communicator,

@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 
 from profkit.analysis.estimate import FEWEST_STEPS, Floats, Ints
 from profkit.analysis.exposed import exposed_spans, split_allreduce, split_input
-from profkit.analysis.kernel_windows import window_steps
-from profkit.analysis.overview import warm_up_of
+from profkit.analysis.overview import steady_steps
 from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.analysis.selection import Selection, select_steps
+from profkit.analysis.selection import Selection
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace import Trace
@@ -103,8 +102,7 @@ def run_costs(trace: Trace) -> RunCosts:
     steps = trace.steps
     if not steps.num_rows:
         raise UnreadableError(f"{safe_text(str(trace.path))}: holds no steps to compare")
-    selection = select_steps(steps, warm_up=warm_up_of(trace, steps), windows=window_steps(trace.samples))
-    selection = set_outliers_apart(steps, trace.spans, selection)
+    selection = set_outliers_apart(steps, trace.spans, steady_steps(trace))
     return cost_steps(steps, trace.spans, trace.collectives, selection)
 
 

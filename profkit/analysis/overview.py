@@ -92,9 +92,7 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None) -> Overview:
     if not steps.num_rows:
         shown = safe_text(str(trace.path))
         raise UnreadableError(f"{shown}: holds no steps; it ended before the first one did, or they are damaged (see 'profkit verify {shown}')")
-    warm_up = warm_up_of(trace, steps)
-    windows = window_steps(trace.samples)
-    selection = select_steps(steps, warm_up=warm_up, windows=windows)
+    selection = steady_steps(trace)
     times = step_times(steps, trace.spans, selection.steps)
     exchange = split_exchange(trace.collectives, trace.spans, selection.steps)
     return Overview(
@@ -114,12 +112,17 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None) -> Overview:
         last_loss=_loss(steps, first=False),
         exchange=exchange,
         late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps) if exchange else None,
-        own_cost=own_cost(steps, trace.spans, trace.samples, warm_up, windows),
+        own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), window_steps(trace.samples)),
         links=link_use(trace.collectives, selection.steps, ceilings),
         kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps),
         quality=tuple(_quality(trace)),
         flags=trace.manifest.flags,
     )
+
+
+def steady_steps(trace: Trace) -> Selection:
+    """The steps that a run's figures are about."""
+    return select_steps(trace.steps, warm_up=warm_up_of(trace, trace.steps), windows=window_steps(trace.samples))
 
 
 def warm_up_of(trace: Trace, steps: pa.Table) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis.bandwidth import FACTORS, link_use
+from profkit.analysis.bandwidth import FACTORS, link_use, size_use
 from profkit.analysis.ceilings import Ceilings, Links
 from profkit.analysis.roofline import place_kernels
 from tests.analysis.tables import rows_table
@@ -70,6 +70,18 @@ def test_it_is_held_against_what_the_same_sizes_reach_alone() -> None:
     (other,) = _use([_row(0, 0, 0, 2, backend="nccl")], ceilings)
     assert other.share_of_ceiling is None
     assert _use([_row(0, 0, 0, 2, op="broadcast"), _row(1, 0, 0, 2, op="broadcast")], ceilings)[0].ceiling_bus_bytes_per_s is None
+
+
+def test_each_size_is_held_against_its_own_ceiling() -> None:
+    ceilings = Ceilings(links=(Links("gloo", 2, (100, 10_000), (200.0, 5_000.0)),))
+    times = [(0, 0.0, 1.0, 100), (1, 2.0, 4.0, 10_000), (2, 5.0, 9.0, 10_000), (3, 10.0, 14.0, 10_000)]
+    rows = [_row(rank, number, start, end, size) for number, start, end, size in times for rank in (0, 1)]
+    small, large = size_use(rows_table("collectives", rows), np.arange(2), ceilings)
+    for use, told in ((small, (100, 0.5, SECOND, 100.0, 200.0, 0.5)), (large, (10_000, 1.5, 4 * SECOND, 2_500.0, 5_000.0, 0.5))):
+        found = (use.bytes, use.messages_per_step, use.transfer_ns, use.bus_bytes_per_s, use.ceiling_bus_bytes_per_s, use.share_of_ceiling)
+        assert found == pytest.approx(told)
+    (barrier,) = size_use(rows_table("collectives", [_row(0, 0, 0, 1, 0, op="barrier")]), np.arange(1), ceilings)
+    assert (barrier.bus_bytes_per_s, barrier.ceiling_bus_bytes_per_s, barrier.share_of_ceiling) == (None, None, None)
 
 
 def test_an_operation_without_a_factor_and_one_rank_have_no_bus() -> None:
