@@ -100,6 +100,8 @@ class Matched:
     end: Ints
     transfer: Ints
     late_rank: Ints
+    group: Ints
+    """Which collective each row is of, counted from 0."""
     matched: npt.NDArray[np.bool_]
     count: int
     matched_count: int
@@ -139,7 +141,7 @@ def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
     quickest = order[first]  # sorted by duration within the collective
     matched = np.bincount(group, minlength=len(quickest)) == size[quickest]
     transfer = (end - start)[quickest][group]
-    return Matched(rank, rows["step"].to_numpy(), start, end, transfer, rank[quickest][group], matched[group], len(quickest), int(matched.sum()))
+    return Matched(rank, rows["step"].to_numpy(), start, end, transfer, rank[quickest][group], group, matched[group], len(quickest), int(matched.sum()))
 
 
 def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:

@@ -7,6 +7,7 @@ costs as much as one that holds ten: a binary search for each of its borders, an
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,15 +29,20 @@ PIECES_A_KIND = 4
 
 @dataclass(frozen=True)
 class Pieces:
-    """Pieces of time in order, apart from each other, with the kind and the table's row of each."""
+    """Pieces of time in order, apart from each other, with the kind, the name and the table's row of each."""
 
     starts: Ints
     ends: Ints
     kinds: Codes
+    names: Codes
     rows: Codes
 
-    def chosen(self, which: npt.NDArray[Any]) -> Pieces:
-        return Pieces(self.starts[which], self.ends[which], self.kinds[which], self.rows[which])
+    @property
+    def columns(self) -> tuple[Codes, ...]:
+        return self.starts, self.ends, self.kinds, self.names, self.rows
+
+    def chosen(self, which: npt.NDArray[Any] | slice) -> Pieces:
+        return Pieces(*(column[which] for column in self.columns))
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -58,30 +64,41 @@ class Cells(NamedTuple):
     begun: Ints
 
 
-def first_begun(starts: Ints, ends: Ints, kinds: Codes, rows: Codes) -> Pieces:
-    """Events as pieces. Where two run at once, the time counts for the one that began first, so that parts add up to the busy time.
+NO_PIECES = Pieces(*(np.empty(0, dtype=np.int64) for _ in range(5)))
+
+
+def joined(parts: Sequence[Pieces]) -> Pieces:
+    """One after the other, in no order yet."""
+    return Pieces(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True))) if parts else NO_PIECES
+
+
+def first_begun(events: Pieces) -> Pieces:
+    """Events in any order as pieces. Where two run at once, the time counts for the one that began first, so that parts add up to the busy time.
 
     What takes no time, or is over before what began earlier, has no piece.
     """
-    pieces = Pieces(starts, ends, kinds, rows)
-    if (np.diff(starts) < 0).any():
-        pieces = pieces.chosen(np.lexsort((-ends, starts)))
-    if not len(pieces):
-        return pieces
+    if not len(events):
+        return events
+    pieces = events if _in_order(events.starts, events.ends) else events.chosen(np.lexsort((-events.ends, events.starts)))
     reach = np.maximum.accumulate(pieces.ends)
     begins = np.concatenate([pieces.starts[:1], np.maximum(reach[:-1], pieces.starts[1:])])
     seen = pieces.ends > begins
-    visible = Pieces(begins, pieces.ends, pieces.kinds, pieces.rows)
+    visible = dataclasses.replace(pieces, starts=begins)
     return visible if seen.all() else visible.chosen(seen)
+
+
+def _in_order(starts: Ints, ends: Ints) -> bool:
+    """By their beginning; of those that begin at once, the longest first."""
+    after = np.diff(starts)
+    return bool((after > 0).all() or ((after >= 0) & ((after > 0) | (np.diff(ends) <= 0))).all())
 
 
 def innermost(levels: Sequence[Pieces]) -> Pieces:
     """Nested regions as one row: each moment belongs to the last of the levels, outermost first, that has something then."""
     levels = [level for level in levels if len(level)]
     if not levels:
-        return Pieces(*(np.empty(0, dtype=np.int64) for _ in range(4)))
+        return NO_PIECES
     borders = np.unique(np.concatenate([border for level in levels for border in (level.starts, level.ends)]))
-    whole = Pieces(*(np.concatenate(part) for part in zip(*((level.starts, level.ends, level.kinds, level.rows) for level in levels), strict=True)))
     chosen = np.full(len(borders) - 1, NONE, dtype=np.int64)
     first = 0
     for level in levels:
@@ -91,8 +108,7 @@ def innermost(levels: Sequence[Pieces]) -> Pieces:
         first += len(level)
     opens = np.flatnonzero((chosen != NONE) & (np.diff(chosen, prepend=NONE) != 0))
     closes = np.flatnonzero((chosen != NONE) & (np.diff(chosen, append=NONE) != 0)) + 1
-    owner = chosen[opens]
-    return Pieces(borders[opens], borders[closes], whole.kinds[owner], whole.rows[owner])
+    return dataclasses.replace(joined(levels).chosen(chosen[opens]), starts=borders[opens], ends=borders[closes])
 
 
 def _begun_before(pieces: Pieces, times: Ints) -> Ints:
@@ -102,19 +118,19 @@ def _begun_before(pieces: Pieces, times: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Level:
-    """A row of the timeline: its pieces, and the names of their kinds."""
+    """A row of the timeline: its pieces, and what their kinds are called."""
 
     pieces: Pieces
-    names: tuple[str, ...]
+    kinds: tuple[str, ...]
 
     @functools.cached_property
     def _block(self) -> int:
-        return max(SMALLEST_BLOCK, PIECES_A_KIND * len(self.names))
+        return max(SMALLEST_BLOCK, PIECES_A_KIND * len(self.kinds))
 
     @functools.cached_property
     def _sums(self) -> Ints:
         """By block and kind, the time that all blocks before cover. Sums of one block are exact as floats up to a hundred days."""
-        pieces, kinds = self.pieces, max(1, len(self.names))
+        pieces, kinds = self.pieces, max(1, len(self.kinds))
         blocks = len(pieces) // self._block + 1
         place = np.arange(len(pieces)) // self._block * kinds + pieces.kinds
         each = np.bincount(place, weights=pieces.ends - pieces.starts, minlength=blocks * kinds).astype(np.int64).reshape(blocks, kinds)
@@ -125,10 +141,10 @@ class Level:
         return np.asarray(np.diff(self._covered_before(borders), axis=0))
 
     def _covered_before(self, borders: Ints) -> Ints:
-        """By border and kind, the time that is covered before: whole blocks by their sums, the last one piece by piece."""
-        kinds = max(1, len(self.names))
+        """By border and kind, the time that is covered before: whole blocks by their sums, the last that began piece by piece, for a border may cut its last."""
+        kinds = max(1, len(self.kinds))
         begun = np.searchsorted(self.pieces.starts, borders, side="left")
-        block = begun // self._block
+        block = np.maximum(begun - 1, 0) // self._block
         piece = block[:, None] * self._block + np.arange(self._block)
         border, at = np.nonzero(piece < begun[:, None])
         piece = piece[border, at]
@@ -176,7 +192,7 @@ class Level:
     def at_least(self, shortest_ns: int) -> Level:
         """The same without what is shorter, as far as it is seen."""
         kept = self.pieces.ends - self.pieces.starts >= shortest_ns
-        return self if kept.all() else Level(self.pieces.chosen(kept), self.names)
+        return self if kept.all() else Level(self.pieces.chosen(kept), self.kinds)
 
 
 class Readings(NamedTuple):

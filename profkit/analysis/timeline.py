@@ -1,0 +1,287 @@
+"""A run over time, ranks beside each other, read as far as it is looked at.
+
+Opening reads the steps alone. The lanes of a rank's table are made when a view first shows them, or
+ahead of that by another thread; a view that may not wait says what is still to be read. Times of
+the axis are ns since the run's first step, over all ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from profkit.analysis.estimate import Ints
+from profkit.analysis.exchange import match_collectives
+from profkit.analysis.timeline_cache import LaneCache
+from profkit.analysis.timeline_counters import COLUMNS as SAMPLE_COLUMNS
+from profkit.analysis.timeline_counters import Counter, counters_of
+from profkit.analysis.timeline_lanes import COLUMNS, TABLE_OF, Group, Lane, lanes_of
+from profkit.analysis.timeline_levels import Gap, Level
+from profkit.trace import Trace
+from profkit.trace.reader import RankTrace
+
+MOST_PIECES = 40_000_000
+"""Pieces that are kept in memory; the tables that were not shown for longest are let go first."""
+
+CACHED_TABLE = "kernels"
+"""The one table that is large enough to be worth keeping on disk."""
+
+
+class Steps(NamedTuple):
+    """A rank's steps in order, on the axis."""
+
+    number: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
+class LateArrival(NamedTuple):
+    """A collective for which ranks waited: who came last, when, and how long the first to come had waited."""
+
+    time_ns: int
+    rank: int
+    waited_ns: int
+    step: int
+
+
+class _Arrivals(NamedTuple):
+    """The same of all collectives, in order of time."""
+
+    time_ns: Ints
+    rank: Ints
+    waited_ns: Ints
+    step: Ints
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event in full. `fields` are the columns of its table that are not null."""
+
+    rank: int
+    group: Group
+    label: str
+    name: str
+    kind: str
+    start_ns: int
+    duration_ns: int
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A rank, and what brings its clock to the axis."""
+
+    trace: RankTrace
+    shift: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A run that is open for looking at. Safe to use from several threads."""
+
+    trace: Trace
+    clocks: str
+    """How the ranks' clocks were brought together."""
+    _ranks: Mapping[int, _Place]
+    _steps: Mapping[int, Steps]
+    _cache: LaneCache
+    _tables: dict[tuple[int, str], tuple[Lane, ...]] = field(default_factory=dict)
+    _counters: dict[int, tuple[Counter, ...]] = field(default_factory=dict)
+    _problems: dict[tuple[int, str], str] = field(default_factory=dict)
+    _long: dict[tuple[int, Group, str, int], Level] = field(default_factory=dict)
+    _used: dict[tuple[int, str], int] = field(default_factory=dict)
+    _clock: Iterator[int] = field(default_factory=itertools.count)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def open(cls, trace: Trace, cache: Path | None = None) -> Timeline:
+        """Read the steps of all ranks. Lanes of large tables are kept in the folder `cache`."""
+        shifts, clocks = _align(trace)
+        own: dict[int, Steps] = {}
+        problems: dict[tuple[int, str], str] = {}
+        for rank in trace.ranks:
+            rows, problems[rank.rank, "steps"] = rank.select("steps", ("step", "start_ns", "end_ns"))
+            number, start, end = (rows[name].to_numpy() for name in rows.column_names)
+            order = np.argsort(start, kind="stable")
+            own[rank.rank] = Steps(number[order], start[order] + shifts[rank.rank], end[order] + shifts[rank.rank])
+        origin = min((int(steps.start_ns[0]) for steps in own.values() if len(steps.number)), default=None)
+        if origin is None:
+            origin = _first_event(trace, shifts)
+        places = {rank.rank: _Place(rank, shifts[rank.rank] - origin) for rank in trace.ranks}
+        steps = {rank: Steps(found.number, found.start_ns - origin, found.end_ns - origin) for rank, found in own.items()}
+        return cls(trace, clocks, places, steps, LaneCache(cache), _problems=problems)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(self._ranks)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is damaged in the tables that were read so far."""
+        return tuple(f"rank {rank}, {table}: {problem}" for (rank, table), problem in self._problems.items() if problem)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """From the first to the last moment of what was read so far."""
+        starts = [int(steps.start_ns[0]) for steps in self._steps.values() if len(steps.number)]
+        ends = [int(steps.end_ns.max()) for steps in self._steps.values() if len(steps.number)]
+        for (rank, _), lanes in list(self._tables.items()):
+            shift = self._ranks[rank].shift
+            starts.extend(int(lane.level.pieces.starts[0]) + shift for lane in lanes if len(lane.level.pieces))
+            ends.extend(int(lane.level.pieces.ends[-1]) + shift for lane in lanes if len(lane.level.pieces))
+        return min(starts, default=0), max(ends, default=0)
+
+    def shift(self, rank: int) -> int:
+        return self._ranks[rank].shift
+
+    def steps(self, rank: int) -> Steps:
+        return self._steps[rank]
+
+    def step_bounds(self, number: int) -> tuple[int, int] | None:
+        """From the first rank's beginning of a step to the last one's end of it."""
+        found = [(steps.start_ns[at], steps.end_ns[at]) for steps in self._steps.values() for at in np.flatnonzero(steps.number == number)]
+        return (int(min(start for start, _ in found)), int(max(end for _, end in found))) if found else None
+
+    def step_range(self) -> tuple[int, int] | None:
+        """The first and the last step there is on any rank."""
+        numbers = [number for steps in self._steps.values() if len(steps.number) for number in (int(steps.number.min()), int(steps.number.max()))]
+        return (min(numbers), max(numbers)) if numbers else None
+
+    def ready(self, rank: int, group: Group) -> bool:
+        """Whether the lanes can be had without reading."""
+        return (rank, TABLE_OF[group]) in self._tables
+
+    def lanes(self, rank: int, group: Group) -> tuple[Lane, ...]:
+        """The rank's lanes of a group, read now if they were not before."""
+        return tuple(lane for lane in self._lanes(rank, TABLE_OF[group]) if lane.group is group)
+
+    def lane(self, rank: int, group: Group, label: str) -> Lane | None:
+        return next((lane for lane in self.lanes(rank, group) if lane.label == label), None)
+
+    def level(self, rank: int, lane: Lane, at_least_ns: int) -> Level:
+        """The lane without what is shorter; kept until another duration is asked for."""
+        if not at_least_ns:
+            return lane.level
+        key = rank, lane.group, lane.label, at_least_ns
+        if key not in self._long:
+            for old in [each for each in self._long if each[-1] != at_least_ns]:
+                self._long.pop(old, None)
+            self._long[key] = lane.level.at_least(at_least_ns)
+        return self._long[key]
+
+    def counters(self, rank: int) -> tuple[Counter, ...]:
+        if rank not in self._counters:
+            rows, self._problems[rank, "samples"] = self._ranks[rank].trace.select("samples", SAMPLE_COLUMNS)
+            self._counters[rank] = tuple(counters_of(rows))
+        return self._counters[rank]
+
+    def event(self, rank: int, lane: Lane, level: Level, piece: int) -> Event | None:
+        """One piece's event with all that its table says of it; `None` where the table cannot be read any more."""
+        place = self._ranks[rank]
+        row = place.trace.row(TABLE_OF[lane.group], int(level.pieces.rows[piece]))
+        if row is None:
+            return None
+        start, end = row["start_ns"], row["end_ns"]
+        shown = {name: value for name, value in row.items() if value is not None and name not in {"rank", "start_ns", "end_ns", "name"}}
+        return Event(
+            rank, lane.group, lane.label, self.name(rank, level, piece), level.kinds[level.pieces.kinds[piece]], start + place.shift, end - start, shown
+        )
+
+    def name(self, rank: int, level: Level, piece: int) -> str:
+        return str(self._ranks[rank].trace.names[int(level.pieces.names[piece])].as_py())
+
+    def gap(self, rank: int, lane: Lane, from_ns: int, longer_ns: int, *, back: bool = False, at_least_ns: int = 0) -> Gap | None:
+        """The next gap of a lane on the axis, or the one before."""
+        shift = self._ranks[rank].shift
+        found = self.level(rank, lane, at_least_ns).gap(from_ns - shift, longer_ns, back=back)
+        return Gap(found.start_ns + shift, found.end_ns + shift) if found else None
+
+    def late(self, from_ns: int, longer_ns: int, *, back: bool = False) -> LateArrival | None:
+        """The next collective after a moment for which some rank waited longer than this, or the last one before."""
+        arrivals = self._arrivals
+        found = np.flatnonzero((arrivals.waited_ns > longer_ns) & ((arrivals.time_ns < from_ns) if back else (arrivals.time_ns > from_ns)))
+        return LateArrival(*(int(column[found[-1 if back else 0]]) for column in arrivals)) if len(found) else None
+
+    @functools.cached_property
+    def _arrivals(self) -> _Arrivals:
+        """Every collective that all its ranks recorded and some rank waited in, by when the last rank came.
+
+        Durations tell who came last, so the ranks' clocks need not agree.
+        """
+        numbers = [steps.number for steps in self._steps.values()]
+        parts = match_collectives(self.trace.table("collectives"), np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64))
+        most = np.zeros(parts.count, dtype=np.int64)
+        np.maximum.at(most, parts.group, parts.end - parts.start - parts.transfer)
+        came = np.flatnonzero(parts.matched & (parts.rank == parts.late_rank) & (most[parts.group] > 0))
+        shift = np.zeros(max(self._ranks, default=0) + 1, dtype=np.int64)
+        for rank, place in self._ranks.items():
+            shift[rank] = place.shift
+        time = parts.start[came] + shift[parts.rank[came]]
+        order = np.argsort(time, kind="stable")
+        came = came[order]
+        return _Arrivals(time[order], parts.rank[came], most[parts.group[came]], parts.step[came])
+
+    def _lanes(self, rank: int, table: str) -> tuple[Lane, ...]:
+        """What was read before is had without waiting for what another thread reads now."""
+        key = rank, table
+        self._used[key] = next(self._clock)
+        if (lanes := self._tables.get(key)) is not None:
+            return lanes
+        with self._lock:
+            lanes = self._tables.get(key)
+            if lanes is None:
+                lanes = self._tables[key] = self._read(rank, table)
+                self._let_go(key)
+        return lanes
+
+    def _read(self, rank: int, table: str) -> tuple[Lane, ...]:
+        place = self._ranks[rank].trace
+        sources = [place.path(table), place.path("strings")]
+        kept = table == CACHED_TABLE and place.end is not None and place.path(table).exists()
+        lanes = self._cache.load(sources) if kept else None
+        if lanes is None:
+            rows, self._problems[rank, table] = place.select(table, COLUMNS[table])
+            lanes = lanes_of(table, rows)
+            if kept:
+                self._cache.save(sources, lanes)
+        return tuple(lanes)
+
+    def _let_go(self, kept: tuple[int, str]) -> None:
+        sizes = {key: sum(len(lane.level.pieces) for lane in lanes) for key, lanes in self._tables.items()}
+        for oldest in sorted(sizes.keys() - {kept}, key=lambda key: self._used[key]):
+            if sum(sizes.values()) <= MOST_PIECES:
+                return
+            del self._tables[oldest], sizes[oldest]
+
+
+SAME_CLOCK, TIME_OF_DAY, OWN_CLOCKS = "one host, one clock", "ranks' clocks aligned by the time of day", "ranks' clocks are not aligned"
+
+
+def _align(trace: Trace) -> tuple[dict[int, int], str]:
+    """What brings each rank's clock to a common one, and how that is known. Processes of one host share its clock."""
+    manifests = {rank.rank: rank.manifest for rank in trace.ranks}
+    anchors = {rank: manifest.anchor for rank, manifest in manifests.items()}
+    if len({manifest.host for manifest in manifests.values()}) <= 1:
+        return dict.fromkeys(manifests, 0), SAME_CLOCK
+    if any(anchor.realtime_ns <= 0 for anchor in anchors.values()):
+        return dict.fromkeys(manifests, 0), OWN_CLOCKS
+    return {rank: anchor.realtime_ns - anchor.monotonic_ns for rank, anchor in anchors.items()}, TIME_OF_DAY
+
+
+def _first_event(trace: Trace, shifts: Mapping[int, int]) -> int:
+    """Where the axis of a run without steps begins."""
+    found = [
+        int(rows["start_ns"].to_numpy().min()) + shifts[rank.rank]
+        for rank in trace.ranks
+        for table in COLUMNS
+        for rows in [rank.select(table, ("start_ns",))[0]]
+        if rows.num_rows
+    ]
+    return min(found, default=0)

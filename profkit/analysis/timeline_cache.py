@@ -1,0 +1,144 @@
+"""Keeps the lanes of large tables on disk, so that a run that was looked at once opens faster the next time.
+
+A cache can only be late or absent, never wrong: an entry counts while the files that it was made
+from have the size and the time that it states, and its checksum is right. Whatever goes wrong here
+costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from profkit.analysis.timeline_lanes import Group, Lane
+from profkit.analysis.timeline_levels import Codes, Level, Pieces
+from profkit.text import safe_text
+
+VERSION = 1
+WORTH_KEEPING = 200_000
+"""Pieces below which reading the run again is as fast."""
+
+MOST_BYTES = 2_000_000_000
+"""What all entries may take; the ones that were not used for longest go first."""
+
+_SUFFIX = ".lanes"
+_ALIGNED = 64
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True)
+class LaneCache:
+    """A folder of entries, one for each rank; none is kept where `folder` is `None` or cannot be written."""
+
+    folder: Path | None
+
+    def load(self, sources: Sequence[Path]) -> list[Lane] | None:
+        """The lanes that were made from these files as they are now."""
+        if self.folder is None:
+            return None
+        path = self._path(sources)
+        try:
+            lanes = _read(path, _state(sources))
+            os.utime(path)
+        except _DAMAGE:
+            return None
+        return lanes
+
+    def save(self, sources: Sequence[Path], lanes: Sequence[Lane]) -> None:
+        if self.folder is None or sum(len(level.pieces) for level in _levels(lanes)) < WORTH_KEEPING:
+            return
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(self._path(sources), _state(sources), lanes)
+            _trim(self.folder)
+
+    def _path(self, sources: Sequence[Path]) -> Path:
+        names = "\0".join(os.path.realpath(source) for source in sources)
+        return (self.folder or Path()) / (hashlib.sha256(os.fsencode(names)).hexdigest()[:32] + _SUFFIX)
+
+
+def _state(sources: Sequence[Path]) -> list[list[int]]:
+    found = [source.stat() for source in sources]
+    return [[each.st_size, each.st_mtime_ns] for each in found]
+
+
+def _levels(lanes: Sequence[Lane]) -> list[Level]:
+    """Each level once: a device with one stream shares it."""
+    return list({id(lane.level.pieces): lane.level for lane in lanes}.values())
+
+
+def _write(path: Path, state: list[list[int]], lanes: Sequence[Lane]) -> None:
+    """The header, then all columns one after the other. What is half written never has the entry's name."""
+    levels = _levels(lanes)
+    place = {id(level.pieces): at for at, level in enumerate(levels)}
+    columns = [np.ascontiguousarray(column) for level in levels for column in level.pieces.columns]
+    crc = 0
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(b"\0" * _ALIGNED)
+            for column in columns:
+                crc = _append(file, column, crc)
+            at = file.tell()
+            header = {
+                "version": VERSION,
+                "state": state,
+                "crc32": crc,
+                "columns": [[column.dtype.str, len(column)] for column in columns],
+                "lanes": [[lane.group.value, lane.label, place[id(lane.level.pieces)], list(lane.level.kinds)] for lane in lanes],
+            }
+            file.write(json.dumps(header).encode())
+            file.seek(0)
+            file.write(at.to_bytes(8, "little"))
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _append(file: Any, column: Codes, crc: int) -> int:
+    data = column.tobytes() + b"\0" * (-column.nbytes % _ALIGNED)
+    file.write(data)
+    return zlib.crc32(data, crc)
+
+
+def _read(path: Path, state: list[list[int]]) -> list[Lane]:
+    """The entry's lanes over the mapped file, which the system may drop from memory again at any time."""
+    whole = np.asarray(np.memmap(path, np.uint8, mode="r"))
+    at = int.from_bytes(whole[:8].tobytes(), "little")
+    header: Mapping[str, Any] = json.loads(whole[at:].tobytes())
+    if header["version"] != VERSION or header["state"] != state or zlib.crc32(whole[_ALIGNED:at].data) != header["crc32"]:
+        raise ValueError("not an entry of these files as they are")
+    columns = _columns(whole, header["columns"])
+    width = len(Pieces.__dataclass_fields__)
+    pieces = [Pieces(*columns[first : first + width]) for first in range(0, len(columns), width)]
+    return [Lane(Group(group), safe_text(label), Level(pieces[place], tuple(map(safe_text, kinds)))) for group, label, place, kinds in header["lanes"]]
+
+
+def _columns(whole: Codes, shapes: Sequence[tuple[str, int]]) -> list[Codes]:
+    columns, at = [], _ALIGNED
+    for kind, count in shapes:
+        size = np.dtype(kind).itemsize * count
+        columns.append(whole[at : at + size].view(kind))
+        at += size + -size % _ALIGNED
+    return columns
+
+
+def _trim(folder: Path) -> None:
+    """Keep the newest, and no more than there is room for; what an interrupted process left grows old with the rest."""
+    entries = sorted(((path.stat().st_mtime_ns, path.stat().st_size, path) for path in folder.iterdir()), reverse=True)
+    kept = 0
+    for _, size, path in entries:
+        kept += size
+        if kept > MOST_BYTES:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,86 @@
+"""What was sampled beside the steps of one rank, as rows below the timeline: devices first, then the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.timeline_levels import Readings, read_cells
+from profkit.vocab import KERNELS
+
+COLUMNS: Final = ("device", "source", "metric", "time_ns", "value")
+OWN_SOURCES: Final = frozenset({"profkit", KERNELS})
+"""Rows about profkit itself, which say nothing of the job."""
+
+FIRST: Final = ("busy_percent", "memory_used_bytes", "power_watts", "sm_clock_mhz", "queue_depth_batches", "allocated_bytes", "temperature_celsius")
+"""Metrics that are shown before others, the most telling first."""
+
+RUNNING_TOTALS: Final = (
+    "_seconds",
+    "_joules",
+    "faults_count",
+    "switches_count",
+    "pauses_count",
+    "sent_bytes",
+    "received_bytes",
+    "read_bytes",
+    "written_bytes",
+)
+"""How the names of metrics end that only ever grow: what changes them is their rate."""
+
+PER_SECOND: Final = "_per_s"
+NS: Final = 1e9
+
+
+@dataclass(frozen=True, eq=False)
+class Counter:
+    """One metric over time, on the rank's own clock."""
+
+    device: str
+    metric: str
+    times_ns: Ints
+    values: Floats
+
+    def cells(self, borders: Ints) -> Readings:
+        return read_cells(self.times_ns, self.values, borders)
+
+
+def counters_of(samples: pa.Table) -> list[Counter]:
+    """The counters of one rank, the most telling first. Readings that are no numbers are left out."""
+    return sorted(_counters(samples), key=lambda counter: (not counter.device, _place(counter.metric), counter.metric, counter.device))
+
+
+def _place(metric: str) -> int:
+    return FIRST.index(metric) if metric in FIRST else len(FIRST)
+
+
+def _counters(samples: pa.Table) -> Iterator[Counter]:
+    if not samples.num_rows:
+        return
+    times, values = samples["time_ns"].to_numpy(), samples["value"].to_numpy()
+    keys = [samples[name].combine_chunks() for name in ("device", "source", "metric")]
+    codes = np.stack([key.indices.fill_null(-1).to_numpy() for key in keys])
+    distinct, which = np.unique(codes, axis=1, return_inverse=True)
+    for at, (device, source, metric) in enumerate(distinct.T):
+        if str(keys[1].dictionary[int(source)]) in OWN_SOURCES:
+            continue
+        mine = np.flatnonzero((which.ravel() == at) & np.isfinite(values))
+        mine = mine[np.argsort(times[mine], kind="stable")]
+        where = "" if device < 0 else str(keys[0].dictionary[int(device)])
+        yield from _counter(where, str(keys[2].dictionary[int(metric)]), times[mine], values[mine])
+
+
+def _counter(device: str, metric: str, times: Ints, values: Floats) -> Iterator[Counter]:
+    """Readings as they are; of a running total, how fast it grew up to each reading."""
+    if not metric.endswith(RUNNING_TOTALS):
+        yield Counter(device, metric, times, values)
+        return
+    passed = np.diff(times)
+    apart = np.flatnonzero(passed > 0)
+    if len(apart):
+        yield Counter(device, metric + PER_SECOND, times[1:][apart], np.diff(values)[apart] / passed[apart] * NS)

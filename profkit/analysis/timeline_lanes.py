@@ -1,0 +1,149 @@
+"""The rows that a timeline can show of one rank, made from its tables: phases, regions, devices, streams, collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from profkit.analysis.estimate import Ints
+from profkit.analysis.timeline_levels import Codes, Level, Pieces, first_begun, innermost
+from profkit.vocab import PHASES
+
+
+class Group(str, Enum):
+    """What a row of the timeline is about."""
+
+    PHASES = "phases"
+    """What the thread that trains is in: the innermost phase."""
+
+    REGIONS = "regions"
+    """Regions inside phases, and what other threads do."""
+
+    DEVICES = "devices"
+    """All kernels of a device."""
+
+    STREAMS = "streams"
+    """The kernels of one stream."""
+
+    COLLECTIVES = "collectives"
+    """The collectives of one communicator."""
+
+
+TABLE_OF: Final[Mapping[Group, str]] = {
+    Group.PHASES: "spans",
+    Group.REGIONS: "spans",
+    Group.DEVICES: "kernels",
+    Group.STREAMS: "kernels",
+    Group.COLLECTIVES: "collectives",
+}
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "spans": ("start_ns", "end_ns", "phase", "name", "depth", "thread"),
+    "kernels": ("start_ns", "end_ns", "category", "name", "device", "stream"),
+    "collectives": ("start_ns", "end_ns", "op", "communicator"),
+}
+"""What is read of each table. A timeline needs no more than this before somebody asks for an event's details."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One row that can be shown; its pieces' rows are places in the group's table."""
+
+    group: Group
+    label: str
+    level: Level
+
+
+def lanes_of(table: str, rows: pa.Table) -> list[Lane]:
+    """All lanes of one rank that come from one of its tables."""
+    return list({"spans": _span_lanes, "kernels": _kernel_lanes, "collectives": _collective_lanes}[table](rows))
+
+
+def _span_lanes(spans: pa.Table) -> Iterator[Lane]:
+    if not spans.num_rows:
+        return
+    events, kinds = _events(spans, "phase", "name", first=PHASES)
+    thread, threads = _compact(spans["thread"])
+    depth = np.maximum(spans["depth"].to_numpy(), 0).astype(np.int64)
+    owner = _training_thread(thread, depth, events)
+    shelves = [(int(key) // _DEEPEST, int(key) % _DEEPEST, places) for key, places in _groups(thread * _DEEPEST + np.minimum(depth, _DEEPEST - 1))]
+    levels = [(at, level, first_begun(events.chosen(places))) for at, level, places in shelves]
+    yield Lane(Group.PHASES, "phases", Level(innermost([pieces for at, _, pieces in levels if at == owner]), kinds))
+    for at, level, pieces in levels:
+        if (at != owner or level) and len(pieces):
+            yield Lane(Group.REGIONS, f"{threads[at]} +{level}" if level else threads[at], Level(pieces, kinds))
+
+
+_DEEPEST = 64
+"""Regions that are nested deeper share a row."""
+
+
+def _training_thread(thread: Codes, depth: Ints, events: Pieces) -> int:
+    """The thread with the most time in phases."""
+    return int(np.argmax(np.bincount(thread, weights=np.where(depth, 0, events.ends - events.starts))))
+
+
+def _kernel_lanes(kernels: pa.Table) -> Iterator[Lane]:
+    if not kernels.num_rows:
+        return
+    events, kinds = _events(kernels, "category", "name")
+    device, devices = _compact(kernels["device"])
+    stream = kernels["stream"].to_numpy()
+    for at, of_device in _groups(device):
+        own = events if len(of_device) == len(events) else events.chosen(of_device)
+        whole = first_begun(own)
+        streams = [(number, whole if len(places) == len(own) else first_begun(own.chosen(places))) for number, places in _groups(stream[of_device])]
+        yield Lane(Group.DEVICES, devices[int(at)], Level(whole, kinds))
+        for number, pieces in streams:
+            yield Lane(Group.STREAMS, f"{devices[int(at)]} {_stream_word(devices[int(at)])} {number}", Level(pieces, kinds))
+
+
+def _stream_word(device: str) -> str:
+    return "thread" if device == "cpu" else "stream"
+
+
+def _collective_lanes(collectives: pa.Table) -> Iterator[Lane]:
+    if not collectives.num_rows:
+        return
+    events, kinds = _events(collectives, "op", "op")
+    communicator, communicators = _compact(collectives["communicator"])
+    for at, places in _groups(communicator):
+        yield Lane(Group.COLLECTIVES, communicators[int(at)], Level(first_begun(events.chosen(places)), kinds))
+
+
+def _events(rows: pa.Table, kind: str, name: str, *, first: Sequence[str] = ()) -> tuple[Pieces, tuple[str, ...]]:
+    """Every row as an event, and what the kinds are called, those of `first` in their own order."""
+    codes, kinds = _compact(rows[kind])
+    order = sorted(range(len(kinds)), key=lambda at: (first.index(kinds[at]) if kinds[at] in first else len(first), kinds[at]))
+    place = np.empty(len(order), dtype=np.min_scalar_type(len(order)))
+    place[order] = np.arange(len(order))
+    starts, ends = (rows[column].to_numpy() for column in ("start_ns", "end_ns"))
+    names = rows[name].combine_chunks().indices.to_numpy()
+    return Pieces(starts, ends, place[codes], names, np.arange(len(starts), dtype=np.uint32)), tuple(kinds[at] for at in order)
+
+
+def _compact(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
+    """Each row's name as a small number, and the names that these stand for. Linear in the rows: nothing is sorted."""
+    whole = column.combine_chunks()
+    indices = whole.indices.to_numpy()
+    present = np.flatnonzero(np.bincount(indices, minlength=1))
+    place = np.zeros(int(present[-1]) + 1, dtype=np.int64)
+    place[present] = np.arange(len(present))
+    names = whole.dictionary
+    return place[indices], [str(names[int(at)].as_py()) for at in present]
+
+
+def _groups(keys: Ints) -> Iterator[tuple[int, Ints]]:
+    """The places of each distinct key, in their order."""
+    if (keys == keys[0]).all():
+        yield int(keys[0]), np.arange(len(keys))
+        return
+    order = np.argsort(keys, kind="stable")
+    opens = np.flatnonzero(np.diff(keys[order], prepend=keys[order[0]] - 1))
+    for places in np.split(order, opens[1:]):
+        yield int(keys[places[0]]), places

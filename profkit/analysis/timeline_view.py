@@ -1,0 +1,277 @@
+"""What a timeline shows of a stretch of time: for each row and each cell what covers it, for how long, and what it is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.timeline import Timeline
+from profkit.analysis.timeline_lanes import Group, Lane
+from profkit.analysis.timeline_levels import NONE, Level
+
+SHORTEST_LABEL: Final = 3
+"""Cells in a row that show the same before a name is written over them."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of the axis, and the cells that it is cut into."""
+
+    start_ns: int
+    end_ns: int
+    columns: int
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+    @property
+    def cell_ns(self) -> float:
+        return self.length_ns / self.columns
+
+    @property
+    def borders(self) -> Ints:
+        """Where cells begin and end: they tile the window, whole ns each."""
+        return self.start_ns + np.arange(self.columns + 1) * self.length_ns // self.columns
+
+    def cell(self, column: int) -> tuple[int, int]:
+        start, end = self.borders[column : column + 2]
+        return int(start), int(end)
+
+    def column_of(self, time_ns: int) -> int | None:
+        """The cell that holds a moment; `None` where it is out of sight."""
+        if not self.start_ns <= time_ns < self.end_ns:
+            return None
+        return int(np.searchsorted(self.borders, time_ns, side="right")) - 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be seen: `group` of each rank, and below the expanded rank all that it has."""
+
+    window: Window
+    ranks: Sequence[int]
+    group: Group = Group.PHASES
+    expanded: int | None = None
+    at_least_ns: int = 0
+    """What is shorter is left out."""
+
+
+class Label(NamedTuple):
+    """A name that stands over some cells."""
+
+    column: int
+    columns: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One row. `kinds` holds for each cell a place in `kind_names`, `NONE` where nothing is."""
+
+    rank: int
+    group: Group
+    label: str
+    note: str
+    """Why the row shows nothing, where there is a reason."""
+    kind_names: tuple[str, ...]
+    kinds: Ints
+    dominant_ns: Ints
+    covered_ns: Ints
+    begun: Ints
+    labels: tuple[Label, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CounterRow:
+    """A counter of the expanded rank: the mean, smallest and largest reading by cell, NaN where none was taken."""
+
+    rank: int
+    device: str
+    metric: str
+    means: Floats
+    lows: Floats
+    highs: Floats
+
+
+class StepMark(NamedTuple):
+    """The first step that begins in a cell."""
+
+    column: int
+    step: int
+
+
+@dataclass(frozen=True, eq=False)
+class TimelineView:
+    """All that a screen of the timeline shows."""
+
+    window: Window
+    bounds: tuple[int, int]
+    rows: tuple[Row, ...]
+    counters: tuple[CounterRow, ...]
+    steps: tuple[StepMark, ...]
+    steps_of: int | None
+    """The rank whose steps the ruler shows."""
+    at_least_ns: int
+    clocks: str
+    problems: tuple[str, ...]
+
+    @property
+    def pending(self) -> bool:
+        return any(row.note == READING for row in self.rows)
+
+
+READING: Final = "reading"
+ABSENT: Final[Mapping[Group, str]] = {
+    Group.PHASES: "no phases recorded",
+    Group.REGIONS: "",
+    Group.DEVICES: "no kernels captured",
+    Group.STREAMS: "no kernels captured",
+    Group.COLLECTIVES: "no collectives recorded",
+}
+_EXPANDED: Final = (Group.REGIONS, Group.STREAMS, Group.COLLECTIVES)
+
+
+def view_timeline(timeline: Timeline, request: Request, *, wait: bool = True) -> TimelineView:
+    """What is to be seen. Without `wait` nothing is read: rows that would need it say so."""
+    window = request.window
+    first = request.expanded if request.expanded is not None else next(iter(request.ranks), None)
+    return TimelineView(
+        window,
+        timeline.bounds,
+        tuple(row for rank in request.ranks for row in _rank_rows(timeline, request, rank, wait)),
+        tuple(_counter_rows(timeline, request)) if request.expanded is not None else (),
+        tuple(_step_marks(timeline, window, first)) if first is not None else (),
+        first,
+        request.at_least_ns,
+        timeline.clocks,
+        timeline.problems,
+    )
+
+
+def still_to_read(timeline: Timeline, request: Request) -> Iterator[tuple[int, Group]]:
+    """What a view of this would have to read, the most wanted first."""
+    wanted = [(request.expanded, group) for group in (request.group, *_EXPANDED)] if request.expanded is not None else []
+    wanted += [(rank, request.group) for rank in request.ranks]
+    return (each for each in wanted if not timeline.ready(*each))
+
+
+def _rank_rows(timeline: Timeline, request: Request, rank: int, wait: bool) -> Iterator[Row]:
+    groups = [request.group]
+    if rank == request.expanded:
+        groups += [group for group in (Group.PHASES, *_EXPANDED) if group is not request.group and not _same(timeline, rank, request.group, group)]
+    for group in groups:
+        if not wait and not timeline.ready(rank, group):
+            yield _empty(request, rank, group, READING)
+            continue
+        lanes = timeline.lanes(rank, group)
+        if not lanes and (group is request.group or ABSENT[group]):
+            yield _empty(request, rank, group, ABSENT[group])
+        for lane in lanes:
+            yield _row(timeline, request, rank, lane)
+
+
+def _same(timeline: Timeline, rank: int, shown: Group, group: Group) -> bool:
+    """Whether a group's rows would repeat those that are shown already: streams of devices that have one each."""
+    if shown is not Group.DEVICES or group is not Group.STREAMS or not timeline.ready(rank, group):
+        return False
+    return len(timeline.lanes(rank, shown)) == len(timeline.lanes(rank, group))
+
+
+def _empty(request: Request, rank: int, group: Group, note: str) -> Row:
+    nothing = np.zeros(request.window.columns, dtype=np.int64)
+    return Row(rank, group, group.value, note, (), nothing + NONE, nothing, nothing, nothing, ())
+
+
+def _row(timeline: Timeline, request: Request, rank: int, lane: Lane) -> Row:
+    borders = request.window.borders - timeline.shift(rank)
+    level = timeline.level(rank, lane, request.at_least_ns)
+    cells = level.cells(borders)
+    labels = tuple(_labels(timeline, rank, level, cells.kinds, level.at((borders[:-1] + borders[1:]) // 2)))
+    return Row(rank, lane.group, lane.label, "", level.kinds, cells.kinds, cells.dominant_ns, cells.covered_ns, cells.begun, labels)
+
+
+def _labels(timeline: Timeline, rank: int, level: Level, kinds: Ints, pieces: Ints) -> Iterator[Label]:
+    """The event's name where one event fills some cells, else the kind's where many of a kind do."""
+    pieces = np.where(kinds == NONE, NONE, pieces)
+    for first, last in _runs(pieces):
+        if pieces[first] != NONE and last - first >= SHORTEST_LABEL:
+            yield Label(first, last - first, timeline.name(rank, level, int(pieces[first])))
+            kinds = np.concatenate([kinds[:first], np.full(last - first, NONE), kinds[last:]])
+    for first, last in _runs(kinds):
+        if kinds[first] != NONE and last - first >= SHORTEST_LABEL:
+            yield Label(first, last - first, level.kinds[kinds[first]])
+
+
+def _runs(values: Ints) -> Iterator[tuple[int, int]]:
+    """From where to where neighbours are equal."""
+    opens = np.flatnonzero(np.diff(values)) + 1
+    return zip([0, *opens.tolist()], [*opens.tolist(), len(values)], strict=True)
+
+
+def _counter_rows(timeline: Timeline, request: Request) -> Iterator[CounterRow]:
+    rank = request.expanded
+    if rank is None:
+        return
+    borders = request.window.borders - timeline.shift(rank)
+    for counter in timeline.counters(rank):
+        yield CounterRow(rank, counter.device, counter.metric, *counter.cells(borders))
+
+
+def _step_marks(timeline: Timeline, window: Window, rank: int) -> Iterator[StepMark]:
+    steps = timeline.steps(rank)
+    place = np.searchsorted(steps.start_ns, window.borders)
+    for column in np.flatnonzero(np.diff(place)):
+        yield StepMark(int(column), int(steps.number[place[column]]))
+
+
+def as_json(view: TimelineView) -> dict[str, Any]:
+    """The same figures for machines, a list a row with one entry a cell; null where nothing is or was measured."""
+    return {
+        "start_ns": view.window.start_ns,
+        "end_ns": view.window.end_ns,
+        "columns": view.window.columns,
+        "run_start_ns": view.bounds[0],
+        "run_end_ns": view.bounds[1],
+        "at_least_ns": view.at_least_ns,
+        "clocks": view.clocks,
+        "problems": list(view.problems),
+        "steps_of_rank": view.steps_of,
+        "steps": [mark._asdict() for mark in view.steps],
+        "rows": [_row_json(row) for row in view.rows],
+        "counters": [_counter_json(row) for row in view.counters],
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    return {
+        "rank": row.rank,
+        "group": row.group.value,
+        "label": row.label,
+        "note": row.note,
+        "kind": [None if kind == NONE else row.kind_names[kind] for kind in row.kinds.tolist()],
+        "kind_ns": row.dominant_ns.tolist(),
+        "covered_ns": row.covered_ns.tolist(),
+        "events_begun_count": row.begun.tolist(),
+        "labels": [label._asdict() for label in row.labels],
+    }
+
+
+def _counter_json(row: CounterRow) -> dict[str, Any]:
+    return {
+        "rank": row.rank,
+        "device": row.device or None,
+        "metric": row.metric,
+        "mean": _or_null(row.means),
+        "lowest": _or_null(row.lows),
+        "highest": _or_null(row.highs),
+    }
+
+
+def _or_null(values: Floats) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values.tolist()]
