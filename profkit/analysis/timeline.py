@@ -30,8 +30,8 @@ from profkit.trace.reader import RankTrace
 MOST_PIECES = 40_000_000
 """Pieces that are kept in memory; the tables that were not shown for longest are let go first."""
 
-CACHED_TABLE = "kernels"
-"""The one table that is large enough to be worth keeping on disk."""
+KEPT = frozenset({Group.DEVICES, Group.STREAMS})
+"""What comes from a table that may be large enough to be worth keeping on disk."""
 
 
 class Steps(NamedTuple):
@@ -92,11 +92,11 @@ class Timeline:
     _ranks: Mapping[int, _Place]
     _steps: Mapping[int, Steps]
     _cache: LaneCache
-    _tables: dict[tuple[int, str], tuple[Lane, ...]] = field(default_factory=dict)
+    _lanes: dict[tuple[int, Group], tuple[Lane, ...]] = field(default_factory=dict)
     _counters: dict[int, tuple[Counter, ...]] = field(default_factory=dict)
     _problems: dict[tuple[int, str], str] = field(default_factory=dict)
     _long: dict[tuple[int, Group, str, int], Level] = field(default_factory=dict)
-    _used: dict[tuple[int, str], int] = field(default_factory=dict)
+    _used: dict[tuple[int, Group], int] = field(default_factory=dict)
     _clock: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -132,7 +132,7 @@ class Timeline:
         """From the first to the last moment of what was read so far."""
         starts = [int(steps.start_ns[0]) for steps in self._steps.values() if len(steps.number)]
         ends = [int(steps.end_ns.max()) for steps in self._steps.values() if len(steps.number)]
-        for (rank, _), lanes in list(self._tables.items()):
+        for (rank, _), lanes in list(self._lanes.items()):
             shift = self._ranks[rank].shift
             starts.extend(int(lane.level.pieces.starts[0]) + shift for lane in lanes if len(lane.level.pieces))
             ends.extend(int(lane.level.pieces.ends[-1]) + shift for lane in lanes if len(lane.level.pieces))
@@ -156,11 +156,20 @@ class Timeline:
 
     def ready(self, rank: int, group: Group) -> bool:
         """Whether the lanes can be had without reading."""
-        return (rank, TABLE_OF[group]) in self._tables
+        return (rank, group) in self._lanes
 
     def lanes(self, rank: int, group: Group) -> tuple[Lane, ...]:
-        """The rank's lanes of a group, read now if they were not before."""
-        return tuple(lane for lane in self._lanes(rank, TABLE_OF[group]) if lane.group is group)
+        """The rank's lanes of a group, read now if they were not before; what was is had without waiting for another thread."""
+        key = rank, group
+        self._used[key] = next(self._clock)
+        if (lanes := self._lanes.get(key)) is not None:
+            return lanes
+        with self._lock:
+            lanes = self._lanes.get(key)
+            if lanes is None:
+                lanes = self._lanes[key] = self._read(rank, group)
+                self._let_go(key)
+        return lanes
 
     def lane(self, rank: int, group: Group, label: str) -> Lane | None:
         return next((lane for lane in self.lanes(rank, group) if lane.label == label), None)
@@ -228,37 +237,24 @@ class Timeline:
         came = came[order]
         return _Arrivals(time[order], parts.rank[came], most[parts.group[came]], parts.step[came])
 
-    def _lanes(self, rank: int, table: str) -> tuple[Lane, ...]:
-        """What was read before is had without waiting for what another thread reads now."""
-        key = rank, table
-        self._used[key] = next(self._clock)
-        if (lanes := self._tables.get(key)) is not None:
-            return lanes
-        with self._lock:
-            lanes = self._tables.get(key)
-            if lanes is None:
-                lanes = self._tables[key] = self._read(rank, table)
-                self._let_go(key)
-        return lanes
-
-    def _read(self, rank: int, table: str) -> tuple[Lane, ...]:
-        place = self._ranks[rank].trace
+    def _read(self, rank: int, group: Group) -> tuple[Lane, ...]:
+        place, table = self._ranks[rank].trace, TABLE_OF[group]
         sources = [place.path(table), place.path("strings")]
-        kept = table == CACHED_TABLE and place.end is not None and place.path(table).exists()
-        lanes = self._cache.load(sources) if kept else None
+        kept = group in KEPT and place.end is not None and place.path(table).exists()
+        lanes = self._cache.load(group, sources) if kept else None
         if lanes is None:
             rows, self._problems[rank, table] = place.select(table, COLUMNS[table])
-            lanes = lanes_of(table, rows)
+            lanes = lanes_of(group, rows)
             if kept:
-                self._cache.save(sources, lanes)
+                self._cache.save(group, sources, lanes)
         return tuple(lanes)
 
-    def _let_go(self, kept: tuple[int, str]) -> None:
-        sizes = {key: sum(len(lane.level.pieces) for lane in lanes) for key, lanes in self._tables.items()}
+    def _let_go(self, kept: tuple[int, Group]) -> None:
+        sizes = {key: sum(len(lane.level.pieces) for lane in lanes) for key, lanes in list(self._lanes.items())}
         for oldest in sorted(sizes.keys() - {kept}, key=lambda key: self._used[key]):
             if sum(sizes.values()) <= MOST_PIECES:
                 return
-            del self._tables[oldest], sizes[oldest]
+            del self._lanes[oldest], sizes[oldest]
 
 
 SAME_CLOCK, TIME_OF_DAY, OWN_CLOCKS = "one host, one clock", "ranks' clocks aligned by the time of day", "ranks' clocks are not aligned"

@@ -38,15 +38,15 @@ _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError,
 
 @dataclass(frozen=True)
 class LaneCache:
-    """A folder of entries, one for each rank; none is kept where `folder` is `None` or cannot be written."""
+    """A folder of entries, one for each rank and group; none is kept where `folder` is `None` or cannot be written."""
 
     folder: Path | None
 
-    def load(self, sources: Sequence[Path]) -> list[Lane] | None:
+    def load(self, group: Group, sources: Sequence[Path]) -> list[Lane] | None:
         """The lanes that were made from these files as they are now."""
         if self.folder is None:
             return None
-        path = self._path(sources)
+        path = self._path(group, sources)
         try:
             lanes = _read(path, _state(sources))
             os.utime(path)
@@ -54,16 +54,16 @@ class LaneCache:
             return None
         return lanes
 
-    def save(self, sources: Sequence[Path], lanes: Sequence[Lane]) -> None:
-        if self.folder is None or sum(len(level.pieces) for level in _levels(lanes)) < WORTH_KEEPING:
+    def save(self, group: Group, sources: Sequence[Path], lanes: Sequence[Lane]) -> None:
+        if self.folder is None or sum(len(lane.level.pieces) for lane in lanes) < WORTH_KEEPING:
             return
         with contextlib.suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(self._path(sources), _state(sources), lanes)
+            _write(self._path(group, sources), _state(sources), lanes)
             _trim(self.folder)
 
-    def _path(self, sources: Sequence[Path]) -> Path:
-        names = "\0".join(os.path.realpath(source) for source in sources)
+    def _path(self, group: Group, sources: Sequence[Path]) -> Path:
+        names = "\0".join([group.value, *map(os.path.realpath, sources)])
         return (self.folder or Path()) / (hashlib.sha256(os.fsencode(names)).hexdigest()[:32] + _SUFFIX)
 
 
@@ -72,16 +72,9 @@ def _state(sources: Sequence[Path]) -> list[list[int]]:
     return [[each.st_size, each.st_mtime_ns] for each in found]
 
 
-def _levels(lanes: Sequence[Lane]) -> list[Level]:
-    """Each level once: a device with one stream shares it."""
-    return list({id(lane.level.pieces): lane.level for lane in lanes}.values())
-
-
 def _write(path: Path, state: list[list[int]], lanes: Sequence[Lane]) -> None:
     """The header, then all columns one after the other. What is half written never has the entry's name."""
-    levels = _levels(lanes)
-    place = {id(level.pieces): at for at, level in enumerate(levels)}
-    columns = [np.ascontiguousarray(column) for level in levels for column in level.pieces.columns]
+    columns = [np.ascontiguousarray(column) for lane in lanes for column in lane.level.pieces.columns]
     crc = 0
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
     try:
@@ -95,7 +88,7 @@ def _write(path: Path, state: list[list[int]], lanes: Sequence[Lane]) -> None:
                 "state": state,
                 "crc32": crc,
                 "columns": [[column.dtype.str, len(column)] for column in columns],
-                "lanes": [[lane.group.value, lane.label, place[id(lane.level.pieces)], list(lane.level.kinds)] for lane in lanes],
+                "lanes": [[lane.group.value, lane.label, list(lane.level.kinds)] for lane in lanes],
             }
             file.write(json.dumps(header).encode())
             file.seek(0)
@@ -122,7 +115,10 @@ def _read(path: Path, state: list[list[int]]) -> list[Lane]:
     columns = _columns(whole, header["columns"])
     width = len(Pieces.__dataclass_fields__)
     pieces = [Pieces(*columns[first : first + width]) for first in range(0, len(columns), width)]
-    return [Lane(Group(group), safe_text(label), Level(pieces[place], tuple(map(safe_text, kinds)))) for group, label, place, kinds in header["lanes"]]
+    return [
+        Lane(Group(group), safe_text(label), Level(part, tuple(map(safe_text, kinds))))
+        for (group, label, kinds), part in zip(header["lanes"], pieces, strict=True)
+    ]
 
 
 def _columns(whole: Codes, shapes: Sequence[tuple[str, int]]) -> list[Codes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,48 +59,65 @@ class Lane:
     level: Level
 
 
-def lanes_of(table: str, rows: pa.Table) -> list[Lane]:
-    """All lanes of one rank that come from one of its tables."""
-    return list({"spans": _span_lanes, "kernels": _kernel_lanes, "collectives": _collective_lanes}[table](rows))
+def lanes_of(group: Group, rows: pa.Table) -> list[Lane]:
+    """All lanes of a group that one rank has, from the rows of the group's table."""
+    return list(_BUILDERS[group](rows)) if rows.num_rows else []
 
 
-def _span_lanes(spans: pa.Table) -> Iterator[Lane]:
-    if not spans.num_rows:
-        return
+def _phase_lanes(spans: pa.Table) -> Iterator[Lane]:
+    threads = _threads(spans)
+    levels = [pieces for thread, _, pieces in threads.shelves if thread == threads.training]
+    yield Lane(Group.PHASES, "phases", Level(innermost(levels), threads.kinds))
+
+
+def _region_lanes(spans: pa.Table) -> Iterator[Lane]:
+    """A row for each thread and depth, but for the phases of the thread that trains."""
+    threads = _threads(spans)
+    for thread, depth, pieces in threads.shelves:
+        if (thread != threads.training or depth) and len(pieces):
+            name = threads.names[thread]
+            yield Lane(Group.REGIONS, f"{name} +{depth}" if depth else name, Level(pieces, threads.kinds))
+
+
+class _Threads(NamedTuple):
+    """The spans of one rank by thread and depth."""
+
+    names: list[str]
+    training: int
+    """The thread with the most time in phases."""
+    shelves: list[tuple[int, int, Pieces]]
+    kinds: tuple[str, ...]
+
+
+def _threads(spans: pa.Table) -> _Threads:
     events, kinds = _events(spans, "phase", "name", first=PHASES)
-    thread, threads = _compact(spans["thread"])
-    depth = np.maximum(spans["depth"].to_numpy(), 0).astype(np.int64)
-    owner = _training_thread(thread, depth, events)
-    shelves = [(int(key) // _DEEPEST, int(key) % _DEEPEST, places) for key, places in _groups(thread * _DEEPEST + np.minimum(depth, _DEEPEST - 1))]
-    levels = [(at, level, first_begun(events.chosen(places))) for at, level, places in shelves]
-    yield Lane(Group.PHASES, "phases", Level(innermost([pieces for at, _, pieces in levels if at == owner]), kinds))
-    for at, level, pieces in levels:
-        if (at != owner or level) and len(pieces):
-            yield Lane(Group.REGIONS, f"{threads[at]} +{level}" if level else threads[at], Level(pieces, kinds))
+    thread, names = _compact(spans["thread"])
+    depth = np.clip(spans["depth"].to_numpy(), 0, _DEEPEST - 1).astype(np.int64)
+    training = int(np.argmax(np.bincount(thread, weights=np.where(depth, 0, events.ends - events.starts))))
+    shelves = [(*divmod(key, _DEEPEST), first_begun(events.chosen(places))) for key, places in _groups(thread * _DEEPEST + depth)]
+    return _Threads(names, training, shelves, kinds)
 
 
 _DEEPEST = 64
 """Regions that are nested deeper share a row."""
 
 
-def _training_thread(thread: Codes, depth: Ints, events: Pieces) -> int:
-    """The thread with the most time in phases."""
-    return int(np.argmax(np.bincount(thread, weights=np.where(depth, 0, events.ends - events.starts))))
-
-
-def _kernel_lanes(kernels: pa.Table) -> Iterator[Lane]:
-    if not kernels.num_rows:
-        return
+def _device_lanes(kernels: pa.Table) -> Iterator[Lane]:
     events, kinds = _events(kernels, "category", "name")
-    device, devices = _compact(kernels["device"])
+    device, names = _compact(kernels["device"])
+    for at, places in _groups(device):
+        own = events if len(places) == len(events) else events.chosen(places)
+        yield Lane(Group.DEVICES, names[at], Level(first_begun(own), kinds))
+
+
+def _stream_lanes(kernels: pa.Table) -> Iterator[Lane]:
+    events, kinds = _events(kernels, "category", "name")
+    device, names = _compact(kernels["device"])
     stream = kernels["stream"].to_numpy()
     for at, of_device in _groups(device):
-        own = events if len(of_device) == len(events) else events.chosen(of_device)
-        whole = first_begun(own)
-        streams = [(number, whole if len(places) == len(own) else first_begun(own.chosen(places))) for number, places in _groups(stream[of_device])]
-        yield Lane(Group.DEVICES, devices[int(at)], Level(whole, kinds))
-        for number, pieces in streams:
-            yield Lane(Group.STREAMS, f"{devices[int(at)]} {_stream_word(devices[int(at)])} {number}", Level(pieces, kinds))
+        for number, places in _groups(stream[of_device]):
+            label = f"{names[at]} {_stream_word(names[at])} {number}"
+            yield Lane(Group.STREAMS, label, Level(first_begun(events.chosen(of_device[places])), kinds))
 
 
 def _stream_word(device: str) -> str:
@@ -108,12 +125,19 @@ def _stream_word(device: str) -> str:
 
 
 def _collective_lanes(collectives: pa.Table) -> Iterator[Lane]:
-    if not collectives.num_rows:
-        return
     events, kinds = _events(collectives, "op", "op")
     communicator, communicators = _compact(collectives["communicator"])
     for at, places in _groups(communicator):
-        yield Lane(Group.COLLECTIVES, communicators[int(at)], Level(first_begun(events.chosen(places)), kinds))
+        yield Lane(Group.COLLECTIVES, communicators[at], Level(first_begun(events.chosen(places)), kinds))
+
+
+_BUILDERS: Final = {
+    Group.PHASES: _phase_lanes,
+    Group.REGIONS: _region_lanes,
+    Group.DEVICES: _device_lanes,
+    Group.STREAMS: _stream_lanes,
+    Group.COLLECTIVES: _collective_lanes,
+}
 
 
 def _events(rows: pa.Table, kind: str, name: str, *, first: Sequence[str] = ()) -> tuple[Pieces, tuple[str, ...]]:
