@@ -36,9 +36,18 @@ LINKS_TIMEOUT_S = 600
 JPEG_SIZE = (500, 375)
 
 
+MEASURING = ("torch", "numpy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
+"""The libraries with which rates are measured: their versions are part of what was measured."""
+
+
 def machine_key(environment: Mapping[str, Any]) -> str:
-    """What tells one machine from another, as far as a run's environment says it; no name of a host or a user."""
-    told = [environment.get(name) for name in ("cpu", "cpu_count")]
+    """What tells one machine and what measures it from another, as far as a run's environment says it; no name of a host or a user.
+
+    Another driver or another version of a library reaches other rates on the same device.
+    """
+    packages = environment.get("packages")
+    versions = {name: packages.get(name) for name in MEASURING} if isinstance(packages, Mapping) else {}
+    told = [*(environment.get(name) or None for name in ("cpu", "cpu_count", "gpu_models", "nvidia_driver")), versions]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 

@@ -39,7 +39,10 @@ _KNOWN_TOKEN = re.compile(r"(?<![A-Za-z0-9])(?:(?:gh[a-z]|github_pat|glpat|hf|np
 
 _DEVICE_ID = re.compile(r"\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
-PACKAGES = ("torch", "torchvision", "paddlepaddle", "paddlepaddle-gpu", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numpy", "pillow", "pyarrow")
+PACKAGES = (
+    *("torch", "torchvision", "paddlepaddle", "paddlepaddle-gpu", "nvidia-dali-cuda120", "nvidia-dali-cuda130"),
+    *("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "numpy", "pillow", "pyarrow"),
+)
 
 
 def disabled() -> bool:
@@ -54,6 +57,8 @@ def read_environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "cpu": _cpu_model(),
         "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "gpu_models": gpu_models(),
+        "nvidia_driver": nvidia_driver(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "packages": _versions(),
         "variables": allowed_variables(os.environ),
@@ -89,6 +94,25 @@ def _cpu_model() -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def gpu_models(proc: Path = Path("/proc/driver/nvidia")) -> list[str]:
+    """The models of the machine's NVIDIA GPUs, in the order of their places on the bus; none without a driver."""
+    return [model for gpu in sorted(proc.glob("gpus/*/information")) if (model := _told(gpu, r"Model:\s*(.*\S)"))]
+
+
+def nvidia_driver(proc: Path = Path("/proc/driver/nvidia")) -> str:
+    """The version of the NVIDIA driver that is loaded; nothing without one."""
+    return _told(proc / "version", r"NVRM version:.*?\s(\d+\.[\d.]+)\s")
+
+
+def _told(path: Path, pattern: str) -> str:
+    """What a pattern finds in a file; nothing where there is no such file."""
+    try:
+        found = re.search(pattern, path.read_text())
+    except OSError:
+        return ""
+    return found[1] if found else ""
 
 
 def _versions() -> dict[str, str]:

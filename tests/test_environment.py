@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from profkit.environment import allowed_variables, plain_words, read_environment
+from profkit.environment import allowed_variables, gpu_models, nvidia_driver, plain_words, read_environment
 
 SECRETS = {
     "NCCL_AUTH_TOKEN": "abc",
@@ -114,3 +115,16 @@ def test_the_environment_of_this_machine_fits_into_the_manifest(monkeypatch: pyt
     assert found["packages"]["pyarrow"]
     assert found["variables"]["NCCL_DEBUG"] == "INFO"
     assert [name for name in SECRETS if name in text] == []
+
+
+def test_gpus_and_their_driver_are_named_where_the_driver_tells(tmp_path: Path) -> None:
+    for place, model in (("0000:65:00.0", "NVIDIA V100"), ("0000:17:00.0", "NVIDIA H100 80GB HBM3")):
+        folder = tmp_path / "gpus" / place
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 43\nGPU UUID: \t GPU-1234\n")
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)\nGCC version: 12.3.0\n"
+    )
+    assert gpu_models(tmp_path) == ["NVIDIA H100 80GB HBM3", "NVIDIA V100"]
+    assert nvidia_driver(tmp_path) == "550.54.15"
+    assert (gpu_models(tmp_path / "none"), nvidia_driver(tmp_path / "none")) == ([], "")

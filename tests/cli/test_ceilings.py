@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,15 @@ def test_what_was_measured_is_kept_for_this_machine() -> None:
     ceilings.keep_ceilings(FOUND)
     assert ceilings.load_ceilings(read_environment()) == FOUND
     assert ceilings.load_ceilings({"cpu": "another", "cpu_count": 1}) is None
+
+
+def test_another_device_driver_or_library_has_ceilings_of_its_own() -> None:
+    known = {"cpu": "a", "cpu_count": 2, "gpu_models": ["H100"], "nvidia_driver": "550.1", "packages": {"torch": "2.9", "pillow": "1"}}
+    others: list[dict[str, Any]] = [{"gpu_models": ["V100"]}, {"nvidia_driver": "555.2"}, {"packages": {"torch": "2.10"}}, {"cpu_count": 4}]
+    keys = [ceilings.machine_key({**known, **change}) for change in ({}, *others)]
+    assert len(set(keys)) == len(keys)
+    assert ceilings.machine_key({**known, "packages": {"torch": "2.9", "pillow": "2"}}) == keys[0]
+    assert ceilings.machine_key({"cpu": "a", "gpu_models": []}) == ceilings.machine_key({"cpu": "a"})
 
 
 @pytest.mark.parametrize(
