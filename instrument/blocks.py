@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 
@@ -16,11 +17,15 @@ def off_blocks(seed: int = 0, *, warm_up: int = WARM_UP, window: int = WINDOW, l
     The same seed gives the same blocks, so that all ranks of a job are switched off together.
     """
 
+    @functools.lru_cache(maxsize=1)
+    def find_block(number: int) -> int:
+        return random.Random(seed * 1_000_003 + number).randrange(window - length + 1)
+
     def is_measured(step: int) -> bool:
         number, place = divmod(step - warm_up, window)
         if number < 0:
             return True
-        start = random.Random(seed * 1_000_003 + number).randrange(window - length + 1)
+        start = find_block(number)
         return not start <= place < start + length
 
     return is_measured

@@ -102,14 +102,12 @@ class Fetch:
         self._collate = fetcher.collate_fn
         self._begin = clock.read(waits=waits)
         if self._collate:
-            fetcher.collate_fn = self._timed(self._collate)
+            fetcher.collate_fn = self.collate
 
-    def _timed(self, collate: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            _note_collating(self)
-            return collate(*args, **kwargs)
-
-        return timed
+    def collate(self, *args: Any, **kwargs: Any) -> Any:
+        """The fetcher's `collate_fn`, timed."""
+        _note_collating(self)
+        return self._collate(*args, **kwargs)
 
     def note_collating(self) -> None:
         self._collated = self._clock.read(waits=self._waits)
@@ -453,19 +451,20 @@ class Loaders:
         if not self.recorder.recording:
             return
         self.keep(times, thread)
-        self.recorder.keep_foreign(_DATA, "queue", thread, 1, times.end_ns, now_ns())
+        self.recorder.keep_foreign(_DATA, thread, 1, [("queue", times.end_ns, now_ns())])
         if self.recorder.step_index or self._untrained < MOST_UNTRAINED:
             self._untrained += 1
             self._samples((None, "loader", DEPTH_METRIC, waiting.time_ns, float(waiting.depth)))
 
     def keep(self, times: BatchTimes, thread: str) -> None:
         """The rows of a batch's making."""
-        keep, decode_ns = self.recorder.keep_foreign, times.start_ns + times.blocked_ns
-        made_ns = times.collate_ns or times.end_ns
-        keep(_DATA, "read", thread, 1, times.start_ns, decode_ns)
-        keep(_DATA, "decode", thread, 1, decode_ns, min(decode_ns + times.processor_ns, made_ns))
-        if times.collate_ns:
-            keep(_DATA, "collate", thread, 1, times.collate_ns, times.end_ns)
+        _, start_ns, collate_ns, end_ns, blocked_ns, processor_ns = times
+        decode_ns = start_ns + blocked_ns
+        made_ns = min(decode_ns + processor_ns, collate_ns or end_ns)
+        pieces = [("read", start_ns, decode_ns), ("decode", decode_ns, made_ns)]
+        if collate_ns:
+            pieces.append(("collate", collate_ns, end_ns))
+        self.recorder.keep_foreign(_DATA, thread, 1, pieces)
 
 
 class _InThread(threading.local):
@@ -495,9 +494,11 @@ class LoopMeter:
         return fetch
 
     def end(self, fetch: Fetch) -> None:
-        self.drop(fetch)
+        local = self._local
+        local.fetching = False
+        fetch.close()
         times = fetch.times(0)
-        self._local.took_ns = times.end_ns - times.start_ns
+        local.took_ns = times.end_ns - times.start_ns
         self._tell(fetch.fetcher, times)
 
     def drop(self, fetch: Fetch) -> None:

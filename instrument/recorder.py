@@ -234,10 +234,12 @@ class Recorder:
             local = self._local
             self._keep((self.step_index, phase, name, local.depth, local.name, start, end, None, None, None, None), None, None)
 
-    def keep_foreign(self, phase: str, name: str, thread: str, depth: int, start: int, end: int) -> None:
-        """A region of another thread or process that told its times later; it counts to the step that is open now."""
+    def keep_foreign(self, phase: str, thread: str, depth: int, regions: Iterable[tuple[str, int, int]]) -> None:
+        """Regions of another thread or process that told their names, starts and ends later; they count to the step that is open now."""
         if self.recording:
-            self._keep((self.step_index, phase, name, depth, thread, start, end, None, None, None, None), None, None)
+            keep, step = self._keep, self.step_index
+            for name, start, end in regions:
+                keep((step, phase, name, depth, thread, start, end, None, None, None, None), None, None)
 
     def redirect(self, keep: Keep) -> Keep:
         """Send spans through `keep` from now on; returns where they went before."""
@@ -272,14 +274,16 @@ class Recorder:
         """Close the step at the time `end`; the next one begins there."""
         if self._stopped:
             return
-        if self._sink.failure or self._sink.saturated:
-            self._sink.drop("steps")
+        sink = self._sink
+        is_full = bool(sink.failure) or sink.saturated
+        if is_full:
+            sink.drop("steps")
         else:
             self._append_step((self.step_index, self._boundary_ns, end, sample_count, loss, grad_scale, self.recording, epoch))
         self._boundary_ns = end
         self.step_index += 1
         self.measuring = self._is_measured(self.step_index)
-        self.recording = self.measuring and not (self._sink.failure or self._sink.saturated)
+        self.recording = self.measuring and not is_full
         if self.at_border is not None:
             self.at_border(self.step_index)
 

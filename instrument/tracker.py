@@ -108,7 +108,8 @@ class Tracker:
         if self._inside == _OPTIMIZER:
             self._abandon()
         self._inside = ""
-        self._begin_loop()
+        if not self._begun:
+            self._begin_loop()
         if self._ends_at_batch():
             self._end_step()
         if self._undecided_batches and (self._used or self._training or starts_epoch or len(self._undecided_batches) >= MOST_IN_A_ROW):
@@ -123,7 +124,7 @@ class Tracker:
         """The batch is there, with so many samples; 0 where the loader has ended."""
         if samples and self._follows():
             self._undecided_batches.append(samples)
-        self._close(span, error)
+        self.end(span, error)
 
     def begin_copy(self) -> Span | None:
         """A batch is copied to the device."""
@@ -133,22 +134,27 @@ class Tracker:
         """A model is called, by nothing but the loop."""
         if not self._follows() or self._inside == _BACKWARD:
             return None
-        self._begin_loop()
+        if not self._begun:
+            self._begin_loop()
         self._used = True
         if with_gradients:
-            if not self._inside and self._ends_without_loader():
+            if not self._loaded and not self._inside and self._ends_without_loader():
                 self._end_step()
-            self._train()
+            if not self._training:
+                self._train()
         return self._open(_FORWARD)
 
     def begin_backward(self, framework: str = "") -> Span | None:
         """Gradients are computed."""
-        self._decide()
+        if not self._decided:
+            self._decide()
         if not self._follows() or self._inside == _BACKWARD:
             return None
         self.framework = framework
-        self._begin_loop()
-        self._train()
+        if not self._begun:
+            self._begin_loop()
+        if not self._training:
+            self._train()
         if not self._trains:
             self._trains = True
             self._on_training()
@@ -158,17 +164,27 @@ class Tracker:
         """An optimizer steps, or a gradient scaler decides whether it does."""
         if not self._follows() or self._inside == _OPTIMIZER:
             return None
-        self._begin_loop()
+        if not self._begun:
+            self._begin_loop()
         if optimizer in self._stepped and not self._loaded:
             self._come_round()
-        self._train()
+        if not self._training:
+            self._train()
         self._stepped.add(optimizer)
         self._known.add(optimizer)
         return self._open(_OPTIMIZER)
 
     def end(self, span: Span | None, error: str | None = None) -> None:
-        """What a `begin_...` opened is over."""
-        self._close(span, error)
+        """What a `begin_...` opened is over. Nothing happens where it is closed already, and where its thread turned out to be none of ours."""
+        opened = self._opened
+        if span is None or span not in opened:
+            return
+        if opened[-1] is span:
+            opened.pop()
+        else:
+            opened.remove(span)
+        self._inside = span.outer
+        self._last_end_ns = span.close(error)
 
     def name_skipped(self, span: Span | None) -> None:
         """The scaler found infinities, and the optimizer did not step."""
@@ -201,9 +217,11 @@ class Tracker:
         """The loop delimits its steps itself from here on."""
         self._explicit = True
         self._decide()
-        self._begin_loop()
+        if not self._begun:
+            self._begin_loop()
         self._in_step = True
-        self._train()
+        if not self._training:
+            self._train()
 
     def end_explicit_step(self, sample_count: int | None = None, *, batches: int | None = None) -> None:
         """It has trained on so many samples, or on so many of the batches that have come; on all of these where it tells neither."""
@@ -217,7 +235,8 @@ class Tracker:
         """The loop tells of each step once, before or after it trains; the step ends where the next batch is waited for, else here."""
         if self._in_step or not self._is_ours():
             return
-        self._begin_loop()
+        if not self._begun:
+            self._begin_loop()
         if self._training and (self._told or not self._loaded):
             self._end_step()
         self._explicit = self._told = True
@@ -270,7 +289,7 @@ class Tracker:
 
     def _follows(self) -> bool:
         """Whether what a seam reports now is looked at: nothing is that lies inside a part that is told to be no training."""
-        return self._is_ours() and self._inside != _OTHER
+        return (threading.get_ident() == self._thread or self._is_ours()) and self._inside != _OTHER
 
     def _decide(self) -> None:
         """The thread that calls trains, unless another one does already: from here on only that one is followed."""
@@ -309,36 +328,26 @@ class Tracker:
             self._end_step()
 
     def _begin_loop(self) -> None:
-        if not self._begun:
-            self._begun = True
-            self.recorder.begin()
+        self._begun = True
+        self.recorder.begin()
 
     def _open(self, phase: str, name: str = "") -> Span:
         recorder = self.recorder
-        span = recorder.open(phase, name).__enter__() if recorder.recording and self._begun else _Muted(recorder, phase, self._clock)
+        span = Span(recorder, phase, name or phase).__enter__() if recorder.recording and self._begun else _Muted(recorder, phase, self._clock)
         span.outer = self._inside
         self._inside = phase
         self._opened.append(span)
         return span
 
-    def _close(self, span: Span | None, error: str | None) -> None:
-        """Nothing happens where it is closed already, and where its thread turned out to be none of ours."""
-        if span is None or span not in self._opened:
-            return
-        self._opened.remove(span)
-        self._inside = span.outer
-        self._last_end_ns = span.close(error)
-
     def _abandon(self) -> None:
         """An optimizer that raised has told no end: it is taken to have lasted until now."""
         for span in reversed(self._opened.copy()):
-            self._close(span, UNKNOWN)
+            self.end(span, UNKNOWN)
 
     def _train(self) -> None:
         """Something of training happens: what was undecided since the last batch belongs to it."""
-        if not self._training:
-            self._training = True
-            self._settle(evaluation=False)
+        self._training = True
+        self._settle(evaluation=False)
 
     def _take(self, row: Row, start: Event | None, end: Event | None) -> None:
         """Rows of data, copies and forwards wait until it is known whether the loop trains on them, and so does what is inside of them."""
@@ -348,17 +357,23 @@ class Tracker:
                 self._pass_on(_as_other(row), start, end)
         elif is_own and not self._training and row[_PHASE] != _OTHER:
             self._undecided.append((row, start, end))
+        elif self._decided:
+            self._keep(row, start, end)
         else:
             self._pass_on(row, start, end)
 
     def _settle(self, *, evaluation: bool) -> None:
         if not evaluation:
             self._batches += self._undecided_batches
-            self._count_epoch()
+            if self._starts_epoch:
+                self.epoch = 0 if self.epoch is None else self.epoch + 1
         self._starts_epoch = False
         self._undecided_batches.clear()
+        if not self._undecided:
+            return
+        pass_on = self._keep if self._decided else self._pass_on
         for row, start, end in self._undecided:
-            self._pass_on(_as_other(row, EVALUATION) if evaluation else row, start, end)
+            pass_on(_as_other(row, EVALUATION) if evaluation else row, start, end)
         self._undecided.clear()
 
     def _pass_on(self, row: Row, start: Event | None, end: Event | None) -> None:
@@ -371,10 +386,6 @@ class Tracker:
         for row, start, end in self._held:
             self._keep(row, start, end)
         self._held.clear()
-
-    def _count_epoch(self) -> None:
-        if self._starts_epoch:
-            self.epoch = 0 if self.epoch is None else self.epoch + 1
 
     def _end_step(self, end: int | None = None, samples: int | None = None, batches: int | None = None) -> None:
         self._settle(evaluation=False)
@@ -397,10 +408,17 @@ def _as_other(row: Row, name: str = "") -> Row:
     return (*row[:_PHASE], _OTHER, row[_NAME] if row[_DEPTH] else name or row[_NAME], *row[_NAME + 1 :])
 
 
+_PLAIN = (list, tuple)
+
+
 def count_samples(batch: Any) -> int:
     """How many samples a batch has: the first dimension of the first tensor in it, else its length; 0 if it has none."""
     if isinstance(batch, dict):
         batch = tuple(batch.values())
+    if type(batch) in _PLAIN and batch:
+        rows = getattr(batch[0], "shape", None)  # tensors side by side, the common case, are not looked at one by one
+        if rows:
+            return int(rows[0])
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 1

@@ -62,7 +62,13 @@ def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterato
     patches.replace(DistributedDataParallel, "register_comm_hook", wrap_register)
     patches.replace(DistributedDataParallel, "_register_builtin_comm_hook", wrap_builtin)
     patches.replace(DistributedDataParallel, "forward", wrap_forward)
-    return guarded("end_of_backward", lambda: _end_of_backward(logs), None)
+    settle = guarded("end_of_backward", _end_of_backward, None)
+
+    def end_of_backward() -> None:
+        if logs:
+            settle(logs)
+
+    return end_of_backward
 
 
 def _end_of_backward(logs: weakref.WeakKeyDictionary[Any, BucketLog | None]) -> None:

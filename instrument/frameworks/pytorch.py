@@ -123,9 +123,7 @@ def _hook_copies(patches: Patches, seams: Seams) -> None:
             if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
             span = seams.begin_copy()
-            if span is None:
-                return original(self, *args, **kwargs)
-            return _timed(seams, span, original, self, *args, **kwargs)
+            return original(self, *args, **kwargs) if span is None else _timed(seams, span, original, self, *args, **kwargs)
 
         return copy
 
@@ -199,7 +197,7 @@ def _note_loss(seams: Seams, tensors: Any) -> None:
     """The loss, where reading it costs nothing: never from a device, which would be made to wait."""
     readable = isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and tensors.device.type == "cpu"
     if readable and seams.tracker.recorder.recording:
-        seams.tracker.loss = float(tensors.detach()) / seams.tracker.loss_scale
+        seams.tracker.loss = float(tensors.item()) / seams.tracker.loss_scale
 
 
 class _Steps(threading.local):
