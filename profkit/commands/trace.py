@@ -146,7 +146,7 @@ def _team(args: argparse.Namespace) -> Team | None:
     if args.ranks and gpus:
         raise UsageError("--ranks trains on the CPU and --gpus on GPUs: give one of them")
     if gpus:
-        _check_gpus(gpus)
+        check_gpus(gpus)
     if args.node_rank >= args.nnodes:
         raise UsageError(f"--node-rank {args.node_rank} is out of range: {args.nnodes} nodes are numbered from 0")
     if args.nnodes > 1 and not args.rdzv_endpoint:
@@ -166,14 +166,14 @@ def _gpus(args: argparse.Namespace) -> int | None:
     return count
 
 
-def _check_gpus(wanted: int) -> None:
+def check_gpus(wanted: int) -> None:
     """Refuse GPUs that are not there; never train on the CPU instead."""
-    there, why = _visible_gpus()
+    there, why = visible_gpus()
     if wanted > there:
         raise UsageError(f"{plural(wanted, 'GPU')} asked for, {there} here{why}; --ranks trains on the CPU")
 
 
-def _visible_gpus() -> tuple[int, str]:
+def visible_gpus() -> tuple[int, str]:
     import pynvml
 
     try:
@@ -208,7 +208,7 @@ def _train_alone(args: argparse.Namespace, workload: Workload, settings: Setting
     from profkit.instrument.frameworks._base import Place
 
     if _gpus(args):
-        _check_gpus(_gpus(args) or 1)
+        check_gpus(_gpus(args) or 1)
     job = _prepare(args, workload, settings, Place())
     _announce(workload.title, settings, job)
     return _train_bare(job) if disabled() else _train_traced(args, settings, job)
