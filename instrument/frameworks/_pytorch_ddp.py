@@ -62,7 +62,11 @@ def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterato
     patches.replace(DistributedDataParallel, "register_comm_hook", wrap_register)
     patches.replace(DistributedDataParallel, "_register_builtin_comm_hook", wrap_builtin)
     patches.replace(DistributedDataParallel, "forward", wrap_forward)
-    settle = guarded("end_of_backward", _end_of_backward, None)
+    return _when_used(logs, guarded("end_of_backward", _end_of_backward, None))
+
+
+def _when_used(logs: weakref.WeakKeyDictionary[Any, BucketLog | None], settle: Callable[..., None]) -> Callable[[], None]:
+    """Settle the logs of the modules there are; a job that exchanges nothing pays for one look at them."""
 
     def end_of_backward() -> None:
         if logs:
