@@ -15,8 +15,11 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, with the unit in each key")
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", type=Path, default=Path("traces"), metavar="FOLDER", help="where runs are kept (default: %(default)s)")
+def add_output(parser: argparse.ArgumentParser, *, short: bool = True) -> None:
+    """`short` gives it the letter `-o`, unless a verb has a file of its own to write."""
+    parser.add_argument(
+        *(["-o"] if short else []), "--output", type=Path, default=Path("traces"), metavar="FOLDER", help="where runs are kept (default: %(default)s)"
+    )
 
 
 def add_collect(parser: Any) -> None:
@@ -103,6 +106,6 @@ def run_or_newest(run: Path | None, folder: Path) -> Path:
     return runs[-1]
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
+def add_run(parser: argparse.ArgumentParser, *, short: bool = True) -> None:
     parser.add_argument("path", type=Path, nargs="?", metavar="RUN", help="the run's folder (default: the newest run below --output)")
-    add_output(parser)
+    add_output(parser, short=short)

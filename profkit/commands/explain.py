@@ -6,16 +6,23 @@ With more than two runs the scaling table is shown: each against the first.
 
 A gate limits the change of the whole (--gate 3%) or of a row (--gate allreduce=4ms, in a step of
 the base's batch). Exit code 10: above the limit, and beyond its interval; 11: it could not be judged.
+
+A baseline is a run that was kept under a name: 'profkit explain --save-baseline main RUN' keeps a copy,
+'profkit explain --baseline main TARGET --gate 3%' compares with it. With both, the target takes
+the name once it has passed. A baseline that is missing or was changed is exit code 3.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profkit.commands._options import add_json
+from profkit.commands._shapes import add_shapes, check_shape, deliver
 from profkit.errors import ExitCode, UsageError
+from profkit.text import safe_text
 
 if TYPE_CHECKING:
     from profkit.analysis.gate import Gate
@@ -23,40 +30,80 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("base", type=Path, metavar="BASE", help="the run to compare with")
-    parser.add_argument("targets", type=Path, nargs="+", metavar="TARGET", help="the run to explain; more than one for the scaling table")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="BASE, then TARGET; more than one target for the scaling table")
     parser.add_argument("--gate", action="append", default=[], metavar="LIMIT", help="a change that is too much, as in 3%% or allreduce=4ms; may be repeated")
-    add_json(parser)
+    parser.add_argument("--baseline", metavar="NAME", help="take the run that was kept under this name for BASE")
+    parser.add_argument("--save-baseline", metavar="NAME", help="keep a copy of the last run under this name, once it has passed its gates")
+    parser.add_argument("--baselines", type=Path, default=Path("baselines"), metavar="FOLDER", help="where baselines are kept (default: %(default)s)")
+    add_shapes(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from profkit.analysis.gate import Gate
     from profkit.trace import Trace
+    from profkit.trace.baselines import find_baseline, save_baseline
 
     gates = [Gate.parse(word) for word in args.gate]
-    if gates and len(args.targets) > 1:
+    check_shape(args)
+    _check_runs(args)
+    base = [find_baseline(args.baselines, args.baseline)] if args.baseline else []
+    paths = [*base, *args.runs]
+    code = _compare([Trace.open(path) for path in paths], gates, args) if len(paths) > 1 else ExitCode.DONE
+    if args.save_baseline and code == ExitCode.DONE:
+        kept = save_baseline(args.baselines, args.save_baseline, paths[-1])
+        print(f"baseline {args.save_baseline} is now {safe_text(str(paths[-1]))}, kept as {safe_text(str(kept))}", file=sys.stderr)
+    return code
+
+
+def _check_runs(args: argparse.Namespace) -> None:
+    given = len(args.runs) + bool(args.baseline)
+    if given < 2 and (args.gate or not args.save_baseline):
+        raise UsageError("two runs are compared: give BASE and TARGET, or --baseline NAME and TARGET (see 'profkit explain --help')")
+    if args.gate and given > 2:
         raise UsageError("--gate takes two runs: BASE and one TARGET")
-    traces = [Trace.open(path) for path in (args.base, *args.targets)]
-    return _explain(traces[0], traces[1], gates, as_json=args.json) if len(traces) == 2 else _scale(traces, as_json=args.json)
 
 
-def _explain(base: Trace, target: Trace, gates: list[Gate], *, as_json: bool) -> int:
+def _compare(traces: Sequence[Trace], gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
+    return _explain(traces[0], traces[1], gates, args) if len(traces) == 2 else _scale(traces, args)
+
+
+def _explain(base: Trace, target: Trace, gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
+    from profkit import __version__
     from profkit.analysis.gate import apply_gates, exit_code
-    from profkit.report import ledger_json, ledger_text
+    from profkit.report import as_html, as_markdown, ledger_json, ledger_text
     from profkit.report.as_json import dumps
     from profkit.report.explained import explain
+    from profkit.report.ledger_document import explained, illustrate_sides
 
     view = explain(base, target)
     judgements = apply_gates(view.ledger, gates)
-    print(dumps(ledger_json.explained(view, judgements)) if as_json else ledger_text.explained(view, judgements))
+    deliver(
+        args,
+        {
+            "text": lambda: ledger_text.explained(view, judgements),
+            "json": lambda: dumps(ledger_json.explained(view, judgements)),
+            "markdown": lambda: as_markdown.document(explained(view, judgements, illustrate_sides(base, target))),
+            "html": lambda: as_html.document(explained(view, judgements, illustrate_sides(base, target)), __version__),
+        },
+    )
     return exit_code(judgements)
 
 
-def _scale(traces: list[Trace], *, as_json: bool) -> int:
-    from profkit.report import ledger_json, ledger_text
+def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:
+    from profkit import __version__
+    from profkit.report import as_html, as_markdown, ledger_json, ledger_text
     from profkit.report.as_json import dumps
     from profkit.report.explained import scale_runs
+    from profkit.report.ledger_document import scaling
 
     rows = scale_runs(traces)
-    print(dumps(ledger_json.scaling(rows)) if as_json else ledger_text.scaling(rows))
+    deliver(
+        args,
+        {
+            "text": lambda: ledger_text.scaling(rows),
+            "json": lambda: dumps(ledger_json.scaling(rows)),
+            "markdown": lambda: as_markdown.document(scaling(rows)),
+            "html": lambda: as_html.document(scaling(rows), __version__),
+        },
+    )
     return ExitCode.DONE

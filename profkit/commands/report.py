@@ -2,28 +2,42 @@
 
 Figures are about steady steps: warm-up, epoch starts and partial batches are counted and left
 out. Intervals are 95 % and hold for steps that depend on each other.
+
+--format html makes one page that needs nothing else; --format github appends to a job's summary.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from profkit.commands._options import add_json, add_run, run_or_newest
+from profkit.commands._options import add_run, run_or_newest
+from profkit.commands._shapes import add_shapes, check_shape, deliver
 from profkit.errors import ExitCode
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_run(parser)
-    add_json(parser)
+    add_run(parser, short=False)
+    add_shapes(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    from profkit import __version__
     from profkit.analysis.overview import build_overview
     from profkit.ceilings import load_ceilings
-    from profkit.report import as_json, as_text
+    from profkit.report import as_html, as_json, as_markdown, as_text
+    from profkit.report.overview_document import illustrate, overview
     from profkit.trace.reader import Trace
 
+    check_shape(args)
     trace = Trace.open(run_or_newest(args.path, args.output))
     view = build_overview(trace, load_ceilings(trace.manifest.environment))
-    print(as_json.dumps(as_json.overview(view)) if args.json else as_text.overview(view))
+    deliver(
+        args,
+        {
+            "text": lambda: as_text.overview(view),
+            "json": lambda: as_json.dumps(as_json.overview(view)),
+            "markdown": lambda: as_markdown.document(overview(illustrate(trace, view))),
+            "html": lambda: as_html.document(overview(illustrate(trace, view)), __version__),
+        },
+    )
     return ExitCode.DONE
