@@ -14,7 +14,7 @@ from profkit import __version__
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import did_you_mean, safe_text
 
-VERBS = ("trace", "run", "report", "explain", "bench", "import", "export", "verify", "doctor", "ceilings", "workloads", "schema", "completions")
+VERBS = ("trace", "run", "report", "explain", "bench", "tui", "import", "export", "verify", "doctor", "ceilings", "workloads", "schema", "completions")
 """In the order of `--help`; each is a module of `profkit.commands`, with an underscore after it where Python has the word."""
 
 

@@ -64,3 +64,4 @@ COLLECTORS = Seam("collector", "profkit.collectors", "COLLECTOR", "profkit.colle
 IMPORTERS = Seam("format", "profkit.importers", "IMPORTER", "profkit.importers")
 EXPORTERS = Seam("format", "profkit.exporters", "EXPORTER", "profkit.exporters")
 RULES = Seam("rule", "profkit.rules", "find", "profkit.rules")
+SCREENS = Seam("screen", "profkit.tui", "SCREEN", "profkit.screens", frozenset({"app", "headless", "runs"}))

@@ -36,7 +36,7 @@ def test_the_callbacks() -> None:
 
 
 def test_the_verbs() -> None:
-    assert VERBS == ("trace", "run", "report", "explain", "bench", "import", "export", "verify", "doctor", "ceilings", "workloads", "schema", "completions")
+    assert VERBS == ("trace", "run", "report", "explain", "bench", "tui", "import", "export", "verify", "doctor", "ceilings", "workloads", "schema", "completions")
 
 
 def test_the_exit_codes() -> None:
@@ -84,7 +84,7 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
     assert f"usage: profkit {verb}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", ["report", "explain", "bench", "import", "export", "verify", "doctor", "ceilings", "workloads", "schema", "trace"])
+@pytest.mark.parametrize("verb", ["report", "explain", "bench", "tui", "import", "export", "verify", "doctor", "ceilings", "workloads", "schema", "trace"])
 def test_every_verb_that_prints_a_table_has_json(verb: str) -> None:
     help_text = next(action for action in build_parser()._actions if action.dest == "verb").choices
     assert isinstance(help_text, dict)

@@ -1,0 +1,468 @@
+"""What every screen is: the contract of the files in this folder.
+
+To add a screen of a run, add one file here that defines `SCREEN`, a class made from `RunScreen`. It is found by listing
+the folder; files that begin with an underscore are parts. A screen says
+
+- `NAME`, the file's name, by which `--screen` and `self.go` know it; `KEY`, the digit that opens it; `TITLE`.
+- `build(source) -> view`: a pure static method that makes a frozen value of `profkit.analysis` out of a `Source`. It runs
+  on a thread, so it touches no widget. A `ProfkitError` in it is shown as one line, and the other screens go on.
+- `compose_view()`: its widgets, which are hidden until there is a view. `show(view)`: puts the view into them. Widgets
+  hold no logic: all that is drawn comes out of the view.
+- `to_json(view)`: what `profkit tui RUN --screen NAME --json` prints. The default turns a dataclass into a dict, so give
+  fields names with units (`_ns`, `_bytes`, `_share`, `_per_s`), as everywhere. Every figure on the screen is in it.
+- `BY_RANK = True` where `[` and `]` choose a rank: `source.rank` is that rank, or `None` for all of them.
+- `PAIR = True` where the screen is about two runs: `source.base` is then there. Else it may be `None`.
+- `KEEPS_UP = True` where the screen is built again while a followed run grows.
+- `look_at(place)`: called after `show` when another screen sent the user here, with what to look at.
+- `BINDINGS` for keys of its own; descriptions are what `?` shows. Common keys come from here: `y` `Y` `e` `/` `n` `N` `s` `,` `.` `[` `]` Esc.
+  They act on the screen's `VirtualTable`. A screen without one overrides `row_text()` and `rows()` for `y`, `Y` and `e`.
+
+What a screen uses: `self.view` (the view, or `None` before the first), `self.go("timeline", Place(rank=3, step=20))` to open
+another screen on top of it (Esc comes back), `self.tell("one line")` for the line below the tabs, `self.prompt("go to step", then)` to ask
+for a line of text, `self.palette.style("bad")` for colours (`_themes.py`; roles, never colours), `self.plain` for `--ascii`, `_draw.py` for bars
+and lines, `_table.py` for tables: `table.show_rows([Column("kernel", names, stretches=True), Column("total", ns, duration, right=True)])`.
+`VirtualTable.Opened(row)` is Enter on a row, `VirtualTable.Moved(row)` the cursor; `row` is the place in the columns' values.
+Everything that came from a file goes through `profkit.text.safe_text` before it is drawn: tables, `_draw.fit` and `_draw.line` do it themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, cast
+
+from rich.style import Style
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.css.query import NoMatches
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from profkit.errors import ProfkitError, UsageError
+from profkit.report import as_json, view_json
+from profkit.text import safe_text
+from profkit.tui import _share
+from profkit.tui._ask import Choose, Prompt
+from profkit.tui._draw import fit, line
+from profkit.tui._library import Source
+from profkit.tui._table import VirtualTable
+from profkit.tui._themes import PALETTES, Palette
+
+ViewT = TypeVar("ViewT")
+
+MOST_OF_NAME: Final = 40
+"""So much of a run's name stands beside the titles of the screens before these give way to their digits."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What to look at on another screen; what is not known is `None`, and the screen does what it can."""
+
+    rank: int | None = None
+    step: int | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+    kernel: str | None = None
+    category: str | None = None
+    phase: str | None = None
+    row: int | None = None
+    """The row in the rank's `kernels` table."""
+
+
+class Go(Message):
+    """Asks the app for another screen of the run."""
+
+    def __init__(self, name: str, place: Place | None = None) -> None:
+        super().__init__()
+        self.name = name
+        self.place = place
+
+
+class Tab(NamedTuple):
+    """A screen of a run as the line on top names it."""
+
+    key: str
+    title: str
+    name: str
+
+
+class Frame(Protocol):
+    """What a screen may ask its app."""
+
+    plain: bool
+    run_name: str
+    ranks: tuple[int, ...]
+    tabs: tuple[Tab, ...]
+
+
+class FrameScreen(Screen[None]):
+    """A screen with the common keys, the line of tabs above, a line of words, and the keys below."""
+
+    TITLE = ""
+
+    DEFAULT_CSS = """
+    FrameScreen { layout: vertical; background: $background; }
+    FrameScreen #head { height: 1; background: $panel; }
+    FrameScreen #words { height: 1; padding: 0 1; }
+    FrameScreen #view { height: 1fr; }
+    FrameScreen Static { width: 1fr; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash,f", "filter", "filter", key_display="/"),
+        Binding("n", "match(1)", "next match", show=False),
+        Binding("N", "match(-1)", "previous match", show=False),
+        Binding("s", "sort", "sort", show=False),
+        Binding("comma", "sort_beside(-1)", "sort by the column before", show=False, key_display=","),
+        Binding("full_stop", "sort_beside(1)", "sort by the next column", show=False, key_display="."),
+        Binding("y", "copy_row", "copy the row", show=False),
+        Binding("Y", "copy_table", "copy the table", show=False),
+        Binding("e", "export", "export", show=False),
+        Binding("escape", "back", "back"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words = ""
+        self._asked: Callable[[str], None] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head")
+        yield Static(id="words")
+        with Vertical(id="view"):
+            yield from self.compose_view()
+        yield Prompt(id="prompt")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def compose_view(self) -> ComposeResult:
+        """The widgets between the line of words and the keys."""
+        return iter(())
+
+    def on_mount(self) -> None:
+        """Textual calls the `on_…` methods of every class, the most special first: none calls its parent's."""
+        self.set_look()
+
+    @property
+    def palette(self) -> Palette:
+        return PALETTES.get(self.app.theme, PALETTES["dark"])
+
+    @property
+    def frame(self) -> Frame:
+        """The app, as far as screens know it."""
+        return cast("Frame", self.app)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all is to be drawn in ASCII."""
+        return self.frame.plain
+
+    def set_look(self) -> None:
+        """Draw everything in the theme of the app; called again when that changes."""
+        for table in self.query(VirtualTable):
+            table.set_look(self.palette, plain=self.plain)
+        self.draw_head()
+        self._draw_words()
+
+    def draw_head(self) -> None:
+        self.query_one("#head", Static).update(self.head())
+
+    def head(self) -> Text:
+        """The line on top."""
+        return line([(f" {self.TITLE} ", self.palette.style("title"))])
+
+    def tell(self, words: str) -> None:
+        """Say something on the line below the tabs."""
+        self._words = words
+        self._draw_words()
+
+    def _draw_words(self) -> None:
+        table = self.main_table()
+        filtered = f"filter '{table.pattern}': {len(table.order):,} of {table.count:,}" if table and table.pattern else ""
+        self.query_one("#words", Static).update(line([("   ".join(filter(None, (self._words, filtered))), self.palette.style("dim"))]))
+
+    def main_table(self) -> VirtualTable | None:
+        """The table that the common keys act on: the one with the focus, else the first one."""
+        if isinstance(self.focused, VirtualTable):
+            return self.focused
+        try:
+            return self.query(VirtualTable).first()
+        except NoMatches:
+            return None
+
+    def row_text(self) -> str:
+        """What `y` copies; nothing where there is no row."""
+        table = self.main_table()
+        return "" if table is None or table.row is None else _share.as_tsv([table.texts(table.row)])
+
+    def rows(self) -> Iterable[Sequence[str]]:
+        """The heading and the rows that are shown, which `Y` copies and `e` exports."""
+        table = self.main_table()
+        if table is not None and table.columns:
+            yield [column.title for column in table.columns]
+            yield from (table.texts(row) for row in table.order.tolist())
+
+    def content(self) -> Any:
+        """What is shown, as JSON's values; `None` where there is nothing yet."""
+        header, *rows = list(self.rows()) or [()]
+        return [dict(zip(header, row, strict=True)) for row in rows]
+
+    def action_copy_row(self) -> None:
+        self._copy(self.row_text(), "the row")
+
+    def action_copy_table(self) -> None:
+        self._copy(_share.as_tsv(self.rows()), "the table")
+
+    def _copy(self, text: str, what: str) -> None:
+        if not text:
+            self.tell("nothing to copy here")
+            return
+        self.app.copy_to_clipboard(text)
+        kept = _share.keep_copied(text)
+        self.tell(f"copied {what} to the terminal's clipboard" + (f" and to {kept}" if kept else ""))
+
+    def action_export(self) -> None:
+        self.app.push_screen(Choose("export what is shown", {"c": "CSV", "j": "JSON", "s": "SVG picture"}), self._export)
+
+    def _export(self, choice: str | None) -> None:
+        """Write what was chosen, once the question is off the screen."""
+        makers: dict[str, tuple[str, Callable[[], str]]] = {
+            "c": ("csv", lambda: _share.as_csv(self.rows())),
+            "j": ("json", lambda: as_json.dumps(self.content()) + "\n"),
+            "s": ("svg", lambda: self.app.export_screenshot(title="profkit")),
+        }
+        if choice in makers:
+            suffix, make = makers[choice]
+            self.call_after_refresh(self._write, suffix, make)
+
+    def _write(self, suffix: str, make: Callable[[], str]) -> None:
+        try:
+            self.tell(f"wrote {_share.export(make(), self.stem, suffix)}")
+        except ProfkitError as error:
+            self.tell(str(error))
+
+    @property
+    def stem(self) -> str:
+        """What exported files are called."""
+        return f"profkit-{self.TITLE.lower()}"
+
+    def prompt(self, question: str, then: Callable[[str], None], value: str = "") -> None:
+        """Ask for a line of text; `then` is called with it on Enter."""
+        asked = self.query_one(Prompt)
+        self._asked = then
+        asked.placeholder = question
+        asked.value = value
+        asked.add_class("-asking")
+        asked.focus()
+
+    def _leave_prompt(self) -> None:
+        asked = self.query_one(Prompt)
+        self._asked = None
+        asked.remove_class("-asking")
+        table = self.main_table()
+        self.set_focus(table) if table else self.set_focus(None)
+
+    def action_filter(self) -> None:
+        table = self.main_table()
+        if table is None:
+            self.tell("there is no table to filter here")
+        else:
+            self.prompt("filter: a part of a name, or re: and a regular expression", self._apply_filter, table.pattern)
+
+    def _apply_filter(self, pattern: str) -> None:
+        table = next(iter(self.query(VirtualTable)), None) if not isinstance(self.focused, VirtualTable) else self.focused
+        if table is None:
+            return
+        try:
+            table.filter_by(pattern)
+            self.tell("")
+        except UsageError as error:
+            self.tell(str(error))
+
+    def on_input_changed(self, event: Prompt.Changed) -> None:
+        if self._asked == self._apply_filter:
+            event.stop()
+            self._apply_filter(event.value)
+
+    def on_input_submitted(self, event: Prompt.Submitted) -> None:
+        event.stop()
+        asked = self._asked
+        self._leave_prompt()
+        if asked is not None:
+            asked(event.value)
+
+    def action_back(self) -> None:
+        """One step back: out of the prompt, then out of the filter, then off the screen."""
+        table = self.main_table()
+        if self.query_one(Prompt).has_class("-asking"):
+            if self._asked == self._apply_filter:
+                self._apply_filter("")
+            self._leave_prompt()
+        elif table is not None and table.pattern:
+            self._apply_filter("")
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        """Go back to the screen below; the last one stays."""
+        if len(self.app.screen_stack) > 2:  # below every screen lies Textual's own blank one
+            self.app.pop_screen()
+
+    def action_match(self, by: int) -> None:
+        table = self.main_table()
+        if table is not None:
+            table.action_move(by)
+
+    def action_sort(self) -> None:
+        table = self.main_table()
+        if table is None or not table.columns:
+            self.tell("there is nothing to sort here")
+            return
+        titles = [column.title for column in table.columns if column.title]
+        letters = _letters(titles)
+        self.app.push_screen(Choose("sort by", letters), lambda key: table.sort_by(letters[key]) if key else None)
+
+    def action_sort_beside(self, by: int) -> None:
+        table = self.main_table()
+        titles = [column.title for column in table.columns if column.title] if table else []
+        if table and titles:
+            at = titles.index(table.sort_title) + by if table.sort_title in titles else 0
+            table.sort_by(titles[at % len(titles)])
+
+
+def _letters(titles: Sequence[str]) -> dict[str, str]:
+    """A key for each title: the first of its letters that is free, else a digit."""
+    keys: dict[str, str] = {}
+    for title in titles:
+        free = [char for char in (*title.lower(), *"0123456789") if char.isalnum() and char not in keys]
+        if free:
+            keys[free[0]] = title
+    return keys
+
+
+class RunScreen(FrameScreen, Generic[ViewT]):
+    """A screen about one run, or two."""
+
+    NAME: ClassVar[str]
+    KEY: ClassVar[str]
+    BY_RANK: ClassVar[bool] = False
+    PAIR: ClassVar[bool] = False
+    KEEPS_UP: ClassVar[bool] = False
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left_square_bracket", "rank(-1)", "previous rank", show=False, key_display="["),
+        Binding("right_square_bracket", "rank(1)", "next rank", show=False, key_display="]"),
+    ]
+
+    class Wanted(Message):
+        """The view of a screen is wanted; the app builds it on a thread."""
+
+        def __init__(self, screen: RunScreen[Any]) -> None:
+            super().__init__()
+            self.screen = screen
+
+    def __init__(self, place: Place | None = None) -> None:
+        super().__init__()
+        self.view: ViewT | None = None
+        self.rank = place.rank if place and self.BY_RANK else None
+        self._place = place
+
+    @staticmethod
+    def build(source: Source) -> Any:
+        """The view, made on a thread out of tables."""
+        raise NotImplementedError
+
+    @staticmethod
+    def to_json(view: Any) -> Any:
+        """The view as JSON's values, with the unit in each key."""
+        return view_json.of(view)
+
+    def show(self, view: ViewT) -> None:
+        """Put the view into the widgets."""
+        raise NotImplementedError
+
+    def look_at(self, place: Place) -> None:
+        """Put the cursor where another screen sent the user."""
+
+    def content(self) -> Any:
+        return None if self.view is None else self.to_json(self.view)
+
+    @property
+    def stem(self) -> str:
+        return f"{self.frame.run_name}-{self.NAME}"
+
+    def head(self) -> Text:
+        """The run and the screens there are; with little room the others are their digits alone."""
+        tabs, room = self.frame.tabs, self.app.size.width
+        titles = [f" {tab.key} {tab.title} " for tab in tabs]
+        if sum(map(len, titles)) + MOST_OF_NAME + 2 > room:
+            titles = [f" {tab.key} {tab.title} " if tab.name == self.NAME else f" {tab.key} " for tab in tabs]
+        name = fit(self.frame.run_name, min(len(self.frame.run_name), max(0, room - sum(map(len, titles)) - 3)), plain=self.plain)
+        parts = line([(f" {name}  ", self.palette.style("title"))])
+        for tab, title in zip(tabs, titles, strict=True):
+            style = self.palette.style("accent") + Style(reverse=tab.name == self.NAME, bold=tab.name == self.NAME)
+            parts.append(title, style + Style(meta={"@click": f"app.show_screen('{tab.name}')"}))
+        return parts
+
+    def on_resize(self) -> None:
+        self.draw_head()
+
+    def on_mount(self) -> None:
+        self.query_one("#view").visible = False
+        self.ask_for_view()
+
+    def ask_for_view(self) -> None:
+        """Have the view built, or built again."""
+        if self.view is None:
+            self.tell("reading …" if not self.plain else "reading ...")
+        self.post_message(self.Wanted(self))
+
+    def take(self, view: ViewT) -> None:
+        """Show a view that was built."""
+        first = self.view is None
+        self.view = view
+        self.tell("" if self.rank is None else f"rank {self.rank}")
+        self.query_one("#view").visible = True
+        self.show(view)
+        table = self.main_table()
+        if first and table is not None and self.focused is None:
+            table.focus()
+        if self._place is not None:
+            place, self._place = self._place, None
+            self.look_at(place)
+
+    def fail(self, problem: str) -> None:
+        """Say in one line why there is no view."""
+        self.tell(f"cannot be shown: {problem}")
+
+    def set_look(self) -> None:
+        super().set_look()
+        if self.view is not None:
+            self.show(self.view)
+
+    def go(self, name: str, place: Place | None = None) -> None:
+        """Open another screen of the run on top of this one."""
+        self.post_message(Go(name, place))
+
+    def action_rank(self, by: int) -> None:
+        """The next rank, or all of them, in a circle."""
+        ranks = self.ranks()
+        if not self.BY_RANK or len(ranks) < 2:
+            self.tell("this screen shows all ranks together" if len(ranks) > 1 else "the run has one rank")
+            return
+        around = [None, *ranks]
+        self.rank = around[(around.index(self.rank) + by) % len(around)] if self.rank in around else None
+        self.view = None
+        self.ask_for_view()
+
+    def ranks(self) -> tuple[int, ...]:
+        """The run's ranks, as the app knows them."""
+        return self.frame.ranks
+
+
+def one_line(error: BaseException) -> str:
+    """An error as a line for a screen. What is not the user's to mend is named as such."""
+    words = safe_text(str(error)).strip() or type(error).__name__
+    return words if isinstance(error, ProfkitError) else f"{type(error).__name__}: {words} (a fault of profkit's; the other screens still work)"

@@ -1,0 +1,192 @@
+"""The app: which screens there are, what they are built from, and what the common keys do."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from profkit import plugins
+from profkit.errors import ProfkitError
+from profkit.text import safe_text
+from profkit.tui import _share
+from profkit.tui._ask import Help
+from profkit.tui._library import Library
+from profkit.tui._screen import FrameScreen, Go, Place, RunScreen, Tab, one_line
+from profkit.tui._themes import PALETTES
+from profkit.tui.runs import RunsScreen
+from profkit.vocab import RUN_FILE
+
+FIRST_SCREEN: Final = "overview"
+FOLLOW_EVERY_S: Final = 2.0
+_KEY_NAMES: Final = {
+    "question_mark": "?",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "full_stop": ".",
+    "comma": ",",
+    "slash": "/",
+    "space": "Space",
+}
+
+
+def load_screens() -> dict[str, type[RunScreen[Any]]]:
+    """All screens of a run, in the order of their keys. One that cannot be loaded is an error that names it."""
+    loaded, broken = plugins.SCREENS.load_all()
+    for name, error in broken.items():
+        raise ProfkitError(f"the screen {name} cannot be loaded: {safe_text(str(error))}; reinstall profkit, or the package that adds it") from error
+    return dict(sorted(loaded.items(), key=lambda item: item[1].KEY))
+
+
+class ProfkitApp(App[None]):
+    """Shows a folder of runs, or one run."""
+
+    TITLE = "profkit"
+    ENABLE_COMMAND_PALETTE = True
+
+    CSS = """
+    Footer { background: $panel; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,f1", "help", "help", key_display="?"),
+        Binding("t", "next_theme", "theme", show=False),
+        Binding("ctrl+s", "picture", "screenshot", show=False),
+        Binding("ctrl+p", "command_palette", "all commands", show=False, priority=True),
+        Binding("q,ctrl+q", "quit", "quit"),
+        *(Binding(digit, f"show_digit('{digit}')", f"screen {digit}", show=False) for digit in "123456789"),
+    ]
+
+    def __init__(self, path: Path, *, base: Path | None = None, screen: str = "", follow: bool = False, theme: str = "dark", plain: bool = False) -> None:
+        super().__init__()
+        for palette in PALETTES.values():
+            self.register_theme(palette.theme)
+        self.theme = theme
+        self.plain = plain
+        self.follow = follow
+        self.screens = load_screens()
+        self.tabs = tuple(Tab(kind.KEY, kind.TITLE, name) for name, kind in self.screens.items())
+        self.library = Library()
+        self.run_path: Path | None = path if (path / RUN_FILE).exists() else None
+        self.base_path = base
+        self._path = path
+        self._first = screen or FIRST_SCREEN
+
+    def on_mount(self) -> None:
+        if self.run_path is None:
+            self.push_screen(RunsScreen(self._path))
+        else:
+            self.push_screen(self.screens[self._first]())
+        if self.follow:
+            self.set_interval(FOLLOW_EVERY_S, self._keep_up)
+
+    @property
+    def run_name(self) -> str:
+        return safe_text(self.run_path.resolve().name) if self.run_path else ""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return self.library.ranks(self.run_path) if self.run_path else ()
+
+    def open_run(self, path: Path, *, base: Path | None = None, screen: str = FIRST_SCREEN) -> None:
+        """Open a run on top of the list, with the run to compare it with where there is one."""
+        self.run_path, self.base_path = path, base
+        self.push_screen(self.screens[screen]())
+
+    def swap_runs(self) -> None:
+        """Make the base the target, and the other way round."""
+        if self.run_path and self.base_path:
+            self.run_path, self.base_path = self.base_path, self.run_path
+
+    def on_run_screen_wanted(self, message: RunScreen.Wanted) -> None:
+        self.run_worker(functools.partial(self._build, message.screen), group=message.screen.NAME, thread=True, exclusive=True)
+
+    def _build(self, screen: RunScreen[Any]) -> None:
+        """On a thread: make the view, and hand it to the screen where that is still there."""
+        path, base = self.run_path, self.base_path
+        try:
+            if path is None or (screen.PAIR and base is None):
+                raise ProfkitError("this needs two runs: mark two in the list of runs (Space), then d")  # noqa: TRY301  # shown as every other problem is
+            view = self.library.view(screen.NAME, screen.build, path, base if screen.PAIR else None, screen.rank)
+        except Exception as error:  # noqa: BLE001  # what a damaged file or a fault does to one screen must not take the others away
+            self.call_from_thread(_if_there, screen, screen.fail, one_line(error))
+        else:
+            self.call_from_thread(_if_there, screen, screen.take, view)
+
+    def _keep_up(self) -> None:
+        """Build the screen again that is in view, where the run has grown."""
+        screen = self.screen
+        if isinstance(screen, RunScreen) and screen.KEEPS_UP and self.run_path and self.library.grew(self.run_path):
+            self.library.forget(self.run_path)
+            screen.ask_for_view()
+
+    def on_go(self, message: Go) -> None:
+        self._show(message.name, message.place)
+
+    def _show(self, name: str, place: Place | None = None) -> None:
+        if name in self.screens:
+            self.push_screen(self.screens[name](place))
+
+    def action_show_digit(self, digit: str) -> None:
+        name = next((tab.name for tab in self.tabs if tab.key == digit), None)
+        if name is not None:
+            self.action_show_screen(name)
+
+    def action_show_screen(self, name: str) -> None:
+        """The other screen in the place of this one; from the list, that of the run under the cursor."""
+        if isinstance(self.screen, RunScreen):
+            if name != self.screen.NAME:
+                self.switch_screen(self.screens[name]())
+        elif isinstance(self.screen, RunsScreen):
+            self.screen.open_selected(name)
+
+    def show_runs(self) -> None:
+        """The list of runs below the last screen, for a user who began with one run."""
+        self.switch_screen(RunsScreen(self._path.resolve().parent if self.run_path == self._path else self._path))
+
+    def action_help(self) -> None:
+        keys: dict[str, str] = {}
+        for key, active in self.screen.active_bindings.items():
+            meaning = active.binding.description
+            if meaning and not key.startswith("ctrl+c") and active.enabled:
+                shown = active.binding.key_display or _KEY_NAMES.get(key, key)
+                keys[meaning] = f"{keys[meaning]} {shown}" if meaning in keys else shown
+        title = self.screen.TITLE if isinstance(self.screen, FrameScreen) else self.TITLE
+        self.push_screen(Help(title or self.TITLE, {shown: meaning for meaning, shown in keys.items()}))
+
+    def action_next_theme(self) -> None:
+        names = list(PALETTES)
+        self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
+
+    def watch_theme(self, theme: str) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, FrameScreen) and screen.is_mounted:
+                screen.set_look()
+                screen.tell(f"theme: {theme}")
+
+    def action_picture(self) -> None:
+        if isinstance(self.screen, FrameScreen):
+            try:
+                self.screen.tell(f"wrote {_share.export(self.export_screenshot(title='profkit'), self.screen.stem, 'svg')}")
+            except ProfkitError as error:
+                self.screen.tell(str(error))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        for tab in self.tabs:
+            yield SystemCommand(f"{tab.title}", f"screen {tab.key} of the run", functools.partial(self.action_show_screen, tab.name))
+        for name in PALETTES:
+            yield SystemCommand(f"Theme: {name}", "how everything looks", functools.partial(setattr, self, "theme", name))
+        yield SystemCommand("Help", "the keys of this screen", self.action_help)
+        yield SystemCommand("Screenshot", "an SVG picture in the current folder", self.action_picture)
+        yield SystemCommand("Quit", "leave profkit", self.action_quit)
+
+
+def _if_there(screen: RunScreen[Any], then: Any, value: Any) -> None:
+    """What was built for a screen that was left meanwhile is not shown."""
+    if screen.is_attached:
+        then(value)

@@ -1,0 +1,49 @@
+"""What a screen shows, without a terminal: as JSON, and as a picture."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from profkit.analysis.runs_view import list_runs
+from profkit.errors import UsageError
+from profkit.report import view_json
+from profkit.text import did_you_mean
+from profkit.tui._library import Library
+from profkit.tui.app import FIRST_SCREEN, ProfkitApp, load_screens
+
+__all__ = ["FIRST_SCREEN", "check_screen", "runs_twin", "take_picture", "twin"]
+
+
+def check_screen(name: str) -> None:
+    """An unknown screen is a `UsageError` that names the nearest."""
+    known = load_screens()
+    if name and name not in known:
+        raise UsageError(f"unknown screen '{name}'{did_you_mean(name, known)} (there are: {', '.join(known)})")
+
+
+def twin(path: Path, screen: str, base: Path | None = None) -> Any:
+    """What `--screen NAME --json` prints: the screen's own view, as JSON's values."""
+    kind = load_screens()[screen]
+    if kind.PAIR and base is None:
+        raise UsageError(f"the screen {screen} is about two runs: add --base RUN")
+    return kind.to_json(Library().view(screen, kind.build, path, base if kind.PAIR else None))
+
+
+def runs_twin(folder: Path) -> Any:
+    """What `--json` prints of a folder of runs."""
+    return {"runs": view_json.of(list_runs(folder))}
+
+
+def take_picture(app: ProfkitApp, size: tuple[int, int]) -> str:
+    """The first screen of the app as SVG, once it shows its view."""
+    return asyncio.run(_picture(app, size))
+
+
+async def _picture(app: ProfkitApp, size: tuple[int, int]) -> str:
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        return app.export_screenshot(title="profkit")
