@@ -8,9 +8,9 @@ Cores nor launches, so what is told of those is null for them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,32 @@ import pyarrow.compute as pc
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.device_time import HOST
 from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.kernel_categories import COMMUNICATION, MATRIX_WORK
+from profkit.analysis.kernel_categories import MATRIX_WORK
 from profkit.analysis.roofline import LAUNCH, Places, bound_by_work, place_kernels
+from profkit.schema import open_schema
+from profkit.trace import Trace
+from profkit.trace.reader import RankTrace
+
+COLUMNS = ("rank", "device", "start_ns", "end_ns", "name", "category", "launch_ns", "step", "tensor_core", "bytes", "flops")
+"""What is read of the `kernels` table to group it."""
+
+MOST_BYTES = 100_000_000
+"""Of a run whose kernels are larger on disk, only one rank is looked at where none is named: it would take too long to wait for."""
 
 MOST_INSTANCES = 1_000
 """Instances of one kernel that are listed, the longest first: nobody reads more."""
 
 LAUNCH_BOUND = 0.5
 """A kernel is named launch-bound where its device waited for calls that make up more than this share of its time."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a kernel: a row of a rank's `kernels` table."""
+
+    rank: int
+    row: int
+    duration_ns: float
 
 
 @dataclass(frozen=True)
@@ -43,9 +61,7 @@ class KernelGroup:
     ns_per_step: float | None
     """Of the calls that belong to a step; null where none does."""
     mean_ns: float
-    longest_ns: float
-    longest: int
-    """The row of the longest call, from which a timeline can be opened."""
+    longest: Call
     tensor_core_share: float | None
     """Of its time, what ran on Tensor Cores; null where the name does not tell."""
     eligible: bool | None
@@ -67,11 +83,12 @@ class KernelsView:
     groups: tuple[KernelGroup, ...]
     devices: tuple[str, ...]
     ranks: tuple[int, ...]
+    ranks_in_all: int
     calls: int
     steps: int
     """Captured steps, those of each rank counted for itself."""
     total_ns: float
-    by_category: Mapping[str, float]
+    category_share: Mapping[str, float]
     """Shares of all kernels' time, the largest first."""
     tensor_core_share: float | None
     """Of the time of work that Tensor Cores can do, where the names tell."""
@@ -83,14 +100,6 @@ class KernelsView:
     def noun(self) -> str:
         """What a row is: operators stand in for kernels on a CPU."""
         return "operator" if self.devices == (HOST,) else "kernel"
-
-    def of_category(self, category: str) -> tuple[KernelGroup, ...]:
-        return tuple(group for group in self.groups if group.category == category)
-
-    @property
-    def communication(self) -> tuple[KernelGroup, ...]:
-        """The collectives that the windows show as kernels or operators."""
-        return self.of_category(COMMUNICATION)
 
 
 @dataclass(frozen=True)
@@ -121,35 +130,72 @@ def matrix_precision(config: Mapping[str, Any]) -> str:
     return said if said in {"fp16", "bf16"} else "tf32"
 
 
-def build_kernels_view(kernels: pa.Table, ceilings: Ceilings | None, config: Mapping[str, Any]) -> KernelsView:
-    """Group the kernels by name and category; a table of one rank gives the view of that rank."""
-    if not kernels.num_rows:
-        return KernelsView((), (), (), 0, 0, 0.0, {}, None, None, ceilings is not None)
-    places = place_kernels(kernels, ceilings or Ceilings(), matrix_precision=matrix_precision(config))
-    groups = tuple(sorted(_Grouping(kernels, places).groups(), key=lambda group: -group.total_ns))
-    total = float(places.length_ns.sum())
-    eligible = [group for group in groups if group.eligible and group.tensor_core_share is not None]
-    launched = [group for group in groups if group.launch_bound_share is not None]
+def build_kernels_view(tables: Iterable[pa.Table], ceilings: Ceilings | None, config: Mapping[str, Any], *, ranks_in_all: int = 1) -> KernelsView:
+    """Group the kernels of each rank's table by name and category. The tables need no other columns than `COLUMNS`."""
+    sums: dict[tuple[str, str], _Sums] = {}
+    longest: dict[tuple[str, str], Call] = {}
+    devices: set[str] = set()
+    ranks: list[int] = []
+    steps = 0
+    for table in tables:
+        if table.num_rows:
+            found = _RankSums(table, place_kernels(table, ceilings or Ceilings(), matrix_precision=matrix_precision(config)))
+            for key, mine, call in found:
+                sums[key] = sums[key].plus(mine) if key in sums else mine
+                longest[key] = max(longest.get(key, call), call, key=lambda each: each.duration_ns)
+            devices |= set(map(str, pc.unique(table["device"]).to_pylist()))
+            ranks.append(int(table["rank"][0].as_py()))
+            steps += len(pc.unique(table["step"].drop_null()))
+    whole = sum((each.total for each in sums.values()), 0.0)
+    groups = tuple(sorted((_group(key, mine, longest[key], whole, steps) for key, mine in sums.items()), key=lambda group: -group.total_ns))
     return KernelsView(
         groups=groups,
-        devices=tuple(sorted(map(str, pc.unique(kernels["device"]).to_pylist()))),
-        ranks=tuple(sorted(pc.unique(kernels["rank"]).to_pylist())),
-        calls=kernels.num_rows,
-        steps=_count_steps(kernels),
-        total_ns=total,
-        by_category=_by_category(groups),
-        tensor_core_share=_mean([(group.tensor_core_share, group.total_ns) for group in eligible]),
-        launch_bound_share=_mean([(group.launch_bound_share, group.total_ns) for group in launched]),
+        devices=tuple(sorted(devices)),
+        ranks=tuple(ranks),
+        ranks_in_all=max(ranks_in_all, len(ranks)),
+        calls=sum(group.calls for group in groups),
+        steps=steps,
+        total_ns=whole,
+        category_share=_by_category(groups),
+        tensor_core_share=_mean([(group.tensor_core_share, group.total_ns) for group in groups if group.eligible and group.tensor_core_share is not None]),
+        launch_bound_share=_mean([(group.launch_bound_share, group.total_ns) for group in groups if group.launch_bound_share is not None]),
         ceilings=ceilings is not None,
     )
 
 
+def kernels_of(trace: Trace, ceilings: Ceilings | None = None, rank: int | None = None) -> KernelsView:
+    """The kernels of one rank of a run or of all. Of a run with very many, one rank stands for all where none is named."""
+    chosen = _chosen(trace, rank)
+    return build_kernels_view((each.select("kernels", COLUMNS)[0] for each in chosen), ceilings, trace.manifest.config, ranks_in_all=len(trace.ranks))
+
+
+def calls_of(trace: Trace, name: str, category: str, ceilings: Ceilings | None = None, rank: int | None = None) -> tuple[KernelInstance, ...]:
+    """The longest calls of one kernel on the ranks that `kernels_of` looks at, the longest first."""
+    columns = open_schema("kernels").names
+    found = [
+        call for each in _chosen(trace, rank) for call in kernel_instances(each.select("kernels", columns)[0], name, category, ceilings, trace.manifest.config)
+    ]
+    return tuple(sorted(found, key=lambda call: -call.duration_ns)[:MOST_INSTANCES])
+
+
+def _chosen(trace: Trace, rank: int | None) -> tuple[RankTrace, ...]:
+    if rank is not None:
+        return tuple(each for each in trace.ranks if each.rank == rank)
+    return trace.ranks if sum(map(_size, trace.ranks)) <= MOST_BYTES else trace.ranks[:1]
+
+
+def _size(rank: RankTrace) -> int:
+    path = rank.path("kernels")
+    return path.stat().st_size if path.exists() else 0
+
+
 def kernel_instances(kernels: pa.Table, name: str, category: str, ceilings: Ceilings | None, config: Mapping[str, Any]) -> tuple[KernelInstance, ...]:
-    """The longest calls of one kernel, the longest first."""
-    rows = np.flatnonzero(_is(kernels["name"], name) & _is(kernels["category"], category))
-    length = (kernels["end_ns"].to_numpy() - kernels["start_ns"].to_numpy())[rows]
-    rows = rows[np.argsort(-length, kind="stable")[:MOST_INSTANCES]]
+    """The longest calls of one kernel in one rank's table, the longest first."""
+    rows = np.flatnonzero(_is(kernels["name"], name) & _is(kernels["category"], category)) if kernels.num_rows else np.empty(0, dtype=np.int64)
+    if not len(rows):
+        return ()
     places = place_kernels(kernels, ceilings or Ceilings(), matrix_precision=matrix_precision(config))
+    rows = rows[np.argsort(-places.length_ns[rows], kind="stable")[:MOST_INSTANCES]]
     shares = places.share
     return tuple(
         _instance(row, values, places.bound(row), shares[row]) for row, values in zip(rows.tolist(), kernels.take(pa.array(rows)).to_pylist(), strict=True)
@@ -183,8 +229,31 @@ def _instance(row: int, values: Mapping[str, Any], bound: str | None, ceiling_sh
     )
 
 
-class _Grouping:
-    """The rows of a table by name and category, with the sums that a group's figures are made of."""
+class _Sums(NamedTuple):
+    """What the figures of one kernel are made of: times in ns, of all calls and of those of which something is known."""
+
+    calls: float
+    total: float
+    in_steps: float
+    on_device: float
+    cores_known: float
+    on_cores: float
+    launched: float
+    late: float
+    queued: float
+    arithmetic_known: float
+    arithmetic: float
+    memory_known: float
+    memory: float
+    least_known: float
+    least: float
+
+    def plus(self, other: _Sums) -> _Sums:
+        return _Sums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class _RankSums:
+    """The rows of one rank's table by name and category, and what is summed over each."""
 
     def __init__(self, kernels: pa.Table, places: Places) -> None:
         self._names, name = _codes(kernels["name"])
@@ -194,44 +263,37 @@ class _Grouping:
         self._of = np.searchsorted(self._keys, key)
         self._places = places
         self._kernels = kernels
-        self._on_device = ~_is(kernels["device"], HOST)
 
-    def groups(self) -> Iterator[KernelGroup]:
-        length, whole = self._places.length_ns, float(self._places.length_ns.sum())
-        calls, total = self._count(), self._sum(length)
-        steps, in_steps = _count_steps(self._kernels), self._sum(length, self._kernels["step"].is_valid().to_numpy())
-        longest, row = self._longest(length)
-        cores, eligible = self._tensor_core_shares(length), self._count(self._on_device)
-        late, queued = self._launches(length)
-        bound, reached = self._roofline(length, late)
-        for place, key in enumerate(self._keys.tolist()):
-            category = self._categories[key % len(self._categories)]
-            yield KernelGroup(
-                name=self._names[key // len(self._categories)],
-                category=category,
-                calls=int(calls[place]),
-                total_ns=float(total[place]),
-                share=float(total[place]) / whole if whole else 0.0,
-                ns_per_step=float(in_steps[place]) / steps if steps else None,
-                mean_ns=float(total[place] / calls[place]),
-                longest_ns=float(longest[place]),
-                longest=int(row[place]),
-                tensor_core_share=_known(cores[place]),
-                eligible=category in MATRIX_WORK if eligible[place] else None,
-                launch_bound_share=_known(late[place]),
-                queued_ratio=_known(queued[place]),
-                bound=bound[place],
-                ceiling_share=_known(reached[place]),
-            )
+    def __iter__(self) -> Iterator[tuple[tuple[str, str], _Sums, Call]]:
+        longest, row = self._longest()
+        rank = int(self._kernels["rank"][0].as_py())
+        for place, (key, sums) in enumerate(zip(self._keys.tolist(), zip(*self._columns(), strict=True), strict=True)):
+            name, category = divmod(key, len(self._categories))
+            yield (self._names[name], self._categories[category]), _Sums(*sums), Call(rank, int(row[place]), float(longest[place]))
 
-    def _count(self, which: npt.NDArray[np.bool_] | None = None) -> Ints:
-        return np.bincount(self._of if which is None else self._of[which], minlength=len(self._keys))
+    def _columns(self) -> list[list[float]]:
+        """For each sum its value by group, in the order of `_Sums`."""
+        places, length = self._places, self._places.length_ns
+        on_device = ~_is(self._kernels["device"], HOST)
+        flag, launch = self._kernels["tensor_core"], self._kernels["launch_ns"]
+        told = flag.is_valid().to_numpy() & on_device
+        used = flag.fill_null(fill_value=False).to_numpy().astype(bool)
+        launched = launch.is_valid().to_numpy() & on_device
+        queued = (self._kernels["start_ns"].to_numpy() - launch.fill_null(0).to_numpy()).astype(np.float64)
+        ones, least = np.ones(len(length)), places.least_ns
+        sums = [(ones, None), (length, None), (length, self._kernels["step"].is_valid().to_numpy()), (ones, on_device)]
+        sums += [(length, told), (length, told & used), (length, launched), (length, launched & places.launch_bound), (queued, launched)]
+        for times in (places.arithmetic_ns, places.memory_ns):
+            sums += [(ones, np.isfinite(times)), (times, np.isfinite(times))]
+        sums += [(length, np.isfinite(least)), (least, np.isfinite(least))]
+        return [self._sum(values, which).tolist() for values, which in sums]
 
-    def _sum(self, values: Floats, which: npt.NDArray[np.bool_] | None = None) -> Floats:
+    def _sum(self, values: Floats, which: npt.NDArray[np.bool_] | None) -> Floats:
         rows = slice(None) if which is None else which
         return np.asarray(np.bincount(self._of[rows], weights=values[rows], minlength=len(self._keys)), dtype=np.float64)
 
-    def _longest(self, length: Floats) -> tuple[Floats, Ints]:
+    def _longest(self) -> tuple[Floats, Ints]:
+        length = self._places.length_ns
         longest = np.zeros(len(self._keys))
         np.maximum.at(longest, self._of, length)
         rows = np.flatnonzero(length == longest[self._of])[::-1]
@@ -239,40 +301,32 @@ class _Grouping:
         row[self._of[rows]] = rows
         return longest, row
 
-    def _tensor_core_shares(self, length: Floats) -> Floats:
-        flag = self._kernels["tensor_core"]
-        known = flag.is_valid().to_numpy() & self._on_device
-        used = flag.fill_null(fill_value=False).to_numpy().astype(bool)
-        return _ratio(self._sum(length, known & used), self._sum(length, known))
 
-    def _launches(self, length: Floats) -> tuple[Floats, Floats]:
-        """Shares of time that the device waited for, and the time from launch to start over the duration."""
-        launch = self._kernels["launch_ns"]
-        known = launch.is_valid().to_numpy() & self._on_device
-        queued = (self._kernels["start_ns"].to_numpy() - launch.fill_null(0).to_numpy()).astype(np.float64)
-        late = _ratio(self._sum(length, known & self._places.launch_bound), self._sum(length, known))
-        return late, _ratio(self._sum(queued, known), self._sum(length, known))
-
-    def _roofline(self, length: Floats, late: Floats) -> tuple[list[str | None], Floats]:
-        arithmetic, memory, least = self._places.arithmetic_ns, self._places.memory_ns, self._places.least_ns
-        sums = (self._known_sum(arithmetic), self._known_sum(memory))
-        bound = [LAUNCH if share > LAUNCH_BOUND else bound_by_work(*times) for share, *times in zip(late.tolist(), *map(np.ndarray.tolist, sums), strict=True)]
-        return bound, _ratio(self._sum(least, np.isfinite(least)), self._sum(length, np.isfinite(least)))
-
-    def _known_sum(self, values: Floats) -> Floats:
-        """The sums of what is known; NaN where nothing is."""
-        known = np.isfinite(values)
-        return np.where(self._count(known) > 0, self._sum(values, known), np.nan)
+def _group(key: tuple[str, str], sums: _Sums, longest: Call, whole: float, steps: int) -> KernelGroup:
+    name, category = key
+    late = _ratio(sums.late, sums.launched)
+    by_work = bound_by_work(sums.arithmetic if sums.arithmetic_known else math.nan, sums.memory if sums.memory_known else math.nan)
+    return KernelGroup(
+        name=name,
+        category=category,
+        calls=int(sums.calls),
+        total_ns=sums.total,
+        share=sums.total / whole if whole else 0.0,
+        ns_per_step=sums.in_steps / steps if steps else None,
+        mean_ns=sums.total / sums.calls,
+        longest=longest,
+        tensor_core_share=_ratio(sums.on_cores, sums.cores_known),
+        eligible=category in MATRIX_WORK if sums.on_device else None,
+        launch_bound_share=late,
+        queued_ratio=_ratio(sums.queued, sums.launched),
+        bound=LAUNCH if late is not None and late > LAUNCH_BOUND else by_work,
+        ceiling_share=_ratio(sums.least, sums.least_known),
+    )
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
     whole = column.combine_chunks()
     return whole.dictionary.to_pylist(), np.asarray(whole.indices.to_numpy(), dtype=np.int64)
-
-
-def _count_steps(kernels: pa.Table) -> int:
-    inside = kernels.filter(kernels["step"].is_valid()).select(["rank", "step"])
-    return int(inside.group_by(["rank", "step"]).aggregate([]).num_rows)
 
 
 def _by_category(groups: tuple[KernelGroup, ...]) -> dict[str, float]:
@@ -287,8 +341,8 @@ def _mean(weighted: list[tuple[float | None, float]]) -> float | None:
     return sum((value or 0.0) * weight for value, weight in weighted) / whole if whole else None
 
 
-def _ratio(part: Floats, whole: Floats) -> Floats:
-    return np.asarray(np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0))
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
 
 
 def _known(value: float) -> float | None:

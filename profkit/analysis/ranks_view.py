@@ -6,7 +6,7 @@ ranks: with two of them, both deviate equally.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from profkit.analysis.bandwidth import SizeUse, size_use
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exchange import LateRank, Matched, RankExchange, covered, exposed_windows, find_late_rank, match_collectives, split_exchange, union
-from profkit.analysis.kernels_view import KernelGroup, build_kernels_view
+from profkit.analysis.kernel_categories import COMMUNICATION
 from profkit.analysis.overview import steady_steps
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.errors import UnreadableError
@@ -54,6 +54,24 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class WindowCollective:
+    """A collective that kernel windows show as a kernel or an operator; means over the ranks that ran it.
+
+    On the rank where it is shortest it has waited least for the others.
+    """
+
+    name: str
+    ranks: int
+    calls: int
+    mean_ns: float
+    shortest_rank: int
+    shortest_rank_ns: float
+    longest_rank: int
+    longest_rank_ns: float
+    ns_per_step: float | None
+
+
+@dataclass(frozen=True)
 class RanksView:
     """All ranks of a run. `waits` is null where some collectives were not seen on all of their ranks."""
 
@@ -68,8 +86,8 @@ class RanksView:
     exchange: tuple[RankExchange, ...]
     late_rank: LateRank | None
     sizes: tuple[SizeUse, ...]
-    in_windows: tuple[KernelGroup, ...]
-    """Collectives that the kernel windows show."""
+    in_windows: tuple[WindowCollective, ...]
+    """Those with most time first."""
 
     @property
     def most_deviating(self) -> tuple[int, str, float] | None:
@@ -97,7 +115,7 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
         exchange=exchange.ranks if exchange else (),
         late_rank=find_late_rank(exchange, trace.steps, trace.spans, used) if exchange else None,
         sizes=size_use(trace.collectives, used, ceilings),
-        in_windows=build_kernels_view(trace.kernels, ceilings, trace.manifest.config).communication,
+        in_windows=tuple(sorted(_in_windows(trace), key=lambda each: -each.mean_ns * each.calls)),
     )
 
 
@@ -149,3 +167,43 @@ def _wait(found: Matched, windows: pa.Table, pair: Ints, ready: Ints, steps: int
     lows, highs = union(start, ready)
     exposed = covered(start, ready, opens, closes)
     return Wait(rank, int(found.late_rank[pair[0]]), float((highs - lows).sum()) / steps, exposed / steps, len(pair))
+
+
+def _in_windows(trace: Trace) -> Iterator[WindowCollective]:
+    """The collectives of the kernel windows by name, of which each rank has one mean."""
+    tables = [_communication(rank) for rank in trace.ranks]
+    steps = sum(steps for _, steps in tables)
+    if not tables:
+        return
+    whole = pa.concat_tables([table for table, _ in tables])
+    for name in sorted(set(whole["name"].to_pylist())):
+        rows = whole.filter(pc.equal(whole["name"], name))
+        calls, total, in_steps = (np.asarray(rows[column].to_numpy(), dtype=np.float64) for column in ("calls", "total", "in_steps"))
+        ranks, means = rows["rank"].to_numpy(), total / calls
+        yield WindowCollective(
+            name=name,
+            ranks=len(ranks),
+            calls=int(calls.sum()),
+            mean_ns=float(total.sum() / calls.sum()),
+            shortest_rank=int(ranks[means.argmin()]),
+            shortest_rank_ns=float(means.min()),
+            longest_rank=int(ranks[means.argmax()]),
+            longest_rank_ns=float(means.max()),
+            ns_per_step=float(in_steps.sum()) / steps if steps else None,
+        )
+
+
+def _communication(rank: RankTrace) -> tuple[pa.Table, int]:
+    """A rank's kernels that communicate, by name: calls, time, and time in captured steps; and how many steps were captured."""
+    kernels, _ = rank.select("kernels", ("category", "name", "step", "start_ns", "end_ns"))
+    steps = len(pc.unique(kernels["step"].drop_null()))
+    rows = kernels.filter(pc.equal(kernels["category"], COMMUNICATION))
+    length = pc.subtract(rows["end_ns"], rows["start_ns"])
+    inside = pc.if_else(rows["step"].is_valid(), length, pa.scalar(0, pa.int64()))
+    table = pa.table({"name": rows["name"].cast(pa.string()), "length": length, "inside": inside})
+    sums = (
+        table.group_by("name")
+        .aggregate([("length", "count"), ("length", "sum"), ("inside", "sum")])
+        .select(["name", "length_count", "length_sum", "inside_sum"])
+    )
+    return sums.rename_columns(["name", "calls", "total", "in_steps"]).append_column("rank", pa.array([rank.rank] * sums.num_rows, pa.int64())), steps

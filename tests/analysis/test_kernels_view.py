@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profkit.analysis import kernels_view
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.kernels_view import KernelsView, build_kernels_view, kernel_instances, matrix_precision
+from profkit.analysis.kernels_view import KernelsView, build_kernels_view, calls_of, kernel_instances, kernels_of, matrix_precision
+from profkit.testing.synthetic import synthetic_trace
+from profkit.trace import Trace
 from tests.analysis.tables import rows_table
 
 
@@ -20,7 +23,8 @@ def _kernel(start: int, end: int, **known: Any) -> dict[str, Any]:
 
 
 def _view(rows: list[dict[str, Any]], ceilings: Ceilings | None = None, **config: Any) -> KernelsView:
-    return build_kernels_view(rows_table("kernels", rows), ceilings, config)
+    ranks = sorted({row["rank"] for row in rows})
+    return build_kernels_view([rows_table("kernels", [row for row in rows if row["rank"] == rank]) for rank in ranks], ceilings, config)
 
 
 calls = st.tuples(
@@ -39,9 +43,10 @@ def test_the_groups_figures_are_those_of_their_rows(rows: list[tuple[int, int, s
     for group in view.groups:
         mine = [row for row in rows if row[2] == group.name]
         whole = sum(row[1] for row in mine)
-        assert (group.calls, group.total_ns, group.longest_ns) == (len(mine), whole, max(row[1] for row in mine))
+        assert (group.calls, group.total_ns, group.longest.duration_ns) == (len(mine), whole, max(row[1] for row in mine))
         assert group.mean_ns == pytest.approx(whole / len(mine))
-        assert rows[group.longest][1:3] == (group.longest_ns, group.name)
+        longest = [row for row in rows if row[3] == group.longest.rank][group.longest.row]
+        assert longest[1:3] == (group.longest.duration_ns, group.name)
         in_steps = sum(row[1] for row in mine if row[4] is not None)
         assert group.ns_per_step == (pytest.approx(in_steps / len(steps)) if steps else None)
         told = sum(row[1] for row in mine if row[5])
@@ -52,8 +57,7 @@ def test_the_groups_figures_are_those_of_their_rows(rows: list[tuple[int, int, s
 def test_one_name_in_two_categories_makes_two_rows() -> None:
     view = _view([_kernel(0, 5), _kernel(5, 8, category="attention")])
     assert [(group.category, group.total_ns) for group in view.groups] == [("gemm", 5), ("attention", 3)]
-    assert view.by_category == {"gemm": pytest.approx(5 / 8), "attention": pytest.approx(3 / 8)}
-    assert view.of_category("attention") == view.groups[1:]
+    assert view.category_share == {"gemm": pytest.approx(5 / 8), "attention": pytest.approx(3 / 8)}
 
 
 def test_tensor_cores_are_counted_over_the_work_that_could_use_them() -> None:
@@ -101,25 +105,35 @@ def test_the_runs_precision_says_what_ceiling_tensor_cores_have(said: str | None
     assert matrix_precision({"precision": said}) == format_
 
 
-def test_collectives_in_the_windows_stand_together() -> None:
-    view = _view([_kernel(0, 5), _kernel(0, 9, name="ncclDevKernel_AllReduce", category="communication")])
-    assert [group.name for group in view.communication] == ["ncclDevKernel_AllReduce"]
-
-
 def test_the_instances_of_a_kernel_are_its_longest_calls() -> None:
-    rows = [_kernel(0, 5), _kernel(5, 25, rank=1, phase="forward", op="aten::mm", launch_ns=1, grid=(2, 1, 1), bytes=10), _kernel(0, 99, name="relu")]
+    rows = [_kernel(0, 5), _kernel(5, 25, phase="forward", op="aten::mm", launch_ns=1, grid=(2, 1, 1), bytes=10), _kernel(0, 99, name="relu")]
     first, second = kernel_instances(rows_table("kernels", rows), "sgemm", "gemm", Ceilings(copy_bytes_per_s=1e9), {})
-    assert (first.row, first.rank, first.duration_ns, first.queued_ns, first.phase, first.op, first.grid) == (1, 1, 20, 4, "forward", "aten::mm", (2, 1, 1))
+    assert (first.row, first.rank, first.duration_ns, first.queued_ns, first.phase, first.op, first.grid) == (1, 0, 20, 4, "forward", "aten::mm", (2, 1, 1))
     assert first.bound == "memory"
     assert first.ceiling_share == pytest.approx(0.5)
     assert (second.row, second.queued_ns, second.bound, second.ceiling_share) == (0, None, None, None)
 
 
 def test_without_kernels_there_is_nothing() -> None:
-    assert _view([]) == KernelsView((), (), (), 0, 0, 0.0, {}, None, None, ceilings=False)
+    assert _view([]) == KernelsView((), (), (), 1, 0, 0, 0.0, {}, None, None, ceilings=False)
+    assert kernel_instances(rows_table("kernels", []), "sgemm", "gemm", None, {}) == ()
 
 
-def test_several_ranks_tables_are_grouped_by_name_and_not_by_id() -> None:
-    tables = [rows_table("kernels", rows) for rows in ([_kernel(0, 5), _kernel(5, 6, name="relu")], [_kernel(0, 2, rank=1, name="relu")])]
-    view = build_kernels_view(pa.concat_tables(tables).unify_dictionaries(), None, {})
-    assert {(group.name, group.total_ns) for group in view.groups} == {("sgemm", 5), ("relu", 3)}
+def test_a_run_is_grouped_over_its_ranks_or_for_one(tmp_path: Path) -> None:
+    trace = Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=5, kernels_per_step=40, device="cuda"))
+    both, one = kernels_of(trace), kernels_of(trace, rank=1)
+    assert (both.ranks, both.ranks_in_all, both.calls, both.devices) == ((0, 1), 2, 400, ("cuda:0", "cuda:1"))
+    assert (one.ranks, one.ranks_in_all, one.calls, one.devices) == ((1,), 2, 200, ("cuda:1",))
+    first = both.groups[0]
+    calls = calls_of(trace, first.name, first.category)
+    assert len(calls) == first.calls
+    assert (calls[0].rank, calls[0].row, calls[0].duration_ns) == (first.longest.rank, first.longest.row, first.longest.duration_ns)
+    assert {call.rank for call in calls_of(trace, first.name, first.category, rank=1)} == {1}
+
+
+def test_of_a_run_with_very_many_kernels_one_rank_stands_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels_view, "MOST_BYTES", 1)
+    trace = Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=5, kernels_per_step=40))
+    view = kernels_of(trace)
+    assert (view.ranks, view.ranks_in_all) == ((0,), 2)
+    assert kernels_of(trace, rank=1).ranks == (1,)

@@ -13,8 +13,11 @@ from profkit.analysis.exchange import match_collectives
 from profkit.analysis.overview import build_overview
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.ranks_view import RanksView, Wait, build_ranks_view, find_waits
+from profkit.clock import Anchor
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace
+from profkit.trace.files import RankFiles
+from profkit.trace.manifest import RankManifest, RunManifest
 from tests.analysis.tables import Span, rows_table, spans_table
 
 LATE_NS = 9_000_000
@@ -86,3 +89,19 @@ def test_a_run_without_used_steps_shows_its_ranks_alone(tmp_path: Path) -> None:
     view = _view(tmp_path / "run", ranks=2, steps=3, config={"warmup": 3})
     assert [(row.rank, row.wall_ns, row.phase_ns) for row in view.ranks] == [(0, None, {}), (1, None, {})]
     assert (view.steps, view.phases, view.sizes) == (0, (), ())
+
+
+def test_collectives_in_kernel_windows_are_told_with_the_ranks_where_they_are_shortest_and_longest(tmp_path: Path) -> None:
+    files = [RankFiles(tmp_path / f"r{rank:05d}", rank) for rank in (0, 1)]
+    RunManifest("w", world_size=2).write(tmp_path)
+    for rank, (each, length) in enumerate(zip(files, (10, 4), strict=True)):
+        rows = [("ncclDevKernel_AllReduce", "communication", 0, length), ("sgemm", "gemm", 0, 99), ("ncclDevKernel_AllReduce", "communication", 1, length + 2)]
+        names, categories, steps, lengths = zip(*rows, strict=True)
+        told = {"name": names, "category": categories, "step": steps, "start_ns": (5, 5, 5), "end_ns": [5 + length for length in lengths]}
+        each.write("kernels", {"device": ["cuda:0"] * 3, "stream": [7] * 3, **told})
+        each.close()
+        RankManifest(rank, "", 0, "cuda:0", Anchor(0, 0, 0)).write(each.folder)
+    (found,) = build_ranks_view(Trace.open(tmp_path)).in_windows
+    assert (found.name, found.ranks, found.calls, found.mean_ns) == ("ncclDevKernel_AllReduce", 2, 4, 8.0)
+    assert (found.shortest_rank, found.shortest_rank_ns, found.longest_rank, found.longest_rank_ns) == (1, 5.0, 0, 11.0)
+    assert found.ns_per_step == pytest.approx(32 / 4)
