@@ -20,14 +20,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from profkit.analysis.matrix import Setting
+from profkit.analysis.costs import run_costs
+from profkit.analysis.matrix import NS_A_SECOND, Setting
 from profkit.clock import wall_ns
 from profkit.errors import ExitCode, ProfkitError, UnreadableError, UsageError
 from profkit.launch import describe_end
-from profkit.text import plural, safe_text
+from profkit.text import plural, safe_text, significant
 from profkit.trace.jsonfile import read_json, replace_json
 from profkit.trace.manifest import RunManifest
-from profkit.trace.reader import find_runs
+from profkit.trace.reader import Trace, find_runs
 from profkit.trace.verify import owner_lives, this_process, verify
 from profkit.vocab import Integrity
 
@@ -65,9 +66,9 @@ class Plan:
         return ["trace", self.workload, "--framework", self.framework, *options, *switches, *self.shared, "--output", str(output)]
 
     def name(self, setting: Setting, repeat: int) -> str:
-        """As the reports name their logs: model, batch size, precision, GPUs."""
+        """As the reports name their logs: model, GPUs, precision, batch size."""
         loader = "_dali" if setting.loader == DALI else ""
-        return f"{self.workload}_{self.framework}_bs{setting.batch_size}_{setting.precision}{loader}_{setting.gpus}{self.unit}s_r{repeat + 1}"
+        return f"{self.workload}_{self.framework}_{self.unit}{setting.gpus}_{setting.precision}_bs{setting.batch_size}{loader}_r{repeat + 1}"
 
     def describe(self, setting: Setting) -> str:
         return f"{plural(setting.gpus, self.unit)}, {setting.precision}, batch {setting.batch_size}, {setting.loader}"
@@ -191,7 +192,12 @@ def run_matrix(plan: Plan, folder: Path, tell: Callable[[str], None]) -> Progres
 
 
 def _outcome(progress: Progress, setting: Setting, repeat: int) -> str:
-    return f"failed: {progress.failures[setting, repeat]}" if (setting, repeat) in progress.failures else "done"
+    if (setting, repeat) in progress.failures:
+        return f"failed: {progress.failures[setting, repeat]}"
+    costs = run_costs(Trace.open(progress.runs[setting, repeat]))
+    if not costs.steps or not costs.samples.any():
+        return "done, with no steady steps: give it more with --steps"
+    return f"{significant(setting.gpus * NS_A_SECOND * float(costs.samples.sum()) / float(costs.wall_ns.sum()))} samples/s"
 
 
 def _run_one(plan: Plan, folder: Path, setting: Setting, repeat: int, progress: Progress) -> None:
@@ -223,9 +229,10 @@ def _why_not(code: int, made: Sequence[Path], log: Path, setting: Setting) -> st
 
 
 def _last_words(log: Path) -> str:
-    """What `profkit trace` said last; its errors are one line each."""
-    lines = re.findall(r"^profkit: (.+)$", log.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-    return safe_text(lines[-1]) if lines else ""
+    """What `profkit trace` said last: its own error, which is one line, else the last line of what raised."""
+    said = log.read_text(encoding="utf-8", errors="replace")
+    lines = re.findall(r"^profkit: (.+)$", said, re.MULTILINE) or said.split("\n")
+    return safe_text(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
 
 def _run_logged(words: Sequence[str], log: Path) -> int:
