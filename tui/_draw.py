@@ -66,3 +66,8 @@ def line(parts: Iterable[tuple[str, Style | None]]) -> Text:
     for piece, style in parts:
         text.append(safe_text(piece), style)
     return text
+
+
+def lines(each: Iterable[Iterable[tuple[str, Style | None]]]) -> Text:
+    """Several such lines below each other."""
+    return Text("\n", no_wrap=True, overflow="ellipsis").join(map(line, each))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -55,6 +55,10 @@ class Column:
         value = self.values[row]
         return "-" if value is None else self.show(value)
 
+    def natural_width(self, rows: Iterable[int]) -> int:
+        """The cells that it takes to show these rows, and its title with an arrow."""
+        return min(self.widest, max([cell_len(self.title) + 2, *(cell_len(self.text(row)[: self.widest + 1]) for row in rows)]))
+
     def ascending(self) -> Ints:
         """The rows from the smallest value to the largest; those without a value stand last."""
         if getattr(self.values, "dtype", None) is not None:
@@ -62,6 +66,17 @@ class Column:
         known = [row for row, value in enumerate(self.values) if not _missing(value)]
         unknown = [row for row, value in enumerate(self.values) if _missing(value)]
         return np.array([*sorted(known, key=lambda row: _sortable(self.values[row])), *unknown], dtype=np.int64)
+
+
+def fit_columns(columns: Sequence[Column], room: int, least: int) -> list[Column]:
+    """The first column, and of the others the first ones, as many as leave it `least` cells of the room."""
+    kept, room = list(columns[:1]), room - least
+    for column in columns[1:]:
+        room -= column.natural_width(range(min(_MEASURED_ROWS, len(column.values)))) + _GAP
+        if room < 0:
+            break
+        kept.append(column)
+    return kept
 
 
 def _missing(value: Any) -> bool:
@@ -245,10 +260,7 @@ class VirtualTable(ScrollView, can_focus=True):
     def _measure(self) -> None:
         """Widths that fit the rows that are looked at, and the room there is: the column that stretches gives or takes the difference."""
         looked_at = self._order[:_MEASURED_ROWS].tolist()
-        natural = [
-            min(column.widest, max([cell_len(column.title) + 2, *(cell_len(column.text(row)[: column.widest + 1]) for row in looked_at)]))
-            for column in self.columns
-        ]
+        natural = [column.natural_width(looked_at) for column in self.columns]
         room = self.scrollable_content_region.width - sum(natural) - _GAP * len(natural) - 1
         for place, column in enumerate(self.columns):
             if column.stretches:
