@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from profkit.schema import SCHEMAS, is_name, open_schema
 from profkit.text import safe_text
 from profkit.trace.jsonfile import read_json
 from profkit.trace.manifest import RankManifest, RunManifest
-from profkit.trace.stream import StreamContent, read_row, read_stream
+from profkit.trace.stream import StreamContent, checksum, read_row, read_stream
 from profkit.vocab import END_FILE, RUN_FILE, STREAM_SUFFIX
 
 LOST_NAME = "(name lost)"
@@ -77,8 +78,26 @@ class RankTrace:
     def content(self, table: str) -> StreamContent:
         """What can be read of a table, read once; a table that was never begun is empty and whole."""
         if table not in self._contents:
-            self._contents[table] = self._read(table, None)
+            self._contents[table] = self._hold_against_end(table, self._read(table, None))
         return self._contents[table]
+
+    def _hold_against_end(self, table: str, found: StreamContent) -> StreamContent:
+        """What was read, with the problem that the end record sees in it: rows that are missing, or a file that was changed.
+
+        A flipped bit that leaves a well-formed file would else be a wrong figure that nobody notices.
+        """
+        try:
+            promised = self.end.tables.get(table) if self.end else None
+        except UnreadableError:  # told by whoever asks for the end record
+            promised = None
+        if not promised or found.problem:
+            return found
+        expected = promised.get("rows", 0)
+        if found.rows != expected:
+            return dataclasses.replace(found, problem=f"{found.rows:,} rows of {expected:,} can be read")
+        if expected and promised.get("crc32") != checksum(self.path(table), promised.get("bytes", 0)):
+            return dataclasses.replace(found, problem="its checksum differs from the one at its end; the file was changed", changed=True)
+        return found
 
     def _read(self, table: str, columns: Sequence[str] | None) -> StreamContent:
         path = self.path(table)
@@ -94,6 +113,11 @@ class RankTrace:
         for table, content in self._contents.items():
             if content.problem:
                 yield f"rank {self.rank}, {table}: {content.problem}"
+
+    @property
+    def changed(self) -> Iterator[str]:
+        """Which of the tables that were read so far are not as they were written."""
+        yield from (f"rank {self.rank}, {table}" for table, content in self._contents.items() if content.changed)
 
     @functools.cached_property
     def names(self) -> pa.Array:
@@ -194,6 +218,11 @@ class Trace:
     def problems(self) -> tuple[str, ...]:
         """What is damaged in the tables that were read so far; rows before the damage are in the tables."""
         return tuple(problem for rank in self.ranks for problem in rank.problems)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Which of the tables that were read so far were changed since they were written: no figure of theirs can be believed."""
+        return tuple(place for rank in self.ranks for place in rank.changed)
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:

@@ -151,6 +151,8 @@ class StreamContent:
     """Why reading stopped before the end of the file, or nothing."""
     closed: bool
     """Whether the stream ends with its marker, as a writer that was not killed leaves it."""
+    changed: bool = False
+    """Whether the file is another than the one that was written, so that any value in it may be wrong."""
 
     @property
     def rows(self) -> int:
@@ -254,6 +256,17 @@ def _ends_with_marker(path: Path) -> bool:
     with open(path, "rb") as file:
         file.seek(-len(END_OF_STREAM), os.SEEK_END)
         return file.read() == END_OF_STREAM
+
+
+def checksum(path: Path, size: int) -> int | None:
+    """The CRC-32 of a file of this size; `None` where it has another size."""
+    if not path.exists() or path.stat().st_size != size:
+        return None
+    crc = 0
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            crc = zlib.crc32(part, crc)
+    return crc
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,0 +1,194 @@
+"""Flips bytes of profkit's own runs and cuts them, and checks that nobody is told a wrong figure.
+
+    python benchmarks/mutate_runs.py [--count 50000] [--seed 0] [--without-validation]
+
+Each mutation changes one file of a run: a table, a list of names, or a record. It is then verified and
+reported in a process of its own. What may happen: the same figures, figures with a word about the
+damage, or one line of why not. What may not: another figure without a word, a crash, a traceback, a
+hang over 5 s, memory that grows. A digit in a record that is another digit is not looked for: JSON has no checksum.
+
+`--without-validation` reads what is not valid and compares no checksum, to show that this check can fail.
+Exits 1 at any failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from profkit.analysis.overview import build_overview
+from profkit.errors import UnreadableError
+from profkit.report.as_json import dumps, overview
+from profkit.testing import synthetic_trace
+from profkit.trace import Trace, verify
+from profkit.trace import stream as streams
+from profkit.trace.reader import RankTrace
+from profkit.vocab import Integrity
+
+LONGEST_S = 5
+MOST_GROWTH_MB = 200.0
+A_PROCESS = 500
+"""Mutations that one process reads: a crash costs those after it, and is counted."""
+
+
+class HungError(Exception):
+    """Reading took longer than it may."""
+
+
+@dataclass
+class Found:
+    """How the mutations ended, and what must not have happened."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
+    growth_mb: float = 0.0
+
+
+def mutate(content: bytes, chance: random.Random) -> bytes:
+    """`content` with bits or bytes changed, or cut."""
+    made = bytearray(content)
+    if chance.random() < 0.1:
+        del made[chance.randrange(len(made)) :]
+    for _ in range(chance.choice((1, 1, 1, 2, 8)) if made else 0):
+        place = chance.randrange(len(made))
+        made[place] = chance.randrange(256) if chance.random() < 0.5 else made[place] ^ (1 << chance.randrange(8))
+    return bytes(made)
+
+
+def run(count: int, seed: int, *, validating: bool = True) -> Found:
+    found = Found()
+    with tempfile.TemporaryDirectory() as folder:
+        whole = synthetic_trace(Path(folder) / "run", ranks=2, steps=24, kernels_per_step=4, steps_per_epoch=0)
+        for first in range(0, count, A_PROCESS):
+            _read_in_a_process(whole, found, f"{seed}.{first}", min(A_PROCESS, count - first), validating=validating)
+    return found
+
+
+def _read_in_a_process(whole: Path, found: Found, seed: str, count: int, *, validating: bool) -> None:
+    """A fork reads the mutations and tells each outcome; what it did not tell, it crashed at."""
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(told)
+        _tell_outcomes(whole, tell, seed, count, validating=validating)
+        os._exit(0)
+    os.close(tell)
+    with open(told, encoding="utf-8") as pipe:
+        for line in pipe:
+            _count(found, json.loads(line))
+    _, status = os.waitpid(child, 0)
+    if status:
+        found.failures.append(f"seed {seed}: the reader was ended by signal {os.WTERMSIG(status)}")
+
+
+def _count(found: Found, told: dict[str, Any]) -> None:
+    found.outcomes[told["outcome"]] += 1
+    found.slowest_s = max(found.slowest_s, told["seconds"])
+    found.growth_mb = max(found.growth_mb, told["growth_mb"])
+    if told["failure"]:
+        found.failures.append(told["failure"])
+
+
+def _tell_outcomes(whole: Path, tell: int, seed: str, count: int, *, validating: bool) -> None:
+    signal.signal(signal.SIGALRM, _hang)
+    if not validating:
+        _switch_validation_off()
+    before = _peak_mb()
+    truth = _figures(whole)
+    files = sorted(path for path in whole.rglob("*") if path.is_file())
+    chance = random.Random(seed)
+    for number in range(count):
+        path = chance.choice(files)
+        content = path.read_bytes()
+        mutated = mutate(content, chance)
+        path.write_bytes(mutated if mutated != content else content[:-1])
+        begun = time.perf_counter()
+        outcome, failure = _judge(whole, path, truth, f"seed {seed}, mutation {number}, {path.relative_to(whole)}")
+        told = {"outcome": outcome, "failure": failure, "seconds": time.perf_counter() - begun, "growth_mb": _peak_mb() - before}
+        os.write(tell, (json.dumps(told) + "\n").encode())
+        path.write_bytes(content)
+
+
+def _judge(run: Path, path: Path, truth: dict[str, Any], place: str) -> tuple[str, str]:
+    """How one mutation ended, and what was wrong with that."""
+    signal.alarm(LONGEST_S)
+    try:
+        state = verify(run).state
+        figures = _figures(run)
+    except UnreadableError as error:
+        return "refused", f"{place}: an error of several lines" if "\n" in str(error) else ""
+    except (Exception, HungError) as error:  # noqa: BLE001  # whatever else is raised is what is looked for
+        return "failed", f"{place}: {type(error).__name__}: {error}"[:300]
+    finally:
+        signal.alarm(0)
+    same = _without_words(figures) == _without_words(truth)
+    warned = figures["data_quality"] != truth["data_quality"] or figures["verdict"] != truth["verdict"]
+    if path.suffix != ".arrows":
+        return ("same" if same else "told" if warned else "a record says something else"), ""
+    if state is Integrity.COMPLETE:
+        return "wrong", f"{place}: verify calls it complete"
+    if not same and not warned:
+        return "wrong", f"{place}: other figures without a word"
+    return "same" if same else "told", ""
+
+
+def _figures(run: Path) -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads(dumps(overview(build_overview(Trace.open(run)))))
+    return figures
+
+
+def _without_words(figures: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in figures.items() if name not in {"data_quality", "verdict"}}
+
+
+def _switch_validation_off() -> None:
+    """Read every batch as it stands, and believe it."""
+
+    def unchecked(source: Any, table: str, columns: Any = None) -> Iterator[Any]:
+        with streams.pa.ipc.open_stream(source) as reader:
+            yield from reader
+
+    streams._valid_batches = unchecked  # noqa: SLF001  # the guard is what is taken away
+    RankTrace._hold_against_end = lambda self, table, found: found  # type: ignore[method-assign]  # noqa: SLF001  # as above
+
+
+def _hang(number: int, frame: FrameType | None) -> None:
+    raise HungError(f"longer than {LONGEST_S} s")
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=50_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--without-validation", action="store_true")
+    arguments = parser.parse_args()
+    found = run(arguments.count, arguments.seed, validating=not arguments.without_validation)
+    if found.growth_mb > MOST_GROWTH_MB:
+        found.failures.append(f"memory grew by {found.growth_mb:.0f} MB")
+    for failure in found.failures[:20]:
+        print(failure)
+    named = ", ".join(f"{outcome} {number:,}" for outcome, number in found.outcomes.most_common())
+    print(f"{arguments.count:,} mutations: {named}; {len(found.failures)} failures; slowest {found.slowest_s:.2f} s, memory grew by {found.growth_mb:.0f} MB")
+    return 1 if found.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
