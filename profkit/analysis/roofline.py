@@ -74,7 +74,8 @@ def place_kernels(kernels: pa.Table, ceilings: Ceilings, *, precision: str = "fp
 
 
 def _numbers(column: pa.ChunkedArray) -> Floats:
-    return np.asarray(column.cast(pa.float64()).fill_null(np.nan).to_numpy(), dtype=np.float64)
+    """Null is NaN. Large integers of damaged files are rounded, and no error."""
+    return np.asarray(column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(), dtype=np.float64)
 
 
 def _waited_for(kernels: pa.Table) -> npt.NDArray[np.bool_]:
@@ -85,7 +86,9 @@ def _waited_for(kernels: pa.Table) -> npt.NDArray[np.bool_]:
     idle = _idle_before(kernels, start, end)
     device = kernels["device"].combine_chunks()
     on_device = ~np.isin(device.indices.to_numpy(), pc.indices_nonzero(pc.equal(device.dictionary, HOST)).to_numpy())
-    return np.asarray(on_device & (start - _numbers(kernels["launch_ns"]) < LAUNCH_LATENCY_NS) & (idle > end - start))
+    launch = kernels["launch_ns"]
+    soon = launch.is_valid().to_numpy() & (start - launch.fill_null(0).to_numpy() < LAUNCH_LATENCY_NS)
+    return np.asarray(on_device & soon & (idle > end - start))
 
 
 def _idle_before(kernels: pa.Table, start: Ints, end: Ints) -> Ints:
