@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.phases import UNKNOWN, step_times
+from profkit.analysis.phases import step_times
 from profkit.vocab import Phase
 
 
@@ -76,7 +76,7 @@ def find_late_rank(exchange: Exchange, steps: pa.Table, spans: pa.Table, used: I
     if rank is None or not waits or exchange.waited_for[rank] < LATE_SHARE:
         return None
     own, others = (_mean_parts(steps.filter(chosen(steps)), spans.filter(chosen(spans)), used) for chosen in _only_and_without(rank))
-    excess = {phase: own[phase] - others.get(phase, 0.0) for phase in own if phase not in {UNKNOWN, Phase.ALLREDUCE.value}}
+    excess = {phase: own[phase] - others.get(phase, 0.0) for phase in own if phase != Phase.ALLREDUCE.value}
     phase = max(excess, key=lambda name: excess[name], default="")
     return LateRank(rank, exchange.waited_for[rank], float(np.mean(waits)), phase, excess.get(phase, 0.0))
 

@@ -116,6 +116,14 @@ def compare(base: RunCosts, target: RunCosts, *, unlike: Iterable[str] = (), dif
     return Ledger(base, target, total, opened, tuple(beside), per_sample, tuple(unlike), tuple(differences))
 
 
+def sum_rows(ledger: Ledger, name: str, names: Sequence[str]) -> Row:
+    """Several of the ledger's rows as one, whose interval knows that they vary together."""
+    base, target = (
+        {name: sum((side.parts[each] for each in names if each in side.parts), np.zeros_like(side.wall_ns))} for side in (ledger.base, ledger.target)
+    )
+    return _rows(base, target, [name], ledger.base, ledger.target)[0]
+
+
 def _at_one_resolution(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCosts]:
     """Logs know no phases, and some not even the wait for data; null is not zero, so both sides get the coarser rows."""
     if all(side.knows_phases or not side.steps for side in (base, target)):

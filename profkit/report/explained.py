@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from profkit import plugins
 from profkit.analysis.config_join import find_caveats, find_unlike, join_config
-from profkit.analysis.costs import RunCosts, run_costs
-from profkit.analysis.exchange import LateRank, find_late_rank, split_exchange
+from profkit.analysis.costs import run_costs
+from profkit.analysis.evidence import Evidence
 from profkit.analysis.ledger import Ledger, compare
 from profkit.analysis.scaling import ScalingRow, scaling_table
 from profkit.rules._base import Case, Finding, find_all
@@ -30,18 +30,13 @@ class Explained:
 
 def explain(base: Trace, target: Trace) -> Explained:
     """Compare two runs and ask every rule."""
-    before, after = base.manifest, target.manifest
-    costs = run_costs(target)
-    ledger = compare(run_costs(base), costs, unlike=find_unlike(before, after), differences=join_config(before, after))
-    case = Case(base.name, target.name, before, after, ledger, _late_rank(target, costs))
+    before, after = (Evidence(trace, run_costs(trace)) for trace in (base, target))
+    manifests = base.manifest, target.manifest
+    ledger = compare(before.costs, after.costs, unlike=find_unlike(*manifests), differences=join_config(*manifests))
+    case = Case(base.name, target.name, *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
-    caveats = [*find_caveats(before, after), *_samples_caveat(ledger), *(f"the rule {name} could not be loaded: {error}" for name, error in broken.items())]
+    caveats = [*find_caveats(*manifests), *_samples_caveat(ledger), *(f"the rule {name} could not be loaded: {error}" for name, error in broken.items())]
     return Explained(case, find_all(case, rules.values()), (*caveats, *_flags(base), *_flags(target)))
-
-
-def _late_rank(trace: Trace, costs: RunCosts) -> LateRank | None:
-    exchange = split_exchange(trace.collectives, trace.spans, costs.selection.steps)
-    return find_late_rank(exchange, trace.steps, trace.spans, costs.selection.steps) if exchange else None
 
 
 def _samples_caveat(ledger: Ledger) -> list[str]:

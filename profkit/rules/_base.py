@@ -6,39 +6,63 @@ says nothing. It names its cost, the numbers behind it, and one concrete thing t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.evidence import Evidence
 from profkit.analysis.exchange import LateRank
-from profkit.analysis.ledger import Ledger, Row, Verdict, judge, scale
+from profkit.analysis.ledger import Ledger, Row, Verdict, judge, scale, sum_rows
+from profkit.analysis.phases import UNKNOWN
 from profkit.text import duration
 from profkit.trace import RunManifest
+
+MATERIAL = 0.02
+"""What costs less than this share of the base's step is no finding: two runs of one job differ by as much."""
+
+MOST_OF_IT = 0.5
+"""A cause that explains at least this part of another's cost is that cost's cause."""
+
+SETTING = "setting_changed"
+"""That a setting differs is the cause of whatever has no better one."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Two runs as a rule sees them. `late_rank` is the target's."""
+    """Two runs as a rule sees them: what they are, where their time goes, and what each recorded besides."""
 
     base_name: str
     target_name: str
     base: RunManifest
     target: RunManifest
     ledger: Ledger
-    late_rank: LateRank | None = None
+    before: Evidence
+    after: Evidence
+
+    @property
+    def late_rank(self) -> LateRank | None:
+        """The target's."""
+        return self.after.late_rank
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause. Its cost is in ns per step of the base's batch; `None` where it costs nothing."""
+    """A cause. Its cost is in ns per step of the base's batch; `None` where it costs nothing.
+
+    `cause` tells causes of one kind apart. `takes` names the kinds that this one explains: what it costs
+    is taken off their cost, so that nothing is told twice.
+    """
 
     kind: str
     cost_ns: Estimate | None
     share_of_gap: float | None
     evidence: str
     remedy: str = ""
+    cause: str = ""
+    takes: frozenset[str] = frozenset()
 
 
 Rule: TypeAlias = Callable[[Case], "Finding | None"]
@@ -47,12 +71,47 @@ Rule: TypeAlias = Callable[[Case], "Finding | None"]
 def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Finding, ...]:
     """What the rules find, the costliest first."""
     found = [finding for rule in rules if (finding := rule(case)) is not None]
-    return tuple(sorted(found, key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0))
+    return tuple(sorted(settle(found, case.ledger), key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0))
+
+
+def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
+    """Each finding without what a more specific one explains; one that is mostly explained is not told."""
+    for finding in found:
+        owed = sum(each.cost_ns.value for each in found if each.cost_ns and each is not finding and _takes(each, finding))
+        if finding.cost_ns is None or not owed:
+            yield finding
+        elif owed < MOST_OF_IT * finding.cost_ns.value:
+            left = finding.cost_ns.value - owed
+            yield dataclasses.replace(finding, cost_ns=shift(finding.cost_ns, -owed), share_of_gap=share_of(left, ledger))
+
+
+def _takes(one: Finding, other: Finding) -> bool:
+    return other.kind in one.takes or other.kind == SETTING
+
+
+def shift(estimate: Estimate, by: float) -> Estimate:
+    return Estimate(estimate.value + by, None if estimate.low is None else estimate.low + by, None if estimate.high is None else estimate.high + by)
 
 
 def grew(row: Row | None, ledger: Ledger) -> bool:
-    """Whether a row surely takes longer on the target, by more than next to nothing of the base's time."""
-    return row is not None and judge(row.delta, ledger.total.base.value) is Verdict.REGRESSION
+    """Whether a row surely takes longer on the target, by more than runs of one job differ."""
+    base = ledger.total.base.value
+    return row is not None and judge(row.delta, base) is Verdict.REGRESSION and row.delta.value >= MATERIAL * base
+
+
+def is_material(cost_ns: float, ledger: Ledger) -> bool:
+    """Whether a cost a step is worth telling."""
+    return cost_ns >= MATERIAL * ledger.total.base.value * ledger.samples_per_step
+
+
+def significantly_more(before: Estimate | None, after: Estimate) -> bool:
+    """Whether a figure surely grew; one that the base does not have is taken for none."""
+    return after.low is not None and after.low > ((before.high if before.high is not None else before.value) if before is not None else 0.0)
+
+
+def share_of(cost_ns: float, ledger: Ledger) -> float | None:
+    """Which part of the gap a cost a step is; `None` where there is no gap beyond the noise."""
+    return cost_ns / (ledger.total.delta.value * ledger.samples_per_step) if grew(ledger.total, ledger) else None
 
 
 def cost(row: Row, ledger: Ledger) -> Estimate:
@@ -86,6 +145,13 @@ def stated_input_ns(run: RunManifest) -> float | None:
 
 
 COMPUTE = ("forward", "backward", "optimizer")
+WORK = (*COMPUTE, UNKNOWN)
+"""The rows in which the ranks' own processes work; what belongs to no phase is theirs too."""
+
+
+def compute_row(ledger: Ledger) -> Row:
+    """All that the ranks' own processes compute, as one row."""
+    return sum_rows(ledger, "computing", WORK)
 
 
 def affected(rows: str) -> set[str]:

@@ -1,0 +1,26 @@
+"""Samples cannot be read: they cost time and are not trained on."""
+
+from __future__ import annotations
+
+from profkit.analysis.ledger import scale
+from profkit.rules._base import Case, Finding, grew
+from profkit.text import percent, plural
+
+MORE = 0.05
+"""Batches that fall short in this share of the steps more than in the base."""
+
+_REMEDY = "find and replace the files (the report names the first), or leave them out of the list before training: each is tried again in every epoch"
+
+
+def find(case: Case) -> Finding | None:
+    """By what loaders tell of single samples; else by batches that come short where the base's are full."""
+    ledger, before, after = case.ledger, case.before, case.after
+    told = after.bad_samples - before.bad_samples
+    short = after.short_share - before.short_share
+    if told <= 0 and short < MORE:
+        return None
+    words = [f"{plural(told, 'sample')} more than in the base could not be read"] if told > 0 else []
+    words += [f"batches come short in {percent(after.short_share)} of the steps, {percent(before.short_share)} in the base"] if short >= MORE else []
+    costly = grew(ledger.total, ledger)
+    price = scale(ledger.total.delta, ledger.samples_per_step) if costly else None
+    return Finding("bad_samples", price, 1.0 if costly else None, "; ".join(words), _REMEDY, takes=frozenset({"input_bound", "input_stalls", "launch_bound"}))
