@@ -29,6 +29,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
+
 from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
 from profkit.report.as_json import dumps, overview
@@ -159,7 +161,7 @@ def _switch_validation_off() -> None:
     """Read every batch as it stands, and believe it."""
 
     def unchecked(source: Any, table: str, columns: Any = None) -> Iterator[Any]:
-        with streams.pa.ipc.open_stream(source) as reader:
+        with pa.ipc.open_stream(source) as reader:
             yield from reader
 
     streams._valid_batches = unchecked  # noqa: SLF001  # the guard is what is taken away

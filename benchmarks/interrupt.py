@@ -1,0 +1,165 @@
+"""Kills profkit at random moments while it writes anything but rows, and checks that what is left is old, new, or nothing.
+
+    python benchmarks/interrupt.py [--trials 200] [--seed 0] [--paths import export ...]
+
+(Rows have a check of their own: benchmarks/kill.py.) Each trial starts from the same state, kills the writer
+within the time that it usually takes, and reads. Prints a line for each path; exits 1 where something was half there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from mutate_traces import kineto
+
+from profkit.cli import main as profkit
+from profkit.errors import UnreadableError
+from profkit.testing import synthetic_trace
+from profkit.trace import RunManifest, Trace, verify
+from profkit.trace.baselines import find_baseline, save_baseline
+from profkit.trace.reader import find_runs
+from profkit.vocab import Integrity
+
+Check = Callable[[Path], str]
+"""What is there: `old`, `new`, `nothing`, or `HALF` and why."""
+
+
+def import_trace(folder: Path) -> None:
+    profkit(["import", str(folder / "trace.json"), "-o", str(folder / "traces")])
+
+
+def export_run(folder: Path) -> None:
+    profkit(["export", str(folder / "base"), "--format", "csv", "--steps", "all", "-o", str(folder / "out")])
+
+
+def write_report(folder: Path) -> None:
+    profkit(["report", str(folder / "base"), "-o", str(folder / "report.html")])
+
+
+def keep_baseline(folder: Path) -> None:
+    save_baseline(folder / "baselines", "main", folder / "again")
+
+
+def replace_manifests(folder: Path) -> None:
+    for number in range(400):
+        RunManifest(workload=f"workload {number}", notes=("x" * 5000,)).write(folder / "base")
+
+
+def runs_are_whole(folder: Path) -> str:
+    runs = find_runs(folder / "traces")
+    states = {verify(run).state for run in runs}
+    return "nothing" if not runs else "new" if states == {Integrity.COMPLETE} else f"HALF: {states}"
+
+
+def export_is_whole(folder: Path) -> str:
+    if not (folder / "out").exists():
+        return "nothing"
+    return "new" if _sum_of(folder / "out") == _sum_of(folder / "whole export") else "HALF: other files"
+
+
+def report_is_whole(folder: Path) -> str:
+    content = (folder / "report.html").read_text()
+    return "old" if content == "old" else "new" if content.endswith("</html>\n") else "HALF: no end"
+
+
+def baseline_is_whole(folder: Path) -> str:
+    kept = Trace.open(find_baseline(folder / "baselines", "main")).steps
+    fitting = (name for name, run in {"old": "base", "new": "again"}.items() if kept.equals(Trace.open(folder / run).steps))
+    return next(fitting, "HALF: other rows")
+
+
+def manifest_is_whole(folder: Path) -> str:
+    return "old" if RunManifest.read(folder / "base").workload == "synthetic" else "new"
+
+
+PATHS: dict[str, tuple[Callable[[Path], None], Check]] = {
+    "import": (import_trace, runs_are_whole),
+    "export": (export_run, export_is_whole),
+    "report": (write_report, report_is_whole),
+    "baseline": (keep_baseline, baseline_is_whole),
+    "manifest": (replace_manifests, manifest_is_whole),
+}
+"""What writes, and what reads what it left."""
+
+
+def run(name: str, trials: int, seed: int) -> Counter[str]:
+    """What was found after each of the trials."""
+    write, check = PATHS[name]
+    chance, found = random.Random(f"{seed}{name}"), Counter[str]()
+    with tempfile.TemporaryDirectory() as scratch:
+        start = Path(scratch) / "start"
+        _prepare(start)
+        usual_s = max(_write_and_kill(write, start, Path(scratch) / "first", None) for _ in range(2))
+        for trial in range(trials):
+            folder = Path(scratch) / str(trial)
+            _write_and_kill(write, start, folder, chance.random() * usual_s)
+            try:
+                found[check(folder)] += 1
+            except (UnreadableError, OSError) as error:
+                found[f"HALF: {error}"] += 1
+            shutil.rmtree(folder)
+    return found
+
+
+def _prepare(folder: Path) -> None:
+    base = synthetic_trace(folder / "base", steps=60)
+    synthetic_trace(folder / "again", steps=60, seed=1)
+    save_baseline(folder / "baselines", "main", base)
+    (folder / "trace.json").write_bytes(kineto())
+    (folder / "report.html").write_text("old")
+    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+        profkit(["export", str(base), "--format", "csv", "--steps", "all", "-o", str(folder / "whole export")])
+
+
+def _write_and_kill(write: Callable[[Path], None], start: Path, folder: Path, after_s: float | None) -> float:
+    """Let a fork write into a copy of the start, and kill it after a while, or never; how long it lived."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(start, folder)
+    begin = time.perf_counter()
+    child = os.fork()
+    if not child:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        write(folder)
+        os._exit(0)
+    if after_s is not None:
+        time.sleep(after_s)
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return time.perf_counter() - begin
+
+
+def _sum_of(folder: Path) -> str:
+    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in sorted(folder.iterdir()))).hexdigest()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--trials", type=int, default=200, help="of each path (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--paths", nargs="+", default=list(PATHS), choices=list(PATHS))
+    arguments = parser.parse_args()
+    half = 0
+    for name in arguments.paths:
+        found = run(name, arguments.trials, arguments.seed)
+        half += sum(count for state, count in found.items() if state.startswith("HALF"))
+        print(f"{name}: {arguments.trials} kills: " + ", ".join(f"{state} {count}" for state, count in found.most_common()), flush=True)
+    print(f"{len(arguments.paths)} write paths, {arguments.trials} kills each: {half} half there")
+    return 1 if half else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
