@@ -146,7 +146,9 @@ def _groups(cells: Iterable[Cell], key: Callable[[Cell], object]) -> Iterator[li
 
 
 def _figure(cell: Cell) -> str:
-    return f"{cell.throughput.value:,.10g} {cell.unit}"
+    """As it was printed; a figure of ours has an interval, and no more digits than that deserves."""
+    shown = significant(cell.throughput.value, _DIGITS) if cell.throughput.judged else f"{cell.throughput.value:,.10g}"
+    return f"{shown} {cell.unit}"
 
 
 def _name(cell: Cell) -> str:

@@ -26,7 +26,7 @@ def _text_lines(section: Section) -> Iterator[str]:
     yield safe_text(section.title)
     if section.header:
         cells = [[safe_text(cell) for cell in row] for row in (section.header, *section.rows)]
-        yield table(cells, right=frozenset(range(section.left, len(section.header))))
+        yield table(cells, right=section.right)
     for line in section.lines:
         yield "\n".join(textwrap.wrap(safe_text(line), WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
 
@@ -39,7 +39,7 @@ def as_markdown(view: Benched) -> str:
 def _markdown_lines(section: Section) -> Iterator[str]:
     yield from (f"## {_plain(section.title)}", "")
     if section.header:
-        for row in (section.header, tuple(":---" if column < section.left else ":---:" for column in range(len(section.header))), *section.rows):
+        for row in (section.header, tuple(":---:" if column in section.right else ":---" for column in range(len(section.header))), *section.rows):
             yield "|" + "|".join(f" {cell if cell.strip(':-') == '' else _plain(cell)} " for cell in row) + "|"
         yield ""
     yield from (f"- {_plain(line)}" for line in section.lines)

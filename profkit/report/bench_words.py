@@ -22,25 +22,43 @@ _PART_NAMES = {INPUT: "the wait for input", Phase.ALLREDUCE.value: "the exposed 
 
 @dataclass(frozen=True)
 class Section:
-    """A table under a title, and lines below it; `left` counts the columns of words at its left."""
+    """A table under a title, and lines below it; `left` counts the columns of words at its left, figures stand to their right."""
 
     title: str
     header: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     lines: tuple[str, ...] = ()
     left: int = 0
+    last_is_words: bool = False
+
+    @property
+    def right(self) -> frozenset[int]:
+        """The columns of figures."""
+        return frozenset(range(self.left, len(self.header) - self.last_is_words))
 
 
 def sections(view: Benched) -> Iterator[Section]:
-    if view.cells:
-        yield _own_table(view)
-        yield from _effects(view.effects, "what each thing gives here", view.unit)
+    """Ours with the published figures beside them; or what was published alone, told at length."""
+    if not view.cells:
+        yield from _all_published(view)
+        return
+    yield _own_table(view)
+    yield from _effects(view.effects, "what each thing gives here", view.unit)
     if view.published:
-        yield from _published(view)
+        yield _published_in_short(view)
     if view.alike:
         yield _beside(view)
+    yield from _contradictions(view)
+
+
+def _all_published(view: Benched) -> Iterator[Section]:
     for table in view.published:
+        yield _published(table)
         yield from _effects(table.effects, f"what it gives as published: {_of(table)}", "GPU")
+    yield from _contradictions(view)
+
+
+def _contradictions(view: Benched) -> Iterator[Section]:
     if view.contradictions:
         yield Section("what the figures contradict", lines=tuple(f"{each.kind}: {each.words}" for each in view.contradictions))
 
@@ -59,8 +77,18 @@ def _own_table(view: Benched) -> Section:
         if _is_partial(each)
     ]
     lines += [f"mind: {note}" for note in view.notes]
+    lines += _whole_runs(view)
     title = f"{view.title}, {view.framework}: samples/sec of all {view.unit}s, steady steps, with 95 % intervals"
     return Section(title, (f"{view.unit}s", *(column_name(column, loaders) for column in grid.columns)), rows, tuple(lines))
+
+
+def _whole_runs(view: Benched) -> list[str]:
+    """What a stopwatch would have made of it, as some published figures do."""
+    shares = [each.whole_share for each in view.cells if each.cell.measured]
+    if not shares:
+        return []
+    span = " to ".join(dict.fromkeys(percent(share, 0) for share in (min(shares), max(shares))))
+    return [f"whole runs, with warm-up, epoch starts and what else is left out above, came to {span} of these figures"]
 
 
 def _is_partial(each: BenchedCell) -> bool:
@@ -89,19 +117,30 @@ def _of(table: Table) -> str:
     return f"{table.framework} on {table.device}; {table.source}"
 
 
-def _published(view: Benched) -> Iterator[Section]:
+def _published(table: Table) -> Section:
+    grid = lay_out(table.cells)
+    loaders = [column.loader for column in grid.columns]
+    header = ("GPUs", *(column_name(column, loaders) for column in grid.columns))
+    rows = tuple((str(count), *(_figure(grid.at(count, column)) for column in grid.columns)) for count in grid.gpus)
+    return Section(f"published, {table.cells[0].unit}: {_of(table)}", header, rows, tuple(_about(table.cells)))
+
+
+def _published_in_short(view: Benched) -> Section:
+    """All sources in one table, in the shape of ours."""
+    cells = [cell for table in view.published for cell in table.cells]
+    columns = sorted({(cell.setting.mixed, cell.setting.precision, cell.setting.batch_size) for cell in cells if cell.measured})
+    header = ("of", "on", "GPUs", *(f"{precision.upper()}(BS={batch})" for _, precision, batch in columns), "source")
+    sources = list(dict.fromkeys(table.source for table in view.published))
+    rows = []
     for table in view.published:
-        grids = [lay_out(own) for own in _by_loader(table.cells)]
-        columns = [(grid, column) for grid in grids for column in grid.columns]
-        loaders = [column.loader for _, column in columns]
-        gpus = sorted({count for grid in grids for count in grid.gpus})
-        rows = tuple((str(count), *(_figure(grid.at(count, column)) for grid, column in columns)) for count in gpus)
-        header = ("GPUs", *(column_name(column, loaders) for _, column in columns))
-        yield Section(f"published, {table.cells[0].unit}: {_of(table)}", header, rows, tuple(_about(table.cells)))
-
-
-def _by_loader(cells: Sequence[Cell]) -> list[list[Cell]]:
-    return [[cell for cell in cells if cell.setting.loader == loader] for loader in dict.fromkeys(cell.setting.loader for cell in cells)]
+        by_place = {(cell.setting.gpus, cell.setting.precision, cell.setting.batch_size): cell for cell in table.cells if cell.measured}
+        for gpus in sorted({gpus for gpus, _, _ in by_place}):
+            figures = (_figure(by_place.get((gpus, precision, batch))) for _, precision, batch in columns)
+            rows.append((table.framework, table.device, str(gpus), *figures, str(sources.index(table.source) + 1)))
+    units = " or ".join(dict.fromkeys(cell.unit for cell in cells))
+    numbered = (f"{number}: {source}" for number, source in enumerate(sources, start=1))
+    more = f"'profkit bench {view.workload} --published' tells their statistics, their effects and what they contradict themselves in"
+    return Section(f"published, {units}", header, tuple(rows), (*numbered, more), left=2)
 
 
 def _figure(cell: Cell | None) -> str:
@@ -131,7 +170,9 @@ def _beside(view: Benched) -> Section:
         )
         for own, cell in view.alike
     )
-    return Section("here beside what was published for the same cell", ("cell", "here", "published", "here of published", "published of"), rows, left=1)
+    return Section(
+        "here beside what was published for the same cell", ("cell", "here", "published", "here of published", "published of"), rows, left=1, last_is_words=True
+    )
 
 
 # -- effects ---------------------------------------------------------------------------------------
@@ -239,4 +280,4 @@ def _because(each: Interaction) -> str:
         return ""
     name = _PART_NAMES.get(each.reason, each.reason)
     direction = "more" if each.reason_ns > 0 else "less"
-    return f", because there {name} changes by {duration(abs(each.reason_ns))} {direction}"
+    return f", because {duration(abs(each.reason_ns))} {direction} go into {name} there"

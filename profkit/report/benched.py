@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,12 @@ class BenchedCell:
     runs: tuple[BenchedRun, ...]
     planned: int
     why: str
+
+    @property
+    def whole_share(self) -> float:
+        """What the whole runs came to, first steps and all, as a share of the steady throughput: throughput x time against samples."""
+        seconds = sum(run.steps_s for run in self.runs)
+        return sum(run.samples for run in self.runs) / seconds / self.cell.throughput.value if seconds > 0 else math.nan
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ def read_matrix(plan: Plan, title: str, progress: Progress) -> Benched:
         cells,
         find_effects(timings),
         _tables(plan.workload),
-        (*own, *find_contradictions(published_cells(plan.workload))),
+        own,
         tuple(_unlike_machines(manifests)),
     )
 
@@ -122,9 +129,7 @@ def _read_run(path: Path) -> BenchedRun:
 def _cell(plan: Plan, setting: Setting, timing: Timing | None, runs: Sequence[BenchedRun], why: str) -> BenchedCell:
     cell = Cell(plan.workload, plan.framework, _device(runs), setting, unit="samples/sec", statistic=_statistic(runs), source="here")
     if timing is not None:
-        throughput = invert(timing.total, NS_A_SECOND * setting.gpus)
-        samples, seconds = sum(run.samples for run in runs), sum(run.steps_s for run in runs)
-        cell = dataclasses.replace(cell, throughput=throughput, samples_trained=samples, time_to_train_s=seconds)
+        cell = dataclasses.replace(cell, throughput=invert(timing.total, NS_A_SECOND * setting.gpus))
     return BenchedCell(cell, timing, tuple(runs), plan.repeats, why)
 
 
