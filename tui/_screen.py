@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from rich.style import Style
@@ -97,6 +98,18 @@ class Frame(Protocol):
     ranks: tuple[int, ...]
     tabs: tuple[Tab, ...]
 
+    def compare(self) -> None:
+        """Let the user choose what to compare the run with."""
+
+    def open_run(self, path: Path, *, base: Path | None = None, screen: str = "overview") -> None:
+        """Open a run on top of the list, with the run to compare it with where there is one."""
+
+    def show_runs(self) -> None:
+        """The list of runs, for a user who began with one run."""
+
+    def swap_runs(self) -> None:
+        """Make the base the target, and the other way round."""
+
 
 class FrameScreen(Screen[None]):
     """A screen with the common keys, the line of tabs above, a line of words, and the keys below."""
@@ -105,9 +118,9 @@ class FrameScreen(Screen[None]):
 
     DEFAULT_CSS = """
     FrameScreen { layout: vertical; background: $background; }
-    FrameScreen #head { height: 1; background: $panel; }
-    FrameScreen #words { height: 1; padding: 0 1; }
-    FrameScreen #view { height: 1fr; }
+    FrameScreen #frame-head { height: 1; background: $panel; link-style: none; link-color: $foreground; link-background: $panel; }
+    FrameScreen #frame-words { height: 1; padding: 0 1; }
+    FrameScreen #frame-view { height: 1fr; }
     FrameScreen Static { width: 1fr; }
     """
 
@@ -130,11 +143,11 @@ class FrameScreen(Screen[None]):
         self._asked: Callable[[str], None] | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(id="head")
-        yield Static(id="words")
-        with Vertical(id="view"):
+        yield Static(id="frame-head")
+        yield Static(id="frame-words")
+        with Vertical(id="frame-view"):
             yield from self.compose_view()
-        yield Prompt(id="prompt")
+        yield Prompt(id="frame-prompt")
         yield Footer(show_command_palette=False, compact=True)
 
     def compose_view(self) -> ComposeResult:
@@ -167,7 +180,7 @@ class FrameScreen(Screen[None]):
         self._draw_words()
 
     def draw_head(self) -> None:
-        self.query_one("#head", Static).update(self.head())
+        self.query_one("#frame-head", Static).update(self.head())
 
     def head(self) -> Text:
         """The line on top."""
@@ -181,7 +194,7 @@ class FrameScreen(Screen[None]):
     def _draw_words(self) -> None:
         table = self.main_table()
         filtered = f"filter '{table.pattern}': {len(table.order):,} of {table.count:,}" if table and table.pattern else ""
-        self.query_one("#words", Static).update(line([("   ".join(filter(None, (self._words, filtered))), self.palette.style("dim"))]))
+        self.query_one("#frame-words", Static).update(line([("   ".join(filter(None, (self._words, filtered))), self.palette.style("dim"))]))
 
     def main_table(self) -> VirtualTable | None:
         """The table that the common keys act on: the one with the focus, else the first one."""
@@ -306,14 +319,16 @@ class FrameScreen(Screen[None]):
             self.leave()
 
     def leave(self) -> None:
-        """Go back to the screen below; the last one stays."""
+        """Go back to the screen below; below a run lies the list of runs."""
         if len(self.app.screen_stack) > 2:  # below every screen lies Textual's own blank one
             self.app.pop_screen()
+        else:
+            self.frame.show_runs()
 
     def action_match(self, by: int) -> None:
         table = self.main_table()
         if table is not None:
-            table.action_move(by)
+            table.step(by)
 
     def action_sort(self) -> None:
         table = self.main_table()
@@ -410,7 +425,7 @@ class RunScreen(FrameScreen, Generic[ViewT]):
         self.draw_head()
 
     def on_mount(self) -> None:
-        self.query_one("#view").visible = False
+        self.query_one("#frame-view").visible = False
         self.ask_for_view()
 
     def ask_for_view(self) -> None:
@@ -424,7 +439,7 @@ class RunScreen(FrameScreen, Generic[ViewT]):
         first = self.view is None
         self.view = view
         self.tell("" if self.rank is None else f"rank {self.rank}")
-        self.query_one("#view").visible = True
+        self.query_one("#frame-view").visible = True
         self.show(view)
         table = self.main_table()
         if first and table is not None and self.focused is None:

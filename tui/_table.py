@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
@@ -29,7 +30,9 @@ from profkit.errors import UsageError
 from profkit.tui._draw import fit
 from profkit.tui._themes import Palette
 
-NARROWEST: Final = 8
+NARROWEST: Final = 20
+"""So much of its own width is left to the column that gives way; then the table scrolls sideways."""
+
 _MEASURED_ROWS: Final = 200
 """A column is as wide as its widest cell among so many rows: to look at a million would take a second."""
 
@@ -227,7 +230,7 @@ class VirtualTable(ScrollView, can_focus=True):
         return found is not None
 
     def _column(self, title: str) -> Column | None:
-        return next((column for column in self.columns if column.title == title), None)
+        return next((column for column in self.columns if column.title == title), None) if title else None
 
     def _sort(self) -> None:
         column = self._column(self.sort_title)
@@ -264,7 +267,7 @@ class VirtualTable(ScrollView, can_focus=True):
         room = self.scrollable_content_region.width - sum(natural) - _GAP * len(natural) - 1
         for place, column in enumerate(self.columns):
             if column.stretches:
-                natural[place] = max(NARROWEST, natural[place] + room)
+                natural[place] = max(min(natural[place], NARROWEST), natural[place] + room)
         self._widths = tuple(natural)
         self.virtual_size = Size(sum(natural) + _GAP * len(natural) + 1, len(self._order) + 1)
 
@@ -287,10 +290,18 @@ class VirtualTable(ScrollView, can_focus=True):
             self.scroll_to(y=self.cursor - height + 1, animate=False)
 
     def action_move(self, by: int) -> None:
+        if self.max_scroll_y == 0 and not 0 <= self.cursor + by < len(self._order):
+            raise SkipAction  # what the table stands in scrolls on
+        self.step(by)
+
+    def step(self, by: int) -> None:
+        """Move the cursor by so many rows, as far as there are rows."""
         self.cursor = max(0, min(self.cursor + by, len(self._order) - 1))
 
     def action_page(self, by: int) -> None:
-        self.action_move(by * max(1, self.scrollable_content_region.height - 2))
+        if self.max_scroll_y == 0:
+            raise SkipAction
+        self.step(by * max(1, self.scrollable_content_region.height - 2))
 
     def action_jump(self, to: int) -> None:
         self.cursor = max(0, len(self._order) - 1) if to < 0 else 0
@@ -340,7 +351,7 @@ class VirtualTable(ScrollView, can_focus=True):
         style = base + self._style("title") + Style(underline=not self._plain)
         segments = [Segment(" ", base)]
         for column, width in zip(self.columns, self._widths, strict=True):
-            arrow = "" if column.title != self.sort_title else self._arrow()
+            arrow = self._arrow() if column.title and column.title == self.sort_title else ""
             segments += [Segment(fit(column.title + arrow, width, right=column.right, plain=self._plain), style), Segment(" " * _GAP, base)]
         return segments
 
@@ -352,11 +363,13 @@ class VirtualTable(ScrollView, can_focus=True):
     def _cells(self, row: int, under_cursor: bool, base: Style) -> list[Segment]:
         marked = self._keys[row] in self.marked if self.marked else False
         line_style = base + (self._style("marked") if marked else Style.null())
-        if under_cursor and self.has_focus:
+        lit = under_cursor and self.has_focus
+        if lit:
             line_style += self._style("cursor")
         segments = [Segment("*" if marked else ">" if under_cursor and self._plain else " ", line_style)]
         for column, width in zip(self.columns, self._widths, strict=True):
-            style = line_style if column.role is None or column.values[row] is None else line_style + self._style(column.role(column.values[row]))
+            role = None if lit or column.role is None or column.values[row] is None else column.role(column.values[row])
+            style = line_style + self._style(role) if role else line_style
             segments += [Segment(fit(column.text(row), width, right=column.right, plain=self._plain), style), Segment(" " * _GAP, line_style)]
         return segments
 

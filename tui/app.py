@@ -147,7 +147,23 @@ class ProfkitApp(App[None]):
 
     def show_runs(self) -> None:
         """The list of runs below the last screen, for a user who began with one run."""
-        self.switch_screen(RunsScreen(self._path.resolve().parent if self.run_path == self._path else self._path))
+        if not isinstance(self.screen, RunsScreen):
+            self.switch_screen(RunsScreen(self._folder, at=self.run_path))
+
+    def compare(self) -> None:
+        """The list of runs with this one marked, for the user to mark another."""
+        marked = self.run_path
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+        if isinstance(self.screen, RunsScreen):
+            self.screen.mark(marked)
+        else:
+            self.switch_screen(RunsScreen(self._folder, at=marked, marked=marked))
+
+    @property
+    def _folder(self) -> Path:
+        """Where the runs are: the folder that was named, or the one that the named run lies in."""
+        return self._path.resolve().parent if (self._path / RUN_FILE).exists() else self._path
 
     def action_help(self) -> None:
         keys: dict[str, str] = {}

@@ -6,14 +6,20 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from profkit.analysis.runs_view import list_runs
+from textual.pilot import Pilot
+
+from profkit.analysis.runs_view import RunRow, arrange_runs, list_runs
 from profkit.errors import UsageError
-from profkit.report import view_json
+from profkit.report import run_json
 from profkit.text import did_you_mean
+from profkit.tui._figures import figures_of
 from profkit.tui._library import Library
 from profkit.tui.app import FIRST_SCREEN, ProfkitApp, load_screens
 
-__all__ = ["FIRST_SCREEN", "check_screen", "runs_twin", "take_picture", "twin"]
+__all__ = ["FIRST_SCREEN", "check_screen", "read_runs", "runs_twin", "take_picture", "twin"]
+
+
+SHORT_S = 0.01
 
 
 def check_screen(name: str) -> None:
@@ -33,7 +39,13 @@ def twin(path: Path, screen: str, base: Path | None = None) -> Any:
 
 def runs_twin(folder: Path) -> Any:
     """What `--json` prints of a folder of runs."""
-    return {"runs": view_json.of(list_runs(folder))}
+    return run_json.runs(read_runs(folder))
+
+
+def read_runs(folder: Path) -> tuple[RunRow, ...]:
+    """The runs of a folder with their figures."""
+    heads = list_runs(folder)
+    return arrange_runs(heads, {head.path: figures_of(head.path) for head in heads})
 
 
 def take_picture(app: ProfkitApp, size: tuple[int, int]) -> str:
@@ -43,7 +55,14 @@ def take_picture(app: ProfkitApp, size: tuple[int, int]) -> str:
 
 async def _picture(app: ProfkitApp, size: tuple[int, int]) -> str:
     async with app.run_test(size=size) as pilot:
-        await pilot.pause()
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await settle(pilot)
         return app.export_screenshot(title="profkit")
+
+
+async def settle(pilot: Pilot[None]) -> None:
+    """Wait until nothing is built or drawn any more."""
+    await pilot.pause()
+    while not all(worker.is_finished for worker in pilot.app.workers):
+        await asyncio.sleep(SHORT_S)
+        await pilot.pause()
+    await pilot.pause()

@@ -86,8 +86,11 @@ class Overview:
         return max(0, FEWEST_STEPS - len(self.selection.steps))
 
 
-def build_overview(trace: Trace, ceilings: Ceilings | None = None) -> Overview:
-    """The figures of a run; an `UnreadableError` where not one step of it can be read."""
+def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kernels: bool = True) -> Overview:
+    """The figures of a run; an `UnreadableError` where not one step of it can be read.
+
+    Without kernels, that table, which may be far larger than all others together, is not read.
+    """
     steps = trace.steps
     if not steps.num_rows:
         shown = safe_text(str(trace.path))
@@ -114,7 +117,7 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None) -> Overview:
         late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps) if exchange else None,
         own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), window_steps(trace.samples)),
         links=link_use(trace.collectives, selection.steps, ceilings),
-        kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps),
+        kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps) if with_kernels else None,
         quality=tuple(_quality(trace)),
         flags=trace.manifest.flags,
     )

@@ -113,10 +113,10 @@ def _print_text(path: Path, *, is_run: bool) -> int:
         trace = Trace.open(path)
         print(as_text.overview(build_overview(trace, load_ceilings(trace.manifest.environment))))
     else:
-        from profkit.analysis.runs_view import list_runs
         from profkit.report import runs_text
+        from profkit.tui.headless import read_runs
 
-        print(runs_text.runs(list_runs(path), path))
+        print(runs_text.runs(read_runs(path), path))
     return ExitCode.DONE
 
 
