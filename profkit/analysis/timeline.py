@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,6 +171,17 @@ class Timeline:
                 self._let_go(key)
         return lanes
 
+    def bytes_of(self, rank: int, group: Group) -> int:
+        """What there is to read for a group of lanes."""
+        path = self._ranks[rank].trace.path(TABLE_OF[group])
+        return path.stat().st_size if path.exists() else 0
+
+    def forget(self) -> None:
+        """Let go of all lanes; they are read again when they are shown again."""
+        with self._lock:
+            self._lanes.clear()
+            self._long.clear()
+
     def lane(self, rank: int, group: Group, label: str) -> Lane | None:
         return next((lane for lane in self.lanes(rank, group) if lane.label == label), None)
 
@@ -205,6 +216,14 @@ class Timeline:
 
     def name(self, rank: int, level: Level, piece: int) -> str:
         return str(self._ranks[rank].trace.names[int(level.pieces.names[piece])].as_py())
+
+    def find(self, rank: int, level: Level, wanted: Callable[[str], bool], from_ns: int, *, back: bool = False) -> int | None:
+        """The next piece after a moment whose name is wanted, or the last before it. Each distinct name is looked at once."""
+        names = self._ranks[rank].trace.names.to_pylist()
+        chosen = np.fromiter(map(wanted, names), dtype=bool, count=len(names))
+        starts = level.pieces.starts + self._ranks[rank].shift
+        found = np.flatnonzero(chosen[level.pieces.names] & ((starts < from_ns) if back else (starts > from_ns)))
+        return int(found[-1 if back else 0]) if len(found) else None
 
     def gap(self, rank: int, lane: Lane, from_ns: int, longer_ns: int, *, back: bool = False, at_least_ns: int = 0) -> Gap | None:
         """The next gap of a lane on the axis, or the one before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.timeline import Timeline
 from profkit.analysis.timeline_lanes import Group, Lane
 from profkit.analysis.timeline_levels import NONE, Level
+from profkit.trace import Trace
 
 SHORTEST_LABEL: Final = 3
 """Cells in a row that show the same before a name is written over them."""
@@ -38,6 +40,22 @@ class Window:
     def borders(self) -> Ints:
         """Where cells begin and end: they tile the window, whole ns each."""
         return self.start_ns + np.arange(self.columns + 1) * self.length_ns // self.columns
+
+    def moved(self, by_ns: int, bounds: tuple[int, int]) -> Window:
+        """As long, later or earlier, and inside the bounds."""
+        start = max(bounds[0], min(self.start_ns + by_ns, bounds[1] - self.length_ns))
+        return Window(start, start + self.length_ns, self.columns)
+
+    def zoomed(self, factor: float, about_ns: int, bounds: tuple[int, int]) -> Window:
+        """`factor` times as long, with the moment `about_ns` where it was; never longer than the bounds, nor less than a ns a cell."""
+        length = max(self.columns, min(round(self.length_ns * factor), bounds[1] - bounds[0]))
+        before = round((about_ns - self.start_ns) * length / max(1, self.length_ns))
+        return Window(about_ns - before, about_ns - before + length, self.columns).moved(0, bounds)
+
+    def around(self, start_ns: int, end_ns: int, bounds: tuple[int, int], share: float = 0.5) -> Window:
+        """A window in which a stretch takes a share of the room, in the middle."""
+        whole = Window(start_ns, end_ns, self.columns)
+        return whole.zoomed(1 / share, (start_ns + end_ns) // 2, bounds)
 
     def cell(self, column: int) -> tuple[int, int]:
         start, end = self.borders[column : column + 2]
@@ -152,6 +170,37 @@ def view_timeline(timeline: Timeline, request: Request, *, wait: bool = True) ->
         timeline.clocks,
         timeline.problems,
     )
+
+
+EAGER_BYTES: Final = 4_000_000
+"""A file that is larger is read once its rows are in view, and not before the first picture."""
+
+MOST_RANKS_AT_ONCE: Final = 64
+"""Ranks whose phases are read before the first picture."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenTimeline:
+    """A timeline that is open, and what to show of it first."""
+
+    timeline: Timeline
+    first: Request
+
+
+def open_timeline(trace: Trace, rank: int | None, cache: Path | None, *, columns: int) -> OpenTimeline:
+    """The whole run, its phases read, one rank expanded: the one that is named, else the first.
+
+    The expanded rank's own lanes are read as well where that takes no time worth speaking of.
+    """
+    timeline = Timeline.open(trace, cache)
+    expanded = rank if rank in timeline.ranks else next(iter(timeline.ranks), None)
+    for each in timeline.ranks[:MOST_RANKS_AT_ONCE]:
+        timeline.lanes(each, Group.PHASES)
+    for group in _EXPANDED:
+        if expanded is not None and timeline.bytes_of(expanded, group) < EAGER_BYTES:
+            timeline.lanes(expanded, group)
+    start, end = timeline.bounds
+    return OpenTimeline(timeline, Request(Window(start, max(end, start + columns), columns), timeline.ranks, expanded=expanded))
 
 
 def still_to_read(timeline: Timeline, request: Request) -> Iterator[tuple[int, Group]]:
