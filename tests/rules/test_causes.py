@@ -1,0 +1,255 @@
+"""Each rule names its cause where it was planted, with the cost that it has, and nothing where only its sign or only its price is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.evidence import Evidence, Exchanges, Load, Loader, Windows
+from profkit.plugins import RULES
+from profkit.report.explained import explain
+from profkit.rules._base import Case, Finding, find_all
+from profkit.testing import synthetic, synthetic_trace
+from profkit.trace import Trace
+
+MS = 1_000_000
+RANKS = {"ranks": 2}
+
+IDLE = Load(cores=8, own=1.0, workers=1.0, machine=2.5, switches_per_s=5.0)
+WORKERS = Loader({"read": 1.0 * MS, "decode": 8.0 * MS, "collate": 0.5 * MS}, workers=4)
+BUCKETS = Exchanges(messages=4, message_bytes=25e6, buckets=4, beside=0)
+ON_GPU = Windows(
+    calls=500,
+    busy_ns=30.0 * MS,
+    by_category={"gemm": 25.0 * MS, "elementwise": 5.0 * MS},
+    calls_by_category={"gemm": 100, "elementwise": 400},
+    calls_by_phase={"forward": 200, "backward": 280, "optimizer": 20},
+    pageable_share=0.0,
+    tensor_core_share=0.9,
+    launch_bound_share=0.01,
+    on_host=False,
+)
+SLOWER = {"phase_ns": {"forward": 16 * MS, "backward": 32 * MS, "optimizer": 5 * MS}}
+"""All that a rank computes takes a third longer, 13 ms together."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A cause: what the target does, what both sides recorded, and what that costs a step in ms."""
+
+    cost_ms: float
+    target: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    is_cost_of_the_sign: bool = False
+    """Whether the sign itself says what it costs, so that no row needs to grow."""
+
+
+def _windows(**changes: Any) -> Windows:
+    return replace(ON_GPU, **changes)
+
+
+PLANTED = {
+    "loader_contention": Planted(13, SLOWER, {"load": IDLE}, {"load": Load(8, 1.0, 6.5, 8.0, 300.0)}),
+    "thread_oversubscription": Planted(13, SLOWER, {"load": IDLE}, {"load": Load(8, 6.5, 1.0, 8.0, 900.0)}),
+    "host_busy": Planted(13, SLOWER, {"load": IDLE}, {"load": Load(8, 1.0, 1.0, 7.9, 40.0)}),
+    "worker_start": Planted(
+        4, {}, {"loader": WORKERS}, {"loader": WORKERS, "epoch_start_ns": Estimate(4.5 * MS, 4.2 * MS, 4.8 * MS)}, is_cost_of_the_sign=True
+    ),
+    "unpinned_copy": Planted(3.5, {"phase_ns": {"h2d": 4 * MS}}, {"windows": ON_GPU}, {"windows": _windows(pageable_share=1.0)}),
+    "tiny_buckets": Planted(6, {"phase_ns": {"allreduce": 9 * MS}}, {"exchanges": BUCKETS}, {"exchanges": Exchanges(40, 2.5e6, 40, 0)}, RANKS),
+    "huge_bucket": Planted(6, {"phase_ns": {"allreduce": 9 * MS}}, {"exchanges": BUCKETS}, {"exchanges": Exchanges(1, 100e6, 1, 0)}, RANKS),
+    "accumulation_without_no_sync": Planted(6, {"phase_ns": {"allreduce": 9 * MS}}, {"exchanges": BUCKETS}, {"exchanges": Exchanges(16, 25e6, 4, 0)}, RANKS),
+    "syncbn_cost": Planted(4, {"phase_ns": {"forward": 16 * MS}}, {"exchanges": BUCKETS}, {"exchanges": replace(BUCKETS, beside=53)}, RANKS),
+    "launch_bound": Planted(13, SLOWER, {"windows": ON_GPU}, {"windows": _windows(calls=2_000, busy_ns=36.0 * MS)}),
+    "layout_copies": Planted(
+        13,
+        SLOWER,
+        {"windows": ON_GPU},
+        {"windows": _windows(by_category={**ON_GPU.by_category, "layout": 9.0 * MS}, calls_by_category={**ON_GPU.calls_by_category, "layout": 32})},
+    ),
+    "sync_stalls": Planted(13, SLOWER, {"windows": ON_GPU}, {"windows": _windows(calls_by_category={**ON_GPU.calls_by_category, "copy to host": 8})}),
+    "amp_without_effect": Planted(13, SLOWER, {"autocast": False}, {"autocast": True, "windows": _windows(tensor_core_share=0.1)}),
+    "optimizer_unfused": Planted(
+        6, {"phase_ns": {"optimizer": 10 * MS}}, {"windows": ON_GPU}, {"windows": _windows(calls_by_phase={**ON_GPU.calls_by_phase, "optimizer": 900})}
+    ),
+    "checkpoint_in_training": Planted(5, {"phase_ns": {"other": 5 * MS}}, {}, {"beside": {"checkpoint": 5.0 * MS}}),
+    "garbage_pauses": Planted(
+        3, {}, {"garbage_ns": Estimate(0.1 * MS, 0.05 * MS, 0.15 * MS)}, {"garbage_ns": Estimate(3.1 * MS, 2.5 * MS, 3.7 * MS)}, is_cost_of_the_sign=True
+    ),
+    "skipped_amp_steps": Planted(11, {}, {"skipped_share": 0.0}, {"skipped_share": 0.25}, is_cost_of_the_sign=True),
+    "bad_samples": Planted(8, {"phase_ns": {"data": 10 * MS}}, {}, {"bad_samples": 12}),
+}
+
+FREE_OF_COST = frozenset({"amp_without_effect", "bad_samples"})
+"""Kinds that are told also where they cost nothing."""
+
+Make = Callable[[Planted], Case]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Two synthetic runs that recorded what a test says; each run is written once."""
+    folder = tmp_path_factory.mktemp("runs")
+    runs: dict[str, Trace] = {}
+    cases: dict[str, Case] = {}
+
+    def open_run(**options: Any) -> Trace:
+        name = str(sorted(options.items()))
+        if name not in runs:
+            runs[name] = Trace.open(synthetic_trace(folder / str(len(runs)), steps=120, **options))
+        return runs[name]
+
+    def make_case(planted: Planted) -> Case:
+        name = str((planted.base, planted.target))
+        if name not in cases:
+            cases[name] = explain(open_run(seed=1, **planted.base), open_run(seed=2, **planted.base, **planted.target)).case
+        before, after = (Evidence(side.trace, side.costs) for side in (cases[name].before, cases[name].after))
+        for evidence, facts in ((before, planted.before), (after, planted.after)):
+            vars(evidence).update(facts)
+        return replace(cases[name], before=before, after=after)
+
+    return make_case
+
+
+def _ask(name: str, case: Case) -> Finding | None:
+    finding: Finding | None = RULES.load(name)(case)
+    return finding
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_cause_is_named_with_its_cost(name: str, make: Make) -> None:
+    planted = PLANTED[name]
+    finding = _ask(name, make(planted))
+    assert finding is not None
+    assert finding.kind == name
+    assert finding.evidence
+    assert finding.remedy
+    assert finding.cost_ns is not None
+    assert finding.cost_ns.value == pytest.approx(planted.cost_ms * MS, rel=0.15)
+
+
+@pytest.mark.parametrize("name", [name for name, planted in PLANTED.items() if not planted.is_cost_of_the_sign])
+def test_nothing_is_said_where_the_time_grew_without_the_causes_sign(name: str, make: Make) -> None:
+    planted = PLANTED[name]
+    nothing: dict[str, Any] = {**planted.before, "skipped_share": 0.0}
+    assert _ask(name, make(replace(planted, after=nothing))) is None
+
+
+@pytest.mark.parametrize("name", [name for name, planted in PLANTED.items() if not planted.is_cost_of_the_sign and name not in FREE_OF_COST])
+def test_nothing_is_said_where_the_sign_costs_nothing(name: str, make: Make) -> None:
+    assert _ask(name, make(replace(PLANTED[name], target={}))) is None
+
+
+@pytest.mark.parametrize("name", [name for name, planted in PLANTED.items() if planted.is_cost_of_the_sign])
+def test_nothing_is_said_where_the_base_does_as_much(name: str, make: Make) -> None:
+    planted = PLANTED[name]
+    assert _ask(name, make(replace(planted, before=planted.after))) is None
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_planted_cause_is_the_first_that_is_told(name: str, make: Make) -> None:
+    """Of all rules together, with what explains another's cost taken off it."""
+    planted = PLANTED[name]
+    found = find_all(make(planted), [RULES.load(each) for each in RULES.names()])
+    assert found[0].kind == name, [(each.kind, each.cost_ns) for each in found]
+    assert sum(each.cost_ns is not None for each in found) == 1, [(each.kind, each.cost_ns) for each in found]
+
+
+def _costly(kind: str, ms: float, *takes: str) -> Finding:
+    return Finding(kind, Estimate(ms * MS, (ms - 0.5) * MS, (ms + 0.5) * MS), None, "", takes=frozenset(takes))
+
+
+def test_a_cause_takes_what_it_explains_of_anothers_cost(make: Make) -> None:
+    case = make(Planted(0, SLOWER))
+    rules = [lambda _, each=each: each for each in (_costly("late_rank", 3, "input_bound"), _costly("input_bound", 10), _costly("setting_changed", 12))]
+    found = {each.kind: each for each in find_all(case, rules)}
+    assert set(found) == {"late_rank", "input_bound"}, "a setting that differs explains nothing that has a better cause"
+    cost, share = found["input_bound"].cost_ns, found["input_bound"].share_of_gap
+    assert cost == Estimate(7 * MS, 6.5 * MS, 7.5 * MS)
+    assert share == pytest.approx(7 * MS / (case.ledger.total.delta.value * case.ledger.samples_per_step))
+    assert [each.kind for each in find_all(case, [*rules, lambda _: _costly("worker_start", 9, "input_bound")])] == ["worker_start", "late_rank"]
+
+
+def test_a_rank_that_is_late_costs_the_whole_step(make: Make) -> None:
+    """One of two ranks takes 8 ms longer; on average over both, half of that is its own work and half the other's wait."""
+    for phase in ("data", "forward", "backward"):
+        late = {1: {phase: synthetic.MEAN_PHASE_NS[phase] + 8 * MS}}
+        case = make(Planted(0, {"rank_phase_ns": late}, base=RANKS))
+        first, *others = find_all(case, [RULES.load(each) for each in RULES.names()])
+        assert (first.kind, first.cause) == ("late_rank", {"data": "input"}.get(phase, phase))
+        assert first.cost_ns is not None
+        assert first.cost_ns.value == pytest.approx(8 * MS, rel=0.15)
+        assert all(each.cost_ns is None for each in others), others
+
+
+def _drifting(path: Path, seed: int, added_ns: int) -> Trace:
+    """A run whose steps become longer, by so much from the first to the last."""
+    trace = Trace.open(synthetic_trace(path, steps=200, seed=seed, steps_per_epoch=0))
+    steps = trace.steps
+    longer = np.cumsum(np.linspace(0, added_ns, steps.num_rows).astype(np.int64))
+    start, end = steps["start_ns"].to_numpy() + np.concatenate([[0], longer[:-1]]), steps["end_ns"].to_numpy() + longer
+    for name, values in (("start_ns", start), ("end_ns", end)):
+        steps = steps.set_column(steps.schema.get_field_index(name), name, pa.array(values))
+    vars(trace)["steps"] = steps
+    return trace
+
+
+def test_a_run_that_becomes_slower_drifts(tmp_path: Path) -> None:
+    """What a slope adds to the average step is half of what it adds to the last."""
+    base = _drifting(tmp_path / "base", 1, 0)
+    case = explain(base, _drifting(tmp_path / "target", 2, 16 * MS)).case
+    finding = _ask("drift", case)
+    assert finding is not None
+    assert finding.cost_ns is not None
+    assert finding.cost_ns.value == pytest.approx(8 * MS, rel=0.25)
+    assert _ask("drift", explain(base, _drifting(tmp_path / "steady", 3, 0)).case) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        (WORKERS, replace(WORKERS, pieces={**WORKERS.pieces, "read": 40.0 * MS}), "read"),
+        (WORKERS, replace(WORKERS, pieces={**WORKERS.pieces, "decode": 48.0 * MS}), "decode"),
+        (WORKERS, replace(WORKERS, workers=0), "no workers"),
+        (WORKERS, replace(WORKERS, workers=1), ""),
+        (None, None, ""),
+    ],
+)
+def test_a_slow_input_says_what_of_it_is_slow(before: Loader | None, after: Loader | None, cause: str, make: Make) -> None:
+    finding = _ask("input_bound", make(Planted(0, {"phase_ns": {"data": 12 * MS}}, {"loader": before}, {"loader": after})))
+    assert finding is not None
+    assert finding.cause == cause
+    assert finding.cost_ns is not None
+    assert finding.cost_ns.value == pytest.approx(10 * MS, rel=0.15)
+
+
+def test_a_run_that_cannot_be_whole_is_told(make: Make) -> None:
+    case = make(Planted(0))
+    assert _ask("log_integrity", case) is None
+    trace = case.after.trace
+    torn = replace(trace, manifest=replace(trace.manifest, world_size=3))
+    finding = _ask("log_integrity", replace(case, after=Evidence(torn, case.after.costs)))
+    assert finding is not None
+    assert "no files of 2 of 3 ranks" in finding.evidence
+    assert finding.cost_ns is None
+
+
+def test_a_throughput_that_is_not_the_published_one_is_told(make: Make) -> None:
+    """Published for one V100: 12 images a second in fp32 with batches of 4. The synthetic runs do some hundreds."""
+    case = make(Planted(0))
+    settings = {"batch_size": 4, "precision": "fp32"}
+    known = replace(case.target, workload="mask_rcnn", framework="pytorch", config={**settings, "device": "Tesla V100-SXM2-16GB"})
+    finding = _ask("published_mismatch", replace(case, target=known))
+    assert finding is not None
+    assert "12" in finding.evidence
+    for other in ({**settings, "device": "cpu"}, {**settings, "device": "Tesla V100", "batch_size": 5}, settings):
+        assert _ask("published_mismatch", replace(case, target=replace(known, config=other))) is None
