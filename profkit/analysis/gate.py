@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.ledger import TOTAL, Ledger, why_not
+from profkit.analysis.ledger import INDECISIVE, TOTAL, Ledger, why_not_at_all
 from profkit.errors import ExitCode, UsageError
 from profkit.text import did_you_mean, duration, percent, safe_text
 
@@ -71,7 +71,7 @@ def exit_code(judgements: Sequence[Judgement]) -> ExitCode:
 
 def _judgements(ledger: Ledger, gates: Sequence[Gate]) -> Iterator[Judgement]:
     for gate in gates:
-        reason = why_not(ledger)
+        reason = why_not_at_all(ledger)
         row = ledger.total if gate.row == TOTAL else ledger.find(gate.row)
         if row is None:
             names = [each.name for each in ledger.rows]
@@ -79,7 +79,7 @@ def _judgements(ledger: Ledger, gates: Sequence[Gate]) -> Iterator[Judgement]:
         elif reason:
             yield Judgement(gate, Outcome.NOT_JUDGED, reason)
         else:
-            yield _judge(gate, row.delta, _limit(ledger, gate))
+            yield _judge(gate, row.delta, _limit(ledger, gate), ledger.total.base.value)
 
 
 def _limit(ledger: Ledger, gate: Gate) -> float:
@@ -89,11 +89,13 @@ def _limit(ledger: Ledger, gate: Gate) -> float:
     return (gate.step_ns or 0.0) / max(ledger.samples_per_step, 1e-9)
 
 
-def _judge(gate: Gate, delta: Estimate, limit: float) -> Judgement:
-    """A change above the limit fails where it is surely a loss; where it may as well be none, nobody can say."""
-    if delta.low is None or not math.isfinite(delta.value):
+def _judge(gate: Gate, delta: Estimate, limit: float, base: float) -> Judgement:
+    """A change above the limit fails where it is surely a loss; where it may as well be none or much, nobody can say."""
+    if delta.low is None or delta.high is None or not math.isfinite(delta.value):
         return Judgement(gate, Outcome.NOT_JUDGED, "there is no interval")
     if delta.value <= limit:
+        if delta.high > limit + INDECISIVE * base:
+            return Judgement(gate, Outcome.NOT_JUDGED, "within the limit, but its interval reaches far beyond it: more steps are needed")
         return Judgement(gate, Outcome.PASSED, "within the limit")
     if delta.low > 0:
         return Judgement(gate, Outcome.FAILED, "above the limit, and beyond its interval")

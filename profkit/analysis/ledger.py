@@ -14,6 +14,7 @@ from profkit.analysis.config_join import Difference
 from profkit.analysis.costs import INPUT, REST, RunCosts
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
 from profkit.analysis.phases import UNKNOWN
+from profkit.text import percent
 from profkit.vocab import PHASES
 
 TOTAL = "total"
@@ -21,6 +22,9 @@ _ORDER = (INPUT, *PHASES, REST, UNKNOWN)
 
 NEGLIGIBLE = 0.005
 """A change below this share of the base is neutral, however certain it is: no run repeats itself better."""
+
+INDECISIVE = 0.25
+"""Where an interval holds zero and reaches this far from it, as a share of the base, nobody can say whether there is a difference that matters."""
 
 
 class Verdict(str, Enum):
@@ -97,10 +101,12 @@ class Ledger:
 
 
 def judge(delta: Estimate, base: float) -> Verdict:
-    """What a difference in time means; within its interval of zero, or next to nothing, it is neutral."""
+    """What a difference in time means. One whose interval holds zero is neutral, unless the interval is so wide that it says nothing."""
     if delta.low is None or delta.high is None or not base > 0:
         return Verdict.CANNOT_JUDGE
-    if delta.low <= 0 <= delta.high or abs(delta.value) < NEGLIGIBLE * base:
+    if delta.low <= 0 <= delta.high:
+        return Verdict.NEUTRAL if max(-delta.low, delta.high) < INDECISIVE * base else Verdict.CANNOT_JUDGE
+    if abs(delta.value) < NEGLIGIBLE * base:
         return Verdict.NEUTRAL
     return Verdict.REGRESSION if delta.value > 0 else Verdict.IMPROVEMENT
 
@@ -205,9 +211,19 @@ def scale(estimate: Estimate, factor: float) -> Estimate:
 
 def why_not(ledger: Ledger) -> str:
     """Why there is no verdict, and what would give one; nothing where there is one."""
+    if reason := why_not_at_all(ledger):
+        return reason
+    change = ledger.change
+    if ledger.verdict is not Verdict.CANNOT_JUDGE or change.low is None or change.high is None:
+        return ""
+    return f"the interval holds zero and reaches from {percent(change.low)} to {percent(change.high)}, which may be nothing or much: more steps are needed"
+
+
+def why_not_at_all(ledger: Ledger) -> str:
+    """What keeps any question about the two runs from being answered; nothing where only some cannot be."""
     if ledger.unlike:
         return "; ".join(ledger.unlike)
     needs = [f"{side} needs {need} more used steps" for side, need in zip(("the base", "the target"), ledger.steps_needed, strict=True) if need]
     if needs:
         return f"intervals take {FEWEST_STEPS} steps: " + ", ".join(needs)
-    return "" if ledger.verdict is not Verdict.CANNOT_JUDGE else "the steps that are used took no time at all"
+    return "" if ledger.total.base.value > 0 and ledger.total.delta.low is not None else "the steps that are used took no time at all"

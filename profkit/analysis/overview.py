@@ -65,10 +65,12 @@ class Overview:
     kernels: KernelWindows | None = None
     links: tuple[LinkUse, ...] = ()
     flags: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    """The tables that are not as they were written: figures are shown, and no verdict is given on them."""
 
     @property
     def judged(self) -> bool:
-        return self.throughput.judged and not self.bad_times
+        return self.throughput.judged and not self.bad_times and not self.changed
 
     @property
     def bad_times(self) -> tuple[str, ...]:
@@ -120,6 +122,7 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kerne
         kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps) if with_kernels else None,
         quality=tuple(_quality(trace)),
         flags=trace.manifest.flags,
+        changed=trace.changed,
     )
 
 
@@ -179,7 +182,7 @@ def _quality(trace: Trace) -> list[str]:
         notices.append(f"no files of {len(trace.missing_ranks)} of {trace.manifest.world_size} ranks")
     notices += _failures(trace)
     notices += _bad_samples(trace)
-    notices += [f"{problem}; rows after that place are lost" for problem in trace.problems]
+    notices += trace.problems
     return notices
 
 

@@ -84,6 +84,8 @@ def _headline(view: Overview) -> str:
 def why_not_judged(view: Overview) -> str:
     if view.bad_times:
         return f"the source has times that cannot be ({safe_text('; '.join(view.bad_times))})"
+    if view.changed:
+        return f"a file was changed since it was written ({safe_text('; '.join(view.changed))})"
     if not view.samples_known and not view.steps_needed:
         return "nothing says how many samples a step trains on, so there is no throughput; the rest holds"
     return f"an interval needs {plural(view.steps_needed, 'step')} more" if view.steps_needed else "the steps that are used took no time at all"

@@ -10,7 +10,9 @@ from profkit.analysis.config_join import find_caveats, find_unlike, join_config
 from profkit.analysis.costs import run_costs
 from profkit.analysis.evidence import Evidence
 from profkit.analysis.ledger import Ledger, compare
+from profkit.analysis.meeting import find_meeting
 from profkit.analysis.scaling import ScalingRow, scaling_table
+from profkit.ceilings import load_ceilings
 from profkit.rules._base import Case, Finding, find_all
 from profkit.trace import Trace
 
@@ -32,7 +34,7 @@ def explain(base: Trace, target: Trace) -> Explained:
     """Compare two runs and ask every rule."""
     before, after = (Evidence(trace, run_costs(trace)) for trace in (base, target))
     manifests = base.manifest, target.manifest
-    ledger = compare(before.costs, after.costs, unlike=find_unlike(*manifests), differences=join_config(*manifests))
+    ledger = compare(before.costs, after.costs, unlike=[*find_unlike(*manifests), *_changed(base), *_changed(target)], differences=join_config(*manifests))
     case = Case(base.name, target.name, *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *_samples_caveat(ledger), *(f"the rule {name} could not be loaded: {error}" for name, error in broken.items())]
@@ -43,10 +45,18 @@ def _samples_caveat(ledger: Ledger) -> list[str]:
     return [] if ledger.per_sample else ["nothing says how many samples a step trains on, so steps are compared; that is fair for equal batches alone"]
 
 
+def _changed(trace: Trace) -> list[str]:
+    return [f"{trace.name} was changed since it was written ({place})" for place in trace.changed]
+
+
 def _flags(trace: Trace) -> list[str]:
     return [f"{trace.name}: {flag}" for flag in (*trace.manifest.flags, *trace.problems)]
 
 
 def scale_runs(traces: Sequence[Trace]) -> tuple[ScalingRow, ...]:
     """How a job scales over these runs, the first of which is the base."""
-    return scaling_table([(trace.name, trace.manifest.world_size, run_costs(trace)) for trace in traces])
+    runs = [(trace.name, trace.manifest.world_size, run_costs(trace)) for trace in traces]
+    meetings = [
+        find_meeting(trace, costs.selection.steps, load_ceilings(trace.manifest.environment)) for trace, (_, _, costs) in zip(traces, runs, strict=True)
+    ]
+    return scaling_table(runs, meetings)

@@ -112,7 +112,7 @@ class RankTrace:
         """What is damaged in the tables that were read so far."""
         for table, content in self._contents.items():
             if content.problem:
-                yield f"rank {self.rank}, {table}: {content.problem}"
+                yield f"rank {self.rank}, {table}: {content.problem}" + ("" if content.changed else "; rows after that place are lost")
 
     @property
     def changed(self) -> Iterator[str]:
