@@ -12,6 +12,7 @@ from profkit.analysis.costs import INPUT, RunCosts
 from profkit.analysis.estimate import Estimate, Floats, estimate_ratios
 from profkit.analysis.exposed import WAITING
 from profkit.analysis.ledger import divide, scale
+from profkit.analysis.meeting import Meeting
 from profkit.vocab import Phase
 
 FACTORS = ("computation", "input", "load balance", "exposed communication")
@@ -30,9 +31,18 @@ class ScalingRow:
     waiting_known: bool
     """False where waiting cannot be told from transfer: then it is part of the communication."""
 
+    meeting: Meeting | None = None
+    """Where its ranks wait for each other; `None` for a single rank, and where nothing was recorded of it."""
 
-def scaling_table(runs: Sequence[tuple[str, int, RunCosts]]) -> tuple[ScalingRow, ...]:
-    """The runs, given as name, GPUs and costs, against the first of them."""
+    @property
+    def largest_loss(self) -> str:
+        """The factor that takes most of the efficiency; empty where none does."""
+        name = min(self.factors, key=lambda each: self.factors[each].value)
+        return name if self.factors[name].value < 1 else ""
+
+
+def scaling_table(runs: Sequence[tuple[str, int, RunCosts]], meetings: Sequence[Meeting | None] = ()) -> tuple[ScalingRow, ...]:
+    """The runs, given as name, GPUs and costs, against the first of them; `meetings` are theirs, where they were looked at."""
     _, base_gpus, base = runs[0]
     first = _levels(base)
     rows = []
@@ -43,7 +53,8 @@ def scaling_table(runs: Sequence[tuple[str, int, RunCosts]]) -> tuple[ScalingRow
         factors = dict(zip(FACTORS, _factors(first, own, _shares(base), _shares(costs)), strict=True))
         if not place:
             efficiency, factors = _known(1.0), dict.fromkeys(FACTORS, _known(1.0))
-        rows.append(ScalingRow(name, gpus, throughput, scale(efficiency, gpus / base_gpus), efficiency, factors, _waiting_known(costs)))
+        meeting = meetings[place] if meetings else None
+        rows.append(ScalingRow(name, gpus, throughput, scale(efficiency, gpus / base_gpus), efficiency, factors, _waiting_known(costs), meeting))
     return tuple(rows)
 
 

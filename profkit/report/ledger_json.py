@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.gate import Judgement
 from profkit.analysis.ledger import Ledger, Row, why_not
+from profkit.analysis.meeting import Meeting
 from profkit.analysis.scaling import ScalingRow
 from profkit.report.explained import Explained
 from profkit.rules._base import Finding
@@ -83,4 +85,26 @@ def _scaling_row(row: ScalingRow) -> dict[str, Any]:
         "efficiency_share": estimate(row.efficiency),
         "factors_ratio": {name: estimate(factor) for name, factor in factors.items()},
         "waiting_known": row.waiting_known,
+        "largest_loss": row.largest_loss or None,
+        "meeting": _meeting(row.meeting) if row.meeting else None,
+    }
+
+
+def _meeting(found: Meeting) -> dict[str, Any]:
+    return {
+        "collectives": found.collectives,
+        "collectives_seen_on_all_ranks": found.matched,
+        "waiting_ns_per_step": found.waiting_ns,
+        "transfer_ns_per_step": found.transfer_ns,
+        "waited_for": [
+            {
+                "rank": each.rank,
+                "last_in_collectives": each.last_in,
+                "share_of_waiting": each.share,
+                "phase": each.phase or None,
+                "excess_ns_per_step": each.excess_ns if each.phase else None,
+            }
+            for each in found.waited_for
+        ],
+        "links": [dataclasses.asdict(use) | {"share_of_ceiling": use.share_of_ceiling} for use in found.links],
     }

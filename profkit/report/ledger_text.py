@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from profkit.analysis.config_join import NONE
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.exchange import LATE_SHARE
 from profkit.analysis.gate import Judgement
 from profkit.analysis.ledger import Ledger, Row, judge, why_not
+from profkit.analysis.meeting import Meeting
 from profkit.analysis.scaling import FACTORS, ScalingRow
 from profkit.report.as_text import WIDTH
 from profkit.report.explained import Explained
 from profkit.rules._base import Finding
-from profkit.text import duration, percent, plural, safe_text, significant, table
+from profkit.text import byte_size, duration, percent, plural, safe_text, significant, table
 
 MOST_DIFFERENCES = 12
 LONGEST_VALUE = 22
@@ -183,4 +185,41 @@ def _scaling_line(row: ScalingRow) -> list[str]:
 
 def _scaling_intervals(rows: Sequence[ScalingRow]) -> Iterator[str]:
     for row in rows[1:]:
-        yield _fold(f"{_short(row.name)}: efficiency {percent(row.efficiency.value)}{_interval(row.efficiency, percent)}")
+        loss = f"; {row.largest_loss} takes most of it ({significant(row.factors[row.largest_loss].value)})" if row.largest_loss else ""
+        yield _fold(f"{_short(row.name)}: efficiency {percent(row.efficiency.value)}{_interval(row.efficiency, percent)}{loss}")
+        yield from _meeting(row.meeting)
+
+
+def _meeting(found: Meeting | None) -> Iterator[str]:
+    """Who is waited for, how often and why; and how near transfer comes to what the links can do."""
+    if found is None:
+        return
+    if found.waiting_ns is None or found.transfer_ns is None:
+        yield _fold(f"only {found.matched:,} of {plural(found.collectives, 'collective')} were seen on all of their ranks, so nobody is named", "    ")
+    else:
+        yield _fold(
+            f"a rank waits {duration(found.waiting_ns)} a step for others, and {duration(found.transfer_ns)} while data moves, beyond what backward hides",
+            "    ",
+        )
+    yield from _waited_for(found)
+    for use in found.links:
+        if use.bus_bytes_per_s is not None:
+            share = use.share_of_ceiling
+            ceiling = (
+                f", {percent(share, 0)} of what the links reach alone"
+                if share is not None
+                else "; 'profkit ceilings --links' measures what the links reach alone"
+            )
+            yield _fold(
+                f"{use.op} over {use.backend}: {byte_size(use.bytes_per_step)} a step at {byte_size(use.bus_bytes_per_s)}/s on the bus{ceiling}", "    "
+            )
+
+
+def _waited_for(found: Meeting) -> Iterator[str]:
+    """The ranks that are waited for again and again; where they take turns, that."""
+    named = [each for each in found.waited_for if each.share >= LATE_SHARE]
+    for each in named or found.waited_for[:1]:
+        turns = "" if named else "ranks take turns at being last; most is waited for this one: "
+        late = f", late in {each.phase} by {duration(each.excess_ns)} a step" if each.phase else ""
+        last = f"rank {each.rank} is last in {each.last_in:,} of {plural(found.collectives, 'collective')}"
+        yield _fold(f"{turns}{last}; {percent(each.share, 0)} of all waiting is for it{late}", "    ")
