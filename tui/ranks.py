@@ -25,6 +25,9 @@ FAR: Final = 0.02
 BESIDE_ROWS: Final = 2
 """The lines of a table that are no rows: its heading, and the bar with which it is scrolled."""
 
+MOST_ROWS: Final = 20
+"""A longer table is scrolled by itself."""
+
 SIDE_BY_SIDE: Final = 150
 """So many columns hold who waits beside what the links carry."""
 
@@ -46,9 +49,9 @@ class RanksScreen(RunScreen[RanksView]):
     RanksScreen Static { padding: 0 1; height: auto; }
     RanksScreen .title { color: $text-muted; }
     RanksScreen #heat { max-height: 50%; }
-    RanksScreen #below { height: 1fr; layout: vertical; }
+    RanksScreen #below { height: 1fr; layout: vertical; overflow-y: auto; }
     RanksScreen #below.-wide { layout: horizontal; }
-    RanksScreen #below Vertical { height: 1fr; width: 1fr; }
+    RanksScreen #below Vertical { height: auto; width: 1fr; }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -86,12 +89,11 @@ class RanksScreen(RunScreen[RanksView]):
 
     def show(self, view: RanksView) -> None:
         self.query_one("#summary", Static).update(lines(self._summary(view)))
-        heat = self.query_one("#heat", VirtualTable)
-        heat.styles.height = len(view.ranks) + BESIDE_ROWS
-        heat.show_rows(list(self._heat(view)), keys=[row.rank for row in view.ranks])
-        self.query_one("#waits", VirtualTable).show_rows(list(_waits(view)))
-        self.query_one("#sizes", VirtualTable).show_rows(list(_sizes(view)))
-        self.query_one("#kernels", VirtualTable).show_rows(list(_windows(view)))
+        tables = {"heat": self._heat(view), "waits": _waits(view), "sizes": _sizes(view), "kernels": _windows(view)}
+        for name, columns in tables.items():
+            table = self.query_one(f"#{name}", VirtualTable)
+            table.show_rows(list(columns))
+            table.styles.height = min(table.count, MOST_ROWS) + BESIDE_ROWS
         self.query_one("#waiting").display = bool(view.collectives)
         self.query_one("#links").display = bool(view.sizes)
         self.query_one("#windows").display = bool(view.in_windows)
@@ -104,7 +106,9 @@ class RanksScreen(RunScreen[RanksView]):
         dim = self.palette.style("dim")
         hosts = len({row.host for row in view.ranks})
         yield [(f"{plural(len(view.ranks), 'rank')} on {plural(hosts, 'host')}", None), (f"   means over {plural(view.steps, 'step')}", dim)]
-        if view.waits is None:
+        if len(view.ranks) == 1:
+            yield [("one rank: there is nobody to wait for", dim)]
+        elif view.waits is None:
             yield [(f"who waits cannot be judged: {view.collectives - view.matched:,} of {view.collectives:,} collectives were not seen on all ranks", None)]
         elif view.late_rank is not None:
             late = view.late_rank
@@ -153,8 +157,9 @@ class RanksScreen(RunScreen[RanksView]):
             self.go("timeline", Place(rank=self.view.waits[message.row].late_rank))
 
     def look_at(self, place: Place) -> None:
-        if place.rank is not None:
-            self.query_one("#heat", VirtualTable).select(place.rank)
+        ranks = [row.rank for row in self.view.ranks] if self.view is not None else []
+        if place.rank in ranks:
+            self.query_one("#heat", VirtualTable).select(ranks.index(place.rank))
 
 
 def _cell(ns: float | None, deviation_ns: float | None, step_ns: float) -> Cell | None:

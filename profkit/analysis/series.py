@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,20 +23,20 @@ class Series:
     least: float
     average: float
     most: float
-    last: float
     readings: int
 
 
 def bin_readings(time_ns: Ints, values: Floats, begin_ns: int, end_ns: int) -> Series | None:
-    """The readings from `begin_ns` to `end_ns` in as many bins as there are readings, up to a limit; `None` where there are none.
+    """The readings from `begin_ns` to `end_ns` in bins; `None` where there are none.
 
-    What is no number does not count as a reading.
+    There are two bins for three readings, up to a limit: a bin without one then means a gap, and not a
+    reading that came a little late. What is no number does not count as a reading.
     """
     kept = np.isfinite(values) & (time_ns >= begin_ns) & (time_ns <= end_ns)
     time_ns, values = time_ns[kept], values[kept]
     if not len(values):
         return None
-    bins = min(MOST_BINS, len(values))
+    bins = min(MOST_BINS, (2 * len(values) + 2) // 3)
     place = np.minimum((time_ns - begin_ns) * bins // max(1, end_ns - begin_ns), bins - 1)
     count = np.bincount(place, minlength=bins)
     low, high = np.full(bins, np.inf), np.full(bins, -np.inf)
@@ -49,7 +50,6 @@ def bin_readings(time_ns: Ints, values: Floats, begin_ns: int, end_ns: int) -> S
         least=float(values.min()),
         average=float(values.mean()),
         most=float(values.max()),
-        last=float(values[np.argmax(time_ns)]),
         readings=len(values),
     )
 
@@ -65,3 +65,27 @@ def rates(time_ns: Ints, counter: Floats) -> tuple[Ints, Floats]:
     took, grew = np.diff(time_ns), np.diff(counter)
     whole = (took > 0) & (grew >= 0)
     return time_ns[1:][whole], grew[whole] * 1e9 / took[whole]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The lowest, mean and highest of the bins that fall into one column."""
+
+    low: float
+    mean: float
+    high: float
+
+
+def spread_bins(series: Series, columns: int) -> tuple[Cell | None, ...]:
+    """The bins over so many columns, in their order: several in one, or one over several; `None` where nothing was read."""
+    bins = len(series.mean)
+    borders = [column * bins // columns for column in range(columns + 1)]
+    return tuple(_cell(series, first, max(last, first + 1)) for first, last in itertools.pairwise(borders))
+
+
+def _cell(series: Series, first: int, last: int) -> Cell | None:
+    known = [place for place in range(first, last) if series.mean[place] is not None]
+    if not known:
+        return None
+    low, mean, high = ([parts[place] or 0.0 for place in known] for parts in (series.low, series.mean, series.high))
+    return Cell(min(low), sum(mean) / len(mean), max(high))

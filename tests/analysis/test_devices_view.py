@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from profkit.analysis import series
 from profkit.analysis.devices_view import DevicesView, build_devices_view
-from profkit.analysis.series import bin_readings, rates
+from profkit.analysis.series import Cell, bin_readings, rates, spread_bins
 from profkit.testing.synthetic import BEGIN_NS, synthetic_trace
 from profkit.trace import Trace
 from tests.analysis.tables import rows_table
@@ -32,7 +32,7 @@ def test_bins_lose_no_extreme(readings: list[tuple[int, float]], most: int) -> N
     values = [value for _, value in told]
     assert (found.readings, found.least, found.most) == (len(told), min(values), max(values))
     assert found.average == pytest.approx(sum(values) / len(values), abs=1e-6)
-    assert len(found.low) == len(found.mean) == len(found.high) == min(most, len(told))
+    assert len(found.low) == len(found.mean) == len(found.high) == min(most, (2 * len(told) + 2) // 3)
     assert (min(low for low in found.low if low is not None), max(high for high in found.high if high is not None)) == (found.least, found.most)
     for low, mean, high in zip(found.low, found.mean, found.high, strict=True):
         assert (low is None) == (mean is None) == (high is None)
@@ -40,10 +40,17 @@ def test_bins_lose_no_extreme(readings: list[tuple[int, float]], most: int) -> N
 
 
 def test_a_bin_without_a_reading_is_a_gap() -> None:
-    found = bin_readings(np.array([0, 1, 99]), np.array([5.0, 6.0, 7.0]), 0, 99)
+    found = bin_readings(np.array([0, 1, 2, 98, 99]), np.array([5.0, 6.0, 7.0, 1.0, 2.0]), 0, 99)
     assert found is not None
-    assert found.mean == (5.5, None, 7.0)
-    assert found.last == 7.0
+    assert found.mean == (6.0, None, None, 1.5)
+
+
+def test_bins_are_spread_over_few_columns_and_over_many() -> None:
+    found = bin_readings(np.array([0, 1, 2, 98, 99]), np.array([5.0, 6.0, 7.0, 1.0, 2.0]), 0, 99)
+    assert found is not None
+    assert spread_bins(found, 1) == (Cell(1.0, 3.75, 7.0),)
+    assert spread_bins(found, 2) == (Cell(5.0, 6.0, 7.0), Cell(1.0, 1.5, 2.0))
+    assert spread_bins(found, 8) == (*[Cell(5.0, 6.0, 7.0)] * 2, *[None] * 4, *[Cell(1.0, 1.5, 2.0)] * 2)
 
 
 def test_a_counter_becomes_a_rate_and_one_that_begins_anew_is_left_out() -> None:
