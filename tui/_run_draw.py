@@ -20,6 +20,14 @@ from profkit.vocab import Phase
 _ROLE_OF = {"input": Phase.DATA.value, "rest": Phase.OTHER.value}
 """The parts of the ledger that have another name than the phase whose colour they wear."""
 
+_EVIDENCE = {
+    "input": "loader",
+    Phase.ALLREDUCE.value: "ranks",
+    Phase.FORWARD.value: "kernels",
+    Phase.BACKWARD.value: "kernels",
+    Phase.OPTIMIZER.value: "kernels",
+}
+
 NO_MARK = " "
 _TALL = 4
 _FEWEST_ROWS_FOR_TALL = 30
@@ -27,6 +35,11 @@ _FEWEST_ROWS_FOR_TALL = 30
 
 def role_of(part: str) -> str:
     return _ROLE_OF.get(part, part)
+
+
+def screen_of(part: str) -> str:
+    """The screen that says more of a part; of what has none of its own it is the timeline."""
+    return _EVIDENCE.get(part, "timeline")
 
 
 def letter_of(part: str) -> str:

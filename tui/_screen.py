@@ -134,7 +134,7 @@ class FrameScreen(Screen[None]):
         Binding("y", "copy_row", "copy the row", show=False),
         Binding("Y", "copy_table", "copy the table", show=False),
         Binding("e", "export", "export", show=False),
-        Binding("escape", "back", "back"),
+        Binding("escape", "back", "back", key_display="Esc"),
     ]
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ class Column:
     right: bool = False
     role: Callable[[Any], str] | None = None
     stretches: bool = False
-    """Whether it gives way where there is little room, and takes what is left. One column of a table does."""
+    """Whether it gives way where there is little room."""
     searched: bool = True
     """Whether the filter looks into it."""
     widest: int = 60
@@ -118,7 +118,7 @@ class VirtualTable(ScrollView, can_focus=True):
         Binding("end,G", "jump(-1)", "the last row", show=False),
         Binding("left,h", "scroll_left", "more to the left", show=False),
         Binding("right,l", "scroll_right", "more to the right", show=False),
-        Binding("enter", "open", "open"),
+        Binding("enter", "open", "open", key_display="Enter"),
     ]
 
     cursor: reactive[int] = reactive(0)
@@ -261,13 +261,13 @@ class VirtualTable(ScrollView, can_focus=True):
         return next((place for place, row in enumerate(self._order.tolist()) if self._keys[row] == key), None)
 
     def _measure(self) -> None:
-        """Widths that fit the rows that are looked at, and the room there is: the column that stretches gives or takes the difference."""
+        """Widths that fit the rows that are looked at, and the room there is: the column that stretches gives way."""
         looked_at = self._order[:_MEASURED_ROWS].tolist()
         natural = [column.natural_width(looked_at) for column in self.columns]
         room = self.scrollable_content_region.width - sum(natural) - _GAP * len(natural) - 1
         for place, column in enumerate(self.columns):
             if column.stretches:
-                natural[place] = max(min(natural[place], NARROWEST), natural[place] + room)
+                natural[place] = max(min(natural[place], NARROWEST), natural[place] + min(0, room))
         self._widths = tuple(natural)
         self.virtual_size = Size(sum(natural) + _GAP * len(natural) + 1, len(self._order) + 1)
 
@@ -342,6 +342,8 @@ class VirtualTable(ScrollView, can_focus=True):
             return Strip([Segment(" " + fit(message, width - 1, plain=self._plain) if y == 1 else " " * width, base)])
         elif place < len(self._order):
             strip = Strip(self._cells(int(self._order[place]), place == self.cursor, base))
+            if place == self.cursor and self.has_focus:
+                base += self._style("cursor")
         else:
             return Strip.blank(width, base)
         left = round(self.scroll_x)

@@ -58,7 +58,7 @@ class ProfkitApp(App[None]):
         Binding("t", "next_theme", "theme", show=False),
         Binding("ctrl+s", "picture", "screenshot", show=False),
         Binding("ctrl+p", "command_palette", "all commands", show=False, priority=True),
-        Binding("q,ctrl+q", "quit", "quit"),
+        Binding("q,ctrl+q", "quit", "quit", key_display="q"),
         *(Binding(digit, f"show_digit('{digit}')", f"screen {digit}", show=False) for digit in "123456789"),
     ]
 

@@ -21,14 +21,6 @@ from profkit.tui._table import Column, VirtualTable
 from profkit.vocab import Phase
 
 BAR_WIDTH = 16
-_EVIDENCE = {
-    "input": "loader",
-    Phase.ALLREDUCE.value: "ranks",
-    Phase.FORWARD.value: "kernels",
-    Phase.BACKWARD.value: "kernels",
-    Phase.OPTIMIZER.value: "kernels",
-}
-"""The screen that says more of a part; of all others it is the timeline."""
 
 
 class OverviewScreen(RunScreen[RunView]):
@@ -43,7 +35,7 @@ class OverviewScreen(RunScreen[RunView]):
     OverviewScreen .side { height: auto; width: 1fr; }
     OverviewScreen .title { margin-top: 1; }
     OverviewScreen VerticalScroll { padding: 0 1; scrollbar-size-vertical: 1; }
-    OverviewScreen #parts { overflow-x: hidden; }
+    OverviewScreen #parts { scrollbar-size: 0 0; }
     OverviewScreen #right { padding-left: 0; }
     OverviewScreen.-wide #right { padding-left: 2; }
     """
@@ -115,7 +107,7 @@ class OverviewScreen(RunScreen[RunView]):
         if self.view is not None:
             name = _part_of(self.view, event.row)
             phase = Phase.DATA.value if name == "input" else name
-            self.go(_EVIDENCE.get(name, "timeline"), Place(phase=phase if phase in {each.value for each in Phase} else None))
+            self.go(_run_draw.screen_of(name), Place(phase=phase if phase in {each.value for each in Phase} else None))
 
     def action_compare(self) -> None:
         """Go to the list of runs with this one marked."""
