@@ -24,9 +24,8 @@ gpu:  ## on a machine with a CUDA device: device times against CUPTI, no synchro
 	for system in resnet50 mask_rcnn; do for precision in "" --amp; do \
 		python -m profkit trace $$system --gpus 1 $$precision --steps 60 --output traces || exit 1; done; done
 
-bench:  ## all benchmarks, each beside its peer; every one is run, and the first failure is the exit code
-	@failed=0; for script in startup open_trace overhead loader dali import kill truncate; do \
-		echo "== $$script"; $(RUN) python benchmarks/$$script.py || failed=1; done; exit $$failed
+bench:  ## every benchmark beside its peer, into docs/performance.md; the first limit that is broken is the exit code
+	$(RUN) python benchmarks/scoreboard.py
 
 trust:  ## damage in fifty thousand places of each format, and what that does
 	$(RUN) python benchmarks/mutate_logs.py --count 2100

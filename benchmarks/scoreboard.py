@@ -1,0 +1,255 @@
+"""Runs the benchmarks and writes docs/performance.md: what profkit costs, beside its peers.
+
+    python benchmarks/scoreboard.py [--only overhead growth ...] [--render]
+
+Each benchmark is a process of its own, and its own account of what it measured. What it printed is kept in
+docs/performance/results.json with the machine, the versions and the date, so that one can be repeated alone; the page and
+its plots are made from that file, by `--render` without running anything. Exits 1 where a benchmark found a limit broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from plot import Line, plot
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+RESULTS = DOCS / "performance" / "results.json"
+PAGE = DOCS / "performance.md"
+PACKAGES = ("profkit", "torch", "pyarrow", "numpy", "textual")
+
+Found = Any
+"""What a benchmark printed as JSON."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One script, what it answers, and how its rows are laid out."""
+
+    title: str
+    says: str
+    columns: Sequence[str]
+    rows: Callable[[Found], Iterable[Sequence[str]]]
+    arguments: Sequence[str] = ()
+    plots: Callable[[Found], Mapping[str, str]] = lambda found: {}
+
+
+def ms(value: float) -> str:
+    return f"{value:.3f} ms" if value < 1 else f"{value:.2f} ms"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.2f} s"
+
+
+def overhead_rows(found: Found) -> Iterable[Sequence[str]]:
+    for case, rows in found["cases"].items():
+        bare = rows["bare"]["median_ms"]
+        for name in ("profkit", "record_function", "torch.profiler"):
+            row = rows[name]
+            yield case, name, ms(bare), ms(row["over_bare_ms"]), f"{ms(row['low_ms'])} to {ms(row['high_ms'])}", f"{100 * row['over_bare_ms'] / bare:.1f} %"
+
+
+def collector_rows(found: Found) -> Iterable[Sequence[str]]:
+    for case, rows in found["cases"].items():
+        for name in ("profkit", "collectors", "torch.profiler"):
+            row = rows[name]
+            yield case, name, ms(row["over_bare_ms"]), f"{ms(row['low_ms'])} to {ms(row['high_ms'])}"
+    for name, cost in found["threads_ms_per_s"].items():
+        yield f"thread of `{name}`", "collectors", f"{cost:.2f} ms a second", "-"
+
+
+def loader_rows(found: Found) -> Iterable[Sequence[str]]:
+    for case, row in found.items():
+        if "loop_processor_added_us" in row:
+            yield case, f"{row['loop_processor_bare_us']:.1f} us", f"{row['loop_processor_added_us']:.1f} us", f"{row['loop_processor_ratio']:.2f}"
+        else:
+            yield case, "-", f"{row['processor_added_us']:.1f} us", "-"
+
+
+def startup_rows(found: Found) -> Iterable[Sequence[str]]:
+    for command, row in found.items():
+        yield f"`{command}`", ms(row["median_ms"]), ms(row["over_bare_ms"]), f"{row['ratio_to_bare']:.2f}"
+
+
+def open_rows(found: Found) -> Iterable[Sequence[str]]:
+    for command, row in found.items():
+        if isinstance(row, dict) and "median_s" in row:
+            yield f"`{command}`", seconds(row["median_s"]), f"{row['peak_mb']:.0f} MB"
+
+
+def import_rows(found: Found) -> Iterable[Sequence[str]]:
+    for size in found:
+        for kind in ("plain", "gzipped", "hta"):
+            if kind in size:
+                name = "HTA, plain" if kind == "hta" else f"profkit, {kind}"
+                yield f"{size['megabytes']:,} MB, {size['duration_events']:,} events", name, seconds(size[kind]["wall_s"]), f"{size[kind]['peak_mb']:,} MB"
+        yield f"{size['megabytes']:,} MB", "stored", f"{size['stored_bytes_an_event']} bytes an event", "-"
+        if "times_faster" in size:
+            yield f"{size['megabytes']:,} MB", "profkit against HTA", f"{size['times_faster']} times faster", f"{size['times_smaller']} times smaller"
+
+
+def growth_rows(found: Found) -> Iterable[Sequence[str]]:
+    for row in found["rows"]:
+        yield f"{row['size']:,} {row['grows']}", *(f"{seconds(row[name]['median_s'])}, {row[name]['peak_mb']:.0f} MB" for name in GROWTH)
+
+
+GROWTH = ("report", "explain", "import pyarrow, numpy")
+
+
+def growth_plots(found: Found) -> Mapping[str, str]:
+    return {grows: plot(f"whole process, by {grows}", grows, "seconds", list(_lines(found, grows))) for grows in ("steps", "ranks", "kernels")}
+
+
+def _lines(found: Found, grows: str) -> Iterable[Line]:
+    rows = [row for row in found["rows"] if row["grows"] == grows]
+    for name in GROWTH:
+        yield Line(name, [(row["size"], row[name]["median_s"]) for row in rows])
+
+
+BOARD: Mapping[str, Benchmark] = {
+    "overhead": Benchmark(
+        "What recording costs a training step",
+        "One process, one model; modes take turns in short blocks of steps in a random order. Added time by the wall clock, 95 % interval. "
+        "The limit is 0.15 ms a step, and 1 % of the longest.",
+        ("step", "mode", "bare step", "added", "interval", "of the step"),
+        overhead_rows,
+        ("--turns", "80"),
+    ),
+    "collectors": Benchmark(
+        "What collectors cost outside kernel windows",
+        "As above, with every collector on its thread. The limit is 1 % of a processor for all of them.",
+        ("step", "mode", "added", "interval"),
+        collector_rows,
+    ),
+    "loader": Benchmark(
+        "What opening the loader costs a batch",
+        "PyTorch's loader with batches as small as they come, with and without profkit inside; processor time of the training loop.",
+        ("loader", "bare", "added", "ratio"),
+        loader_rows,
+    ),
+    "startup": Benchmark("Start-up", "Beside the bare interpreter, in turns.", ("command", "median", "over the interpreter", "ratio"), startup_rows),
+    "open_trace": Benchmark(
+        "Opening a run of 32 ranks x 1,000 steps",
+        "Whole processes, in turns. The limits are 1 s and 250 MB.",
+        ("command", "median", "peak memory"),
+        open_rows,
+    ),
+    "import": Benchmark(
+        "Importing PyTorch's traces",
+        "A real trace repeated to the size, plain and gzipped, beside HolisticTraceAnalysis on the same file where it is installed.",
+        ("file", "what", "time", "memory"),
+        import_rows,
+    ),
+    "growth": Benchmark(
+        "How costs grow",
+        "Synthetic runs in which one thing grows: one rank, 200 steps and no kernels else. Median and peak of whole processes; the peer only imports.",
+        ("run", *(f"`{name}`" for name in GROWTH)),
+        growth_rows,
+        plots=growth_plots,
+    ),
+}
+
+
+INTRODUCTION = (
+    "Made by `make bench` (`python benchmarks/scoreboard.py`) from the benchmarks' own output, which lies in "
+    "[performance/results.json](performance/results.json). Every figure stands beside its peer of the same run. "
+    "A benchmark marked **over its limit** exits 1 and is shown as it is."
+)
+
+
+def run(name: str) -> dict[str, Any] | None:
+    """What one benchmark printed, with where and when; `None` where it printed nothing that can be kept."""
+    command = [sys.executable, str(HERE / f"{name}.py"), *BOARD[name].arguments]
+    began = time.monotonic()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
+    try:
+        found = json.loads(done.stdout[min(place for place in map(done.stdout.find, "{[") if place >= 0) :])
+    except ValueError:
+        print(f"{name}: printed no JSON object (exit code {done.returncode})", file=sys.stderr)
+        return None
+    return {
+        "found": found,
+        "within_limits": done.returncode == 0,
+        "command": " ".join(["python", f"benchmarks/{name}.py", *BOARD[name].arguments]),
+        "seconds": round(time.monotonic() - began),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB, no GPU" if not _has_gpu() else f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB",
+        "load": round(os.getloadavg()[0], 1),
+        "versions": {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}},
+    }
+
+
+def _has_gpu() -> bool:
+    return Path("/proc/driver/nvidia").exists()
+
+
+def _memory_gib() -> float:
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "-"
+
+
+def render(results: Mapping[str, Any]) -> str:
+    """The page; plots are written beside it."""
+    parts = ["# Performance", INTRODUCTION]
+    for name, benchmark in BOARD.items():
+        if name in results:
+            parts += _section(name, benchmark, results[name])
+        else:
+            parts += [f"## {benchmark.title}", "Not measured yet."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(name: str, benchmark: Benchmark, result: Mapping[str, Any]) -> Iterable[str]:
+    yield f"## {benchmark.title}"
+    yield benchmark.says
+    rows = [benchmark.columns, ["---"] * len(benchmark.columns), *benchmark.rows(result["found"])]
+    yield "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    for plot_name, svg in benchmark.plots(result["found"]).items():
+        path = RESULTS.parent / f"{name}-{plot_name}.svg"
+        path.write_text(svg, encoding="utf-8")
+        yield f"![{benchmark.title}: {plot_name}]({path.relative_to(DOCS).as_posix()})"
+    versions = ", ".join(f"{package} {number}" for package, number in result["versions"].items() if number != "-")
+    state = "within its limits" if result["within_limits"] else "**over its limit**"
+    yield f"`{result['command']}`, {result['date']}, {state}; {result['machine']}, load {result['load']} at its end; {versions}."
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(BOARD), default=list(BOARD))
+    parser.add_argument("--render", action="store_true", help="only write the page again")
+    options = parser.parse_args()
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    failed = False
+    for name in [] if options.render else options.only:
+        print(f"== {name}", file=sys.stderr)
+        found = run(name)
+        failed |= found is None or not found["within_limits"]
+        if found is not None:
+            results[name] = found
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(render(results), encoding="utf-8")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
