@@ -25,6 +25,7 @@ from profkit.tui._timeline_draw import (
     counter_value,
     legend,
     letters_for,
+    reading_at,
     row_cells,
     step_ruler,
     strip,
@@ -38,7 +39,7 @@ FOOT: Final = 2
 TALLEST_ROW: Final = 3
 """Lines that a row takes where there is room, the last of them empty."""
 
-COUNTERS_SHARE: Final = 3
+COUNTERS_SHARE: Final = 4
 """Counters take at most one line in so many."""
 
 NARROW_LABELS, WIDE_LABELS, WIDE_SCREEN = 15, 24, 100
@@ -179,7 +180,7 @@ class Canvas(Widget, can_focus=True):
         return cells
 
     def _counter_line(self, row: CounterRow, look: Look) -> Strip:
-        value = counter_value(row.metric, float(row.means[self.column])) if self.column < len(row.means) else ""
+        value = counter_value(row.metric, reading_at(row, self.column))
         device = f"{row.device} " if row.device and self.label_width == WIDE_LABELS else ""
         name = fit(f" {device}{counter_name(row.metric)}", max(1, self.label_width - len(value) - 2), plain=look.plain)
         return self._line(f"{name} {value}", look.role("dim"), counter_cells(row, look))

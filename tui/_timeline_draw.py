@@ -20,7 +20,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from profkit.analysis.timeline_levels import NONE
-from profkit.analysis.timeline_view import CounterRow, Label, Row, StepMark, Window
+from profkit.analysis.timeline_view import SHORTEST_LABEL, CounterRow, Label, Row, StepMark, Window
 from profkit.text import byte_size, significant
 from profkit.tui._draw import fit, level
 from profkit.tui._themes import PHASE_LETTERS, Palette
@@ -68,8 +68,8 @@ _SPARE_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _SPARE_ROLES: Final = ("data", "h2d", "forward", "backward", "allreduce", "optimizer", "other")
 
 FILLED_SHARE: Final = 0.5
-SHORTEST_PART: Final = 8
-"""Cells in which a name that is cut off still says something."""
+SHORTEST_PART: Final = 5
+"""Cells in which an event's name that is cut off still says something."""
 
 _BLACK, _WHITE = Color.parse("#000000"), Color.parse("#ffffff")
 _LUMINANCE: Final = (0.299, 0.587, 0.114)
@@ -134,9 +134,22 @@ def row_cells(row: Row, borders: Sequence[int], look: Look) -> list[Painted]:
         else:
             cells.append((letters[name], look.kind(name)))
     for label in row.labels:
-        if all(solid[label.column : label.column + label.columns]):
-            _write(cells, label.column, label_text(label, letters, look))
+        place = _filled_part(label, solid)
+        if place.columns >= SHORTEST_LABEL:
+            _write(cells, place.column, label_text(place, letters, look))
     return cells
+
+
+def _filled_part(label: Label, solid: Sequence[bool]) -> Label:
+    """The longest stretch of a label's cells that are filled: names are written on a ground."""
+    longest = first = label.column
+    length = 0
+    for column in range(label.column, label.column + label.columns):
+        if not solid[column]:
+            first = column + 1
+        elif column + 1 - first > length:
+            longest, length = first, column + 1 - first
+    return Label(longest, length, label.text)
 
 
 def label_text(label: Label, letters: Mapping[str, str], look: Look) -> str:
@@ -147,7 +160,7 @@ def label_text(label: Label, letters: Mapping[str, str], look: Look) -> str:
     shown = short_name(label.text)
     if look.letters:
         return fit(shown, len(shown), plain=look.plain) + " " if len(shown) + 2 <= label.columns else ""
-    if cell_len(shown) <= label.columns or label.columns >= SHORTEST_PART:
+    if cell_len(shown) <= label.columns or (label.text not in letters and label.columns >= SHORTEST_PART):
         return fit(shown, label.columns, plain=look.plain)
     return letters.get(label.text, "").upper()
 
@@ -178,11 +191,18 @@ def _write(cells: list[Painted], column: int, text: str) -> None:
 
 
 def counter_cells(row: CounterRow, look: Look) -> list[Painted]:
-    """The mean of each cell between the smallest and the largest of what is in view."""
-    known = [value for value in row.means.tolist() if math.isfinite(value)]
+    """The mean of each cell between zero and the largest of what is in view; a dot where no reading was taken."""
+    values = row.means.tolist()
+    known = [value for value in values if math.isfinite(value)]
     low, high = min([0.0, *known]), max(known, default=0.0)
-    style = look.role("accent")
-    return [(level(value, low, high, plain=look.plain), style) for value in row.means.tolist()]
+    nothing = look.char("·", " "), look.role("dim")
+    return [(level(value, low, high, plain=look.plain), look.role("accent")) if math.isfinite(value) else nothing for value in values]
+
+
+def reading_at(row: CounterRow, column: int) -> float:
+    """The cell's mean, else the last reading before it; NaN where there is none."""
+    taken = [value for value in row.means[: column + 1].tolist() if math.isfinite(value)]
+    return taken[-1] if taken else row.before
 
 
 _UNITS: Final = {

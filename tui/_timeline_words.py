@@ -9,7 +9,7 @@ from typing import Any, Final
 from profkit.analysis.timeline import Event
 from profkit.analysis.timeline_lanes import Group
 from profkit.analysis.timeline_levels import NONE
-from profkit.analysis.timeline_view import CounterRow, Row, TimelineView
+from profkit.analysis.timeline_view import Row, TimelineView
 from profkit.errors import UsageError
 from profkit.text import byte_size, duration, percent, plural, safe_text
 
@@ -73,7 +73,7 @@ def event_lines(event: Event) -> Mapping[str, str]:
         "kind": event.kind,
         "start": f"{at_time(event.start_ns)} after the run's first step began",
         "duration": duration(event.duration_ns),
-        **{_title(name): _value(name, value) for name, value in event.fields.items()},
+        **{_title(name): _value(name, value, event) for name, value in event.fields.items() if name != "category"},
     }
 
 
@@ -81,7 +81,7 @@ def _title(name: str) -> str:
     return name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
 
 
-def _value(name: str, value: Any) -> str:
+def _value(name: str, value: Any, event: Event) -> str:
     if isinstance(value, list):
         return " x ".join(map(str, value))
     if isinstance(value, bool):
@@ -89,7 +89,7 @@ def _value(name: str, value: Any) -> str:
     if name.endswith("bytes"):
         return byte_size(value)
     if name.endswith("_ns"):
-        return f"{value:,} ns on the rank's clock"
+        return f"{duration(abs(value - event.began_ns))} {'before' if value < event.began_ns else 'after'} the start"
     return f"{value:,.6g}" if isinstance(value, float) else str(value)
 
 
@@ -105,7 +105,3 @@ def cell_rows(view: TimelineView) -> list[list[str]]:
             sums = [str(int(part[first:last].sum())) for part in (row.dominant_ns, row.covered_ns)]
             table.append([str(row.rank), row.label, str(borders[first]), str(borders[last]), name, *sums])
     return table
-
-
-def describe_counter(row: CounterRow) -> str:
-    return f"{row.device} {row.metric}".strip()

@@ -159,7 +159,7 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         if self.view is None or not self.canvas.size.width:
             return
         self._window = dataclasses.replace(self._window, columns=self.canvas.columns).zoomed(1.0, self._window.start_ns, self.bounds)
-        self._column = min(self._column, self._window.columns - 1)
+        self._column = self._window.columns // 2 if self.shown is None else min(self._column, self._window.columns - 1)
         request = self._request()
         self.shown = view_timeline(self.timeline, request, wait=False)
         self._row = self._find_row(self.shown)

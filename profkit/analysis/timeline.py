@@ -70,6 +70,8 @@ class Event:
     name: str
     kind: str
     start_ns: int
+    began_ns: int
+    """The same on the rank's own clock, which `fields` are told in."""
     duration_ns: int
     fields: Mapping[str, Any]
 
@@ -210,9 +212,8 @@ class Timeline:
             return None
         start, end = row["start_ns"], row["end_ns"]
         shown = {name: value for name, value in row.items() if value is not None and name not in {"rank", "start_ns", "end_ns", "name"}}
-        return Event(
-            rank, lane.group, lane.label, self.name(rank, level, piece), level.kinds[level.pieces.kinds[piece]], start + place.shift, end - start, shown
-        )
+        kind = level.kinds[level.pieces.kinds[piece]]
+        return Event(rank, lane.group, lane.label, self.name(rank, level, piece), kind, start + place.shift, start, end - start, shown)
 
     def name(self, rank: int, level: Level, piece: int) -> str:
         return str(self._ranks[rank].trace.names[int(level.pieces.names[piece])].as_py())

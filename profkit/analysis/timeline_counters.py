@@ -1,7 +1,8 @@
-"""What was sampled beside the steps of one rank, as rows below the timeline: devices first, then the host."""
+"""What was sampled beside the steps of one rank, as rows below the timeline: the most telling first."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +18,21 @@ COLUMNS: Final = ("device", "source", "metric", "time_ns", "value")
 OWN_SOURCES: Final = frozenset({"profkit", KERNELS})
 """Rows about profkit itself, which say nothing of the job."""
 
-FIRST: Final = ("busy_percent", "memory_used_bytes", "power_watts", "sm_clock_mhz", "queue_depth_batches", "allocated_bytes", "temperature_celsius")
+FIRST: Final = (
+    "busy_percent",
+    "memory_used_bytes",
+    "power_watts",
+    "sm_clock_mhz",
+    "allocated_bytes",
+    "queue_depth_batches",
+    "cpu_user_seconds_per_s",
+    "cpu_seconds_per_s",
+    "run_queue_count",
+    "resident_bytes",
+    "memory_available_bytes",
+    "disk_read_bytes_per_s",
+    "disk_written_bytes_per_s",
+)
 """Metrics that are shown before others, the most telling first."""
 
 RUNNING_TOTALS: Final = (
@@ -49,14 +64,21 @@ class Counter:
     def cells(self, borders: Ints) -> Readings:
         return read_cells(self.times_ns, self.values, borders)
 
+    def before(self, time_ns: int) -> float:
+        """The last reading before a moment; NaN where there is none."""
+        place = int(np.searchsorted(self.times_ns, time_ns, side="left"))
+        return float(self.values[place - 1]) if place else math.nan
+
 
 def counters_of(samples: pa.Table) -> list[Counter]:
     """The counters of one rank, the most telling first. Readings that are no numbers are left out."""
-    return sorted(_counters(samples), key=lambda counter: (not counter.device, _place(counter.metric), counter.metric, counter.device))
+    return sorted(_counters(samples), key=_place)
 
 
-def _place(metric: str) -> int:
-    return FIRST.index(metric) if metric in FIRST else len(FIRST)
+def _place(counter: Counter) -> tuple[int, bool, str, str]:
+    """Those of `FIRST` in its order, then those that change."""
+    known = FIRST.index(counter.metric) if counter.metric in FIRST else len(FIRST)
+    return known, bool(np.ptp(counter.values) == 0) if len(counter.values) else True, counter.metric, counter.device
 
 
 def _counters(samples: pa.Table) -> Iterator[Counter]:

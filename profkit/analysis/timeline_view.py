@@ -115,6 +115,8 @@ class CounterRow:
     means: Floats
     lows: Floats
     highs: Floats
+    before: float
+    """The last reading before the window."""
 
 
 class StepMark(NamedTuple):
@@ -147,11 +149,13 @@ class TimelineView:
 READING: Final = "reading"
 ABSENT: Final[Mapping[Group, str]] = {
     Group.PHASES: "no phases recorded",
-    Group.REGIONS: "",
     Group.DEVICES: "no kernels captured",
-    Group.STREAMS: "no kernels captured",
+    Group.STREAMS: "no kernels captured; profkit trace --kernels captures them in some steps",
     Group.COLLECTIVES: "no collectives recorded",
 }
+_SAID_BELOW: Final = frozenset({Group.PHASES, Group.STREAMS})
+"""What is missed below an expanded rank, where it is not there."""
+
 _EXPANDED: Final = (Group.REGIONS, Group.STREAMS, Group.COLLECTIVES)
 
 
@@ -219,7 +223,7 @@ def _rank_rows(timeline: Timeline, request: Request, rank: int, wait: bool) -> I
             yield _empty(request, rank, group, READING)
             continue
         lanes = timeline.lanes(rank, group)
-        if not lanes and (group is request.group or ABSENT[group]):
+        if not lanes and (group is request.group or group in _SAID_BELOW):
             yield _empty(request, rank, group, ABSENT[group])
         for lane in lanes:
             yield _row(timeline, request, rank, lane)
@@ -269,7 +273,7 @@ def _counter_rows(timeline: Timeline, request: Request) -> Iterator[CounterRow]:
         return
     borders = request.window.borders - timeline.shift(rank)
     for counter in timeline.counters(rank):
-        yield CounterRow(rank, counter.device, counter.metric, *counter.cells(borders))
+        yield CounterRow(rank, counter.device, counter.metric, *counter.cells(borders), counter.before(int(borders[0])))
 
 
 def _step_marks(timeline: Timeline, window: Window, rank: int) -> Iterator[StepMark]:
@@ -319,6 +323,7 @@ def _counter_json(row: CounterRow) -> dict[str, Any]:
         "mean": _or_null(row.means),
         "lowest": _or_null(row.lows),
         "highest": _or_null(row.highs),
+        "last_before": None if math.isnan(row.before) else row.before,
     }
 
 
