@@ -16,6 +16,7 @@ from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, estimate_ratios
 from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
 from profkit.analysis.kernel_windows import KernelWindows, kernel_windows, window_steps
+from profkit.analysis.kernels_view import KernelsView, kernels_of
 from profkit.analysis.own_cost import OwnCost, own_cost
 from profkit.analysis.phases import StepTimes, step_times
 from profkit.analysis.selection import Selection, select_steps
@@ -63,6 +64,8 @@ class Overview:
     own_cost: OwnCost
     quality: tuple[str, ...]
     kernels: KernelWindows | None = None
+    by_kernel: KernelsView | None = None
+    """The same kernels by name, and those of other tools' captures, which have no windows; of a very large run those of one rank."""
     links: tuple[LinkUse, ...] = ()
     flags: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -100,6 +103,7 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kerne
     selection = steady_steps(trace)
     times = step_times(steps, trace.spans, selection.steps)
     exchange = split_exchange(trace.collectives, trace.spans, selection.steps)
+    by_kernel = kernels_of(trace, ceilings)
     return Overview(
         name=trace.name,
         path=str(trace.path),
@@ -119,6 +123,7 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kerne
         late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps) if exchange else None,
         own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), window_steps(trace.samples)),
         links=link_use(trace.collectives, selection.steps, ceilings),
+        by_kernel=by_kernel if by_kernel.calls else None,
         kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps) if with_kernels else None,
         quality=tuple(_quality(trace)),
         flags=trace.manifest.flags,

@@ -9,6 +9,7 @@ from typing import Any
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
+from profkit.report import view_json
 from profkit.trace import Verification
 
 
@@ -67,6 +68,7 @@ def overview(view: Overview) -> dict[str, Any]:
         },
         "collectives": [dataclasses.asdict(use) | {"share_of_ceiling": use.share_of_ceiling} for use in view.links],
         "kernels": _kernels(view),
+        "kernels_by_name": view_json.of(view.by_kernel),
         "data_quality": list(view.quality),
         "flags": list(view.flags),
     }

@@ -34,7 +34,7 @@ def overview(view: Overview, *, next_command: str = "") -> str:
 
 def details(view: Overview) -> list[str]:
     """What only some runs have: several ranks, captured kernels."""
-    return [block for block in (_exchange(view), _links(view), _kernels(view)) if block]
+    return [block for block in (_exchange(view), _links(view), _kernels(view), _by_kernel(view)) if block]
 
 
 def _warning(view: Overview) -> str:
@@ -196,6 +196,42 @@ def _kernels(view: Overview) -> str:
     own = f"opening and closing took {duration(found.border_ns)} between steps, reading {duration(found.reading_ns)} on a thread"
     rows["their cost"] = f"{plural(found.steps_left_out, 'step')} left out of the figures{slower}; {own}"
     return "\n".join(_fold(f"  {label.strip():<{_LABEL_WIDTH}}{text}", " " * (2 + _LABEL_WIDTH)) for label, text in rows.items() if text)
+
+
+MOST_KERNELS = 5
+NAME_WIDTH = 40
+
+
+def _by_kernel(view: Overview) -> str:
+    """The kernels that take most time, and where they stand under the machine's ceilings, as far as that is known."""
+    found = view.by_kernel
+    if found is None:
+        return ""
+    shown = found.groups[:MOST_KERNELS]
+    columns: dict[str, list[str]] = {
+        f"most time of {found.noun}s": [_shortened(group.name) for group in shown],
+        "share": [percent(group.share) for group in shown],
+        "a step": [_known(group.ns_per_step, duration) for group in shown],
+        "calls": [f"{group.calls:,}" for group in shown],
+        "bound by": [group.bound or "-" for group in shown],
+        "of ceiling": [_known(group.ceiling_share, lambda share: percent(share, 0)) for group in shown],
+        "Tensor Cores": [_known(group.tensor_core_share if group.eligible else None, lambda share: percent(share, 0)) for group in shown],
+    }
+    told = {title: cells for title, cells in columns.items() if set(cells) != {"-"}}
+    rows = [list(told), *map(list, zip(*told.values(), strict=True))]
+    left = len(found.groups) - len(shown)
+    whose = f" (rank {found.ranks[0]} of {found.ranks_in_all})" if len(found.ranks) < found.ranks_in_all else ""
+    more = f"\n  and {left:,} more{whose}: profkit tui --screen kernels, or --json" if left else ""
+    return table(rows, right=frozenset(place for place, title in enumerate(told) if place and title != "bound by")) + more
+
+
+def _shortened(name: str) -> str:
+    shown = safe_text(name)
+    return shown if len(shown) <= NAME_WIDTH else shown[: NAME_WIDTH - 1] + "…"
+
+
+def _known(value: float | None, show: Callable[[float], str]) -> str:
+    return "-" if value is None else show(value)
 
 
 def _shares(parts: Mapping[str, float], whole: float) -> str:

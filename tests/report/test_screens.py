@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.errors import ExitCode
@@ -216,3 +217,20 @@ def test_a_verification_and_its_json_tell_the_same(run: Path) -> None:
     assert data["rows_lost"] == found.lost > 0
     for table in data["tables"]:
         assert _lines(text)[table["table"]].split() == [table["table"], "1", *(f"{table[key]:,}" for key in ("rows", "rows_lost", "rows_dropped"))]
+
+
+def test_the_kernels_that_take_most_time_stand_with_their_place_under_the_ceilings(tmp_path: Path) -> None:
+    trace = Trace.open(synthetic_trace(tmp_path / "run", steps=30, kernels_per_step=60, device="cuda"))
+    ceilings = Ceilings(matrix_flops_per_s={"fp32": 1e15, "tf32": 1e15}, copy_bytes_per_s=1e13)
+    bare, placed = (build_overview(trace, known) for known in (None, ceilings))
+    assert placed.by_kernel is not None
+    text = as_text.overview(placed)
+    for group in placed.by_kernel.groups[: as_text.MOST_KERNELS]:
+        (line,) = (line for line in text.splitlines() if line.strip().startswith(group.name[: as_text.NAME_WIDTH - 1]))
+        for words in (percent(group.share), duration(group.ns_per_step or 0.0), f"{group.calls:,}", group.bound or "-", percent(group.ceiling_share or 0.0, 0)):
+            assert words in line
+    assert "and 1 more" in text
+    assert "of ceiling" not in as_text.overview(bare)
+    told = json.loads(as_json.dumps(as_json.overview(placed)))["kernels_by_name"]["groups"]
+    assert [(each["name"], each["total_ns"]) for each in told] == [(group.name, group.total_ns) for group in placed.by_kernel.groups]
+    assert build_overview(Trace.open(synthetic_trace(tmp_path / "none", steps=30))).by_kernel is None
