@@ -56,7 +56,7 @@ def kernel_windows(kernels: pa.Table, steps: pa.Table, samples: pa.Table, used: 
     ranks = max(1, len(pc.unique(inside["rank"])))
     captured = len(pc.unique(inside["step"]))
     scale = 1 / max(1, captured * ranks)
-    own = _exclusive_times(inside)
+    own = exclusive_times(inside)
     return KernelWindows(
         steps=captured,
         kernels=inside.num_rows,
@@ -74,10 +74,10 @@ def kernel_windows(kernels: pa.Table, steps: pa.Table, samples: pa.Table, used: 
 
 def busy_by(kernels: pa.Table, column: str) -> dict[str, int]:
     """Time in which any device was busy, over the values of a column; all of them add up to the whole."""
-    return {name: round(time) for name, time in _sums(kernels[column], _exclusive_times(kernels), 1.0, NO_PHASE).items()}
+    return {name: round(time) for name, time in _sums(kernels[column], exclusive_times(kernels), 1.0, NO_PHASE).items()}
 
 
-def _exclusive_times(kernels: pa.Table) -> Ints:
+def exclusive_times(kernels: pa.Table) -> Ints:
     """For each kernel, how long its device was busy with it and with none that began before."""
     if not kernels.num_rows:
         return np.empty(0, dtype=np.int64)

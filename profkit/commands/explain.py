@@ -70,12 +70,13 @@ def _compare(traces: Sequence[Trace], gates: Sequence[Gate], args: argparse.Name
 def _explain(base: Trace, target: Trace, gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
     from profkit import __version__
     from profkit.analysis.gate import apply_gates, exit_code
+    from profkit.ceilings import load_ceilings
     from profkit.report import as_html, as_markdown, ledger_json, ledger_text
     from profkit.report.as_json import dumps
     from profkit.report.explained import explain
     from profkit.report.ledger_document import explained, illustrate_sides
 
-    view = explain(base, target)
+    view = explain(base, target, (load_ceilings(base.manifest.environment), load_ceilings(target.manifest.environment)))
     judgements = apply_gates(view.ledger, gates)
     deliver(
         args,

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profkit import plugins
+from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.config_join import find_caveats, find_unlike, join_config
 from profkit.analysis.costs import run_costs
 from profkit.analysis.evidence import Evidence
+from profkit.analysis.kernel_ledger import KernelLedger, compare_kernels
 from profkit.analysis.ledger import Ledger, compare
 from profkit.analysis.meeting import find_meeting
 from profkit.analysis.scaling import ScalingRow, scaling_table
@@ -24,21 +26,22 @@ class Explained:
     case: Case
     findings: tuple[Finding, ...]
     caveats: tuple[str, ...]
+    kernels: KernelLedger | None = None
 
     @property
     def ledger(self) -> Ledger:
         return self.case.ledger
 
 
-def explain(base: Trace, target: Trace) -> Explained:
-    """Compare two runs and ask every rule."""
+def explain(base: Trace, target: Trace, ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)) -> Explained:
+    """Compare two runs and ask every rule; `ceilings` are those of the machines that they ran on, where they are known."""
     before, after = (Evidence(trace, run_costs(trace)) for trace in (base, target))
     manifests = base.manifest, target.manifest
     ledger = compare(before.costs, after.costs, unlike=[*find_unlike(*manifests), *_changed(base), *_changed(target)], differences=join_config(*manifests))
     case = Case(base.name, target.name, *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *_samples_caveat(ledger), *(f"the rule {name} could not be loaded: {error}" for name, error in broken.items())]
-    return Explained(case, find_all(case, rules.values()), (*caveats, *_flags(base), *_flags(target)))
+    return Explained(case, find_all(case, rules.values()), (*caveats, *_flags(base), *_flags(target)), compare_kernels(before, after, ledger, ceilings))
 
 
 def _samples_caveat(ledger: Ledger) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.gate import Judgement
+from profkit.analysis.kernel_ledger import KernelLedger
 from profkit.analysis.ledger import Ledger, Row, why_not
 from profkit.analysis.meeting import Meeting
 from profkit.analysis.scaling import ScalingRow
@@ -32,6 +33,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "largest_row": ledger.largest.name if ledger.largest else None,
         "rows_ns": [_row(row) for row in ledger.rows],
         "overlapped_ns": [_row(row) for row in ledger.beside],
+        "kernels": _kernels(view.kernels),
         "steps": _steps(ledger),
         "findings": [_finding(found) for found in view.findings],
         "caveats": list(view.caveats),
@@ -60,9 +62,24 @@ def _side(costs: RunCosts) -> dict[str, Any]:
     return {"used": costs.steps, "needed": costs.steps_needed, "apart": apart}
 
 
+def _kernels(found: KernelLedger | None) -> dict[str, Any] | None:
+    """Times are ns in a captured step of the base's batch; null where not both runs have captured steps."""
+    if found is None:
+        return None
+    return {
+        "captured_steps": {"base": found.base_steps, "target": found.target_steps},
+        "rows_ns_per_step": [dataclasses.asdict(row) for row in found.rows],
+        "casts_and_layout_copies_added_ns_per_step": found.moving_added_ns,
+        "tensor_core_share": found.tensor_core_share._asdict(),
+        "launch_bound_share": found.launch_bound_share._asdict(),
+        "ceiling_share": found.ceiling_share._asdict(),
+    }
+
+
 def _finding(finding: Finding) -> dict[str, Any]:
     return {
         "kind": finding.kind,
+        "cause": finding.cause or None,
         "cost_ns_per_step": estimate(finding.cost_ns) if finding.cost_ns else None,
         "share_of_gap": finding.share_of_gap,
         "evidence": finding.evidence,

@@ -11,6 +11,7 @@ from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import LATE_SHARE
 from profkit.analysis.gate import Judgement
+from profkit.analysis.kernel_ledger import KernelLedger, KernelRow
 from profkit.analysis.ledger import Ledger, Row, judge, why_not
 from profkit.analysis.meeting import Meeting
 from profkit.analysis.scaling import FACTORS, ScalingRow
@@ -22,12 +23,18 @@ from profkit.text import byte_size, duration, percent, plural, safe_text, signif
 MOST_DIFFERENCES = 12
 LONGEST_VALUE = 22
 LONGEST_NAME = 48
+LONGEST_KERNEL = 44
+MOST_KERNELS = 5
+"""Rows of a phase's kernels that are shown; all are in the JSON."""
+
+LEAST_KERNEL = 0.002
+"""A kernel whose change is a smaller share of the base's step is not shown."""
 
 
 def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> str:
     """One screen: the verdict, the rows, the causes, and what else differs."""
     ledger = view.ledger
-    blocks = [_heading(view), _rows(ledger), _steps(ledger), _findings(view.findings), _differences(view), gates(judgements)]
+    blocks = [_heading(view), _rows(ledger), _kernels(view), _steps(ledger), _findings(view.findings), _differences(view), gates(judgements)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -112,6 +119,45 @@ def _word(ledger: Ledger, delta: Estimate) -> str:
 
 def signed(ns: float) -> str:
     return ("+" if ns > 0 else "") + duration(ns)
+
+
+def _kernels(view: Explained) -> str:
+    """What the captured steps show of the computing rows: in each phase, the operators that changed most."""
+    found = view.kernels
+    if found is None:
+        return ""
+    least = LEAST_KERNEL * view.ledger.total.base.value * view.ledger.samples_per_step
+    lines = [["", "base", "target", "difference", "calls"]]
+    for phase in found.phases:
+        rows = found.of_phase(phase)
+        shown = [row for row in rows if abs(row.delta_ns) >= least][:MOST_KERNELS]
+        hidden = [row for row in rows if row not in shown]
+        lines.append([phase, *_kernel_cells(rows)])
+        lines += [["  " + _short(row.name, LONGEST_KERNEL), *_kernel_cells([row])] for row in shown]
+        if shown and hidden:
+            lines.append([f"  {plural(len(hidden), 'other row')}, in --json", *_kernel_cells(hidden)])
+    title = f"  {found.noun}s in the captured steps ({found.base_steps:,} and {found.target_steps:,} of all ranks), which are slower than others"
+    return "\n".join([title, table(lines, right=frozenset({1, 2, 3, 4})), *map(_fold, _kernel_words(found, view.ledger))])
+
+
+def _kernel_cells(rows: Sequence[KernelRow]) -> list[str]:
+    base, target = (sum(side) for side in zip(*((row.base_ns, row.target_ns) for row in rows), strict=True))
+    calls = [significant(sum(side), 4) for side in zip(*((row.base_calls, row.target_calls) for row in rows), strict=True)]
+    return [duration(base), duration(target), signed(target - base), " to ".join(calls)]
+
+
+def _kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:
+    """Shares that are known on both sides, and copies that are worth a word."""
+    if abs(found.moving_added_ns) >= LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step:
+        yield f"casts and layout copies: {signed(found.moving_added_ns)} a captured step"
+    shares = {
+        "of the work that could run on Tensor Cores, what does": found.tensor_core_share,
+        "of the kernels' time, what the idle device waited to be launched": found.launch_bound_share,
+        "of its ceiling, what work of known size reaches": found.ceiling_share,
+    }
+    for words, share in shares.items():
+        if share.base is not None and share.target is not None:
+            yield f"{words}: {percent(share.base)} and {percent(share.target)}"
 
 
 def _steps(ledger: Ledger) -> str:
