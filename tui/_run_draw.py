@@ -56,9 +56,9 @@ def headline(view: RunView, palette: Palette) -> list[Text]:
     speed = f"{significant(run.throughput.value, 4)} samples/s" if run.samples_known else "samples are not known"
     figures = [
         (f"{speed}  ", palette.style("title")),
-        (f"{_interval(run.throughput, as_text.plain)}    ", palette.style("dim")),
+        (f"{interval_of(run.throughput)}    ", palette.style("dim")),
         (f"step {duration(run.step_ns.value, 4)}  ", palette.style("title")),
-        (_interval(run.step_ns, duration), palette.style("dim")),
+        (interval_of(run.step_ns, duration), palette.style("dim")),
     ]
     lines = [line([(" · ".join(part for part in what if part), Style.null())]), line(figures)]
     if not run.judged:
@@ -66,7 +66,7 @@ def headline(view: RunView, palette: Palette) -> list[Text]:
     return lines
 
 
-def _interval(found: Estimate, show: Callable[[float], str]) -> str:
+def interval_of(found: Estimate, show: Callable[[float], str] = as_text.plain) -> str:
     return "no interval" if found.low is None or found.high is None else f"{show(found.low)} to {show(found.high)}"
 
 

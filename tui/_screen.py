@@ -95,6 +95,7 @@ class Frame(Protocol):
 
     plain: bool
     run_name: str
+    run_path: Path | None
     ranks: tuple[int, ...]
     tabs: tuple[Tab, ...]
 

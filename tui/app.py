@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -20,10 +21,14 @@ from profkit.tui._library import Library
 from profkit.tui._screen import FrameScreen, Go, Place, RunScreen, Tab, one_line
 from profkit.tui._themes import PALETTES
 from profkit.tui.runs import RunsScreen
+from profkit.trace.reader import find_runs
 from profkit.vocab import RUN_FILE
 
-FIRST_SCREEN: Final = "overview"
-FOLLOW_EVERY_S: Final = 2.0
+FIRST_SCREEN, LIVE_SCREEN: Final = "overview", "live"
+LOOK_EVERY_S: Final = 2.0
+MOST_OF_A_PROCESSOR: Final = 0.01
+"""So much of a processor the screens of a followed run may take: a view that costs more is built again after a longer while."""
+
 _KEY_NAMES: Final = {
     "question_mark": "?",
     "left_square_bracket": "[",
@@ -75,15 +80,18 @@ class ProfkitApp(App[None]):
         self.run_path: Path | None = path if (path / RUN_FILE).exists() else None
         self.base_path = base
         self._path = path
-        self._first = screen or FIRST_SCREEN
+        self._look_after = 0.0
+        self._first = screen or (LIVE_SCREEN if follow else FIRST_SCREEN)
 
     def on_mount(self) -> None:
+        if self.run_path is None and self.follow and (runs := find_runs(self._path)):
+            self.run_path = runs[-1]
         if self.run_path is None:
             self.push_screen(RunsScreen(self._path))
         else:
             self.push_screen(self.screens[self._first]())
         if self.follow:
-            self.set_interval(FOLLOW_EVERY_S, self._keep_up)
+            self.set_interval(LOOK_EVERY_S, self._keep_up)
 
     @property
     def run_name(self) -> str:
@@ -109,6 +117,7 @@ class ProfkitApp(App[None]):
     def _build(self, screen: RunScreen[Any]) -> None:
         """On a thread: make the view, and hand it to the screen where that is still there."""
         path, base = self.run_path, self.base_path
+        began = time.thread_time()
         try:
             if path is None or (screen.PAIR and base is None):
                 raise ProfkitError("this needs two runs: mark two in the list of runs (Space), then d")  # noqa: TRY301  # shown as every other problem is
@@ -117,11 +126,14 @@ class ProfkitApp(App[None]):
             self.call_from_thread(_if_there, screen, screen.fail, one_line(error))
         else:
             self.call_from_thread(_if_there, screen, screen.take, view)
+        self._look_after = time.monotonic() + (time.thread_time() - began) / MOST_OF_A_PROCESSOR
 
     def _keep_up(self) -> None:
         """Build the screen again that is in view, where the run has grown."""
         screen = self.screen
-        if isinstance(screen, RunScreen) and screen.KEEPS_UP and self.run_path and self.library.grew(self.run_path):
+        if time.monotonic() < self._look_after or not isinstance(screen, RunScreen) or not screen.KEEPS_UP or self.run_path is None:
+            return
+        if self.library.grew(self.run_path):
             self.library.forget(self.run_path)
             screen.ask_for_view()
 

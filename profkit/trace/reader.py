@@ -153,14 +153,16 @@ class RankTrace:
         for field in schema:
             stored = pa.int32() if is_name(field) else field.type
             column = pa.chunked_array([batch[field.name] for batch in batches], stored)
-            columns.append(self._name(column) if is_name(field) else column)
+            columns.append(name_ids(column, self.names) if is_name(field) else column)
         return pa.Table.from_arrays(columns, schema=schema)
 
-    def _name(self, ids: pa.ChunkedArray) -> pa.DictionaryArray:
-        first, lost = pa.scalar(0, pa.int32()), pa.scalar(len(self.names) - 1, pa.int32())  # Arrow guesses a bare number's type by importing dateutil
-        known = pc.and_(pc.greater_equal(ids, first), pc.less(ids, lost))
-        safe = pc.if_else(pc.or_kleene(known, pc.is_null(ids)), ids, lost)
-        return pa.DictionaryArray.from_arrays(safe.combine_chunks(), self.names)
+
+def name_ids(ids: pa.ChunkedArray, names: pa.Array) -> pa.DictionaryArray:
+    """Ids as names; the last of the names stands for those that were lost."""
+    first, lost = pa.scalar(0, pa.int32()), pa.scalar(len(names) - 1, pa.int32())  # Arrow guesses a bare number's type by importing dateutil
+    known = pc.and_(pc.greater_equal(ids, first), pc.less(ids, lost))
+    safe = pc.if_else(pc.or_kleene(known, pc.is_null(ids)), ids, lost)
+    return pa.DictionaryArray.from_arrays(safe.combine_chunks(), names)
 
 
 @dataclass(frozen=True)

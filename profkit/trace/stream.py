@@ -222,10 +222,15 @@ def read_row(path: Path, table: str, row: int, *, mapped: bool = True) -> dict[s
             source.seek(place)
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
             batch.validate(full=True)
-            values: dict[str, Any] = _conform(batch, _plan_columns(schema, SCHEMAS[table]), SCHEMAS[table]).slice(row, 1).to_pylist()[0]
+            values: dict[str, Any] = conform_batch(batch, table).slice(row, 1).to_pylist()[0]
             return values
     except (StopIteration, *DAMAGE):
         return None
+
+
+def conform_batch(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
+    """A batch of a stream in the contract's columns; one that has others raises a `SchemaMismatchError`."""
+    return _conform(batch, _plan_columns(batch.schema, SCHEMAS[table]), SCHEMAS[table])
 
 
 def _plan_columns(found: pa.Schema, schema: pa.Schema) -> list[int | None]:
