@@ -149,6 +149,7 @@ class TimelineView:
 READING: Final = "reading"
 ABSENT: Final[Mapping[Group, str]] = {
     Group.PHASES: "no phases recorded",
+    Group.REGIONS: "no regions recorded",
     Group.DEVICES: "no kernels captured",
     Group.STREAMS: "no kernels captured; profkit trace --kernels captures them in some steps",
     Group.COLLECTIVES: "no collectives recorded",
