@@ -15,16 +15,17 @@ from textual.screen import Screen
 from profkit import plugins
 from profkit.errors import ProfkitError
 from profkit.text import safe_text
+from profkit.trace.reader import find_runs
 from profkit.tui import _share
 from profkit.tui._ask import Help
 from profkit.tui._library import Library
 from profkit.tui._screen import FrameScreen, Go, Place, RunScreen, Tab, one_line
 from profkit.tui._themes import PALETTES
 from profkit.tui.runs import RunsScreen
-from profkit.trace.reader import find_runs
 from profkit.vocab import RUN_FILE
 
-FIRST_SCREEN, LIVE_SCREEN: Final = "overview", "live"
+FIRST_SCREEN: Final = "overview"
+LIVE_SCREEN: Final = "live"
 LOOK_EVERY_S: Final = 2.0
 MOST_OF_A_PROCESSOR: Final = 0.01
 """So much of a processor the screens of a followed run may take: a view that costs more is built again after a longer while."""
