@@ -29,6 +29,7 @@ from profkit.instrument.recorder import Recorder, Row, Span
 from profkit.vocab import Phase
 
 EVALUATION = "evaluation"
+CHECKPOINT = "checkpoint"
 SKIPPED = "skipped step"
 UNKNOWN = "unknown"
 """The error of a region whose end nobody told: an exception has left it."""
@@ -173,6 +174,10 @@ class Tracker:
         self._stepped.add(optimizer)
         self._known.add(optimizer)
         return self._open(_OPTIMIZER)
+
+    def begin_checkpoint(self) -> Span | None:
+        """The job writes its state to a file. The batch that it may hold already is trained on afterwards."""
+        return self._open(_OTHER, CHECKPOINT) if self._begun and not self._inside and self._follows() else None
 
     def end(self, span: Span | None, error: str | None = None) -> None:
         """What a `begin_...` opened is over. Nothing happens where it is closed already, and where its thread turned out to be none of ours."""

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from profkit.clock import now_ns
 from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Append, Recorder, Span
 from profkit.instrument.tracker import Tracker, count_samples
 from profkit.instrument.windows import KernelProfiler
 from profkit.vocab import FRAMEWORKS
+
+AUTOCAST = "autocast_ratio"
+"""1 from the moment on at which models are called in mixed precision, 0 from when they are not."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,20 @@ def load_framework(name: str) -> Framework:
     return framework
 
 
+_OF_TRACKER = (
+    "begin_data",
+    "begin_copy",
+    "begin_forward",
+    "begin_backward",
+    "begin_optimizer",
+    "begin_checkpoint",
+    "end",
+    "end_data",
+    "name_skipped",
+    "note_scale",
+)
+
+
 class Seams:
     """What hooks call: the tracker's methods, none of which can raise into the job."""
 
@@ -93,6 +111,7 @@ class Seams:
     begin_forward: Callable[..., Span | None]
     begin_backward: Callable[[str], Span | None]
     begin_optimizer: Callable[[int], Span | None]
+    begin_checkpoint: Callable[[], Span | None]
     end: Callable[..., None]
     end_data: Callable[..., None]
     name_skipped: Callable[[Span | None], None]
@@ -103,6 +122,12 @@ class Seams:
         self.recorder = tracker.recorder
         self.collectives = collectives
         self.samples = samples
-        for name in ("begin_data", "begin_copy", "begin_forward", "begin_backward", "begin_optimizer", "end", "end_data", "name_skipped", "note_scale"):
+        for name in _OF_TRACKER:
             setattr(self, name, guarded(name, getattr(tracker, name), None))
+        self.autocast: bool | None = None
         self.count_samples: Callable[[Any], int] = guarded("count_samples", count_samples, 0)
+
+    def note_autocast(self, enabled: bool) -> None:
+        """Models are called in mixed precision from now on, or are not: to be called where that changes."""
+        self.autocast = enabled
+        self.samples((None, "framework", AUTOCAST, now_ns(), float(enabled)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
-from paddle.base import core
+from paddle.base import core, framework
 from paddle.io.dataloader.dataloader_iter import _DataLoaderIterMultiProcess, _DataLoaderIterSingleProcess
 from paddle.jit.sot.psdb import in_sot
 
@@ -42,6 +42,7 @@ class PaddlePaddle:
         _hook_backward(patches, seams, backward_done)
         hook_optimizers(patches, seams)
         hook_scaler(patches, seams)
+        _hook_saving(patches, seams)
         return patches
 
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
@@ -132,6 +133,7 @@ def _hook_copies(patches: Patches, seams: Seams) -> None:
 def _hook_layers(patches: Patches, seams: Seams) -> None:
     """The outermost call of a layer is a forward. Layers inside it cost two flags, and traced code nothing."""
     nesting = Nesting()
+    autocasts = guarded("autocast", _autocasts, instead=False)
 
     def wrap(original: Function) -> Function:
         @functools.wraps(original)
@@ -140,6 +142,8 @@ def _hook_layers(patches: Patches, seams: Seams) -> None:
                 return original(self, *args, **kwargs)
             nesting.inside = True
             try:
+                if (enabled := autocasts()) is not seams.autocast:
+                    seams.note_autocast(enabled)
                 span = seams.begin_forward(with_gradients=paddle.is_grad_enabled())
                 return timed(seams, span, original, self, *args, **kwargs)
             finally:
@@ -148,6 +152,24 @@ def _hook_layers(patches: Patches, seams: Seams) -> None:
         return call
 
     patches.replace(paddle.nn.Layer, "__call__", wrap)
+
+
+def _autocasts() -> bool:
+    tracer = framework._dygraph_tracer()  # noqa: SLF001  # no public name tells it
+    return tracer is not None and tracer._amp_level != core.AmpLevel.O0  # noqa: SLF001  # as above
+
+
+def _hook_saving(patches: Patches, seams: Seams) -> None:
+    """A file that is written in the loop's own thread is a checkpoint, and no training."""
+
+    def wrap(original: Function) -> Function:
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            return timed(seams, seams.begin_checkpoint(), original, *args, **kwargs)
+
+        return save
+
+    patches.replace(paddle, "save", wrap)
 
 
 def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> None:

@@ -45,6 +45,7 @@ class PyTorch:
         _hook_backward(patches, seams, backward_done)
         _hook_optimizers(patches, seams)
         _hook_scaler(patches, seams)
+        _hook_saving(patches, seams)
         return patches
 
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
@@ -151,6 +152,7 @@ class _Nesting(threading.local):
 def _hook_modules(patches: Patches, seams: Seams) -> None:
     """The outermost call of a module is a forward. Modules inside it cost one flag, and compiled code nothing."""
     nesting = _Nesting()
+    autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)  # noqa: SLF001  # no public name tells it of all devices
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -159,6 +161,8 @@ def _hook_modules(patches: Patches, seams: Seams) -> None:
                 return original(self, *args, **kwargs)
             nesting.inside = True
             try:
+                if (enabled := autocasts()) is not seams.autocast:
+                    seams.note_autocast(enabled)
                 span = seams.begin_forward(with_gradients=torch.is_grad_enabled())
                 return _timed(seams, span, original, self, *args, **kwargs)
             finally:
@@ -167,6 +171,19 @@ def _hook_modules(patches: Patches, seams: Seams) -> None:
         return call
 
     patches.replace(torch.nn.Module, "__call__", wrap)
+
+
+def _hook_saving(patches: Patches, seams: Seams) -> None:
+    """A file that is written in the loop's own thread is a checkpoint, and no training."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            return _timed(seams, seams.begin_checkpoint(), original, *args, **kwargs)
+
+        return save
+
+    patches.replace(torch, "save", wrap)
 
 
 def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,10 @@ import pytest
 
 from profkit.clock import now_ns
 from profkit.instrument.device import DeviceTimer
-from profkit.instrument.frameworks._base import Framework, Seams
+from profkit.instrument.frameworks._base import AUTOCAST, Framework, Seams
 from profkit.instrument.guard import FAILURES, Patches, guarded
 from profkit.instrument.recorder import MemorySink, Recorder, Row
-from profkit.instrument.tracker import EVALUATION, MOST_ROUNDS, SKIPPED, UNKNOWN, Tracker
+from profkit.instrument.tracker import CHECKPOINT, EVALUATION, MOST_ROUNDS, SKIPPED, UNKNOWN, Tracker
 from profkit.testing import FakeClock, FakeDevice
 
 BATCH, COUNT, WIDTH = 4, 10, 4
@@ -113,6 +114,12 @@ class Kit:
         """Make a gradient infinite."""
         raise NotImplementedError
 
+    def save(self, model: Any, path: Path) -> None:
+        raise NotImplementedError
+
+    def mixed_precision(self) -> contextlib.AbstractContextManager[Any]:
+        raise NotImplementedError
+
     def compile(self, function: Any, graphs: list[str], patch: pytest.MonkeyPatch) -> Any:
         """Compiled by the framework's own compiler, which notes each graph that it makes."""
         raise NotImplementedError
@@ -173,6 +180,12 @@ class TorchKit(Kit):
     def overflow(self, model: Any) -> None:
         model[0].bias.grad[0] = float("inf")
 
+    def save(self, model: Any, path: Path) -> None:
+        self.torch.save(model.state_dict(), path)
+
+    def mixed_precision(self) -> contextlib.AbstractContextManager[Any]:
+        return self.torch.autocast("cpu", self.torch.bfloat16)  # type: ignore[no-any-return]
+
     def compile(self, function: Any, graphs: list[str], patch: pytest.MonkeyPatch) -> Any:
         def backend(graph: Any, inputs: Any) -> Any:
             graphs.append("graph")
@@ -228,6 +241,24 @@ class PaddleKit(Kit):
         with self.paddle.no_grad():
             model[0].bias.grad.fill_(float("inf"))
 
+    def save(self, model: Any, path: Path) -> None:
+        self.paddle.save(model.state_dict(), str(path))
+
+    def mixed_precision(self) -> contextlib.AbstractContextManager[Any]:
+        """Paddle's own does nothing on a CPU; the level that it sets on a GPU is set here without the rest of it."""
+        framework, levels = importlib.import_module("paddle.base.framework"), importlib.import_module("paddle.base.core").AmpLevel
+
+        @contextlib.contextmanager
+        def told() -> Iterator[None]:
+            tracer = framework._dygraph_tracer()
+            tracer._amp_level = levels.O1
+            try:
+                yield
+            finally:
+                tracer._amp_level = levels.O0
+
+        return told()
+
     def compile(self, function: Any, graphs: list[str], patch: pytest.MonkeyPatch) -> Any:
         graph = importlib.import_module("paddle.jit.sot.opcode_translator.executor.function_graph").FunctionGraph
         name = "compile_graph" if hasattr(graph, "compile_graph") else "start_compile"  # as Paddle 2.6 calls it
@@ -270,6 +301,10 @@ class Followed:
     @property
     def spans(self) -> list[Span]:
         return [Span(*row) for row in self._sink.rows["spans"]]
+
+    @property
+    def readings(self) -> list[tuple[Any, ...]]:
+        return self._sink.rows["samples"]
 
     @property
     def samples(self) -> list[int]:
@@ -412,6 +447,31 @@ def test_evaluation_is_no_training(kit: Kit, follow: Follow) -> None:
     assert trained["forward"] == len(SAMPLES)
     assert {span.name for span in followed.spans if span.phase == "other" and span.depth == 0} == {EVALUATION}
     assert trained["other"] >= 2 * len(SAMPLES) * 2, "a wait and a forward for each of two batches"
+
+
+def test_a_checkpoint_is_no_training_and_the_batch_before_it_is(kit: Kit, follow: Follow, tmp_path: Path) -> None:
+    followed = follow()
+    model = kit.model()
+    optimizer = kit.optimizer(model)
+    for batch in kit.loader():
+        kit.save(model, tmp_path / "before")
+        kit.train(model, optimizer, [batch])
+        kit.save(model, tmp_path / "after")
+    followed.finish()
+    assert followed.samples == SAMPLES
+    checkpoints = [span for span in followed.spans if span.name == CHECKPOINT]
+    assert [(span.step, span.phase, span.depth) for span in checkpoints] == [(step, "other", 0) for step in range(len(SAMPLES)) for _ in range(2)]
+    assert [followed.phases(step).count("data") for step in (1, 2)] == [1, 1]
+
+
+def test_mixed_precision_is_told_where_it_changes(kit: Kit, follow: Follow) -> None:
+    followed = follow()
+    model = _model_of(kit.base, None)
+    for enabled in (False, True, True, False):
+        with kit.mixed_precision() if enabled else contextlib.nullcontext():
+            model(BATCH)
+    followed.finish()
+    assert [value for _, source, metric, _, value in followed.readings if (source, metric) == ("framework", AUTOCAST)] == [0.0, 1.0, 0.0]
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")  # Paddle's LBFGS warns of itself
