@@ -1,0 +1,60 @@
+"""Plants faults in real training jobs, lets profkit explain them, and counts how often it is right.
+
+python benchmarks/faults run                  every pair, into --work; what is done is not done again
+python benchmarks/faults score                what profkit says of them, as a table
+python benchmarks/faults score --write        and as docs/accuracy.md
+python benchmarks/faults list                 what is planted
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pairs import run_pairs, why_not
+from plants import DEVELOPMENT, FAULTS, SHAPES, as_words, named
+
+DOCUMENT = Path(__file__).parents[2] / "docs/accuracy.md"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "score", "list"))
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help="only these")
+    parser.add_argument("--work", type=Path, default=Path("/tmp/profkit-faults"), help="where the runs lie (%(default)s)")
+    parser.add_argument("--variant", choices=tuple(SHAPES), action="append", help="the job that is planted in; may be repeated")
+    parser.add_argument("--trials", type=int, default=1, help="how often each pair is run")
+    parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
+    args = parser.parse_intermixed_args()
+    variants = args.variant or [DEVELOPMENT]
+    {"run": run, "score": score, "list": show}[args.what](args, variants)
+
+
+def run(args: argparse.Namespace, variants: list[str]) -> None:
+    for trial in range(args.trials):
+        for variant in variants:
+            for line in run_pairs(args.work, named(args.faults), variant=variant, trial=trial, has_gpu=has_gpu()):
+                print(f"{variant}, trial {trial}: {line}", flush=True)
+
+
+def score(args: argparse.Namespace, variants: list[str]) -> None:
+    from scoring import as_document, as_text, score_all
+
+    scores = score_all(args.work, named(args.faults), args.variant or list(SHAPES))
+    print(as_text(scores))
+    if args.write:
+        DOCUMENT.write_text(as_document(scores, has_gpu=has_gpu()))
+
+
+def show(args: argparse.Namespace, variants: list[str]) -> None:
+    for fault in FAULTS:
+        reason = why_not(fault, has_gpu=has_gpu())
+        print(f"{fault.name:36s} {fault.framework:7s}{fault.ranks} ranks  {as_words(fault)}{f'  ({reason})' if reason else ''}")
+
+
+def has_gpu() -> bool:
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Keeps a framework imported and forks the ranks of one job after another: an import would take longer than a job.
+
+    python benchmarks/faults/host.py torch
+
+Reads one JSON object a line: the job's `options`, its `ranks`, and the `folder` for its trace and its own
+clock's word. Answers each with a line of exit codes. The ranks are hooked as `profkit run` hooks them, and
+nothing in the job's code knows of it. With `"bare": true` they are not hooked.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from job_parts import OPTIONS_VARIABLE, OWN_FOLDER_VARIABLE
+
+LOG = "log.txt"
+LATE_IMPORTS = {"torch": ("torch._dynamo", "torch.profiler", "PIL.JpegImagePlugin"), "paddle": ("PIL.JpegImagePlugin",)}
+PROFKIT = (
+    "pyarrow.compute",
+    "pyarrow.dataset",
+    "nvtx",
+    "profkit.job",
+    "profkit.session",
+    "profkit.trace",
+    "profkit.collectors.poller",
+    "profkit.instrument._window_rows",
+)
+"""What jobs and profkit import in their first steps and at their end, which would be most of so short a job."""
+
+PRIORITY = -20
+"""Ranks go before what else the machine does, where that is allowed: a fault is to be told from its healthy twin, not from a busy neighbour."""
+
+
+def main() -> None:
+    framework = sys.argv[1]
+    job = importlib.import_module(f"job_{framework}")
+    for module in (*LATE_IMPORTS[framework], *PROFKIT):
+        importlib.import_module(module)
+    gc.freeze()
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        request = json.loads(line)
+        ranks = request["ranks"]
+        ports = _free_ports(ranks)
+        pids = [_fork(job, request, rank, _rank_variables(rank, ranks, *ports)) for rank in range(ranks)]
+        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), file=answers, flush=True)
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    """Ports that nothing listens on now, one for each rank."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = tuple(each.getsockname()[1] for each in sockets)
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _rank_variables(rank: int, ranks: int, *ports: int) -> dict[str, str]:
+    """What torchrun and Paddle's launcher tell a rank; nothing for a job of one process."""
+    if ranks == 1:
+        return {}
+    endpoints = [f"127.0.0.1:{port}" for port in ports]
+    torch = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0])}
+    paddle = {
+        "PADDLE_TRAINER_ID": str(rank),
+        "PADDLE_TRAINERS_NUM": str(ranks),
+        "PADDLE_RANK_IN_NODE": str(rank),
+        "PADDLE_MASTER": endpoints[0],
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+        "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
+        "PADDLE_DISTRI_BACKEND": "gloo",
+    }
+    return {**torch, **paddle}
+
+
+def _fork(job: Any, request: Mapping[str, Any], rank: int, variables: Mapping[str, str]) -> int:
+    pid = os.fork()
+    if not pid:
+        _be_a_rank(job, request, rank, variables)
+    return pid
+
+
+def _be_a_rank(job: Any, request: Mapping[str, Any], rank: int, variables: Mapping[str, str]) -> NoReturn:
+    """Train, end as a process of its own ends, and never return to the host's loop."""
+    code = 1
+    try:
+        with contextlib.suppress(PermissionError):
+            os.nice(PRIORITY)
+        log = os.open(Path(request["folder"], LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(variables)
+        os.environ.update(request.get("environment", {}))
+        os.environ.update({OPTIONS_VARIABLE: json.dumps(request["options"]), OWN_FOLDER_VARIABLE: request["folder"], "PROFKIT_OUTPUT": request["folder"]})
+        sys.argv = [job.__file__]
+        if not request.get("bare"):
+            importlib.import_module("profkit.attach.arming").arm()
+        job.RANK = rank
+        job.main()
+        code = 0
+    except BaseException:  # noqa: BLE001  # the border of a process: whatever it was stands in the log, and the exit code says so
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()  # noqa: SLF001  # what the host has registered is for every process of it
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

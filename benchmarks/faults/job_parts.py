@@ -1,0 +1,212 @@
+"""What the planted jobs of both frameworks share: their options, their pictures, and a clock of their own.
+
+A job takes its options from `FAULT_OPTIONS`, a variable that no trace records: the command of a fault and
+of its healthy twin is the same, and what was planted can only be told from how the job behaved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFilter
+
+OPTIONS_VARIABLE = "FAULT_OPTIONS"
+OWN_FOLDER_VARIABLE = "FAULT_OWN"
+CLASSES = 10
+PICTURES = 64
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a job trains. The defaults are healthy; a fault is one of them changed."""
+
+    seed: int = 0
+    steps: int = 160
+    epoch_steps: int = 1_000
+    batch: int = 8
+    image: int = 40
+    width: int = 24
+    threads: int = 1
+    optimizer: str = "fused"
+    tensors: int = 0
+    """Small extra parameters, which an optimizer that is not fused goes through one by one."""
+
+    # input
+    workers: int = 1
+    persistent: bool = True
+    read_ms: float = 0.0
+    """What the file system takes for each picture."""
+    cached: bool = False
+    """Whether pictures that were read once are read again without waiting."""
+    blurs: int = 0
+    """Filters that a transform applies to each picture."""
+    polling: float = 0.0
+    """The share of a processor that each worker burns beside its work."""
+    broken_ms: float = 0.0
+    """What a truncated picture costs in vain attempts; every fifth is one, and it is dropped."""
+
+    # the step
+    late_rank: int = -1
+    late_phase: str = ""
+    late_ms: float = 0.0
+    slices: int = 1
+    """Into how many operators the model's middle is cut."""
+    round_trips: int = 0
+    """Copies of the activations into another layout and back."""
+    autocast: bool = False
+    scaler: bool = False
+    overflow_every: int = 0
+    drift_ms: float = 0.0
+    """By how much each step is longer than the one before."""
+    item_syncs: int = 0
+    """How often a step asks the device for a value: a fault on a GPU alone."""
+    pin: bool = True
+
+    # the exchange
+    bucket_mb: float = 25.0
+    first_bucket_mb: float = 1.0
+    link_mb_s: float = 0.0
+    """Bandwidth of a link that all buckets queue for; 0 is the machine's own loopback."""
+    delay_ms: float = 0.0
+    """What a slow link adds to each all-reduce."""
+    accumulate: int = 1
+    no_sync: bool = True
+
+    # beside the step
+    garbage_every: int = 0
+    objects: int = 60_000
+    checkpoint_every: int = 0
+    checkpoint_mb: int = 48
+    evaluate_every: int = 0
+    evaluate_batches: int = 4
+
+    @classmethod
+    def from_environment(cls) -> Options:
+        known = {field.name for field in fields(cls)}
+        given = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise SystemExit(f"{OPTIONS_VARIABLE}: no such option: {', '.join(unknown)}")
+        return cls(**given)
+
+
+class OwnClock:
+    """What the job itself sees: each step's wall time, its parts, and what the plant took in it, in ms."""
+
+    def __init__(self) -> None:
+        self._steps: list[dict[str, float]] = []
+        self._now: dict[str, float] = {}
+        self._began = time.perf_counter()
+
+    @contextlib.contextmanager
+    def time(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.add(part, 1e3 * (time.perf_counter() - start))
+
+    def add(self, part: str, ms: float) -> None:
+        self._now[part] = self._now.get(part, 0.0) + ms
+
+    def plant(self, ms: float) -> None:
+        """Sleep, and note how long it really was."""
+        if ms > 0:
+            with self.time("planted"):
+                time.sleep(ms / 1e3)
+
+    def end_step(self, *, starts_epoch: bool) -> None:
+        now = time.perf_counter()
+        self._steps.append({**self._now, "step": 1e3 * (now - self._began), "starts_epoch": float(starts_epoch)})
+        self._began, self._now = now, {}
+
+    def write(self, rank: int) -> None:
+        folder = os.environ.get(OWN_FOLDER_VARIABLE)
+        if folder:
+            Path(folder, f"own{rank}.json").write_text(json.dumps(self._steps))
+
+
+class Pictures:
+    """JPEG files in memory, read as slowly, and decoded as laboriously, as the options say."""
+
+    def __init__(self, options: Options, before_batch: Callable[[], None] = lambda: None) -> None:
+        self.options = options
+        self._before_batch = before_batch
+        rng = np.random.default_rng(options.seed)
+        self._files = [_jpeg(rng, options.image) for _ in range(PICTURES)]
+        self._known: set[int] = set()
+
+    def __len__(self) -> int:
+        return self.options.epoch_steps * self.options.batch
+
+    def load(self, index: int) -> tuple[npt.NDArray[np.float32], int] | None:
+        """A picture and its class; `None` for one that is truncated."""
+        if index % self.options.batch == 0:
+            self._before_batch()
+        _poll_beside(self.options.polling)
+        self._read(index)
+        if self.options.broken_ms and index % 5 == 0:
+            _burn(self.options.broken_ms)
+            return None
+        picture = Image.open(io.BytesIO(self._files[index % PICTURES])).convert("RGB")
+        for _ in range(self.options.blurs):
+            picture = picture.filter(ImageFilter.GaussianBlur(2))
+        return np.asarray(picture, dtype=np.float32).transpose(2, 0, 1) / 255, index % CLASSES
+
+    def _read(self, index: int) -> None:
+        """The part of the data that a rank reads again is found in the cache, where there is one."""
+        if self.options.read_ms and not (self.options.cached and index in self._known):
+            time.sleep(self.options.read_ms / 1e3)
+        self._known.add(index)
+
+
+def _jpeg(rng: np.random.Generator, size: int) -> bytes:
+    target = io.BytesIO()
+    Image.fromarray(rng.integers(0, 255, (size, size, 3), dtype=np.uint8)).save(target, "JPEG", quality=90)
+    return target.getvalue()
+
+
+def _burn(ms: float) -> None:
+    """Decode in vain for so much processor time."""
+    until = time.thread_time() + ms / 1e3
+    while time.thread_time() < until:
+        pass
+
+
+_pollers: set[int] = set()
+
+
+def _poll_beside(share: float) -> None:
+    """A thread of this process that asks again and again whether there is work, as some libraries do; once a process."""
+    if share <= 0 or os.getpid() in _pollers:
+        return
+    _pollers.add(os.getpid())
+
+    def poll() -> None:
+        while True:
+            _burn(10 * share)
+            time.sleep(0.010 * (1 - share))
+
+    threading.Thread(target=poll, daemon=True).start()
+
+
+class Garbage:
+    """A heap of many small objects, through which a collection of the oldest generation goes."""
+
+    def __init__(self, options: Options) -> None:
+        self._every = options.garbage_every
+        self._heap = [[number] for number in range(options.objects)] if self._every else []
+
+    def after_step(self, step: int, clock: OwnClock) -> None:
+        if self._every and step % self._every == 0:
+            with clock.time("planted"):
+                gc.collect()

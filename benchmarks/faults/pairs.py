@@ -1,0 +1,107 @@
+"""Runs the pairs: a fault and its healthy twin, one after the other, in a seeded order; what is done is not done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from plants import Fault, options_of
+
+HOST = Path(__file__).with_name("host.py")
+BASE, TARGET = "base", "target"
+DONE = "done.json"
+KERNEL_WINDOWS = "4:6"
+"""Captured in the warm-up, which no figure is about."""
+
+QUIET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "2"}
+LONGEST_S = 150.0
+
+
+class Host:
+    """A framework that stays imported, and runs one job after another."""
+
+    def __init__(self, framework: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(HOST), framework],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **QUIET},
+        )
+
+    def run(self, request: Mapping[str, Any]) -> list[int]:
+        """The exit codes of the job's ranks."""
+        into, out = _stream(self._process.stdin), _stream(self._process.stdout)
+        into.write(json.dumps(request) + "\n")
+        into.flush()
+        answer = out.readline()
+        if not answer:
+            raise SystemExit(f"the host of jobs has ended, with exit code {self._process.wait()}")
+        codes: list[int] = json.loads(answer)
+        return codes
+
+    def close(self) -> None:
+        _stream(self._process.stdin).close()
+        self._process.wait()
+
+
+def _stream(stream: IO[str] | None) -> IO[str]:
+    if stream is None:
+        raise RuntimeError("the host has pipes")
+    return stream
+
+
+def folder_of(work: Path, variant: str, trial: int, fault: Fault) -> Path:
+    return work / variant / str(trial) / fault.name
+
+
+def run_pairs(work: Path, faults: Sequence[Fault], *, variant: str, trial: int, has_gpu: bool) -> Iterator[str]:
+    """Run what is not there yet; yields a line for each pair."""
+    order = [fault for fault in faults if why_not(fault, has_gpu=has_gpu) is None]
+    random.Random(f"{variant} {trial}").shuffle(order)
+    for framework in sorted({fault.framework for fault in order}, reverse=True):
+        pending = [fault for fault in order if fault.framework == framework and not (folder_of(work, variant, trial, fault) / DONE).exists()]
+        if not pending:
+            continue
+        host = Host(framework)
+        try:
+            for number, fault in enumerate(pending, 1):
+                yield f"{number} of {len(pending)} {framework}: {fault.name}, {_run_pair(host, folder_of(work, variant, trial, fault), fault, variant, trial)}"
+        finally:
+            host.close()
+
+
+def why_not(fault: Fault, *, has_gpu: bool) -> str | None:
+    """Why a fault cannot be planted on this machine."""
+    if fault.needs_gpu and not has_gpu:
+        return "needs a GPU; make gpu runs it where there is one"
+    return fault.needs_administrator or None
+
+
+def _run_pair(host: Host, folder: Path, fault: Fault, variant: str, trial: int) -> str:
+    """The twins in an order of their own, so that what the machine does over time favours neither."""
+    shutil.rmtree(folder, ignore_errors=True)
+    sides = [BASE, TARGET]
+    random.Random(f"{fault.name} {trial}").shuffle(sides)
+    began = time.monotonic()
+    for side in sides:
+        place = folder / side
+        place.mkdir(parents=True)
+        environment = {"PROFKIT_KERNELS": KERNEL_WINDOWS, "PROFKIT_OPS": "1"} if fault.kernels else {"PROFKIT_KERNELS": ""}
+        options = options_of(fault, planted=side == TARGET, variant=variant)
+        codes = host.run(
+            {"options": {**options, "seed": options.get("seed", 0) + trial}, "ranks": fault.ranks, "folder": str(place), "environment": environment}
+        )
+        if any(codes):
+            return f"FAILED: its {side} ended with {codes}, see {place}"
+    (folder / DONE).write_text(json.dumps({"sides": sides, "seconds": time.monotonic() - began}))
+    return f"{time.monotonic() - began:.1f} s"

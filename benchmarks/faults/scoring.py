@@ -1,0 +1,288 @@
+"""What profkit says of each pair, against what was planted: the score, and its document."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pairs import BASE, DONE, TARGET, why_not
+from plants import DEVELOPMENT, FAULTS, HELD_OUT, Fault, as_words
+
+from profkit.environment import read_environment
+from profkit.report.explained import explain
+from profkit.rules._base import Finding
+from profkit.text import table
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+
+WARM_UP = 10
+"""Steps of the job's own clock that are left out, as profkit leaves them out."""
+
+OVER_ALL = "all "
+TOP = 3
+NOTHING = "nothing"
+GOALS = {"top-1": 0.90, "top-3": 0.98, "cost error": 0.15, "quiet": 0.95}
+
+
+@dataclass(frozen=True)
+class Said:
+    """A finding, without what a score does not need."""
+
+    kind: str
+    cost_ms: float | None
+    words: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """One trial of a pair. `places` holds, for each planted cause, where among the findings it stands, from 0; `None` where it does not."""
+
+    fault: Fault
+    variant: str
+    trial: int
+    findings: tuple[Said, ...]
+    places: tuple[int | None, ...]
+    true_ms: float | None
+
+    @property
+    def first(self) -> str:
+        return self.findings[0].kind if self.findings else NOTHING
+
+    @property
+    def top_1(self) -> bool:
+        return 0 in self.places
+
+    @property
+    def top_3(self) -> bool:
+        """Whether everything that was planted is among the first."""
+        return all(place is not None and place < TOP for place in self.places)
+
+    @property
+    def named_ms(self) -> float | None:
+        """The cost of the planted cause as profkit states it, where there is one such cause and it is found."""
+        place = self.places[0] if len(self.places) == 1 else None
+        return None if place is None else self.findings[place].cost_ms
+
+    @property
+    def cost_error(self) -> float | None:
+        return abs(self.named_ms - self.true_ms) / self.true_ms if self.named_ms is not None and self.true_ms else None
+
+
+def score_all(work: Path, faults: Sequence[Fault], variants: Sequence[str]) -> list[Score]:
+    """Every pair that has been run."""
+    known = {fault.name: fault for fault in faults}
+    found = sorted((work / variant, path.parent) for variant in variants for path in (work / variant).glob(f"*/*/{DONE}"))
+    return [score_pair(folder, known[folder.name], variant.name, int(folder.parent.name)) for variant, folder in found if folder.name in known]
+
+
+def score_pair(folder: Path, fault: Fault, variant: str, trial: int) -> Score:
+    base, target = (Trace.open(find_runs(folder / side)[-1]) for side in (BASE, TARGET))
+    findings = tuple(_said(finding) for finding in explain(base, target).findings)
+    places = tuple(_place(findings, kinds, fault.words) for kinds in fault.causes)
+    return Score(fault, variant, trial, findings, places, true_cost_ms(folder, fault))
+
+
+def _said(finding: Finding) -> Said:
+    return Said(finding.kind, finding.cost_ns.value / 1e6 if finding.cost_ns else None, f"{finding.cause} {finding.evidence}")
+
+
+def _place(findings: Sequence[Said], kinds: Sequence[str], words: Sequence[str]) -> int | None:
+    rightly = (number for number, each in enumerate(findings) if each.kind in kinds and (not words or any(word in each.words for word in words)))
+    return next(rightly, None)
+
+
+def true_cost_ms(folder: Path, fault: Fault) -> float | None:
+    """What the plant cost a step, by the job's own clock."""
+    if fault.truth is None:
+        return None
+    ranks = range(fault.ranks)
+    if fault.truth == "planted":
+        return max(_mean_ms(folder / TARGET, rank, fault.truth) for rank in ranks)
+    return statistics.mean(_mean_ms(folder / TARGET, rank, fault.truth) - _mean_ms(folder / BASE, rank, fault.truth) for rank in ranks)
+
+
+def _mean_ms(side: Path, rank: int, part: str) -> float:
+    name = part.removeprefix(OVER_ALL)
+    steps = json.loads((side / f"own{rank}.json").read_text())[WARM_UP:]
+    return statistics.mean(float(step.get(name, 0.0)) for step in steps if not step["starts_epoch"] or part != name)
+
+
+# -- the document --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of one variant of the job."""
+
+    single: int
+    top_1: float
+    top_3: float
+    cost_error: float | None
+    costs: int
+    together: int
+    together_top_1: float
+    together_top_3: float
+    healthy: int
+    quiet: float
+
+
+def summarize(scores: Sequence[Score]) -> Summary:
+    single = [score for score in scores if len(score.places) == 1]
+    together = [score for score in scores if len(score.places) > 1]
+    healthy = [score for score in scores if score.fault.healthy]
+    errors = [score.cost_error for score in single if score.cost_error is not None]
+    return Summary(
+        single=len(single),
+        top_1=_share([score.top_1 for score in single]),
+        top_3=_share([score.top_3 for score in single]),
+        cost_error=statistics.median(errors) if errors else None,
+        costs=len(errors),
+        together=len(together),
+        together_top_1=_share([score.top_1 for score in together]),
+        together_top_3=_share([score.top_3 for score in together]),
+        healthy=len(healthy),
+        quiet=_share([not score.findings for score in healthy]),
+    )
+
+
+def _share(flags: Sequence[bool]) -> float:
+    return sum(flags) / len(flags) if flags else 0.0
+
+
+def as_text(scores: Sequence[Score]) -> str:
+    """The score for a terminal: each pair, then the figures."""
+    rows = [["variant", "pair", "true", "named", "first", "place", "findings"], *(_line(score) for score in scores)]
+    variants = dict.fromkeys(score.variant for score in scores)
+    return "\n".join([table(rows), *(f"{variant}: {summarize([score for score in scores if score.variant == variant])}" for variant in variants)])
+
+
+def _line(score: Score) -> list[str]:
+    said = ", ".join(f"{each.kind} {_ms(each.cost_ms)}" for each in score.findings)
+    places = ", ".join("-" if place is None else str(place + 1) for place in score.places)
+    return [score.variant[:3], score.fault.name, _ms(score.true_ms), _ms(score.named_ms), score.first, places, said]
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def as_document(scores: Sequence[Score], *, has_gpu: bool) -> str:
+    """docs/accuracy.md."""
+    return "\n\n".join([*_opening(scores), *_figures(scores), *_wrong(scores), *_pairs(scores), *_confusion(scores), *_left_out(has_gpu=has_gpu)]) + "\n"
+
+
+def _opening(scores: Sequence[Score]) -> Iterator[str]:
+    environment = read_environment()
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items() if name in {"torch", "paddlepaddle", "pyarrow"})
+    trials = Counter((score.variant, score.trial) for score in scores)
+    told = ", ".join(f"{variant} {sum(1 for each, _ in trials if each == variant)}" for variant in dict.fromkeys(score.variant for score in scores))
+    yield "# How often profkit names the right cause"
+    yield (
+        "Faults with a known truth are planted in small training jobs that really run: each pair is a job and its twin, which differ in one option of the job. "
+        "profkit sees the two traces alone; what a fault truly cost is taken by the job's own clock. `make accuracy` runs all pairs anew and writes this page; "
+        "`benchmarks/faults` has the jobs, the plants and the score."
+    )
+    yield (
+        f"Written {dt.date.today().isoformat()}, profkit {importlib.metadata.version('profkit')}, Python {platform.python_version()}, {packages}; "  # noqa: DTZ011  # the machine's own day
+        f"{environment['cpu']}, {os.cpu_count()} cores, no GPU, shared with other work while this ran. Trials of each pair: {told}."
+    )
+    yield (
+        "The held-out job has other pictures, another model and batch size, and other amounts of everything that is planted. The rules were never mended by what it shows."
+    )
+
+
+def _figures(scores: Sequence[Score]) -> Iterator[str]:
+    yield "## The figures"
+    head = ["", "goal", *(variant for variant in (DEVELOPMENT, HELD_OUT) if any(score.variant == variant for score in scores))]
+    found = [summarize([score for score in scores if score.variant == variant]) for variant in head[2:]]
+    lines = [
+        ["single faults whose cause is named first", f"{GOALS['top-1']:.0%}", *(f"{each.top_1:.0%} of {each.single}" for each in found)],
+        ["single faults whose cause is among the first three", f"{GOALS['top-3']:.0%}", *(f"{each.top_3:.0%} of {each.single}" for each in found)],
+        [
+            "error of the named cause's cost, median",
+            f"{GOALS['cost error']:.0%}",
+            *(f"{each.cost_error:.0%} of {each.costs}" if each.cost_error is not None else "-" for each in found),
+        ],
+        ["healthy pairs without a finding", f"{GOALS['quiet']:.0%}", *(f"{each.quiet:.0%} of {each.healthy}" for each in found)],
+        ["two faults together: one of them is named first", "-", *(f"{each.together_top_1:.0%} of {each.together}" for each in found)],
+        ["two faults together: both are among the first three", "-", *(f"{each.together_top_3:.0%} of {each.together}" for each in found)],
+    ]
+    yield _markdown([head, *lines])
+
+
+def _wrong(scores: Sequence[Score]) -> Iterator[str]:
+    """Everything that is not as it should be, one line each."""
+    yield "## What is wrong"
+    wrong = [score for score in scores if (score.fault.healthy and score.findings) or (not score.fault.healthy and not (score.top_1 and score.top_3))]
+    lines = [f"- {score.variant}, trial {score.trial}, `{score.fault.name}`: {_complaint(score)}" for score in wrong]
+    far = [score for score in scores if score.cost_error is not None and score.cost_error > GOALS["cost error"]]
+    costs = [f"- {score.variant}, trial {score.trial}, `{score.fault.name}`: {_ms(score.named_ms)} ms named, {_ms(score.true_ms)} ms true" for score in far]
+    yield "\n".join(lines) or "Every planted cause is named first, and nothing is said of healthy pairs."
+    yield f"Costs that are off by more than {GOALS['cost error']:.0%}:"
+    yield "\n".join(costs) or "none."
+
+
+def _complaint(score: Score) -> str:
+    said = ", ".join(f"{each.kind} ({_ms(each.cost_ms)} ms)" for each in score.findings[:TOP]) or "nothing"
+    if score.fault.healthy:
+        return f"says {said}, and nothing is wrong"
+    missing = [kinds[0] for kinds, place in zip(score.fault.causes, score.places, strict=True) if place is None or place >= TOP]
+    return f"says {said}" + (f"; {' and '.join(missing)} is not among the first three" if missing else "")
+
+
+def _pairs(scores: Sequence[Score]) -> Iterator[str]:
+    yield "## Every fault"
+    head = ["fault", "job", "planted", "right cause", "variant", "named first", "true cost, ms", "named cost, ms"]
+    faulty = [score for score in scores if not score.fault.healthy]
+    rows = [
+        [
+            f"`{score.fault.name}`",
+            f"{score.fault.framework}, {score.fault.ranks}",
+            as_words(score.fault),
+            " and ".join(kinds[0] for kinds in score.fault.causes),
+            score.variant,
+            score.first,
+            _ms(score.true_ms),
+            _ms(score.named_ms),
+        ]
+        for score in faulty
+    ]
+    yield _markdown([head, *rows])
+
+
+def _confusion(scores: Sequence[Score]) -> Iterator[str]:
+    """What is said first, for each cause that was planted alone, over both variants."""
+    yield "## What is taken for what"
+    single = [score for score in scores if len(score.places) <= 1]
+    said = Counter((_planted(score), score.first if score.first not in _right(score) else _planted(score)) for score in single)
+    columns = sorted({column for _, column in said}, key=lambda name: (name == NOTHING, name))
+    rows = sorted({row for row, _ in said}, key=lambda name: (name == NOTHING, name))
+    yield "A row for each planted cause, a column for what profkit names first; healthy pairs are in the last row."
+    yield _markdown([["planted", *columns], *([row, *(str(said[row, column] or "") for column in columns)] for row in rows)])
+
+
+def _planted(score: Score) -> str:
+    return score.fault.causes[0][0] if score.fault.causes else NOTHING
+
+
+def _right(score: Score) -> tuple[str, ...]:
+    return score.fault.causes[0] if score.fault.causes else (NOTHING,)
+
+
+def _left_out(*, has_gpu: bool) -> Iterator[str]:
+    yield "## What was not planted here"
+    reasons = ((fault, why_not(fault, has_gpu=has_gpu)) for fault in FAULTS)
+    yield "\n".join(f"- `{fault.name}` ({as_words(fault)}): {reason}" for fault, reason in reasons if reason)
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *lines = ("| " + " | ".join(row) + " |" for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *lines])
