@@ -15,14 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.estimate import FEWEST_STEPS, Floats, Ints
-from profkit.analysis.exposed import exposed_spans, split_allreduce, split_input
+from profkit.analysis.exposed import share_input, split_allreduce
 from profkit.analysis.overview import steady_steps
 from profkit.analysis.phases import UNKNOWN, step_times
+from profkit.analysis.rank_sums import SpanSums, sum_spans
 from profkit.analysis.selection import Selection
 from profkit.errors import UnreadableError
+from profkit.schema import open_schema
 from profkit.text import safe_text
 from profkit.trace import Trace
-from profkit.vocab import Phase
+from profkit.vocab import PHASES, Phase
 
 INPUT = "input"
 REST = "rest"
@@ -97,24 +99,33 @@ class RunCosts:
         return dataclasses.replace(self, parts={REST: self.wall_ns}, inside={})
 
 
-def run_costs(trace: Trace) -> RunCosts:
-    """What the steps of a run cost; an `UnreadableError` where not one step of it can be read."""
+def run_costs(trace: Trace, sums: SpanSums | None = None) -> RunCosts:
+    """What the steps of a run cost; an `UnreadableError` where not one step of it can be read.
+
+    `sums` are those of the steady steps' spans, where somebody has made them rank by rank.
+    """
     steps = trace.steps
     if not steps.num_rows:
         raise UnreadableError(f"{safe_text(str(trace.path))}: holds no steps to compare")
-    selection = set_outliers_apart(steps, trace.spans, steady_steps(trace))
-    return cost_steps(steps, trace.spans, trace.collectives, selection)
+    steady = steady_steps(trace)
+    sums = sum_spans(trace.spans, steady.steps) if sums is None else sums
+    selection = _set_far_apart(steps, sums, steady)
+    return _cost_of_sums(steps, sums.take(np.isin(steady.steps, selection.steps)), trace.collectives, selection)
 
 
 def cost_steps(steps: pa.Table, spans: pa.Table, collectives: pa.Table, selection: Selection) -> RunCosts:
     """The costs of the selected steps, from the tables alone."""
-    used, exposed = selection.steps, exposed_spans(spans)
-    wall_ns, samples, phases = _whole_sums(steps, exposed, used)
-    parts = {INPUT if name == Phase.DATA.value else name: ns for name, ns in phases.items()}
-    inside, beside = {}, dict(_hidden_wait(steps, spans, phases, used)) if exposed is not spans else {}
-    if INPUT in parts and (split := split_input(spans, exposed, used)):
+    return _cost_of_sums(steps, sum_spans(spans, selection.steps), collectives, selection)
+
+
+def _cost_of_sums(steps: pa.Table, sums: SpanSums, collectives: pa.Table, selection: Selection) -> RunCosts:
+    used = selection.steps
+    wall_ns, samples = _walls(steps, used)
+    parts = {INPUT if name == Phase.DATA.value else name: ns for name, ns in sums.by_phase(sums.exposed).items()}
+    inside, beside = {}, dict(_hidden_wait(sums)) if sums.on_device else {}
+    if INPUT in parts and (split := share_input(sums.pieces, sums.waits)):
         inside[INPUT] = {**split, "waiting otherwise": parts[INPUT] - sum(split.values())}
-    if found := split_allreduce(collectives, exposed, used):
+    if found := split_allreduce(collectives, sums.windows, used):
         inside[Phase.ALLREDUCE.value] = {**found.parts, "otherwise": parts.get(Phase.ALLREDUCE.value, np.zeros_like(wall_ns)) - sum(found.parts.values())}
         beside["allreduce under backward"] = found.hidden_ns
     known = {name: split for name, split in inside.items() if name in parts}
@@ -123,36 +134,36 @@ def cost_steps(steps: pa.Table, spans: pa.Table, collectives: pa.Table, selectio
     return RunCosts(wall_ns, samples, ranks, parts, known, beside, selection, tuple(_apart(steps, selection)))
 
 
-def _whole_sums(steps: pa.Table, spans: pa.Table, used: Ints) -> tuple[Ints, Ints, dict[str, Ints]]:
-    """Wall time, samples and phases of each used step, as sums over the ranks: `step_times` gives means, of which the sums are whole again."""
-    times = step_times(steps, spans, used)
+def _walls(steps: pa.Table, used: Ints) -> tuple[Ints, Ints]:
+    """Wall time and samples of each used step, as sums over the ranks: `step_times` gives means, of which the sums are whole again."""
+    times = step_times(steps, open_schema("spans").empty_table(), used)
     ranks = max(1, len(pc.unique(steps["rank"])))
-    phases = {name: _whole(ns * ranks) for name, ns in zip(times.names, times.parts, strict=True) if name != UNKNOWN}
-    return _whole(times.wall_ns * ranks), _whole(times.samples), phases
+    return _whole(times.wall_ns * ranks), _whole(times.samples)
 
 
 def _whole(values: Floats) -> Ints:
     return np.asarray(np.rint(values), dtype=np.int64)
 
 
-def _hidden_wait(steps: pa.Table, spans: pa.Table, exposed: Mapping[str, Ints], used: Ints) -> Iterator[tuple[str, Ints]]:
+def _hidden_wait(sums: SpanSums) -> Iterator[tuple[str, Ints]]:
     """The host's wait for input that the device did not notice, because it still had work."""
-    _, _, on_host = _whole_sums(steps, spans, used)
-    data = Phase.DATA.value
-    if data in on_host:
-        hidden = on_host[data] - exposed.get(data, np.zeros_like(on_host[data]))
-        if hidden.any():
-            yield "input under the device's work", hidden
+    row = PHASES.index(Phase.DATA.value)
+    hidden = sums.host[row] - sums.exposed[row]
+    if hidden.any():
+        yield "input under the device's work", hidden
 
 
 def set_outliers_apart(steps: pa.Table, spans: pa.Table, selection: Selection) -> Selection:
     """Leave out the few steps that are far longer than all others, by what they did."""
-    times = step_times(steps, spans, selection.steps)
-    far = times.wall_ns > FAR_OUT * np.median(times.wall_ns) if len(times.wall_ns) else np.zeros(0, dtype=bool)
+    return _set_far_apart(steps, sum_spans(spans, selection.steps), selection)
+
+
+def _set_far_apart(steps: pa.Table, sums: SpanSums, selection: Selection) -> Selection:
+    wall_ns, _ = _walls(steps, selection.steps)
+    far = wall_ns > FAR_OUT * np.median(wall_ns) if len(wall_ns) else np.zeros(0, dtype=bool)
     if not far.any() or far.mean() > RARE:
         return selection
-    other = times.parts[times.names.index(Phase.OTHER.value)] if Phase.OTHER.value in times.names else np.zeros_like(times.wall_ns)
-    evaluated = far & (other > times.wall_ns / 2)
+    evaluated = far & (sums.host[PHASES.index(Phase.OTHER.value)] > wall_ns / 2)
     found = {EVALUATION: selection.steps[evaluated], OUTLIER: selection.steps[far & ~evaluated]}
     which = {**selection.which, **{reason: numbers for reason, numbers in found.items() if len(numbers)}}
     return Selection(selection.steps[~far], {reason: len(numbers) for reason, numbers in which.items()}, which)

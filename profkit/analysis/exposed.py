@@ -75,23 +75,35 @@ def _replace_times(spans: pa.Table, start: Ints, end: Ints) -> pa.Table:
 
 
 def split_input(spans: pa.Table, exposed: pa.Table, used: Ints) -> dict[str, Ints]:
-    """What was being done to the batch while the job waited for it, by step; nothing where loaders were not timed.
+    """What was being done to the batch while the job waited for it, by step; nothing where loaders were not timed."""
+    return share_input(*input_pieces(spans, exposed, used))
 
-    Only a step's own batch counts: workers that make later ones at the same time keep nobody
-    waiting. Where a step takes several batches whose pieces overlap, each has its share of the wait.
+
+def input_pieces(spans: pa.Table, exposed: pa.Table, used: Ints) -> tuple[Ints, Ints]:
+    """By piece and step, how long it lay in its step's wait for input; and how long that wait was.
+
+    Only a step's own batch counts: workers that make later ones at the same time keep nobody waiting.
     """
     data = pc.equal(spans["phase"], Phase.DATA.value)
     pieces = spans.filter(pc.and_(data, pc.is_in(spans["name"].cast(pa.string()), pa.array(INPUT_PIECES))))
     waits = exposed.filter(pc.and_(pc.equal(exposed["phase"], Phase.DATA.value), pc.equal(exposed["depth"], 0)))
-    if not pieces.num_rows or not len(used):
-        return {}
+    nothing = np.zeros((len(INPUT_PIECES), len(used)), dtype=np.int64)
+    if not len(used):
+        return nothing, np.zeros(0, dtype=np.int64)
+    whole = np.bincount(*_placed(waits, used), minlength=len(used)).astype(np.int64)
+    if not pieces.num_rows:
+        return nothing, whole
     place, inside = _overlaps(pieces, waits, used)
     name = pieces["name"].to_pylist()
     code = np.array([INPUT_PIECES.index(each) for each in name])
     kept = place >= 0
     sums = np.bincount((code * len(used) + place)[kept], weights=inside[kept], minlength=len(INPUT_PIECES) * len(used)).reshape(-1, len(used))
-    whole = np.bincount(*_placed(waits, used), minlength=len(used))
-    share = np.minimum(1.0, np.divide(whole, sums.sum(axis=0), out=np.ones(len(used)), where=sums.sum(axis=0) > 0))
+    return sums.astype(np.int64), whole
+
+
+def share_input(sums: Ints, whole: Ints) -> dict[str, Ints]:
+    """Where a step takes several batches whose pieces overlap, each has its share of the wait."""
+    share = np.minimum(1.0, np.divide(whole, sums.sum(axis=0), out=np.ones(len(whole)), where=sums.sum(axis=0) > 0))
     return {piece: np.floor(row * share).astype(np.int64) for piece, row in zip(INPUT_PIECES, sums, strict=True) if row.any()}
 
 

@@ -40,7 +40,7 @@ def step_times(steps: pa.Table, spans: pa.Table, used: Ints) -> StepTimes:
     wall = (steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy())[kept]
     wall_ns = _sums(where[kept], wall, len(used)) / ranks
     samples = _sums(where[kept], steps["sample_count"].to_numpy()[kept], len(used))
-    phases = _phase_sums(spans, used) / ranks
+    phases = phase_sums(spans, used) / ranks
     seen = np.flatnonzero(phases.any(axis=1))
     names = (*(PHASES[row] for row in seen), UNKNOWN)
     return StepTimes(wall_ns, samples, names, np.concatenate([phases[seen], [wall_ns - phases.sum(axis=0)]]))
@@ -59,7 +59,7 @@ def _positions(column: pa.ChunkedArray, used: Ints) -> tuple[Ints, Ints]:
     return where, np.flatnonzero(has_one)
 
 
-def _phase_sums(spans: pa.Table, used: Ints) -> Floats:
+def phase_sums(spans: pa.Table, used: Ints) -> Floats:
     """Time by (phase, used step) over all ranks."""
     if not spans.num_rows:
         return np.zeros((len(PHASES), len(used)))

@@ -1,0 +1,112 @@
+"""What the spans of some ranks add up to: what a ledger needs of them, a thousandth of their size.
+
+All sums are whole numbers over (step), so that those of ranks added up are the same as those of all ranks at
+once, in any order and on any machine. A rank's are made by `sum_rank`, which other processes can run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.estimate import Ints
+from profkit.analysis.exposed import exposed_spans, input_pieces
+from profkit.analysis.phases import phase_sums
+from profkit.errors import UnreadableError
+from profkit.text import safe_text
+from profkit.trace import Trace
+from profkit.trace.reader import RankTrace
+from profkit.vocab import PHASES, Phase
+
+Mapper: TypeAlias = Callable[..., Iterable[Any]]
+"""`map`, or an executor's: gives the results in the order of what went in."""
+
+_WINDOW = ("rank", "step", "phase", "start_ns", "end_ns")
+
+
+@dataclass(frozen=True)
+class SpanSums:
+    """Time by (phase, used step), on the host's clock and as the device noticed it, and what is needed to open input and exchange."""
+
+    host: Ints
+    exposed: Ints
+    on_device: bool
+    pieces: Ints
+    waits: Ints
+    windows: pa.Table
+    """The spans of the exposed exchange."""
+
+    host_windows: pa.Table
+    damaged: bool = False
+    """Whether some spans could not be read."""
+
+    def by_phase(self, sums: Ints) -> dict[str, Ints]:
+        """The phases that took any time."""
+        return {phase: row for phase, row in zip(PHASES, sums, strict=True) if row.any()}
+
+    def take(self, kept: npt.NDArray[np.bool_]) -> SpanSums:
+        """Those of some of the steps; the windows of others do no harm."""
+        host, exposed, pieces = (sums[:, kept] for sums in (self.host, self.exposed, self.pieces))
+        return dataclasses.replace(self, host=host, exposed=exposed, pieces=pieces, waits=self.waits[kept])
+
+
+def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
+    """The sums of these spans, of one rank or of many."""
+    exposed = exposed_spans(spans)
+    on_device = exposed is not spans
+    host = _phases(spans, used)
+    pieces, waits = input_pieces(spans, exposed, used)
+    windows = _windows(spans)
+    return SpanSums(host, _phases(exposed, used) if on_device else host, on_device, pieces, waits, _windows(exposed) if on_device else windows, windows)
+
+
+def _phases(spans: pa.Table, used: Ints) -> Ints:
+    return np.asarray(np.rint(phase_sums(spans, used)), dtype=np.int64)
+
+
+def _windows(spans: pa.Table) -> pa.Table:
+    return spans.filter(pc.equal(spans["phase"], Phase.ALLREDUCE.value)).select(_WINDOW)
+
+
+def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
+    """The sums of several ranks as one."""
+    host, exposed, pieces, waits = (np.sum([getattr(part, name) for part in parts], axis=0) for name in ("host", "exposed", "pieces", "waits"))
+    windows, host_windows = (pa.concat_tables([getattr(part, name) for part in parts]).unify_dictionaries() for name in ("windows", "host_windows"))
+    on_device, damaged = (any(getattr(part, name) for part in parts) for name in ("on_device", "damaged"))
+    return SpanSums(host, exposed, on_device, pieces, waits, windows, host_windows, damaged)
+
+
+def sum_ranks(trace: Trace, used: Ints, each: Mapper = map) -> dict[int, SpanSums]:
+    """Every rank's own sums, made where `each` makes them; there, the run must lie at the same place."""
+    folders = [(str(rank.folder.absolute()), rank.rank) for rank in trace.ranks]
+    sizes = [_size(rank) for rank in trace.ranks]
+    found = each(sum_rank, [folder for folder, _ in folders], [rank for _, rank in folders], sizes, [used] * len(folders))
+    return dict(zip([rank for _, rank in folders], found, strict=True))
+
+
+def sum_rank(folder: str, rank: int, size: int | None, used: Ints) -> SpanSums:
+    """One rank's sums. Where its file is not the one that was asked for, none at all: a file that is not seen is no file without spans."""
+    own = RankTrace(Path(folder), rank)
+    if _size(own) != size:
+        raise UnreadableError(f"{safe_text(folder)}: {platform.node()} does not see the spans that lie there; ranks are read where the folder is shared")
+    spans = own.table("spans")
+    return dataclasses.replace(sum_spans(spans, used), damaged=any(own.problems))
+
+
+def _size(rank: RankTrace) -> int | None:
+    path = rank.path("spans")
+    return path.stat().st_size if path.exists() else None
+
+
+def mean_phases(sums: Mapping[int, SpanSums], kept: npt.NDArray[np.bool_]) -> dict[int, dict[str, float]]:
+    """By rank and phase, the host's mean time a step over some of the steps."""
+    return {rank: {phase: float(row[kept].sum()) / max(1, int(kept.sum())) for phase, row in each.by_phase(each.host).items()} for rank, each in sums.items()}
