@@ -1,7 +1,7 @@
 # Everything runs in the environment that uv makes from pyproject.toml.
 RUN := uv run --group test
 
-.PHONY: check test systems converge gpu bench trust docs
+.PHONY: check test systems converge gpu bench trust accuracy docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -21,6 +21,8 @@ converge:  ## whether every reference system learns; about an hour on two cores
 gpu:  ## on a machine with a CUDA device: device times against CUPTI, no synchronisation, overhead, recorded traces
 	python -m pytest tests/gpu -ra
 	python benchmarks/overhead.py --device cuda
+	python benchmarks/faults run --on-gpu --work traces/faults
+	python benchmarks/faults score --on-gpu --work traces/faults
 	for system in resnet50 mask_rcnn; do for precision in "" --amp; do \
 		python -m profkit trace $$system --gpus 1 $$precision --steps 60 --output traces || exit 1; done; done
 
@@ -30,6 +32,10 @@ bench:  ## every benchmark beside its peer, into docs/performance.md; the first 
 trust:  ## damage in fifty thousand places of each format, and what that does
 	$(RUN) python benchmarks/mutate_logs.py --count 2100
 	$(RUN) python benchmarks/mutate_traces.py --count 50000
+
+accuracy:  ## faults of known cost planted in real jobs, and how often their cause is named; half an hour on two cores
+	$(RUN) python benchmarks/faults run --variant development --variant held-out
+	$(RUN) python benchmarks/faults score --write
 
 docs:  ## what is generated from the code
 	$(RUN) profkit schema --markdown > docs/schema.md
