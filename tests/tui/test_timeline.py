@@ -1,0 +1,362 @@
+"""The timeline by its keys: what each one shows, in words, letters and figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from textual import events
+
+from profkit.analysis.timeline_view import Label, StepMark, Window
+from profkit.cli import main
+from profkit.errors import UsageError
+from profkit.report import as_json
+from profkit.testing import synthetic_trace
+from profkit.trace import Trace
+from profkit.tui._screen import Place
+from profkit.tui._themes import PALETTES
+from profkit.tui._timeline_canvas import Canvas
+from profkit.tui._timeline_draw import Look, counter_name, counter_value, label_text, letters_for, short_name, step_ruler, time_ruler
+from profkit.tui._timeline_words import parse_step, parse_time
+from profkit.tui.timeline import Details, TimelineScreen
+from profkit.vocab import PHASES
+from tests.tui.driving import Driver, drive, shown
+
+KERNELS_A_STEP = 20
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four ranks, of which rank 2 waits for data longer than the others."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return synthetic_trace(folder, ranks=4, steps=STEPS, kernels_per_step=KERNELS_A_STEP, device="cuda", rank_phase_ns={2: {"data": 9_000_000}}, jitter=0.0)
+
+
+def _screen(driver: Driver) -> TimelineScreen:
+    screen = driver.app.screen
+    assert isinstance(screen, TimelineScreen)
+    return screen
+
+
+def test_the_keys_lead_through_the_run(run: Path) -> None:
+    async def steps(driver: Driver) -> None:
+        screen = _screen(driver)
+        whole = screen._window
+        await driver.press("plus", "plus")
+        assert screen._window.length_ns == whole.length_ns // 4
+        before = screen._window.start_ns
+        await driver.press("right", "l", "d")
+        assert screen._window.start_ns - before == 3 * (screen._window.length_ns // 8)
+        await driver.press("left", "h", "a")
+        assert screen._window.start_ns == before
+        await driver.press("minus", "s", "0")
+        assert screen._window == whole
+        await driver.press("g")
+        await driver.type("7")
+        await driver.press("enter")
+        first, last = screen.timeline.step_bounds(7) or (0, 0)
+        assert screen.at_ns == first
+        assert screen._window.start_ns <= first < last <= screen._window.end_ns
+        assert "step 7" in driver.text
+        await driver.press("g")
+        await driver.type("300ms")
+        await driver.press("enter")
+        assert screen.at_ns == 300_000_000
+        await driver.press("home")
+        assert "step 0" in driver.text
+        await driver.press("g")
+        await driver.type("99")
+        await driver.press("enter")
+        assert f"no step 99: there are 0 to {STEPS - 1}" in driver.text
+        await driver.press("g")
+        await driver.type("soon")
+        await driver.press("enter")
+        assert "'soon' is no time" in driver.text
+
+    drive(run, steps, screen="timeline")
+
+
+def test_gaps_and_late_ranks_are_found(run: Path) -> None:
+    async def steps(driver: Driver) -> None:
+        screen = _screen(driver)
+        await driver.press("g")
+        await driver.type("5")
+        await driver.press("enter")
+        await driver.press("L")
+        assert "rank 2 came last in step 5" in driver.text
+        assert screen._expanded == 2
+        late = screen.timeline.late(screen.at_ns - 1, 0)
+        assert late is not None
+        assert (late.time_ns, late.rank) == (screen.at_ns, 2)
+        await driver.press("L", "H")
+        assert screen.at_ns == late.time_ns
+        await driver.press("down", "greater_than_sign")
+        gap_at = screen.at_ns
+        assert "nothing for" in driver.text
+        await driver.press("greater_than_sign")
+        assert screen.at_ns > gap_at
+        await driver.press("less_than_sign")
+        assert screen.at_ns == gap_at
+        await driver.press("end", "plus", "0", "greater_than_sign")
+        assert "no gap of more than" in driver.text or "nothing for" in driver.text
+
+    drive(run, steps, screen="timeline")
+
+
+def test_events_are_walked_found_and_opened(run: Path) -> None:
+    async def steps(driver: Driver) -> None:
+        screen = _screen(driver)
+        await driver.press("home", "down", "full_stop")
+        first = screen.at_ns
+        await driver.press("full_stop")
+        second = screen.at_ns
+        await driver.press("comma")
+        assert (first, first < second) == (screen.at_ns, True)
+        await driver.press("z")
+        lane = screen.timeline.lanes(0, screen.here.group if screen.here else screen._group)[0]
+        row = screen._selected()
+        assert row is not None
+        event = screen.timeline.event(*row)
+        assert event is not None
+        assert event.label == lane.label
+        await driver.press("enter")
+        assert isinstance(driver.app.screen, Details)
+        for text in (event.name, "duration", "stream", "launch", "grid"):
+            assert text in driver.text
+        await driver.press("escape", "slash")
+        await driver.type("sgemm")
+        await driver.press("enter")
+        assert "ampere_sgemm" in driver.text
+        at = screen.at_ns
+        await driver.press("n", "N")
+        assert screen.at_ns == at
+        await driver.press("m")
+        await driver.type("1s")
+        await driver.press("enter")
+        assert all(not row.covered_ns.any() for row in (screen.shown.rows if screen.shown else ()))
+
+    drive(run, steps, screen="timeline")
+
+
+def test_ranks_open_and_close_and_rows_change(run: Path) -> None:
+    async def steps(driver: Driver) -> None:
+        screen = _screen(driver)
+        assert "r0 phases" in driver.text
+        assert "cuda:0 stream 7" in driver.text
+        await driver.press("right_square_bracket")
+        assert "cuda:1 stream 7" in driver.text
+        assert "cuda:0 stream 7" not in driver.text
+        await driver.press("left_square_bracket", "left_square_bracket")
+        assert "cuda:3 stream 7" in driver.text
+        await driver.press("x")
+        assert "stream 7" not in driver.text
+        await driver.press("v")
+        assert "r3 cuda:3" in driver.text
+        await driver.press("v")
+        assert "r3 default_pg" in driver.text
+        await driver.press("e", "j")
+        assert as_json.dumps(screen.content())
+
+    drive(run, steps, screen="timeline")
+
+
+def test_the_mouse_points_zooms_and_pans(run: Path) -> None:
+    async def steps(driver: Driver) -> None:
+        screen = _screen(driver)
+        canvas = screen.canvas
+        await driver.pilot.click(Canvas, offset=(canvas.label_width + 30, 2))
+        await driver.pilot.pause()
+        assert (screen._column, screen._row) == (30, 0)
+        whole = screen._window
+        canvas.post_message(events.MouseScrollUp(canvas, canvas.label_width + 30, 4, 0, -1, 0, shift=False, meta=False, ctrl=False))
+        await driver.pilot.pause()
+        assert screen._window.length_ns < whole.length_ns
+        closer = screen._window
+        canvas.post_message(events.MouseScrollDown(canvas, canvas.label_width + 30, 4, 0, 1, 0, shift=True, meta=False, ctrl=False))
+        await driver.pilot.pause()
+        assert screen._window.length_ns == closer.length_ns
+        assert screen._window.start_ns > closer.start_ns
+
+    drive(run, steps, screen="timeline")
+
+
+def test_other_screens_lead_to_a_kernel(run: Path) -> None:
+    rows = Trace.open(run).ranks[1].table("kernels").to_pylist()
+    place = next(at for at, row in enumerate(rows) if row["name"].startswith("Memcpy") and row["step"] == 6)
+
+    async def steps(driver: Driver) -> None:
+        screen = _screen(driver)
+        screen.look_at(Place(rank=1, row=place))
+        await driver.pilot.pause()
+        selected = screen._selected()
+        assert selected is not None
+        event = screen.timeline.event(*selected)
+        assert event is not None
+        assert (event.rank, event.fields["correlation"], event.label) == (1, rows[place]["correlation"], "cuda:1 stream 13")
+        screen.look_at(Place(rank=2, step=3, kernel="ampere_sgemm_128x64_nn"))
+        await driver.pilot.pause()
+        selected = screen._selected()
+        found = screen.timeline.event(*selected) if selected else None
+        assert found is not None
+        assert (found.rank, found.name, found.fields["step"]) == (2, "ampere_sgemm_128x64_nn", 3)
+        screen.look_at(Place(rank=2, kernel="no such kernel"))
+        await driver.pilot.pause()
+        assert "not on this rank" in driver.text
+
+    drive(run, steps, screen="timeline")
+
+
+def test_every_figure_is_in_the_twin(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tui", str(run), "--screen", "timeline", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+
+    async def steps(driver: Driver) -> None:
+        screen = _screen(driver)
+        content = screen.content()
+        assert (told["run_start_ns"], told["run_end_ns"]) == (content["run_start_ns"], content["run_end_ns"])
+        for row, shown_row in zip(told["rows"], content["rows"], strict=True):
+            assert (row["rank"], row["group"], row["label"]) == (shown_row["rank"], shown_row["group"], shown_row["label"])
+            assert sum(row["covered_ns"]) == sum(shown_row["covered_ns"])
+            assert sum(row["events_begun_count"]) == sum(shown_row["events_begun_count"])
+        here = screen.here
+        assert here is not None
+        assert f"{100 * here.dominant_ns[screen._column] / screen._window.cell_ns:.0f} %" in driver.text
+
+    drive(run, steps, screen="timeline")
+
+
+@pytest.mark.parametrize("size", [(40, 10), (80, 24), (250, 60)])
+def test_it_fits_terminals_of_all_sizes(run: Path, size: tuple[int, int]) -> None:
+    text = shown(run, size=size, screen="timeline")
+    assert max(cell_len(line) for line in text.splitlines()) <= size[0]
+    assert "r0 phases" in text
+
+
+def test_ascii_draws_nothing_else_and_letters_tell_phases(run: Path) -> None:
+    async def steps(driver: Driver) -> None:
+        await driver.press("g")
+        await driver.type("6")
+        await driver.press("enter")
+        lines = driver.text.splitlines()
+        assert all(line.isascii() for line in lines[1:-1])
+        row = next(line for line in lines if "r1 phases" in line)
+        assert "FFFF" in row
+        assert "BBBB" in row
+        assert "DD" in row
+
+    drive(run, steps, screen="timeline", plain=True)
+
+
+def test_without_colours_letters_tell(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    row = next(line for line in shown(run, screen="timeline").splitlines() if "r1 phases" in line)
+    assert "BBB" in row
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[Path]:
+    """A run in which the kernels' names try to steer the terminal."""
+    names = {"sm90_xmma_fprop_implicit_gemm_f16f16_nhwc": "\x1b]0;title\x07[/b]\u202e\N{PILE OF POO}" + "x" * 4_000}
+    from profkit.testing import synthetic
+
+    kinds = tuple(kind._replace(name=names.get(kind.name, kind.name), category=names.get(kind.name, kind.category)) for kind in synthetic._KERNEL_KINDS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic, "_KERNEL_KINDS", kinds)
+        yield synthetic_trace(tmp_path / "run", steps=4, kernels_per_step=6, device="cuda")
+
+
+def test_names_from_strangers_cannot_steer_the_screen(hostile: Path) -> None:
+    async def steps(driver: Driver) -> None:
+        screen = _screen(driver)
+        for _ in range(3):
+            await driver.press("down", "plus", "plus")
+            for line in screen.canvas._lines:
+                text = line.text
+                assert line.cell_length == screen.canvas.size.width
+                assert not any(char in text for char in "\x1b\x07\u202e")
+        screen.look_at(Place(rank=0, step=2))
+        await driver.press("slash")
+        await driver.type("title")
+        await driver.press("enter", "z", "enter")
+        assert isinstance(driver.app.screen, Details)
+
+    drive(hostile, steps, screen="timeline")
+
+
+def _look(*, letters: bool = False) -> Look:
+    return Look(PALETTES["dark"], plain=letters, letters=letters)
+
+
+def _text(cells: list[Any]) -> str:
+    return "".join(char for char, _ in cells)
+
+
+def test_rulers_show_round_times_that_do_not_touch() -> None:
+    assert "+1.00 s" in _text(time_ruler(Window(980_000_000, 1_100_000_000, 60), _look(letters=True)))
+    for length in (100, 12_345, 10**7, 10**10, 10**14):
+        text = _text(time_ruler(Window(10**9, 10**9 + length, 100), _look(letters=True)))
+        assert len(text) == 100
+        assert text.count("+") >= 2
+        assert all(part.rstrip("-").endswith("s") for part in text.split("+")[1:])
+
+
+def test_step_numbers_are_round_where_they_crowd() -> None:
+    marks = [StepMark(column, 300 + column) for column in range(100)]
+    numbers = [int(word) for word in _text(step_ruler(marks, 100, _look(letters=True))).replace("|", " ").split()]
+    assert numbers == list(range(300, 400, 10))
+
+
+def test_kinds_have_letters_of_their_own() -> None:
+    kinds = [*PHASES, "gemm", "convolution", "something", "someone", "sort or scan"]
+    letters = letters_for(kinds)
+    assert len(set(letters.values())) == len(kinds)
+    assert letters["forward"] == "f"
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("void at::native::vectorized_elementwise_kernel<4, at::relu>(int, float*)", "vectorized_elementwise_kernel"),
+        ("ampere_sgemm_128x64_nn", "ampere_sgemm_128x64_nn"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"),
+        ("aten::add_", "add_"),
+        ("<<< >>>", "<<< >>>"),
+    ],
+)
+def test_long_names_are_shortened_to_what_tells_them_apart(name: str, short: str) -> None:
+    assert short_name(name) == short
+
+
+def test_a_kind_without_room_has_its_letter() -> None:
+    letters = {"backward": "b"}
+    assert label_text(Label(0, 8, "backward"), letters, _look()) == "backward"
+    assert label_text(Label(0, 7, "backward"), letters, _look()) == "B"
+    assert label_text(Label(0, 7, "some_kernel"), letters, _look()) == "some_k…"
+    assert label_text(Label(0, 4, "some_kernel"), letters, _look()) == ""
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "name", "text"),
+    [
+        ("busy_percent", 97.0, "busy", "97.0 %"),
+        ("memory_used_bytes", 2e9, "memory used", "2.00 GB"),
+        ("disk_read_bytes_per_s", 5e6, "disk read", "5.00 MB/s"),
+        ("cpu_seconds_per_s", 1.5, "cpu", "1.50 cores"),
+        ("odd", 3.0, "odd", "3.00"),
+        ("busy_percent", float("nan"), "busy", "-"),
+    ],
+)
+def test_readings_have_their_unit(metric: str, value: float, name: str, text: str) -> None:
+    assert (counter_name(metric), counter_value(metric, value)) == (name, text)
+
+
+def test_times_and_steps_are_read_as_people_write_them() -> None:
+    assert [parse_time(text) for text in ("12.5s", " 300 ms", "20us", "7ns", "2m", "1h")] == [12_500_000_000, 300_000_000, 20_000, 7, 120 * 10**9, 3600 * 10**9]
+    assert [parse_step(text) for text in ("12", "step 12", "12s", "")] == [12, 12, None, None]
+    with pytest.raises(UsageError, match=r"'1 fortnight' is no time; write 12\.5s"):
+        parse_time("1 fortnight")
