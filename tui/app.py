@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
+from textual.scrollbar import ScrollBar, ScrollBarRender
 
 from profkit import plugins
 from profkit.errors import ProfkitError
@@ -49,6 +50,13 @@ def load_screens() -> dict[str, type[RunScreen[Any]]]:
     return dict(sorted(loaded.items(), key=lambda item: item[1].KEY))
 
 
+class PlainBars(ScrollBarRender):
+    """Scroll bars without the blocks that show parts of a cell."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "] * len(ScrollBarRender.VERTICAL_BARS)
+    HORIZONTAL_BARS: ClassVar[list[str]] = [" "] * len(ScrollBarRender.HORIZONTAL_BARS)
+
+
 class ProfkitApp(App[None]):
     """Shows a folder of runs, or one run."""
 
@@ -74,6 +82,7 @@ class ProfkitApp(App[None]):
             self.register_theme(palette.theme)
         self.theme = theme
         self.plain = plain
+        ScrollBar.renderer = PlainBars if plain else ScrollBarRender
         self.follow = follow
         self.screens = load_screens()
         self.tabs = tuple(Tab(kind.KEY, kind.TITLE, name) for name, kind in self.screens.items())

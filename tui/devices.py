@@ -38,7 +38,7 @@ class DevicesScreen(RunScreen[DevicesView]):
 
     DEFAULT_CSS = """
     DevicesScreen Static { padding: 0 1; height: auto; }
-    DevicesScreen #chart { border-top: solid $panel; }
+    DevicesScreen #chart { padding: 1 1 0 1; }
     """
 
     def compose_view(self) -> ComposeResult:

@@ -61,7 +61,7 @@ class KernelsScreen(RunScreen[KernelsView]):
 
     DEFAULT_CSS = """
     KernelsScreen Static { padding: 0 1; height: auto; }
-    KernelsScreen #kernel { border-top: solid $panel; max-height: 7; }
+    KernelsScreen #kernel { padding: 1 1 0 1; max-height: 7; }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

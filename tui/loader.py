@@ -66,11 +66,11 @@ class LoaderScreen(RunScreen[LoaderView]):
 
     def _summary(self, view: LoaderView) -> Iterator[list[tuple[str, Any]]]:
         dim = self.palette.style("dim")
-        if view.step_ns is None or view.wait_ns is None:
+        if view.step_ns is None or view.wait_ns is None or view.wait_share is None:
             yield [("no steps are used, so nothing can be said of their input", None)]
             return
-        share = percent(view.wait_ns / view.step_ns)
-        yield [(f"a step of {duration(view.step_ns)} waits {duration(view.wait_ns)} for data, {share} of it", None), (f"   {plural(view.steps, 'step')}", dim)]
+        waits = f"{duration(view.wait_ns)} for data, {percent(view.wait_share)} of it"
+        yield [(f"a step of {duration(view.step_ns)} waits {waits}", None), (f"   {plural(view.steps, 'step')}", dim)]
         if view.model is None:
             yield [("the inside of the loader was not recorded: torch's and Paddle's own loaders are timed, others are not", dim)]
             return

@@ -105,6 +105,8 @@ class LoaderView:
     step_ns: float | None
     wait_ns: float | None
     """The wait for data a step that nothing hid."""
+    wait_share: float | None
+    """Of the steps' time."""
     batches_per_step: float | None
     """Of one rank."""
     configured_workers: int | None
@@ -134,6 +136,7 @@ def build_loader_view(trace: Trace) -> LoaderView:
         steps=len(used),
         step_ns=step_ns,
         wait_ns=wait_ns,
+        wait_share=wait_ns / step_ns if wait_ns is not None and step_ns else None,
         batches_per_step=per_step if makers else None,
         configured_workers=_whole(trace.manifest.config, "workers"),
         cpu_count=_whole(trace.manifest.environment, "cpu_count"),

@@ -1,0 +1,200 @@
+"""The screens of kernels, ranks, the loader and devices: what they show is what their JSON says, and keys lead on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.analysis.kernels_view import kernels_of
+from profkit.report import as_json
+from profkit.testing.synthetic import synthetic_trace
+from profkit.text import byte_size, duration, percent, significant
+from profkit.trace import Trace
+from profkit.trace.files import RankFiles
+from profkit.trace.manifest import RunManifest
+from profkit.tui import headless
+from tests.tui.driving import Driver, drive, shown
+
+SCREENS = ("kernels", "ranks", "loader", "devices")
+RECORDED = sorted(path.parent for path in (Path(__file__).parents[2] / "traces").glob("*/run.json"))
+FIGURE = re.compile(r"(?<![\w.:/#-])[+-]?\d[\d,]*(?:\.\d+)?(?: (?:s|ms|us|ns|%|x|/s|cores|W|MHz|°C|[KMGT]?B(?:/s)?)(?![\w]))?(?![\w.])")
+"""A number on a screen with its unit; digits inside a name are none."""
+
+OTHER_FIGURES = {"0", "0 cores", "0 /s", "0 B", "0 B/s", "0 s", "0.0 %"}
+"""Zero is where the scale of a chart begins."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks with kernels on GPUs; rank 1 is late with its data."""
+    folder = tmp_path_factory.mktemp("runs") / "late"
+    return synthetic_trace(folder, ranks=2, steps=40, kernels_per_step=30, device="cuda", rank_phase_ns={1: {"data": 9_000_000}})
+
+
+def _numbers(content: Any) -> Iterator[float]:
+    """Every number of a JSON value, and how long its lists are."""
+    if isinstance(content, dict):
+        yield len(content)
+        for value in content.values():
+            yield from _numbers(value)
+    elif isinstance(content, list):
+        yield len(content)
+        for value in content:
+            yield from _numbers(value)
+    elif isinstance(content, int | float) and not isinstance(content, bool):
+        yield content
+
+
+def _forms(value: float) -> Iterator[str]:
+    """All the ways in which a screen may tell a number."""
+    yield from (duration(value), duration(value * 1e9), percent(value), percent(value, 0), byte_size(value), f"{byte_size(value)}/s", significant(value))
+    yield from (f"{significant(value)} {unit}" for unit in ("x", "/s", "cores", "W", "MHz", "%"))
+    yield f"{value:,}"
+
+
+def _told(content: Any) -> set[str]:
+    forms = {form for value in set(_numbers(content)) for form in _forms(value)}
+    return forms | {f"+{form}" for form in forms} | OTHER_FIGURES
+
+
+def _untold(screen: str, content: Any) -> list[str]:
+    """The figures of a screen that are not in its JSON; the tabs above and the keys below are no figures."""
+    told = _told(content)
+    names = {text for text in _texts(content) if any(char.isdigit() for char in text)}
+    found = []
+    for line in screen.splitlines()[1:-1]:
+        bare = line
+        for name in sorted(names, key=len, reverse=True):
+            bare = bare.replace(name, " ")
+        words = re.sub(r"\S*…", " ", bare)
+        found += [figure for figure in FIGURE.findall(words) if figure.strip() not in told]
+    return found
+
+
+def _texts(content: Any) -> Iterator[str]:
+    if isinstance(content, dict):
+        content = list(content.values())
+    if isinstance(content, list):
+        for value in content:
+            yield from _texts(value)
+    elif isinstance(content, str):
+        yield content
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_every_figure_of_a_screen_is_in_its_json(run: Path, screen: str) -> None:
+    for path in (run, *RECORDED):
+        content = headless.twin(path, screen)
+        text = shown(path, screen=screen, size=(200, 50))
+        if screen == "ranks":
+            for row in content["ranks"]:
+                row["own_sums"] = [sum(row["phase_ns"].values())]
+        assert _untold(text, content) == [], path.name
+        as_json.dumps(content)
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("size", [(20, 6), (80, 24), (300, 80)])
+def test_each_fits_any_terminal_and_plain_ascii(run: Path, screen: str, size: tuple[int, int]) -> None:
+    lines = shown(run, screen=screen, size=size, plain=True).splitlines()
+    assert all(len(line) <= size[0] for line in lines)
+    assert all(line.isascii() for line in lines[:-1])
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_a_run_without_anything_to_show_says_so(tmp_path: Path, screen: str) -> None:
+    run = synthetic_trace(tmp_path / "bare", steps=1)
+    (run / "r00000" / "samples.arrows").unlink()
+    words = {
+        "kernels": "no kernels were captured",
+        "ranks": "one rank: there is nobody to wait for",
+        "loader": "the inside of the loader was not recorded",
+        "devices": "nothing was collected",
+    }
+    assert words[screen] in shown(run, screen=screen)
+
+
+def test_a_kernel_opens_on_the_timeline_and_its_calls_do_too(run: Path) -> None:
+    longest = kernels_of(Trace.open(run)).groups[0]
+
+    async def steps(driver: Driver) -> None:
+        assert driver.screen == "KernelsScreen"
+        assert longest.name in driver.text
+        await driver.press("c")
+        assert driver.screen == "CallsScreen"
+        assert duration(longest.longest.duration_ns) in driver.text.splitlines()[3]
+        await driver.press("enter")
+        assert driver.screen == "TimelineScreen"
+        await driver.press("escape", "escape")
+        assert driver.screen == "KernelsScreen"
+        await driver.press("enter")
+        assert driver.screen == "TimelineScreen"
+        assert longest.name[:40] in driver.text
+
+    drive(run, steps, screen="kernels")
+
+
+def test_kernels_are_filtered_sorted_and_told_by_rank(run: Path) -> None:
+    one = kernels_of(Trace.open(run), rank=0)
+
+    async def steps(driver: Driver) -> None:
+        await driver.press("slash")
+        await driver.type("gemm")
+        await driver.press("enter")
+        assert "filter 'gemm': 2 of 6" in driver.text
+        assert "relu" not in driver.text
+        await driver.press("escape", "right_square_bracket")
+        assert "rank 0 of 2" in driver.text
+        assert f"{one.calls:,} calls on cuda:0 " in driver.text
+
+    drive(run, steps, screen="kernels")
+
+
+def test_a_late_rank_stands_out_with_a_sign_beside_its_colour(run: Path) -> None:
+    async def steps(driver: Driver) -> None:
+        assert "rank 1 is late" in driver.text
+        assert "9.1" in driver.text or "9.0" in driver.text
+        assert driver.text.count("▲") >= 1
+        await driver.press("v")
+        assert "+3." in driver.text
+        await driver.press("down", "enter")
+        assert driver.screen == "TimelineScreen"
+
+    drive(run, steps, screen="ranks")
+
+
+def test_the_chart_below_the_devices_is_of_the_reading_under_the_cursor(tmp_path: Path) -> None:
+    RunManifest("w").write(tmp_path)
+    files = RankFiles(tmp_path / "r00000", 0)
+    files.write("steps", {"step": [0], "start_ns": [0], "end_ns": [8], "sample_count": [1], "instrumented": [True]})
+    told = {"source": ["nvml"] * 8, "device": ["cuda:0"] * 8, "metric": ["power_watts", "sm_clock_mhz"] * 4}
+    files.write("samples", {**told, "time_ns": list(range(8)), "value": [300.0, 1200.0, 350.0, 1300.0] * 2})
+    files.close()
+
+    async def steps(driver: Driver) -> None:
+        assert "350 W" in driver.text
+        before = driver.text
+        await driver.press("down")
+        assert driver.text != before
+        assert "1,300 MHz" in driver.text
+
+    drive(tmp_path, steps, screen="devices")
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_no_name_in_a_run_can_steer_the_terminal(tmp_path: Path, screen: str) -> None:
+    hostile = "\x1b]0;owned\x07[/b]\u202e" + "x" * 4_000 + "\U0001f600"
+    run = synthetic_trace(tmp_path / "run", steps=12)
+    files = RankFiles(tmp_path / "more", 1)
+    files.write("kernels", {"device": [hostile], "stream": [0], "start_ns": [5], "end_ns": [9], "name": [hostile], "category": [hostile], "op": [hostile]})
+    samples = {"source": [hostile], "device": [hostile], "metric": [hostile], "time_ns": [Trace.open(run).steps["start_ns"][3].as_py()], "value": [1.0]}
+    files.write("samples", samples)
+    files.close()
+    (tmp_path / "more").replace(run / "r00001")
+    text = shown(run, screen=screen)
+    assert not [char for char in text if ord(char) < 32 and char != "\n"]
+    assert "\u202e" not in text
