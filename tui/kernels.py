@@ -100,6 +100,8 @@ class KernelsScreen(RunScreen[KernelsView]):
 
     def _summary(self, view: KernelsView) -> Iterator[list[tuple[str, Any]]]:
         dim = self.palette.style("dim")
+        for problem in view.problems:
+            yield [(f"{problem}; rows after that place are lost", self.palette.style("bad"))]
         if not view.groups:
             return
         ranks = f"rank {view.ranks[0]} of {view.ranks_in_all}" if len(view.ranks) < view.ranks_in_all else plural(view.ranks_in_all, "rank")

@@ -7,8 +7,9 @@ Cores nor launches, so what is told of those is null for them.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,6 +96,8 @@ class KernelsView:
     launch_bound_share: float | None
     ceilings: bool
     """Whether the machine's ceilings are known."""
+    problems: tuple[str, ...] = ()
+    """What is damaged in the ranks' tables; rows before the damage are counted."""
 
     @property
     def noun(self) -> str:
@@ -165,8 +168,10 @@ def build_kernels_view(tables: Iterable[pa.Table], ceilings: Ceilings | None, co
 
 def kernels_of(trace: Trace, ceilings: Ceilings | None = None, rank: int | None = None) -> KernelsView:
     """The kernels of one rank of a run or of all. Of a run with very many, one rank stands for all where none is named."""
-    chosen = _chosen(trace, rank)
-    return build_kernels_view((each.select("kernels", COLUMNS)[0] for each in chosen), ceilings, trace.manifest.config, ranks_in_all=len(trace.ranks))
+    problems: list[str] = []
+    tables = (_read(each, COLUMNS, problems) for each in _chosen(trace, rank))
+    view = build_kernels_view(tables, ceilings, trace.manifest.config, ranks_in_all=len(trace.ranks))
+    return dataclasses.replace(view, problems=tuple(problems))
 
 
 def calls_of(trace: Trace, name: str, category: str, ceilings: Ceilings | None = None, rank: int | None = None) -> tuple[KernelInstance, ...]:
@@ -176,6 +181,12 @@ def calls_of(trace: Trace, name: str, category: str, ceilings: Ceilings | None =
         call for each in _chosen(trace, rank) for call in kernel_instances(each.select("kernels", columns)[0], name, category, ceilings, trace.manifest.config)
     ]
     return tuple(sorted(found, key=lambda call: -call.duration_ns)[:MOST_INSTANCES])
+
+
+def _read(rank: RankTrace, columns: Sequence[str], problems: list[str]) -> pa.Table:
+    table, problem = rank.select("kernels", columns)
+    problems += [f"rank {rank.rank}, kernels: {problem}"] if problem else []
+    return table
 
 
 def _chosen(trace: Trace, rank: int | None) -> tuple[RankTrace, ...]:

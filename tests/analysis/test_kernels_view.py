@@ -137,3 +137,12 @@ def test_of_a_run_with_very_many_kernels_one_rank_stands_for_all(tmp_path: Path,
     view = kernels_of(trace)
     assert (view.ranks, view.ranks_in_all) == ((0,), 2)
     assert kernels_of(trace, rank=1).ranks == (1,)
+
+
+def test_damage_is_told_and_the_rows_before_it_count(tmp_path: Path) -> None:
+    run = synthetic_trace(tmp_path / "run", steps=5, kernels_per_step=40)
+    path = run / "r00000" / "kernels.arrows"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    (problem,) = kernels_of(Trace.open(run)).problems
+    assert problem.startswith("rank 0, kernels: ")
