@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exchange import match_collectives, split_exchange
-from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.trace import Trace
-from profkit.trace.reader import RankTrace
+from profkit.analysis.rank_sums import SpanSums, add_sums, mean_phases
 from profkit.vocab import Phase
 
 
@@ -48,31 +47,28 @@ class Meeting:
     links: tuple[LinkUse, ...]
 
 
-def find_meeting(trace: Trace, used: Ints, ceilings: Ceilings | None = None) -> Meeting | None:
-    """`None` where no rank recorded collectives, or no step is used."""
-    exchange = split_exchange(trace.collectives, trace.spans, used)
+def find_meeting(collectives: pa.Table, sums: Mapping[int, SpanSums], used: Ints, ceilings: Ceilings | None = None) -> Meeting | None:
+    """From all ranks' collectives and each rank's sums; `None` where no rank recorded collectives, or no step is used."""
+    if not sums:
+        return None
+    exchange = split_exchange(collectives, add_sums(list(sums.values())).host_windows, used)
     if exchange is None:
         return None
-    found = match_collectives(trace.collectives, used)
+    found = match_collectives(collectives, used)
     known = found.count == found.matched_count
     last_in = np.bincount(found.rank[found.rank == found.late_rank], minlength=int(found.rank.max(initial=0)) + 1)
-    phases = _phases_by_rank(trace, used) if exchange.waited_for and known else {}
+    phases = {rank: _own_work(each, used) for rank, each in sums.items()}
     waited_for = [WaitedFor(rank, int(last_in[rank]), share, *_longest(phases, rank)) for rank, share in exchange.waited_for.items()] if known else []
     waits = [(each.waiting_ns, each.transfer_ns) for each in exchange.ranks if each.waiting_ns is not None and each.transfer_ns is not None]
     waiting, transfer = (float(np.mean(column)) for column in zip(*waits, strict=True)) if waits else (None, None)
     ordered = tuple(sorted(waited_for, key=lambda each: -each.share))
-    return Meeting(found.count, found.matched_count, waiting, transfer, ordered, link_use(trace.collectives, used, ceilings))
+    return Meeting(found.count, found.matched_count, waiting, transfer, ordered, link_use(collectives, used, ceilings))
 
 
-def _phases_by_rank(trace: Trace, used: Ints) -> dict[int, dict[str, float]]:
-    return {rank.rank: _phases_of(rank, used) for rank in trace.ranks}
-
-
-def _phases_of(rank: RankTrace, used: Ints) -> dict[str, float]:
+def _own_work(sums: SpanSums, used: Ints) -> dict[str, float]:
     """What one rank itself does, a step; waiting in the exchange is what the others make it do."""
-    times = step_times(rank.table("steps"), rank.table("spans"), used)
-    means = {name: float(part.mean()) for name, part in zip(times.names, times.parts, strict=True)}
-    return {INPUT if name == Phase.DATA.value else name: ns for name, ns in means.items() if name not in {UNKNOWN, Phase.ALLREDUCE.value}}
+    means = mean_phases(sums, used)
+    return {INPUT if name == Phase.DATA.value else name: ns for name, ns in means.items() if name != Phase.ALLREDUCE.value}
 
 
 def _longest(phases: Mapping[int, Mapping[str, float]], rank: int) -> tuple[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -37,6 +37,7 @@ _WINDOW = ("rank", "step", "phase", "start_ns", "end_ns")
 class SpanSums:
     """Time by (phase, used step), on the host's clock and as the device noticed it, and what is needed to open input and exchange."""
 
+    steps: Ints
     host: Ints
     exposed: Ints
     on_device: bool
@@ -56,7 +57,7 @@ class SpanSums:
     def take(self, kept: npt.NDArray[np.bool_]) -> SpanSums:
         """Those of some of the steps; the windows of others do no harm."""
         host, exposed, pieces = (sums[:, kept] for sums in (self.host, self.exposed, self.pieces))
-        return dataclasses.replace(self, host=host, exposed=exposed, pieces=pieces, waits=self.waits[kept])
+        return dataclasses.replace(self, steps=self.steps[kept], host=host, exposed=exposed, pieces=pieces, waits=self.waits[kept])
 
 
 def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
@@ -66,7 +67,7 @@ def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
     host = _phases(spans, used)
     pieces, waits = input_pieces(spans, exposed, used)
     windows = _windows(spans)
-    return SpanSums(host, _phases(exposed, used) if on_device else host, on_device, pieces, waits, _windows(exposed) if on_device else windows, windows)
+    return SpanSums(used, host, _phases(exposed, used) if on_device else host, on_device, pieces, waits, _windows(exposed) if on_device else windows, windows)
 
 
 def _phases(spans: pa.Table, used: Ints) -> Ints:
@@ -82,7 +83,7 @@ def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
     host, exposed, pieces, waits = (np.sum([getattr(part, name) for part in parts], axis=0) for name in ("host", "exposed", "pieces", "waits"))
     windows, host_windows = (pa.concat_tables([getattr(part, name) for part in parts]).unify_dictionaries() for name in ("windows", "host_windows"))
     on_device, damaged = (any(getattr(part, name) for part in parts) for name in ("on_device", "damaged"))
-    return SpanSums(host, exposed, on_device, pieces, waits, windows, host_windows, damaged)
+    return SpanSums(parts[0].steps, host, exposed, on_device, pieces, waits, windows, host_windows, damaged)
 
 
 def sum_ranks(trace: Trace, used: Ints, each: Mapper = map) -> dict[int, SpanSums]:
@@ -107,6 +108,7 @@ def _size(rank: RankTrace) -> int | None:
     return path.stat().st_size if path.exists() else None
 
 
-def mean_phases(sums: Mapping[int, SpanSums], kept: npt.NDArray[np.bool_]) -> dict[int, dict[str, float]]:
-    """By rank and phase, the host's mean time a step over some of the steps."""
-    return {rank: {phase: float(row[kept].sum()) / max(1, int(kept.sum())) for phase, row in each.by_phase(each.host).items()} for rank, each in sums.items()}
+def mean_phases(sums: SpanSums, used: Ints) -> dict[str, float]:
+    """By phase, the host's mean time a step over some of the steps; nothing where none is used."""
+    kept = np.isin(sums.steps, used)
+    return {phase: float(row[kept].mean()) for phase, row in sums.by_phase(sums.host).items()} if kept.any() else {}

@@ -35,17 +35,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", metavar="NAME", help="take the run that was kept under this name for BASE")
     parser.add_argument("--save-baseline", metavar="NAME", help="keep a copy of the last run under this name, once it has passed its gates")
     parser.add_argument("--baselines", type=Path, default=Path("baselines"), metavar="FOLDER", help="where baselines are kept (default: %(default)s)")
+    parser.add_argument(
+        "--scheduler",
+        default="serial",
+        metavar="WHERE",
+        help="where ranks are read: serial, threads, or a Dask scheduler, as in tcp://host:8786 (default: %(default)s)",
+    )
     add_shapes(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from profkit.analysis.gate import Gate
+    from profkit.scheduling import check_scheduler
     from profkit.trace import Trace
     from profkit.trace.baselines import find_baseline, save_baseline
 
     gates = [Gate.parse(word) for word in args.gate]
     check_shape(args)
     _check_runs(args)
+    check_scheduler(args.scheduler)
     base = [find_baseline(args.baselines, args.baseline)] if args.baseline else []
     paths = [*base, *args.runs]
     code = _compare([Trace.open(path) for path in paths], gates, args) if len(paths) > 1 else ExitCode.DONE
@@ -75,8 +83,11 @@ def _explain(base: Trace, target: Trace, gates: Sequence[Gate], args: argparse.N
     from profkit.report.as_json import dumps
     from profkit.report.explained import explain
     from profkit.report.ledger_document import explained, illustrate_sides
+    from profkit.scheduling import SERIAL, open_scheduler
 
-    view = explain(base, target, (load_ceilings(base.manifest.environment), load_ceilings(target.manifest.environment)))
+    ceilings = load_ceilings(base.manifest.environment), load_ceilings(target.manifest.environment)
+    with open_scheduler(args.scheduler) as each:
+        view = explain(base, target, ceilings, None if args.scheduler == SERIAL else each)
     judgements = apply_gates(view.ledger, gates)
     deliver(
         args,
@@ -96,8 +107,10 @@ def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:
     from profkit.report.as_json import dumps
     from profkit.report.explained import scale_runs
     from profkit.report.ledger_document import scaling
+    from profkit.scheduling import open_scheduler
 
-    rows = scale_runs(traces)
+    with open_scheduler(args.scheduler) as each:
+        rows = scale_runs(traces, each)
     deliver(
         args,
         {

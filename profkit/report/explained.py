@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.config_join import find_caveats, find_unlike, join_config
-from profkit.analysis.costs import run_costs
+from profkit.analysis.costs import RunCosts, run_costs
 from profkit.analysis.evidence import Evidence
 from profkit.analysis.kernel_ledger import KernelLedger, compare_kernels
 from profkit.analysis.ledger import Ledger, compare
 from profkit.analysis.meeting import find_meeting
+from profkit.analysis.overview import steady_steps
+from profkit.analysis.rank_sums import Mapper, SpanSums, add_sums, sum_ranks
 from profkit.analysis.scaling import ScalingRow, scaling_table
 from profkit.ceilings import load_ceilings
 from profkit.rules._base import Case, Finding, find_all
@@ -33,9 +35,12 @@ class Explained:
         return self.case.ledger
 
 
-def explain(base: Trace, target: Trace, ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)) -> Explained:
-    """Compare two runs and ask every rule; `ceilings` are those of the machines that they ran on, where they are known."""
-    before, after = (Evidence(trace, run_costs(trace)) for trace in (base, target))
+def explain(base: Trace, target: Trace, ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None), each: Mapper | None = None) -> Explained:
+    """Compare two runs and ask every rule; `ceilings` are those of the machines that they ran on, where they are known.
+
+    `each` makes every rank's sums where it likes; without it they are made here, of all ranks at once.
+    """
+    before, after = (Evidence(trace, _costs_by_rank(trace, each)[0] if each else run_costs(trace)) for trace in (base, target))
     manifests = base.manifest, target.manifest
     ledger = compare(before.costs, after.costs, unlike=[*find_unlike(*manifests), *_changed(base), *_changed(target)], differences=join_config(*manifests))
     case = Case(base.name, target.name, *manifests, ledger, before, after)
@@ -56,10 +61,22 @@ def _flags(trace: Trace) -> list[str]:
     return [f"{trace.name}: {flag}" for flag in (*trace.manifest.flags, *trace.problems)]
 
 
-def scale_runs(traces: Sequence[Trace]) -> tuple[ScalingRow, ...]:
-    """How a job scales over these runs, the first of which is the base."""
-    runs = [(trace.name, trace.manifest.world_size, run_costs(trace)) for trace in traces]
-    meetings = [
-        find_meeting(trace, costs.selection.steps, load_ceilings(trace.manifest.environment)) for trace, (_, _, costs) in zip(traces, runs, strict=True)
-    ]
+def scale_runs(traces: Sequence[Trace], each: Mapper = map) -> tuple[ScalingRow, ...]:
+    """How a job scales over these runs, the first of which is the base; `each` makes every rank's sums."""
+    runs, meetings = [], []
+    for trace in traces:
+        costs, sums = _costs_by_rank(trace, each)
+        runs.append((trace.name, trace.manifest.world_size, costs))
+        meetings.append(find_meeting(trace.collectives, sums, costs.selection.steps, load_ceilings(trace.manifest.environment)))
     return scaling_table(runs, meetings)
+
+
+def _costs_by_rank(trace: Trace, each: Mapper) -> tuple[RunCosts, dict[int, SpanSums]]:
+    """The costs of a run of which spans are read rank by rank; damage, which only who reads it sees, is looked at here as well."""
+    if not trace.steps.num_rows:
+        return run_costs(trace), {}
+    sums = sum_ranks(trace, steady_steps(trace).steps, each)
+    for rank in trace.ranks:
+        if sums[rank.rank].damaged:
+            rank.table("spans")
+    return run_costs(trace, add_sums(list(sums.values()))), sums

@@ -11,6 +11,7 @@ import pytest
 
 from profkit.analysis.costs import INPUT, run_costs
 from profkit.analysis.meeting import Meeting, find_meeting
+from profkit.analysis.rank_sums import sum_ranks
 from profkit.report import ledger_json, ledger_text
 from profkit.report.explained import scale_runs
 from profkit.testing import synthetic_trace
@@ -22,7 +23,8 @@ STEPS = 60
 
 def meeting_of(run: Path) -> Meeting | None:
     trace = Trace.open(run)
-    return find_meeting(trace, run_costs(trace).selection.steps)
+    used = run_costs(trace).selection.steps
+    return find_meeting(trace.collectives, sum_ranks(trace, used), used)
 
 
 @pytest.mark.parametrize(("phase", "name"), [("data", INPUT), ("forward", "forward"), ("backward", "backward")])

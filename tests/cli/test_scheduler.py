@@ -1,0 +1,94 @@
+"""`explain --scheduler`: the same bytes, wherever the ranks are read; and what is wrong with a scheduler is said."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profkit.analysis.overview import steady_steps
+from profkit.analysis.rank_sums import add_sums, sum_rank, sum_ranks, sum_spans
+from profkit.cli import main
+from profkit.errors import ExitCode, UnreadableError
+from profkit.testing import synthetic_trace
+from profkit.trace import Trace
+
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """One of them on a device, one with a late rank, one of which a rank's spans are damaged."""
+    folder = tmp_path_factory.mktemp("runs")
+    made = [
+        synthetic_trace(folder / "one", steps=40, device="cuda"),
+        synthetic_trace(folder / "four", ranks=4, steps=60, rank_phase_ns={2: {"data": 9 * MS}}),
+        synthetic_trace(folder / "eight", ranks=8, steps=50, phase_ns={"other": MS}),
+    ]
+    with (made[2] / "r00005" / "spans.arrows").open("r+b") as file:
+        file.truncate(file.seek(0, 2) // 2)
+    return [str(run) for run in made]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of a scheduler with two workers, which are processes of this machine."""
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local:
+        yield local.scheduler_address
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["explain", *words]) == ExitCode.DONE
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shape", ["text", "json"])
+def test_threads_give_the_same_bytes(runs: list[str], capsys: pytest.CaptureFixture[str], shape: str) -> None:
+    for named in (runs, runs[1:]):
+        assert said(capsys, *named, "--format", shape, "--scheduler", "threads") == said(capsys, *named, "--format", shape)
+
+
+def test_dask_gives_the_same_bytes(runs: list[str], cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for named in (runs, runs[1:]):
+        assert said(capsys, *named, "--json", "--scheduler", cluster) == said(capsys, *named, "--json")
+
+
+def test_the_sums_of_ranks_are_those_of_all_of_them_at_once(runs: list[str]) -> None:
+    for run in runs:
+        trace = Trace.open(run)
+        used = steady_steps(trace).steps
+        together, added = sum_spans(trace.spans, used), add_sums(list(sum_ranks(trace, used).values()))
+        for name in ("steps", "host", "exposed", "pieces", "waits"):
+            assert np.array_equal(getattr(together, name), getattr(added, name)), name
+        assert together.windows.equals(added.windows)
+        assert together.on_device == added.on_device
+
+
+def test_a_worker_that_does_not_see_the_run_is_an_error_and_not_an_empty_rank(runs: list[str], tmp_path: Path) -> None:
+    trace = Trace.open(runs[1])
+    used = steady_steps(trace).steps
+    size = trace.ranks[0].path("spans").stat().st_size
+    with pytest.raises(UnreadableError, match="does not see the spans"):
+        sum_rank(str(tmp_path / "elsewhere"), 0, size, used)
+    shutil.copytree(trace.ranks[0].folder, tmp_path / "here")
+    assert sum_rank(str(tmp_path / "here"), 0, size, used).host.any()
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [("ftp://here:1", "takes serial, threads, or the address of a Dask scheduler"), ("dask", "takes serial, threads")],
+)
+def test_what_is_no_scheduler_is_a_usage_error(runs: list[str], where: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *runs, "--scheduler", where]) == ExitCode.USAGE
+    assert words in capsys.readouterr().err
+
+
+def test_a_scheduler_that_is_not_there_is_said(runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("distributed", reason="Dask is not installed")
+    monkeypatch.setattr("profkit.scheduling.CONNECT_S", 0.2)
+    assert main(["explain", *runs, "--scheduler", "tcp://127.0.0.1:1"]) == ExitCode.UNFINISHED
+    assert "no Dask scheduler answers there" in capsys.readouterr().err
