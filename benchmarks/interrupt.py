@@ -130,11 +130,13 @@ def _write_and_kill(write: Callable[[Path], None], start: Path, folder: Path, af
     begin = time.perf_counter()
     child = os.fork()
     if not child:
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)
-        write(folder)
-        os._exit(0)
+        try:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, 1)
+            os.dup2(nothing, 2)
+            write(folder)
+        finally:
+            os._exit(0)
     if after_s is not None:
         time.sleep(after_s)
         os.kill(child, signal.SIGKILL)

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from profkit.clock import Anchor
+from profkit.trace import RankManifest, RunManifest
+from profkit.trace.files import RankFiles
+from profkit.vocab import FAILURES, HANGS, RunState, rank_folder
 
 INJECTIONS = {
     "script": "</title></style></script><script>alert(1)</script>",
@@ -30,3 +40,58 @@ INJECTIONS = {
 
 UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200b\u2028]")
 """What never stands in a text that is shown: controls other than line feeds, and marks that turn or hide text."""
+
+
+def hostile_run(folder: Path, *, steps: int = 30) -> Path:
+    """A run whose every text is hostile, written past all doors that clean."""
+    texts = list(INJECTIONS.values())
+    for rank in range(2):
+        files = RankFiles(folder / rank_folder(rank), rank)
+        RankManifest(rank, texts[0], 1, texts[rank], Anchor(1, 2, 3), world_size=2, framework=texts[2]).write(files.folder)
+        files.write("steps", _steps(steps))
+        files.write("spans", _spans(texts, steps))
+        files.write("collectives", _collectives(texts, steps))
+        files.write("samples", _samples(texts))
+        files.close(texts[5])
+    known = dict(zip(texts, texts, strict=True))
+    RunManifest(
+        workload=texts[0], framework=texts[5], state=RunState.ABORTED, why="".join(texts), world_size=2, config=known, environment=known, flags=tuple(texts)
+    ).write(folder)
+    return folder
+
+
+def _chosen(texts: Sequence[str], count: int) -> list[str]:
+    return [texts[number % len(texts)] for number in range(count)]
+
+
+def _steps(steps: int) -> dict[str, Any]:
+    begin = 1000 * np.arange(steps)
+    return {"step": range(steps), "start_ns": begin, "end_ns": begin + 1000, "sample_count": [4] * steps, "instrumented": [True] * steps}
+
+
+def _spans(texts: Sequence[str], steps: int) -> dict[str, Any]:
+    """Every third is of a phase that there is, so that there is something to show."""
+    names = _chosen(texts, steps)
+    phases = ["forward" if number % 3 == 0 else name for number, name in enumerate(names)]
+    begin = 1000 * np.arange(steps)
+    return {
+        "step": range(steps),
+        "phase": phases,
+        "name": names,
+        "depth": [0] * steps,
+        "thread": ["MainThread"] * steps,
+        "start_ns": begin,
+        "end_ns": begin + 700,
+    }
+
+
+def _collectives(texts: Sequence[str], steps: int) -> dict[str, Any]:
+    names, begin = _chosen(texts, steps), 1000 * np.arange(steps)
+    told: dict[str, Any] = dict.fromkeys(("communicator", "op", "dtype", "backend"), names)
+    times = {"ready_ns": begin + 700, "start_ns": begin + 700, "end_ns": begin + 900}
+    return {**told, **times, "sequence": range(steps), "bytes": [64] * steps, "group_size": [2] * steps, "step": range(steps), "bucket": [0] * steps}
+
+
+def _samples(texts: Sequence[str]) -> dict[str, Any]:
+    metrics = [f"{kind}{text}" for kind in (FAILURES, HANGS, "bad_sample:") for text in texts]
+    return {"device": _chosen(texts, len(metrics)), "source": metrics, "metric": metrics, "time_ns": range(len(metrics)), "value": [2.0] * len(metrics)}

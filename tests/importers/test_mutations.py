@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-_SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "mutate_traces.py"
+from tests.scripts import load
 
-
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("mutate_traces", _SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules["mutate_traces"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-mutate_traces = _load()
+mutate_traces = load("mutate_traces")
 
 
 @pytest.mark.parametrize("form", list(mutate_traces.SOURCES))

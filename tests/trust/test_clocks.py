@@ -1,0 +1,96 @@
+"""Hosts whose clocks disagree: no figure hangs on an order of times on two of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from profkit.analysis.overview import build_overview
+from profkit.report.as_json import dumps, overview
+from profkit.report.explained import explain
+from profkit.report.ledger_json import explained
+from profkit.schema import SCHEMAS
+from profkit.testing import synthetic_trace
+from profkit.trace import RankManifest, Trace
+from profkit.trace.files import RankFiles
+from profkit.vocab import RUN_FILE, TABLES, rank_folder
+
+MS = 1_000_000
+STEP_MS = 52.0
+Clock = Callable[[Any], Any]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synthetic_trace(tmp_path_factory.mktemp("runs") / "run", ranks=2, steps=80, rank_phase_ns={1: {"forward": 17 * MS}})
+
+
+def _on_another_clock(run: Path, copy: Path, clock: Clock) -> Path:
+    """The run with all times of rank 1 read off another clock."""
+    copy.mkdir()
+    (copy / RUN_FILE).write_bytes((run / RUN_FILE).read_bytes())
+    for rank in Trace.open(run).ranks:
+        files = RankFiles(copy / rank_folder(rank.rank), rank.rank)
+        RankManifest.read(rank.folder).write(files.folder)
+        for table in TABLES:
+            rows = rank.table(table) if table != "strings" else None
+            if rows is not None and rows.num_rows:
+                files.write(table, {name: _told_by(clock if rank.rank else _true, rows[name]) for name in SCHEMAS[table].names[1:]})
+        files.close()
+    return copy
+
+
+def _told_by(clock: Clock, column: Any) -> Any:
+    is_time = str(column.type) == "int64" and column.null_count == 0 and len(column) and column[0].as_py() > 10**9
+    return clock(column.to_numpy()).astype(np.int64) if is_time else column.combine_chunks()
+
+
+def _true(times: Any) -> Any:
+    return times
+
+
+MEASURED = ("throughput_samples_per_s", "step_ms", "phases", "exchange", "verdict")
+
+CLOCKS: dict[str, tuple[Clock, float]] = {
+    "50 ms ahead": (lambda times: times + 50 * MS, 0.0),
+    "50 ms behind": (lambda times: times - 50 * MS, 0.0),
+    "100 ppm too fast": (lambda times: times + (times - times.min()) // 10_000, 1e-3),
+}
+"""What the clock of a host shows, and how far off figures may then be: ten times as far as the clock, because bounds come from resamples."""
+
+
+@pytest.mark.parametrize(("clock", "tolerance"), CLOCKS.values(), ids=CLOCKS)
+def test_figures_do_not_hang_on_the_hosts_agreeing(run: Path, tmp_path: Path, clock: Clock, tolerance: float) -> None:
+    own, other = _figures(run), _figures(_on_another_clock(run, tmp_path / "run", clock))
+    names = MEASURED if tolerance else own  # what is exact is equal in every part
+    _compare({name: own[name] for name in names}, {name: other[name] for name in names}, tolerance)
+
+
+def _figures(run: Path) -> Any:
+    trace = Trace.open(run)
+    own = json.loads(dumps(overview(build_overview(trace))))
+    return {**own, "run": "", "explained": json.loads(dumps(explained(explain(trace, trace))))}
+
+
+STEP_IN = {"_ns": 1e6 * STEP_MS, "_ms": STEP_MS}
+"""About a step in the unit that a key names: what small parts of it may be off by hangs on the whole."""
+
+
+def _compare(left: Any, right: Any, tolerance: float, whole: float = 1.0) -> None:
+    if isinstance(left, dict):
+        assert left.keys() == right.keys()
+        for name in left:
+            _compare(left[name], right[name], tolerance, next((step for unit, step in STEP_IN.items() if unit in name), whole))
+    elif isinstance(left, list):
+        assert len(left) == len(right)
+        for one, other in zip(left, right, strict=True):
+            _compare(one, other, tolerance, whole)
+    elif isinstance(left, float):
+        assert right == pytest.approx(left, rel=tolerance, abs=tolerance * whole)
+    else:
+        assert left == right

@@ -1,0 +1,145 @@
+"""Every way in which a question cannot be answered: the answer is 'cannot judge' or an error, and never a clean bill."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.cli import main
+from profkit.errors import ExitCode
+from profkit.testing import synthetic_trace
+from profkit.vocab import BAD_TIMES
+
+MS = 1_000_000
+CANNOT = "cannot judge"
+
+Ask = Callable[..., "tuple[int, Any]"]
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """The exit code and the JSON, or the error."""
+
+    def call(*arguments: object) -> tuple[int, Any]:
+        code = main([*map(str, arguments), "--json"])
+        said = capsys.readouterr()
+        return code, json.loads(said.out) if said.out else said.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synthetic_trace(tmp_path_factory.mktemp("runs") / "whole", ranks=2, steps=120, config={"device": "cpu"})
+
+
+def _made(**options: Any) -> Callable[[Path, Path], Path]:
+    return lambda whole, folder: synthetic_trace(folder / "run", **{"ranks": 2, "steps": 120, "seed": 5, "config": {"device": "cpu"}, **options})
+
+
+def _told(**changes: Any) -> Callable[[Path, Path], Path]:
+    """The whole run with other words in its manifest."""
+
+    def make(whole: Path, folder: Path) -> Path:
+        run = Path(shutil.copytree(whole, folder / "run"))
+        content = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps({**content, **changes, "config": {**content["config"], **changes.get("config", {})}}))
+        return run
+
+    return make
+
+
+def _harmed(harm: Callable[[Path], object]) -> Callable[[Path, Path], Path]:
+    def make(whole: Path, folder: Path) -> Path:
+        run = Path(shutil.copytree(whole, folder / "run"))
+        harm(run)
+        return run
+
+    return make
+
+
+def _flip_quietly(run: Path) -> None:
+    """Another value in a file that is still well formed: only its checksum tells."""
+    path = run / "r00000" / "end.json"
+    content = json.loads(path.read_text())
+    content["tables"]["steps"]["crc32"] ^= 1
+    path.write_text(json.dumps(content))
+
+
+def _cut_steps(run: Path) -> None:
+    for rank in ("r00000", "r00001"):
+        os.truncate(run / rank / "steps.arrows", 0)
+
+
+ALONE: dict[str, Callable[[Path, Path], Path]] = {
+    "three steps": _made(steps=3),
+    "all steps are warm-up": _made(steps=12, config={"device": "cpu", "warmup": 12}),
+    "no samples known": _made(batch_size=0),
+    "times that cannot be": _told(flags=[f"{BAD_TIMES}: 7 kernels of 236 years"]),
+    "a file that was changed": _harmed(_flip_quietly),
+    "no steps left": _harmed(_cut_steps),
+    "ranks without a common step": _harmed(lambda run: shutil.copyfile(run / "r00001" / "samples.arrows", run / "r00001" / "steps.arrows")),
+    "nothing there": _harmed(shutil.rmtree),
+    "no manifest": _harmed(lambda run: (run / "run.json").unlink()),
+    "a manifest of a later major version": _told(schema_version=[2, 0]),
+}
+"""Runs of which no throughput can be told."""
+
+BESIDE: dict[str, Callable[[Path, Path], Path]] = {
+    **{name: make for name, make in ALONE.items() if name != "no samples known"},  # steps can be compared
+    "another device": _made(config={"device": "cuda:0"}),
+    "another processor": _told(environment={"cpu": "another one"}),
+    "another workload": _made(workload="another"),
+    "an interval that says nothing": _made(steps=24, jitter=0.9, seed=8, steps_per_epoch=0),
+}
+"""Runs that cannot be compared with the whole one."""
+
+
+@pytest.mark.parametrize("make", ALONE.values(), ids=ALONE)
+def test_of_one_run(ask: Ask, whole: Path, tmp_path: Path, make: Callable[[Path, Path], Path]) -> None:
+    code, said = ask("report", make(whole, tmp_path))
+    assert code == ExitCode.UNREADABLE or (code == ExitCode.DONE and said["verdict"] == CANNOT)
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["as target", "as base"])
+@pytest.mark.parametrize("make", BESIDE.values(), ids=BESIDE)
+def test_of_two_runs(ask: Ask, whole: Path, tmp_path: Path, make: Callable[[Path, Path], Path], swapped: bool) -> None:
+    _give_cpu(whole)
+    run = make(whole, tmp_path)
+    pair = [run, whole] if swapped else [whole, run]
+    code, said = ask("explain", *pair)
+    assert code == ExitCode.UNREADABLE or (code == ExitCode.DONE and said["verdict"] == CANNOT and said["why_not_judged"]), said
+    gated, _ = ask("explain", *pair, "--gate", "3%")
+    assert gated == (ExitCode.UNREADABLE if code else ExitCode.NOT_JUDGED)
+
+
+def _give_cpu(run: Path) -> None:
+    content = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**content, "environment": {"cpu": "this one"}}))
+
+
+@pytest.mark.parametrize("gate", ["nosuchrow=3%", "evaluation=1ms"])
+def test_of_a_row_that_is_not_there(ask: Ask, whole: Path, gate: str) -> None:
+    assert ask("explain", whole, whole, "--gate", gate)[0] == ExitCode.NOT_JUDGED
+
+
+def test_of_who_waits_where_a_rank_is_missing(ask: Ask, whole: Path, tmp_path: Path) -> None:
+    """The other ranks' figures stand; nobody is accused."""
+    run = _harmed(lambda run: shutil.rmtree(run / "r00001"))(whole, tmp_path)
+    code, said = ask("report", run)
+    assert code == ExitCode.DONE
+    assert "no files of 1 of 2 ranks" in said["data_quality"]
+    assert said["exchange"] is None or (said["exchange"]["late_rank"] is None and said["exchange"]["collectives_seen_on_all_ranks"] == 0)
+
+
+def test_the_whole_run_is_judged(ask: Ask, whole: Path) -> None:
+    """Else all of the above would say nothing."""
+    assert ask("report", whole)[1]["verdict"] == "measured"
+    assert ask("explain", whole, whole)[1]["verdict"] == "neutral"
+    assert ask("explain", whole, whole, "--gate", "3%")[0] == ExitCode.DONE
