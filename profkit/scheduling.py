@@ -7,12 +7,13 @@ pickles: a scheduler is trusted with this account. Its workers need profkit, and
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 from profkit.analysis.rank_sums import Mapper
 from profkit.errors import ProfkitError, UsageError
@@ -44,7 +45,7 @@ def open_scheduler(where: str) -> Iterator[Mapper]:
             yield pool.map
     else:
         with _cluster(where) as executor:
-            yield executor.map
+            yield functools.partial(_map_there, where, executor)
 
 
 @contextlib.contextmanager
@@ -60,6 +61,19 @@ def _cluster(address: str) -> Iterator[Executor]:
         _check_workers(client, address)
         executor: Executor = client.get_executor(pure=False)
         yield executor
+
+
+def _map_there(address: str, executor: Executor, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
+    """The results in order; our own errors are theirs as they are, the cluster's become one line."""
+    try:
+        return list(executor.map(function, *columns))
+    except ProfkitError:
+        raise
+    except Exception as error:  # a cluster fails in ways of its own: lost workers, other versions, no profkit there
+        why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ProfkitError(
+            f"{safe_text(address)}: the cluster could not do it ({safe_text(why)[:200]}); its scheduler and workers need this profkit and this Dask"
+        ) from error
 
 
 def _check_workers(client: object, address: str) -> None:

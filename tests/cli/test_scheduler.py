@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -55,6 +58,25 @@ def test_threads_give_the_same_bytes(runs: list[str], capsys: pytest.CaptureFixt
 def test_dask_gives_the_same_bytes(runs: list[str], cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
     for named in (runs, runs[1:]):
         assert said(capsys, *named, "--json", "--scheduler", cluster) == said(capsys, *named, "--json")
+
+
+def test_what_goes_wrong_in_a_cluster_is_one_line(runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where its workers have no profkit; what a worker itself finds wrong with a run is said as it is."""
+    broken = ThreadPoolExecutor(1)
+    monkeypatch.setattr("profkit.scheduling._cluster", lambda address: contextlib.nullcontext(broken))
+    monkeypatch.setattr("profkit.scheduling.check_scheduler", lambda where: None)
+    for raised, code, words in (
+        (
+            RuntimeError("Error during deserialization\nmore"),
+            ExitCode.UNFINISHED,
+            "(Error during deserialization); its scheduler and workers need this profkit",
+        ),
+        (UnreadableError("r00000: node7 does not see it"), ExitCode.UNREADABLE, "profkit: r00000: node7 does not see it\n"),
+    ):
+        monkeypatch.setattr(broken, "map", mock.Mock(side_effect=raised))
+        assert main(["explain", *runs, "--scheduler", "tcp://here:1"]) == code
+        assert words in capsys.readouterr().err
+    broken.shutdown()
 
 
 def test_the_sums_of_ranks_are_those_of_all_of_them_at_once(runs: list[str]) -> None:
