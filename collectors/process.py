@@ -11,6 +11,8 @@ from pathlib import Path
 from profkit.collectors.base import Reading
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_THREADS = 17
+"""Where `/proc/self/stat` has the number of threads, counted from behind the name of the program."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class ProcessCollector:
         yield Reading("cpu_seconds", usage.ru_utime + usage.ru_stime)
         yield Reading("major_faults_count", usage.ru_majflt)
         yield Reading("involuntary_switches_count", usage.ru_nivcsw)
+        yield Reading("threads_count", int((self.proc / "stat").read_text().rpartition(")")[2].split()[_THREADS]))
         yield Reading("resident_bytes", int((self.proc / "statm").read_text().split()[1]) * _PAGE_BYTES)
 
 

@@ -22,6 +22,7 @@ from profkit.analysis.exchange import LateRank, find_late_rank, split_exchange
 from profkit.analysis.exposed import INPUT_PIECES
 from profkit.analysis.kernel_categories import COPY_CATEGORIES, MATRIX_WORK
 from profkit.analysis.kernels_view import KernelGroup, KernelsView, kernels_of
+from profkit.analysis.lateness import RankWork, rank_work
 from profkit.analysis.phases import step_times
 from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH
 from profkit.trace import Trace
@@ -48,6 +49,8 @@ class Load:
     machine: float | None
     switches_per_s: float | None
     """Involuntary ones, of the ranks' own processes."""
+    threads: float | None = None
+    """Of the ranks' own processes, whether they run or sleep."""
 
     @property
     def others(self) -> float | None:
@@ -140,6 +143,10 @@ class Evidence:
     def late_rank(self) -> LateRank | None:
         exchange = split_exchange(self.trace.collectives, self.trace.spans, self.used)
         return find_late_rank(exchange, self.trace.steps, self.trace.spans, self.used) if exchange else None
+
+    @functools.cached_property
+    def work(self) -> RankWork:
+        return rank_work(self.trace.steps, self.trace.spans, self.used)
 
     @functools.cached_property
     def exchanges(self) -> Exchanges | None:
@@ -254,7 +261,7 @@ class Evidence:
             if rank.rank in view.ranks:
                 names, codes = _codes(rank.select("kernels", ["phase"])[0]["phase"])
                 found.update(dict(zip(names, np.bincount(codes[codes >= 0], minlength=len(names)).tolist(), strict=True)))
-        return {name: calls / view.steps for name, calls in found.items()}
+        return {name: calls / view.steps for name, calls in found.items() if calls}
 
     # -- the machine -----------------------------------------------------------------------------
 
@@ -270,6 +277,7 @@ class Evidence:
             own=own.value * self.costs.ranks,
             workers=self._worker_cores(),
             machine=None if (machine := self.rate("host", "cpu_busy_seconds")) is None else machine.value,
+            threads=None if (threads := self.level("process", "threads_count")) is None else threads * self.costs.ranks,
             switches_per_s=None if (switches := self.rate("process", "involuntary_switches_count")) is None else switches.value,
         )
 
@@ -291,9 +299,11 @@ class Evidence:
 
     def _worker_cores(self) -> float:
         """All workers together; each counts for as long as it was there."""
-        grown = sum(float(values[-1] - values[0]) for _, values in self._series("host", "worker_cpu_seconds"))
-        seconds = (self._period[1] - self._period[0]) / 1e9
-        return grown / seconds if seconds > 0 else 0.0
+        series = [(times, values) for times, values in self._series("host", "worker_cpu_seconds") if len(times) > 1]
+        if not series:
+            return 0.0
+        seconds = (max(times[-1] for times, _ in series) - min(times[0] for times, _ in series)) / 1e9
+        return float(sum(float(values[-1] - values[0]) for _, values in series) / seconds)
 
     @functools.cached_property
     def _period(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profkit.analysis.costs import RunCosts
-from profkit.analysis.estimate import Estimate, student_95
+from profkit.analysis.estimate import Estimate, Floats, student_95
 
 BLOCKS = 10
 """A run is looked at in so many pieces, each by the median of its steps: single slow ones are no trend."""
@@ -23,12 +23,15 @@ class Trend:
     first_ns: float
     last_ns: float
     share_rising: float
+    """Of all pairs of blocks, those in which the later is the slower."""
+    rises_throughout: bool
+    """Whether that holds in both halves of the run: a step in the middle is another machine, and no drift."""
     added_ns: Estimate
     """What the slope adds to the average step over the first."""
 
     @property
     def rises(self) -> bool:
-        return self.share_rising > RISING and self.added_ns.low is not None and self.added_ns.low > 0
+        return self.share_rising > RISING and self.rises_throughout and self.added_ns.low is not None and self.added_ns.low > 0
 
 
 def find_trend(costs: RunCosts) -> Trend | None:
@@ -42,7 +45,11 @@ def find_trend(costs: RunCosts) -> Trend | None:
     half = student_95(BLOCKS - 2) * error
     reach = BLOCKS / 2
     mean = float(blocks.mean())
-    later, earlier = np.triu_indices(BLOCKS, 1)[::-1]
-    rising = float((blocks[later] > blocks[earlier]).mean())
     added = Estimate(*(bound * reach for bound in (slope, slope - half, slope + half)))
-    return Trend(mean - slope * reach, mean + slope * reach, rising, added)
+    throughout = all(_share_rising(half) >= RISING for half in np.split(blocks, 2))
+    return Trend(mean - slope * reach, mean + slope * reach, _share_rising(blocks), throughout, added)
+
+
+def _share_rising(blocks: Floats) -> float:
+    later, earlier = np.triu_indices(len(blocks), 1)[::-1]
+    return float((blocks[later] > blocks[earlier]).mean())

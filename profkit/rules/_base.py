@@ -7,8 +7,9 @@ says nothing. It names its cost, the numbers behind it, and one concrete thing t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from profkit.analysis.costs import INPUT
@@ -52,8 +53,8 @@ class Case:
 class Finding:
     """A cause. Its cost is in ns per step of the base's batch; `None` where it costs nothing.
 
-    `cause` tells causes of one kind apart. `takes` names the kinds that this one explains: what it costs
-    is taken off their cost, so that nothing is told twice.
+    `cause` tells causes of one kind apart. `takes` says how much of other kinds' cost is this one's, in ns a
+    step, so that nothing is told twice.
     """
 
     kind: str
@@ -62,7 +63,7 @@ class Finding:
     evidence: str
     remedy: str = ""
     cause: str = ""
-    takes: frozenset[str] = frozenset()
+    takes: Mapping[str, float] = field(default_factory=dict)
 
 
 Rule: TypeAlias = Callable[[Case], "Finding | None"]
@@ -74,10 +75,15 @@ def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Finding, ...]:
     return tuple(sorted(settle(found, case.ledger), key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0))
 
 
+def all_of(*kinds: str) -> Mapping[str, float]:
+    """These kinds have no cost of their own beside the one that explains them."""
+    return dict.fromkeys(kinds, math.inf)
+
+
 def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
     """Each finding without what a more specific one explains; one that is mostly explained is not told."""
     for finding in found:
-        owed = sum(each.cost_ns.value for each in found if each.cost_ns and each is not finding and _takes(each, finding))
+        owed = sum(_takes(each, finding) for each in found if each is not finding)
         if finding.cost_ns is None or not owed:
             yield finding
         elif owed < MOST_OF_IT * finding.cost_ns.value:
@@ -85,8 +91,11 @@ def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
             yield dataclasses.replace(finding, cost_ns=shift(finding.cost_ns, -owed), share_of_gap=share_of(left, ledger))
 
 
-def _takes(one: Finding, other: Finding) -> bool:
-    return other.kind in one.takes or other.kind == SETTING
+def _takes(one: Finding, other: Finding) -> float:
+    """How much of the other's cost is this one's: at most what this one costs, and nothing of a cause that costs nothing."""
+    if one.cost_ns is None:
+        return 0.0
+    return min(one.cost_ns.value, math.inf if other.kind == SETTING else one.takes.get(other.kind, 0.0))
 
 
 def shift(estimate: Estimate, by: float) -> Estimate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profkit.rules._base import Case, Finding, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, all_of, cost, from_to, grew, share_of_gap
 from profkit.rules._exchange import exchange_row
 from profkit.text import significant
 
@@ -29,5 +29,5 @@ def find(case: Case) -> Finding | None:
         share_of_gap(row, ledger),
         evidence,
         _REMEDY,
-        takes=frozenset({"exposed_communication", "late_rank", "launch_bound"}),
+        takes=all_of("exposed_communication", "late_rank", "launch_bound"),
     )

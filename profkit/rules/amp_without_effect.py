@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from profkit.analysis.evidence import Evidence
 from profkit.analysis.matrix import FULL_PRECISIONS
-from profkit.rules._base import Case, Finding, compute_row, cost, from_to, is_material, share_of
+from profkit.rules._base import Case, Finding, all_of, compute_row, cost, from_to, is_material, share_of
 from profkit.rules._windows import moving_calls, moving_ns
 from profkit.text import duration, percent, significant
 from profkit.trace import RunManifest
@@ -37,7 +37,7 @@ def find(case: Case) -> Finding | None:
         share_of(price.value, ledger) if costly else None,
         evidence,
         _REMEDY,
-        takes=frozenset({"layout_copies", "launch_bound", "optimizer_unfused"}),
+        takes=all_of("layout_copies", "launch_bound", "optimizer_unfused"),
     )
 
 

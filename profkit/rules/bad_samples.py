@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.ledger import scale
-from profkit.rules._base import Case, Finding, grew
+from profkit.rules._base import Case, Finding, all_of, grew
 from profkit.text import percent, plural
 
 MORE = 0.05
@@ -23,4 +23,4 @@ def find(case: Case) -> Finding | None:
     words += [f"batches come short in {percent(after.short_share)} of the steps, {percent(before.short_share)} in the base"] if short >= MORE else []
     costly = grew(ledger.total, ledger)
     price = scale(ledger.total.delta, ledger.samples_per_step) if costly else None
-    return Finding("bad_samples", price, 1.0 if costly else None, "; ".join(words), _REMEDY, takes=frozenset({"input_bound", "input_stalls", "launch_bound"}))
+    return Finding("bad_samples", price, 1.0 if costly else None, "; ".join(words), _REMEDY, takes=all_of("input_bound", "input_stalls", "launch_bound"))

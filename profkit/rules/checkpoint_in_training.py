@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate
-from profkit.rules._base import Case, Finding, cost, is_material, share_of
+from profkit.rules._base import Case, Finding, all_of, cost, is_material, share_of
 from profkit.text import duration
 from profkit.vocab import Phase
 
@@ -23,7 +23,7 @@ def find(case: Case) -> Finding | None:
     if price.low is not None and price.low <= 0:
         return None
     evidence = f"checkpoints went from {duration(before)} to {duration(after)} a step, were they spread over all of them"
-    return Finding("checkpoint_in_training", price, share_of(added, ledger), evidence, _REMEDY, takes=frozenset({"evaluation_in_training"}))
+    return Finding("checkpoint_in_training", price, share_of(added, ledger), evidence, _REMEDY, takes=all_of("evaluation_in_training"))
 
 
 def _scale(case: Case, samples: float) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from profkit.rules._base import Case, Finding, compute_row, cost, from_to, grew, share_of_gap
+from profkit.analysis.costs import INPUT
+from profkit.analysis.ledger import sum_rows
+from profkit.rules._base import WORK, Case, Finding, all_of, cost, from_to, grew, share_of_gap
+from profkit.rules._input import waits_for_cores
 from profkit.text import significant
 
 MORE = 0.25
@@ -15,11 +18,13 @@ def find(case: Case) -> Finding | None:
     ledger, before, after = case.ledger, case.before.load, case.after.load
     if before is None or after is None or before.others is None or after.others is None or not after.full:
         return None
-    row = compute_row(ledger)
+    workers_too = waits_for_cores(case)
+    row = sum_rows(ledger, "work", (*WORK, INPUT) if workers_too else WORK)
     if not grew(row, ledger) or after.others < before.others + MORE:
         return None
     evidence = (
-        f"computing went from {from_to(row, ledger)} a step while processes that are none of the job's went from {significant(before.others, 2)} to "
-        f"{significant(after.others, 2)} cores of {significant(after.cores, 2)}"
+        f"computing{' and input' if workers_too else ''} went from {from_to(row, ledger)} a step while processes that are none of the job's went from "
+        f"{significant(before.others, 2)} to {significant(after.others, 2)} cores of {significant(after.cores, 2)}"
     )
-    return Finding("host_busy", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=frozenset({"optimizer_unfused"}))
+    taken = all_of("optimizer_unfused", *(("input_bound", "input_stalls") if workers_too else ()))
+    return Finding("host_busy", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=taken)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profkit.rules._base import Case, Finding, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, all_of, cost, from_to, grew, share_of_gap
 from profkit.rules._exchange import exchange_row
 from profkit.text import byte_size, duration
 
@@ -21,6 +21,4 @@ def find(case: Case) -> Finding | None:
     if hidden is not None:
         words.append("backward hid " + " and now ".join(duration(side.value * ledger.samples_per_step) for side in (hidden.base, hidden.target)) + " a step")
     words.append(f"backward and exchange went from {from_to(row, ledger)} a step")
-    return Finding(
-        "huge_bucket", cost(row, ledger), share_of_gap(row, ledger), "; ".join(words), _REMEDY, takes=frozenset({"exposed_communication", "late_rank"})
-    )
+    return Finding("huge_bucket", cost(row, ledger), share_of_gap(row, ledger), "; ".join(words), _REMEDY, takes=all_of("exposed_communication", "late_rank"))

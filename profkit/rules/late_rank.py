@@ -1,56 +1,67 @@
-"""One rank comes late to the gradient exchange, and the others wait for it."""
+"""One rank takes longer than the others before they meet, and all of them wait for it."""
 
 from __future__ import annotations
 
 from profkit.analysis.costs import INPUT
-from profkit.analysis.exchange import LateRank
-from profkit.analysis.exposed import WAITING
-from profkit.analysis.ledger import Row, sum_rows
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.lateness import Lateness, minus
+from profkit.analysis.ledger import scale
 from profkit.analysis.phases import UNKNOWN
-from profkit.rules._base import Case, Finding, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, is_material, share_of
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 
 _ROWS = {Phase.DATA.value: INPUT}
 _WORDS = {**_ROWS, UNKNOWN: "time outside all phases"}
 
+MOST_OF_IT = 0.5
+"""A rank that makes up for this part of its late phase elsewhere is not late."""
 
-EXPLAINS = 0.5
-"""A rank whose own phase is longer by at least this part of what the exchange's row grew is why it grew."""
+_KINDS = {
+    INPUT: ("input_bound", "input_stalls"),
+    Phase.H2D.value: ("unpinned_copy",),
+    Phase.OPTIMIZER.value: ("optimizer_unfused",),
+    Phase.OTHER.value: ("evaluation_in_training", "checkpoint_in_training"),
+}
+"""Whose cost the late rank's own time is part of."""
 
 
 def find(case: Case) -> Finding | None:
-    """It costs what the others wait, and what it takes longer itself."""
-    ledger, late = case.ledger, case.late_rank
-    row = ledger.find(Phase.ALLREDUCE.value)
-    waiting = next((part for part in row.inside if part.name == WAITING), None) if row else None
-    if late is None or row is None or waiting is None or not (grew(waiting, ledger) or _keeps_others(case, late, row)):
+    """It costs what it takes longer than the others: they wait as long. What it was late in the base already is not counted."""
+    late = case.after.work.latest() if case.after.exchanges is not None else None
+    if late is None:
         return None
-    words = [f"rank {late.rank} is waited for: {duration(late.waited_ns)} a step on each of the others, {percent(late.share, 0)} of all waiting is for it"]
-    if late.excess_ns > 0:
-        words.append(f"its {_WORDS.get(late.phase, late.phase)} takes {duration(late.excess_ns)} longer than the others'")
-    words.append(f"over all ranks, waiting went from {from_to(waiting, ledger)} a step")
-    whole = _with_own(case, row, late.phase)
+    before = case.before.work.lateness(late.rank, late.phase)
+    added = scale(minus(late.excess, before.excess if before else None), _in_base_steps(case))
+    if added.low is None or added.low <= 0 or not is_material(added.value, case.ledger) or late.whole_ns < MOST_OF_IT * late.excess.value:
+        return None
+    cause = _ROWS.get(late.phase, late.phase)
     return Finding(
         "late_rank",
-        cost(whole, ledger),
-        share_of_gap(whole, ledger),
-        "; ".join(words),
+        added,
+        share_of(added.value, case.ledger),
+        "; ".join(_evidence(case, late)),
         f"compare rank {late.rank}'s host, cores, disk and clock with the others'",
-        cause=_ROWS.get(late.phase, late.phase),
-        takes=frozenset({"exposed_communication", "input_bound", "input_stalls", "optimizer_unfused"}),
+        cause=cause,
+        takes=_explained(case, added, cause),
     )
 
 
-def _keeps_others(case: Case, late: LateRank, row: Row) -> bool:
-    """Whether the exchange takes longer because of this rank: where it has several buckets, those that follow a late one look like slow transfer."""
-    others = 1 - 1 / case.after.costs.ranks
-    before = case.before.late_rank
-    known = before.excess_ns if before is not None and before.rank == late.rank and before.phase == late.phase else 0.0
-    return grew(row, case.ledger) and (late.excess_ns - known) * others > EXPLAINS * row.delta.value * case.ledger.samples_per_step
+def _evidence(case: Case, late: Lateness) -> list[str]:
+    words = [f"rank {late.rank}'s {_WORDS.get(late.phase, late.phase)} takes {duration(late.excess.value)} a step longer than the others'"]
+    waited = case.late_rank
+    if waited is not None and waited.rank == late.rank:
+        words.append(f"it is waited for {duration(waited.waited_ns)} a step on each of the others, {percent(waited.share, 0)} of all waiting is for it")
+    return words
 
 
-def _with_own(case: Case, row: Row, phase: str) -> Row:
-    """Waiting is part of the exchange's row; the phase that is longer on one rank is on average over all of them."""
-    whole = sum_rows(case.ledger, "a late rank", [Phase.ALLREDUCE.value, _ROWS.get(phase, phase)])
-    return whole if whole.delta.value > row.delta.value else row
+def _in_base_steps(case: Case) -> float:
+    own = case.after.step_samples
+    return case.ledger.samples_per_step / own if case.ledger.per_sample and own else 1.0
+
+
+def _explained(case: Case, added: Estimate, cause: str) -> dict[str, float]:
+    """The others' waiting is in the exchange, the rank's own time in its phase, each on the average over all ranks."""
+    ranks = case.after.costs.ranks
+    own = added.value / ranks
+    return {"exposed_communication": added.value - own, **dict.fromkeys(_KINDS.get(cause, ()), own)}

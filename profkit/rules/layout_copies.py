@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate
-from profkit.rules._base import Case, Finding, compute_row, cost, from_to, grew, is_material, share_of, share_of_gap
+from profkit.rules._base import Case, Finding, all_of, compute_row, cost, from_to, grew, is_material, share_of, share_of_gap
 from profkit.rules._windows import moving_calls, moving_ns
 from profkit.text import duration, significant
 
@@ -28,4 +28,4 @@ def find(case: Case) -> Finding | None:
         f"{significant(moving_calls(before))} to {significant(moving_calls(after))} calls; computing went from {from_to(row, ledger)} a step"
     )
     price, share = (cost(row, ledger), share_of_gap(row, ledger)) if whole else (Estimate(added), share_of(added, ledger))
-    return Finding("layout_copies", price, share, evidence, _REMEDY, takes=frozenset({"launch_bound"}))
+    return Finding("layout_copies", price, share, evidence, _REMEDY, takes=all_of("launch_bound"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.costs import INPUT
-from profkit.rules._base import Case, Finding, compute_row, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, all_of, compute_row, cost, from_to, grew, share_of_gap
 from profkit.text import significant
 
 MORE = 0.15
@@ -29,5 +29,5 @@ def find(case: Case) -> Finding | None:
         share_of_gap(row, ledger),
         evidence,
         _REMEDY,
-        takes=frozenset({"optimizer_unfused", "host_busy", "thread_oversubscription"}),
+        takes=all_of("optimizer_unfused", "host_busy", "thread_oversubscription"),
     )

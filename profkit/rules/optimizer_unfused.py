@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.ledger import Ledger, Row, sum_rows
-from profkit.rules._base import Case, Finding, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, all_of, cost, from_to, grew, share_of_gap
 from profkit.text import significant
 from profkit.vocab import Phase
 
@@ -31,7 +31,7 @@ def find(case: Case) -> Finding | None:
         else "no kernels were captured (--kernels) that would show its calls"
     )
     evidence = f"the weight update went from {from_to(row, ledger)} a step, the network did not change as much; {seen}"
-    return Finding("optimizer_unfused", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=frozenset({"launch_bound"}))
+    return Finding("optimizer_unfused", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=all_of("launch_bound"))
 
 
 def _stands_out(row: Row, ledger: Ledger) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.kernel_categories import COPY_CATEGORIES
-from profkit.rules._base import Case, Finding, compute_row, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, all_of, compute_row, cost, from_to, grew, share_of_gap
 from profkit.text import significant
 
 MORE = 2.0
@@ -22,4 +22,4 @@ def find(case: Case) -> Finding | None:
     if asks < asked + MORE or not grew(row, ledger):
         return None
     evidence = f"{significant(asked)} copies to the host a step became {significant(asks)}, after each of which the device has nothing to do; computing went from {from_to(row, ledger)} a step"
-    return Finding("sync_stalls", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=frozenset({"launch_bound"}))
+    return Finding("sync_stalls", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=all_of("launch_bound"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.ledger import sum_rows
-from profkit.rules._base import Case, Finding, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, all_of, cost, from_to, grew, share_of_gap
 from profkit.text import significant
 from profkit.vocab import Phase
 
@@ -27,5 +27,5 @@ def find(case: Case) -> Finding | None:
         f"forward, backward and exchange went from {from_to(row, ledger)} a step"
     )
     return Finding(
-        "syncbn_cost", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=frozenset({"exposed_communication", "late_rank", "launch_bound"})
+        "syncbn_cost", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=all_of("exposed_communication", "late_rank", "launch_bound")
     )

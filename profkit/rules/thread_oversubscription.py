@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from profkit.rules._base import Case, Finding, compute_row, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, all_of, compute_row, cost, from_to, grew, share_of_gap
 from profkit.text import significant
 
 MORE = 1.2
-"""The ranks' processes use this many times the cores of the base's,"""
+"""The ranks' processes have more threads than the base's, by at least as many as there are cores; or they use this many times its cores,"""
 
 SWITCHES = 2.0
 """or are put off a core this many times as often,"""
@@ -24,14 +24,19 @@ def find(case: Case) -> Finding | None:
     row = compute_row(ledger)
     more_cores = after.own > MORE * before.own
     switched = (before.switches_per_s or 0.0, after.switches_per_s or 0.0)
+    more_threads = before.threads is not None and after.threads is not None and after.threads >= before.threads + after.cores
     more_switches = switched[1] > max(FEWEST_SWITCHES, SWITCHES * switched[0])
     crowded_by_others = (after.others or 0.0) - (before.others or 0.0) > after.own - before.own
-    if not grew(row, ledger) or not (more_cores or more_switches) or case.base.world_size != case.target.world_size or crowded_by_others:
+    if (
+        not grew(row, ledger)
+        or case.base.world_size != case.target.world_size
+        or not (more_threads or ((more_cores or more_switches) and not crowded_by_others))
+    ):
         return None
+    threads = f"{significant(before.threads, 3)} threads became {significant(after.threads, 3)}; " if before.threads and after.threads else ""
     evidence = (
+        f"{threads}"
         f"computing went from {from_to(row, ledger)} a step while the ranks' own threads went from {significant(before.own, 2)} to {significant(after.own, 2)} "
         f"cores of {significant(after.cores, 2)}, and were put off a core {significant(switched[0], 2)} and {significant(switched[1], 2)} times a second"
     )
-    return Finding(
-        "thread_oversubscription", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=frozenset({"optimizer_unfused", "host_busy"})
-    )
+    return Finding("thread_oversubscription", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=all_of("optimizer_unfused", "host_busy"))

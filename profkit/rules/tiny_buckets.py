@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profkit.rules._base import Case, Finding, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, all_of, cost, from_to, grew, share_of_gap
 from profkit.rules._exchange import exchange_row
 from profkit.text import byte_size, significant
 
@@ -24,5 +24,5 @@ def find(case: Case) -> Finding | None:
         f"backward and exchange went from {from_to(row, ledger)} a step with {significant(after.messages, 2)} messages in it"
     )
     return Finding(
-        "tiny_buckets", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=frozenset({"exposed_communication", "late_rank", "launch_bound"})
+        "tiny_buckets", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=all_of("exposed_communication", "late_rank", "launch_bound")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.selection import EPOCH_START
-from profkit.rules._base import Case, Finding, is_material, shift, significantly_more
+from profkit.rules._base import Case, Finding, all_of, is_material, shift, significantly_more
 from profkit.text import duration, plural
 
 _REMEDY = "keep the workers over epochs (persistent_workers=True), or make epochs longer"
@@ -22,4 +22,4 @@ def find(case: Case) -> Finding | None:
     each = after.value * (starts + case.after.costs.steps) / starts
     beside = "the base has none" if before is None else f"the base's cost {duration(known)} a step"
     evidence = f"{plural(starts, 'epoch')} begin with a wait for input that is {duration(each)} longer than usual: {duration(after.value)} a step, were they averaged in; {beside}"
-    return Finding("worker_start", shift(after, -known), None, evidence, _REMEDY, takes=frozenset({"input_stalls"}))
+    return Finding("worker_start", shift(after, -known), None, evidence, _REMEDY, takes=all_of("input_stalls"))

@@ -15,7 +15,7 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.evidence import Evidence, Exchanges, Load, Loader, Windows
 from profkit.plugins import RULES
 from profkit.report.explained import explain
-from profkit.rules._base import Case, Finding, find_all
+from profkit.rules._base import Case, Finding, all_of, find_all
 from profkit.testing import synthetic, synthetic_trace
 from profkit.trace import Trace
 
@@ -165,7 +165,7 @@ def test_the_planted_cause_is_the_first_that_is_told(name: str, make: Make) -> N
 
 
 def _costly(kind: str, ms: float, *takes: str) -> Finding:
-    return Finding(kind, Estimate(ms * MS, (ms - 0.5) * MS, (ms + 0.5) * MS), None, "", takes=frozenset(takes))
+    return Finding(kind, Estimate(ms * MS, (ms - 0.5) * MS, (ms + 0.5) * MS), None, "", takes=all_of(*takes))
 
 
 def test_a_cause_takes_what_it_explains_of_anothers_cost(make: Make) -> None:
