@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from pairs import run_pairs, why_not
-from plants import DEVELOPMENT, FAULTS, SHAPES, as_words, named
+from plants import DEVELOPMENT, FAULTS, SHAPES, Fault, as_words, named
 
 DOCUMENT = Path(__file__).parents[2] / "docs/accuracy.md"
 
@@ -24,23 +24,28 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("/tmp/profkit-faults"), help="where the runs lie (%(default)s)")
     parser.add_argument("--variant", choices=tuple(SHAPES), action="append", help="the job that is planted in; may be repeated")
     parser.add_argument("--trials", type=int, default=1, help="how often each pair is run")
+    parser.add_argument("--on-gpu", action="store_true", help="only those that need a GPU")
     parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
     args = parser.parse_intermixed_args()
     variants = args.variant or [DEVELOPMENT]
     {"run": run, "score": score, "list": show}[args.what](args, variants)
 
 
+def chosen(args: argparse.Namespace) -> tuple[Fault, ...]:
+    return tuple(fault for fault in named(args.faults) if fault.needs_gpu or not args.on_gpu)
+
+
 def run(args: argparse.Namespace, variants: list[str]) -> None:
     for trial in range(args.trials):
         for variant in variants:
-            for line in run_pairs(args.work, named(args.faults), variant=variant, trial=trial, has_gpu=has_gpu()):
+            for line in run_pairs(args.work, chosen(args), variant=variant, trial=trial, has_gpu=has_gpu()):
                 print(f"{variant}, trial {trial}: {line}", flush=True)
 
 
 def score(args: argparse.Namespace, variants: list[str]) -> None:
     from scoring import as_document, as_text, score_all
 
-    scores = score_all(args.work, named(args.faults), args.variant or list(SHAPES))
+    scores = score_all(args.work, chosen(args), args.variant or list(SHAPES))
     print(as_text(scores))
     if args.write:
         DOCUMENT.write_text(as_document(scores, has_gpu=has_gpu()))

@@ -39,12 +39,13 @@ PROFKIT = (
 """What jobs and profkit import in their first steps and at their end, which would be most of so short a job."""
 
 PRIORITY = -20
-"""Ranks go before what else the machine does, where that is allowed: a fault is to be told from its healthy twin, not from a busy neighbour."""
+"""Jobs go before what else the machine does, where that is allowed: a fault is to be told from its healthy twin, not from a busy neighbour."""
 
 
 def main() -> None:
     framework = sys.argv[1]
     job = importlib.import_module(f"job_{framework}")
+    _go_first()
     for module in (*LATE_IMPORTS[framework], *PROFKIT):
         importlib.import_module(module)
     gc.freeze()
@@ -55,6 +56,15 @@ def main() -> None:
         ports = _free_ports(ranks)
         pids = [_fork(job, request, rank, _rank_variables(rank, ranks, *ports)) for rank in range(ranks)]
         print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), file=answers, flush=True)
+
+
+def _go_first() -> None:
+    """By priority and, where Linux shares processors out by session first, by that of a session of its own."""
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+    with contextlib.suppress(OSError):
+        os.nice(PRIORITY)
+        Path("/proc/self/autogroup").write_text(str(PRIORITY))
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
@@ -95,8 +105,6 @@ def _be_a_rank(job: Any, request: Mapping[str, Any], rank: int, variables: Mappi
     """Train, end as a process of its own ends, and never return to the host's loop."""
     code = 1
     try:
-        with contextlib.suppress(PermissionError):
-            os.nice(PRIORITY)
         log = os.open(Path(request["folder"], LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)

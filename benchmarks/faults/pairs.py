@@ -22,7 +22,6 @@ KERNEL_WINDOWS = "4:6"
 """Captured in the warm-up, which no figure is about."""
 
 QUIET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "2"}
-LONGEST_S = 150.0
 
 
 class Host:
@@ -66,16 +65,14 @@ def folder_of(work: Path, variant: str, trial: int, fault: Fault) -> Path:
 
 def run_pairs(work: Path, faults: Sequence[Fault], *, variant: str, trial: int, has_gpu: bool) -> Iterator[str]:
     """Run what is not there yet; yields a line for each pair."""
-    order = [fault for fault in faults if why_not(fault, has_gpu=has_gpu) is None]
+    order = [fault for fault in faults if why_not(fault, has_gpu=has_gpu) is None and not _is_done(work, fault, variant, trial)]
     random.Random(f"{variant} {trial}").shuffle(order)
     for framework in sorted({fault.framework for fault in order}, reverse=True):
-        pending = [fault for fault in order if fault.framework == framework and not (folder_of(work, variant, trial, fault) / DONE).exists()]
-        if not pending:
-            continue
+        pending = [fault for fault in order if fault.framework == framework]
         host = Host(framework)
         try:
             for number, fault in enumerate(pending, 1):
-                yield f"{number} of {len(pending)} {framework}: {fault.name}, {_run_pair(host, folder_of(work, variant, trial, fault), fault, variant, trial)}"
+                yield f"{number} of {len(pending)} {framework}: {fault.name}, {_run_pair(host, work, fault, variant, trial)}"
         finally:
             host.close()
 
@@ -87,21 +84,35 @@ def why_not(fault: Fault, *, has_gpu: bool) -> str | None:
     return fault.needs_administrator or None
 
 
-def _run_pair(host: Host, folder: Path, fault: Fault, variant: str, trial: int) -> str:
+def _is_done(work: Path, fault: Fault, variant: str, trial: int) -> bool:
+    """Whether the pair has been run as it is planted now."""
+    try:
+        done: dict[str, Any] = json.loads((folder_of(work, variant, trial, fault) / DONE).read_text())
+    except FileNotFoundError:
+        return False
+    return bool(done["jobs"] == {side: _job(fault, side, variant, trial) for side in (BASE, TARGET)})
+
+
+def _job(fault: Fault, side: str, variant: str, trial: int) -> dict[str, Any]:
+    """What the host is asked for."""
+    options = options_of(fault, planted=side == TARGET, variant=variant)
+    environment = {"PROFKIT_KERNELS": KERNEL_WINDOWS, "PROFKIT_OPS": "1"} if fault.kernels else {"PROFKIT_KERNELS": ""}
+    return {"options": {**options, "seed": options.get("seed", 0) + trial}, "ranks": fault.ranks, "environment": environment}
+
+
+def _run_pair(host: Host, work: Path, fault: Fault, variant: str, trial: int) -> str:
     """The twins in an order of their own, so that what the machine does over time favours neither."""
+    folder = folder_of(work, variant, trial, fault)
     shutil.rmtree(folder, ignore_errors=True)
     sides = [BASE, TARGET]
     random.Random(f"{fault.name} {trial}").shuffle(sides)
     began = time.monotonic()
-    for side in sides:
+    jobs = {side: _job(fault, side, variant, trial) for side in sides}
+    for side, job in jobs.items():
         place = folder / side
         place.mkdir(parents=True)
-        environment = {"PROFKIT_KERNELS": KERNEL_WINDOWS, "PROFKIT_OPS": "1"} if fault.kernels else {"PROFKIT_KERNELS": ""}
-        options = options_of(fault, planted=side == TARGET, variant=variant)
-        codes = host.run(
-            {"options": {**options, "seed": options.get("seed", 0) + trial}, "ranks": fault.ranks, "folder": str(place), "environment": environment}
-        )
+        codes = host.run({**job, "folder": str(place)})
         if any(codes):
             return f"FAILED: its {side} ended with {codes}, see {place}"
-    (folder / DONE).write_text(json.dumps({"sides": sides, "seconds": time.monotonic() - began}))
+    (folder / DONE).write_text(json.dumps({"jobs": jobs}))
     return f"{time.monotonic() - began:.1f} s"

@@ -51,7 +51,7 @@ def _late(phase: str, *, rank: int = 1, ms: float = 10.0) -> Mapping[str, Any]:
 _INPUT_CHANGES: tuple[Fault, ...] = (
     Fault("slow_read", _single("input_bound"), {"read_ms": 4.0}, "data", ("read",)),
     Fault("slow_decode", _single("input_bound"), {"blurs": 10}, "data", ("decode",)),
-    Fault("zero_workers", _single("input_bound"), {"workers": 0}, "data", base={"blurs": 6}),
+    Fault("zero_workers", _single("input_bound"), {"workers": 0}, "data", base={"read_ms": 0.6}),
     Fault("slow_read_on_two_ranks", _single("input_bound"), {"read_ms": 4.0}, "data", ("read",), base={"workers": 1}, ranks=2),
     Fault("workers_restart_each_epoch", _single(("worker_start", "input_stalls")), {"persistent": False}, "all data", base={"epoch_steps": 12}),
     Fault("too_many_workers", _single("loader_contention"), {"workers": 6}, base={"polling": 0.15}),
