@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+import numpy as np
 from rich.style import Style
 from textual import events
 from textual.geometry import Size
@@ -12,6 +13,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline_lanes import Group
 from profkit.analysis.timeline_levels import NONE
 from profkit.analysis.timeline_view import READING, CounterRow, Row, TimelineView
@@ -25,6 +27,7 @@ from profkit.tui._timeline_draw import (
     counter_value,
     legend,
     letters_for,
+    named_cells,
     reading_at,
     row_cells,
     step_ruler,
@@ -84,6 +87,8 @@ class Canvas(Widget, can_focus=True):
         self._look: Look | None = None
         self._skip = 0
         self._lines: list[Strip] = []
+        self._ground = Style.null()
+        self._widths: Ints = np.empty(0, dtype=np.int64)
 
     @property
     def label_width(self) -> int:
@@ -113,6 +118,8 @@ class Canvas(Widget, can_focus=True):
         self.view, self._look = view, look
         self.column, self.row, self.words = column, row, words
         visible = self.room // self._row_height
+        self._ground = self.rich_style
+        self._widths = np.diff(view.window.borders)
         self._skip = min(max(self._skip, row - visible + 1), row, max(0, len(view.rows) - visible))
         self._lines = self._draw_lines()
         self.refresh()
@@ -140,7 +147,7 @@ class Canvas(Widget, can_focus=True):
         ]
         rows = [line for place, row in enumerate(view.rows) if place >= self._skip for line in self._row_lines(place, row, look)][: self.room]
         counters = [self._counter_line(counter, look) for counter in self._counters]
-        blank = Strip.blank(self.size.width, self.rich_style)
+        blank = Strip.blank(self.size.width, self._ground)
         return [*rulers, *rows, *[blank] * (self.room - len(rows)), *counters, *self._foot(view, look)]
 
     def _marked(self, cells: list[Painted], look: Look) -> list[Painted]:
@@ -151,17 +158,16 @@ class Canvas(Widget, can_focus=True):
 
     def _row_lines(self, place: int, row: Row, look: Look) -> list[Strip]:
         here = place == self.row
-        borders = self.view.window.borders.tolist() if self.view else []
-        cells = row_cells(row, borders, look)
-        without_names = [(char if look.letters or char.islower() else " ", style) for char, style in row_cells(_unnamed(row), borders, look)]
+        cells = named_cells(row, self._widths, look)
         if row.note:
             note = fit(f" {row.note}" + (look.char(" …", " ...") if row.note == READING else ""), len(cells), plain=look.plain)
             cells = [(char, look.role("dim")) for char in note]
         style = look.role("marked") if here else look.role("title" if row.group is not Group.REGIONS else "dim")
         first = self._line(self._row_label(place, row, look), style, self._crossed(cells, row, look, here=here))
-        rest = self._line("", style, self._crossed(without_names, row, look, here=False))
-        between = self._line("", style, [])
-        return [first, *[rest] * (self._row_height - 2), between][: self._row_height]
+        if self._row_height == 1:
+            return [first]
+        rest = self._line("", style, self._crossed(row_cells(row, self._widths, look), row, look, here=False))
+        return [first, *[rest] * (self._row_height - 2), self._line("", style, [])]
 
     def _row_label(self, place: int, row: Row, look: Look) -> str:
         pointer = look.char("▶", ">") if place == self.row else " "
@@ -186,7 +192,7 @@ class Canvas(Widget, can_focus=True):
         return self._line(f"{name} {value}", look.role("dim"), counter_cells(row, look))
 
     def _foot(self, view: TimelineView, look: Look) -> list[Strip]:
-        ground = self.rich_style
+        ground = self._ground
         words = [(fit(f" {self.words}", self.size.width, plain=look.plain), look.role("title"))]
         return [strip(words, self.size.width, ground), strip(self._legend(view, look), self.size.width, ground)]
 
@@ -204,7 +210,7 @@ class Canvas(Widget, can_focus=True):
     def _line(self, label: str, style: Style, cells: list[Painted]) -> Strip:
         look = self._look
         named = fit(label, self.label_width - 1, plain=bool(look and look.plain)) + " "
-        return strip([(named, style), *cells], self.size.width, self.rich_style)
+        return strip([(named, style), *cells], self.size.width, self._ground)
 
     def _cell_at(self, event: events.MouseEvent) -> tuple[int, int | None]:
         place = (event.y - RULERS) // self._row_height + self._skip if RULERS <= event.y < RULERS + self.room else None
@@ -229,7 +235,3 @@ class Canvas(Widget, can_focus=True):
     def _wheel(self, event: events.MouseEvent, by: int, *, sideways: bool = False) -> None:
         event.stop()
         self.post_message(self.Wheeled(self._cell_at(event)[0], by, sideways=sideways or event.shift))
-
-
-def _unnamed(row: Row) -> Row:
-    return Row(row.rank, row.group, row.label, row.note, row.kind_names, row.kinds, row.dominant_ns, row.covered_ns, row.begun, ())

@@ -7,7 +7,9 @@ is covered by less has the small letter. Names stand over cells that belong toge
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline_levels import NONE
 from profkit.analysis.timeline_view import SHORTEST_LABEL, CounterRow, Label, Row, StepMark, Window
 from profkit.text import byte_size, significant
@@ -71,6 +74,7 @@ FILLED_SHARE: Final = 0.5
 SHORTEST_PART: Final = 5
 """Cells in which an event's name that is cut off still says something."""
 
+_NOTHING: Final[Painted] = (" ", Style.null())
 _BLACK, _WHITE = Color.parse("#000000"), Color.parse("#ffffff")
 _LUMINANCE: Final = (0.299, 0.587, 0.114)
 _BRIGHT: Final = 110
@@ -106,7 +110,8 @@ def _filled(style: Style) -> Style:
     return Style(color=_BLACK if bright else _WHITE, bgcolor=colour)
 
 
-def letters_for(kinds: Sequence[str]) -> dict[str, str]:
+@functools.lru_cache(maxsize=256)
+def letters_for(kinds: tuple[str, ...]) -> Mapping[str, str]:
     """A small letter for each kind, no two the same while the alphabet lasts: its usual one, else the first of its name that is free."""
     found: dict[str, str] = {}
     for kind in sorted(kinds, key=lambda name: (name not in _LETTER_OF, name)):
@@ -116,28 +121,31 @@ def letters_for(kinds: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def row_cells(row: Row, borders: Sequence[int], look: Look) -> list[Painted]:
+def row_cells(row: Row, widths: Ints, look: Look) -> list[Painted]:
     """One cell a column, as a letter on its ground; names over them."""
+    cells, _ = _plain_cells(row, widths, look)
+    return cells
+
+
+def named_cells(row: Row, widths: Ints, look: Look) -> list[Painted]:
+    """The same with names over what they belong to."""
+    cells, solid = _plain_cells(row, widths, look)
     letters = letters_for(row.kind_names)
-    cells: list[Painted] = []
-    solid: list[bool] = []
-    for column, kind in enumerate(row.kinds.tolist()):
-        width = borders[column + 1] - borders[column]
-        covered = int(row.covered_ns[column])
-        solid.append(bool(covered) and covered >= FILLED_SHARE * width)
-        if kind == NONE:
-            cells.append((" ", Style.null()))
-            continue
-        name = row.kind_names[kind]
-        if solid[-1]:
-            cells.append((letters[name].upper() if look.letters else " ", look.filled(name)))
-        else:
-            cells.append((letters[name], look.kind(name)))
     for label in row.labels:
         place = _filled_part(label, solid)
         if place.columns >= SHORTEST_LABEL:
             _write(cells, place.column, label_text(place, letters, look))
     return cells
+
+
+def _plain_cells(row: Row, widths: Ints, look: Look) -> tuple[list[Painted], list[bool]]:
+    """The cells, and which of them are filled. What a cell can look like is made once for each kind."""
+    letters = letters_for(row.kind_names)
+    looks: list[Painted] = [_NOTHING, _NOTHING]
+    for name in row.kind_names:
+        looks += [(letters[name], look.kind(name)), (letters[name].upper() if look.letters else " ", look.filled(name))]
+    solid = (row.kinds != NONE) & (row.covered_ns >= FILLED_SHARE * widths)
+    return [looks[place] for place in (2 * (row.kinds - NONE) + solid).tolist()], solid.tolist()
 
 
 def _filled_part(label: Label, solid: Sequence[bool]) -> Label:
@@ -179,6 +187,9 @@ def short_name(name: str) -> str:
 
 def _write(cells: list[Painted], column: int, text: str) -> None:
     """Put text over cells whose ground stays. A wide character takes two of them, a combining one goes with what it is on."""
+    if text.isascii():
+        cells[column : column + len(text)] = [(char, style) for char, (_, style) in zip(text, cells[column:], strict=False)]
+        return
     at = column
     for char in text:
         width = cell_len(char)
@@ -305,13 +316,5 @@ def legend(kinds: Iterable[str], letters: Mapping[str, str], look: Look) -> Iter
 
 def strip(cells: Iterable[Painted], width: int, ground: Style) -> Strip:
     """Cells as a line of exactly this width; neighbours of one style are one segment."""
-    segments: list[Segment] = []
-    text, last = "", None
-    for char, style in cells:
-        if style is not last and text:
-            segments.append(Segment(text, ground + last if last else ground))
-            text = ""
-        text, last = text + char, style
-    if text:
-        segments.append(Segment(text, ground + last if last else ground))
+    segments = [Segment("".join(char for char, _ in part), ground + style) for style, part in itertools.groupby(cells, key=operator.itemgetter(1))]
     return Strip(segments).adjust_cell_length(width, ground).crop(0, width)

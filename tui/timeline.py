@@ -194,6 +194,7 @@ class TimelineScreen(RunScreen[OpenTimeline]):
                 return
             self.timeline.lanes(rank, group)
             self.app.call_from_thread(self._redraw_if_there)
+        self.timeline.prepare()
 
     def _redraw_if_there(self) -> None:
         if self.is_attached and self.shown is not None and self.view is not None:

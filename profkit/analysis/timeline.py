@@ -238,6 +238,10 @@ class Timeline:
         found = np.flatnonzero((arrivals.waited_ns > longer_ns) & ((arrivals.time_ns < from_ns) if back else (arrivals.time_ns > from_ns)))
         return LateArrival(*(int(column[found[-1 if back else 0]]) for column in arrivals)) if len(found) else None
 
+    def prepare(self) -> None:
+        """Match the collectives now, so that the first question about late ranks is answered at once."""
+        _ = self._arrivals
+
     @functools.cached_property
     def _arrivals(self) -> _Arrivals:
         """Every collective that all its ranks recorded and some rank waited in, by when the last rank came.

@@ -312,7 +312,7 @@ def test_step_numbers_are_round_where_they_crowd() -> None:
 
 
 def test_kinds_have_letters_of_their_own() -> None:
-    kinds = [*PHASES, "gemm", "convolution", "something", "someone", "sort or scan"]
+    kinds = (*PHASES, "gemm", "convolution", "something", "someone", "sort or scan")
     letters = letters_for(kinds)
     assert len(set(letters.values())) == len(kinds)
     assert letters["forward"] == "f"
