@@ -1,0 +1,109 @@
+"""What the timeline of a large run costs: until its first frame, and from a key to the screen that answers it.
+
+    python benchmarks/timeline.py [--ranks 32] [--steps 1000] [--kernels-per-step 1000] [--run FOLDER] [--keys 60]
+
+Makes the run first, unless `--run` names a folder that holds it already; a million kernels a rank take 20 MB. Each case is a
+process of its own, driven through Textual's pilot at 200x50. `first frame` is from the process' start to the first picture with every
+rank's phases; keys pan, zoom, move and jump. Exits 1 above 1.5 s to the first frame, 1.5 GB, or 100 ms at the 95th percentile of
+the keys. Prints the machine's load and
+the processor time beside them: on a busy machine the latter says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+FIRST_FRAME_LIMIT_S = 1.5
+MEMORY_LIMIT_MB = 1500.0
+KEY_LIMIT_MS = 100.0
+SIZE = (200, 50)
+WALK = ("plus", "right", "right", "plus", "left", "down", "full_stop", "right_square_bracket", "minus", "greater_than_sign", "L", "0")
+
+
+async def drive(run: Path, keys: int, began_s: float, *, devices: bool) -> dict[str, float]:
+    """Open the run, then press keys; with `devices` each rank's row shows its million kernels."""
+    from profkit.tui.app import ProfkitApp
+    from profkit.tui.timeline import TimelineScreen
+
+    app = ProfkitApp(run, screen="timeline")
+    async with app.run_test(size=SIZE) as pilot:
+        while not (isinstance(app.screen, TimelineScreen) and app.screen.shown is not None):
+            await pilot.pause(0.005)
+        first_s, first_cpu_s = time.time() - began_s, time.process_time()
+        if devices:
+            await pilot.press("v")
+        await app.workers.wait_for_complete()
+        all_read_s = time.time() - began_s
+        took_ms, cpu_ms = [], []
+        for turn in range(keys):
+            start, cpu = time.perf_counter(), time.process_time()
+            await pilot.press(WALK[turn % len(WALK)])
+            took_ms.append((time.perf_counter() - start) * 1e3)
+            cpu_ms.append((time.process_time() - cpu) * 1e3)
+    return {
+        "first_frame_s": round(first_s, 3),
+        "first_frame_cpu_s": round(first_cpu_s, 3),
+        "all_read_s": round(all_read_s, 3),
+        "key_median_ms": round(statistics.median(took_ms), 1),
+        "key_p95_ms": round(statistics.quantiles(took_ms, n=20)[-1], 1),
+        "key_cpu_median_ms": round(statistics.median(cpu_ms), 1),
+        "key_slowest_ms": round(max(took_ms), 1),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1),
+    }
+
+
+def measure(run: Path, keys: int, cache: Path, *, devices: bool) -> dict[str, float]:
+    """One case in a process of its own."""
+    command = [sys.executable, __file__, "--case", str(run), "--keys", str(keys), *(["--devices"] if devices else [])]
+    environment = {**os.environ, "PROFKIT_CACHE": str(cache), "PROFKIT_BENCH_BEGAN": str(time.time())}
+    found: dict[str, float] = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    return found
+
+
+def make_run(folder: Path, arguments: argparse.Namespace) -> Path:
+    from profkit.testing import synthetic_trace
+
+    if not folder.exists():
+        synthetic_trace(folder, ranks=arguments.ranks, steps=arguments.steps, kernels_per_step=arguments.kernels_per_step, device="cuda")
+    return folder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--ranks", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--kernels-per-step", type=int, default=1000)
+    parser.add_argument("--keys", type=int, default=60)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--case", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--devices", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.case:
+        print(json.dumps(asyncio.run(drive(arguments.case, arguments.keys, float(os.environ["PROFKIT_BENCH_BEGAN"]), devices=arguments.devices))))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(arguments.run or Path(folder) / "run", arguments)
+        load = os.getloadavg()[0]
+        cases = {
+            "phases": measure(run, arguments.keys, Path(folder) / "none", devices=False),
+            "kernels of all ranks, never opened": measure(run, arguments.keys, Path(folder) / "cache", devices=True),
+            "kernels of all ranks, opened before": measure(run, arguments.keys, Path(folder) / "cache", devices=True),
+        }
+    limits = {"first_frame_s": FIRST_FRAME_LIMIT_S, "peak_mb": MEMORY_LIMIT_MB, "key_p95_ms": KEY_LIMIT_MS}
+    kernels = arguments.ranks * arguments.steps * arguments.kernels_per_step
+    print(json.dumps({"ranks": arguments.ranks, "kernels": kernels, "load_average": round(load, 1), **cases, "limits": limits}, indent=2))
+    return 0 if all(case[name] <= limit for case in cases.values() for name, limit in limits.items()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
