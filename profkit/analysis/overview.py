@@ -70,10 +70,12 @@ class Overview:
     flags: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     """The tables that are not as they were written: figures are shown, and no verdict is given on them."""
+    silent_ranks: int = 0
+    """Ranks of the job without a step that can be read: what all of them trained on is not known."""
 
     @property
     def judged(self) -> bool:
-        return self.throughput.judged and not self.bad_times and not self.changed
+        return self.throughput.judged and not self.bad_times and not self.changed and not self.silent_ranks
 
     @property
     def bad_times(self) -> tuple[str, ...]:
@@ -128,6 +130,7 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kerne
         quality=tuple(_quality(trace)),
         flags=trace.manifest.flags,
         changed=trace.changed,
+        silent_ranks=silent_ranks(trace),
     )
 
 
@@ -142,6 +145,13 @@ def warm_up_of(trace: Trace, steps: pa.Table) -> int:
     if isinstance(said, int) and not isinstance(said, bool):
         return min(max(0, said), _MOST_WARM_UP)
     return min(DEFAULT_WARM_UP, len(pc.unique(steps["step"])) // 5)
+
+
+def silent_ranks(trace: Trace) -> int:
+    """How many ranks left no steps; another tool's file holds what it holds, often rank 0 alone."""
+    if "imported_from" in trace.manifest.config:
+        return 0
+    return max(0, trace.manifest.world_size - len(pc.unique(trace.steps["rank"])))
 
 
 def _ranks_spoken_for(trace: Trace) -> int:

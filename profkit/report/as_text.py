@@ -86,6 +86,8 @@ def why_not_judged(view: Overview) -> str:
         return f"the source has times that cannot be ({safe_text('; '.join(view.bad_times))})"
     if view.changed:
         return f"a file was changed since it was written ({safe_text('; '.join(view.changed))})"
+    if view.silent_ranks:
+        return f"{view.silent_ranks:,} of {plural(view.world_size, 'rank')} left no steps, so what the whole job trained on is not known; step and shares are the others'"
     if not view.samples_known and not view.steps_needed:
         return "nothing says how many samples a step trains on, so there is no throughput; the rest holds"
     return f"an interval needs {plural(view.steps_needed, 'step')} more" if view.steps_needed else "the steps that are used took no time at all"

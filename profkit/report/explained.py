@@ -13,11 +13,12 @@ from profkit.analysis.evidence import Evidence
 from profkit.analysis.kernel_ledger import KernelLedger, compare_kernels
 from profkit.analysis.ledger import Ledger, compare
 from profkit.analysis.meeting import find_meeting
-from profkit.analysis.overview import steady_steps
+from profkit.analysis.overview import silent_ranks, steady_steps
 from profkit.analysis.rank_sums import Mapper, SpanSums, add_sums, sum_ranks
 from profkit.analysis.scaling import ScalingRow, scaling_table
 from profkit.ceilings import load_ceilings
 from profkit.rules._base import Case, Finding, find_all
+from profkit.text import plural
 from profkit.trace import Trace
 
 
@@ -58,7 +59,9 @@ def _changed(trace: Trace) -> list[str]:
 
 
 def _flags(trace: Trace) -> list[str]:
-    return [f"{trace.name}: {flag}" for flag in (*trace.manifest.flags, *trace.problems)]
+    silent = silent_ranks(trace)
+    missing = [f"{silent:,} of {plural(trace.manifest.world_size, 'rank')} left no steps; the rows are about the others"] if silent else []
+    return [f"{trace.name}: {flag}" for flag in (*trace.manifest.flags, *missing, *trace.problems)]
 
 
 def scale_runs(traces: Sequence[Trace], each: Mapper = map) -> tuple[ScalingRow, ...]:

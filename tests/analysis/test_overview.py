@@ -143,12 +143,12 @@ def test_rows_that_were_dropped_are_told(run: Path) -> None:
     assert _view(run).quality == ("1,234 rows were dropped while recording",)
 
 
-def test_a_rank_without_files_is_told_and_the_others_count(run: Path) -> None:
+def test_a_rank_without_files_is_told_and_leaves_the_jobs_throughput_unknown(run: Path) -> None:
     shutil.rmtree(run / "r00001")
     view = _view(run)
     assert view.quality == ("no files of 1 of 2 ranks",)
-    assert (view.world_size, view.ranks_seen) == (2, 1)
-    assert view.judged
+    assert (view.world_size, view.ranks_seen, view.silent_ranks) == (2, 1, 1)
+    assert not view.judged
 
 
 def test_a_rank_that_ended_early_is_told_where_the_run_does_not_say_so(run: Path) -> None:

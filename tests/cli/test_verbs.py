@@ -25,7 +25,7 @@ def test_a_report_and_its_json_tell_the_same(profkit: Command, run: Path) -> Non
 
 
 def test_the_newest_run_is_shown_where_none_is_named(profkit: Command, run: Path) -> None:
-    assert json.loads(profkit("report", "--json", "-o", run.parent).stdout)["run"] == str(run)
+    assert json.loads(profkit("report", "--json", "--output", run.parent).stdout)["run"] == str(run)
 
 
 def test_no_run_at_all_says_how_to_make_one(profkit: Command) -> None:
