@@ -54,7 +54,7 @@ from profkit.tui._themes import PALETTES, Palette
 
 ViewT = TypeVar("ViewT")
 
-MOST_OF_NAME: Final = 40
+MOST_OF_NAME: Final = 20
 """So much of a run's name stands beside the titles of the screens before these give way to their digits."""
 
 

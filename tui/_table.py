@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
@@ -44,7 +45,7 @@ class Column:
     """One column: its values, how a value is shown, and the role that a value's text has."""
 
     title: str
-    values: Sequence[Any]
+    values: Sequence[Any] | npt.NDArray[Any]
     show: Callable[[Any], str] = str
     right: bool = False
     role: Callable[[Any], str] | None = None
@@ -156,7 +157,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self.sort_title = ""
         self.descending = False
         self.pattern = ""
-        self._keys: Sequence[Hashable] = range(0)
+        self._keys: Sequence[Any] = range(0)
         self._order: Ints = np.empty(0, dtype=np.int64)
         self._sorted: Ints = self._order
         self._widths: tuple[int, ...] = ()
@@ -167,7 +168,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self._palette, self._plain = palette, plain
         self.refresh()
 
-    def show_rows(self, columns: Sequence[Column], *, keys: Sequence[Hashable] | None = None) -> None:
+    def show_rows(self, columns: Sequence[Column], *, keys: Sequence[Any] | None = None) -> None:
         """Show these columns in the order and filter that were chosen before; the cursor stays on the row of its key."""
         kept = self.key
         self.columns = tuple(columns)
@@ -193,7 +194,7 @@ class VirtualTable(ScrollView, can_focus=True):
         return int(self._order[self.cursor]) if self.cursor < len(self._order) else None
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> Any:
         return None if self.row is None else self._keys[self.row]
 
     def texts(self, row: int) -> list[str]:
@@ -222,7 +223,7 @@ class VirtualTable(ScrollView, can_focus=True):
             self.marked ^= {self.key}
             self.refresh()
 
-    def select(self, key: Hashable) -> bool:
+    def select(self, key: Any) -> bool:
         """Put the cursor on the row of a key; whether it is shown."""
         found = self._place_of(key)
         if found is not None:

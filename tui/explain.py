@@ -16,10 +16,11 @@ from textual.widgets import Static
 
 from profkit.analysis.ledger import Verdict
 from profkit.analysis.waterfall import Drop, waterfall
+from profkit.ceilings import load_ceilings
 from profkit.errors import ProfkitError
 from profkit.report import ledger_json, ledger_text
 from profkit.report.explained import Explained, explain
-from profkit.text import duration
+from profkit.text import duration, significant
 from profkit.tui._draw import line
 from profkit.tui._library import Source
 from profkit.tui._lines import Lines
@@ -31,6 +32,9 @@ from profkit.vocab import PHASES, Phase
 
 FALL_WIDTH, NARROW_FALL_WIDTH = 24, 14
 NARROW = 110
+MOST_KERNELS = 8
+"""Rows of kernels that are in view at once; the others are reached by moving down."""
+
 _ROLES = {Verdict.REGRESSION: "bad", Verdict.IMPROVEMENT: "good", Verdict.NEUTRAL: "dim", Verdict.CANNOT_JUDGE: "unsure"}
 
 
@@ -65,12 +69,14 @@ class ExplainScreen(RunScreen[Explained]):
                 with Vertical(classes="side", id="right"):
                     yield Static("What else differs", classes="title")
                     yield VirtualTable(id="differences", empty="nothing: every recorded knob, version and variable is the same")
+            yield Static("Kernels in the captured steps", classes="title", id="kernels-title")
+            yield VirtualTable(id="kernels", empty="none")
 
     @staticmethod
     def build(source: Source) -> Explained:
         if source.base is None:
             raise ProfkitError("this takes two runs: mark two in the list (Space), then d")
-        return explain(source.base, source.trace)
+        return explain(source.base, source.trace, (load_ceilings(source.base.manifest.environment), source.ceilings))
 
     @staticmethod
     def to_json(view: Explained) -> Any:
@@ -83,6 +89,7 @@ class ExplainScreen(RunScreen[Explained]):
         self.query_one("#verdict", Lines).show(lambda _: list(_verdict(view, palette)))
         self.query_one("#causes", Lines).show(lambda _: list(_causes(view, palette)))
         self._show_rows(view)
+        self._show_kernels(view)
         self._show_differences(view)
 
     def _show_rows(self, view: Explained) -> None:
@@ -107,6 +114,26 @@ class ExplainScreen(RunScreen[Explained]):
             keys=[(drop.kind, drop.depth, drop.name) for drop in drops],
         )
 
+    def _show_kernels(self, view: Explained) -> None:
+        """What changed most among the kernels, or operators, where both runs have captured some."""
+        rows = sorted(view.kernels.rows, key=lambda row: -abs(row.delta_ns)) if view.kernels else []
+        table = self.query_one("#kernels", VirtualTable)
+        table.display = self.query_one("#kernels-title").display = bool(rows)
+        table.styles.height = min(len(rows), MOST_KERNELS) + 1
+        table.show_rows(
+            [
+                Column("name", [row.name for row in rows], stretches=True, widest=48),
+                Column("phase", [row.phase for row in rows], role=role_of),
+                Column("base", [row.base_ns for row in rows], duration, right=True),
+                Column("target", [row.target_ns for row in rows], duration, right=True),
+                Column("difference", [row.delta_ns for row in rows], ledger_text.signed, right=True),
+                Column("calls before", [row.base_calls for row in rows], _calls, right=True),
+                Column("calls", [row.target_calls for row in rows], _calls, right=True),
+                Column("category", [row.category for row in rows]),
+            ],
+            keys=[(row.phase, row.category, row.name) for row in rows],
+        )
+
     def _show_differences(self, view: Explained) -> None:
         found = view.ledger.differences
         table = self.query_one("#differences", VirtualTable)
@@ -123,7 +150,10 @@ class ExplainScreen(RunScreen[Explained]):
 
     def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
         """What is behind the row under the cursor, in the target."""
-        if self.view is not None and event.table.id == "rows":
+        if event.table.id == "kernels":
+            phase, category, name = event.table.key
+            self.go("kernels", Place(kernel=name, category=category, phase=phase if phase in PHASES else None))
+        elif self.view is not None and event.table.id == "rows":
             drops = waterfall(self.view.ledger)
             name = _outer(drops, event.row)
             phase = Phase.DATA.value if name == "input" else name
@@ -169,6 +199,10 @@ def _folded(text: Text) -> Text:
 def _unless(kind: str, drops: Sequence[Drop], values: Sequence[Any]) -> list[Any]:
     """The values, without that of the total at one end: there the other side has none."""
     return [None if drop.kind == kind else value for drop, value in zip(drops, values, strict=True)]
+
+
+def _calls(count: float) -> str:
+    return significant(count, 4)
 
 
 def _name(drop: Drop) -> str:

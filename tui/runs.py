@@ -45,6 +45,7 @@ class RunsScreen(FrameScreen):
         self._figures: dict[Path, RunFigures] = {}
         self._rows: tuple[RunRow, ...] = ()
         self._grouped = False
+        self._problem = ""
 
     def compose_view(self) -> ComposeResult:
         yield VirtualTable(empty=f"no runs in {self._folder}; make one with 'profkit trace WORKLOAD'")
@@ -142,6 +143,14 @@ class RunsScreen(FrameScreen):
         """The runs that are marked, the oldest first."""
         return [head.path for head in reversed(self._heads) if head.path in self.table.marked]
 
+    def on_virtual_table_moved(self, event: VirtualTable.Moved) -> None:
+        """Say what is wrong with the run under the cursor."""
+        row = None if event.row is None else self._rows[event.row]
+        problem = "" if row is None else row.head.problem or (row.figures.problem if row.figures else "")
+        if problem != self._problem:
+            self._problem = problem
+            self.tell(problem)
+
     def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
         self.open_selected()
 
@@ -187,4 +196,4 @@ def _finding_role(finding: str) -> str:
 
 
 def _state(row: RunRow) -> str:
-    return row.head.problem or (row.figures.problem if row.figures else "") or row.head.state
+    return "no figures" if row.figures and row.figures.problem and not row.head.problem else row.head.state

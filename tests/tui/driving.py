@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from textual.pilot import Pilot
 
@@ -70,7 +70,7 @@ def shown(path: Path, *, size: tuple[int, int] = (120, 40), **options: object) -
 def screen_lines(svg: str) -> list[str]:
     """The cells of a picture, line by line."""
     lines: dict[int, dict[int, str]] = {}
-    for element in ElementTree.fromstring(svg).iter(SVG + "text"):
+    for element in ET.fromstring(svg).iter(SVG + "text"):
         place = re.search(r"line-(\d+)", element.get("clip-path", ""))
         if place is None:
             continue

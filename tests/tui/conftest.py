@@ -1,0 +1,34 @@
+"""Runs to look at, and a cache of its own for what the interface keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.testing import synthetic_trace
+
+CONFIG: Mapping[str, Any] = {"precision": "fp32", "device": "cuda"}
+KERNELS = 30
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three runs of one job: alone, on two ranks, and on two ranks with a slow backward pass. Kernels are captured in each."""
+    runs = tmp_path_factory.mktemp("tui") / "runs"
+    synthetic_trace(runs / "one", steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
+    synthetic_trace(runs / "two", ranks=2, steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
+    synthetic_trace(runs / "slow", ranks=2, steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG, phase_ns={"backward": 36_000_000})
+    return runs
+
+
+@pytest.fixture(autouse=True)
+def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where exports, copies and cached figures of a test go."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PROFKIT_CACHE", str(tmp_path / "cache"))
+    for name in ("NO_COLOR", "SSH_CONNECTION", "TEXTUAL_THEME"):
+        monkeypatch.delenv(name, raising=False)

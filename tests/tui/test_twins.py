@@ -1,0 +1,113 @@
+"""Every figure that stands on a screen is in the JSON of its headless twin, with the digits that the screen gives it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.report import as_json
+from profkit.text import byte_size, duration, percent, significant
+from profkit.tui import headless
+from profkit.tui.app import load_screens
+from tests.tui.driving import shown
+
+NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
+SIZE = (200, 50)
+
+
+def _numbers(content: Any) -> Iterator[float]:
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _numbers(value)
+            yield from _numbers(key)
+    elif isinstance(content, list):
+        yield float(len(content))
+        for value in content:
+            yield from _numbers(value)
+    elif isinstance(content, str):
+        yield from (float(found.replace(",", "")) for found in NUMBER.findall(content))
+    elif isinstance(content, int | float):
+        yield float(content)
+
+
+def _ways_to_show(value: float) -> Iterator[str]:
+    """A figure in nanoseconds, milliseconds, bytes or as a share or a plain one."""
+    value = abs(value)
+    for digits in (2, 3, 4, 5):
+        yield duration(value, digits)
+        yield duration(value * 1e6, digits)
+        yield significant(value, digits)
+    yield from (percent(value, digits) for digits in (0, 1, 3))
+    yield byte_size(value)
+    if value == int(value):
+        yield f"{int(value):,}"
+
+
+def _figures(text: str) -> set[str]:
+    return set(NUMBER.findall(text))
+
+
+def _unknown(text: str, twin: Any, factors: tuple[float, ...] = (1.0,)) -> set[str]:
+    told = {number for value in set(_numbers(twin)) for factor in factors for shown in _ways_to_show(value * factor) for number in _figures(shown)}
+    return _figures(text) - told
+
+
+def _body(text: str) -> str:
+    """The screen without the line of tabs and the line of keys."""
+    return "\n".join(text.splitlines()[1:-1]).replace("95 % interval", "")
+
+
+def _twin(run: Path, screen: str, base: Path | None = None) -> Any:
+    return json.loads(as_json.dumps(headless.twin(run, screen, base)))
+
+
+@pytest.mark.parametrize("run", ["one", "two"])
+def test_overview(folder: Path, run: str) -> None:
+    twin = _twin(folder / run, "overview")
+    total = twin["own_cost_ms_per_step"]["total"] / twin["step_ms"]["value"]
+    text = _body(shown(folder / run, size=SIZE))
+    assert len(_figures(text)) > 30
+    assert _unknown(text, [twin, total]) <= {_top_of_strip(text)}
+
+
+def _top_of_strip(text: str) -> str:
+    """The strip names its own scale: no figure of the run."""
+    found = re.search(r"up to (\S+)", text)
+    assert found
+    return found[1]
+
+
+def test_explain(folder: Path) -> None:
+    """Its JSON is per sample and GPU, the screen is per step of the base: the factor is in the JSON."""
+    twin = _twin(folder / "slow", "explain", folder / "two")
+    per_step = twin["samples_per_step_and_gpu"]
+    speeds = [1e9 * 2 / twin["total_ns"][side]["value"] for side in ("base", "target")]
+    kernels = [row["target_ns"] - row["base_ns"] for row in twin["kernels"]["rows_ns_per_step"]]
+    text = _body(shown(folder / "slow", base=folder / "two", screen="explain", size=SIZE))
+    assert len(_figures(text)) > 30
+    assert _unknown(text, [twin, speeds, kernels, 1, 2], (1.0, per_step)) == set()
+
+
+def test_runs(folder: Path) -> None:
+    twin = headless.runs_twin(folder)
+    half_widths = [(each["high"] - each["low"]) / 2 / each["value"] for each in (run["throughput_samples_per_s"] for run in twin["runs"])]
+    text = _body(shown(folder, size=SIZE))
+    assert len(_figures(text)) > 10
+    assert _unknown(text, [twin, half_widths]) == set()
+
+
+def test_live(folder: Path) -> None:
+    text = _body(shown(folder / "two", screen="live", size=SIZE))
+    assert len(_figures(text)) > 10
+    assert _unknown(text, _twin(folder / "two", "live")) <= {_top_of_strip(text)}
+
+
+@pytest.mark.parametrize("screen", load_screens())
+def test_every_screen_has_a_twin(folder: Path, screen: str) -> None:
+    """A plain JSON object or list, without a number that JSON does not know."""
+    assert _twin(folder / "two", screen, folder / "slow")

@@ -1,0 +1,227 @@
+"""What a user does: from the list of runs to the reason why one is slower, and the keys that work everywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profkit.testing import synthetic_trace
+from profkit.tui._table import VirtualTable
+from tests.tui.driving import Driver, drive
+
+
+def _table(driver: Driver, name: str = "") -> VirtualTable:
+    return driver.app.screen.query(VirtualTable).first() if not name else driver.app.screen.query_one(f"#{name}", VirtualTable)
+
+
+def _cell(driver: Driver) -> str:
+    table = _table(driver)
+    assert table.row is not None
+    return table.texts(table.row)[0].strip()
+
+
+async def _mark(driver: Driver, name: str) -> None:
+    _table(driver).select(next(key for key in _table(driver)._keys if isinstance(key, Path) and key.name == name))
+    await driver.press("space")
+
+
+def test_from_two_runs_to_the_kernels_behind_their_difference(folder: Path) -> None:
+    """Runs, mark two, explain, the row with the most of the gap, its kernels, one of them on the timeline, and all the way back."""
+
+    async def walk(driver: Driver) -> None:
+        assert driver.screen == "RunsScreen"
+        await _mark(driver, "two")
+        await _mark(driver, "slow")
+        assert "2 runs marked" in driver.text
+        await driver.press("d")
+        assert driver.screen == "ExplainScreen"
+        assert "regression: a sample takes" in driver.text
+        _table(driver, "rows").sort_by("difference", descending=True)
+        await driver.press("home", "down")
+        assert _cell(driver) == "backward"
+        await driver.press("enter")
+        assert driver.screen == "KernelsScreen"
+        name = _cell(driver)
+        await driver.press("enter")
+        if driver.screen == "KernelsScreen":  # the calls of the kernel, in a list of their own
+            await driver.press("enter")
+        assert driver.screen == "TimelineScreen"
+        assert name[:12] in driver.text
+        while driver.screen != "RunsScreen":
+            await driver.press("escape")
+
+    drive(folder, walk)
+
+
+def test_the_base_is_the_older_run_unless_they_are_swapped(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        assert "improvement:" in driver.text
+        assert driver.app.run_name == "two"
+        await driver.press("s")
+        assert "regression:" in driver.text
+        assert driver.app.run_name == "slow"
+
+    drive(folder / "two", walk, base=folder / "slow", screen="explain")
+
+
+def test_two_runs_are_asked_for_where_there_is_one(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        await driver.press("7")
+        assert "mark two in the list of runs (Space), then d" in driver.text
+        await driver.press("d")
+        assert driver.screen == "RunsScreen"
+        assert len(_table(driver).marked) == 1
+
+    drive(folder / "one", walk)
+
+
+def test_every_digit_opens_its_screen(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        for tab in driver.app.tabs:
+            await driver.press(tab.key)
+            assert tab.title == driver.app.screen.TITLE
+
+    drive(folder / "two", walk)
+
+
+def test_the_list_is_filtered_sorted_and_grouped(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        await driver.press("slash")
+        await driver.type("slo")
+        assert "filter 'slo': 1 of 3" in driver.text
+        await driver.press("enter", "escape")
+        assert len(_table(driver).order) == 3
+        await driver.press("slash")
+        await driver.type("re:^t")
+        await driver.press("enter")
+        assert _cell(driver) == "two"
+        await driver.press("escape", "slash")
+        await driver.type("re:(")
+        assert "not a regular expression" in driver.text
+        await driver.press("escape", "s", "s")
+        assert _table(driver).sort_title == "samples/s"
+        await driver.press("home")
+        assert _cell(driver) == "two"
+        await driver.press("comma")
+        assert _table(driver).sort_title == "GPUs"
+        await driver.press("g")
+        assert next(row.head.name for row in driver.app.screen._rows) == "one"  # type: ignore[attr-defined]  # the screen of runs
+        await driver.press("n", "N", "y")
+        assert "copied the row" in driver.text
+
+    drive(folder, walk)
+
+
+def test_what_is_copied_stands_in_a_file(folder: Path, tmp_path: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        await driver.press("y")
+        copied = (tmp_path / "cache" / "copied.txt").read_text()
+        assert copied.split("\t")[0] == _cell(driver)
+        assert driver.app.clipboard == copied.rstrip("\n")
+        await driver.press("Y")
+        assert len((tmp_path / "cache" / "copied.txt").read_text().splitlines()) == 4
+
+    drive(folder, walk)
+
+
+@pytest.mark.parametrize(("key", "suffix"), [("c", "csv"), ("j", "json"), ("s", "svg")])
+def test_what_is_shown_is_exported(folder: Path, key: str, suffix: str) -> None:
+    async def walk(driver: Driver) -> None:
+        await driver.press("e", key)
+        assert "wrote" in driver.text
+
+    drive(folder / "two", walk)
+    (written,) = Path.cwd().glob(f"two-overview*.{suffix}")
+    text = written.read_text()
+    if suffix == "json":
+        assert json.loads(text)["parts"][0]["name"] == "input"
+    assert {"csv": "part,", "json": "{", "svg": "<svg"}[suffix] in text
+
+
+def test_help_tells_the_keys_of_this_screen(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        await driver.press("question_mark")
+        assert "Explain: its keys" in driver.text
+        assert "swap base and target" in driver.text
+        await driver.press("escape")
+        assert driver.screen == "ExplainScreen"
+
+    drive(folder / "two", walk, base=folder / "one", screen="explain")
+
+
+def test_t_goes_through_the_themes_and_ctrl_s_takes_a_picture(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        seen = [driver.app.theme]
+        for _ in range(3):
+            await driver.press("t")
+            seen.append(driver.app.theme)
+        assert seen == ["dark", "light", "ansi", "colour-blind"]
+        await driver.press("ctrl+s")
+        assert "wrote" in driver.text
+
+    drive(folder / "one", walk)
+    assert list(Path.cwd().glob("one-overview*.svg"))
+
+
+def test_the_palette_of_commands_opens(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        await driver.press("ctrl+p")
+        assert driver.screen == "CommandPalette"
+        await driver.press("escape")
+        assert driver.screen == "OverviewScreen"
+
+    drive(folder / "one", walk)
+
+
+def test_a_run_that_cannot_be_read_leaves_the_others(folder: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    synthetic_trace(runs / "good", steps=20)
+    (runs / "bad").mkdir()
+    (runs / "bad" / "run.json").write_text("{")
+    (runs / "bare").mkdir()
+    (runs / "bare" / "run.json").write_text((runs / "good" / "run.json").read_text())
+
+    async def walk(driver: Driver) -> None:
+        assert "unreadable" in driver.text
+        await _open(driver, "bad")
+        assert "not valid JSON" in driver.text
+        assert "cannot be shown" in driver.text
+        await driver.press("escape")
+        await _open(driver, "bare")
+        assert "holds no steps" in driver.text
+        await driver.press("escape")
+        await _open(driver, "good")
+        assert "samples/s" in driver.text
+
+    drive(runs, walk)
+
+
+async def _open(driver: Driver, name: str) -> None:
+    _table(driver).select(next(key for key in _table(driver)._keys if isinstance(key, Path) and key.name == name))
+    await driver.press("enter")
+
+
+def test_a_new_run_appears_in_the_list(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    synthetic_trace(runs / "first", steps=20)
+
+    async def walk(driver: Driver) -> None:
+        assert _table(driver).count == 1
+        synthetic_trace(runs / "second", steps=20)
+        driver.app.screen._look()  # type: ignore[attr-defined]  # what its timer does
+        await driver.press("home")
+        assert _table(driver).count == 2
+        assert "samples/s" in driver.text
+
+    drive(runs, walk)
+
+
+def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+
+    async def walk(driver: Driver) -> None:
+        assert "make one with 'profkit trace WORKLOAD'" in driver.text
+
+    drive(tmp_path / "none", walk)
