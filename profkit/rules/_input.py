@@ -38,6 +38,16 @@ def _per_batch(case: Case, piece: str) -> float:
     return after - before
 
 
+OTHERS = 0.25
+"""Processes that are none of the job's and use this many cores can be in the way."""
+
+
+def is_crowded_out(case: Case) -> bool:
+    """Whether the input may be slower for want of cores that other processes take: then nothing says that it is the input's own fault."""
+    load = case.after.load
+    return load is not None and load.full and (load.others or 0.0) > OTHERS and waits_for_cores(case)
+
+
 def waits_for_cores(case: Case) -> bool:
     """Whether the input may be slower for want of processors alone: no batch is more work, and no fewer workers make it."""
     before, after = case.before.loader, case.after.loader

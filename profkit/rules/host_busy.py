@@ -5,11 +5,8 @@ from __future__ import annotations
 from profkit.analysis.costs import INPUT
 from profkit.analysis.ledger import sum_rows
 from profkit.rules._base import WORK, Case, Finding, all_of, cost, from_to, grew, share_of_gap
-from profkit.rules._input import waits_for_cores
+from profkit.rules._input import OTHERS, waits_for_cores
 from profkit.text import significant
-
-MORE = 0.25
-"""Others that use this many cores more than beside the base can be in the way."""
 
 _REMEDY = "see what else runs there (top), and give the job cores of its own (taskset, cgroups, an exclusive allocation); then measure both sides again"
 
@@ -20,7 +17,7 @@ def find(case: Case) -> Finding | None:
         return None
     workers_too = waits_for_cores(case)
     row = sum_rows(ledger, "work", (*WORK, INPUT) if workers_too else WORK)
-    if not grew(row, ledger) or after.others < before.others + MORE:
+    if not grew(row, ledger) or after.others < before.others + OTHERS:
         return None
     evidence = (
         f"computing{' and input' if workers_too else ''} went from {from_to(row, ledger)} a step while processes that are none of the job's went from "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from profkit.analysis.costs import INPUT
 from profkit.rules._base import Case, Finding, cost, from_to, grew, input_is_hidden, knobs_for, share_of_gap
-from profkit.rules._input import NO_WORKERS, slow_piece
+from profkit.rules._input import NO_WORKERS, is_crowded_out, slow_piece
 from profkit.text import duration, significant
 
 _REMEDIES = {
@@ -22,7 +22,7 @@ _OTHERWISE = "more workers (--workers) and a deeper prefetch; then see which of 
 def find(case: Case) -> Finding | None:
     ledger = case.ledger
     row = ledger.find(INPUT)
-    if row is None or not grew(row, ledger) or input_is_hidden(ledger):
+    if row is None or not grew(row, ledger) or input_is_hidden(ledger) or is_crowded_out(case):
         return None
     cause = slow_piece(case, row.delta.value * ledger.samples_per_step)
     words = [f"exposed input went from {from_to(row, ledger)} a step", *_made(case, cause)]

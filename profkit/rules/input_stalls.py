@@ -7,6 +7,7 @@ import numpy as np
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import Estimate
 from profkit.rules._base import Case, Finding, grew, input_is_hidden
+from profkit.rules._input import is_crowded_out
 from profkit.text import duration, percent, plural
 
 FAR = 5.0
@@ -24,7 +25,7 @@ _REMEDY = "keep workers and their batches over epochs (persistent_workers, or on
 def find(case: Case) -> Finding | None:
     ledger = case.ledger
     row = ledger.find(INPUT)
-    if row is None or not grew(ledger.total, ledger) or input_is_hidden(ledger) or row.delta.value < ledger.total.delta.value / 4:
+    if row is None or not grew(ledger.total, ledger) or input_is_hidden(ledger) or is_crowded_out(case) or row.delta.value < ledger.total.delta.value / 4:
         return None
     waits = ledger.target.parts[INPUT] / ledger.target.ranks
     usual = float(np.median(waits))

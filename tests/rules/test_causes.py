@@ -232,6 +232,18 @@ def test_a_slow_input_says_what_of_it_is_slow(before: Loader | None, after: Load
     assert finding.cost_ns.value == pytest.approx(10 * MS, rel=0.15)
 
 
+def test_an_input_that_others_crowd_out_is_not_its_own_fault(make: Make) -> None:
+    """Batches are as much work as before, and something else has the processors: nothing says what would help the loader."""
+    crowded = Load(8, 1.0, 1.0, 7.9, 40.0)
+    slow = {"phase_ns": {"data": 12 * MS}}
+    assert _ask("input_bound", make(Planted(0, slow, {"loader": WORKERS, "load": IDLE}, {"loader": WORKERS, "load": crowded}))) is None
+    decode = replace(WORKERS, pieces={**WORKERS.pieces, "decode": 48.0 * MS})
+    assert _ask("input_bound", make(Planted(0, slow, {"loader": WORKERS, "load": IDLE}, {"loader": decode, "load": crowded}))) is not None
+    busy = _ask("host_busy", make(Planted(0, slow, {"loader": WORKERS, "load": IDLE}, {"loader": WORKERS, "load": crowded})))
+    assert busy is not None
+    assert "computing and input" in busy.evidence
+
+
 def test_a_run_that_cannot_be_whole_is_told(make: Make) -> None:
     case = make(Planted(0))
     assert _ask("log_integrity", case) is None
