@@ -41,8 +41,8 @@ class RankWork:
     ns: Floats
 
     def lateness(self, rank: int, phase: str) -> Lateness | None:
-        """How much later this rank is in this phase; `None` for a rank that there is not."""
-        if rank not in self.ranks or phase not in self.phases:
+        """How much later this rank is in this phase; `None` for a rank that there is not, and where no step is used."""
+        if rank not in self.ranks or phase not in self.phases or not self.ns.shape[2]:
             return None
         mine = self.ranks.index(rank)
         over = self._over_others(mine)
