@@ -181,7 +181,7 @@ def run_matrix(plan: Plan, folder: Path, tell: Callable[[str], None]) -> Progres
     progress = find_finished(plan, folder)
     order = list(run_order(plan))
     if progress.runs:
-        tell(f"{len(progress.runs)} of {plural(len(order), 'run')} are finished already\n")
+        tell(f"{len(progress.runs)} of {plural(len(order), 'run')} {'is' if len(progress.runs) == 1 else 'are'} finished already\n")
     for number, (setting, repeat) in enumerate(order, start=1):
         if (setting, repeat) in progress.runs:
             continue

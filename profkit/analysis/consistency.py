@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
+from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import Cell
 from profkit.analysis.published import UNNAMED
 from profkit.text import percent, plural, significant
@@ -122,9 +123,16 @@ def _superlinear(cells: Sequence[Cell]) -> Iterator[Contradiction]:
         ordered = sorted(group, key=lambda cell: cell.setting.gpus)
         for fewer, more in itertools.pairwise(ordered):
             ratio = fewer.sample_ns.value / more.sample_ns.value
-            if ratio > 1 + TOLERANCE:
+            if ratio > 1 + TOLERANCE and not _overlap(fewer.sample_ns, more.sample_ns):
                 words = f"{_figure(fewer)} on {plural(fewer.setting.gpus, 'GPU')} and {_figure(more)} on {more.setting.gpus}: each GPU would do {percent(ratio, 0)} of what it did"
                 yield Contradiction("more than linear", (fewer, more), f"{_name(more)}: {words}")
+
+
+def _overlap(one: Estimate, other: Estimate) -> bool:
+    """Whether their intervals leave it open which is larger; figures without intervals are taken as they are."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return one.low <= other.high and other.low <= one.high
 
 
 def _loaders(cells: Sequence[Cell]) -> Iterator[Contradiction]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,14 @@ def test_a_speed_up_that_the_throughputs_do_not_give() -> None:
 @pytest.mark.parametrize("printed", [5.65, 5.6, 6.0])
 def test_a_speed_up_holds_within_the_digits_that_are_printed(printed: float) -> None:
     assert not find_contradictions([cell(1, 17.0), cell(8, 96.0, speed_up=printed)])
+
+
+def test_more_than_linear_is_said_only_beyond_the_intervals() -> None:
+    one, two, wide = Estimate(10.0, 9.9, 10.1), Estimate(24.0, 23.8, 24.2), Estimate(24.0, 15.0, 40.0)
+    first, second, unsure = (dataclasses.replace(cell(gpus, 0.0), throughput=figure) for gpus, figure in ((1, one), (2, two), (2, wide)))
+    (found,) = find_contradictions([first, second])
+    assert found.kind == "more than linear"
+    assert not find_contradictions([first, unsure])
 
 
 def test_missing_cells_contradict_nothing() -> None:
