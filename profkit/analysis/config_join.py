@@ -29,8 +29,9 @@ AFFECTS: tuple[tuple[str, str], ...] = (
 
 _PROVENANCE = re.compile(
     r"imported_from|sources|stated|told_by_file_name|log_grammar|log_of|sample_unit|samples_counted_of|rows_speak_for_ranks|reduced|packages\.pyarrow"
+    r"|variables\.PADDLE_(MASTER|\w*ENDPOINTS?|TRAINER_ID|(GLOBAL|LOCAL)_RANK|RANK_IN_NODE)"
 )
-"""Where a run comes from and how it is read is no setting of the job."""
+"""Where a run comes from, how it is read, and at which ports its ranks meet is no setting of the job."""
 
 
 @dataclass(frozen=True)
