@@ -155,7 +155,7 @@ def _about(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         if cell.time_to_train_s is not None:
             reached = f" to {cell.accuracy}" if cell.accuracy else ""
-            yield f"{plural(cell.setting.gpus, 'GPU')}, batch {cell.setting.batch_size}: {significant(cell.time_to_train_s, 6)} s{reached}"
+            yield f"{plural(cell.setting.gpus, 'GPU')}, batch {cell.setting.batch_size}: {cell.time_to_train_s:,.10g} s{reached}"
 
 
 def _beside(view: Benched) -> Section:

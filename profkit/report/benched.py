@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -147,13 +146,11 @@ def _device(runs: Iterable[BenchedRun]) -> str:
 
 
 def _tables(workload: str) -> tuple[Table, ...]:
-    cells = sorted(published_cells(workload), key=_table_key)
-    groups = ((key, tuple(own)) for key, own in itertools.groupby(cells, _table_key))
-    return tuple(Table(framework, device, source, own, find_effects(published_timings(own))) for (source, framework, device), own in groups)
-
-
-def _table_key(cell: Cell) -> tuple[str, str, str]:
-    return cell.source, cell.framework, cell.device
+    """A table for each framework and device of a source; the reports' own stand first."""
+    groups: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in published_cells(workload):
+        groups.setdefault((cell.framework, cell.device, cell.source), []).append(cell)
+    return tuple(Table(*key, tuple(own), find_effects(published_timings(own))) for key, own in groups.items())
 
 
 def _unlike_machines(manifests: Sequence[RunManifest]) -> Iterator[str]:
