@@ -23,6 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from open_trace import bytecode_in
+
 FIRST_FRAME_LIMIT_S = 1.5
 MEMORY_LIMIT_MB = 1500.0
 KEY_LIMIT_MS = 100.0
@@ -65,7 +67,7 @@ async def drive(run: Path, keys: int, began_s: float, *, devices: bool) -> dict[
 def measure(run: Path, keys: int, cache: Path, *, devices: bool) -> dict[str, float]:
     """One case in a process of its own."""
     command = [sys.executable, __file__, "--case", str(run), "--keys", str(keys), *(["--devices"] if devices else [])]
-    environment = {**os.environ, "PROFKIT_CACHE": str(cache), "PROFKIT_BENCH_BEGAN": str(time.time())}
+    environment = {**bytecode_in(cache.parent / "bytecode"), "PROFKIT_CACHE": str(cache), "PROFKIT_BENCH_BEGAN": str(time.time())}
     found: dict[str, float] = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
     return found
 
@@ -93,6 +95,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(arguments.run or Path(folder) / "run", arguments)
+        measure(run, len(WALK), Path(folder) / "none", devices=False)  # leaves the bytecode that an installed program has
         load = os.getloadavg()[0]
         cases = {
             "phases": measure(run, arguments.keys, Path(folder) / "none", devices=False),
