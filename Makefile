@@ -29,9 +29,8 @@ gpu:  ## on a machine with a CUDA device: device times against CUPTI, no synchro
 bench:  ## every benchmark beside its peer, into docs/performance.md; the first limit that is broken is the exit code
 	$(RUN) python benchmarks/scoreboard.py
 
-trust:  ## damage in fifty thousand places of each format, and what that does
-	$(RUN) python benchmarks/mutate_logs.py --count 2100
-	$(RUN) python benchmarks/mutate_traces.py --count 50000
+trust:  ## kills, cuts, flips, failing disks, hostile names, an hour of recording: into docs/reliability.md; hours
+	$(RUN) python benchmarks/reliability.py
 
 accuracy:  ## faults of known cost planted in real jobs, and how often their cause is named; half an hour on two cores
 	$(RUN) python benchmarks/faults run --variant development --variant held-out
