@@ -1,0 +1,125 @@
+"""Records steps as fast as a short loop makes them, for long, and looks at what that leaves behind in the process.
+
+    python benchmarks/soak.py [--minutes 10]
+
+Prints the growth of memory by the hour (a line fitted after a tenth of the time, with its 95 % interval), the open
+descriptors at the start and the end, threads, the bytes a row, and whether the run verifies. Exits 1 where
+descriptors or threads grew, rows are missing, or memory surely grows by more than 1 MB in an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from profkit.clock import read_anchor
+from profkit.instrument.recorder import Recorder
+from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
+from profkit.trace.verify import this_process
+from profkit.vocab import Integrity, RunState
+
+MOST_MB_PER_H = 1.0
+SETTLED = 0.1
+"""The share of the time after which pools and caches have their size."""
+
+READINGS = 200
+STEPS_BETWEEN_LOOKS = 200
+PAUSE_S = 0.0005
+"""A step's own work: short, so that many steps are recorded."""
+
+
+@dataclass(frozen=True)
+class Soaked:
+    """What was left after all those steps."""
+
+    steps: int
+    seconds: float
+    slope_mb_per_h: float
+    error_mb_per_h: float
+    descriptors: tuple[int, int]
+    threads: tuple[int, int]
+    bytes_a_step: float
+    whole: bool
+
+    @property
+    def grows(self) -> bool:
+        """Whether memory surely grows by more than it may, or anything else was left open."""
+        surely = self.slope_mb_per_h - self.error_mb_per_h > MOST_MB_PER_H
+        return surely or self.descriptors[1] > self.descriptors[0] or self.threads[1] > self.threads[0]
+
+
+def soak(folder: Path, seconds: float) -> Soaked:
+    """Record for this long; readings are taken in the loop, between steps."""
+    threads = threading.active_count()
+    descriptors = _descriptors()
+    RunManifest(workload="soak", owner=this_process()).write(folder)
+    writer = RankWriter(folder, RankManifest(0, "here", os.getpid(), "cpu", read_anchor()))
+    recorder = Recorder(writer)
+    readings: list[tuple[float, float]] = []
+    steps, begin = 0, time.perf_counter()
+    recorder.begin()
+    while (now := time.perf_counter() - begin) < seconds:
+        if now >= len(readings) * seconds / READINGS:
+            readings.append((now, _resident_mb()))
+        for _ in range(STEPS_BETWEEN_LOOKS):
+            _train_one_step(recorder)
+        steps += STEPS_BETWEEN_LOOKS
+    recorder.stop()
+    writer.close()
+    RunManifest(workload="soak", state=RunState.COMPLETE).write(folder)
+    slope, error = _fit(readings, seconds * SETTLED)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    whole = verify(folder).state is Integrity.COMPLETE and Trace.open(folder).steps.num_rows == steps
+    return Soaked(steps, seconds, slope, error, (descriptors, _descriptors()), (threads, threading.active_count()), size / steps, whole)
+
+
+def _train_one_step(recorder: Recorder) -> None:
+    with recorder.step(32):
+        for phase in ("data", "forward", "backward", "optimizer"):
+            with recorder.phase(phase):
+                pass
+        time.sleep(PAUSE_S)
+
+
+def _fit(readings: list[tuple[float, float]], after_s: float) -> tuple[float, float]:
+    """The slope in MB an hour and twice its standard error."""
+    x, y = np.array([reading for reading in readings if reading[0] >= after_s]).T
+    slope, offset = np.polyfit(x, y, 1)
+    rest = y - slope * x - offset
+    error = np.sqrt(rest.var(ddof=2) / ((x - x.mean()) ** 2).sum())
+    return float(slope * 3600), float(2 * error * 3600)
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = soak(Path(folder), arguments.minutes * 60)
+    print(
+        f"{found.steps:,} steps in {found.seconds / 60:.1f} min: memory {found.slope_mb_per_h:+.2f} MB/h (± {found.error_mb_per_h:.2f}), "
+        f"descriptors {found.descriptors[0]} and {found.descriptors[1]}, threads {found.threads[0]} and {found.threads[1]}, "
+        f"{found.bytes_a_step:.0f} bytes a step, {'whole' if found.whole else 'NOT WHOLE'}"
+    )
+    return 1 if found.grows or not found.whole else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
