@@ -1,0 +1,92 @@
+"""The runs that come with the project: whole, small, readable on any machine, and without anything of the one they were made on."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.analysis.kernels_view import kernels_of
+from profkit.analysis.loader_view import build_loader_view
+from profkit.analysis.overview import build_overview
+from profkit.analysis.ranks_view import build_ranks_view
+from profkit.trace import Trace, verify
+from profkit.trace.jsonfile import read_json
+from profkit.vocab import Integrity
+
+TRACES = Path(__file__).parents[2] / "traces"
+RECORDED = sorted(TRACES.glob("recorded-*"))
+MOST_BYTES = 3_000_000
+MOST_BYTES_OF_ONE = 600_000
+
+OF_A_MACHINE = re.compile(r"/(?:home|root|work|tmp|Users|mnt|srv|opt)\b|@\w+\.\w+|\b\d{1,3}(?:\.\d{1,3}){3}\b")
+"""Paths, addresses and names of hosts."""
+
+named = pytest.mark.parametrize("run", RECORDED, ids=lambda run: run.name)
+
+
+def test_there_are_some_and_they_are_small() -> None:
+    assert len(RECORDED) >= 4
+    sizes = [sum(file.stat().st_size for file in run.rglob("*") if file.is_file()) for run in RECORDED]
+    assert max(sizes) < MOST_BYTES_OF_ONE
+    assert sum(sizes) < MOST_BYTES
+
+
+@named
+def test_each_is_whole_also_on_a_machine_of_another_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "elsewhere")
+    found = verify(run)
+    assert (found.state, found.lost, found.dropped, found.reasons) == (Integrity.COMPLETE, 0, 0, ())
+
+
+@named
+def test_each_has_steps_phases_and_kernels(run: Path) -> None:
+    trace = Trace.open(run)
+    view = build_overview(trace)
+    assert view.judged
+    assert {"data", "forward", "backward", "optimizer"} <= {part.name for part in view.phases}
+    assert view.quality == ()
+    assert kernels_of(trace).calls > 100
+    assert build_loader_view(trace).makers
+
+
+def test_one_has_two_ranks_that_wait_for_each_other() -> None:
+    view = build_ranks_view(Trace.open(TRACES / "recorded-resnet50-2-ranks"))
+    assert len(view.ranks) == 2
+    assert view.waits
+    assert view.sizes
+
+
+@named
+def test_nothing_of_the_machine_is_in_them_but_its_kind(run: Path) -> None:
+    for text in _texts(run):
+        assert not OF_A_MACHINE.search(text), text
+
+
+def _texts(run: Path) -> Iterator[str]:
+    for rank in Trace.open(run).ranks:
+        yield from rank.names.to_pylist()
+    for file in run.rglob("*.json"):
+        yield from _words(read_json(file))
+
+
+def _words(content: Any) -> Iterator[str]:
+    if isinstance(content, dict):
+        yield from content
+        content = list(content.values())
+    if isinstance(content, list):
+        for value in content:
+            yield from _words(value)
+    elif isinstance(content, str):
+        yield content
+
+
+def test_the_readme_names_each_with_its_command() -> None:
+    words = (TRACES / "README.md").read_text()
+    for run in RECORDED:
+        assert f"`{run.name}`" in words
+    assert words.count("profkit trace resnet50") >= len(RECORDED)
