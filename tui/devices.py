@@ -35,6 +35,7 @@ class DevicesScreen(RunScreen[DevicesView]):
     NAME = "devices"
     KEY = "6"
     TITLE = "Devices"
+    KEEPS_UP = True
 
     DEFAULT_CSS = """
     DevicesScreen Static { padding: 0 1; height: auto; }

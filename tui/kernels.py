@@ -21,7 +21,7 @@ NAME_ROOM: Final = 26
 """So much of a kernel's name is worth more than another column: those that do not fit are told below the table."""
 
 LEAST_CATEGORY: Final = 0.005
-"""Categories with a smaller share of the time are told together."""
+"""Categories with a smaller share of the time are in the JSON and in the table alone."""
 
 
 def _columns(view: KernelsView) -> Iterator[Column]:
@@ -57,6 +57,7 @@ class KernelsScreen(RunScreen[KernelsView]):
     NAME = "kernels"
     KEY = "3"
     TITLE = "Kernels"
+    KEEPS_UP = True
     BY_RANK = True
 
     DEFAULT_CSS = """
@@ -107,10 +108,8 @@ class KernelsScreen(RunScreen[KernelsView]):
         ranks = f"rank {view.ranks[0]} of {view.ranks_in_all}" if len(view.ranks) < view.ranks_in_all else plural(view.ranks_in_all, "rank")
         captured = f"{plural(view.steps, 'step')} captured" if view.steps else "no steps known"
         yield [(f"{plural(len(view.groups), view.noun)}, {plural(view.calls, 'call')} on {', '.join(view.devices)}", None), (f"   {captured}, {ranks}", dim)]
-        shown = [(name, share) for name, share in view.category_share.items() if share >= LEAST_CATEGORY]
-        rest = 1.0 - sum(share for _, share in shown)
-        words = [f"{name} {percent(share, 0)}" for name, share in shown] + [f"the rest {percent(rest)}"] * (len(view.category_share) > len(shown))
-        yield [("  ".join(words), None)]
+        shown = [f"{name} {percent(share, 0)}" for name, share in view.category_share.items() if share >= LEAST_CATEGORY]
+        yield [("  ".join(shown), None), ("  the others less" if len(shown) < len(view.category_share) else "", dim)]
         if known := "   ".join(_known(view)):
             yield [(known, dim)]
 

@@ -29,6 +29,7 @@ class LoaderScreen(RunScreen[LoaderView]):
     NAME = "loader"
     KEY = "5"
     TITLE = "Loader"
+    KEEPS_UP = True
 
     DEFAULT_CSS = """
     LoaderScreen Static { padding: 0 1; height: auto; }
@@ -56,6 +57,7 @@ class LoaderScreen(RunScreen[LoaderView]):
         makers.show_rows([column for column in _makers(view) if any(value is not None for value in column.values)])
         self.query_one("#summary", Static).update(lines(self._summary(view)))
         self.query_one("#depths", Static).update(lines(self._depths(view)))
+        self.query_one("#depths").display = bool(view.depths)
         self.query_one("#more").display = view.model is not None
         if view.model is not None:
             self.query_one("#model", VirtualTable).show_rows(list(_model(view.model)))

@@ -44,6 +44,7 @@ class RanksScreen(RunScreen[RanksView]):
     NAME = "ranks"
     KEY = "4"
     TITLE = "Ranks & links"
+    KEEPS_UP = True
 
     DEFAULT_CSS = """
     RanksScreen Static { padding: 0 1; height: auto; }
