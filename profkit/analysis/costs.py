@@ -65,6 +65,8 @@ class RunCosts:
     beside: Mapping[str, Ints]
     selection: Selection
     apart: tuple[Apart, ...] = field(default=())
+    repeats: tuple[int, ...] = ()
+    """How many of the steps each run has, where they are those of several."""
 
     @property
     def steps(self) -> int:

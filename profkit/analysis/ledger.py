@@ -14,6 +14,7 @@ from profkit.analysis.config_join import Difference
 from profkit.analysis.costs import INPUT, REST, RunCosts
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
 from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.repeats import widen
 from profkit.text import percent
 from profkit.vocab import PHASES
 
@@ -163,7 +164,8 @@ def _per_sample(parts: Mapping[str, Ints], names: Sequence[str], costs: RunCosts
         return [Estimate(math.nan)] * len(names)
     nothing = np.zeros(costs.steps)
     stacked = np.stack([parts.get(name, nothing) for name in names]).astype(np.float64)
-    return estimate_ratios(stacked, np.broadcast_to(costs.samples.astype(np.float64), stacked.shape))
+    samples = np.broadcast_to(costs.samples.astype(np.float64), stacked.shape)
+    return widen(estimate_ratios(stacked, samples), stacked, samples, costs.repeats)
 
 
 def _exact(part: Ints | None, costs: RunCosts) -> Fraction:

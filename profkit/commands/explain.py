@@ -4,6 +4,9 @@ Rows are time per sample and GPU, so that runs of different batches and ranks co
 time counts; what overlaps stands beside the rows. 'unknown' is the wall time that no row covers.
 With more than two runs the scaling table is shown: each against the first.
 
+Repeats of one job widen the intervals by how they differ: 'profkit explain BASE1,BASE2 TARGET1,TARGET2', or a
+folder of runs for each side.
+
 A gate limits the change of the whole (--gate 3%) or of a row (--gate allreduce=4ms, in a step of
 the base's batch). Exit code 10: above the limit, and beyond its interval; 11: it could not be judged.
 
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING
 from profkit.commands._shapes import add_shapes, check_shape, deliver
 from profkit.errors import ExitCode, UsageError
 from profkit.text import safe_text
+from profkit.vocab import RUN_FILE
 
 if TYPE_CHECKING:
     from profkit.analysis.gate import Gate
@@ -30,7 +34,9 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="BASE, then TARGET; more than one target for the scaling table")
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="BASE, then TARGET, each a run or repeats; more than one target for the scaling table"
+    )
     parser.add_argument("--gate", action="append", default=[], metavar="LIMIT", help="a change that is too much, as in 3%% or allreduce=4ms; may be repeated")
     parser.add_argument("--baseline", metavar="NAME", help="take the run that was kept under this name for BASE")
     parser.add_argument("--save-baseline", metavar="NAME", help="keep a copy of the last run under this name, once it has passed its gates")
@@ -56,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     check_scheduler(args.scheduler)
     base = [find_baseline(args.baselines, args.baseline)] if args.baseline else []
     paths = [*base, *args.runs]
-    code = _compare([Trace.open(path) for path in paths], gates, args) if len(paths) > 1 else ExitCode.DONE
+    code = _compare([[Trace.open(each) for each in _repeats(path)] for path in paths], gates, args) if len(paths) > 1 else ExitCode.DONE
     if args.save_baseline and code == ExitCode.DONE:
         kept = save_baseline(args.baselines, args.save_baseline, paths[-1])
         print(f"baseline {args.save_baseline} is now {safe_text(str(paths[-1]))}, kept as {safe_text(str(kept))}", file=sys.stderr)
@@ -71,31 +77,46 @@ def _check_runs(args: argparse.Namespace) -> None:
         raise UsageError("--gate takes two runs: BASE and one TARGET")
 
 
-def _compare(traces: Sequence[Trace], gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
-    return _explain(traces[0], traces[1], gates, args) if len(traces) == 2 else _scale(traces, args)
+def _repeats(path: Path) -> list[Path]:
+    """The runs that a word names: one, those of a folder, or several with commas between them."""
+    from profkit.trace.reader import find_runs
+
+    if path.is_dir():
+        return find_runs(path) if not (path / RUN_FILE).exists() and find_runs(path) else [path]
+    several = str(path).split(",")
+    return [run for each in several for run in _repeats(Path(each))] if len(several) > 1 and not path.exists() else [path]
 
 
-def _explain(base: Trace, target: Trace, gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
+def _compare(sides: Sequence[Sequence[Trace]], gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
+    if len(sides) == 2:
+        return _explain(sides[0], sides[1], gates, args)
+    if any(len(runs) > 1 for runs in sides):
+        raise UsageError("the scaling table takes one run each; repeats are for two sides: BASE1,BASE2 TARGET1,TARGET2")
+    return _scale([runs[0] for runs in sides], args)
+
+
+def _explain(bases: Sequence[Trace], targets: Sequence[Trace], gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
     from profkit import __version__
     from profkit.analysis.gate import apply_gates, exit_code
     from profkit.ceilings import load_ceilings
     from profkit.report import as_html, as_markdown, ledger_json, ledger_text
     from profkit.report.as_json import dumps
-    from profkit.report.explained import explain
+    from profkit.report.explained import explain_repeats
     from profkit.report.ledger_document import explained, illustrate_sides
     from profkit.scheduling import SERIAL, open_scheduler
 
+    base, target = bases[0], targets[0]
     ceilings = load_ceilings(base.manifest.environment), load_ceilings(target.manifest.environment)
     with open_scheduler(args.scheduler) as each:
-        view = explain(base, target, ceilings, None if args.scheduler == SERIAL else each)
+        view = explain_repeats(bases, targets, ceilings, None if args.scheduler == SERIAL else each)
     judgements = apply_gates(view.ledger, gates)
     deliver(
         args,
         {
             "text": lambda: ledger_text.explained(view, judgements),
             "json": lambda: dumps(ledger_json.explained(view, judgements)),
-            "markdown": lambda: as_markdown.document(explained(view, judgements, illustrate_sides(base, target))),
-            "html": lambda: as_html.document(explained(view, judgements, illustrate_sides(base, target)), __version__),
+            "markdown": lambda: as_markdown.document(explained(view, judgements, illustrate_sides(view.case.before.trace, view.case.after.trace))),
+            "html": lambda: as_html.document(explained(view, judgements, illustrate_sides(view.case.before.trace, view.case.after.trace)), __version__),
         },
     )
     return exit_code(judgements)

@@ -15,6 +15,7 @@ from profkit.analysis.ledger import Ledger, compare
 from profkit.analysis.meeting import find_meeting
 from profkit.analysis.overview import silent_ranks, steady_steps
 from profkit.analysis.rank_sums import Mapper, SpanSums, add_sums, sum_ranks
+from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.scaling import ScalingRow, scaling_table
 from profkit.ceilings import load_ceilings
 from profkit.rules._base import Case, Finding, find_all
@@ -41,13 +42,40 @@ def explain(base: Trace, target: Trace, ceilings: tuple[Ceilings | None, Ceiling
 
     `each` makes every rank's sums where it likes; without it they are made here, of all ranks at once.
     """
-    before, after = (Evidence(trace, _costs_by_rank(trace, each)[0] if each else run_costs(trace)) for trace in (base, target))
+    return explain_repeats([base], [target], ceilings, each)
+
+
+def explain_repeats(
+    bases: Sequence[Trace], targets: Sequence[Trace], ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None), each: Mapper | None = None
+) -> Explained:
+    """The same of several runs of each side. Rows are about all of them; what else was recorded is looked at in the run of middle speed."""
+    for traces in (bases, targets):
+        check_repeats(traces)
+    sides = [[Evidence(trace, _costs_by_rank(trace, each)[0] if each else run_costs(trace)) for trace in traces] for traces in (bases, targets)]
+    before, after = map(_middle, sides)
+    base, target = before.trace, after.trace
     manifests = base.manifest, target.manifest
-    ledger = compare(before.costs, after.costs, unlike=[*find_unlike(*manifests), *_changed(base), *_changed(target)], differences=join_config(*manifests))
-    case = Case(base.name, target.name, *manifests, ledger, before, after)
+    pooled = [pool_costs([side.costs for side in runs]) for runs in sides]
+    changed = [place for trace in (*bases, *targets) for place in _changed(trace)]
+    ledger = compare(*pooled, unlike=[*find_unlike(*manifests), *changed], differences=join_config(*manifests))
+    case = Case(_name(base, bases), _name(target, targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *_samples_caveat(ledger), *(f"the rule {name} could not be loaded: {error}" for name, error in broken.items())]
-    return Explained(case, find_all(case, rules.values()), (*caveats, *_flags(base), *_flags(target)), compare_kernels(before, after, ledger, ceilings))
+    return Explained(
+        case,
+        find_all(case, rules.values()),
+        (*caveats, *(flag for trace in (*bases, *targets) for flag in _flags(trace))),
+        compare_kernels(before, after, ledger, ceilings),
+    )
+
+
+def _middle(runs: Sequence[Evidence]) -> Evidence:
+    """The run whose steps are neither the fastest nor the slowest; of two, the faster."""
+    return sorted(runs, key=lambda run: run.step_ns)[(len(runs) - 1) // 2]
+
+
+def _name(trace: Trace, repeats: Sequence[Trace]) -> str:
+    return trace.name + (f" and {plural(len(repeats) - 1, 'repeat')}" if len(repeats) > 1 else "")
 
 
 def _samples_caveat(ledger: Ledger) -> list[str]:
