@@ -245,7 +245,7 @@ def _shares(parts: Mapping[str, float], whole: float) -> str:
 
 def _footer(view: Overview, next_command: str) -> str:
     rows = [("profkit's cost", own_cost_words(view)), ("data quality", safe_text("; ".join(view.quality)) or "complete, no rows dropped")]
-    rows += [*_source(view), *(("flag", safe_text(flag)) for flag in view.flags)]
+    rows += [*source_rows(view), *(("flag", safe_text(flag)) for flag in view.flags)]
     lines = [_fold(f"  {label:<{_LABEL_WIDTH}}{text}", " " * (2 + _LABEL_WIDTH)) for label, text in rows]
     copied = {"trace": view.path, "next": next_command}
     return "\n".join([*lines, *(f"  {label:<{_LABEL_WIDTH}}{safe_text(text)}" for label, text in copied.items() if text)])
@@ -255,7 +255,7 @@ _LABEL_WIDTH = 16
 MOST_STATED = 4
 
 
-def _source(view: Overview) -> Iterator[tuple[str, str]]:
+def source_rows(view: Overview) -> Iterator[tuple[str, str]]:
     """For a run that was made of a log: how its figures are to be read, and what the log itself states."""
     config = view.config
     if "log_of" not in config:

@@ -57,6 +57,8 @@ def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
 def _sections(view: Explained, judgements: Sequence[Judgement], sides: Mapping[str, Illustrated]) -> Iterator[Section]:
     yield from _gates(judgements)
     yield _rows(view.ledger)
+    if kernels := ledger_text.kernels(view):
+        yield Section("Kernels", verbatim=kernels)
     yield _causes(view)
     yield _differences(view.ledger)
     yield _steps(view.ledger, sides)

@@ -34,7 +34,7 @@ LEAST_KERNEL = 0.002
 def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> str:
     """One screen: the verdict, the rows, the causes, and what else differs."""
     ledger = view.ledger
-    blocks = [_heading(view), _rows(ledger), _kernels(view), _steps(ledger), _findings(view.findings), _differences(view), gates(judgements)]
+    blocks = [_heading(view), _rows(ledger), kernels(view), _steps(ledger), _findings(view.findings), _differences(view), gates(judgements)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -121,7 +121,7 @@ def signed(ns: float) -> str:
     return ("+" if ns > 0 else "") + duration(ns)
 
 
-def _kernels(view: Explained) -> str:
+def kernels(view: Explained) -> str:
     """What the captured steps show of the computing rows: in each phase, the operators that changed most."""
     found = view.kernels
     if found is None:

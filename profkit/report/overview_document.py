@@ -111,6 +111,7 @@ def quality(runs: tuple[tuple[str, Overview], ...]) -> Section:
     for side, view in runs:
         prefix = f"{side}: " if side else ""
         rows.append((prefix + "data quality", "; ".join(view.quality) or "complete, no rows dropped"))
+        rows += [(prefix + label if label else "", text) for label, text in as_text.source_rows(view)]
         rows += [(prefix + "flag", flag) for flag in view.flags]
         rows.append((prefix + "profkit's cost", as_text.own_cost_words(view)))
         rows.append((prefix + "trace", view.path))
