@@ -41,8 +41,8 @@ class RankWork:
     ns: Floats
 
     def lateness(self, rank: int, phase: str) -> Lateness | None:
-        """How much later this rank is in this phase; `None` for a rank that there is not, and where no step is used."""
-        if rank not in self.ranks or phase not in self.phases or not self.ns.shape[2]:
+        """How much later this rank is in this phase; `None` where there is no such rank, and for one that is alone."""
+        if rank not in self.ranks or not self._compare:
             return None
         mine = self.ranks.index(rank)
         over = self._over_others(mine)
@@ -52,12 +52,17 @@ class RankWork:
 
     def latest(self) -> Lateness | None:
         """The rank with the most work, and the phase that makes it so."""
-        if len(self.ranks) < 2 or not self.ns.shape[2]:
+        if not self._compare:
             return None
         whole = self.ns.sum(axis=1).mean(axis=1)
         mine = int(np.argmax(whole))
         phase = int(np.argmax(self._over_others(mine).mean(axis=1)))
         return self.lateness(self.ranks[mine], self.phases[phase])
+
+    @property
+    def _compare(self) -> bool:
+        """Whether there is anybody to compare with."""
+        return len(self.ranks) > 1 and self.ns.shape[2] > 0
 
     def _over_others(self, mine: int) -> Floats:
         others = np.delete(self.ns, mine, axis=0).mean(axis=0)

@@ -50,6 +50,7 @@ def test_one_rank_alone_is_late_for_nobody() -> None:
     work = rank_work(steps_table(alone[0]), spans_table(alone[1]), np.arange(STEPS))
     assert work.latest() is None
     assert work.lateness(0, "forward") is None
+    assert work.lateness(2, "forward") is None
 
 
 def test_steps_that_are_not_used_do_not_count() -> None:

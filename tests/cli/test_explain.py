@@ -84,7 +84,7 @@ def test_a_run_and_its_repeat_are_neutral_and_nothing_else_differs(explain: Expl
 def test_a_late_rank_is_named_with_its_phase(explain: Explain, runs: dict[str, Path]) -> None:
     found = _figures(explain, runs["two"], runs["late"])["findings"][0]
     assert found["kind"] == "late_rank"
-    assert "rank 1 is waited for" in found["evidence"]
+    assert "rank 1's forward takes" in found["evidence"]
     assert "its forward takes" in found["evidence"]
 
 
