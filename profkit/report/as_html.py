@@ -41,7 +41,7 @@ p { margin: 0 0 10px; color: var(--soft); overflow-wrap: anywhere; } .warning p 
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 5px 10px 5px 0; border-bottom: 1px solid var(--edge); vertical-align: top; overflow-wrap: anywhere; }
-th { color: var(--soft); font-weight: 500; } .n { text-align: right; white-space: nowrap; } tr:last-child td { border-bottom: 0; }
+td:first-child { min-width: 150px; } th { color: var(--soft); font-weight: 500; } .n { text-align: right; white-space: nowrap; } tr:last-child td { border-bottom: 0; }
 .total tr:last-child td { font-weight: 650; border-top: 1.5px solid var(--soft); }
 pre { margin: 0; font: 13px/1.45 ui-monospace, "Cascadia Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace; }
 .cause { border-left: 4px solid var(--bad); padding: 2px 0 2px 14px; margin: 0 0 14px; }
