@@ -20,6 +20,9 @@ from profkit.tui._table import Column, VirtualTable
 MOST_DEPTHS: Final = 4
 """Ranks whose queues are drawn; the others' figures are in the JSON."""
 
+MOST_WITHOUT_CORE: Final = 0.25
+"""Where workers wait longer than this for a core, the model's assumption does not hold."""
+
 BESIDE_ROWS: Final = 2
 DEPTH_ROOM: Final = 48
 """What stands beside a queue's curve."""
@@ -77,6 +80,9 @@ class LoaderScreen(RunScreen[LoaderView]):
             yield [("the inside of the loader was not recorded: torch's and Paddle's own loaders are timed, others are not", dim)]
             return
         yield [(_verdict(view.model), None)]
+        if view.model.no_core_share > MOST_WITHOUT_CORE:
+            share = percent(view.model.no_core_share, 0)
+            yield [(f"{share} of the making of a batch is waiting for a core, for which more workers would wait, too", self.palette.style("bad"))]
         yield [(_assumption(view), dim)]
 
     def _depths(self, view: LoaderView) -> Iterator[list[tuple[str, Any]]]:

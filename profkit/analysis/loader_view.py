@@ -89,6 +89,8 @@ class WorkersModel:
     """What one worker takes for a step's batches."""
     rest_ns: float
     """What a step takes without its wait for data."""
+    no_core_share: float
+    """Of the making, what is no reading, decoding and collating: waiting for a core, for which more workers would wait, too."""
     enough: int | None
     """Null where a step takes no time beside its wait."""
     now: Workers
@@ -246,13 +248,22 @@ def _model(makers: tuple[Maker, ...], batches: Batches, step_ns: float, wait_ns:
     """By the means over all ranks: a thread beside the loop counts as one worker."""
     workers = sum(maker.kind != LOOP for maker in makers) / ranks
     made = float(batches.making_ns.mean()) * per_step
-    computed = float(np.nansum([np.nansum(batches.pieces[piece]) for piece in (DECODE, COLLATE)])) / len(batches.rank) * per_step
+    read, decode, collate = (float(np.nansum(batches.pieces[piece])) / len(batches.rank) * per_step for piece in (READ, DECODE, COLLATE))
+    computed = decode + collate
     rest = step_ns - wait_ns
     enough = math.ceil(made / rest) if rest > 0 else None
     now = round(workers)
     tried = sorted({*(count for count in TRIED_WORKERS if count <= 2 * max(now, enough or 0, 1)), now, *([enough] if enough else [])})
     rows = {count: _with_workers(count, made, rest, computed, ranks) for count in tried}
-    return WorkersModel(now, made, rest, enough, rows[now], tuple(rows.values()))
+    return WorkersModel(
+        workers=now,
+        making_ns=made,
+        rest_ns=rest,
+        no_core_share=1.0 - (read + computed) / made if made > 0 else 0.0,
+        enough=enough,
+        now=rows[now],
+        tried=tuple(rows.values()),
+    )
 
 
 def _with_workers(workers: int, made: float, rest: float, computed: float, ranks: int) -> Workers:

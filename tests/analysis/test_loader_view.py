@@ -103,6 +103,7 @@ def test_enough_workers_hide_the_loader(tmp_path: Path) -> None:
     model = _in_workers(tmp_path / "run", 1, 35).model
     assert model is not None
     assert (model.enough, model.making_ns, model.rest_ns) == (4, 35 * MS, REST_MS * MS)
+    assert model.no_core_share == pytest.approx(0.3)
     by_count = {row.workers: row for row in model.tried}
     assert (by_count[4].wait_ns, by_count[2].wait_ns > 0) == (0, True)
     assert by_count[4].cores == pytest.approx(0.6 * 35 / REST_MS)
