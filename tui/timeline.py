@@ -114,6 +114,10 @@ class TimelineScreen(RunScreen[OpenTimeline]):
     def compose_view(self) -> ComposeResult:
         yield Canvas()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of the timeline do nothing before there is one."""
+        return self.view is not None or action not in _OWN_ACTIONS
+
     @staticmethod
     def build(source: Source) -> OpenTimeline:
         return open_timeline(source.trace, source.rank, cache_root() / "timeline", columns=HEADLESS_COLUMNS)
@@ -145,6 +149,7 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         if self.shown is None:
             self._window, self._expanded = view.first.window, view.first.expanded
             self.canvas.focus()
+            self.run_worker(view.timeline.prepare, group="late", thread=True)
         self.redraw()
 
     def on_unmount(self) -> None:
@@ -194,7 +199,6 @@ class TimelineScreen(RunScreen[OpenTimeline]):
                 return
             self.timeline.lanes(rank, group)
             self.app.call_from_thread(self._redraw_if_there)
-        self.timeline.prepare()
 
     def _redraw_if_there(self) -> None:
         if self.is_attached and self.shown is not None and self.view is not None:
@@ -520,5 +524,7 @@ class TimelineScreen(RunScreen[OpenTimeline]):
             return int(found[0]) if len(found) else None
         return self.timeline.find(rank, lane.level, self._wanted, from_ns) if self._wanted else None
 
+
+_OWN_ACTIONS: Final = frozenset(binding.action.partition("(")[0] for binding in TimelineScreen.BINDINGS if isinstance(binding, Binding)) | {"rank", "match"}
 
 SCREEN = TimelineScreen

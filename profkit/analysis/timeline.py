@@ -30,6 +30,9 @@ from profkit.trace.reader import RankTrace
 MOST_PIECES = 40_000_000
 """Pieces that are kept in memory; the tables that were not shown for longest are let go first."""
 
+FARTHEST_NS = 2**60
+"""Thirty-six years: what lies farther away is no time of this run, and is not looked at."""
+
 KEPT = frozenset({Group.DEVICES, Group.STREAMS})
 """What comes from a table that may be large enough to be worth keeping on disk."""
 
@@ -138,7 +141,7 @@ class Timeline:
             shift = self._ranks[rank].shift
             starts.extend(int(lane.level.pieces.starts[0]) + shift for lane in lanes if len(lane.level.pieces))
             ends.extend(int(lane.level.pieces.ends[-1]) + shift for lane in lanes if len(lane.level.pieces))
-        return min(starts, default=0), max(ends, default=0)
+        return max(min(starts, default=0), -FARTHEST_NS), min(max(ends, default=0), FARTHEST_NS)
 
     def shift(self, rank: int) -> int:
         return self._ranks[rank].shift

@@ -38,8 +38,10 @@ class Window:
 
     @property
     def borders(self) -> Ints:
-        """Where cells begin and end: they tile the window, whole ns each."""
-        return self.start_ns + np.arange(self.columns + 1) * self.length_ns // self.columns
+        """Where cells begin and end: they tile the window, whole ns each. Divided first, for years times columns are more than 64 bits hold."""
+        each, rest = divmod(self.length_ns, self.columns)
+        place = np.arange(self.columns + 1)
+        return self.start_ns + place * each + place * rest // self.columns
 
     def moved(self, by_ns: int, bounds: tuple[int, int]) -> Window:
         """As long, later or earlier, and inside the bounds."""

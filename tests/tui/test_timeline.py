@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +14,18 @@ from textual import events
 
 from profkit.analysis.timeline_view import Label, StepMark, Window
 from profkit.cli import main
+from profkit.clock import Anchor
 from profkit.errors import UsageError
 from profkit.report import as_json
 from profkit.testing import synthetic_trace
-from profkit.trace import Trace
+from profkit.trace import RankManifest, Trace
+from profkit.trace.files import RankFiles
 from profkit.tui._screen import Place
 from profkit.tui._themes import PALETTES
 from profkit.tui._timeline_canvas import Canvas
 from profkit.tui._timeline_draw import Look, counter_name, counter_value, label_text, letters_for, short_name, step_ruler, time_ruler
 from profkit.tui._timeline_words import parse_step, parse_time
+from profkit.tui.app import ProfkitApp
 from profkit.tui.timeline import Details, TimelineScreen
 from profkit.vocab import PHASES
 from tests.tui.driving import Driver, drive, shown
@@ -226,6 +230,48 @@ def test_every_figure_is_in_the_twin(run: Path, capsys: pytest.CaptureFixture[st
         here = screen.here
         assert here is not None
         assert f"{100 * here.dominant_ns[screen._column] / screen._window.cell_ns:.0f} %" in driver.text
+
+    drive(run, steps, screen="timeline")
+
+
+def test_keys_pressed_while_it_is_read_do_nothing(run: Path) -> None:
+    async def steps() -> None:
+        app = ProfkitApp(run, screen="timeline")
+        async with app.run_test() as pilot:
+            screen = app.screen
+            assert isinstance(screen, TimelineScreen)
+            view, screen.view = screen.view, None
+            for key in ("plus", "left", "down", "0", "g", "L", "greater_than_sign", "enter", "right_square_bracket", "slash", "n", "v", "x", "z", "end"):
+                await pilot.press(key)
+            screen.view = view
+            await pilot.press("plus")
+        assert app.return_code in {0, None}
+
+    asyncio.run(steps())
+
+
+def test_a_run_without_ranks_or_with_odd_times_is_shown(tmp_path: Path) -> None:
+    run = synthetic_trace(tmp_path / "run", steps=3)
+    for file in (run / "r00000").iterdir():
+        file.unlink()
+    files = RankFiles(tmp_path / "rank", 0)
+    spans: dict[str, list[Any]] = {
+        "phase": ["forward"] * 2,
+        "name": ["forward"] * 2,
+        "depth": [0, 0],
+        "thread": ["Main"] * 2,
+        "start_ns": [-(2**62), 5],
+        "end_ns": [2**62, 1],
+    }
+    files.write("spans", spans)
+    files.close()
+    for file in (tmp_path / "rank").iterdir():
+        file.rename(run / "r00000" / file.name)
+    RankManifest(0, "here", 1, "cpu", Anchor(0, 0, 0)).write(run / "r00000")
+
+    async def steps(driver: Driver) -> None:
+        assert "r0 phases" in driver.text
+        await driver.press("plus", "right", "greater_than_sign", "full_stop", "L", "enter", "escape", "end", "0")
 
     drive(run, steps, screen="timeline")
 
