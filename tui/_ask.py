@@ -72,5 +72,4 @@ class Prompt(Input):
     DEFAULT_CSS = """
     Prompt { dock: bottom; display: none; height: 1; border: none; padding: 0 1; background: $panel; }
     Prompt:focus { border: none; }
-    Prompt.-asking { display: block; }
     """

@@ -268,13 +268,13 @@ class FrameScreen(Screen[None]):
         self._asked = then
         asked.placeholder = question
         asked.value = value
-        asked.add_class("-asking")
-        asked.focus()
+        asked.display = True
+        self.set_focus(asked)  # at once: what is typed next belongs to it
 
     def _leave_prompt(self) -> None:
         asked = self.query_one(Prompt)
         self._asked = None
-        asked.remove_class("-asking")
+        asked.display = False
         table = self.main_table()
         self.set_focus(table) if table else self.set_focus(None)
 
@@ -310,7 +310,7 @@ class FrameScreen(Screen[None]):
     def action_back(self) -> None:
         """One step back: out of the prompt, then out of the filter, then off the screen."""
         table = self.main_table()
-        if self.query_one(Prompt).has_class("-asking"):
+        if self.query_one(Prompt).display:
             if self._asked == self._apply_filter:
                 self._apply_filter("")
             self._leave_prompt()
