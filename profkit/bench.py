@@ -38,6 +38,8 @@ DALI: Final = "DALI"
 AMP: Final = "amp"
 FULL: Final = "fp32"
 
+AXES: Final = ("PROFKIT_GPUS", "PROFKIT_DEVICES", "PROFKIT_RANKS", "PROFKIT_AMP", "PROFKIT_BATCH_SIZE", "PROFKIT_DALI")
+
 _FORMAT: Final = "profkit-bench"
 _GRACE_S: Final = 30.0
 """How long a run that is told to end may take to close its files."""
@@ -249,9 +251,8 @@ def _run_logged(words: Sequence[str], log: Path) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without the options that were said to the matrix: each cell is told its own."""
-    ours = {"GPUS", "RANKS", "DEVICES", "AMP", "BATCH_SIZE", "DALI", "OUTPUT", "REPEATS", "STEPS", "WARMUP", "DATA", "FRAMEWORK", "SEED"}
-    return {name: value for name, value in os.environ.items() if name.removeprefix("PROFKIT_") not in ours or not name.startswith("PROFKIT_")}
+    """Ours, without what says the axes to the matrix: each cell is told its own place on them."""
+    return {name: value for name, value in os.environ.items() if name not in AXES}
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 from profkit.analysis.effects import Effect, Effects, Interaction
 from profkit.exporters.csv import cell as csv_cell
+from profkit.report.as_markdown import plain
 from profkit.report.as_text import WIDTH
 from profkit.report.bench_words import Section, sections
 from profkit.report.benched import Benched, rows
@@ -37,19 +38,14 @@ def as_markdown(view: Benched) -> str:
 
 
 def _markdown_lines(section: Section) -> Iterator[str]:
-    yield from (f"## {_plain(section.title)}", "")
+    yield from (f"## {plain(section.title)}", "")
     if section.header:
         for row in (section.header, tuple(":---:" if column in section.right else ":---" for column in range(len(section.header))), *section.rows):
-            yield "|" + "|".join(f" {cell if cell.strip(':-') == '' else _plain(cell)} " for cell in row) + "|"
+            yield "|" + "|".join(f" {cell if cell.strip(':-') == '' else plain(cell)} " for cell in row) + "|"
         yield ""
-    yield from (f"- {_plain(line)}" for line in section.lines)
+    yield from (f"- {plain(line)}" for line in section.lines)
     if section.lines:
         yield ""
-
-
-def _plain(text: str) -> str:
-    """`text` so that Markdown shows it as it is."""
-    return "".join("\\" + char if char in "\\`*_[]<>|#!" else char for char in safe_text(text))
 
 
 def as_csv(view: Benched) -> str:

@@ -78,6 +78,8 @@ def _own_table(view: Benched) -> Section:
     ]
     lines += [f"mind: {note}" for note in view.notes]
     lines += _whole_runs(view)
+    if all(each.planned == 1 for each in view.cells):
+        lines.append("one repeat of each: the intervals do not know how runs differ from each other")
     title = f"{view.title}, {view.framework}: samples/sec of all {view.unit}s, steady steps, with 95 % intervals"
     return Section(title, (f"{view.unit}s", *(column_name(column, loaders) for column in grid.columns)), rows, tuple(lines))
 
