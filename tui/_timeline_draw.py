@@ -77,7 +77,7 @@ SHORTEST_PART: Final = 5
 _NOTHING: Final[Painted] = (" ", Style.null())
 _BLACK, _WHITE = Color.parse("#000000"), Color.parse("#ffffff")
 _LUMINANCE: Final = (0.299, 0.587, 0.114)
-_BRIGHT: Final = 110
+_BRIGHT: Final = 128
 
 
 @dataclass(frozen=True)
