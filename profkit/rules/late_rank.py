@@ -7,7 +7,8 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.lateness import Lateness, minus
 from profkit.analysis.ledger import scale
 from profkit.analysis.phases import UNKNOWN
-from profkit.rules._base import Case, Finding, is_material, share_of
+from profkit.rules._base import Case, Finding, share_of
+from profkit.rules._input import is_slow_on_all_ranks
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 
@@ -16,6 +17,9 @@ _WORDS = {**_ROWS, UNKNOWN: "time outside all phases"}
 
 MOST_OF_IT = 0.5
 """A rank that makes up for this part of its late phase elsewhere is not late."""
+
+UNEVEN = 0.05
+"""Ranks of a healthy job differ by a few percent of a step, as their cores and neighbours do; a late one is later than that."""
 
 _KINDS = {
     INPUT: ("input_bound", "input_stalls"),
@@ -31,9 +35,12 @@ def find(case: Case) -> Finding | None:
     late = case.after.work.latest() if case.after.exchanges is not None else None
     if late is None:
         return None
+    if late.phase == Phase.DATA.value and is_slow_on_all_ranks(case, late.rank):
+        return None
     before = case.before.work.lateness(late.rank, late.phase)
-    added = scale(minus(late.excess, before.excess if before else None), _in_base_steps(case))
-    if added.low is None or added.low <= 0 or not is_material(added.value, case.ledger) or late.whole_ns < MOST_OF_IT * late.excess.value:
+    added = scale(minus(late.excess, before.excess if before and before.excess.value > 0 else None), _in_base_steps(case))
+    now = scale(late.excess, _in_base_steps(case))
+    if not all(_stands_out(each, case) for each in (added, now)) or late.whole_ns < MOST_OF_IT * late.excess.value:
         return None
     cause = _ROWS.get(late.phase, late.phase)
     return Finding(
@@ -45,6 +52,10 @@ def find(case: Case) -> Finding | None:
         cause=cause,
         takes=_explained(case, added, cause),
     )
+
+
+def _stands_out(excess: Estimate, case: Case) -> bool:
+    return excess.low is not None and excess.low > 0 and excess.value >= UNEVEN * case.ledger.total.base.value * case.ledger.samples_per_step
 
 
 def _evidence(case: Case, late: Lateness) -> list[str]:
