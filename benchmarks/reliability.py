@@ -88,7 +88,10 @@ CHECKS: Mapping[str, Check] = {
     "4": Check(
         "The n-th write fails, for all n",
         "The job goes on and ends as without profkit; whole files are left, and the run says why it ended early.",
-        (Tests("tests/trace/test_survival.py", "fails_at_any_time or broken_disk or disk_is_full or grow_no_more or vanishes"),),
+        (
+            Script("io_errors", "--most 200", "--most 8"),
+            Tests("tests/trace/test_survival.py", "fails_at_any_time or broken_disk or disk_is_full or grow_no_more or vanishes"),
+        ),
     ),
     "5": Check(
         "An exception in every hook and collector",

@@ -248,7 +248,7 @@ def test_a_file_has_the_shape_that_its_name_ends_in(runs: dict[str, Path], profk
 
 
 def test_many_ranks_and_steps_make_a_small_page(tmp_path: Path, profkit: Call) -> None:
-    run = synthetic_trace(tmp_path / "run", ranks=80, steps=1000, rank_phase_ns={70: {"data": 20 * MS}})
+    run = synthetic_trace(tmp_path / "run", ranks=80, steps=400, rank_phase_ns={70: {"data": 20 * MS}})
     profkit("report", run, "-o", tmp_path / "run.html")
     page = _check_page((tmp_path / "run.html").read_text())
     assert "The 64 ranks that differ most, of 80." in page.text
