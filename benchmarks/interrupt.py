@@ -53,7 +53,7 @@ def keep_baseline(folder: Path) -> None:
 
 
 def replace_manifests(folder: Path) -> None:
-    for number in range(400):
+    for number in range(60):
         RunManifest(workload=f"workload {number}", notes=("x" * 5000,)).write(folder / "base")
 
 
