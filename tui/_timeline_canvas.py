@@ -179,7 +179,9 @@ class Canvas(Widget, can_focus=True):
         """The cells with the cursor's line through them."""
         if self.column < len(cells):
             char, style = cells[self.column]
-            if here:
+            if here and char == " " and not style.bgcolor:
+                cells[self.column] = (look.char("┃", "|"), look.role("accent"))
+            elif here:
                 cells[self.column] = (char if char.strip() else look.char("┃", "|"), style + look.role("cursor"))
             elif row.note or row.kinds[self.column] == NONE:
                 cells[self.column] = (look.char("│", ":") if not char.strip() else char, look.role("dim"))

@@ -152,7 +152,9 @@ class TimelineScreen(RunScreen[OpenTimeline]):
     def show(self, view: OpenTimeline) -> None:
         if self.shown is None:
             self._window, self._expanded = view.first.window, view.first.expanded
+            self._group = view.first.group
             self.canvas.focus()
+            self.refresh_bindings()
             self.run_worker(view.timeline.prepare, group="late", thread=True)
         self.redraw()
 

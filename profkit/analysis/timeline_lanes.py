@@ -76,7 +76,7 @@ def _region_lanes(spans: pa.Table) -> Iterator[Lane]:
     for thread, depth, pieces in threads.shelves:
         if (thread != threads.training or depth) and len(pieces):
             name = threads.names[thread]
-            yield Lane(Group.REGIONS, f"{name} +{depth}" if depth else name, Level(pieces, threads.kinds))
+            yield Lane(Group.REGIONS, f"+{depth} {name}" if depth else name, Level(pieces, threads.kinds))
 
 
 class _Threads(NamedTuple):

@@ -195,19 +195,19 @@ class OpenTimeline:
 
 
 def open_timeline(trace: Trace, rank: int | None, cache: Path | None, *, columns: int) -> OpenTimeline:
-    """The whole run, its phases read, one rank expanded: the one that is named, else the first.
+    """The whole run, its phases read, one rank expanded: the one that is named, else the first. A run without phases shows its kernels.
 
     The expanded rank's own lanes are read as well where that takes no time worth speaking of.
     """
     timeline = Timeline.open(trace, cache)
     expanded = rank if rank in timeline.ranks else next(iter(timeline.ranks), None)
-    for each in timeline.ranks[:MOST_RANKS_AT_ONCE]:
-        timeline.lanes(each, Group.PHASES)
-    for group in _EXPANDED:
-        if expanded is not None and timeline.bytes_of(expanded, group) < EAGER_BYTES:
+    phases = [timeline.lanes(rank, Group.PHASES) for rank in timeline.ranks[:MOST_RANKS_AT_ONCE]]
+    shown = Group.PHASES if any(phases) or not phases else Group.DEVICES
+    for group in (shown, *_EXPANDED):
+        if expanded is not None and (group is shown or timeline.bytes_of(expanded, group) < EAGER_BYTES):
             timeline.lanes(expanded, group)
     start, end = timeline.bounds
-    return OpenTimeline(timeline, Request(Window(start, max(end, start + columns), columns), timeline.ranks, expanded=expanded))
+    return OpenTimeline(timeline, Request(Window(start, max(end, start + columns), columns), timeline.ranks, shown, expanded))
 
 
 def still_to_read(timeline: Timeline, request: Request) -> Iterator[tuple[int, Group]]:

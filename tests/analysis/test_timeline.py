@@ -108,8 +108,8 @@ def test_phases_show_the_innermost_region_of_the_thread_that_trains(made: Timeli
 
 
 def test_regions_stand_below_by_thread_and_depth(made: Timeline) -> None:
-    assert [lane.label for lane in made.lanes(0, Group.REGIONS)] == ["Main +1", "worker +1"]
-    assert _shown(_row(made, WHOLE, Group.REGIONS, "worker +1")) == "d" * 10
+    assert [lane.label for lane in made.lanes(0, Group.REGIONS)] == ["+1 Main", "+1 worker"]
+    assert _shown(_row(made, WHOLE, Group.REGIONS, "+1 worker")) == "d" * 10
 
 
 def test_kernels_are_shown_by_stream_and_by_device(made: Timeline) -> None:
@@ -207,6 +207,14 @@ def test_a_run_without_steps_begins_with_its_first_event(tmp_path: Path) -> None
     assert timeline.bounds == (0, 30)
     assert timeline.step_range() is None
     assert timeline.late(0, 0) is None
+
+
+def test_a_run_without_phases_shows_its_kernels_over_their_whole_time(tmp_path: Path) -> None:
+    trace = _write(tmp_path / "run", [{"kernels": _kernels(("cuda:0", 7, "gemm", 5_000, 5_030), ("cuda:0", 7, "copy", 5_050, 5_100))}])
+    opened = open_timeline(trace, None, None, columns=10)
+    assert opened.first.window == Window(0, 100, 10)
+    view = view_timeline(opened.timeline, opened.first)
+    assert _shown(view.rows[0]) == "ggg..ccccc"
 
 
 def test_an_empty_run_can_be_looked_at(tmp_path: Path) -> None:
