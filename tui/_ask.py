@@ -67,9 +67,9 @@ class Help(ModalScreen[None]):
 
 
 class Prompt(Input):
-    """A line at the bottom in which something is typed; Esc leaves it."""
+    """A line above the keys in which something is typed; Esc leaves it."""
 
     DEFAULT_CSS = """
-    Prompt { dock: bottom; display: none; height: 1; border: none; padding: 0 1; background: $panel; }
+    Prompt { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
     Prompt:focus { border: none; }
     """

@@ -34,6 +34,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar,
 
 from rich.style import Style
 from rich.text import Text
+from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -126,7 +127,8 @@ class FrameScreen(Screen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash,f", "filter", "filter", key_display="/"),
+        Binding("slash", "filter", "filter", key_display="/", priority=True),  # before the next key, which may follow at once
+        Binding("f", "filter", "filter", show=False),
         Binding("n", "match(1)", "next match", show=False),
         Binding("N", "match(-1)", "previous match", show=False),
         Binding("s", "sort", "sort", show=False),
@@ -279,6 +281,8 @@ class FrameScreen(Screen[None]):
         self.set_focus(table) if table else self.set_focus(None)
 
     def action_filter(self) -> None:
+        if self.query_one(Prompt).display:
+            raise SkipAction  # it is typed into the prompt
         table = self.main_table()
         if table is None:
             self.tell("there is no table to filter here")
@@ -424,6 +428,8 @@ class RunScreen(FrameScreen, Generic[ViewT]):
 
     def on_resize(self) -> None:
         self.draw_head()
+        if self.view is not None:
+            self.show(self.view)
 
     def on_mount(self) -> None:
         self.query_one("#frame-view").visible = False
