@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_time import HOST
-from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
+from profkit.analysis.estimate import Estimate, Floats, Ints, as_floats, student_95
 from profkit.analysis.exchange import LateRank, find_late_rank, split_exchange
 from profkit.analysis.exposed import INPUT_PIECES
 from profkit.analysis.kernel_categories import COPY_CATEGORIES, MATRIX_WORK
@@ -32,6 +32,8 @@ AUTOCAST = "autocast_ratio"
 SKIPPED = "skipped step"
 WORKER_THREADS = "loader worker"
 PAGEABLE = "Pageable"
+MAKING = tuple(piece for piece in INPUT_PIECES if piece != "queue")
+"""What is done to a batch; in the queue it waits."""
 
 _READING_NS = 1_500_000_000
 """Counters are read about once a second: the reading behind the last step still tells of it."""
@@ -208,11 +210,23 @@ class Evidence:
         spans = self.trace.spans
         named = self._of_used(spans.filter(pc.equal(spans["name"], SKIPPED)))
         noted = self._readings("workload", "skipped_steps").num_rows
-        return (
-            max(named.num_rows / self.costs.ranks / len(self.used), noted / self.costs.ranks / max(1, len(pc.unique(self.trace.steps["step"]))))
-            if len(self.used)
-            else 0.0
-        )
+        every = max(1, self.trace.steps.num_rows)
+        return max(named.num_rows / self.costs.ranks / len(self.used), noted / every, self._lowered_scales / every) if len(self.used) else 0.0
+
+    @property
+    def _lowered_scales(self) -> int:
+        """How often the gradient scaler went down, which it does after each overflow: an optimizer that is fused skips such a step itself, unseen."""
+        steps = self.trace.steps.sort_by([("rank", "ascending"), ("step", "ascending")])
+        scale, rank = as_floats(steps["grad_scale"]), steps["rank"].to_numpy()
+        return int(((np.diff(scale) < 0) & (np.diff(rank) == 0)).sum())
+
+    @functools.cached_property
+    def making_ns(self) -> Mapping[int, float]:
+        """What each rank's batches take to be read, decoded and collated, whoever does it: ns a step."""
+        spans = self.trace.spans
+        rows = self._of_used(spans.filter(pc.is_in(spans["name"].cast(pa.string()), pa.array(MAKING))))
+        rank, length = rows["rank"].to_numpy(), rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
+        return {int(each): float(length[rank == each].sum()) / len(self.used) for each in np.unique(rank)}
 
     @functools.cached_property
     def beside(self) -> Mapping[str, float]:

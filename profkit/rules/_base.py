@@ -24,6 +24,10 @@ from profkit.trace import RunManifest
 MATERIAL = 0.02
 """What costs less than this share of the base's step is no finding: two runs of one job differ by as much."""
 
+CLEAR_OF_A_GAP, CLEAR_WITHOUT_A_GAP = 0.15, 1 / 3
+"""An interval that begins below this part of the cost itself is too near to nothing: of the many things that are looked at, some look like a cause by chance.
+Where the whole is not surely slower, more of them do."""
+
 MOST_OF_IT = 0.5
 """A cause that explains at least this part of another's cost is that cost's cause."""
 
@@ -71,8 +75,15 @@ Rule: TypeAlias = Callable[[Case], "Finding | None"]
 
 def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Finding, ...]:
     """What the rules find, the costliest first."""
-    found = [finding for rule in rules if (finding := rule(case)) is not None]
+    found = [finding for rule in rules if (finding := rule(case)) is not None and is_certain(finding, case.ledger)]
     return tuple(sorted(settle(found, case.ledger), key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0))
+
+
+def is_certain(finding: Finding, ledger: Ledger) -> bool:
+    """Whether a cost stays clear of nothing; one without an interval is no estimate."""
+    cost_ns = finding.cost_ns
+    clear = CLEAR_OF_A_GAP if grew(ledger.total, ledger) else CLEAR_WITHOUT_A_GAP
+    return cost_ns is None or cost_ns.low is None or cost_ns.low > clear * cost_ns.value
 
 
 def all_of(*kinds: str) -> Mapping[str, float]:
@@ -142,8 +153,9 @@ OVERLAPPED = 0.25
 
 def input_is_hidden(ledger: Ledger) -> bool:
     """Whether the wait for input grew and the steps did not: the host waited while the device still worked."""
-    row = ledger.find(INPUT)
-    return row is not None and grew(row, ledger) and ledger.total.delta.value < OVERLAPPED * row.delta.value
+    row, total = ledger.find(INPUT), ledger.total.delta
+    may_show = total.high is not None and row is not None and total.high > row.delta.value
+    return row is not None and grew(row, ledger) and total.value < OVERLAPPED * row.delta.value and not may_show
 
 
 def stated_input_ns(run: RunManifest) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.costs import INPUT
-from profkit.rules._base import Case
+from profkit.rules._base import MOST_OF_IT, Case, is_material
 
 NO_WORKERS = "no workers"
 
@@ -55,3 +55,18 @@ def waits_for_cores(case: Case) -> bool:
     if row is None or before is None or after is None or after.workers < before.workers:
         return False
     return slow_piece(case, row.delta.value * case.ledger.samples_per_step) not in _BY_ITS_OWN_CLOCK
+
+
+def is_slow_on_all_ranks(case: Case, latest: int) -> bool:
+    """Whether all ranks' batches take longer to make than the base's, and not just those of the rank that is waited for.
+
+    Ranks that meet in each step share one wait: the one whose batch comes last waits for it, and the
+    others wait for that rank, though their own batches come no faster.
+    """
+    before, after = case.before.making_ns, case.after.making_ns
+    if latest not in after or not before:
+        return False
+    known = sum(before.values()) / len(before)
+    added = {rank: ns - before.get(rank, known) for rank, ns in after.items()}
+    others = [ns for rank, ns in added.items() if rank != latest]
+    return bool(others) and is_material(min(others), case.ledger) and min(others) > MOST_OF_IT * added[latest]

@@ -7,6 +7,9 @@ from profkit.rules._base import Case, Finding, cost, from_to, grew, is_material,
 from profkit.text import duration, plural
 from profkit.vocab import Phase
 
+FAR_MORE = 2.0
+"""How many times the base's the steps must add that stand apart: which of them are long enough for that is chance."""
+
 _REMEDY = "evaluate and save less often, or beside the job; and leave it out of the throughput that is published"
 
 
@@ -20,7 +23,8 @@ def find(case: Case) -> Finding | None:
         named = (f"{name} {duration(ns)} a step" for name, ns in case.after.beside.items())
         evidence = "; ".join([f"evaluation, checkpoints and logging went from {from_to(row, ledger)} a step", *named, *words])
         return Finding("evaluation_in_training", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY)
-    if not words or not is_material(excess - _apart(ledger.base)[1], ledger):
+    known = _apart(ledger.base)[1]
+    if not words or not is_material(excess - known, ledger) or excess < FAR_MORE * known:
         return None
     return Finding("evaluation_in_training", None, None, words[0] + "; the rows are without them", _REMEDY)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from profkit.analysis.costs import INPUT
+from profkit.analysis.ledger import Row, sum_rows
 from profkit.rules._base import Case, Finding, cost, from_to, grew, input_is_hidden, knobs_for, share_of_gap
-from profkit.rules._input import NO_WORKERS, is_crowded_out, slow_piece
+from profkit.rules._input import NO_WORKERS, is_crowded_out, is_slow_on_all_ranks, slow_piece
 from profkit.text import duration, significant
+from profkit.vocab import Phase
 
 _REMEDIES = {
     NO_WORKERS: "make batches in workers (num_workers above 0, --workers): now the loop makes each itself, and trains on none meanwhile",
@@ -33,7 +35,20 @@ def find(case: Case) -> Finding | None:
     if case.target.config.get("imported_from") == "training_log" and case.target.world_size > 1:
         words.append("rank 0's wait is a lower bound: other ranks' waits show as its gradient exchange")
     remedy = _REMEDIES.get(cause or (largest.name if largest else ""), _OTHERWISE)
-    return Finding("input_bound", cost(row, ledger), share_of_gap(row, ledger), "; ".join(words), remedy, cause=cause)
+    whole = _with_waiting(case, row)
+    if whole is not row:
+        words.append(f"the ranks' batches come late in turns, and with what they wait for each other it went from {from_to(whole, ledger)}")
+    return Finding("input_bound", cost(whole, ledger), share_of_gap(whole, ledger), "; ".join(words), remedy, cause=cause)
+
+
+def _with_waiting(case: Case, row: Row) -> Row:
+    """With the exchange, where the ranks wait in it for the one whose batch came last."""
+    ledger = case.ledger
+    exchange = ledger.find(Phase.ALLREDUCE.value)
+    latest = case.after.work.latest()
+    if latest is None or exchange is None or not grew(exchange, ledger) or latest.phase != Phase.DATA.value or not is_slow_on_all_ranks(case, latest.rank):
+        return row
+    return sum_rows(ledger, "input and waiting for it", (INPUT, Phase.ALLREDUCE.value))
 
 
 def _made(case: Case, cause: str) -> Iterator[str]:
