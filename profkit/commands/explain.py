@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     check_scheduler(args.scheduler)
     base = [find_baseline(args.baselines, args.baseline)] if args.baseline else []
     paths = [*base, *args.runs]
+    if args.save_baseline and len(_repeats(paths[-1])) > 1:
+        raise UsageError(f"--save-baseline keeps one run, and '{safe_text(str(paths[-1]))}' names several")
     code = _compare([[Trace.open(each) for each in _repeats(path)] for path in paths], gates, args) if len(paths) > 1 else ExitCode.DONE
     if args.save_baseline and code == ExitCode.DONE:
         kept = save_baseline(args.baselines, args.save_baseline, paths[-1])

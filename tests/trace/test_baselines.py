@@ -146,3 +146,9 @@ def test_one_run_is_not_compared(explain: Call, runs: dict[str, Path], arguments
     code, _, narration = explain(*(runs.get(word, word) for word in arguments))
     assert code == ExitCode.USAGE
     assert narration.count("\n") == 1
+
+
+def test_repeats_make_no_baseline(explain: Call, runs: dict[str, Path]) -> None:
+    code, _, narration = explain("--save-baseline", "main", f"{runs['good']},{runs['again']}")
+    assert code == ExitCode.USAGE
+    assert "keeps one run" in narration
