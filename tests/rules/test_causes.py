@@ -68,7 +68,7 @@ PLANTED = {
     "tiny_buckets": Planted(6, {"phase_ns": {"allreduce": 9 * MS}}, {"exchanges": BUCKETS}, {"exchanges": Exchanges(40, 2.5e6, 40, 0)}, RANKS),
     "huge_bucket": Planted(6, {"phase_ns": {"allreduce": 9 * MS}}, {"exchanges": BUCKETS}, {"exchanges": Exchanges(1, 100e6, 1, 0)}, RANKS),
     "accumulation_without_no_sync": Planted(6, {"phase_ns": {"allreduce": 9 * MS}}, {"exchanges": BUCKETS}, {"exchanges": Exchanges(16, 25e6, 4, 0)}, RANKS),
-    "syncbn_cost": Planted(4, {"phase_ns": {"forward": 16 * MS}}, {"exchanges": BUCKETS}, {"exchanges": replace(BUCKETS, beside=53)}, RANKS),
+    "syncbn_cost": Planted(8, {"phase_ns": {"forward": 20 * MS}}, {"exchanges": BUCKETS}, {"exchanges": replace(BUCKETS, beside=53)}, RANKS),
     "launch_bound": Planted(13, SLOWER, {"windows": ON_GPU}, {"windows": _windows(calls=2_000, busy_ns=36.0 * MS)}),
     "layout_copies": Planted(
         13,
