@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
@@ -71,9 +70,7 @@ class KernelsScreen(RunScreen[KernelsView]):
 
     def compose_view(self) -> ComposeResult:
         yield Static(id="summary")
-        yield VirtualTable(
-            id="kernels", empty="no kernels were captured: 'profkit trace' and 'profkit run' do it with --kernels 20:23, and 'profkit import' reads them"
-        )
+        yield VirtualTable(id="kernels", empty="no kernels were captured: record some with --kernels 20:23")
         yield Static(id="kernel")
 
     @staticmethod
@@ -117,9 +114,8 @@ class KernelsScreen(RunScreen[KernelsView]):
         self._show_kernel(message.row)
 
     def _show_kernel(self, row: int | None) -> None:
-        known = row is not None and self.view is not None and row < len(self.view.groups)
-        group = self.view.groups[row] if known and self.view is not None and row is not None else None
-        self.query_one("#kernel", Static).update(lines(_describe(group)) if group else Text(""))
+        groups = self.view.groups if self.view is not None else ()
+        self.query_one("#kernel", Static).update(lines(_describe(groups[row])) if row is not None and row < len(groups) else "")
 
     def on_virtual_table_opened(self, message: VirtualTable.Opened) -> None:
         """The longest call on the timeline."""
@@ -138,8 +134,7 @@ class KernelsScreen(RunScreen[KernelsView]):
         if found is not None:
             table.select(found)
         elif place.category is not None:
-            table.filter_by(place.category)
-            self.tell(self._words)
+            self._apply_filter(place.category)
 
     def _keys(self) -> list[tuple[str, str]]:
         return [(group.name, group.category) for group in self.view.groups] if self.view is not None else []

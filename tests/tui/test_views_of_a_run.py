@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from profkit.trace.files import RankFiles
 from profkit.trace.manifest import RunManifest
 from profkit.tui import headless
 from profkit.tui.app import load_screens
-from tests.tui.driving import Driver, drive, shown
+from tests.tui.driving import Driver, drive
 
 SCREENS = ("kernels", "ranks", "loader", "devices")
 RECORDED = sorted(path.parent for path in (Path(__file__).parents[2] / "traces").glob("*/run.json"))
@@ -92,30 +92,40 @@ def _texts(content: Any) -> Iterator[str]:
         yield content
 
 
-@pytest.mark.parametrize("path", [None, *RECORDED], ids=lambda path: path.name if path else "synthetic")
-def test_every_figure_of_a_screen_is_in_its_json(run: Path, path: Path | None) -> None:
+def _walk(path: Path, look: Callable[[str, str], None], **options: Any) -> None:
+    """Open each of the screens in turn, and look at its name and its text."""
+
     async def steps(driver: Driver) -> None:
         for screen, kind in load_screens().items():
             if screen in SCREENS:
                 await driver.press(kind.KEY)
                 assert driver.screen == kind.__name__
-                content = headless.twin(path or run, screen)
-                assert _untold(driver.text, content) == [], screen
-                as_json.dumps(content)
+                look(screen, driver.text)
 
-    drive(path or run, steps, size=(200, 50))
+    drive(path, steps, **options)
 
 
-@pytest.mark.parametrize("screen", SCREENS)
-@pytest.mark.parametrize("size", [(20, 6), (80, 24), (300, 80)])
-def test_each_fits_any_terminal_and_plain_ascii(run: Path, screen: str, size: tuple[int, int]) -> None:
-    lines = shown(run, screen=screen, size=size, plain=True).splitlines()
-    assert all(len(line) <= size[0] for line in lines)
-    assert all(line.isascii() for line in lines[:-1])
+@pytest.mark.parametrize("path", [None, *RECORDED], ids=lambda path: path.name if path else "synthetic")
+def test_every_figure_of_a_screen_is_in_its_json(run: Path, path: Path | None) -> None:
+    def look(screen: str, text: str) -> None:
+        content = headless.twin(path or run, screen)
+        assert _untold(text, content) == [], screen
+        as_json.dumps(content)
+
+    _walk(path or run, look, size=(200, 50))
 
 
-@pytest.mark.parametrize("screen", SCREENS)
-def test_a_run_without_anything_to_show_says_so(tmp_path: Path, screen: str) -> None:
+@pytest.mark.parametrize("size", [(20, 6), (80, 24)])
+def test_each_fits_any_terminal_and_plain_ascii(run: Path, size: tuple[int, int]) -> None:
+    def look(screen: str, text: str) -> None:
+        lines = text.splitlines()
+        assert all(len(line) <= size[0] for line in lines), screen
+        assert all(line.isascii() for line in lines[:-1]), screen
+
+    _walk(run, look, size=size, plain=True)
+
+
+def test_a_run_without_anything_to_show_says_so(tmp_path: Path) -> None:
     run = synthetic_trace(tmp_path / "bare", steps=1)
     (run / "r00000" / "samples.arrows").unlink()
     words = {
@@ -124,7 +134,21 @@ def test_a_run_without_anything_to_show_says_so(tmp_path: Path, screen: str) -> 
         "loader": "the inside of the loader was not recorded",
         "devices": "nothing was collected",
     }
-    assert words[screen] in shown(run, screen=screen)
+
+    def look(screen: str, text: str) -> None:
+        assert words[screen] in text
+
+    _walk(run, look)
+
+
+def test_a_run_of_which_no_rank_has_written_anything_is_shown(tmp_path: Path) -> None:
+    RunManifest("w").write(tmp_path)
+
+    def look(screen: str, text: str) -> None:
+        assert "cannot be shown" not in text
+        as_json.dumps(headless.twin(tmp_path, screen))
+
+    _walk(tmp_path, look)
 
 
 def test_a_kernel_opens_on_the_timeline_and_its_calls_do_too(run: Path) -> None:
@@ -194,8 +218,7 @@ def test_the_chart_below_the_devices_is_of_the_reading_under_the_cursor(tmp_path
     drive(tmp_path, steps, screen="devices")
 
 
-@pytest.mark.parametrize("screen", SCREENS)
-def test_no_name_in_a_run_can_steer_the_terminal(tmp_path: Path, screen: str) -> None:
+def test_no_name_in_a_run_can_steer_the_terminal(tmp_path: Path) -> None:
     hostile = "\x1b]0;owned\x07[/b]\u202e" + "x" * 4_000 + "\U0001f600"
     run = synthetic_trace(tmp_path / "run", steps=12)
     files = RankFiles(tmp_path / "more", 1)
@@ -204,6 +227,9 @@ def test_no_name_in_a_run_can_steer_the_terminal(tmp_path: Path, screen: str) ->
     files.write("samples", samples)
     files.close()
     (tmp_path / "more").replace(run / "r00001")
-    text = shown(run, screen=screen)
-    assert not [char for char in text if ord(char) < 32 and char != "\n"]
-    assert "\u202e" not in text
+
+    def look(screen: str, text: str) -> None:
+        assert not [char for char in text if ord(char) < 32 and char != "\n"], screen
+        assert "\u202e" not in text
+
+    _walk(run, look)
