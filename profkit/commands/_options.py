@@ -11,7 +11,7 @@ from typing import Any
 from profkit.errors import UsageError
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, with the unit in each key")
 
 

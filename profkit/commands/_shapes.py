@@ -23,8 +23,9 @@ Renderers = Mapping[str, Callable[[], str]]
 
 
 def add_shapes(parser: argparse.ArgumentParser) -> None:
-    add_json(parser)
-    parser.add_argument(
+    shapes = parser.add_mutually_exclusive_group()
+    add_json(shapes)
+    shapes.add_argument(
         "--format",
         choices=SHAPES,
         help=f"text, JSON, Markdown, one HTML file, or Markdown appended to ${SUMMARY} (default: what --write's name ends in, else text)",
@@ -56,8 +57,6 @@ def check_shape(args: argparse.Namespace) -> None:
 
 
 def _shape(args: argparse.Namespace) -> str:
-    if args.json and args.format not in {None, "json"}:
-        raise UsageError(f"--json and --format {args.format} contradict each other; give one of them")
     by_name = _SUFFIXES.get(args.write.suffix.lower(), "text") if args.write else "text"
     return "json" if args.json else args.format or by_name
 

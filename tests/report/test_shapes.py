@@ -221,7 +221,7 @@ def test_github_needs_its_variable(runs: dict[str, Path], profkit: Call, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--json", "--format", "html"], ExitCode.USAGE, "contradict each other"),
+        (["--json", "--format", "html"], ExitCode.USAGE, "not allowed with argument --json"),
         (["--format", "html", "-o", "missing/page.html"], ExitCode.UNFINISHED, "name a file in a folder that exists"),
         (["-o", "."], ExitCode.USAGE, "a folder; name a file in it"),
         (["--format", "github", "-o", "x.md"], ExitCode.USAGE, "leave --write out"),
