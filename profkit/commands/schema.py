@@ -13,7 +13,7 @@ from profkit.errors import ExitCode
 
 def configure(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
-    add_json(form)  # type: ignore[arg-type]  # a group takes arguments as a parser does
+    add_json(form)
     form.add_argument("--markdown", action="store_true", help="print it as docs/schema.md has it")
 
 
