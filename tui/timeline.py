@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -15,14 +16,14 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
-from profkit.analysis.timeline import Timeline
+from profkit.analysis.timeline import SAME_CLOCK, Timeline
 from profkit.analysis.timeline_lanes import Group, Lane
 from profkit.analysis.timeline_levels import Level
 from profkit.analysis.timeline_view import OpenTimeline, Request, Row, TimelineView, Window, as_json, open_timeline, still_to_read, view_timeline
-from profkit.errors import UsageError
+from profkit.errors import ProfkitError, UsageError
 from profkit.text import duration, safe_text
 from profkit.tui._library import Source
-from profkit.tui._screen import Place, RunScreen
+from profkit.tui._screen import Place, RunScreen, one_line
 from profkit.tui._table import compile_filter
 from profkit.tui._timeline_canvas import Canvas
 from profkit.tui._timeline_draw import Look
@@ -39,6 +40,14 @@ EVENT_SHARE: Final = 0.2
 """How much of the width an event takes that another screen sent the user to."""
 
 ROWS_SHOWN: Final = (Group.PHASES, Group.DEVICES, Group.COLLECTIVES)
+
+
+def _cache_folder() -> Path | None:
+    """Where lanes are kept; where there is no such place, they are read again each time."""
+    try:
+        return cache_root() / "timeline"
+    except ProfkitError:
+        return None
 
 
 class Details(ModalScreen[None]):
@@ -124,7 +133,7 @@ class TimelineScreen(RunScreen[OpenTimeline]):
 
     @staticmethod
     def build(source: Source) -> OpenTimeline:
-        return open_timeline(source.trace, source.rank, cache_root() / "timeline", columns=HEADLESS_COLUMNS)
+        return open_timeline(source.trace, source.rank, _cache_folder(), columns=HEADLESS_COLUMNS)
 
     @staticmethod
     def to_json(view: OpenTimeline) -> Any:
@@ -155,7 +164,8 @@ class TimelineScreen(RunScreen[OpenTimeline]):
             self._group = view.first.group
             self.canvas.focus()
             self.refresh_bindings()
-            self.run_worker(view.timeline.prepare, group="late", thread=True)
+            self.run_worker(lambda: self._attempt(view.timeline.prepare), group="late", thread=True)
+            self.tell("; ".join([*view.timeline.problems, *([view.timeline.clocks] if view.timeline.clocks != SAME_CLOCK else [])]))
         self.redraw()
 
     def on_unmount(self) -> None:
@@ -200,11 +210,20 @@ class TimelineScreen(RunScreen[OpenTimeline]):
     def _read(self, request: Request) -> None:
         """On a thread: read what the view lacks, a rank at a time, until something else is looked at."""
         worker = get_current_worker()
-        for rank, group in list(still_to_read(self.timeline, request)):
-            if worker.is_cancelled:
+        for read in still_to_read(self.timeline, request):
+            if worker.is_cancelled or not self._attempt(read):
                 return
-            self.timeline.lanes(rank, group)
-            self.app.call_from_thread(self._redraw_if_there)
+            if not worker.is_cancelled:
+                self.app.call_from_thread(self._redraw_if_there)
+
+    def _attempt(self, read: Callable[[], object]) -> bool:
+        """On a thread: read something. What a damaged file does to it must not take the rest away."""
+        try:
+            read()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is told, and the screen goes on
+            self.app.call_from_thread(self.tell, one_line(error))
+            return False
+        return True
 
     def _redraw_if_there(self) -> None:
         if self.is_attached and self.shown is not None and self.view is not None:

@@ -26,6 +26,7 @@ from profkit.analysis.timeline_lanes import COLUMNS, TABLE_OF, Group, Lane, lane
 from profkit.analysis.timeline_levels import Gap, Level
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
+from profkit.vocab import END_FILE
 
 MOST_PIECES = 40_000_000
 """Pieces that are kept in memory; the tables that were not shown for longest are let go first."""
@@ -176,9 +177,9 @@ class Timeline:
                 self._let_go(key)
         return lanes
 
-    def bytes_of(self, rank: int, group: Group) -> int:
-        """What there is to read for a group of lanes."""
-        path = self._ranks[rank].trace.path(TABLE_OF[group])
+    def bytes_of(self, rank: int, group: Group | None) -> int:
+        """What there is to read for a group of lanes, or for the counters."""
+        path = self._ranks[rank].trace.path("samples" if group is None else TABLE_OF[group])
         return path.stat().st_size if path.exists() else 0
 
     def forget(self) -> None:
@@ -200,6 +201,9 @@ class Timeline:
                 self._long.pop(old, None)
             self._long[key] = lane.level.at_least(at_least_ns)
         return self._long[key]
+
+    def counters_ready(self, rank: int) -> bool:
+        return rank in self._counters
 
     def counters(self, rank: int) -> tuple[Counter, ...]:
         if rank not in self._counters:
@@ -267,7 +271,7 @@ class Timeline:
     def _read(self, rank: int, group: Group) -> tuple[Lane, ...]:
         place, table = self._ranks[rank].trace, TABLE_OF[group]
         sources = [place.path(table), place.path("strings")]
-        kept = group in KEPT and place.end is not None and place.path(table).exists()
+        kept = group in KEPT and (place.folder / END_FILE).exists() and place.path(table).exists()
         lanes = self._cache.load(group, sources) if kept else None
         if lanes is None:
             rows, self._problems[rank, table] = place.select(table, COLUMNS[table])

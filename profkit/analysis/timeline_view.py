@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -142,10 +143,8 @@ class TimelineView:
     at_least_ns: int
     clocks: str
     problems: tuple[str, ...]
-
-    @property
-    def pending(self) -> bool:
-        return any(row.note == READING for row in self.rows)
+    pending: bool
+    """Whether there is something still to read."""
 
 
 READING: Final = "reading"
@@ -166,16 +165,18 @@ def view_timeline(timeline: Timeline, request: Request, *, wait: bool = True) ->
     """What is to be seen. Without `wait` nothing is read: rows that would need it say so."""
     window = request.window
     first = request.expanded if request.expanded is not None else next(iter(request.ranks), None)
+    rows = tuple(row for rank in request.ranks for row in _rank_rows(timeline, request, rank, wait))
     return TimelineView(
-        window,
-        timeline.bounds,
-        tuple(row for rank in request.ranks for row in _rank_rows(timeline, request, rank, wait)),
-        tuple(_counter_rows(timeline, request)) if request.expanded is not None else (),
-        tuple(_step_marks(timeline, window, first)) if first is not None else (),
-        first,
-        request.at_least_ns,
-        timeline.clocks,
-        timeline.problems,
+        window=window,
+        bounds=timeline.bounds,
+        rows=rows,
+        counters=tuple(_counter_rows(timeline, request, wait)),
+        steps=tuple(_step_marks(timeline, window, first)) if first is not None else (),
+        steps_of=first,
+        at_least_ns=request.at_least_ns,
+        clocks=timeline.clocks,
+        problems=timeline.problems,
+        pending=any(row.note == READING for row in rows) or not (request.expanded is None or timeline.counters_ready(request.expanded)),
     )
 
 
@@ -206,15 +207,21 @@ def open_timeline(trace: Trace, rank: int | None, cache: Path | None, *, columns
     for group in (shown, *_EXPANDED):
         if expanded is not None and (group is shown or timeline.bytes_of(expanded, group) < EAGER_BYTES):
             timeline.lanes(expanded, group)
+    if expanded is not None and timeline.bytes_of(expanded, None) < EAGER_BYTES:
+        timeline.counters(expanded)
     start, end = timeline.bounds
     return OpenTimeline(timeline, Request(Window(start, max(end, start + columns), columns), timeline.ranks, shown, expanded))
 
 
-def still_to_read(timeline: Timeline, request: Request) -> Iterator[tuple[int, Group]]:
-    """What a view of this would have to read, the most wanted first."""
-    wanted = [(request.expanded, group) for group in (request.group, *_EXPANDED)] if request.expanded is not None else []
-    wanted += [(rank, request.group) for rank in request.ranks]
-    return (each for each in wanted if not timeline.ready(*each))
+def still_to_read(timeline: Timeline, request: Request) -> list[Callable[[], object]]:
+    """What a view of this would have to read, the most wanted first, as calls that do it."""
+    rank = request.expanded
+    wanted = [(rank, group) for group in (request.group, Group.PHASES, *_EXPANDED)] if rank is not None else []
+    wanted += [(each, request.group) for each in request.ranks]
+    calls: list[Callable[[], object]] = [functools.partial(timeline.lanes, *each) for each in dict.fromkeys(wanted) if not timeline.ready(*each)]
+    if rank is not None and not timeline.counters_ready(rank):
+        calls.append(functools.partial(timeline.counters, rank))
+    return calls
 
 
 def _rank_rows(timeline: Timeline, request: Request, rank: int, wait: bool) -> Iterator[Row]:
@@ -270,9 +277,9 @@ def _runs(values: Ints) -> Iterator[tuple[int, int]]:
     return zip([0, *opens.tolist()], [*opens.tolist(), len(values)], strict=True)
 
 
-def _counter_rows(timeline: Timeline, request: Request) -> Iterator[CounterRow]:
+def _counter_rows(timeline: Timeline, request: Request, wait: bool) -> Iterator[CounterRow]:
     rank = request.expanded
-    if rank is None:
+    if rank is None or not (wait or timeline.counters_ready(rank)):
         return
     borders = request.window.borders - timeline.shift(rank)
     for counter in timeline.counters(rank):

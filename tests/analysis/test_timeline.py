@@ -173,8 +173,9 @@ def test_names_are_found_from_a_moment_on(made: Timeline) -> None:
 def test_nothing_is_read_before_it_is_shown(made: Timeline) -> None:
     request = Request(WHOLE, made.ranks, Group.PHASES, expanded=0)
     assert {row.note for row in view_timeline(made, request, wait=False).rows} == {READING}
-    for rank, group in list(still_to_read(made, request)):
-        made.lanes(rank, group)
+    for read in still_to_read(made, request):
+        assert view_timeline(made, request, wait=False).pending
+        read()
     assert not view_timeline(made, request, wait=False).pending
 
 

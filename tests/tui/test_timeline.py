@@ -12,10 +12,12 @@ import pytest
 from rich.cells import cell_len
 from textual import events
 
+from profkit.analysis.timeline import Timeline
+from profkit.analysis.timeline_lanes import Group, Lane
 from profkit.analysis.timeline_view import Label, StepMark, Window
 from profkit.cli import main
 from profkit.clock import Anchor
-from profkit.errors import UsageError
+from profkit.errors import UnreadableError, UsageError
 from profkit.report import as_json
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, Trace
@@ -47,6 +49,13 @@ def _screen(driver: Driver) -> TimelineScreen:
     return screen
 
 
+async def _answer(driver: Driver, key: str, text: str) -> None:
+    """Press a key that asks for something, and answer it."""
+    await driver.press(key)
+    await driver.pilot.press(*text)
+    await driver.press("enter")
+
+
 def test_the_keys_lead_through_the_run(run: Path) -> None:
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
@@ -60,26 +69,18 @@ def test_the_keys_lead_through_the_run(run: Path) -> None:
         assert screen._window.start_ns == before
         await driver.press("minus", "s", "0")
         assert screen._window == whole
-        await driver.press("g")
-        await driver.type("7")
-        await driver.press("enter")
+        await _answer(driver, "g", "7")
         first, last = screen.timeline.step_bounds(7) or (0, 0)
         assert screen.at_ns == first
         assert screen._window.start_ns <= first < last <= screen._window.end_ns
         assert "step 7" in driver.text
-        await driver.press("g")
-        await driver.type("300ms")
-        await driver.press("enter")
+        await _answer(driver, "g", "300ms")
         assert screen.at_ns == 300_000_000
         await driver.press("home")
         assert "step 0" in driver.text
-        await driver.press("g")
-        await driver.type("99")
-        await driver.press("enter")
+        await _answer(driver, "g", "99")
         assert f"no step 99: there are 0 to {STEPS - 1}" in driver.text
-        await driver.press("g")
-        await driver.type("soon")
-        await driver.press("enter")
+        await _answer(driver, "g", "soon")
         assert "'soon' is no time" in driver.text
 
     drive(run, steps, screen="timeline")
@@ -88,9 +89,7 @@ def test_the_keys_lead_through_the_run(run: Path) -> None:
 def test_gaps_and_late_ranks_are_found(run: Path) -> None:
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
-        await driver.press("g")
-        await driver.type("5")
-        await driver.press("enter")
+        await _answer(driver, "g", "5")
         await driver.press("L")
         assert "rank 2 came last in step 5" in driver.text
         assert screen._expanded == 2
@@ -132,16 +131,13 @@ def test_events_are_walked_found_and_opened(run: Path) -> None:
         assert isinstance(driver.app.screen, Details)
         for text in (event.name, "duration", "stream", "launch", "grid"):
             assert text in driver.text
-        await driver.press("escape", "slash")
-        await driver.type("sgemm")
-        await driver.press("enter")
+        await driver.press("escape")
+        await _answer(driver, "slash", "sgemm")
         assert "ampere_sgemm" in driver.text
         at = screen.at_ns
         await driver.press("n", "N")
         assert screen.at_ns == at
-        await driver.press("m")
-        await driver.type("1s")
-        await driver.press("enter")
+        await _answer(driver, "m", "1s")
         assert all(not row.covered_ns.any() for row in (screen.shown.rows if screen.shown else ()))
 
     drive(run, steps, screen="timeline")
@@ -276,6 +272,23 @@ def test_a_run_without_ranks_or_with_odd_times_is_shown(tmp_path: Path) -> None:
     drive(run, steps, screen="timeline")
 
 
+def test_what_cannot_be_read_is_told_and_the_rest_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(driver: Driver) -> None:
+        screen = _screen(driver)
+        monkeypatch.setattr(Timeline, "_read", _refuse)
+        await driver.press("right_square_bracket")
+        assert "the disk is gone" in driver.text
+        await driver.press("plus")
+        assert "r0 phases" in driver.text
+        assert screen.shown is not None
+
+    drive(run, steps, screen="timeline")
+
+
+def _refuse(timeline: Timeline, rank: int, group: Group) -> tuple[Lane, ...]:
+    raise UnreadableError("the disk is gone")
+
+
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (250, 60)])
 def test_it_fits_terminals_of_all_sizes(run: Path, size: tuple[int, int]) -> None:
     text = shown(run, size=size, screen="timeline")
@@ -285,9 +298,7 @@ def test_it_fits_terminals_of_all_sizes(run: Path, size: tuple[int, int]) -> Non
 
 def test_ascii_draws_nothing_else_and_letters_tell_phases(run: Path) -> None:
     async def steps(driver: Driver) -> None:
-        await driver.press("g")
-        await driver.type("6")
-        await driver.press("enter")
+        await _answer(driver, "g", "6")
         lines = driver.text.splitlines()
         assert all(line.isascii() for line in lines[1:-1])
         row = next(line for line in lines if "r1 phases" in line)
@@ -326,9 +337,8 @@ def test_names_from_strangers_cannot_steer_the_screen(hostile: Path) -> None:
                 assert line.cell_length == screen.canvas.size.width
                 assert not any(char in text for char in "\x1b\x07\u202e")
         screen.look_at(Place(rank=0, step=2))
-        await driver.press("slash")
-        await driver.type("title")
-        await driver.press("enter", "z", "enter")
+        await _answer(driver, "slash", "title")
+        await driver.press("z", "enter")
         assert isinstance(driver.app.screen, Details)
 
     drive(hostile, steps, screen="timeline")
