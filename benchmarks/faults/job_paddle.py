@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
 import paddle.distributed as dist
-from job_parts import CLASSES, Garbage, Options, OwnClock, Pictures
+from job_parts import CLASSES, Garbage, Options, OwnClock, Pictures, own_core, place_worker
 from paddle.io import BatchSampler, DataLoader, Dataset, Subset
 from paddle.nn import functional as nn_functional
 
@@ -96,18 +97,24 @@ class Trainer:
             num_workers=options.workers,
             persistent_workers=options.persistent and options.workers > 0,
             collate_fn=COLLATE,
+            worker_init_fn=functools.partial(place_worker, RANK) if options.placed else None,
             use_buffer_reader=False,
         )
+        with own_core(RANK, placed=options.placed) as place:
+            self._train(loader, place)
+        self.clock.write(RANK)
+
+    def _train(self, loader: Any, place: Callable[[int], None]) -> None:
         step = 0
-        while step < options.steps:
+        while step < self.options.steps:
             with self.clock.time("data"):
                 batches = iter(loader)
-            for number in range(min(options.epoch_steps, options.steps - step)):
+            for number in range(min(self.options.epoch_steps, self.options.steps - step)):
+                place(step)
                 self._step(batches)
                 self._beside(step)
                 self.clock.end_step(starts_epoch=number == 0)
                 step += 1
-        self.clock.write(RANK)
 
     def _late_input(self) -> None:
         if self.late == "input":

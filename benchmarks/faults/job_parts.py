@@ -32,12 +32,14 @@ class Options:
     """How a job trains. The defaults are healthy; a fault is one of them changed."""
 
     seed: int = 0
-    steps: int = 160
+    steps: int = 240
     epoch_steps: int = 1_000
     batch: int = 8
     image: int = 40
     width: int = 24
     threads: int = 1
+    placed: bool = True
+    """Whether ranks and workers have cores of their own: else the scheduler's choice makes twins differ."""
     optimizer: str = "fused"
     tensors: int = 0
     """Small extra parameters, which an optimizer that is not fused goes through one by one."""
@@ -54,7 +56,7 @@ class Options:
     polling: float = 0.0
     """The share of a processor that each worker burns beside its work."""
     broken_ms: float = 0.0
-    """What a truncated picture costs in vain attempts; every fifth is one, and it is dropped."""
+    """What a truncated picture costs in vain attempts; one in twenty is, and it is dropped."""
 
     # the step
     late_rank: int = -1
@@ -85,7 +87,7 @@ class Options:
 
     # beside the step
     garbage_every: int = 0
-    objects: int = 60_000
+    objects: int = 200_000
     checkpoint_every: int = 0
     checkpoint_mb: int = 48
     evaluate_every: int = 0
@@ -154,7 +156,7 @@ class Pictures:
             self._before_batch()
         _poll_beside(self.options.polling)
         self._read(index)
-        if self.options.broken_ms and index % 5 == 0:
+        if self.options.broken_ms and index % 20 == 0:
             _burn(self.options.broken_ms)
             return None
         picture = Image.open(io.BytesIO(self._files[index % PICTURES])).convert("RGB")
@@ -197,6 +199,29 @@ def _poll_beside(share: float) -> None:
             time.sleep(0.010 * (1 - share))
 
     threading.Thread(target=poll, daemon=True).start()
+
+
+PLACED_AT = 3
+"""The step at which a rank goes to its core; what was started before is not bound to it."""
+
+
+@contextlib.contextmanager
+def own_core(rank: int, *, placed: bool) -> Iterator[Callable[[int], None]]:
+    """What to call at each step: it binds the thread that trains to one core, ranks to cores in turn. It may go anywhere again at the end."""
+    cores = sorted(os.sched_getaffinity(0))
+
+    def at_step(step: int) -> None:
+        if placed and step == PLACED_AT:
+            os.sched_setaffinity(0, {cores[rank % len(cores)]})
+
+    yield at_step
+    os.sched_setaffinity(0, cores)
+
+
+def place_worker(rank: int, worker: int) -> None:
+    """Bind a loader worker to a core that its rank does not train on, where there is one."""
+    cores = range(os.cpu_count() or 1)
+    os.sched_setaffinity(0, {cores[(rank + 1) % len(cores)]})
 
 
 class Garbage:

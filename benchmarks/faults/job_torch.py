@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import tempfile
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from job_parts import CLASSES, Garbage, Options, OwnClock, Pictures
+from job_parts import CLASSES, Garbage, Options, OwnClock, Pictures, own_core, place_worker
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn import functional as nn_functional
 from torch.nn.parallel import DistributedDataParallel
@@ -146,15 +147,20 @@ class Trainer:
 
     def train(self) -> None:
         loader = self._loader()
+        with own_core(RANK, placed=self.options.placed) as place:
+            self._train(loader, place)
+        self.clock.write(RANK)
+
+    def _train(self, loader: DataLoader[Any], place: Callable[[int], None]) -> None:
         step = 0
         while step < self.options.steps:
             batches = self._batches(loader)
             for number in range(min(self.options.epoch_steps, self.options.steps - step)):
+                place(step)
                 self._step(batches, step)
                 self._beside(step)
                 self.clock.end_step(starts_epoch=number == 0)
                 step += 1
-        self.clock.write(RANK)
 
     def _loader(self) -> DataLoader[Any]:
         options = self.options
@@ -165,6 +171,7 @@ class Trainer:
             num_workers=workers,
             persistent_workers=options.persistent and workers > 0,
             collate_fn=collate,
+            worker_init_fn=functools.partial(place_worker, RANK) if options.placed else None,
             pin_memory=options.pin and self.device.type == "cuda",
         )
 

@@ -67,7 +67,7 @@ def run_pairs(work: Path, faults: Sequence[Fault], *, variant: str, trial: int, 
     """Run what is not there yet; yields a line for each pair."""
     order = [fault for fault in faults if why_not(fault, has_gpu=has_gpu) is None and not _is_done(work, fault, variant, trial)]
     random.Random(f"{variant} {trial}").shuffle(order)
-    for framework in sorted({fault.framework for fault in order}, reverse=True):
+    for framework in sorted({fault.framework for fault in order}):
         pending = [fault for fault in order if fault.framework == framework]
         host = Host(framework)
         try:

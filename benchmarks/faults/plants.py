@@ -50,11 +50,11 @@ def _late(phase: str, *, rank: int = 1, ms: float = 10.0) -> Mapping[str, Any]:
 
 _INPUT_CHANGES: tuple[Fault, ...] = (
     Fault("slow_read", _single("input_bound"), {"read_ms": 4.0}, "data", ("read",)),
-    Fault("slow_decode", _single("input_bound"), {"blurs": 10}, "data", ("decode",)),
+    Fault("slow_decode", _single("input_bound"), {"blurs": 80}, "data", ("decode",)),
     Fault("zero_workers", _single("input_bound"), {"workers": 0}, "data", base={"read_ms": 0.6}),
-    Fault("slow_read_on_two_ranks", _single("input_bound"), {"read_ms": 4.0}, "data", ("read",), base={"workers": 1}, ranks=2),
-    Fault("workers_restart_each_epoch", _single(("worker_start", "input_stalls")), {"persistent": False}, "all data", base={"epoch_steps": 12}),
-    Fault("too_many_workers", _single("loader_contention"), {"workers": 6}, base={"polling": 0.15}),
+    Fault("slow_read_on_two_ranks", _single("input_bound"), {"read_ms": 4.0}, "step", ("read",), base={"workers": 1}, ranks=2),
+    Fault("workers_restart_each_epoch", _single(("worker_start", "input_stalls")), {"persistent": False}, "all data", base={"epoch_steps": 8, "workers": 3}),
+    Fault("too_many_workers", _single("loader_contention"), {"workers": 6}, base={"polling": 0.15, "placed": False}),
     Fault(
         "cache_cold_epochs",
         _single("input_bound"),
@@ -63,7 +63,7 @@ _INPUT_CHANGES: tuple[Fault, ...] = (
         ("read",),
         base={"read_ms": 3.0, "cached": True, "epoch_steps": 20, "workers": 0},
     ),
-    Fault("truncated_samples", _single("bad_samples"), {"broken_ms": 20.0}, "data"),
+    Fault("truncated_samples", _single("bad_samples"), {"broken_ms": 40.0}, "all data"),
 )
 
 _RANKS: tuple[Fault, ...] = (
@@ -73,7 +73,7 @@ _RANKS: tuple[Fault, ...] = (
     Fault("late_in_forward_of_four", _single("late_rank"), _late("forward", rank=2, ms=20.0), "planted", ("forward",), ranks=4),
     Fault("slow_link", _single("exposed_communication"), {"delay_ms": 12.0}, "backward", ranks=2),
     Fault("tiny_buckets", _single("tiny_buckets"), {"bucket_mb": 0.0001}, "backward", base={"tensors": 40, "delay_ms": 0.3}, ranks=2),
-    Fault("one_huge_bucket", _single("huge_bucket"), {"bucket_mb": 100.0}, "backward", base={"bucket_mb": 0.02, "link_mb_s": 40.0}, ranks=2),
+    Fault("one_huge_bucket", _single("huge_bucket"), {"bucket_mb": 100.0}, "backward", base={"bucket_mb": 0.1, "link_mb_s": 20.0, "batch": 16}, ranks=2),
     Fault(
         "accumulation_without_no_sync",
         _single(("accumulation_without_no_sync", "unsynced_accumulation")),
@@ -88,8 +88,8 @@ _HOST: tuple[Fault, ...] = (
     Fault("tiny_operators", _single("launch_bound"), {"slices": 200}, kernels=True),
     Fault("layout_copies", _single("layout_copies"), {"round_trips": 8}, kernels=True),
     Fault("unfused_optimizer", _single("optimizer_unfused"), {"optimizer": "loop"}, "optimizer", base={"tensors": 150}, kernels=True),
-    Fault("amp_without_effect", _single("amp_without_effect"), {"autocast": True}, kernels=True),
-    Fault("thread_oversubscription", _single("thread_oversubscription"), {"threads": 4}, base={"batch": 16}),
+    Fault("amp_without_effect", _single("amp_without_effect"), {"autocast": True}, base={"batch": 2, "width": 8}, kernels=True),
+    Fault("thread_oversubscription", _single("thread_oversubscription"), {"threads": 4}, base={"batch": 16, "placed": False}),
     Fault("garbage_pauses", _single("garbage_pauses"), {"garbage_every": 3}, "planted"),
     Fault("checkpoint_every_ten_steps", _single(("checkpoint_in_training", "evaluation_in_training")), {"checkpoint_every": 10}, "planted"),
     Fault("evaluation_in_training", _single("evaluation_in_training"), {"evaluate_every": 10}, "planted"),
@@ -99,13 +99,13 @@ _HOST: tuple[Fault, ...] = (
 
 _PADDLE: tuple[Fault, ...] = (
     Fault("paddle_slow_read", _single("input_bound"), {"read_ms": 4.0}, "data", ("read",), framework="paddle"),
-    Fault("paddle_slow_decode", _single("input_bound"), {"blurs": 10}, "data", ("decode",), framework="paddle"),
+    Fault("paddle_slow_decode", _single("input_bound"), {"blurs": 120}, "data", ("decode",), framework="paddle"),
     Fault("paddle_tiny_operators", _single("launch_bound"), {"slices": 100}, framework="paddle", kernels=True),
     Fault("paddle_garbage_pauses", _single("garbage_pauses"), {"garbage_every": 3}, "planted", framework="paddle"),
     Fault("paddle_evaluation", _single("evaluation_in_training"), {"evaluate_every": 10}, "planted", framework="paddle"),
     Fault("paddle_checkpoint", _single(("checkpoint_in_training", "evaluation_in_training")), {"checkpoint_every": 10}, "planted", framework="paddle"),
     Fault("paddle_late_in_forward", _single("late_rank"), _late("forward", ms=12.0), "planted", ("forward",), ranks=2, framework="paddle"),
-    Fault("paddle_late_in_input", _single("late_rank"), _late("input", ms=12.0), "planted", ("data", "input"), ranks=2, framework="paddle"),
+    Fault("paddle_late_in_input", _single("late_rank"), _late("input", ms=60.0), "step", ("data", "input"), ranks=2, framework="paddle"),
 )
 
 _TOGETHER: tuple[Fault, ...] = (
@@ -174,7 +174,7 @@ FAULTS: tuple[Fault, ...] = (*_INPUT_CHANGES, *_RANKS, *_HOST, *_PADDLE, *_TOGET
 DEVELOPMENT, HELD_OUT = "development", "held-out"
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     DEVELOPMENT: {},
-    HELD_OUT: {"seed": 7, "batch": 6, "width": 20, "image": 48, "steps": 140},
+    HELD_OUT: {"seed": 7, "batch": 6, "width": 20, "image": 48, "steps": 200},
 }
 """The job that all faults are planted in, and another one that no rule was looked at with."""
 
