@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from profkit.analysis.evidence import Evidence
+from profkit.analysis.ledger import Row
 from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.rules._base import Case, Finding, all_of, compute_row, cost, from_to, is_material, share_of
 from profkit.rules._windows import moving_calls, moving_ns
@@ -26,7 +27,7 @@ def find(case: Case) -> Finding | None:
     if is_mixed(case.base, case.before) or not is_mixed(case.target, case.after):
         return None
     row = compute_row(ledger)
-    if row.base.value <= 0 or row.delta.value < -EXPECTED_GAIN * row.base.value:
+    if row.base.value <= 0 or _gains(row):
         return None
     price = cost(row, ledger)
     evidence = "; ".join([f"with mixed precision computing went from {from_to(row, ledger)} a step", *_reasons(case)])
@@ -39,6 +40,11 @@ def find(case: Case) -> Finding | None:
         _REMEDY,
         takes=all_of("layout_copies", "launch_bound", "optimizer_unfused"),
     )
+
+
+def _gains(row: Row) -> bool:
+    """Whether computing is surely faster, by a part that is worth it."""
+    return row.delta.high is not None and row.delta.high < 0 and row.delta.value < -EXPECTED_GAIN * row.base.value
 
 
 def is_mixed(manifest: RunManifest, evidence: Evidence) -> bool:

@@ -164,6 +164,14 @@ def test_the_planted_cause_is_the_first_that_is_told(name: str, make: Make) -> N
     assert sum(each.cost_ns is not None for each in found) == 1, [(each.kind, each.cost_ns) for each in found]
 
 
+def test_mixed_precision_that_helps_is_no_finding(make: Make) -> None:
+    faster = {"phase_ns": {"forward": 6 * MS, "backward": 12 * MS}}
+    assert _ask("amp_without_effect", make(Planted(0, faster, {"autocast": False}, {"autocast": True}))) is None
+    idle = _ask("amp_without_effect", make(Planted(0, {}, {"autocast": False}, {"autocast": True})))
+    assert idle is not None
+    assert idle.cost_ns is None
+
+
 def _costly(kind: str, ms: float, *takes: str) -> Finding:
     return Finding(kind, Estimate(ms * MS, (ms - 0.5) * MS, (ms + 0.5) * MS), None, "", takes=all_of(*takes))
 
