@@ -86,7 +86,7 @@ _RANKS: tuple[Fault, ...] = (
 
 _HOST: tuple[Fault, ...] = (
     Fault("tiny_operators", _single("launch_bound"), {"slices": 200}, kernels=True),
-    Fault("layout_copies", _single("layout_copies"), {"round_trips": 8}, kernels=True),
+    Fault("layout_copies", _single("layout_copies"), {"round_trips": 24}, kernels=True),
     Fault("unfused_optimizer", _single("optimizer_unfused"), {"optimizer": "loop"}, "optimizer", base={"tensors": 150}, kernels=True),
     Fault("amp_without_effect", _single("amp_without_effect"), {"autocast": True}, base={"batch": 2, "width": 8}, kernels=True),
     Fault("thread_oversubscription", _single("thread_oversubscription"), {"threads": 4}, base={"batch": 16, "placed": False}),

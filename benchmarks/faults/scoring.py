@@ -73,7 +73,7 @@ class Score:
 
     @property
     def cost_error(self) -> float | None:
-        return abs(self.named_ms - self.true_ms) / self.true_ms if self.named_ms is not None and self.true_ms else None
+        return abs(self.named_ms - self.true_ms) / abs(self.true_ms) if self.named_ms is not None and self.true_ms else None
 
 
 def score_all(work: Path, faults: Sequence[Fault], variants: Sequence[str]) -> list[Score]:
