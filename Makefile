@@ -1,7 +1,10 @@
 # Everything runs in the environment that uv makes from pyproject.toml.
 RUN := uv run --group test
 
-.PHONY: check test systems converge gpu bench trust accuracy docs
+SHOT := $(RUN) profkit tui --size 96x28 --screenshot docs/screens
+ALONE := traces/recorded-resnet50-workers-0
+
+.PHONY: screenshots check test systems converge gpu bench trust accuracy docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -38,3 +41,9 @@ accuracy:  ## faults of known cost planted in real jobs, and how often their cau
 
 docs:  ## what is generated from the code
 	$(RUN) profkit schema --markdown > docs/schema.md
+
+screenshots:  ## the pictures of docs/tui.md, from the recorded runs
+	$(SHOT)/runs.svg traces
+	for screen in overview timeline kernels loader devices live; do $(SHOT)/$$screen.svg --screen $$screen $(ALONE) || exit 1; done
+	$(SHOT)/ranks.svg --screen ranks traces/recorded-resnet50-2-ranks
+	$(SHOT)/explain.svg --screen explain --base $(ALONE) traces/recorded-resnet50-workers-2

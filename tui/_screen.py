@@ -161,6 +161,14 @@ class FrameScreen(Screen[None]):
         """Textual calls the `on_…` methods of every class, the most special first: none calls its parent's."""
         self.set_look()
 
+    def later(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Call something on the interface's own thread, from any other; nothing where the screen was left meanwhile."""
+        self.app.call_later(self._if_there, callback, *arguments)
+
+    def _if_there(self, callback: Callable[..., None], *arguments: Any) -> None:
+        if self.query("#frame-view"):
+            callback(*arguments)
+
     @property
     def palette(self) -> Palette:
         return PALETTES.get(self.app.theme, PALETTES["dark"])
@@ -247,7 +255,7 @@ class FrameScreen(Screen[None]):
         makers: dict[str, tuple[str, Callable[[], str]]] = {
             "c": ("csv", lambda: _share.as_csv(self.rows())),
             "j": ("json", lambda: as_json.dumps(self.content()) + "\n"),
-            "s": ("svg", lambda: self.app.export_screenshot(title="profkit")),
+            "s": ("svg", lambda: _share.as_picture(self.app.export_screenshot(title="profkit", simplify=True))),
         }
         if choice in makers:
             suffix, make = makers[choice]

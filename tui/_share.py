@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from profkit.text import safe_text
 from profkit.workloads._cache import cache_root
 
 COPIED_FILE = "copied.txt"
+_FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
 
 def as_tsv(rows: Iterable[Sequence[str]]) -> str:
@@ -27,6 +29,11 @@ def as_csv(rows: Iterable[Sequence[str]]) -> str:
     text = io.StringIO(newline="")
     csv.writer(text).writerows([safe_text(cell) for cell in row] for row in rows)
     return text.getvalue()
+
+
+def as_picture(svg: str) -> str:
+    """A picture that fetches no fonts from anywhere when it is opened."""
+    return _FONTS.sub("", svg)
 
 
 def keep_copied(text: str) -> Path | None:

@@ -73,7 +73,7 @@ class ProfkitApp(App[None]):
         Binding("ctrl+s", "picture", "screenshot", show=False),
         Binding("ctrl+p", "command_palette", "all commands", show=False, priority=True),
         Binding("q,ctrl+q", "quit", "quit", key_display="q"),
-        *(Binding(digit, f"show_digit('{digit}')", f"screen {digit}", show=False) for digit in "123456789"),
+        *(Binding(digit, f"show_digit('{digit}')", "a screen of the run", show=False) for digit in "123456789"),
     ]
 
     def __init__(self, path: Path, *, base: Path | None = None, screen: str = "", follow: bool = False, theme: str = "dark", plain: bool = False) -> None:
@@ -133,9 +133,9 @@ class ProfkitApp(App[None]):
                 raise ProfkitError("this needs two runs: mark two in the list of runs (Space), then d")  # noqa: TRY301  # shown as every other problem is
             view = self.library.view(screen.NAME, screen.build, path, base if screen.PAIR else None, screen.rank)
         except Exception as error:  # noqa: BLE001  # what a damaged file or a fault does to one screen must not take the others away
-            self.call_from_thread(_if_there, screen, screen.fail, one_line(error))
+            screen.later(screen.fail, one_line(error))
         else:
-            self.call_from_thread(_if_there, screen, screen.take, view)
+            screen.later(screen.take, view)
         self._look_after = time.monotonic() + (time.thread_time() - began) / MOST_OF_A_PROCESSOR
 
     def _keep_up(self) -> None:
@@ -193,7 +193,8 @@ class ProfkitApp(App[None]):
             meaning = active.binding.description
             if meaning and not key.startswith("ctrl+c") and active.enabled:
                 shown = active.binding.key_display or _KEY_NAMES.get(key, key)
-                keys[meaning] = f"{keys[meaning]} {shown}" if meaning in keys else shown
+                known = keys.get(meaning, "").split()
+                keys[meaning] = " ".join([*known, shown] if shown not in known else known)
         title = self.screen.TITLE if isinstance(self.screen, FrameScreen) else self.TITLE
         self.push_screen(Help(title or self.TITLE, {shown: meaning for meaning, shown in keys.items()}))
 
@@ -210,7 +211,7 @@ class ProfkitApp(App[None]):
     def action_picture(self) -> None:
         if isinstance(self.screen, FrameScreen):
             try:
-                self.screen.tell(f"wrote {_share.export(self.export_screenshot(title='profkit'), self.screen.stem, 'svg')}")
+                self.screen.tell(f"wrote {_share.export(_share.as_picture(self.export_screenshot(title='profkit', simplify=True)), self.screen.stem, 'svg')}")
             except ProfkitError as error:
                 self.screen.tell(str(error))
 
@@ -222,9 +223,3 @@ class ProfkitApp(App[None]):
         yield SystemCommand("Help", "the keys of this screen", self.action_help)
         yield SystemCommand("Screenshot", "an SVG picture in the current folder", self.action_picture)
         yield SystemCommand("Quit", "leave profkit", self.action_quit)
-
-
-def _if_there(screen: RunScreen[Any], then: Any, value: Any) -> None:
-    """What was built for a screen that was left meanwhile is not shown."""
-    if screen.is_attached:
-        then(value)

@@ -14,6 +14,7 @@ from profkit.report import run_json
 from profkit.text import did_you_mean
 from profkit.tui._figures import figures_of
 from profkit.tui._library import Library
+from profkit.tui._share import as_picture
 from profkit.tui.app import FIRST_SCREEN, ProfkitApp, load_screens
 
 __all__ = ["FIRST_SCREEN", "check_screen", "read_runs", "runs_twin", "take_picture", "twin"]
@@ -56,7 +57,7 @@ def take_picture(app: ProfkitApp, size: tuple[int, int]) -> str:
 async def _picture(app: ProfkitApp, size: tuple[int, int]) -> str:
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        return app.export_screenshot(title="profkit")
+        return as_picture(app.export_screenshot(title="profkit", simplify=True))
 
 
 async def settle(pilot: Pilot[None]) -> None:

@@ -89,14 +89,13 @@ class LiveScreen(RunScreen[LiveView]):
         try:
             view = look(run, tail)
         except ProfkitError as error:
-            self.app.call_from_thread(self.fail, one_line(error))
+            self.later(self.fail, one_line(error))
         else:
-            self.app.call_from_thread(self._taken, view)
+            self.later(self._taken, view)
 
     def _taken(self, view: LiveView) -> None:
-        if self.is_attached:
-            self.take(view)
-            self.call_after_refresh(self._wait, view)
+        self.take(view)
+        self.call_after_refresh(self._wait, view)
 
     def _wait(self, view: LiveView) -> None:
         """The next look, when this one's cost has been spread over enough time."""

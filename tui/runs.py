@@ -46,6 +46,7 @@ class RunsScreen(FrameScreen):
         self._rows: tuple[RunRow, ...] = ()
         self._grouped = False
         self._problem = ""
+        self._stale = False
 
     def compose_view(self) -> ComposeResult:
         yield VirtualTable(empty=f"no runs in {self._folder}; make one with 'profkit trace WORKLOAD'")
@@ -90,14 +91,17 @@ class RunsScreen(FrameScreen):
                 return
             found = figures_of(path)
             if not worker.is_cancelled:
-                self.app.call_from_thread(self._take, path, found)
+                self.later(self._take, path, found)
 
     def _take(self, path: Path, found: RunFigures) -> None:
+        """Keep the figures of a run; those that come before the next frame are shown together."""
         self._figures[path] = found
-        if self.is_attached:
-            self._show()
+        if not self._stale:
+            self._stale = True
+            self.call_after_refresh(self._if_there, self._show)
 
     def _show(self) -> None:
+        self._stale = False
         self._rows = rows = arrange_runs(self._heads, self._figures, grouped=self._grouped)
         heads = [row.head for row in rows]
         figures = [row.figures or NO_FIGURES for row in rows]

@@ -54,13 +54,19 @@ class Tmux:
 
     def wait_for(self, *words: str) -> str:
         """The screen as soon as all these words stand on it."""
+        return self._wait(lambda screen: all(word in screen for word in words), f"{words} did not come up")
+
+    def wait_until_gone(self, words: str) -> None:
+        self._wait(lambda screen: words not in screen, f"'{words}' stayed")
+
+    def _wait(self, done: Callable[[str], bool], otherwise: str) -> str:
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             screen = self.call("capture-pane", "-p")
-            if all(word in screen for word in words):
+            if done(screen):
                 return screen
             time.sleep(0.1)
-        pytest.fail(f"{words} did not come up:\n{screen}")
+        pytest.fail(f"{otherwise}:\n{screen}")
 
 
 @pytest.fixture
@@ -89,6 +95,7 @@ def test_tmux_shows_the_figures_of_the_twins(folder: Path, tmux: Tmux) -> None:
     tmux.keys("?")
     tmux.wait_for("Overview: its keys")
     tmux.keys("Escape")
+    tmux.wait_until_gone("its keys")
     tmux.keys("3")
     tmux.wait_for("kernels, ")
     tmux.keys("q")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from profkit.testing import synthetic_trace
 from profkit.tui._table import VirtualTable
+from profkit.tui.app import ProfkitApp
 from tests.tui.driving import Driver, drive
 
 
@@ -225,3 +227,13 @@ def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path) -> None:
         assert "make one with 'profkit trace WORKLOAD'" in driver.text
 
     drive(tmp_path / "none", walk)
+
+
+def test_leaving_while_figures_are_read_is_no_crash(folder: Path) -> None:
+    async def run() -> int | None:
+        app = ProfkitApp(folder)
+        async with app.run_test() as pilot:
+            await pilot.press("enter", "3", "q")
+        return app.return_code
+
+    assert not asyncio.run(run())
