@@ -37,16 +37,15 @@ class Seam:
         targets = self._targets()
         if name not in targets:
             raise UsageError(f"unknown {self.kind} '{name}'{did_you_mean(name, targets)} (there are: {', '.join(sorted(targets))})")
-        module, _, attribute = targets[name].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return _load(targets[name])
 
     def load_all(self) -> tuple[dict[str, Any], dict[str, Exception]]:
         """Everything that loads, and the error of each that does not."""
         loaded: dict[str, Any] = {}
         broken: dict[str, Exception] = {}
-        for name in self.names():
+        for name, target in sorted(self._targets().items()):
             try:
-                loaded[name] = self.load(name)
+                loaded[name] = _load(target)
             except Exception as error:  # noqa: BLE001  # another package's plug-in may fail in any way; the others still count
                 broken[name] = error
         return loaded, broken
@@ -57,6 +56,11 @@ class Seam:
             if not module.name.startswith("_") and module.name not in self.apart:
                 targets[module.name] = f"{self.package}.{module.name}:{self.attribute}"
         return targets
+
+
+def _load(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 WORKLOADS = Seam("workload", "profkit.workloads", "WORKLOAD", "profkit.workloads")
