@@ -1,0 +1,54 @@
+"""What counts as a cause: costs that are clear of nothing, ranks that are late alone, steps that no optimizer tells as skipped."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.evidence import Evidence
+from profkit.report.explained import explain
+from profkit.rules._base import Case, Finding, is_certain
+from profkit.rules._input import is_slow_on_all_ranks
+from profkit.testing import synthetic_trace
+from profkit.trace import Trace
+
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A run of two ranks and its repeat."""
+    folder = tmp_path_factory.mktemp("runs")
+    base, again = (synthetic_trace(folder / str(seed), ranks=2, steps=120, seed=seed) for seed in (1, 2))
+    return explain(Trace.open(base), Trace.open(again)).case
+
+
+@pytest.mark.parametrize(("low", "told"), [(0.1, False), (0.5, True), (None, True)])
+def test_a_cost_is_told_where_its_interval_stays_clear_of_nothing(low: float | None, told: bool, quiet: Case) -> None:
+    cost = Estimate(MS, None if low is None else low * MS, None if low is None else 2.0 * MS)
+    assert is_certain(Finding("input_bound", cost, None, ""), quiet.ledger) is told
+
+
+def test_a_finding_that_costs_nothing_is_told(quiet: Case) -> None:
+    assert is_certain(Finding("overlapped_reader", None, None, ""), quiet.ledger)
+
+
+@pytest.mark.parametrize(("others", "shared"), [(2.0, False), (20.0, True)])
+def test_an_input_is_slow_on_all_ranks_where_the_others_batches_are_no_quicker(others: float, shared: bool, quiet: Case) -> None:
+    before, after = (Evidence(side.trace, side.costs) for side in (quiet.before, quiet.after))
+    vars(before)["making_ns"] = {0: 2.0 * MS, 1: 2.0 * MS}
+    vars(after)["making_ns"] = {0: others * MS, 1: 22.0 * MS}
+    case = cast("Any", SimpleNamespace(before=before, after=after, ledger=quiet.ledger))
+    assert is_slow_on_all_ranks(case, 1) is shared
+
+
+def test_a_scale_that_went_down_is_a_skipped_step(quiet: Case) -> None:
+    """On each rank by itself: another rank's first scale is not lower than this one's last."""
+    scales = [8.0, 4.0, 4.0, None, 2.0, 8.0, 8.0, 4.0, 8.0, 8.0]
+    steps = pa.table({"rank": [0] * 5 + [1] * 5, "step": [*range(5), *range(5)], "grad_scale": scales})
+    evidence = Evidence(cast("Any", SimpleNamespace(steps=steps)), quiet.after.costs)
+    assert evidence._lowered_scales == 2
