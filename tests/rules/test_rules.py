@@ -33,3 +33,8 @@ def test_a_rule_says_what_it_is_and_gives_its_own_kind(name: str) -> None:
     module = importlib.import_module(f"profkit.rules.{name}")
     assert module.__doc__
     assert re.search(rf'Finding\(\s*"{name}"', Path(str(module.__file__)).read_text())
+
+
+@pytest.mark.parametrize("name", RULES.names())
+def test_each_kind_stands_in_the_documentation(name: str) -> None:
+    assert f"`{name}`" in (Path(__file__).parents[2] / "docs/causes.md").read_text()
