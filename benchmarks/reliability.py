@@ -141,7 +141,7 @@ CHECKS: Mapping[str, Check] = {
     "12": Check(
         "A long run",
         "Memory does not grow, no descriptor and no thread is left, every step is there.",
-        (Script("soak", "--minutes 60", "--minutes 2"),),
+        (Script("soak", "--minutes 60", "--minutes 4"),),
     ),
     "13": Check(
         "Size",

@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py [--minutes 10]
 
-Prints the growth of memory by the hour (a line fitted after a tenth of the time, with its 95 % interval), the open
+Prints the growth of memory by the hour (a line fitted after the first minute, with its 95 % interval), the open
 descriptors at the start and the end, threads, the bytes a row, and whether the run verifies. Exits 1 where
 descriptors or threads grew, rows are missing, or memory surely grows by more than 1 MB in an hour.
 """
@@ -27,8 +27,11 @@ from profkit.trace.verify import this_process
 from profkit.vocab import Integrity, RunState
 
 MOST_MB_PER_H = 1.0
-SETTLED = 0.1
-"""The share of the time after which pools and caches have their size."""
+SETTLED_S = 60.0
+"""After this long pools and caches have their size."""
+
+TELLING_S = 180.0
+"""For how long memory must then be watched to tell growth from noise."""
 
 READINGS = 200
 STEPS_BETWEEN_LOOKS = 200
@@ -42,7 +45,8 @@ class Soaked:
 
     steps: int
     seconds: float
-    slope_mb_per_h: float
+    slope_mb_per_h: float | None
+    """Nothing where the time was too short to tell."""
     error_mb_per_h: float
     descriptors: tuple[int, int]
     threads: tuple[int, int]
@@ -52,7 +56,7 @@ class Soaked:
     @property
     def grows(self) -> bool:
         """Whether memory surely grows by more than it may, or anything else was left open."""
-        surely = self.slope_mb_per_h - self.error_mb_per_h > MOST_MB_PER_H
+        surely = self.slope_mb_per_h is not None and self.slope_mb_per_h - self.error_mb_per_h > MOST_MB_PER_H
         return surely or self.descriptors[1] > self.descriptors[0] or self.threads[1] > self.threads[0]
 
 
@@ -75,7 +79,7 @@ def soak(folder: Path, seconds: float) -> Soaked:
     recorder.stop()
     writer.close()
     RunManifest(workload="soak", state=RunState.COMPLETE).write(folder)
-    slope, error = _fit(readings, seconds * SETTLED)
+    slope, error = _fit(readings) if seconds >= SETTLED_S + TELLING_S else (None, 0.0)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     whole = verify(folder).state is Integrity.COMPLETE and Trace.open(folder).steps.num_rows == steps
     return Soaked(steps, seconds, slope, error, (descriptors, _descriptors()), (threads, threading.active_count()), size / steps, whole)
@@ -89,9 +93,9 @@ def _train_one_step(recorder: Recorder) -> None:
         time.sleep(PAUSE_S)
 
 
-def _fit(readings: list[tuple[float, float]], after_s: float) -> tuple[float, float]:
+def _fit(readings: list[tuple[float, float]]) -> tuple[float, float]:
     """The slope in MB an hour and twice its standard error."""
-    x, y = np.array([reading for reading in readings if reading[0] >= after_s]).T
+    x, y = np.array([reading for reading in readings if reading[0] >= SETTLED_S]).T
     slope, offset = np.polyfit(x, y, 1)
     rest = y - slope * x - offset
     error = np.sqrt(rest.var(ddof=2) / ((x - x.mean()) ** 2).sum())
@@ -113,8 +117,9 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = soak(Path(folder), arguments.minutes * 60)
+    growth = "too short to tell" if found.slope_mb_per_h is None else f"{found.slope_mb_per_h:+.2f} MB/h (± {found.error_mb_per_h:.2f})"
     print(
-        f"{found.steps:,} steps in {found.seconds / 60:.1f} min: memory {found.slope_mb_per_h:+.2f} MB/h (± {found.error_mb_per_h:.2f}), "
+        f"{found.steps:,} steps in {found.seconds / 60:.1f} min: memory {growth}, "
         f"descriptors {found.descriptors[0]} and {found.descriptors[1]}, threads {found.threads[0]} and {found.threads[1]}, "
         f"{found.bytes_a_step:.0f} bytes a step, {'whole' if found.whole else 'NOT WHOLE'}"
     )
