@@ -31,7 +31,7 @@ from profkit.errors import UsageError
 from profkit.tui._draw import fit
 from profkit.tui._themes import Palette
 
-NARROWEST: Final = 20
+NARROWEST: Final = 28
 """So much of its own width is left to the column that gives way; then the table scrolls sideways."""
 
 _MEASURED_ROWS: Final = 200

@@ -43,11 +43,8 @@ _KEY_NAMES: Final = {
 
 
 def load_screens() -> dict[str, type[RunScreen[Any]]]:
-    """All screens of a run, in the order of their keys. One that cannot be loaded is an error that names it."""
-    loaded, broken = plugins.SCREENS.load_all()
-    for name, error in broken.items():
-        raise ProfkitError(f"the screen {name} cannot be loaded: {safe_text(str(error))}; reinstall profkit, or the package that adds it") from error
-    return dict(sorted(loaded.items(), key=lambda item: item[1].KEY))
+    """All screens of a run that can be loaded, in the order of their keys."""
+    return dict(sorted(plugins.SCREENS.load_all()[0].items(), key=lambda item: item[1].KEY))
 
 
 class PlainBars(ScrollBarRender):
@@ -94,6 +91,8 @@ class ProfkitApp(App[None]):
         self._first = screen or (LIVE_SCREEN if follow else FIRST_SCREEN)
 
     def on_mount(self) -> None:
+        for name, error in plugins.SCREENS.load_all()[1].items():
+            self.notify(f"the screen {name} cannot be loaded: {one_line(error)}", severity="warning", markup=False)
         if self.run_path is None and self.follow and (runs := find_runs(self._path)):
             self.run_path = runs[-1]
         if self.run_path is None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from profkit import plugins
 from profkit.testing import synthetic_trace
 from profkit.tui._table import VirtualTable
-from profkit.tui.app import ProfkitApp
+from profkit.tui.app import ProfkitApp, load_screens
 from tests.tui.driving import Driver, drive
 
 
@@ -227,6 +228,18 @@ def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path) -> None:
         assert "make one with 'profkit trace WORKLOAD'" in driver.text
 
     drive(tmp_path / "none", walk)
+
+
+def test_a_screen_that_cannot_be_loaded_leaves_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = plugins.SCREENS.load_all()[0]
+    kept = {name: kind for name, kind in loaded.items() if name != "kernels"}
+    monkeypatch.setattr(plugins.Seam, "load_all", lambda seam: (kept, {"kernels": ImportError("no such module")}))
+
+    async def walk(driver: Driver) -> None:
+        assert driver.screen == "OverviewScreen"
+        assert [tab.name for tab in driver.app.tabs] == [name for name in load_screens() if name != "kernels"]
+
+    drive(folder / "one", walk)
 
 
 def test_leaving_while_figures_are_read_is_no_crash(folder: Path) -> None:
