@@ -4,7 +4,7 @@
 
 Reads one JSON object a line: the job's `options`, its `ranks`, and the `folder` for its trace and its own
 clock's word. Answers each with a line of exit codes. The ranks are hooked as `profkit run` hooks them, and
-nothing in the job's code knows of it. With `"bare": true` they are not hooked.
+nothing in the job's code knows of it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -37,6 +38,9 @@ PROFKIT = (
     "profkit.instrument._window_rows",
 )
 """What jobs and profkit import in their first steps and at their end, which would be most of so short a job."""
+
+LONGEST_S = 180
+"""A rank that trains longer than this waits for what will not come, and is ended."""
 
 PRIORITY = -20
 """Jobs go before what else the machine does, where that is allowed: a fault is to be told from its healthy twin, not from a busy neighbour."""
@@ -104,6 +108,7 @@ def _fork(job: Any, request: Mapping[str, Any], rank: int, variables: Mapping[st
 def _be_a_rank(job: Any, request: Mapping[str, Any], rank: int, variables: Mapping[str, str]) -> NoReturn:
     """Train, end as a process of its own ends, and never return to the host's loop."""
     code = 1
+    signal.alarm(LONGEST_S)
     try:
         log = os.open(Path(request["folder"], LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
@@ -112,8 +117,7 @@ def _be_a_rank(job: Any, request: Mapping[str, Any], rank: int, variables: Mappi
         os.environ.update(request.get("environment", {}))
         os.environ.update({OPTIONS_VARIABLE: json.dumps(request["options"]), OWN_FOLDER_VARIABLE: request["folder"], "PROFKIT_OUTPUT": request["folder"]})
         sys.argv = [job.__file__]
-        if not request.get("bare"):
-            importlib.import_module("profkit.attach.arming").arm()
+        importlib.import_module("profkit.attach.arming").arm()
         job.RANK = rank
         job.main()
         code = 0

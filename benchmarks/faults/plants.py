@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -204,4 +203,4 @@ def named(names: list[str]) -> tuple[Fault, ...]:
 
 def as_words(fault: Fault) -> str:
     """The planted change, as it was written."""
-    return ", ".join(f"{name} {value}" for name, value in fault.change.items()) or dataclasses.asdict(fault)["needs_administrator"]
+    return ", ".join(f"{name} {value}" for name, value in fault.change.items()) or fault.needs_administrator

@@ -176,10 +176,13 @@ def _ms(value: float | None) -> str:
 
 def as_document(scores: Sequence[Score], *, has_gpu: bool) -> str:
     """docs/accuracy.md."""
-    return "\n\n".join([*_opening(scores), *_figures(scores), *_wrong(scores), *_pairs(scores), *_confusion(scores), *_left_out(has_gpu=has_gpu)]) + "\n"
+    return (
+        "\n\n".join([*_opening(scores, has_gpu=has_gpu), *_figures(scores), *_wrong(scores), *_pairs(scores), *_confusion(scores), *_left_out(has_gpu=has_gpu)])
+        + "\n"
+    )
 
 
-def _opening(scores: Sequence[Score]) -> Iterator[str]:
+def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
     environment = read_environment()
     packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items() if name in {"torch", "paddlepaddle", "pyarrow"})
     trials = Counter((score.variant, score.trial) for score in scores)
@@ -192,7 +195,8 @@ def _opening(scores: Sequence[Score]) -> Iterator[str]:
     )
     yield (
         f"Written {dt.date.today().isoformat()}, profkit {importlib.metadata.version('profkit')}, Python {platform.python_version()}, {packages}; "  # noqa: DTZ011  # the machine's own day
-        f"{environment['cpu']}, {os.cpu_count()} cores, no GPU, shared with other work while this ran. Trials of each pair: {told}."
+        f"{environment['cpu']}, {os.cpu_count()} cores, {'a' if has_gpu else 'no'} GPU, load average {os.getloadavg()[2]:.1f} over the last quarter of an hour. Trials of each pair: {told}. "
+        "The jobs go before what else the machine does; where `host_busy` stands beside a planted cause, something else took processors all the same."
     )
     yield (
         "The held-out job has other pictures, another model and batch size, and other amounts of everything that is planted. The rules were never mended by what it shows."
