@@ -19,10 +19,8 @@ def of(view: Any) -> Any:
         return {field.name: of(getattr(view, field.name)) for field in dataclasses.fields(view) if not field.name.startswith("_")}
     if isinstance(view, Mapping):
         return {_key(key): of(value) for key, value in view.items()}
-    if isinstance(view, np.ndarray):
+    if isinstance(view, np.ndarray | np.generic):
         return view.tolist()
-    if isinstance(view, np.generic):
-        return view.item()
     if isinstance(view, tuple | list | set | frozenset):
         return [of(value) for value in view]
     return str(view) if isinstance(view, Path) else view

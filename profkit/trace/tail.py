@@ -21,7 +21,7 @@ from profkit.vocab import STREAM_SUFFIX
 MOST_BYTES: Final = 4_000_000
 """So much of a table is read at once at most, so that a look at a long run takes bounded time; the next look goes on from there."""
 
-KEPT_ROWS: Final = {"steps": 4_000, "spans": 60_000}
+KEPT_ROWS: Final = {"steps": 1_000, "spans": 10_000}
 """The last rows of each table that are kept."""
 
 MOST_RANKS: Final = 8
