@@ -86,9 +86,9 @@ def main() -> int:
 def measure(pair: Pair, folder: Path, repeats: int) -> dict[str, Any]:
     """Both sides in turns, and what is said of all of them together."""
     sides = {"base": pair.base, "target": pair.target}
-    for number in range(repeats):
+    for _ in range(repeats):
         for name, side in sides.items():
-            _run(side, folder / name / str(number), folder / f"{name}.planted")
+            _run(side, folder / name, folder / f"{name}.planted")
     figures = json.loads(_profkit("explain", folder / "base", folder / "target", "--json"))
     first = next(iter(figures["findings"]), None)
     truth = _planted_ns(folder / "target.planted") if pair.planted else _lost_ns(figures)
@@ -110,11 +110,11 @@ def measure(pair: Pair, folder: Path, repeats: int) -> dict[str, Any]:
 def _run(side: Side, output: Path, planted: Path) -> None:
     command, *options = side.command
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PLANTED": str(planted), **side.environment}
-    subprocess.run([sys.executable, "-m", "profkit", command, "--output", str(output), *options], check=True, env=environment, capture_output=True)
+    subprocess.run([sys.executable, "-m", "profkit", command, "--output", str(output), *options], check=True, env=environment, stdout=subprocess.DEVNULL)
 
 
 def _profkit(*arguments: object) -> str:
-    return subprocess.run([sys.executable, "-m", "profkit", *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+    return subprocess.run([sys.executable, "-m", "profkit", *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _lost_ns(figures: Mapping[str, Any]) -> float:
