@@ -126,8 +126,8 @@ _TOGETHER: tuple[Fault, ...] = (
 )
 
 _GPU: tuple[Fault, ...] = (
-    Fault("item_syncs", _single("sync_stalls"), {"item_syncs": 8}, needs_gpu=True),
-    Fault("pageable_copies", _single("unpinned_copy"), {"pin": False}, base={"image": 224, "batch": 64}, needs_gpu=True),
+    Fault("item_syncs", _single("sync_stalls"), {"item_syncs": 8}, kernels=True, needs_gpu=True),
+    Fault("pageable_copies", _single("unpinned_copy"), {"pin": False}, base={"image": 224, "batch": 64}, kernels=True, needs_gpu=True),
     Fault("gpu_layout_copies", _single("layout_copies"), {"round_trips": 8}, base={"image": 128, "batch": 64}, kernels=True, needs_gpu=True),
     Fault(
         "clock_throttling",
