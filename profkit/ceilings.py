@@ -22,7 +22,6 @@ import numpy as np
 from profkit.analysis.ceilings import Ceilings, Links
 from profkit.environment import read_environment
 from profkit.errors import ProfkitError
-from profkit.ranks import Team, find_endpoint, rank_environment
 from profkit.trace.jsonfile import read_json, replace_json
 from profkit.workloads._cache import cache_root
 
@@ -174,6 +173,8 @@ def _read_once(path: Path) -> float:
 
 def measure_links(ranks: int) -> Links:
     """All-reduce alone between so many processes of this machine: over NCCL where each has a GPU, else over gloo."""
+    from profkit.ranks import Team, find_endpoint, rank_environment  # an interface that only reads ceilings starts no ranks
+
     if not importlib.util.find_spec("torch"):
         raise ProfkitError("links are measured with torch, which is not installed: pip install 'profkit[torch]'")
     endpoint = find_endpoint(Team(ranks))

@@ -214,14 +214,14 @@ class TimelineScreen(RunScreen[OpenTimeline]):
             if worker.is_cancelled or not self._attempt(read):
                 return
             if not worker.is_cancelled:
-                self.app.call_from_thread(self._redraw_if_there)
+                self.later(self._redraw_if_there)
 
     def _attempt(self, read: Callable[[], object]) -> bool:
         """On a thread: read something. What a damaged file does to it must not take the rest away."""
         try:
             read()
         except Exception as error:  # noqa: BLE001  # whatever it is, it is told, and the screen goes on
-            self.app.call_from_thread(self.tell, one_line(error))
+            self.later(self.tell, one_line(error))
             return False
         return True
 

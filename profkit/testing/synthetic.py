@@ -307,7 +307,9 @@ class _KernelKind(NamedTuple):
 _KERNEL_KINDS = (
     _KernelKind("sm90_xmma_fprop_implicit_gemm_f16f16_nhwc", "convolution", "aten::cudnn_convolution", 7, 1568, 256, 232, 98_304, 51_380_224, 3.7e9, True),
     _KernelKind("ampere_sgemm_128x64_nn", "gemm", "aten::mm", 7, 512, 128, 122, 12_288, 8_388_608, 1.1e9, False),
-    _KernelKind("void cudnn::bn_fw_tr_1C11_kernel_NHWC<float, 512>", "normalisation", "aten::cudnn_batch_norm", 7, 256, 512, 40, 4_096, 102_760_448, 0.0, False),
+    _KernelKind(
+        "void cudnn::bn_fw_tr_1C11_kernel_NHWC<float, 512>", "normalisation", "aten::cudnn_batch_norm", 7, 256, 512, 40, 4_096, 102_760_448, 0.0, False
+    ),
     _KernelKind("void at::native::vectorized_elementwise_kernel<4, relu>", "elementwise", "aten::relu_", 7, 784, 128, 16, 0, 25_690_112, 0.0, False),
     _KernelKind("void at::native::reduce_kernel<512, 1>", "reduction", "aten::sum", 7, 32, 512, 32, 2_048, 4_194_304, 0.0, False),
     _KernelKind("Memcpy HtoD (Pinned -> Device)", "copy to device", "aten::copy_", 13, 0, 0, 0, 0, 19_267_584, 0.0, False),

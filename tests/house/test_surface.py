@@ -36,7 +36,22 @@ def test_the_callbacks() -> None:
 
 
 def test_the_verbs() -> None:
-    assert VERBS == ("trace", "run", "report", "explain", "bench", "tui", "import", "export", "verify", "doctor", "ceilings", "workloads", "schema", "completions")
+    assert VERBS == (
+        "trace",
+        "run",
+        "report",
+        "explain",
+        "bench",
+        "tui",
+        "import",
+        "export",
+        "verify",
+        "doctor",
+        "ceilings",
+        "workloads",
+        "schema",
+        "completions",
+    )
 
 
 def test_the_exit_codes() -> None:
