@@ -68,7 +68,8 @@ class Model(paddle.nn.Layer):
     def _cut(self, hidden: Any) -> Any:
         """The same activations through many small operators, as code written element by element has it."""
         rows = paddle.flatten(hidden, 2)
-        parts = paddle.split(rows, self.options.slices, axis=2)
+        each, rest = divmod(rows.shape[2], self.options.slices)
+        parts = paddle.split(rows, [each + 1] * rest + [each] * (self.options.slices - rest), axis=2)
         return paddle.reshape(paddle.concat([part * 1.0 + 0.0 for part in parts], axis=2), hidden.shape)
 
 
