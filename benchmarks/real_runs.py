@@ -99,7 +99,7 @@ def measure(pair: Pair, folder: Path, repeats: int) -> dict[str, Any]:
         "cost_ms": said and said / 1e6,
         "truth_ms": truth / 1e6,
         "truth": "planted" if pair.planted else "the whole gap",
-        "error_share": said and said / truth - 1,
+        "error_share": said / truth - 1 if said else None,
         "within_tolerance": bool(said) and abs(said / truth - 1) <= TOLERANCE,
         "findings": {each["kind"]: (each["cost_ns_per_step"] or {}).get("value") for each in figures["findings"]},
         "evidence": first and first["evidence"],
