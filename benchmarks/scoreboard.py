@@ -106,6 +106,30 @@ def growth_rows(found: Found) -> Iterable[Sequence[str]]:
         yield f"{row['size']:,} {row['grows']}", *(f"{seconds(row[name]['median_s'])}, {row[name]['peak_mb']:.0f} MB" for name in GROWTH)
 
 
+def interface_rows(found: Found) -> Iterable[Sequence[str]]:
+    for case, row in found["cases"].items():
+        yield case, seconds(row["first_frame_s"]), f"{row['key_median_ms']:.0f} ms", f"{row['key_p95_ms']:.0f} ms", f"{row['peak_memory_bytes'] / 1e6:,.0f} MB"
+
+
+def timeline_rows(found: Found) -> Iterable[Sequence[str]]:
+    for case, row in found.items():
+        if isinstance(row, dict) and "key_p95_ms" in row:
+            yield case, seconds(row["first_frame_s"]), f"{row['key_median_ms']:.0f} ms", f"{row['key_p95_ms']:.0f} ms", f"{row['peak_mb']:,.0f} MB"
+
+
+def rank_rows(found: Found) -> Iterable[Sequence[str]]:
+    for row in found["rows"]:
+        ways = [name for name in ("serial", "threads", "dask") if name in row]
+        for way in ways:
+            yield (
+                f"{row['what']} of {row['ranks']:,} ranks",
+                way,
+                seconds(row[way]["median_s"]),
+                f"{row[way]['peak_mb']:.0f} MB",
+                "yes" if row["same_bytes"] else "**no**",
+            )
+
+
 GROWTH = ("report", "explain", "import pyarrow, numpy")
 
 
@@ -152,6 +176,25 @@ BOARD: Mapping[str, Benchmark] = {
         "A real trace repeated to the size, plain and gzipped, beside HolisticTraceAnalysis on the same file where it is installed.",
         ("file", "what", "time", "memory"),
         import_rows,
+    ),
+    "tui": Benchmark(
+        "How soon the terminal interface answers",
+        "Through Textual's pilot, whole processes. The limits: 1 s to the first frame of a folder, 1.5 s and 1.5 GB for a run, 100 ms for a key.",
+        ("shown", "first frame", "key, median", "95th percentile", "peak memory"),
+        interface_rows,
+    ),
+    "timeline": Benchmark(
+        "The timeline of 32 ranks x 1 M kernels",
+        "As above, from phases down to every kernel of all ranks.",
+        ("shown", "first frame", "key, median", "95th percentile", "peak memory"),
+        timeline_rows,
+    ),
+    "ranks": Benchmark(
+        "Explaining runs of many ranks",
+        "Whole processes in turns: in one process, on its threads, and on a local Dask cluster where it is installed. All must give the same bytes.",
+        ("what", "on", "median", "peak memory", "same bytes"),
+        rank_rows,
+        ("--ranks", "32", "1024", "--steps", "50", "--repeats", "1"),
     ),
     "growth": Benchmark(
         "How costs grow",
