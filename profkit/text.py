@@ -53,6 +53,11 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
 
 
+def amount(value: float) -> str:
+    """How many of something: whole where it is, else with four significant digits."""
+    return f"{value:,.0f}" if float(value).is_integer() else significant(value, 4)
+
+
 def _rounded(value: float, digits: int) -> float:
     """Rounded first, so that 9.996 is seen to be 10.0 and 999.96 us to be 1.00 ms."""
     return float(f"{value:.{digits - 1}e}")

@@ -20,7 +20,7 @@ from profkit.ceilings import load_ceilings
 from profkit.errors import ProfkitError
 from profkit.report import ledger_json, ledger_text
 from profkit.report.explained import Explained, explain
-from profkit.text import duration, significant
+from profkit.text import amount, duration
 from profkit.tui._draw import line
 from profkit.tui._library import Source
 from profkit.tui._lines import Lines
@@ -202,7 +202,7 @@ def _unless(kind: str, drops: Sequence[Drop], values: Sequence[Any]) -> list[Any
 
 
 def _calls(count: float) -> str:
-    return significant(count, 4)
+    return amount(count)
 
 
 def _name(drop: Drop) -> str:

@@ -14,7 +14,7 @@ from profkit.report import ledger_text
 from profkit.report.document import TONES, Cause, Chart, Document, Grid, Section, Tone, Waterfall
 from profkit.report.explained import Explained
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
-from profkit.text import duration, percent, plural, significant
+from profkit.text import amount, duration, percent, plural
 from profkit.trace import Trace
 
 TARGET = "target"
@@ -78,7 +78,7 @@ def _gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
 def _rows(ledger: Ledger) -> Section:
     """In time of a step of the base's batch, as the text has it."""
     factor = ledger.samples_per_step
-    unit = f"per {significant(factor, 4)} samples of a GPU (a step of the base)" if ledger.per_sample else "a step"
+    unit = f"per {amount(factor)} samples of a GPU (a step of the base)" if ledger.per_sample else "a step"
     cells = [tuple(ledger_text.row_cells(ledger, row, name, factor)) for row, name in _named(ledger)]
     beside = "; ".join(f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}" for row in ledger.beside)
     notes = (f"Time {unit}. Only exposed time counts, and the rows add up to the total.", *([f"Overlapped, and not in the rows: {beside}."] if beside else []))

@@ -18,7 +18,7 @@ from profkit.analysis.scaling import FACTORS, ScalingRow
 from profkit.report.as_text import WIDTH
 from profkit.report.explained import Explained
 from profkit.rules._base import Finding
-from profkit.text import byte_size, duration, percent, plural, safe_text, significant, table
+from profkit.text import amount, byte_size, duration, percent, plural, safe_text, significant, table
 
 MOST_DIFFERENCES = 12
 LONGEST_VALUE = 22
@@ -90,7 +90,7 @@ def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
 def _rows(ledger: Ledger) -> str:
     """In time of a step of the base's batch, which reads better than time per sample and is the same for both sides."""
     factor = ledger.samples_per_step
-    title = f"  where the time goes, per {significant(factor, 4)} samples of a GPU (a step of the base)" if ledger.per_sample else "  where a step goes"
+    title = f"  where the time goes, per {amount(factor)} samples of a GPU (a step of the base)" if ledger.per_sample else "  where a step goes"
     lines = [["", "base", "target", "difference", "95 % interval", ""]]
     for row in ledger.rows:
         lines.append(row_cells(ledger, row, row.name, factor))
@@ -142,7 +142,7 @@ def kernels(view: Explained) -> str:
 
 def _kernel_cells(rows: Sequence[KernelRow]) -> list[str]:
     base, target = (sum(side) for side in zip(*((row.base_ns, row.target_ns) for row in rows), strict=True))
-    calls = [significant(sum(side), 4) for side in zip(*((row.base_calls, row.target_calls) for row in rows), strict=True)]
+    calls = [amount(sum(side)) for side in zip(*((row.base_calls, row.target_calls) for row in rows), strict=True)]
     return [duration(base), duration(target), signed(target - base), " to ".join(calls)]
 
 
