@@ -10,9 +10,12 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from open_trace import bytecode_in
 
 COMMANDS = {
     "python -c pass": [sys.executable, "-c", "pass"],
@@ -22,20 +25,22 @@ COMMANDS = {
 LIMIT_MS = 40.0
 
 
-def time_ms(command: Sequence[str]) -> float:
+def time_ms(command: Sequence[str], environment: Mapping[str, str]) -> float:
     start = time.perf_counter_ns()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=dict(environment))
     return (time.perf_counter_ns() - start) / 1e6
 
 
 def medians(repeats: int) -> dict[str, float]:
     """The commands in turn, `repeats` times after one warm-up, so that a noisy moment hits all of them."""
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    for turn in range(repeats + 1):
-        for name, command in COMMANDS.items():
-            took = time_ms(command)
-            if turn:
-                times[name].append(took)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = bytecode_in(Path(folder))
+        for turn in range(repeats + 1):
+            for name, command in COMMANDS.items():
+                took = time_ms(command, environment)
+                if turn:
+                    times[name].append(took)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
