@@ -81,7 +81,10 @@ class RunsScreen(FrameScreen):
         self._show()
         missing = [head.path for head in heads if head.path not in self._figures]
         if missing:
-            self.run_worker(functools.partial(self._read_figures, missing), group="figures", thread=True, exclusive=True)
+            self.call_after_refresh(self._if_there, self._start_reading, missing)  # the list is seen first
+
+    def _start_reading(self, paths: list[Path]) -> None:
+        self.run_worker(functools.partial(self._read_figures, paths), group="figures", thread=True, exclusive=True)
 
     def _read_figures(self, paths: list[Path]) -> None:
         """On a thread, the newest run first."""
