@@ -150,14 +150,14 @@ class _Nesting(threading.local):
 
 
 def _hook_modules(patches: Patches, seams: Seams) -> None:
-    """The outermost call of a module is a forward. Modules inside it cost one flag, and compiled code nothing."""
+    """The outermost call of a module is a forward. Modules inside it cost one flag, asked first, and compiled code nothing."""
     nesting = _Nesting()
     autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)  # noqa: SLF001  # no public name tells it of all devices
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or nesting.inside:
+            if nesting.inside or torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
             nesting.inside = True
             try:
