@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-WIDTH, HEIGHT = 640, 320
-LEFT, RIGHT, TOP, BOTTOM = 64, 176, 36, 44
+WIDTH, HEIGHT = 700, 320
+LEFT, RIGHT, TOP, BOTTOM = 64, 220, 36, 44
 COLORS = ("#0072b2", "#d55e00", "#6b6b6b", "#009e73")
 """Told apart by people who see few colours; the lines differ in their dashes too."""
 DASHES = ("none", "8 3", "2 3", "10 3 2 3")
