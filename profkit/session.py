@@ -141,7 +141,7 @@ def record_own_cost(run: Path) -> None:
     """Write into an ended run what profkit cost it, from what the run itself has measured."""
     try:
         trace = Trace.open(run)
-        found = build_overview(trace).own_cost
+        found = build_overview(trace, with_kernels=False).own_cost
         dataclasses.replace(trace.manifest, own_cost=as_record(found)).write(run)
     except (ProfkitError, OSError) as error:
         log.warning("profkit: its own cost cannot be written: %s", error)

@@ -105,7 +105,7 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kerne
     selection = steady_steps(trace)
     times = step_times(steps, trace.spans, selection.steps)
     exchange = split_exchange(trace.collectives, trace.spans, selection.steps)
-    by_kernel = kernels_of(trace, ceilings)
+    by_kernel = kernels_of(trace, ceilings) if with_kernels else None
     return Overview(
         name=trace.name,
         path=str(trace.path),
@@ -125,7 +125,7 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kerne
         late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps) if exchange else None,
         own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), window_steps(trace.samples)),
         links=link_use(trace.collectives, selection.steps, ceilings),
-        by_kernel=by_kernel if by_kernel.calls else None,
+        by_kernel=by_kernel if by_kernel and by_kernel.calls else None,
         kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps) if with_kernels else None,
         quality=tuple(_quality(trace)),
         flags=trace.manifest.flags,

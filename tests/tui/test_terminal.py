@@ -84,9 +84,11 @@ def test_tmux_shows_the_figures_of_the_twins(folder: Path, tmux: Tmux) -> None:
     speeds = {run["run"]: significant(run["throughput_samples_per_s"]["value"], 4) for run in headless.runs_twin(folder)["runs"]}
     tmux.wait_for(*speeds.values())
     tmux.keys("/")
+    tmux.wait_until_gone("Enter open")  # while the filter has the keys
     tmux.keys("-l", "slow")
     tmux.wait_for("filter 'slow': 1 of 3")
     tmux.keys("Enter")
+    tmux.wait_for("Enter open")
     tmux.keys("Enter")
     view = headless.twin(folder / "slow", "overview")
     screen = tmux.wait_for("Where a step goes", f"{significant(view['throughput_samples_per_s']['value'], 4)} samples/s")
