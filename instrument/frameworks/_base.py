@@ -125,9 +125,10 @@ class Seams:
         for name in _OF_TRACKER:
             setattr(self, name, guarded(name, getattr(tracker, name), None))
         self.autocast: bool | None = None
+        self.note_autocast: Callable[[bool], None] = guarded("note_autocast", self._note_autocast, None)
         self.count_samples: Callable[[Any], int] = guarded("count_samples", count_samples, 0)
 
-    def note_autocast(self, enabled: bool) -> None:
+    def _note_autocast(self, enabled: bool) -> None:
         """Models are called in mixed precision from now on, or are not: to be called where that changes."""
         self.autocast = enabled
         self.samples((None, "framework", AUTOCAST, now_ns(), float(enabled)))

@@ -1,6 +1,6 @@
-"""Each screen at three widths and in two themes, cell by cell, on the pinned Textual.
+"""Each screen at three widths and in two themes, on the pinned Textual: its text cell by cell, and which colours it has.
 
-A snapshot holds the text once, and below it the colours of each theme. After a change that is wanted:
+A snapshot holds the text once, and below it the colours of each theme, without their places. After a change that is wanted:
 `PROFKIT_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_snapshots.py`, and look at what has changed.
 """
 
