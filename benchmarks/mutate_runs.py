@@ -23,14 +23,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pyarrow as pa
+from mutate_traces import LONGEST_S, MOST_GROWTH_MB, Found, HungError
 
 from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
@@ -41,24 +40,8 @@ from profkit.trace import stream as streams
 from profkit.trace.reader import RankTrace
 from profkit.vocab import Integrity
 
-LONGEST_S = 5
-MOST_GROWTH_MB = 200.0
 A_PROCESS = 500
 """Mutations that one process reads: a crash costs those after it, and is counted."""
-
-
-class HungError(Exception):
-    """Reading took longer than it may."""
-
-
-@dataclass
-class Found:
-    """How the mutations ended, and what must not have happened."""
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
-    slowest_s: float = 0.0
-    growth_mb: float = 0.0
 
 
 def mutate(content: bytes, chance: random.Random) -> bytes:

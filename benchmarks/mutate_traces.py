@@ -41,12 +41,12 @@ _MARKS = b'"\\{}[],:0eE.-+nNtX \x00\xff\n'
 
 
 class HungError(Exception):
-    """An import took longer than it may."""
+    """Reading took longer than it may."""
 
 
 @dataclass
 class Found:
-    """How the mutations of one format ended."""
+    """How mutations ended, and what must not have happened."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
