@@ -20,7 +20,7 @@ _MOST_POINTS = 4_000
 _FEWEST_BLOCKS = 3
 """A correlation that leaves fewer independent blocks than this in the series is not believed."""
 
-_Z_95 = 1.959964
+Z_95 = 1.959964
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _widening(errors: Floats, spread: Floats, block: int) -> Floats:
     least = np.sqrt(variance * alike / (count - alike))
     too_narrow = np.divide(least, spread, out=np.ones_like(least), where=spread > 0)
     student = np.array([student_95(count / max(steps, block) - 1) for steps in alike])
-    return np.asarray(np.maximum(1, too_narrow) * student / _Z_95)
+    return np.asarray(np.maximum(1, too_narrow) * student / Z_95)
 
 
 def _memory(correlations: Floats, count: int) -> float:
@@ -182,7 +182,7 @@ def _last_lag(correlations: Floats, count: int) -> int:
 def student_95(freedom: float) -> float:
     """The 97.5 % quantile of Student's t, by the Cornish-Fisher expansion (within 1 % from 3 degrees on)."""
     freedom = max(3.0, freedom)
-    z = _Z_95
+    z = Z_95
     return (
         z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2) + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
     )

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_time import HOST
-from profkit.analysis.estimate import Estimate, Floats, Ints, as_floats, student_95
+from profkit.analysis.estimate import Z_95, Estimate, Floats, Ints, as_floats, student_95
 from profkit.analysis.exchange import LateRank, find_late_rank, split_exchange
 from profkit.analysis.exposed import INPUT_PIECES
 from profkit.analysis.kernel_categories import COPY_CATEGORIES, MATRIX_WORK
@@ -299,12 +299,19 @@ class Evidence:
     def garbage_ns(self) -> Estimate | None:
         """What collections of garbage take of a step, on average over the ranks."""
         rate = self.rate("garbage", "pause_seconds")
-        return None if rate is None else Estimate(*(None if value is None else value * self.step_ns for value in (rate.value, rate.low, rate.high)))  # type: ignore[arg-type]  # the value itself is never null
+        if rate is None:
+            return None
+        known = rate if rate.judged else of_events(rate.value, self._gain("garbage", "collections_count"))
+        return Estimate(*(None if value is None else value * self.step_ns for value in (known.value, known.low, known.high)))  # type: ignore[arg-type]  # the value itself is never null
 
     def rate(self, source: str, metric: str) -> Estimate | None:
         """By how much a counter grows in a second, on average over what it is read of; `None` where it was not read twice."""
         rates = [found for series in self._series(source, metric) if len(found := _growth(*series))]
         return estimate_mean(np.concatenate(rates)) if rates else None
+
+    def _gain(self, source: str, metric: str) -> float:
+        """By how much a counter grew in all, over everything it is read of."""
+        return float(sum(values[-1] - values[0] for _, values in self._series(source, metric)))
 
     def level(self, source: str, metric: str) -> float | None:
         """The mean of a reading over the used steps; `None` where there is none."""
@@ -356,6 +363,18 @@ def estimate_mean(values: Floats) -> Estimate:
         return Estimate(mean)
     half = student_95(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return Estimate(mean, mean - half, mean + half)
+
+
+def of_events(rate: float, count: float) -> Estimate:
+    """The rate at which so many events took their time, where a run is too short for its readings to scatter; without an interval where there were none.
+
+    The sum of events whose sizes scatter by as much as their mean has a relative error of sqrt(2 / count): more than
+    collections have, which come regularly.
+    """
+    if not count > 0:
+        return Estimate(rate)
+    half = Z_95 * rate * math.sqrt(2 / count)
+    return Estimate(rate, rate - half, rate + half)
 
 
 def _growth(times: Ints, values: Floats) -> Floats:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from profkit.analysis.estimate import Estimate
@@ -52,3 +53,19 @@ def test_a_scale_that_went_down_is_a_skipped_step(quiet: Case) -> None:
     steps = pa.table({"rank": [0] * 5 + [1] * 5, "step": [*range(5), *range(5)], "grad_scale": scales})
     evidence = Evidence(cast("Any", SimpleNamespace(steps=steps)), quiet.after.costs)
     assert evidence._lowered_scales == 2
+
+
+@pytest.mark.parametrize(("collections", "told"), [(0, None), (4, False), (36, True)])
+def test_many_pauses_are_certain_in_a_run_too_short_for_readings_to_scatter(collections: int, told: bool | None, quiet: Case) -> None:
+    """Two readings of a counter are one rate: how many pauses made it says how far it can be believed."""
+    trace = quiet.after.trace
+    first, last = pc.min(trace.steps["start_ns"]).as_py(), pc.max(trace.steps["end_ns"]).as_py()
+    gained = {"pause_seconds": 0.01 * collections, "collections_count": float(collections)}
+    rows = [(metric, time, value) for metric, gain in gained.items() for time, value in ((last - (last - first) // 2, 1.0), (last, 1.0 + gain))]
+    metric, time_ns, value = map(list, zip(*rows, strict=True))
+    dictionary = {"device": [None] * 4, "source": ["garbage"] * 4, "metric": metric}
+    samples = pa.table({"rank": [0] * 4, **{name: pa.array(words, pa.string()).dictionary_encode() for name, words in dictionary.items()}})
+    samples = samples.append_column("time_ns", pa.array(time_ns)).append_column("value", pa.array(value))
+    pauses = Evidence(cast("Any", SimpleNamespace(steps=trace.steps, samples=samples)), quiet.after.costs).garbage_ns
+    assert pauses is not None
+    assert (None if pauses.low is None else pauses.low > 0) is told
