@@ -1,0 +1,67 @@
+"""How much of a step no phase covers: every reference system in each of its frameworks, alone and on two ranks.
+
+    python benchmarks/closure.py [SYSTEM ...] [--steps 30] [--ranks 1 2]
+
+The systems really train, on small images. `unknown` is the steps' wall time minus all phases, as a share of it, with its
+95 % interval; it should stay within 2 % either way. Prints one JSON object of rows; exit code 1 where one is surely over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from profkit.analysis.overview import build_overview
+from profkit.analysis.phases import UNKNOWN
+from profkit.plugins import WORKLOADS
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+
+SIZES: Mapping[str, int] = {"resnet50": 64, "mask_rcnn": 128, "psenet": 128, "hrnet_w18": 128, "tsm": 64}
+WARM_UP = 5
+LIMIT = 0.02
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("systems", nargs="*", metavar="SYSTEM", choices=(*SIZES, []), help=f"of {', '.join(SIZES)} (default: all)")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    args = parser.parse_args()
+    plan = [(name, framework, ranks) for name in args.systems or SIZES for framework in WORKLOADS.load(name).frameworks for ranks in args.ranks]
+    rows = [measure(*each, args.steps) for each in plan]
+    print(json.dumps({"load_average": os.getloadavg()[0], "limit_share": LIMIT, "rows": rows}, indent=2))
+    return 0 if all(row["within_limit"] for row in rows) else 1
+
+
+def measure(system: str, framework: str, ranks: int, steps: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("--batch-size=2", "--workers=1", f"--image-size={SIZES[system]}", f"--steps={steps}", f"--warmup={WARM_UP}", f"--ranks={ranks}")
+        _trace(system, "--framework", framework, *options, "--output", folder)
+        view = build_overview(Trace.open(find_runs(Path(folder))[-1]), with_kernels=False)
+    (unknown,) = (part.share for part in view.phases if part.name == UNKNOWN)
+    row = {"system": system, "framework": framework, "ranks": ranks, "step_ms": view.step_ns.value / 1e6}
+    row |= {"unknown_share": unknown.value, "low": unknown.low, "high": unknown.high, "within_limit": not _surely_over(unknown.low, unknown.high)}
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    return row
+
+
+def _surely_over(low: float | None, high: float | None) -> bool:
+    """Also where there is no interval: then nothing was shown."""
+    return low is None or high is None or low > LIMIT or high < -LIMIT
+
+
+def _trace(*options: str) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    subprocess.run([sys.executable, "-m", "profkit", "trace", *options], check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
