@@ -111,8 +111,9 @@ CHECKS: Mapping[str, Check] = {
     ),
     "7": Check(
         "A rank or a disk hangs",
-        "No call of profkit's waits for another rank or a device; the end of a job waits at most two seconds for a disk.",
-        (Tests("tests/trace/test_survival.py", "hangs"), Tests("tests/trust/test_audit.py", "meets")),
+        "No call of profkit's waits for another rank or a device; a rank that was stopped is named, and loses no row; the end of a job waits at most two seconds for a "
+        "disk.",
+        (Tests("tests/trust/test_hanging_rank.py"), Tests("tests/trace/test_survival.py", "hangs"), Tests("tests/trust/test_audit.py", "meets")),
     ),
     "8": Check(
         "Forked and spawned workers",
