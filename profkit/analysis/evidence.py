@@ -198,6 +198,16 @@ class Evidence:
         return short / (short + self.costs.steps) if self.costs.steps else 0.0
 
     @functools.cached_property
+    def short_adds_ns(self) -> float:
+        """What a sample takes longer of a GPU where the steps with fewer samples than is usual are counted, too."""
+        short = self.costs.selection.which.get(PARTIAL_BATCH)
+        if short is None or not (self.costs.steps and self.costs.samples_known):
+            return 0.0
+        rows = self.trace.steps.filter(pc.is_in(self.trace.steps["step"], pa.array([*self.used.tolist(), *short.tolist()], pa.int64())))
+        wall_ns = pc.sum(rows["end_ns"]).as_py() - pc.sum(rows["start_ns"]).as_py()
+        return float(wall_ns / pc.sum(rows["sample_count"]).as_py() - self.costs.wall_ns.sum() / self.costs.samples.sum())
+
+    @functools.cached_property
     def bad_samples(self) -> int:
         """Samples that could not be read and are told one by one."""
         return int(pc.sum(pc.starts_with(self.trace.samples["metric"].cast(pa.string()), "bad_sample:")).as_py() or 0)

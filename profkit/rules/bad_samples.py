@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from profkit.analysis.estimate import Estimate
 from profkit.analysis.ledger import scale
-from profkit.rules._base import Case, Finding, all_of, grew
+from profkit.rules._base import Case, Finding, all_of, is_material, share_of, shift
 from profkit.text import percent, plural
 
 MORE = 0.05
@@ -21,6 +22,15 @@ def find(case: Case) -> Finding | None:
         return None
     words = [f"{plural(told, 'sample')} more than in the base could not be read"] if told > 0 else []
     words += [f"batches come short in {percent(after.short_share)} of the steps, {percent(before.short_share)} in the base"] if short >= MORE else []
-    costly = grew(ledger.total, ledger)
-    price = scale(ledger.total.delta, ledger.samples_per_step) if costly else None
-    return Finding("bad_samples", price, 1.0 if costly else None, "; ".join(words), _REMEDY, takes=all_of("input_bound", "input_stalls", "launch_bound"))
+    price = _price(case)
+    share = share_of(price.value, ledger) if price else None
+    return Finding("bad_samples", price, share, "; ".join(words), _REMEDY, takes=all_of("input_bound", "input_stalls", "launch_bound"))
+
+
+def _price(case: Case) -> Estimate | None:
+    """The whole difference, with the steps that came short, which the ledger is without: it is they that waited. `None` where nothing surely takes longer."""
+    ledger = case.ledger
+    apart = case.after.short_adds_ns - case.before.short_adds_ns if ledger.per_sample else 0.0
+    price = shift(scale(ledger.total.delta, ledger.samples_per_step), apart * ledger.samples_per_step)
+    surely = price.low is not None and price.low > 0
+    return price if surely and is_material(price.value, ledger) else None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.evidence import Evidence
+from profkit.analysis.selection import PARTIAL_BATCH, Selection
 from profkit.report.explained import explain
+from profkit.rules import bad_samples
 from profkit.rules._base import Case, Finding, is_certain
 from profkit.rules._input import is_slow_on_all_ranks
 from profkit.testing import synthetic_trace
@@ -53,6 +57,33 @@ def test_a_scale_that_went_down_is_a_skipped_step(quiet: Case) -> None:
     steps = pa.table({"rank": [0] * 5 + [1] * 5, "step": [*range(5), *range(5)], "grad_scale": scales})
     evidence = Evidence(cast("Any", SimpleNamespace(steps=steps)), quiet.after.costs)
     assert evidence._lowered_scales == 2
+
+
+def test_steps_that_came_short_count_for_what_a_sample_takes() -> None:
+    """Five of ten steps wait 20 ms for samples that are not there."""
+    ends = [step * 40 * MS + took * MS for step, took in enumerate([10, 30] * 5)]
+    steps = pa.table({"step": range(10), "start_ns": [step * 40 * MS for step in range(10)], "end_ns": ends, "sample_count": [8, 6] * 5})
+    full = np.arange(0, 10, 2)
+    costs = SimpleNamespace(
+        steps=5,
+        samples_known=True,
+        wall_ns=np.full(5, 10 * MS),
+        samples=np.full(5, 8),
+        selection=Selection(full, {PARTIAL_BATCH: 5}, {PARTIAL_BATCH: full + 1}),
+    )
+    evidence = Evidence(cast("Any", SimpleNamespace(steps=steps)), cast("Any", costs))
+    assert evidence.short_adds_ns == pytest.approx(200 * MS / 70 - 10 * MS / 8)
+
+
+@pytest.mark.parametrize("added_ns", [0.0, 5.0 * MS])
+def test_bad_samples_cost_what_the_steps_that_came_short_took(added_ns: float, quiet: Case) -> None:
+    """The steps that are left in the ledger are as quick as ever."""
+    before, after = (Evidence(side.trace, side.costs) for side in (quiet.before, quiet.after))
+    vars(after).update(short_share=0.4, short_adds_ns=added_ns / quiet.ledger.samples_per_step)
+    finding = bad_samples.find(dataclasses.replace(quiet, before=before, after=after))
+    assert finding is not None
+    assert (finding.cost_ns is None) is (added_ns == 0)
+    assert finding.cost_ns is None or finding.cost_ns.value == pytest.approx(added_ns, abs=MS)
 
 
 @pytest.mark.parametrize(("collections", "told"), [(0, None), (4, False), (36, True)])
