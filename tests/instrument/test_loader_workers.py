@@ -31,12 +31,15 @@ from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracker import Tracker
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
+from tests.instrument.jobs.own_clock import BATCH_SIZE, COLLATE_MS, DECODE_MS, READ_MS, OwnBatch
 
 JOBS = Path(__file__).parent / "jobs"
-BATCH_SIZE, BATCHES = 4, 8
-READ_MS, DECODE_MS, COLLATE_MS = 20.0, 20.0, 15.0
-MAKING = ("read", "decode", "collate")
-TOLERANCE_MS = 2.0
+BATCHES = 8
+PLANTED_MS = {"read": READ_MS, "decode": DECODE_MS, "collate": COLLATE_MS}
+MAKING = tuple(PLANTED_MS)
+TOLERANCE_MS = 1.0
+PATIENCE_S = 300
+OWN = OwnBatch()
 FAULT = "a planted fault"
 
 
@@ -64,24 +67,21 @@ class Seen:
     def named(self, name: str) -> list[Span]:
         return [span for span in self.spans if span.name == name]
 
-    def median_ms(self, name: str) -> float:
-        return statistics.median(span.ms for span in self.named(name))
+    def errors_ms(self, own: list[list[float]]) -> dict[str, float]:
+        """How far the rows are from what the batches saw of their own making, in the median over the batches, and when they saw it."""
+        found = {name: [abs(span.ms - figures[at]) for span, figures in zip(self.named(name), own, strict=True)] for at, name in enumerate(MAKING)}
+        found["made"] = [abs(span.end_ns - figures[-1]) / 1e6 for span, figures in zip(self.named("collate"), own, strict=True)]
+        return {name: statistics.median(errors) for name, errors in found.items()}
 
-    def shows_planted(self, collated_ms: list[float]) -> bool:
-        """Whether each row has what was planted; collating is wall time, and tells itself what it came to on a busy machine."""
-        planted = {"read": READ_MS, "decode": DECODE_MS, "collate": statistics.median(collated_ms)}
-        return {name: self.median_ms(name) for name in MAKING} == pytest.approx(planted, abs=TOLERANCE_MS)
-
-
-def work(milliseconds: float) -> None:
-    """Keep a processor busy for so long."""
-    end = time.thread_time_ns() + int(milliseconds * 1e6)
-    while time.thread_time_ns() < end:
-        pass
+    def shows(self, own: list[list[float]]) -> bool:
+        """Whether each row has what its batch saw itself, which is what was planted and what a busy machine added."""
+        for at, name in enumerate(MAKING):
+            assert statistics.median(figures[at] for figures in own) >= 0.9 * PLANTED_MS[name]
+        return self.errors_ms(own) == pytest.approx(dict.fromkeys((*MAKING, "made"), 0), abs=TOLERANCE_MS)
 
 
 class Planted(Dataset[torch.Tensor]):
-    """The first sample of each batch blocks for `read_ms`, then computes for `decode_ms`."""
+    """The first sample of each batch takes its time."""
 
     def __init__(self, read_ms: float = READ_MS, decode_ms: float = DECODE_MS, batches: int = BATCHES) -> None:
         self.read_ms, self.decode_ms, self.count = read_ms, decode_ms, batches * BATCH_SIZE
@@ -90,11 +90,9 @@ class Planted(Dataset[torch.Tensor]):
         return self.count
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if index % BATCH_SIZE == 0:
-            time.sleep(self.read_ms / 1e3)
-            work(self.decode_ms)
+        OWN.read(index, read_ms=self.read_ms, decode_ms=self.decode_ms)
         info = get_worker_info()
-        return torch.tensor([float(index), float(info.id if info else -1), *torch.randn(3).tolist()])
+        return torch.tensor([float(index), float(info.id if info else -1), *torch.randn(3).tolist()], dtype=torch.float64)
 
 
 class PlantedTogether(Planted):
@@ -118,10 +116,15 @@ class Stream(IterableDataset[torch.Tensor]):
 
 
 def slow_collate(samples: list[torch.Tensor]) -> torch.Tensor:
-    """The batch, with the milliseconds that this took in its last column."""
-    start = time.perf_counter_ns()
-    time.sleep(COLLATE_MS / 1e3)
-    return torch.nn.functional.pad(torch.stack(samples), (0, 1), value=(time.perf_counter_ns() - start) / 1e6)
+    """The batch, with what it saw of its making in each row."""
+    OWN.collate()
+    batch = torch.stack(samples)
+    return torch.hstack([batch, torch.tensor(OWN.figures(), dtype=torch.float64).expand(len(batch), -1)])
+
+
+def own_figures(batches: list[torch.Tensor]) -> list[list[float]]:
+    """What each batch saw of its making."""
+    return [batch[0, -len(OWN.figures()) :].tolist() for batch in batches]
 
 
 def make_loader(data: Any, *, workers: int, **options: Any) -> DataLoader[torch.Tensor]:
@@ -141,13 +144,11 @@ def opened() -> Iterator[MemorySink]:
         tracker.finish()
 
 
-def iterate(loader: DataLoader[torch.Tensor], *, epochs: int = 1, pause_ms: float = 0, most: int | None = None) -> list[torch.Tensor]:
+def iterate(loader: DataLoader[torch.Tensor], *, epochs: int = 1, most: int | None = None) -> list[torch.Tensor]:
     """The batches, each copied out of the workers' memory; at most so many an epoch."""
-    batches = []
+    batches: list[torch.Tensor] = []
     for _ in range(epochs):
-        for batch in itertools.islice(loader, most):
-            batches.append(batch.clone())
-            time.sleep(pause_ms / 1e3)
+        batches.extend(batch.clone() for batch in itertools.islice(loader, most))
     return batches
 
 
@@ -192,7 +193,7 @@ def test_planted_times_show_in_the_right_rows(kind: str) -> None:
     epochs = 2 if "persistent_workers" in options else 1
     batches, seen = watch(make_loader(data(), collate_fn=slow_collate, **options), epochs=epochs)
     assert len(batches) == epochs * BATCHES
-    assert seen.shows_planted([float(batch[0, -1]) for batch in batches])
+    assert seen.shows(own_figures(batches))
     names = (*MAKING, "queue") if options["workers"] else MAKING
     assert {name: len(seen.named(name)) for name in names} == dict.fromkeys(names, len(batches))
     assert len(seen.named("queue")) == len(seen.depths) == (len(batches) if options["workers"] else 0)
@@ -234,16 +235,34 @@ def test_each_row_names_the_worker_that_made_the_batch(options: dict[str, Any]) 
 
 
 def test_a_starved_loop_finds_nothing_and_takes_at_once() -> None:
-    _, seen = watch(make_loader(Planted(READ_MS, 0, batches=20), workers=1))
+    own, taken = [], []
+    with opened() as sink:
+        for batch in make_loader(Planted(READ_MS, 0, batches=20), workers=1, collate_fn=slow_collate):
+            taken.append(time.perf_counter_ns())
+            own.extend(own_figures([batch]))
+    seen = seen_in(sink)
     assert statistics.median(seen.depths) == 0
-    assert seen.median_ms("queue") < 5
+    queued_ms = [(end - made) / 1e6 for end, (*_, made) in zip(taken, own, strict=True)]
+    assert statistics.median(abs(span.ms - ms) for span, ms in zip(seen.named("queue"), queued_ms, strict=True)) < TOLERANCE_MS
 
 
 def test_a_slow_loop_finds_all_that_may_be_prefetched() -> None:
-    _, seen = watch(make_loader(Planted(0, 0, batches=20), workers=2, prefetch_factor=3), pause_ms=10)
-    assert max(seen.depths) == 6
-    assert statistics.median(seen.depths[:-6]) == 6
-    assert seen.median_ms("queue") > 40
+    full = [min(2 * 3, left) for left in range(20, 0, -1)]
+    with opened() as sink:
+        iterator: Any = iter(make_loader(Planted(0, 0, batches=20), workers=2, prefetch_factor=3))
+        for prefetched in full:
+            wait_until_finished(iterator, prefetched)
+            next(iterator)
+        iterator._shutdown_workers()
+    assert seen_in(sink).depths == full
+
+
+def wait_until_finished(iterator: Any, batches: int) -> None:
+    """So many that the loop has not taken: those that the loader holds already, and those in the workers' queue."""
+    end = time.monotonic() + PATIENCE_S
+    while sum(len(task) == 2 for task in iterator._task_info.values()) + iterator._worker_result_queue.qsize() < batches:
+        assert time.monotonic() < end, "the workers do not finish them"
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -313,9 +332,9 @@ def test_a_batch_that_is_pinned_on_its_way_is_found_too(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
     monkeypatch.setattr(pin_memory, "pin_memory", pin)
-    batches, seen = watch(make_loader(Planted(READ_MS, 0), workers=2, pin_memory=True))
+    batches, seen = watch(make_loader(Planted(), workers=2, pin_memory=True, collate_fn=slow_collate))
     assert len(batches) == len(pinned) == len(seen.named("queue")) == BATCHES
-    assert seen.median_ms("read") == pytest.approx(READ_MS, abs=TOLERANCE_MS)
+    assert seen.shows(own_figures(batches))
 
 
 def _boom(*args: Any, **kwargs: Any) -> Any:
@@ -432,18 +451,20 @@ def test_other_memory_is_no_ring() -> None:
 # -- whole jobs ----------------------------------------------------------------------------------
 
 
-def _record(job: list[str], folder: Path) -> tuple[list[list[list[float]]], Trace]:
+def _record(job: Path, folder: Path) -> tuple[list[list[list[float]]], Trace]:
     """The batches that an unedited script printed under `profkit run`, and its trace."""
-    command = [sys.executable, "-m", "profkit", "run", "--", sys.executable, *job]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")} | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, check=False, timeout=120)
+    command = [sys.executable, "-m", "profkit", "run", "--", sys.executable, str(job)]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")}
+    environment = clean | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(JOBS.parents[2])}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     [run] = find_runs(folder / "traces")
     return [json.loads(line.removeprefix("batch ")) for line in done.stdout.splitlines() if line.startswith("batch ")], Trace.open(run)
 
 
-def _count_measured(trace: Trace) -> int:
-    return sum(trace.steps["instrumented"].to_pylist())
+def _measured(trace: Trace) -> set[int]:
+    """The steps, and so the batches, of which there are rows."""
+    return set(trace.steps.filter(trace.steps["instrumented"])["step"].to_pylist())
 
 
 def _seen_in_trace(trace: Trace, thread: str) -> Seen:
@@ -453,21 +474,21 @@ def _seen_in_trace(trace: Trace, thread: str) -> Seen:
     return Seen([Span(*(row[name] for name in Span._fields)) for row in rows], [row["value"] for row in samples])
 
 
-@pytest.mark.parametrize("options", [["spawn", "--persistent"], ["forkserver"]], ids=" ".join)
-def test_workers_that_are_no_forks_find_their_ring(options: list[str], tmp_path: Path) -> None:
-    batches, trace = _record([str(JOBS / "loader_torch.py"), *options], tmp_path)
+def test_workers_that_are_no_forks_find_their_ring(tmp_path: Path) -> None:
+    """Two epochs of one that is spawned, and one of one that a server forks."""
+    batches, trace = _record(JOBS / "loader_torch.py", tmp_path)
     seen = _seen_in_trace(trace, "loader worker")
     assert len(trace.ranks) == 1
-    assert len(batches) == trace.steps.num_rows == (20 if "--persistent" in options else 10)
-    assert len(seen.named("queue")) == len(seen.depths) == _count_measured(trace)
+    assert len(batches) == trace.steps.num_rows == 3 * BATCHES
+    assert len(seen.named("queue")) == len(seen.depths) == len(_measured(trace))
     assert all(batch[0][1] == 0 for batch in batches)  # in the workers, modules are called without a hook
-    assert seen.shows_planted([batch[0][-1] for batch in batches])
+    assert seen.shows([batch[0][2:] for step, batch in enumerate(batches) if step in _measured(trace)])
 
 
 def test_paddles_loader_shows_the_same(tmp_path: Path) -> None:
-    batches, trace = _record([str(JOBS / "loader_paddle.py")], tmp_path)
+    batches, trace = _record(JOBS / "loader_paddle.py", tmp_path)
     in_thread, in_workers = _seen_in_trace(trace, "loader thread"), _seen_in_trace(trace, "loader worker")
     assert len(batches) == trace.steps.num_rows == 8 + 8 + 16
-    assert len(in_thread.named("queue")) + len(in_workers.named("queue")) == len(in_workers.depths) == _count_measured(trace)
-    for seen, its_own in ((in_thread, batches[:8]), (in_workers, batches[8:])):
-        assert seen.shows_planted([batch[0][-1] for batch in its_own])
+    assert len(in_thread.named("queue")) + len(in_workers.named("queue")) == len(in_workers.depths) == len(_measured(trace))
+    for seen, own_steps in ((in_thread, range(8)), (in_workers, range(8, len(batches)))):
+        assert seen.shows([batches[step][0][2:] for step in own_steps if step in _measured(trace)])
