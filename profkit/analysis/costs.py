@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import FEWEST_STEPS, Floats, Ints
+from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, Ints
 from profkit.analysis.exposed import share_input, split_allreduce
-from profkit.analysis.overview import steady_steps
+from profkit.analysis.kernel_windows import window_steps
+from profkit.analysis.overview import steady_steps, warm_up_of
+from profkit.analysis.own_cost import span_price_ns, switched_cost, without
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.rank_sums import SpanSums, sum_spans
-from profkit.analysis.selection import Selection
+from profkit.analysis.selection import SWITCHED_OFF, Selection
 from profkit.errors import UnreadableError
 from profkit.schema import open_schema
 from profkit.text import safe_text
@@ -28,6 +30,7 @@ from profkit.vocab import PHASES, Phase
 
 INPUT = "input"
 REST = "rest"
+OWN = "profkit itself"
 OUTLIER = "outlier"
 EVALUATION = "evaluation or checkpoint"
 
@@ -67,6 +70,8 @@ class RunCosts:
     apart: tuple[Apart, ...] = field(default=())
     repeats: tuple[int, ...] = ()
     """How many of the steps each run has, where they are those of several."""
+    switched: Estimate | None = None
+    """What a step took longer than those for which profkit was switched off, in ns: it lies somewhere in all parts. Null where that was not tried."""
 
     @property
     def steps(self) -> int:
@@ -96,6 +101,13 @@ class RunCosts:
         inside = {name: split for name, split in self.inside.items() if name in kept}
         return dataclasses.replace(self, parts={**kept, REST: self.wall_ns - sum(kept.values())}, inside=inside)
 
+    def without_own(self) -> RunCosts:
+        """The same with profkit's own time where it lies while nobody knows of it."""
+        if OWN not in self.parts:
+            return self
+        kept = {name: ns for name, ns in self.parts.items() if name not in {OWN, UNKNOWN}}
+        return dataclasses.replace(self, parts={**kept, UNKNOWN: self.parts[UNKNOWN] + self.parts[OWN]})
+
     def of_wall_alone(self) -> RunCosts:
         """The same with nothing but the wall clock."""
         return dataclasses.replace(self, parts={REST: self.wall_ns}, inside={})
@@ -112,7 +124,12 @@ def run_costs(trace: Trace, sums: SpanSums | None = None) -> RunCosts:
     steady = steady_steps(trace)
     sums = sum_spans(trace.spans, steady.steps) if sums is None else sums
     selection = _set_far_apart(steps, sums, steady)
-    return _cost_of_sums(steps, sums.take(np.isin(steady.steps, selection.steps)), trace.collectives, selection)
+    costs = _cost_of_sums(steps, sums.take(np.isin(steady.steps, selection.steps)), trace.collectives, selection, span_price_ns(trace.samples))
+    return dataclasses.replace(costs, switched=_switched(trace)) if SWITCHED_OFF in steady.left_out else costs
+
+
+def _switched(trace: Trace) -> Estimate | None:
+    return switched_cost(without(trace.steps, window_steps(trace.samples)), warm_up_of(trace, trace.steps))
 
 
 def cost_steps(steps: pa.Table, spans: pa.Table, collectives: pa.Table, selection: Selection) -> RunCosts:
@@ -120,7 +137,7 @@ def cost_steps(steps: pa.Table, spans: pa.Table, collectives: pa.Table, selectio
     return _cost_of_sums(steps, sum_spans(spans, selection.steps), collectives, selection)
 
 
-def _cost_of_sums(steps: pa.Table, sums: SpanSums, collectives: pa.Table, selection: Selection) -> RunCosts:
+def _cost_of_sums(steps: pa.Table, sums: SpanSums, collectives: pa.Table, selection: Selection, price_ns: float | None = None) -> RunCosts:
     used = selection.steps
     wall_ns, samples = _walls(steps, used)
     parts = {INPUT if name == Phase.DATA.value else name: ns for name, ns in sums.by_phase(sums.exposed).items()}
@@ -132,6 +149,8 @@ def _cost_of_sums(steps: pa.Table, sums: SpanSums, collectives: pa.Table, select
         beside["allreduce under backward"] = found.hidden_ns
     known = {name: split for name, split in inside.items() if name in parts}
     ranks = max(1, len(pc.unique(steps["rank"])))
+    if price_ns is not None and not sums.on_device:
+        parts[OWN] = _whole(np.asarray(price_ns * sums.outer, dtype=np.float64))
     parts[UNKNOWN] = wall_ns - sum(parts.values())
     return RunCosts(wall_ns, samples, ranks, parts, known, beside, selection, tuple(_apart(steps, selection)))
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from profkit.analysis.config_join import Difference
-from profkit.analysis.costs import INPUT, REST, RunCosts
+from profkit.analysis.costs import INPUT, OWN, REST, RunCosts
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.repeats import widen
@@ -19,7 +19,7 @@ from profkit.text import percent
 from profkit.vocab import PHASES
 
 TOTAL = "total"
-_ORDER = (INPUT, *PHASES, REST, UNKNOWN)
+_ORDER = (INPUT, *PHASES, REST, OWN, UNKNOWN)
 
 NEGLIGIBLE = 0.005
 """A change below this share of the base is neutral, however certain it is: no run repeats itself better."""
@@ -65,6 +65,14 @@ class Ledger:
     """What makes the two runs too unlike to judge."""
 
     differences: tuple[Difference, ...] = ()
+
+    @property
+    def switched(self) -> Row | None:
+        """What profkit takes of both sides, by switching it off for blocks of steps: it lies in all rows. Null where not both sides tried."""
+        if self.base.switched is None or self.target.switched is None or not (self.base.steps and self.target.steps):
+            return None
+        base, target = (scale(side.switched, side.steps * side.ranks / int(side.samples.sum())) for side in (self.base, self.target) if side.switched)
+        return Row(OWN, base, target, _minus(target, base), Fraction(target.value) - Fraction(base.value))
 
     @property
     def change(self) -> Estimate:
@@ -134,7 +142,7 @@ def sum_rows(ledger: Ledger, name: str, names: Sequence[str]) -> Row:
 def _at_one_resolution(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCosts]:
     """Logs know no phases, and some not even the wait for data; null is not zero, so both sides get the coarser rows."""
     if all(side.knows_phases or not side.steps for side in (base, target)):
-        return base, target
+        return (base, target) if all(OWN in side.parts for side in (base, target)) else (base.without_own(), target.without_own())
     if all(INPUT in side.parts for side in (base, target)):
         return base.without_phases(), target.without_phases()
     return base.of_wall_alone(), target.of_wall_alone()

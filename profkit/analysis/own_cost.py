@@ -18,6 +18,9 @@ BUDGET_NS = 150_000.0
 """What profkit may cost a step: one of the two, whichever is more."""
 
 FEWEST_BLOCKS = 3
+_MOST_PRICE_NS = 1e9
+"""A phase that costs a second was not measured: the file was written by somebody else."""
+
 NEIGHBOURS = 8
 """How many measured steps before and after a block it is compared with."""
 
@@ -63,7 +66,7 @@ def as_record(cost: OwnCost) -> dict[str, Any]:
 def own_cost(steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int, windows: Ints = NO_STEPS) -> OwnCost:
     """profkit's cost a step and rank. The writer's time and the collectors' are upper bounds: they run on threads of their own."""
     count = max(1, steps.num_rows)
-    price = _mean(_own(samples, "span_cost_ns"))
+    price = span_price_ns(samples)
     collectors = _own(samples, COLLECTORS_CPU)
     writer = _own(samples, "writer_cpu_ns").group_by("rank").aggregate([("value", "max")])
     return OwnCost(
@@ -83,9 +86,10 @@ def _own(samples: pa.Table, metric: str) -> pa.Table:
     return samples.filter(pc.and_(pc.equal(samples["source"], "profkit"), pc.equal(samples["metric"], metric)))
 
 
-def _mean(rows: pa.Table) -> float | None:
-    value: float | None = pc.mean(rows["value"]).as_py()
-    return value
+def span_price_ns(samples: pa.Table) -> float | None:
+    """What timing one phase cost the loop, as each rank measured it before its first step; null where none did."""
+    value: float | None = pc.mean(_own(samples, "span_cost_ns")["value"]).as_py()
+    return value if value is not None and 0 <= value < _MOST_PRICE_NS else None
 
 
 def switched_cost(steps: pa.Table, warm_up: int) -> Estimate | None:
@@ -110,10 +114,15 @@ def _blocks(measured: np.typing.NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def _around(duration: Floats, measured: np.typing.NDArray[np.bool_], begin: int, end: int) -> float:
-    """How much longer the measured steps near a block are than those in it; NaN where there are none."""
-    near: Ints = np.concatenate([np.arange(max(0, begin - NEIGHBOURS), begin), np.arange(end, min(len(duration), end + NEIGHBOURS))])
-    near = near[measured[near]]
-    return float(np.median(duration[near]) - np.median(duration[begin:end])) if len(near) else float("nan")
+    """How much longer the measured steps near a block are than those in it; NaN where there are none.
+
+    They are taken in blocks as long as it: where some steps are far longer than the others, the median of many
+    steps lies lower than that of a few.
+    """
+    length = end - begin
+    starts = [*range(begin - length, begin - NEIGHBOURS - 1, -length), *range(end, end + NEIGHBOURS - length + 1, length)]
+    near = [duration[start : start + length] for start in starts if start >= 0 and start + length <= len(duration) and measured[start : start + length].all()]
+    return float(np.mean([np.median(each) for each in near]) - np.median(duration[begin:end])) if near else float("nan")
 
 
 def _mean_estimate(values: Floats) -> Estimate | None:

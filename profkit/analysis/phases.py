@@ -61,8 +61,13 @@ def _positions(column: pa.ChunkedArray, used: Ints) -> tuple[Ints, Ints]:
 
 def phase_sums(spans: pa.Table, used: Ints) -> Floats:
     """Time by (phase, used step) over all ranks."""
+    return sum_phases(spans, used)[0]
+
+
+def sum_phases(spans: pa.Table, used: Ints) -> tuple[Floats, Ints]:
+    """Time by (phase, used step) over all ranks, and by step how many phases were timed that lie in no other."""
     if not spans.num_rows:
-        return np.zeros((len(PHASES), len(used)))
+        return np.zeros((len(PHASES), len(used))), np.zeros(len(used), dtype=np.int64)
     rank, thread = spans["rank"].to_numpy().astype(np.int64), _codes(spans["thread"])
     start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     level = np.maximum(spans["depth"].to_numpy(), 0).astype(np.int64)
@@ -72,7 +77,7 @@ def phase_sums(spans: pa.Table, used: Ints) -> Floats:
     phase = _phase_codes(spans["phase"])
     kept = kept[(_runs_steps(rank, lane, np.where(level, 0, end - start)) & (phase >= 0))[kept]]
     sums = _sums(phase[kept] * len(used) + where[kept], own_ns[kept], len(PHASES) * len(used))
-    return sums.reshape(len(PHASES), len(used))
+    return sums.reshape(len(PHASES), len(used)), np.bincount(where[kept[level[kept] == 0]], minlength=len(used))
 
 
 def _runs_steps(rank: Ints, lane: Ints, outer_ns: Ints) -> npt.NDArray[np.bool_]:

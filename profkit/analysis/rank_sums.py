@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exposed import exposed_spans, input_pieces
-from profkit.analysis.phases import phase_sums
+from profkit.analysis.phases import sum_phases
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace import Trace
@@ -47,6 +47,9 @@ class SpanSums:
     """The spans of the exposed exchange."""
 
     host_windows: pa.Table
+    outer: Ints
+    """By used step, how many phases were timed that lie in no other: what timing them cost lies in none, either."""
+
     damaged: bool = False
     """Whether some spans could not be read."""
 
@@ -57,21 +60,23 @@ class SpanSums:
     def take(self, kept: npt.NDArray[np.bool_]) -> SpanSums:
         """Those of some of the steps; the windows of others do no harm."""
         host, exposed, pieces = (sums[:, kept] for sums in (self.host, self.exposed, self.pieces))
-        return dataclasses.replace(self, steps=self.steps[kept], host=host, exposed=exposed, pieces=pieces, waits=self.waits[kept])
+        return dataclasses.replace(self, steps=self.steps[kept], host=host, exposed=exposed, pieces=pieces, waits=self.waits[kept], outer=self.outer[kept])
 
 
 def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
     """The sums of these spans, of one rank or of many."""
     exposed = exposed_spans(spans)
     on_device = exposed is not spans
-    host = _phases(spans, used)
+    host, outer = _phases(spans, used)
     pieces, waits = input_pieces(spans, exposed, used)
     windows = _windows(spans)
-    return SpanSums(used, host, _phases(exposed, used) if on_device else host, on_device, pieces, waits, _windows(exposed) if on_device else windows, windows)
+    seen, seen_windows = (_phases(exposed, used)[0], _windows(exposed)) if on_device else (host, windows)
+    return SpanSums(used, host, seen, on_device, pieces, waits, seen_windows, windows, outer)
 
 
-def _phases(spans: pa.Table, used: Ints) -> Ints:
-    return np.asarray(np.rint(phase_sums(spans, used)), dtype=np.int64)
+def _phases(spans: pa.Table, used: Ints) -> tuple[Ints, Ints]:
+    sums, outer = sum_phases(spans, used)
+    return np.asarray(np.rint(sums), dtype=np.int64), outer
 
 
 def _windows(spans: pa.Table) -> pa.Table:
@@ -80,10 +85,11 @@ def _windows(spans: pa.Table) -> pa.Table:
 
 def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
     """The sums of several ranks as one."""
-    host, exposed, pieces, waits = (np.sum([getattr(part, name) for part in parts], axis=0) for name in ("host", "exposed", "pieces", "waits"))
+    summed = ("host", "exposed", "pieces", "waits", "outer")
+    host, exposed, pieces, waits, outer = (np.sum([getattr(part, name) for part in parts], axis=0) for name in summed)
     windows, host_windows = (pa.concat_tables([getattr(part, name) for part in parts]).unify_dictionaries() for name in ("windows", "host_windows"))
     on_device, damaged = (any(getattr(part, name) for part in parts) for name in ("on_device", "damaged"))
-    return SpanSums(parts[0].steps, host, exposed, on_device, pieces, waits, windows, host_windows, damaged)
+    return SpanSums(parts[0].steps, host, exposed, on_device, pieces, waits, windows, host_windows, outer, damaged)
 
 
 def sum_ranks(trace: Trace, used: Ints, each: Mapper = map) -> dict[int, SpanSums]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from profkit.analysis.costs import Apart, RunCosts
+from profkit.analysis.costs import OWN, Apart, RunCosts
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
 from profkit.analysis.selection import Selection
 from profkit.errors import UsageError
@@ -46,6 +46,8 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
     if len(runs) == 1:
         return runs[0]
     known = [run for run in runs if run.steps] or list(runs[:1])
+    if not all(OWN in run.parts for run in known):
+        known = [run.without_own() for run in known]
     split = set.intersection(*(set(run.inside) for run in known))
     return dataclasses.replace(
         known[0],
@@ -57,7 +59,17 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
         selection=Selection(np.arange(sum(run.steps for run in known)), _add_up([run.selection.left_out for run in runs])),
         apart=_apart(runs),
         repeats=tuple(run.steps for run in known),
+        switched=_mean([run.switched for run in known]),
     )
+
+
+def _mean(found: Sequence[Estimate | None]) -> Estimate | None:
+    """Of independent figures, each as good as the other; null where one of them is."""
+    known = [(each.value, each.high - each.value) for each in found if each is not None and each.high is not None]
+    if len(known) < len(found):
+        return None
+    value, half = sum(each for each, _ in known) / len(known), math.hypot(*(each for _, each in known)) / len(known)
+    return Estimate(value, value - half, value + half)
 
 
 def _joined(parts: Sequence[Ints]) -> Ints:

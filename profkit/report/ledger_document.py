@@ -81,7 +81,12 @@ def _rows(ledger: Ledger) -> Section:
     unit = f"per {amount(factor)} samples of a GPU (a step of the base)" if ledger.per_sample else "a step"
     cells = [tuple(ledger_text.row_cells(ledger, row, name, factor)) for row, name in _named(ledger)]
     beside = "; ".join(f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}" for row in ledger.beside)
-    notes = (f"Time {unit}. Only exposed time counts, and the rows add up to the total.", *([f"Overlapped, and not in the rows: {beside}."] if beside else []))
+    switched = ledger_text.switched_words(ledger)
+    notes = (
+        f"Time {unit}. Only exposed time counts, and the rows add up to the total.",
+        *([f"Overlapped, and not in the rows: {beside}."] if beside else []),
+        *([f"{switched}."] if switched else []),
+    )
     grid = Grid(("", "base", TARGET, "difference", "95 % interval", ""), tuple(cells), frozenset({1, 2, 3, 4}), total=True)
     return Section("Where the time goes", notes, _waterfall(ledger, factor), grid)
 

@@ -12,7 +12,7 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import LATE_SHARE
 from profkit.analysis.gate import Judgement
 from profkit.analysis.kernel_ledger import KernelLedger, KernelRow
-from profkit.analysis.ledger import Ledger, Row, judge, why_not
+from profkit.analysis.ledger import Ledger, Row, judge, scale, why_not
 from profkit.analysis.meeting import Meeting
 from profkit.analysis.scaling import FACTORS, ScalingRow
 from profkit.report.as_text import WIDTH
@@ -100,7 +100,19 @@ def _rows(ledger: Ledger) -> str:
     if ledger.beside:
         hidden = "; ".join(f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}" for row in ledger.beside)
         blocks.append(_fold(f"overlapped, and not in the rows: {hidden}"))
+    if words := switched_words(ledger):
+        blocks.append(_fold(words))
     return "\n".join(blocks)
+
+
+def switched_words(ledger: Ledger) -> str:
+    """What profkit took of both sides in all: its row has only what can be counted."""
+    row, factor = ledger.switched, ledger.samples_per_step
+    if row is None:
+        return ""
+    delta = scale(row.delta, factor)
+    sides = f"{duration(row.base.value * factor)} and {duration(row.target.value * factor)}"
+    return f"{row.name} in all, by switching it off: {sides}, somewhere in the rows; difference {signed(delta.value)}{_interval(delta, signed)}"
 
 
 def row_cells(ledger: Ledger, row: Row, name: str, factor: float) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, RunCosts, cost_steps, run_costs, set_outliers_apart
+from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, OWN, REST, RunCosts, cost_steps, run_costs, set_outliers_apart
+from profkit.analysis.estimate import Estimate
 from profkit.analysis.exposed import TRANSFER, WAITING, exposed_spans, split_input
 from profkit.analysis.ledger import Ledger, Verdict, compare, why_not
 from profkit.analysis.phases import UNKNOWN
@@ -195,3 +197,38 @@ def _same(found: Ledger) -> bool:
 def test_a_run_against_itself_is_neutral(run: Run) -> None:
     costs = run(steps=200)
     assert _same(compare(costs, costs))
+
+
+def test_what_profkit_counts_of_itself_is_carved_out_of_unknown(tmp_path: Path) -> None:
+    """A phase costs what the run says, and each step of a rank times six of them; the parts still add up."""
+    trace = Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=60, seed=3))
+    costs = run_costs(trace)
+    phases = trace.spans.filter(pc.equal(trace.spans["depth"], 0)).num_rows / trace.steps.num_rows
+    assert set(costs.parts[OWN].tolist()) == {round(450.0 * phases * 2)}
+    assert np.array_equal(sum(costs.parts.values()), costs.wall_ns)
+    assert np.array_equal(costs.without_own().parts[UNKNOWN], costs.parts[UNKNOWN] + costs.parts[OWN])
+    row = compare(costs, costs).find(OWN)
+    assert row is not None
+    assert (row.exact, row.delta.value) == (Fraction(0), 0.0)
+
+
+def test_a_side_that_does_not_know_its_own_cost_takes_the_row_from_both(tmp_path: Path) -> None:
+    known = run_costs(Trace.open(synthetic_trace(tmp_path / "run", steps=60, seed=3)))
+    ledger = compare(known, known.without_own())
+    assert ledger.find(OWN) is None
+    assert sum(row.exact for row in ledger.rows) == ledger.total.exact
+    assert all(row.exact == 0 for row in ledger.rows)
+
+
+@pytest.mark.parametrize(("base", "target"), [(Estimate(2e5, 1e5, 3e5), Estimate(5e5, 1e5, 9e5)), (None, Estimate(1e5, 0.0, 2e5))])
+def test_what_switching_profkit_off_shows_stands_beside_the_rows(base: Estimate | None, target: Estimate, tmp_path: Path) -> None:
+    """It lies in all of them, so it is no part; where one side did not try, nothing is said of either."""
+    costs = run_costs(Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=60, batch_size=32, seed=3)))
+    ledger = compare(replace(costs, switched=base), replace(costs, switched=target))
+    if base is None:
+        assert ledger.switched is None
+        return
+    assert ledger.switched is not None
+    assert ledger.switched.base.value * ledger.samples_per_step == pytest.approx(2e5)
+    assert ledger.switched.delta.value * ledger.samples_per_step == pytest.approx(3e5)
+    assert ledger.switched.name not in {row.name for row in ledger.beside}

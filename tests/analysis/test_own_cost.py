@@ -37,6 +37,18 @@ def test_a_run_that_gets_slower_has_no_cost_from_that() -> None:
     assert abs(found.value) < 20_000
 
 
+def test_long_steps_among_short_ones_are_no_cost() -> None:
+    """One step in three has a pause: a block of two steps is no likelier to meet one than its neighbours."""
+    found = [switched_cost(_with_pauses(_steps(600, 0, seed=seed), every=3, pause_ns=15_000_000), 10) for seed in range(20)]
+    assert abs(np.mean([each.value for each in found if each is not None])) < 200_000
+
+
+def _with_pauses(steps: pa.Table, every: int, pause_ns: int) -> pa.Table:
+    longer = np.cumsum(np.where(np.arange(steps.num_rows) % every, 0, pause_ns))
+    start, end = steps["start_ns"].to_numpy() + np.concatenate([[0], longer[:-1]]), steps["end_ns"].to_numpy() + longer
+    return steps.set_column(2, "start_ns", pa.array(start)).set_column(3, "end_ns", pa.array(end))
+
+
 def test_too_few_blocks_give_no_estimate() -> None:
     assert switched_cost(_steps(WARM_UP + 2 * WINDOW, 100_000), 10) is None
     assert switched_cost(_steps(10, 100_000), 10) is None

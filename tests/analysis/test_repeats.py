@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from profkit.analysis.costs import RunCosts, run_costs
+from profkit.analysis.costs import OWN, RunCosts, run_costs
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.ledger import Verdict, compare
 from profkit.analysis.repeats import pool_costs, widen
@@ -82,3 +83,12 @@ def test_runs_of_another_job_are_no_repeats(tmp_path: Path, capsys: pytest.Captu
     other = synthetic_trace(tmp_path / "other", steps=40, batch_size=64)
     assert main(["explain", f"{one},{other}", str(one)]) == ExitCode.USAGE
     assert "one and other are no repeats of one job: their batch_size differs" in capsys.readouterr().err
+
+
+def test_what_profkit_costs_is_pooled_where_all_repeats_know_it(tmp_path: Path) -> None:
+    one, other = _costs(_runs(tmp_path, (1.0, 1.0), 1))
+    measured = [replace(one, switched=Estimate(100.0, 40.0, 160.0)), replace(other, switched=Estimate(200.0, 120.0, 280.0))]
+    assert pool_costs(measured).switched == Estimate(150.0, 100.0, 200.0)
+    partly = pool_costs([measured[0], other.without_own()])
+    assert (partly.switched, OWN in partly.parts) == (None, False)
+    assert np.array_equal(sum(partly.parts.values()), partly.wall_ns)
