@@ -18,7 +18,7 @@ from profkit.collectors.poller import Pollers, failure_metric
 from profkit.errors import ProfkitError, UsageError
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Append, Recorder, Row
-from profkit.instrument.windows import Window, WindowCapture, WindowPlan
+from profkit.instrument.windows import KernelProfiler, Window, WindowCapture, WindowPlan
 from profkit.plugins import COLLECTORS
 from profkit.text import did_you_mean, safe_text
 
@@ -31,7 +31,9 @@ log = logging.getLogger("profkit")
 KERNELS = "kernels"
 NOTHING = "none"
 DEFAULT_PLAN = "every:100"
-COLLECT, WINDOWS, OPERATORS = "PROFKIT_COLLECT", "PROFKIT_KERNELS", "PROFKIT_OPS"
+COLLECT, WINDOWS, SOURCE, OPERATORS = "PROFKIT_COLLECT", "PROFKIT_KERNELS", "PROFKIT_KERNELS_FROM", "PROFKIT_OPS"
+PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
+"""What captures kernels: the framework's own profiler, or NVIDIA's library itself."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +43,32 @@ class Choice:
     collectors: tuple[str, ...] | None = None
     windows: WindowPlan | None = None
     operators: bool = False
+    source: str = PROFILER
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
         """What the environment says; what is wrong there is told and left out: a job is no place to end over it."""
         try:
-            return cls.parse(environ.get(COLLECT, ""), environ.get(WINDOWS, ""), operators=environ.get(OPERATORS, "0").lower() in {"1", "true", "yes", "on"})
+            operators = environ.get(OPERATORS, "0").lower() in {"1", "true", "yes", "on"}
+            return cls.parse(environ.get(COLLECT, ""), environ.get(WINDOWS, ""), operators=operators, source=environ.get(SOURCE) or PROFILER)
         except ProfkitError as error:
             log.warning("profkit: nothing is collected beside the loop: %s", error)
             return cls(())
 
     @classmethod
-    def parse(cls, collect: str, windows: str, *, operators: bool) -> Choice:
+    def parse(cls, collect: str, windows: str, *, operators: bool, source: str = PROFILER) -> Choice:
         """What a user wrote; a `UsageError` for a name or a window that there is not."""
         names = tuple(name for name in (part.strip() for part in collect.split(",")) if name)
         known = (*COLLECTORS.names(), KERNELS, NOTHING) if names else ()
         for name in names:
             if name not in known:
                 raise UsageError(f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} (there are: {', '.join(sorted(known))})")
+        if source not in SOURCES:
+            raise UsageError(f"--kernels-from: unknown source '{safe_text(source)}' (there are: {', '.join(SOURCES)})")
+        if operators and source == CUPTI:
+            raise UsageError("--ops: CUPTI knows no operators; leave out --kernels-from cupti, and the framework's profiler names them")
         plan = WindowPlan.parse(windows or DEFAULT_PLAN) if windows or KERNELS in names else None
-        return cls(tuple(name for name in names if name not in {KERNELS, NOTHING}) if names else None, plan, operators)
+        return cls(tuple(name for name in names if name not in {KERNELS, NOTHING}) if names else None, plan, operators, source)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
         """Whether a step's phases are timed: those of a window are, for its kernels are to have phases."""
@@ -98,8 +106,15 @@ class Collecting:
     def _open_windows(self, choice: Choice, recorder: Recorder, framework: Framework, kernels: Append, samples: Append, device: str) -> None:
         if choice.windows is None:
             return
-        profiler = framework.kernel_profiler(self._patches, operators=choice.operators)
+        profiler = self._make_profiler(choice, framework)
         self._capture = WindowCapture(recorder, choice.windows, profiler, kernels, samples, read_rows=functools.partial(_read_rows, device))
+
+    def _make_profiler(self, choice: Choice, framework: Framework) -> KernelProfiler:
+        if choice.source == PROFILER:
+            return framework.kernel_profiler(self._patches, operators=choice.operators)
+        from profkit.instrument._cupti_windows import CuptiKernels
+
+        return CuptiKernels(functools.partial(framework.watch_profiler, self._patches))
 
 
 def _read_rows(device: str, path: Path, window: Window) -> list[Row]:

@@ -22,11 +22,14 @@ PROBE_TIMEOUT_S = 120
 _HOLDERS = ("nv-hostengine", "dcgm-exporter", "dynolog")
 """Programs that hold the GPU's performance counters for themselves."""
 
+_FRAMEWORKS = ("torch", "paddle")
 _PROBES = {
     "torch": "import json, torch as t; c = t.cuda; n = c.device_count(); print(json.dumps({'version': t.__version__, 'cuda': t.version.cuda, 'built': c.get_arch_list(),"
     " 'devices': [['%d%d' % c.get_device_capability(i), c.get_device_name(i)] for i in range(n)], 'nccl': t.distributed.is_available() and t.distributed.is_nccl_available()}))",
     "paddle": "import json, paddle as p; d = p.device; b = d.is_compiled_with_cuda(); n = d.cuda.device_count() if b else 0; print(json.dumps({'version': p.__version__,"
     " 'cuda': p.version.cuda() if b else None, 'built': [], 'devices': [['', d.cuda.get_device_name(i)] for i in range(n)], 'nccl': b}))",
+    "cupti": "import json; from importlib.metadata import version; from cupti import cupti as c; k = c.ActivityKind.CONCURRENT_KERNEL; c.activity_enable(k);"
+    " c.activity_disable(k); print(json.dumps({'version': version('cupti-python')}))",
 }
 """Run in a process of their own: what a framework does while it is imported is no business of ours."""
 
@@ -44,11 +47,12 @@ class Finding:
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Everything, in the order in which it is shown."""
-    frameworks = {name: _probe(name) for name in _PROBES}
+    frameworks = {name: _probe(name) for name in _FRAMEWORKS}
     return [
         *(_framework(name, found) for name, found in frameworks.items()),
         *_collectors(),
         kernels(frameworks, find_programs(_HOLDERS)),
+        cupti(),
         collectives(frameworks),
         counters(read_restriction(), find_programs(_HOLDERS)),
         _package("nvtx ranges", "phases in an nsys or ncu session", "nvtx", "pip install nvtx"),
@@ -60,12 +64,12 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     ]
 
 
-def _probe(framework: str) -> dict[str, Any]:
-    """What a framework tells of itself; an `error` where it cannot."""
+def _probe(what: str) -> dict[str, Any]:
+    """What a framework or CUPTI tells of itself; an `error` where it cannot."""
     import json
 
     try:
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", _PROBES[framework]], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", _PROBES[what]], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
         lines = done.stdout.strip().splitlines()
         found: dict[str, Any] = json.loads(lines[-1]) if done.returncode == 0 and lines else {"error": (done.stderr.strip().splitlines() or ["it ended"])[-1]}
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
@@ -150,6 +154,18 @@ def kernels(frameworks: Mapping[str, Mapping[str, Any]], holders: Sequence[str])
             "stop it meanwhile: dcgmi profile --pause, and --resume afterwards",
         )
     return Finding("kernels", measures, WORKS, f"through the profilers of {' and '.join(able)}")
+
+
+def cupti() -> Finding:
+    """Tried in a process of its own, as frameworks are: it is refused there as it would be in a job, by an old driver or under nsys."""
+    from profkit.instrument._cupti_windows import PACKAGE_MISSING, explain_refusal
+
+    measures = "kernels in windows of steps, without the framework's profiler (--kernels-from cupti)"
+    found = _probe("cupti")
+    if "error" in found:
+        why, _, helps = (PACKAGE_MISSING if "No module named" in found["error"] else explain_refusal(found["error"])).partition("; ")
+        return Finding("CUPTI", measures, CANNOT, why, helps)
+    return Finding(f"CUPTI {found['version']}", measures, WORKS)
 
 
 def collectives(frameworks: Mapping[str, Mapping[str, Any]]) -> Finding:

@@ -73,6 +73,9 @@ class Framework(Protocol):
     def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:
         """The framework's own profiler, which gives way to the job's; on a device it captures operators only where they are asked for."""
 
+    def watch_profiler(self, patches: Patches, begins: Callable[[], None]) -> Callable[[], bool]:
+        """Call `begins` when the framework's profiler starts; what is returned tells whether it runs."""
+
     def device(self) -> Device | None:
         """The device that times phases; `None` on a machine without one."""
 

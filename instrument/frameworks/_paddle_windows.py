@@ -9,7 +9,7 @@ from typing import Any
 import paddle
 from paddle.profiler import Profiler, ProfilerTarget, utils
 
-from profkit.instrument.guard import Patches
+from profkit.instrument.guard import Patches, guarded
 
 
 class PaddleKernels:
@@ -23,19 +23,14 @@ class PaddleKernels:
 
     def hook(self, patches: Patches) -> None:
         """Give way when the job makes a profiler of its own."""
+        watch_profiler(patches, self._give_way)
 
-        def wrap(original: Callable[..., None]) -> Callable[..., None]:
-            def make(profiler: Any, *args: Any, **kwargs: Any) -> None:
-                if not self._starting:
-                    self.give_up()
-                original(profiler, *args, **kwargs)
-
-            return make
-
-        patches.replace(Profiler, "__init__", wrap)
+    def _give_way(self) -> None:
+        if not self._starting:
+            self.give_up()
 
     def start(self) -> bool:
-        if self._is_profiling():
+        if is_profiling():
             return False
         self._starting = True
         try:
@@ -61,5 +56,20 @@ class PaddleKernels:
         if profiler is not None:
             profiler.stop()
 
-    def _is_profiling(self) -> bool:
-        return bool(getattr(utils, "_is_profiler_used", False))
+
+def watch_profiler(patches: Patches, begins: Callable[[], None]) -> None:
+    """Call `begins` when a profiler is made."""
+    tell = guarded("giving way to the job's profiler", begins, None)
+
+    def wrap(original: Callable[..., None]) -> Callable[..., None]:
+        def make(profiler: Any, *args: Any, **kwargs: Any) -> None:
+            tell()
+            original(profiler, *args, **kwargs)
+
+        return make
+
+    patches.replace(Profiler, "__init__", wrap)
+
+
+def is_profiling() -> bool:
+    return bool(getattr(utils, "_is_profiler_used", False))

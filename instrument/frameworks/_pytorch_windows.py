@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from profkit.instrument.guard import Patches
+from profkit.instrument.guard import Patches, guarded
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _SILENT = "99"
@@ -27,20 +27,14 @@ class PyTorchKernels:
 
     def hook(self, patches: Patches) -> None:
         """Give way when the job starts a profiler of its own: there can be only one in a process."""
+        watch_profiler(patches, self._give_way)
 
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            def prepare(profile: Any) -> Any:
-                if not self._starting:
-                    self.give_up()
-                return original(profile)
-
-            return prepare
-
-        if hasattr(torch.autograd.profiler.profile, "_prepare_trace"):
-            patches.replace(torch.autograd.profiler.profile, "_prepare_trace", wrap)
+    def _give_way(self) -> None:
+        if not self._starting:
+            self.give_up()
 
     def start(self) -> bool:
-        if _is_profiling():
+        if is_profiling():
             return False
         self._profiler = torch.profiler.profile(activities=self._activities)
         self._starting = True
@@ -67,5 +61,20 @@ class PyTorchKernels:
             profiler.stop()
 
 
-def _is_profiling() -> bool:
+def watch_profiler(patches: Patches, begins: Callable[[], None]) -> None:
+    """Call `begins` when a profiler starts."""
+    tell = guarded("giving way to the job's profiler", begins, None)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def prepare(profile: Any) -> Any:
+            tell()
+            return original(profile)
+
+        return prepare
+
+    if hasattr(torch.autograd.profiler.profile, "_prepare_trace"):
+        patches.replace(torch.autograd.profiler.profile, "_prepare_trace", wrap)
+
+
+def is_profiling() -> bool:
     return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001  # no public name tells it

@@ -57,6 +57,12 @@ class PaddlePaddle:
         profiler.hook(patches)
         return profiler
 
+    def watch_profiler(self, patches: Patches, begins: Callable[[], None]) -> Callable[[], bool]:
+        from profkit.instrument.frameworks._paddle_windows import is_profiling, watch_profiler
+
+        watch_profiler(patches, begins)
+        return is_profiling
+
     def device(self) -> Device | None:
         return open_device()
 

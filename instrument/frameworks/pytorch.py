@@ -60,6 +60,12 @@ class PyTorch:
         profiler.hook(patches)
         return profiler
 
+    def watch_profiler(self, patches: Patches, begins: Callable[[], None]) -> Callable[[], bool]:
+        from profkit.instrument.frameworks._pytorch_windows import is_profiling, watch_profiler
+
+        watch_profiler(patches, begins)
+        return is_profiling
+
     def device(self) -> Device | None:
         return CudaDevice() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
 

@@ -31,6 +31,12 @@ def add_collect(parser: Any) -> None:
         help="collectors, as in host,nvml,kernels; 'none' for none (default: all that work here; see 'profkit doctor')",
     )
     parser.add_argument("--kernels", default="", metavar="STEPS", help="capture kernels in steps 20:23 (20 to 22), or every:100 (default: in none)")
+    parser.add_argument(
+        "--kernels-from",
+        default="profiler",
+        choices=("profiler", "cupti"),
+        help="the framework's profiler, or NVIDIA's CUPTI through the package cupti-python (default: %(default)s)",
+    )
     parser.add_argument("--ops", action="store_true", help="name the operators that launch the kernels; on the CPU they are always there")
 
 
@@ -38,9 +44,21 @@ def pass_on_collect(args: argparse.Namespace) -> None:
     """Check what was chosen, and leave it where ranks and jobs find it."""
     from profkit import collecting
 
-    collecting.Choice.parse(args.collect, args.kernels, operators=args.ops)
-    chosen = {collecting.COLLECT: args.collect, collecting.WINDOWS: args.kernels, collecting.OPERATORS: str(int(args.ops))}
+    choice = collecting.Choice.parse(args.collect, args.kernels, operators=args.ops, source=args.kernels_from)
+    if choice.windows is not None and choice.source == collecting.CUPTI:
+        _check_cupti()
+    chosen = {collecting.COLLECT: args.collect, collecting.WINDOWS: args.kernels, collecting.SOURCE: args.kernels_from}
+    chosen[collecting.OPERATORS] = str(int(args.ops))
     os.environ.update(chosen)
+
+
+def _check_cupti() -> None:
+    """What is asked for and cannot be had is refused before anything is started."""
+    from profkit import doctor
+
+    found = doctor.cupti()
+    if found.state == doctor.CANNOT:
+        raise UsageError(f"--kernels-from cupti: {found.why}; {found.help or 'leave it out'}")
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
