@@ -47,3 +47,4 @@ screenshots:  ## the pictures of docs/tui.md, from the recorded runs
 	for screen in overview timeline kernels loader devices live; do $(SHOT)/$$screen.svg --screen $$screen $(ALONE) || exit 1; done
 	$(SHOT)/ranks.svg --screen ranks traces/recorded-resnet50-2-ranks
 	$(SHOT)/explain.svg --screen explain --base $(ALONE) traces/recorded-resnet50-workers-2
+	$(SHOT)/scaling.svg --size 120x46 --screen explain --base $(ALONE) --base traces/recorded-resnet50-workers-2 traces/recorded-resnet50-2-ranks

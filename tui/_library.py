@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -24,14 +24,15 @@ class Source:
     """What a screen is built from."""
 
     trace: Trace
-    base: Trace | None = None
+    bases: tuple[Trace, ...] = ()
+    """The runs that it is compared with, the base first."""
     rank: int | None = None
     ceilings: Ceilings | None = None
 
 
 class _Key(NamedTuple):
     path: Path
-    base: Path | None
+    bases: tuple[Path, ...]
     name: str
     rank: int | None
 
@@ -60,23 +61,24 @@ class Library:
             trace = self._traces.get(path)
         return tuple(rank.rank for rank in trace.ranks) if trace else ()
 
-    def view(self, name: str, build: Callable[[Source], Any], path: Path, base: Path | None = None, rank: int | None = None) -> Any:
+    def view(self, name: str, build: Callable[[Source], Any], path: Path, bases: Sequence[Path] = (), rank: int | None = None) -> Any:
         """The view of a screen, built where there is none yet."""
-        key = _Key(path, base, name, rank)
+        key = _Key(path, tuple(bases), name, rank)
         with self._lock:
             if key in self._views:
                 self._views.move_to_end(key)
                 return self._views[key]
-        view = build(self.source(path, base, rank))
+        view = build(self.source(path, bases, rank))
         with self._lock:
             self._views[key] = view
             while len(self._views) > MOST_VIEWS:
                 self._views.popitem(last=False)
         return view
 
-    def source(self, path: Path, base: Path | None, rank: int | None) -> Source:
+    def source(self, path: Path, bases: Sequence[Path], rank: int | None) -> Source:
+        compared = tuple(map(self.trace, bases))
         trace = self.trace(path)
-        return Source(trace, self.trace(base) if base else None, rank, load_ceilings(trace.manifest.environment))
+        return Source(trace, compared, rank, load_ceilings(trace.manifest.environment))
 
     def grew(self, path: Path) -> bool:
         """Whether the run's files have changed since it was opened."""
@@ -86,7 +88,7 @@ class Library:
         """Read the run anew when it is next asked for."""
         with self._lock:
             self._traces.pop(path, None)
-            self._views = OrderedDict((key, view) for key, view in self._views.items() if path not in {key.path, key.base})
+            self._views = OrderedDict((key, view) for key, view in self._views.items() if path not in {key.path, *key.bases})
 
 
 def stamp(run: Path) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ the folder; files that begin with an underscore are parts. A screen says
 - `to_json(view)`: what `profkit tui RUN --screen NAME --json` prints. The default turns a dataclass into a dict, so give
   fields names with units (`_ns`, `_bytes`, `_share`, `_per_s`), as everywhere. Every figure on the screen is in it.
 - `BY_RANK = True` where `[` and `]` choose a rank: `source.rank` is that rank, or `None` for all of them.
-- `PAIR = True` where the screen is about two runs: `source.base` is then there. Else it may be `None`.
+- `COMPARES = True` where the screen is about several runs: `source.bases` then holds the others, the base first.
 - `KEEPS_UP = True` where the screen is built again while a followed run grows.
 - `look_at(place)`: called after `show` when another screen sent the user here, with what to look at.
 - `BINDINGS` for keys of its own; descriptions are what `?` shows. Common keys come from here: `y` `Y` `e` `/` `n` `N` `s` `,` `.` `[` `]` Esc.
@@ -103,14 +103,14 @@ class Frame(Protocol):
     def compare(self) -> None:
         """Let the user choose what to compare the run with."""
 
-    def open_run(self, path: Path, *, base: Path | None = None, screen: str = "overview") -> None:
-        """Open a run on top of the list, with the run to compare it with where there is one."""
+    def open_run(self, path: Path, *, compared: Sequence[Path] = (), screen: str = "overview") -> None:
+        """Open a run on top of the list, with the runs to compare, the base first, where there are some."""
 
     def show_runs(self) -> None:
         """The list of runs, for a user who began with one run."""
 
-    def swap_runs(self) -> None:
-        """Make the base the target, and the other way round."""
+    def turn_to(self, path: Path) -> None:
+        """Make the other screens those of this run."""
 
 
 class FrameScreen(Screen[None]):
@@ -371,12 +371,12 @@ def _letters(titles: Sequence[str]) -> dict[str, str]:
 
 
 class RunScreen(FrameScreen, Generic[ViewT]):
-    """A screen about one run, or two."""
+    """A screen about one run, or several that are compared."""
 
     NAME: ClassVar[str]
     KEY: ClassVar[str]
     BY_RANK: ClassVar[bool] = False
-    PAIR: ClassVar[bool] = False
+    COMPARES: ClassVar[bool] = False
     KEEPS_UP: ClassVar[bool] = False
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -73,7 +73,7 @@ class ProfkitApp(App[None]):
         *(Binding(digit, f"show_digit('{digit}')", "a screen of the run", show=False) for digit in "123456789"),
     ]
 
-    def __init__(self, path: Path, *, base: Path | None = None, screen: str = "", follow: bool = False, theme: str = "dark", plain: bool = False) -> None:
+    def __init__(self, path: Path, *, bases: Sequence[Path] = (), screen: str = "", follow: bool = False, theme: str = "dark", plain: bool = False) -> None:
         super().__init__()
         for palette in PALETTES.values():
             self.register_theme(palette.theme)
@@ -85,7 +85,7 @@ class ProfkitApp(App[None]):
         self.tabs = tuple(Tab(kind.KEY, kind.TITLE, name) for name, kind in self.screens.items())
         self.library = Library()
         self.run_path: Path | None = path if (path / RUN_FILE).exists() else None
-        self.base_path = base
+        self.compared: tuple[Path, ...] = (*bases, path) if bases else ()
         self._path = path
         self._look_after = 0.0
         self._first = screen or (LIVE_SCREEN if follow else FIRST_SCREEN)
@@ -110,27 +110,26 @@ class ProfkitApp(App[None]):
     def ranks(self) -> tuple[int, ...]:
         return self.library.ranks(self.run_path) if self.run_path else ()
 
-    def open_run(self, path: Path, *, base: Path | None = None, screen: str = FIRST_SCREEN) -> None:
-        """Open a run on top of the list, with the run to compare it with where there is one."""
-        self.run_path, self.base_path = path, base
+    def open_run(self, path: Path, *, compared: Sequence[Path] = (), screen: str = FIRST_SCREEN) -> None:
+        """Open a run on top of the list, with the runs to compare, the base first, where there are some."""
+        self.run_path, self.compared = path, tuple(compared)
         self.push_screen(self.screens[screen]())
 
-    def swap_runs(self) -> None:
-        """Make the base the target, and the other way round."""
-        if self.run_path and self.base_path:
-            self.run_path, self.base_path = self.base_path, self.run_path
+    def turn_to(self, path: Path) -> None:
+        """Make the other screens those of this run."""
+        self.run_path = path
 
     def on_run_screen_wanted(self, message: RunScreen.Wanted) -> None:
         self.run_worker(functools.partial(self._build, message.screen), group=message.screen.NAME, thread=True, exclusive=True)
 
     def _build(self, screen: RunScreen[Any]) -> None:
         """On a thread: make the view, and hand it to the screen where that is still there."""
-        path, base = self.run_path, self.base_path
+        *bases, path = self.compared or (None,) if screen.COMPARES else (self.run_path,)
         began = time.thread_time()
         try:
-            if path is None or (screen.PAIR and base is None):
-                raise ProfkitError("this needs two runs: mark two in the list of runs (Space), then d")  # noqa: TRY301  # shown as every other problem is
-            view = self.library.view(screen.NAME, screen.build, path, base if screen.PAIR else None, screen.rank)
+            if path is None:
+                raise ProfkitError("this compares runs: mark two or more in the list of runs (Space), then d")  # noqa: TRY301  # shown as every other problem is
+            view = self.library.view(screen.NAME, screen.build, path, bases, screen.rank)
         except Exception as error:  # noqa: BLE001  # what a damaged file or a fault does to one screen must not take the others away
             screen.later(screen.fail, one_line(error))
         else:

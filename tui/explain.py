@@ -1,48 +1,42 @@
-"""Explain: the way from one run's step to another's, in rows that add up, with causes and what else differs."""
+"""Explain: the way from one run's step to another's, in rows that add up, with causes and what else differs; of more runs, how they scale."""
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
 
-from rich.style import Style
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
-from profkit.analysis.ledger import Verdict
 from profkit.analysis.waterfall import Drop, waterfall
-from profkit.ceilings import load_ceilings
 from profkit.errors import ProfkitError
-from profkit.report import ledger_json, ledger_text
-from profkit.report.explained import Explained, explain
-from profkit.text import amount, duration
+from profkit.report import ledger_json
+from profkit.report.compared import Compared, Pair, compare_runs
+from profkit.report.explained import Explained
 from profkit.tui._draw import line
+from profkit.tui._explain_draw import cause_lines, difference_columns, kernel_columns, scaling_columns, scaling_lines, verdict_lines, waterfall_columns
 from profkit.tui._library import Source
 from profkit.tui._lines import Lines
-from profkit.tui._run_draw import role_of, screen_of
-from profkit.tui._screen import Place, RunScreen
-from profkit.tui._table import Column, VirtualTable
-from profkit.tui._themes import Palette
+from profkit.tui._run_draw import screen_of
+from profkit.tui._screen import Place, RunScreen, one_line
+from profkit.tui._table import VirtualTable
 from profkit.vocab import PHASES, Phase
 
-FALL_WIDTH, NARROW_FALL_WIDTH = 24, 14
-NARROW = 110
-MOST_KERNELS = 8
+FALL_WIDTH: Final = 24
+NARROW_FALL_WIDTH: Final = 14
+NARROW: Final = 110
+MOST_KERNELS: Final = 8
 """Rows of kernels that are in view at once; the others are reached by moving down."""
 
-_ROLES = {Verdict.REGRESSION: "bad", Verdict.IMPROVEMENT: "good", Verdict.NEUTRAL: "dim", Verdict.CANNOT_JUDGE: "unsure"}
 
-
-class ExplainScreen(RunScreen[Explained]):
+class ExplainScreen(RunScreen[Compared]):
     NAME = "explain"
     KEY = "7"
     TITLE = "Explain"
-    PAIR = True
+    COMPARES = True
+    AUTO_FOCUS = "#rows"
 
     DEFAULT_CSS = """
     ExplainScreen #sides { layout: vertical; height: auto; }
@@ -56,10 +50,23 @@ class ExplainScreen(RunScreen[Explained]):
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012  # Textual has it on the instance as well
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "swap", "swap base and target"), Binding("d", "compare", "compare with another run", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "swap", "swap base and target"),
+        Binding("p", "pair(1)", "next pair"),
+        Binding("P", "pair(-1)", "pair before", show=False),
+        Binding("d", "compare", "compare with other runs", show=False),
+    ]
+
+    def __init__(self, place: Place | None = None) -> None:
+        super().__init__(place)
+        self._pair = Pair(0, 1)
+        self._phase = ""
 
     def compose_view(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
+            yield VirtualTable(id="scaling", empty="no runs")
+            yield Lines(id="meeting")
+            yield Static(classes="title", id="pair")
             yield Lines(id="verdict")
             yield VirtualTable(id="rows", empty="no rows")
             with Vertical(id="sides"):
@@ -69,183 +76,157 @@ class ExplainScreen(RunScreen[Explained]):
                 with Vertical(classes="side", id="right"):
                     yield Static("What else differs", classes="title")
                     yield VirtualTable(id="differences", empty="nothing: every recorded knob, version and variable is the same")
-            yield Static("Kernels in the captured steps", classes="title", id="kernels-title")
+            yield Static(classes="title", id="kernels-title")
             yield VirtualTable(id="kernels", empty="none")
 
-    @staticmethod
-    def build(source: Source) -> Explained:
-        if source.base is None:
-            raise ProfkitError("this takes two runs: mark two in the list (Space), then d")
-        return explain(source.base, source.trace, (load_ceilings(source.base.manifest.environment), source.ceilings))
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Between two runs there is nothing to step through."""
+        return action != "pair" or (self.view is not None and bool(self.view.scaling))
 
     @staticmethod
-    def to_json(view: Explained) -> Any:
-        return ledger_json.explained(view)
+    def build(source: Source) -> Compared:
+        if not source.bases:
+            raise ProfkitError("this compares runs: mark two or more in the list (Space), then d")
+        return compare_runs([*source.bases, source.trace])
 
-    def show(self, view: Explained) -> None:
-        palette = self.palette
+    @staticmethod
+    def to_json(view: Compared) -> Any:
+        return ledger_json.compared(view, view.pairs)
+
+    def content(self) -> Any:
+        return None if self.view is None else ledger_json.compared(self.view, [self._pair])
+
+    def main_table(self) -> VirtualTable:
+        return self.focused if isinstance(self.focused, VirtualTable) else self.query_one("#rows", VirtualTable)
+
+    @property
+    def explained(self) -> Explained | None:
+        """What lies between the chosen pair; `None` while it is worked out."""
+        return self.view.between(self._pair) if self.view is not None and self.view.is_known(self._pair) else None
+
+    def show(self, view: Compared) -> None:
         for title in self.query(".title").results(Static):
-            title.update(line([(str(title.content), palette.style("title"))]))
-        self.query_one("#verdict", Lines).show(lambda _: list(_verdict(view, palette)))
-        self.query_one("#causes", Lines).show(lambda _: list(_causes(view, palette)))
-        self._show_rows(view)
-        self._show_kernels(view)
-        self._show_differences(view)
+            self._entitle(title, str(title.content))
+        self.refresh_bindings()
+        self._show_scaling(view)
+        found = self.explained
+        if found is None:
+            self.tell("reading ..." if self.plain else "reading …")
+            self.run_worker(lambda: self._work_out(view, self._pair), group="pair", thread=True, exclusive=True)
+            return
+        self.frame.turn_to(found.case.after.trace.path)
+        self.draw_head()
+        self.query_one("#verdict", Lines).show(lambda _: list(verdict_lines(found, self.palette)))
+        self.query_one("#causes", Lines).show(lambda _: list(cause_lines(found, self.palette)))
+        self._show_rows(found)
+        self._show_kernels(found)
+        self._show_differences(found)
 
-    def _show_rows(self, view: Explained) -> None:
-        ledger = view.ledger
-        drops = waterfall(ledger)
-        factor = ledger.samples_per_step
-        low, high = _span(drops)
+    def _entitle(self, title: Static, words: str) -> None:
+        title.update(line([(words, self.palette.style("title"))]))
+
+    def _work_out(self, view: Compared, pair: Pair) -> None:
+        """On a thread: what lies between two sides, which is then shown where it is still wanted."""
+        try:
+            view.between(pair)
+        except Exception as error:  # noqa: BLE001  # what a damaged file or a fault does to one pair must not take the others away
+            self.later(self.fail, one_line(error))
+        else:
+            self.later(self._show_worked_out, pair)
+
+    def _show_worked_out(self, pair: Pair) -> None:
+        if self.view is not None and pair == self._pair:
+            self.tell("")
+            self.show(self.view)
+
+    def _show_scaling(self, view: Compared) -> None:
+        """How the job scales over all runs, and what holds back the target of the pair below."""
+        table, lines, title = self.query_one("#scaling", VirtualTable), self.query_one("#meeting", Lines), self.query_one("#pair", Static)
+        table.display = lines.display = title.display = bool(view.scaling)
+        if not view.scaling:
+            return
+        rows = view.scaling
+        table.styles.height = len(rows) + 1
+        table.show_rows(list(scaling_columns(rows)), keys=range(len(rows)))
+        lines.show(lambda _: list(scaling_lines(rows[max(self._pair)], self.palette)))
+        self._entitle(title, f"From {rows[self._pair.base].name} to {rows[self._pair.target].name}")
+
+    def _show_rows(self, found: Explained) -> None:
+        drops = waterfall(found.ledger)
         width = FALL_WIDTH if self.app.size.width >= NARROW else NARROW_FALL_WIDTH
         table = self.query_one("#rows", VirtualTable)
         table.styles.height = len(drops) + 1
-        cells = [ledger_text.row_cells(ledger, drop.row, _name(drop), factor) for drop in drops]
-        table.show_rows(
-            [
-                Column("where the time goes", [_name(drop) for drop in drops], stretches=True, role=_name_role, widest=34),
-                Column("base", _unless("target", drops, [drop.row.base.value * factor for drop in drops]), duration, right=True),
-                Column("target", _unless("base", drops, [drop.row.target.value * factor for drop in drops]), duration, right=True),
-                Column("difference", _unless("base", drops, [drop.row.delta.value * factor for drop in drops]), ledger_text.signed, right=True),
-                Column("", drops, functools.partial(_fall, low=low, high=high, width=width, plain=self.plain), searched=False, role=_fall_role, widest=width),
-                Column("verdict", _unless("base", drops, [cell[-1] for cell in cells]), role=lambda word: _ROLES[Verdict(word)] if word else "dim"),
-                Column("95 % interval", _unless("base", drops, [cell[-2] for cell in cells])),
-            ],
-            keys=[(drop.kind, drop.depth, drop.name) for drop in drops],
-        )
+        table.show_rows(list(waterfall_columns(found.ledger, drops, width, plain=self.plain)), keys=[(drop.kind, drop.depth, drop.name) for drop in drops])
 
-    def _show_kernels(self, view: Explained) -> None:
-        """What changed most among the kernels, or operators, where both runs have captured some."""
-        rows = sorted(view.kernels.rows, key=lambda row: -abs(row.delta_ns)) if view.kernels else []
-        table = self.query_one("#kernels", VirtualTable)
-        table.display = self.query_one("#kernels-title").display = bool(rows)
+    def _show_kernels(self, found: Explained) -> None:
+        """What changed most among the kernels, or operators, where both runs have captured some: of the row under the cursor, else of all."""
+        kernels = found.kernels
+        self._phase = self._phase_under_cursor(found)
+        rows = sorted(kernels.of_phase(self._phase) if self._phase else kernels.rows, key=lambda row: -abs(row.delta_ns)) if kernels else []
+        table, title = self.query_one("#kernels", VirtualTable), self.query_one("#kernels-title", Static)
+        table.display = title.display = bool(rows)
+        self._entitle(title, f"{kernels.noun.capitalize() if kernels else ''}s{f' of {self._phase}' if self._phase else ''} in the captured steps")
         table.styles.height = min(len(rows), MOST_KERNELS) + 1
-        table.show_rows(
-            [
-                Column("name", [row.name for row in rows], stretches=True, widest=48),
-                Column("phase", [row.phase for row in rows], role=role_of),
-                Column("base", [row.base_ns for row in rows], duration, right=True),
-                Column("target", [row.target_ns for row in rows], duration, right=True),
-                Column("difference", [row.delta_ns for row in rows], ledger_text.signed, right=True),
-                Column("calls before", [row.base_calls for row in rows], _calls, right=True),
-                Column("calls", [row.target_calls for row in rows], _calls, right=True),
-                Column("category", [row.category for row in rows]),
-            ],
-            keys=[(row.phase, row.category, row.name) for row in rows],
-        )
+        table.show_rows(list(kernel_columns(rows)), keys=[(row.phase, row.category, row.name) for row in rows])
 
-    def _show_differences(self, view: Explained) -> None:
-        found = view.ledger.differences
+    def _phase_under_cursor(self, found: Explained) -> str:
+        """The phase that the row under the cursor is about, where kernels of it were captured."""
+        row = self.query_one("#rows", VirtualTable).row
+        phase = "" if row is None else _phase_of(_outer(waterfall(found.ledger), row))
+        return phase if found.kernels and phase in found.kernels.phases else ""
+
+    def _show_differences(self, found: Explained) -> None:
+        differences = found.ledger.differences
         table = self.query_one("#differences", VirtualTable)
-        table.styles.height = max(1, len(found)) + 1
-        table.show_rows(
-            [
-                Column("name", [each.name for each in found], stretches=True),
-                Column("base", [each.base for each in found], widest=24),
-                Column("target", [each.target for each in found], widest=24),
-                Column("can affect", [each.rows for each in found], widest=40),
-            ],
-            keys=[each.name for each in found],
-        )
+        table.styles.height = max(1, len(differences)) + 1
+        table.show_rows(list(difference_columns(differences)), keys=[each.name for each in differences])
+
+    def on_virtual_table_moved(self, event: VirtualTable.Moved) -> None:
+        """The kernels below are those of the row under the cursor."""
+        found = self.explained
+        if event.table.id == "rows" and found is not None and self._phase_under_cursor(found) != self._phase:
+            self._show_kernels(found)
 
     def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
-        """What is behind the row under the cursor, in the target."""
-        if event.table.id == "kernels":
+        """The way from the base to a run of the table; of a row, what is behind it in the target."""
+        found = self.explained
+        if event.table.id == "scaling" and event.row:
+            self._choose(Pair(0, event.row))
+        elif event.table.id == "kernels":
             phase, category, name = event.table.key
             self.go("kernels", Place(kernel=name, category=category, phase=phase if phase in PHASES else None))
-        elif self.view is not None and event.table.id == "rows":
-            drops = waterfall(self.view.ledger)
-            name = _outer(drops, event.row)
-            phase = Phase.DATA.value if name == "input" else name
+        elif found is not None and event.table.id == "rows":
+            name = _outer(waterfall(found.ledger), event.row)
+            phase = _phase_of(name)
             self.go(screen_of(name), Place(phase=phase if phase in PHASES else None))
 
+    def action_pair(self, by: int) -> None:
+        """The next of the pairs in a circle; from one that was swapped, its neighbours."""
+        if self.view is not None:
+            pairs = self.view.pairs
+            at = pairs.index(self._pair if self._pair in pairs else self._pair.swapped)
+            self._choose(pairs[(at + by) % len(pairs)])
+
     def action_swap(self) -> None:
-        self.frame.swap_runs()
-        self.view = None
-        self.draw_head()
-        self.ask_for_view()
+        if self.view is not None:
+            self._choose(self._pair.swapped)
+
+    def _choose(self, pair: Pair) -> None:
+        self._pair = pair
+        if self.view is not None:
+            self.show(self.view)
 
     def action_compare(self) -> None:
         self.frame.compare()
 
 
-def _verdict(view: Explained, palette: Palette) -> Iterator[Text]:
-    ledger, case = view.ledger, view.case
-    sides = (("base  ", case.base_name, ledger.total.base, case.base), ("target", case.target_name, ledger.total.target, case.target))
-    for side, name, own, manifest in sides:
-        pace = ledger_text.pace(ledger, own, manifest.world_size)
-        yield line([(f"{side}  ", palette.style("dim")), (f"{name}  ", palette.style("title")), (pace, Style.null())])
-    words = [(f"{ledger.verdict.value}: ", palette.style(_ROLES[ledger.verdict]) + Style(bold=True)), (ledger_text.verdict_words(ledger), Style.null())]
-    yield _folded(line(words))
-    for caveat in view.caveats:
-        yield _folded(line([("mind: ", palette.style("unsure")), (caveat, Style.null())]))
-
-
-def _causes(view: Explained, palette: Palette) -> Iterator[Text]:
-    if not view.findings:
-        yield line([("no cause stands out of the noise", palette.style("dim"))])
-    for number, found in enumerate(view.findings, start=1):
-        yield _folded(line([(f"{number} {found.kind}: ", palette.style("bad")), (ledger_text.finding_cost(found), palette.style("title"))]))
-        yield _folded(line([(f"  {found.evidence}", palette.style("dim"))]))
-        if found.remedy:
-            yield _folded(line([("  try: ", palette.style("good")), (found.remedy, Style.null())]))
-
-
-def _folded(text: Text) -> Text:
-    text.no_wrap, text.overflow = False, "fold"
-    return text
-
-
-def _unless(kind: str, drops: Sequence[Drop], values: Sequence[Any]) -> list[Any]:
-    """The values, without that of the total at one end: there the other side has none."""
-    return [None if drop.kind == kind else value for drop, value in zip(drops, values, strict=True)]
-
-
-def _calls(count: float) -> str:
-    return amount(count)
-
-
-def _name(drop: Drop) -> str:
-    return {"base": "base, in all", "target": "target, in all", "overlapped": f"(overlapped) {drop.name}"}.get(drop.kind, "  " * drop.depth + drop.name)
-
-
-def _name_role(name: str) -> str:
-    if name.endswith(", in all"):
-        return "title"
-    return "dim" if name.startswith(("(", " ")) else role_of(name)
-
-
-def _span(drops: Sequence[Drop]) -> tuple[float, float]:
-    """What the falls are drawn in: from a little below the lowest to the highest place that they reach."""
-    places = [place for drop in drops if drop.kind == "row" for place in (drop.start_ns, drop.end_ns)]
-    places += [drop.end_ns for drop in drops if drop.kind in {"base", "target"}]
-    finite = [place for place in places if math.isfinite(place)] or [0.0]
-    margin = (max(finite) - min(finite)) / 8
-    return max(0.0, min(finite) - margin) if min(finite) >= 0 else min(finite) - margin, max(finite)
-
-
-def _fall(drop: Drop, *, low: float, high: float, width: int, plain: bool) -> str:
-    """From where a row begins to where it ends: what is added is solid, what is saved is hatched."""
-    if drop.kind == "overlapped" or not high > low or not (math.isfinite(drop.start_ns) and math.isfinite(drop.end_ns)):
-        return ""
-    start = low if drop.kind in {"base", "target"} else drop.start_ns
-    left, right = (round((place - low) / (high - low) * width) for place in sorted((start, drop.end_ns)))
-    if left == right:
-        return " " * min(left, width - 1) + ("|" if plain else "▏")
-    more, less, whole = ("+", "-", "=") if plain else ("█", "▒", "━")
-    mark = whole if drop.kind in {"base", "target"} else more if drop.end_ns > drop.start_ns else less
-    return " " * left + mark * (right - left)
-
-
-def _fall_role(drop: Drop) -> str:
-    if drop.kind != "row":
-        return "dim"
-    return "bad" if drop.end_ns > drop.start_ns else "good"
-
-
 def _outer(drops: Sequence[Drop], row: int) -> str:
     """The row that a part belongs to."""
     return next(drop.name for drop in reversed(drops[: row + 1]) if not drop.depth)
+
+
+def _phase_of(row: str) -> str:
+    return Phase.DATA.value if row == "input" else row
 
 
 SCREEN = ExplainScreen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ def check_screen(name: str) -> None:
         raise UsageError(f"unknown screen '{name}'{did_you_mean(name, known)} (there are: {', '.join(known)})")
 
 
-def twin(path: Path, screen: str, base: Path | None = None) -> Any:
+def twin(path: Path, screen: str, bases: Sequence[Path] = ()) -> Any:
     """What `--screen NAME --json` prints: the screen's own view, as JSON's values."""
     kind = load_screens()[screen]
-    if kind.PAIR and base is None:
-        raise UsageError(f"the screen {screen} is about two runs: add --base RUN")
-    return kind.to_json(Library().view(screen, kind.build, path, base if kind.PAIR else None))
+    if kind.COMPARES and not bases:
+        raise UsageError(f"the screen {screen} compares runs: add --base RUN")
+    return kind.to_json(Library().view(screen, kind.build, path, bases if kind.COMPARES else ()))
 
 
 def runs_twin(folder: Path) -> Any:

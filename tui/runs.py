@@ -31,7 +31,7 @@ class RunsScreen(FrameScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space,x", "mark", "mark", key_display="Space"),
-        Binding("d", "compare", "compare two"),
+        Binding("d", "compare", "compare"),
         Binding("g", "group", "group", show=False),
         Binding("r", "look_again", "read the folder again", show=False),
     ]
@@ -136,19 +136,19 @@ class RunsScreen(FrameScreen):
         if run is not None:
             self.table.marked = {head.path for head in self._heads if head.path.resolve() == run.resolve()}
             self._select(run)
-            self.tell("marked; mark the run to compare it with (Space), then d")
+            self.tell("marked; mark the runs to compare it with (Space), then d")
 
     def open_selected(self, screen: str = "overview") -> None:
-        """Open the run under the cursor; with two that are marked, the older one is the base."""
+        """Open the run under the cursor; where it is one of those that are marked, with these to compare."""
         path = self.table.key
         if isinstance(path, Path):
-            pair = self._marked()
-            base = pair[0] if len(pair) == 2 and pair[1] == path else None
-            self.frame.open_run(path, base=base, screen=screen)
+            marked = self._marked()
+            self.frame.open_run(path, compared=marked if len(marked) > 1 and path in marked else (), screen=screen)
 
     def _marked(self) -> list[Path]:
-        """The runs that are marked, the oldest first."""
-        return [head.path for head in reversed(self._heads) if head.path in self.table.marked]
+        """The runs that are marked, the oldest first; of more than two, those on the fewest ranks first."""
+        marked = [head for head in reversed(self._heads) if head.path in self.table.marked]
+        return [head.path for head in (sorted(marked, key=lambda head: head.ranks or 0) if len(marked) > 2 else marked)]
 
     def on_virtual_table_moved(self, event: VirtualTable.Moved) -> None:
         """Say what is wrong with the run under the cursor."""
@@ -164,14 +164,14 @@ class RunsScreen(FrameScreen):
     def action_mark(self) -> None:
         self.table.toggle_mark()
         count = len(self._marked())
-        self.tell(f"{plural(count, 'run')} marked" + ("; d compares them" if count == 2 else "") if count else "")
+        self.tell(f"{plural(count, 'run')} marked" + ("; d compares them" if count > 1 else "") if count else "")
 
     def action_compare(self) -> None:
-        pair = self._marked()
-        if len(pair) != 2:
-            self.tell(f"mark two runs with Space, then d; {plural(len(pair), 'run')} marked now")
+        marked = self._marked()
+        if len(marked) < 2:
+            self.tell(f"mark two runs or more with Space, then d; {plural(len(marked), 'run')} marked now")
             return
-        self.frame.open_run(pair[1], base=pair[0], screen="explain")
+        self.frame.open_run(marked[-1], compared=marked, screen="explain")
 
     def action_group(self) -> None:
         """Runs of one kind together, or the newest first."""

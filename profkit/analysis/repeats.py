@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from profkit.analysis.config_join import NONE, Difference, join_config
 from profkit.analysis.costs import OWN, Apart, RunCosts
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
 from profkit.analysis.selection import Selection
@@ -33,6 +34,22 @@ def check_repeats(traces: Sequence[Trace]) -> None:
         other = next((trace for trace, found in zip(traces, settings, strict=True) if found[name] != value), None)
         if other is not None:
             raise UsageError(f"{traces[0].name} and {other.name} are no repeats of one job: their {name} differs; name one run, or repeats alone")
+
+
+def group_repeats(traces: Sequence[Trace]) -> list[list[Trace]]:
+    """Repeats of one job together, in the order of the first of each: no knob, version or variable that can affect their speed differs."""
+    sides: list[list[Trace]] = []
+    for trace in traces:
+        own = next((side for side in sides if not _affecting(side[0], trace)), None)
+        if own is None:
+            sides.append([trace])
+        else:
+            own.append(trace)
+    return sides
+
+
+def _affecting(one: Trace, other: Trace) -> list[Difference]:
+    return [each for each in join_config(one.manifest, other.manifest) if each.rows != NONE]
 
 
 def _settings(trace: Trace) -> dict[str, str]:

@@ -13,6 +13,7 @@ from profkit.analysis.estimate import Estimate, Floats, estimate_ratios
 from profkit.analysis.exposed import WAITING
 from profkit.analysis.ledger import divide, scale
 from profkit.analysis.meeting import Meeting
+from profkit.analysis.repeats import widen
 from profkit.vocab import Phase
 
 FACTORS = ("computation", "input", "load balance", "exposed communication")
@@ -82,17 +83,19 @@ def _stages(costs: RunCosts) -> Floats:
 
 def _levels(costs: RunCosts) -> list[Estimate]:
     """Each stage per sample per GPU."""
-    return _ratios(_stages(costs), np.broadcast_to(costs.samples.astype(np.float64), (len(FACTORS), costs.steps)))
+    return _ratios(_stages(costs), np.broadcast_to(costs.samples.astype(np.float64), (len(FACTORS), costs.steps)), costs.repeats)
 
 
 def _shares(costs: RunCosts) -> list[Estimate]:
     """Each stage after the first as a multiple of the one before."""
     stages = _stages(costs)
-    return _ratios(stages[1:], stages[:-1])
+    return _ratios(stages[1:], stages[:-1], costs.repeats)
 
 
-def _ratios(above: Floats, below: Floats) -> list[Estimate]:
-    return estimate_ratios(above, below) if above.shape[1] and below.sum() else [Estimate(math.nan)] * len(above)
+def _ratios(above: Floats, below: Floats, repeats: Sequence[int]) -> list[Estimate]:
+    if not (above.shape[1] and below.sum()):
+        return [Estimate(math.nan)] * len(above)
+    return widen(estimate_ratios(above, below), above, below, repeats)
 
 
 def _waiting_known(costs: RunCosts) -> bool:

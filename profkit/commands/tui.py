@@ -28,7 +28,7 @@ SLOW_LINE_FPS = "15"
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, nargs="?", default=Path("traces"), metavar="TRACES", help="a folder of runs, or a run (default: %(default)s)")
     parser.add_argument("--follow", action="store_true", help="keep up with a run that is still being written")
-    parser.add_argument("--base", type=Path, metavar="RUN", help="the run to compare with, for the screen explain")
+    parser.add_argument("--base", type=Path, action="append", default=[], metavar="RUN", help="a run to compare with, for the screen explain; may be repeated")
     parser.add_argument("--screen", default="", metavar="NAME", help="the screen to begin with, as in overview or kernels")
     parser.add_argument("--screenshot", type=Path, metavar="FILE.svg", help="write a picture of the screen and leave; needs no terminal")
     parser.add_argument("--size", type=cells, default=DEFAULT_SIZE, metavar="COLSxROWS", help="the size of that picture (default: 120x40)")
@@ -134,4 +134,4 @@ def _app(args: argparse.Namespace) -> ProfkitApp:
     from profkit.tui.app import ProfkitApp
 
     headless.check_screen(args.screen)
-    return ProfkitApp(args.path, base=args.base, screen=args.screen, follow=args.follow, theme=args.theme, plain=args.ascii)
+    return ProfkitApp(args.path, bases=args.base, screen=args.screen, follow=args.follow, theme=args.theme, plain=args.ascii)

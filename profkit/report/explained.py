@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
@@ -12,7 +13,7 @@ from profkit.analysis.costs import RunCosts, run_costs
 from profkit.analysis.evidence import Evidence
 from profkit.analysis.kernel_ledger import KernelLedger, compare_kernels
 from profkit.analysis.ledger import Ledger, compare
-from profkit.analysis.meeting import find_meeting
+from profkit.analysis.meeting import Meeting, find_meeting
 from profkit.analysis.overview import silent_ranks, steady_steps
 from profkit.analysis.rank_sums import Mapper, SpanSums, add_sums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
@@ -51,20 +52,26 @@ def explain_repeats(
     """The same of several runs of each side. Rows are about all of them; what else was recorded is looked at in the run of middle speed."""
     for traces in (bases, targets):
         check_repeats(traces)
-    sides = [[Evidence(trace, _costs_by_rank(trace, each)[0] if each else run_costs(trace)) for trace in traces] for traces in (bases, targets)]
+    before, after = ([Evidence(trace, _costs_by_rank(trace, each)[0] if each else run_costs(trace)) for trace in traces] for traces in (bases, targets))
+    return explain_sides(before, after, ceilings)
+
+
+def explain_sides(bases: Sequence[Evidence], targets: Sequence[Evidence], ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)) -> Explained:
+    """The same of what was read of both sides already."""
+    sides = bases, targets
     before, after = map(_middle, sides)
-    base, target = before.trace, after.trace
-    manifests = base.manifest, target.manifest
-    pooled = [pool_costs([side.costs for side in runs]) for runs in sides]
-    changed = [place for trace in (*bases, *targets) for place in _changed(trace)]
+    manifests = before.trace.manifest, after.trace.manifest
+    traces = [run.trace for side in sides for run in side]
+    pooled = [pool_costs([run.costs for run in side]) for side in sides]
+    changed = [place for trace in traces for place in _changed(trace)]
     ledger = compare(*pooled, unlike=[*find_unlike(*manifests), *changed], differences=join_config(*manifests))
-    case = Case(_name(base, bases), _name(target, targets), *manifests, ledger, before, after)
+    case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *_samples_caveat(ledger), *(f"the rule {name} could not be loaded: {error}" for name, error in broken.items())]
     return Explained(
         case,
         find_all(case, rules.values()),
-        (*caveats, *(flag for trace in (*bases, *targets) for flag in _flags(trace))),
+        (*caveats, *(flag for trace in traces for flag in _flags(trace))),
         compare_kernels(before, after, ledger, ceilings),
     )
 
@@ -74,8 +81,9 @@ def _middle(runs: Sequence[Evidence]) -> Evidence:
     return sorted(runs, key=lambda run: run.step_ns)[(len(runs) - 1) // 2]
 
 
-def _name(trace: Trace, repeats: Sequence[Trace]) -> str:
-    return trace.name + (f" and {plural(len(repeats) - 1, 'repeat')}" if len(repeats) > 1 else "")
+def side_name(runs: Sequence[Evidence]) -> str:
+    """The run of middle speed, and how many others stand beside it."""
+    return _middle(runs).trace.name + (f" and {plural(len(runs) - 1, 'repeat')}" if len(runs) > 1 else "")
 
 
 def _samples_caveat(ledger: Ledger) -> list[str]:
@@ -94,12 +102,35 @@ def _flags(trace: Trace) -> list[str]:
 
 def scale_runs(traces: Sequence[Trace], each: Mapper = map) -> tuple[ScalingRow, ...]:
     """How a job scales over these runs, the first of which is the base; `each` makes every rank's sums."""
-    runs, meetings = [], []
-    for trace in traces:
-        costs, sums = _costs_by_rank(trace, each)
-        runs.append((trace.name, trace.manifest.world_size, costs))
-        meetings.append(find_meeting(trace.collectives, sums, costs.selection.steps, load_ceilings(trace.manifest.environment)))
-    return scaling_table(runs, meetings)
+    return scale_sides([read_side([trace], each) for trace in traces])
+
+
+class Side(NamedTuple):
+    """Repeats of one job, and where the ranks of the one of middle speed meet."""
+
+    runs: tuple[Evidence, ...]
+    meeting: Meeting | None
+
+    @property
+    def middle(self) -> Evidence:
+        """The run that speaks for the others where they cannot be pooled."""
+        return _middle(self.runs)
+
+
+def read_side(traces: Sequence[Trace], each: Mapper = map) -> Side:
+    """What a comparison needs of repeats, read once for all that they are compared with."""
+    read = [_costs_by_rank(trace, each) for trace in traces]
+    runs = tuple(Evidence(trace, costs) for trace, (costs, _) in zip(traces, read, strict=True))
+    middle = _middle(runs)
+    sums = next(found for run, (_, found) in zip(runs, read, strict=True) if run is middle)
+    trace = middle.trace
+    return Side(runs, find_meeting(trace.collectives, sums, middle.costs.selection.steps, load_ceilings(trace.manifest.environment)))
+
+
+def scale_sides(sides: Sequence[Side]) -> tuple[ScalingRow, ...]:
+    """How a job scales over sides, the first of which is the base."""
+    runs = [(side_name(side.runs), side.middle.trace.manifest.world_size, pool_costs([run.costs for run in side.runs])) for side in sides]
+    return scaling_table(runs, [side.meeting for side in sides])
 
 
 def _costs_by_rank(trace: Trace, each: Mapper) -> tuple[RunCosts, dict[int, SpanSums]]:

@@ -13,6 +13,7 @@ from profkit.analysis.kernel_ledger import KernelLedger
 from profkit.analysis.ledger import Ledger, Row, why_not
 from profkit.analysis.meeting import Meeting
 from profkit.analysis.scaling import ScalingRow
+from profkit.report.compared import Compared, Pair
 from profkit.report.explained import Explained
 from profkit.rules._base import Finding
 
@@ -91,6 +92,13 @@ def _finding(finding: Finding) -> dict[str, Any]:
 def scaling(rows: Sequence[ScalingRow]) -> dict[str, Any]:
     """What `profkit explain` prints of more than two runs."""
     return {"runs": [_scaling_row(row) for row in rows]}
+
+
+def compared(view: Compared, pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Two sides as `explained`; of more, how the job scales over them, and the ledgers of these pairs."""
+    if not view.scaling:
+        return explained(view.between(pairs[0]))
+    return {**scaling(view.scaling), "pairs": [explained(view.between(pair)) for pair in pairs]}
 
 
 def _scaling_row(row: ScalingRow) -> dict[str, Any]:

@@ -243,34 +243,31 @@ def _scaling_line(row: ScalingRow) -> list[str]:
 
 def _scaling_intervals(rows: Sequence[ScalingRow]) -> Iterator[str]:
     for row in rows[1:]:
-        loss = f"; {row.largest_loss} takes most of it ({significant(row.factors[row.largest_loss].value)})" if row.largest_loss else ""
-        yield _fold(f"{_short(row.name)}: efficiency {percent(row.efficiency.value)}{_interval(row.efficiency, percent)}{loss}")
-        yield from _meeting(row.meeting)
+        yield _fold(f"{_short(row.name)}: {scaling_words(row)}")
+        yield from (_fold(words, "    ") for words in meeting_words(row.meeting))
 
 
-def _meeting(found: Meeting | None) -> Iterator[str]:
+def scaling_words(row: ScalingRow) -> str:
+    """A run's efficiency against the first one's, and what takes most of it."""
+    loss = f"; {row.largest_loss} takes most of it ({significant(row.factors[row.largest_loss].value)})" if row.largest_loss else ""
+    return f"efficiency {percent(row.efficiency.value)}{_interval(row.efficiency, percent)}{loss}"
+
+
+def meeting_words(found: Meeting | None) -> Iterator[str]:
     """Who is waited for, how often and why; and how near transfer comes to what the links can do."""
     if found is None:
         return
     if found.waiting_ns is None or found.transfer_ns is None:
-        yield _fold(f"only {found.matched:,} of {plural(found.collectives, 'collective')} were seen on all of their ranks, so nobody is named", "    ")
+        yield f"only {found.matched:,} of {plural(found.collectives, 'collective')} were seen on all of their ranks, so nobody is named"
     else:
-        yield _fold(
-            f"a rank waits {duration(found.waiting_ns)} a step for others, and {duration(found.transfer_ns)} while data moves, beyond what backward hides",
-            "    ",
-        )
+        yield f"a rank waits {duration(found.waiting_ns)} a step for others, and {duration(found.transfer_ns)} while data moves, beyond what backward hides"
     yield from _waited_for(found)
     for use in found.links:
         if use.bus_bytes_per_s is not None:
             share = use.share_of_ceiling
-            ceiling = (
-                f", {percent(share, 0)} of what the links reach alone"
-                if share is not None
-                else "; 'profkit ceilings --links' measures what the links reach alone"
-            )
-            yield _fold(
-                f"{use.op} over {use.backend}: {byte_size(use.bytes_per_step)} a step at {byte_size(use.bus_bytes_per_s)}/s on the bus{ceiling}", "    "
-            )
+            reached = f", {percent(share, 0)} of what the links reach alone" if share is not None else ""
+            unknown = "" if reached else "; 'profkit ceilings --links' measures what the links reach alone"
+            yield f"{use.op} over {use.backend}: {byte_size(use.bytes_per_step)} a step at {byte_size(use.bus_bytes_per_s)}/s on the bus{reached}{unknown}"
 
 
 def _waited_for(found: Meeting) -> Iterator[str]:
@@ -280,4 +277,4 @@ def _waited_for(found: Meeting) -> Iterator[str]:
         turns = "" if named else "ranks take turns at being last; most is waited for this one: "
         late = f", late in {each.phase} by {duration(each.excess_ns)} a step" if each.phase else ""
         last = f"rank {each.rank} is last in {each.last_in:,} of {plural(found.collectives, 'collective')}"
-        yield _fold(f"{turns}{last}; {percent(each.share, 0)} of all waiting is for it{late}", "    ")
+        yield f"{turns}{last}; {percent(each.share, 0)} of all waiting is for it{late}"

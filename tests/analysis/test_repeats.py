@@ -12,7 +12,7 @@ import pytest
 from profkit.analysis.costs import OWN, RunCosts, run_costs
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.ledger import Verdict, compare
-from profkit.analysis.repeats import pool_costs, widen
+from profkit.analysis.repeats import group_repeats, pool_costs, widen
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.testing import synthetic_trace
@@ -83,6 +83,14 @@ def test_runs_of_another_job_are_no_repeats(tmp_path: Path, capsys: pytest.Captu
     other = synthetic_trace(tmp_path / "other", steps=40, batch_size=64)
     assert main(["explain", f"{one},{other}", str(one)]) == ExitCode.USAGE
     assert "one and other are no repeats of one job: their batch_size differs" in capsys.readouterr().err
+
+
+def test_runs_of_one_configuration_are_grouped_whatever_their_seed(tmp_path: Path) -> None:
+    def run(name: str, ranks: int, **config: object) -> Trace:
+        return Trace.open(synthetic_trace(tmp_path / name, ranks=ranks, steps=5, config={"device": "cpu", **config}))
+
+    one, two, again, loader = run("one", 1, seed=0), run("two", 2, seed=0), run("again", 2, seed=1), run("loader", 2, workers=4)
+    assert group_repeats([two, one, again, loader]) == [[two, again], [one], [loader]]
 
 
 def test_what_profkit_costs_is_pooled_where_all_repeats_know_it(tmp_path: Path) -> None:

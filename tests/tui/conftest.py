@@ -24,6 +24,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
+@pytest.fixture(scope="session")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One job on one rank, on two, on two again, and on four of which the third is late with its batches."""
+    runs = tmp_path_factory.mktemp("series") / "runs"
+    synthetic_trace(runs / "one", steps=60, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
+    for seed, name in enumerate(("two", "again")):
+        synthetic_trace(runs / name, ranks=2, steps=60, seed=seed, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
+    synthetic_trace(runs / "four", ranks=4, steps=60, kernels_per_step=KERNELS, device="cuda", config=CONFIG, rank_phase_ns={2: {"data": 11_000_000}})
+    return runs
+
+
 @pytest.fixture(autouse=True)
 def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where exports, copies and cached figures of a test go."""

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
-from xml.etree import ElementTree as ET
 
 from textual.pilot import Pilot
 
 from profkit.tui.app import ProfkitApp
 from profkit.tui.headless import settle
+from tests.tui.cells import as_lines, read_cells
 
 Steps: TypeAlias = Callable[["Driver"], Awaitable[None]]
-
-SVG = "{http://www.w3.org/2000/svg}"
-CELL_WIDTH, LINE_HEIGHT = 12.2, 24.4
 
 
 class Driver:
@@ -68,19 +64,5 @@ def shown(path: Path, *, size: tuple[int, int] = (120, 40), **options: object) -
 
 
 def screen_lines(svg: str) -> list[str]:
-    """The cells of a picture, line by line."""
-    lines: dict[int, dict[int, str]] = {}
-    for element in ET.fromstring(svg).iter(SVG + "text"):
-        place = re.search(r"line-(\d+)", element.get("clip-path", ""))
-        if place is None:
-            continue
-        column = round(float(element.get("x", "0")) / CELL_WIDTH)
-        lines.setdefault(int(place[1]), {})[column] = (element.text or "").replace("\xa0", " ")
-    return [_joined(lines.get(number, {})) for number in range(max(lines, default=-1) + 1)]
-
-
-def _joined(pieces: dict[int, str]) -> str:
-    line = ""
-    for column, text in sorted(pieces.items()):
-        line = line.ljust(column) + text
-    return line.rstrip()
+    """The cells of a picture as text, line by line."""
+    return as_lines(read_cells(svg))

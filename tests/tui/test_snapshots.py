@@ -1,55 +1,98 @@
-"""Each screen at three widths and in two themes, on the pinned Textual: its text cell by cell, and which colours it has.
+"""Each screen at three widths and in two themes, on the pinned Textual: every cell of its SVG, with its character, colour and ground.
 
-A snapshot holds the text once, and below it the colours of each theme, without their places. After a change that is wanted:
-`PROFKIT_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_snapshots.py`, and look at what has changed.
+The 60 pictures themselves would be 6 MB, with random ids and the machine's fonts in each: nobody would read what changes in them. So
+they are kept as what they show, which tests/tui/cells.py reads out of the whole SVG: the text, below it for each line how many
+cells look how, and what each look is in each theme. A colour that moves by one cell, or is another in one theme alone, is a line
+that differs. Where a screen differs, its SVGs are written into a folder that the failure names.
+
+After a change that is wanted: `PROFKIT_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_snapshots.py`, and look at what has changed.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from profkit.tui.app import load_screens
 from profkit.tui.headless import settle
-from tests.tui.driving import Driver, drive, screen_lines
+from tests.tui.cells import as_lines, read_cells
+from tests.tui.driving import Driver, drive
 
 SIZES = ((80, 24), (120, 40), (200, 50))
 THEMES = ("colour-blind", "dark")
 KEPT = Path(__file__).parent / "snapshots"
-COLOUR = re.compile(r"fill: (#[0-9a-f]{6})")
+MANY = "explain-more"
+COMPARED: Mapping[str, Sequence[str]] = {"explain": ("two",), MANY: ("one", "again")}
 
 
-@pytest.mark.parametrize("screen", ["", *load_screens()], ids=lambda screen: screen or "runs")
-def test_a_screen_looks_as_it_did(folder: Path, screen: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder.parent)
+@pytest.mark.parametrize("name", ["runs", *load_screens(), MANY])
+def test_a_screen_looks_as_it_did(folder: Path, series: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir((series if name == MANY else folder).parent)
     now: dict[str, str] = {}
 
     async def look(driver: Driver) -> None:
         for columns, rows in SIZES:
             await driver.pilot.resize_terminal(columns, rows)
-            now[f"{screen or 'runs'}-{columns}x{rows}.txt"] = await _snapshot(driver)
+            pictures = await _pictures(driver)
+            snapshot = f"{name}-{columns}x{rows}"
+            now[f"{snapshot}.txt"] = as_snapshot(pictures)
+            for theme, svg in pictures.items():
+                (tmp_path / f"{snapshot}-{theme}.svg").write_text(svg)
 
-    run = Path("runs") / "slow" if screen else Path("runs")
-    drive(run, look, screen=screen, base=Path("runs") / "two" if screen == "explain" else None)
+    runs, screen = Path("runs"), name.partition("-")[0]
+    run = runs if name == "runs" else runs / ("four" if name == MANY else "slow")
+    drive(run, look, screen="" if name == "runs" else screen, bases=[runs / base for base in COMPARED.get(name, ())])
     if os.environ.get("PROFKIT_UPDATE_SNAPSHOTS"):
         KEPT.mkdir(exist_ok=True)
-        for name, text in now.items():
-            (KEPT / name).write_text(text)
-    assert now == {name: (KEPT / name).read_text() for name in now}
+        for file, text in now.items():
+            (KEPT / file).write_text(text)
+    assert now == {file: (KEPT / file).read_text() for file in now}, f"the pictures are in {tmp_path}"
 
 
-async def _snapshot(driver: Driver) -> str:
-    texts, colours = [], []
+async def _pictures(driver: Driver) -> dict[str, str]:
+    """The screen in each theme, without the line that says which theme it is."""
+    pictures = {}
     for theme in THEMES:
         driver.app.theme = theme
         await settle(driver.pilot)
         driver.app.screen.tell("")  # type: ignore[attr-defined]  # every screen has it
         await settle(driver.pilot)
-        picture = driver.app.export_screenshot()
-        texts.append("\n".join(screen_lines(picture)))
-        colours.append(f"{theme}: {' '.join(sorted(set(COLOUR.findall(picture))))}")
-    assert len(set(texts)) == 1, "a theme changes colours alone"
-    return "\n".join([texts[0], "", *colours, ""])
+        pictures[theme] = driver.app.export_screenshot()
+    return pictures
+
+
+def as_snapshot(pictures: Mapping[str, str]) -> str:
+    """The text once, the looks of each line's cells as counts and letters, and what a letter is in each theme."""
+    screens = [read_cells(svg) for svg in pictures.values()]
+    assert len({tuple(as_lines(cells)) for cells in screens}) == 1, "a theme changes colours alone"
+    letters: dict[tuple[str, ...], str] = {}
+    lines = []
+    for rows in zip(*screens, strict=True):
+        looks = [tuple(cell.look for cell in cells) for cells in zip(*rows, strict=True)]
+        runs = ((len(list(run)), letters.setdefault(look, _letter(len(letters)))) for look, run in itertools.groupby(looks))
+        lines.append(" ".join(f"{count}{letter}" for count, letter in runs))
+    legend = [f"{letter}: " + "; ".join(f"{theme} {look}" for theme, look in zip(pictures, looks, strict=True)) for looks, letter in letters.items()]
+    return "\n".join([*as_lines(screens[0]), "", *lines, "", *legend, ""])
+
+
+def _letter(number: int) -> str:
+    rest, place = divmod(number, 26)
+    return (_letter(rest - 1) if rest else "") + chr(ord("a") + place)
+
+
+def test_a_colour_that_moves_by_one_cell_is_another_snapshot(folder: Path) -> None:
+    pictures: list[str] = []
+
+    async def look(driver: Driver) -> None:
+        pictures.append(driver.app.export_screenshot())
+
+    drive(folder, look)
+    (picture,) = pictures
+    ground = next(row for row in picture.split("<rect ") if 'x="12.2" y="50.3"' in row)
+    moved = picture.replace(ground, ground.replace('x="12.2"', 'x="24.4"'))
+    assert moved != picture
+    assert as_snapshot({"dark": moved}) != as_snapshot({"dark": picture})

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from profkit.cli import main
+from profkit.errors import ExitCode
 from profkit.report import as_json
 from profkit.text import byte_size, duration, percent, significant
 from profkit.tui import headless
@@ -62,8 +64,8 @@ def _body(text: str) -> str:
     return "\n".join(text.splitlines()[1:-1]).replace("95 % interval", "")
 
 
-def _twin(run: Path, screen: str, base: Path | None = None) -> Any:
-    return json.loads(as_json.dumps(headless.twin(run, screen, base)))
+def _twin(run: Path, screen: str, *bases: Path) -> Any:
+    return json.loads(as_json.dumps(headless.twin(run, screen, bases)))
 
 
 @pytest.mark.parametrize("run", ["one", "two"])
@@ -88,9 +90,40 @@ def test_explain(folder: Path) -> None:
     per_step = twin["samples_per_step_and_gpu"]
     speeds = [1e9 * 2 / twin["total_ns"][side]["value"] for side in ("base", "target")]
     kernels = [row["target_ns"] - row["base_ns"] for row in twin["kernels"]["rows_ns_per_step"]]
-    text = _body(shown(folder / "slow", base=folder / "two", screen="explain", size=SIZE))
+    text = _body(shown(folder / "slow", bases=[folder / "two"], screen="explain", size=SIZE))
     assert len(_figures(text)) > 30
     assert _unknown(text, [twin, speeds, kernels, 1, 2], (1.0, per_step)) == set()
+
+
+def test_explain_of_more_runs(series: Path) -> None:
+    """How they scale, and the ledger of the first pair, whose figures are per step of that pair's base."""
+    bases = [series / "one", series / "two", series / "again"]
+    twin = _twin(series / "four", "explain", *bases)
+    pair = twin["pairs"][0]
+    speeds = [1e9 * ranks / pair["total_ns"][side]["value"] for side, ranks in (("base", 1), ("target", 2))]
+    kernels = [row["target_ns"] - row["base_ns"] for row in pair["kernels"]["rows_ns_per_step"]]
+    text = _body(shown(series / "four", bases=bases, screen="explain", size=SIZE))
+    assert len(_figures(text)) > 50
+    assert _unknown(text, [twin["runs"], pair, speeds, kernels, 1], (1.0, pair["samples_per_step_and_gpu"])) == set()
+
+
+def test_the_twin_of_more_runs_is_what_explain_prints_of_them(series: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["one", "two", "four"]
+    assert main(["explain", "--json", *(str(series / name) for name in names)]) == ExitCode.DONE
+    scaling = json.loads(capsys.readouterr().out)
+    twin = _twin(series / "four", "explain", series / "one", series / "two")
+    assert twin["runs"] == scaling["runs"]
+    assert [(pair["base"], pair["target"]) for pair in twin["pairs"]] == [("one", "two"), ("one", "four"), ("two", "four")]
+    for pair in twin["pairs"]:
+        assert main(["explain", "--json", str(series / pair["base"]), str(series / pair["target"])]) == ExitCode.DONE
+        assert pair == json.loads(capsys.readouterr().out)
+
+
+def test_repeats_of_two_sides_are_pooled_as_explain_pools_them(series: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--json", str(series / "four"), f"{series / 'two'},{series / 'again'}"]) == ExitCode.DONE
+    twin = _twin(series / "again", "explain", series / "four", series / "two")
+    assert twin == json.loads(capsys.readouterr().out)
+    assert twin["target"].endswith("and 1 repeat")
 
 
 def test_runs(folder: Path) -> None:

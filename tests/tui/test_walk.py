@@ -16,7 +16,9 @@ from tests.tui.driving import Driver, drive
 
 
 def _table(driver: Driver, name: str = "") -> VirtualTable:
-    return driver.app.screen.query(VirtualTable).first() if not name else driver.app.screen.query_one(f"#{name}", VirtualTable)
+    found = driver.app.screen.query_one(f"#{name}", VirtualTable) if name else driver.app.screen.main_table()  # type: ignore[attr-defined]  # of every screen
+    assert isinstance(found, VirtualTable)
+    return found
 
 
 def _cell(driver: Driver) -> str:
@@ -66,13 +68,58 @@ def test_the_base_is_the_older_run_unless_they_are_swapped(folder: Path) -> None
         assert "regression:" in driver.text
         assert driver.app.run_name == "slow"
 
-    drive(folder / "two", walk, base=folder / "slow", screen="explain")
+    drive(folder / "two", walk, bases=[folder / "slow"], screen="explain")
+
+
+def test_more_runs_are_compared_pair_by_pair(series: Path) -> None:
+    """Four are marked: two are repeats, so there are three sides, and a key leads through what lies between them."""
+
+    async def walk(driver: Driver) -> None:
+        for name in ("again", "four", "one", "two"):
+            await _mark(driver, name)
+        await driver.press("d")
+        assert [_table(driver, "scaling").texts(row)[:2] for row in range(3)] == [["one", "1"], ["two and 1 repeat", "2"], ["four", "4"]]
+        assert "rank 2 is last in" not in driver.text
+        assert "From one to two and 1 repeat" in driver.text
+        await driver.press("p")
+        assert "From one to four" in driver.text
+        assert "rank 2 is last in" in driver.text
+        assert driver.app.run_name == "four"
+        await driver.press("p", "s")
+        assert "From four to two and 1 repeat" in driver.text
+        assert driver.app.run_name in {"two", "again"}
+        await driver.press("p")
+        assert "From one to two and 1 repeat" in driver.text
+        _table(driver, "scaling").focus()
+        await driver.press("end", "enter")
+        assert "From one to four" in driver.text
+        await driver.press("e", "j")
+        assert "wrote" in driver.text
+
+    drive(series, walk, size=(160, 60))
+    (written,) = Path.cwd().glob("*.json")
+    exported = json.loads(written.read_text())
+    assert [pair["target"] for pair in exported["pairs"]] == ["four"]
+
+
+def test_the_kernels_below_are_those_of_the_row_under_the_cursor(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        rows = _table(driver, "rows")
+        assert "Kernels in the captured steps" in driver.text
+        rows.select(("row", 0, "backward"))
+        await driver.press("y")
+        assert "Kernels of backward in the captured steps" in driver.text
+        assert {_table(driver, "kernels").texts(row)[1] for row in range(_table(driver, "kernels").count)} == {"backward"}
+        await driver.press("home")
+        assert "Kernels in the captured steps" in driver.text
+
+    drive(folder / "slow", walk, size=(160, 80), bases=[folder / "two"], screen="explain")
 
 
 def test_two_runs_are_asked_for_where_there_is_one(folder: Path) -> None:
     async def walk(driver: Driver) -> None:
         await driver.press("7")
-        assert "mark two in the list of runs (Space), then d" in driver.text
+        assert "mark two or more in the list of runs (Space), then d" in driver.text
         await driver.press("d")
         assert driver.screen == "RunsScreen"
         assert len(_table(driver).marked) == 1
@@ -151,7 +198,7 @@ def test_help_tells_the_keys_of_this_screen(folder: Path) -> None:
         await driver.press("escape")
         assert driver.screen == "ExplainScreen"
 
-    drive(folder / "two", walk, base=folder / "one", screen="explain")
+    drive(folder / "two", walk, bases=[folder / "one"], screen="explain")
 
 
 def test_t_goes_through_the_themes_and_ctrl_s_takes_a_picture(folder: Path) -> None:
