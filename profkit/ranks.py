@@ -151,9 +151,10 @@ def run_ranks(team: Team, words: Sequence[str], run: Path | None, *, extra: Mapp
         processes = [_start(team, local, endpoint, words, run, {**extra, ERROR_VARIABLE: str(error)}) for local, error in enumerate(errors)]
         with forwarding(processes):
             first = _wait(processes)
+            ours = _end(processes)
         if first is None:
             return ExitCode.DONE, ""
-        first = _earliest(first, processes, errors)
+        first = _earliest(first, [process.returncode for process in processes], ours, errors)
         return _told(team.first + first, processes[first].returncode, errors[first])
 
 
@@ -165,34 +166,37 @@ def _start(team: Team, local: int, endpoint: str, words: Sequence[str], run: Pat
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Wait until all have ended; the number of one that ended badly, after which the others were told to end."""
+    """Wait until all have ended, or one has badly: its number."""
     while True:
         codes = [process.poll() for process in processes]
         failed = [number for number, code in enumerate(codes) if code]
         if failed:
-            _end(processes)
             return failed[0]
         if all(code == 0 for code in codes):
             return None
         time.sleep(POLL_S)
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> set[int]:
+    """Tell those that still run to end; the numbers of those that did not, and were killed."""
+    killed = set()
     for process in processes:
         if process.poll() is None:
             process.terminate()
     deadline = time.monotonic() + GRACE_S
-    for process in processes:
+    for number, process in enumerate(processes):
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+            killed.add(number)
+    return killed
 
 
-def _earliest(first: int, processes: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path]) -> int:
-    """Which rank failed of itself: one that a signal killed, else the one that wrote its error first; the others only lost it."""
-    killed = [number for number, process in enumerate(processes) if process.returncode < 0 and process.returncode != -signal.SIGTERM]
+def _earliest(first: int, codes: Sequence[int], ours: set[int], errors: Sequence[Path]) -> int:
+    """Which rank failed of itself: one that a signal killed that was not `ours`, else the one that wrote its error first; the others only lost it."""
+    killed = [number for number, code in enumerate(codes) if code < 0 and code != -signal.SIGTERM and number not in ours]
     if killed and not errors[killed[0]].exists():
         return killed[0]
     written = [(path.stat().st_mtime_ns, number) for number, path in enumerate(errors) if path.exists()]

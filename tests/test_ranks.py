@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from profkit import ranks
 from profkit.errors import ProfkitError, UsageError
 from profkit.instrument.frameworks._base import Place
 from profkit.ranks import Team, find_endpoint, first_host, place_of_this_process, rank_environment, run_ranks, slurm_rank, slurm_team, write_error
 
+PATIENCE_S = 120.0
 SLURM = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_JOB_ID": "20007", "SLURM_STEP_NODELIST": "gpu[07-08],gpu12"}
 
 
@@ -70,14 +72,23 @@ def test_a_malformed_endpoint_is_refused(endpoint: str) -> None:
 
 FAKE_PROFKIT = """
 import os, signal, sys, time
+from pathlib import Path
 from profkit.ranks import write_error
 rank = int(os.environ["RANK"])
 what = sys.argv[1 + rank]
-if what == "hang": time.sleep(60)
+if what in {"lose", "hang on"}: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+here, other = (Path(__file__).with_name(f"process{number}") for number in (rank, 1 - rank))
+here.write_text(f"{os.getpid()} ")
+if what in {"hang", "hang on"}: time.sleep(600)
 if what == "die": os.kill(os.getpid(), signal.SIGKILL)
 if what == "lose":
-    time.sleep(0.3); write_error("connection closed by peer"); sys.exit(1)
+    while not other.exists() or " " not in other.read_text(): time.sleep(0.01)
+    state = Path(f"/proc/{int(other.read_text())}/stat")
+    while state.exists() and " Z " not in state.read_text(): time.sleep(0.01)
+    time.sleep(0.05)
+    write_error("connection closed by peer"); sys.exit(1)
 if what == "fail":
+    while not other.exists(): time.sleep(0.01)
     write_error("no such folder"); sys.exit(3)
 """
 
@@ -91,6 +102,7 @@ if what == "fail":
         (["hang", "die"], (1, "rank 1: it was killed by SIGKILL")),
         (["lose", "die"], (1, "rank 1: it was killed by SIGKILL")),
         (["lose", "fail"], (3, "rank 1: no such folder")),
+        (["hang on", "fail"], (3, "rank 1: no such folder")),
     ],
 )
 def test_the_first_error_is_told_and_nobody_is_waited_for(what: list[str], ended: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +111,7 @@ def test_the_first_error_is_told_and_nobody_is_waited_for(what: list[str], ended
     fake.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {tmp_path}/rank.py "$@"\n')
     fake.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(fake))
+    monkeypatch.setattr(ranks, "GRACE_S", 0.2 if "hang on" in what else PATIENCE_S)
     assert run_ranks(Team(2), what, None, extra={}) == ended
 
 
