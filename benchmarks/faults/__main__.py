@@ -1,6 +1,6 @@
 """Plants faults in real training jobs, lets profkit explain them, and counts how often it is right.
 
-python benchmarks/faults run                  every pair, into --work; what is done is not done again
+python benchmarks/faults run                  every pair, into --work; what is done is not done again, so it can be interrupted
 python benchmarks/faults score                what profkit says of them, as a table
 python benchmarks/faults score --write        and as docs/accuracy.md
 python benchmarks/faults list                 what is planted
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pairs import run_pairs, why_not
+from pairs import is_done, run_pairs, why_not
 from plants import DEVELOPMENT, FAULTS, SHAPES, Fault, as_words, named
 
 DOCUMENT = Path(__file__).parents[2] / "docs/accuracy.md"
@@ -40,6 +40,10 @@ def run(args: argparse.Namespace, variants: list[str]) -> None:
         for variant in variants:
             for line in run_pairs(args.work, chosen(args), variant=variant, trial=trial, has_gpu=has_gpu()):
                 print(f"{variant}, trial {trial}: {line}", flush=True)
+    wanted = [fault for fault in chosen(args) if why_not(fault, has_gpu=has_gpu()) is None]
+    failed = sum(not is_done(args.work, fault, variant, trial) for trial in range(args.trials) for variant in variants for fault in wanted)
+    if failed:
+        raise SystemExit(f"{failed} pairs failed; the same command runs these again")
 
 
 def score(args: argparse.Namespace, variants: list[str]) -> None:

@@ -56,7 +56,7 @@ class Options:
     polling: float = 0.0
     """The share of a processor that each worker burns beside its work."""
     broken_ms: float = 0.0
-    """What a truncated picture costs in vain attempts; one in twenty is, and it is dropped."""
+    """What a truncated picture costs in vain attempts to read it; one in twenty is, and it is dropped."""
 
     # the step
     late_rank: int = -1
@@ -157,7 +157,7 @@ class Pictures:
         _poll_beside(self.options.polling)
         self._read(index)
         if self.options.broken_ms and index % 20 == 0:
-            _burn(self.options.broken_ms)
+            time.sleep(self.options.broken_ms / 1e3)
             return None
         picture = Image.open(io.BytesIO(self._files[index % PICTURES])).convert("RGB")
         for _ in range(self.options.blurs):

@@ -189,6 +189,7 @@ class Trainer:
             with clock.time("data"):
                 pictures, labels = next(batches)
                 pictures, labels = pictures.to(self.device), labels.to(self.device)
+            clock.add("samples", len(labels))
             with self._synced(last=micro == options.accumulate - 1):
                 self._gradients(pictures, labels, step)
         with clock.time("optimizer"):

@@ -18,8 +18,8 @@ from plants import Fault, options_of
 HOST = Path(__file__).with_name("host.py")
 BASE, TARGET = "base", "target"
 DONE = "done.json"
-KERNEL_WINDOWS = "4:6"
-"""Captured in the warm-up, which no figure is about."""
+KERNEL_WINDOWS = "3:9"
+"""Captured in the warm-up, which no figure is about; so many steps that one slow one does not decide what the others look like."""
 
 QUIET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "2"}
 
@@ -65,7 +65,7 @@ def folder_of(work: Path, variant: str, trial: int, fault: Fault) -> Path:
 
 def run_pairs(work: Path, faults: Sequence[Fault], *, variant: str, trial: int, has_gpu: bool) -> Iterator[str]:
     """Run what is not there yet; yields a line for each pair."""
-    order = [fault for fault in faults if why_not(fault, has_gpu=has_gpu) is None and not _is_done(work, fault, variant, trial)]
+    order = [fault for fault in faults if why_not(fault, has_gpu=has_gpu) is None and not is_done(work, fault, variant, trial)]
     random.Random(f"{variant} {trial}").shuffle(order)
     for framework in sorted({fault.framework for fault in order}):
         pending = [fault for fault in order if fault.framework == framework]
@@ -84,16 +84,21 @@ def why_not(fault: Fault, *, has_gpu: bool) -> str | None:
     return fault.needs_administrator or None
 
 
-def _is_done(work: Path, fault: Fault, variant: str, trial: int) -> bool:
+def is_done(work: Path, fault: Fault, variant: str, trial: int) -> bool:
     """Whether the pair has been run as it is planted now."""
+    return done_at(work, fault, variant, trial) is not None
+
+
+def done_at(work: Path, fault: Fault, variant: str, trial: int) -> str | None:
+    """When the pair was run as it is planted now; `None` where it was not."""
     try:
         done: dict[str, Any] = json.loads((folder_of(work, variant, trial, fault) / DONE).read_text())
     except FileNotFoundError:
-        return False
-    return bool(done["jobs"] == {side: _job(fault, side, variant, trial) for side in (BASE, TARGET)})
+        return None
+    return done.get("at") if done.get("jobs") == {side: job_of(fault, side, variant, trial) for side in (BASE, TARGET)} else None
 
 
-def _job(fault: Fault, side: str, variant: str, trial: int) -> dict[str, Any]:
+def job_of(fault: Fault, side: str, variant: str, trial: int) -> dict[str, Any]:
     """What the host is asked for."""
     options = options_of(fault, planted=side == TARGET, variant=variant)
     environment = {"PROFKIT_KERNELS": KERNEL_WINDOWS, "PROFKIT_OPS": "1"} if fault.kernels else {"PROFKIT_KERNELS": ""}
@@ -101,18 +106,19 @@ def _job(fault: Fault, side: str, variant: str, trial: int) -> dict[str, Any]:
 
 
 def _run_pair(host: Host, work: Path, fault: Fault, variant: str, trial: int) -> str:
-    """The twins in an order of their own, so that what the machine does over time favours neither."""
+    """The twins in an order of their own, and the other way round in the next trial, so that what the machine does over time favours neither."""
     folder = folder_of(work, variant, trial, fault)
     shutil.rmtree(folder, ignore_errors=True)
     sides = [BASE, TARGET]
-    random.Random(f"{fault.name} {trial}").shuffle(sides)
+    if (random.Random(fault.name).random() < 0.5) is (trial % 2 == 0):
+        sides.reverse()
     began = time.monotonic()
-    jobs = {side: _job(fault, side, variant, trial) for side in sides}
+    jobs = {side: job_of(fault, side, variant, trial) for side in sides}
     for side, job in jobs.items():
         place = folder / side
         place.mkdir(parents=True)
         codes = host.run({**job, "folder": str(place)})
         if any(codes):
             return f"FAILED: its {side} ended with {codes}, see {place}"
-    (folder / DONE).write_text(json.dumps({"jobs": jobs}))
+    (folder / DONE).write_text(json.dumps({"jobs": jobs, "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}))
     return f"{time.monotonic() - began:.1f} s"

@@ -13,9 +13,10 @@ class Fault:
 
     `causes` holds, for each thing that was planted, the kinds of finding that name it rightly; a healthy pair
     has none. `truth` says where the job's own clock has the true cost: `planted` is what the plant took in
-    each step, on the rank where it took most; the name of a part is how much more that part takes than in the healthy
+    each step, on the rank where it took most; the names of parts are how much more they take together than in the healthy
     twin, on the mean of the ranks; `step` is that of the whole step. Steps that begin an epoch count where `all` stands before it.
-    It is `None` where a fault wastes steps and makes none of them longer.
+    `samples` is how much longer it takes to train on as many samples as a step of the healthy twin does. It is `None` where a
+    fault wastes steps and makes none of them longer.
     """
 
     name: str
@@ -37,6 +38,10 @@ class Fault:
     @property
     def healthy(self) -> bool:
         return not self.causes
+
+
+COMPUTE = "forward backward"
+"""What of a step a plant among the operators makes longer; the loader's wait differs between twins by itself."""
 
 
 def _single(kind: str | tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
@@ -62,7 +67,7 @@ _INPUT_CHANGES: tuple[Fault, ...] = (
         ("read",),
         base={"read_ms": 3.0, "cached": True, "epoch_steps": 20, "workers": 0},
     ),
-    Fault("truncated_samples", _single("bad_samples"), {"broken_ms": 40.0}, "all data"),
+    Fault("truncated_samples", _single("bad_samples"), {"broken_ms": 40.0}, "samples"),
 )
 
 _RANKS: tuple[Fault, ...] = (
@@ -84,10 +89,10 @@ _RANKS: tuple[Fault, ...] = (
 )
 
 _HOST: tuple[Fault, ...] = (
-    Fault("tiny_operators", _single("launch_bound"), {"slices": 200}, kernels=True),
-    Fault("layout_copies", _single("layout_copies"), {"round_trips": 24}, kernels=True),
+    Fault("tiny_operators", _single("launch_bound"), {"slices": 200}, COMPUTE, kernels=True),
+    Fault("layout_copies", _single("layout_copies"), {"round_trips": 24}, COMPUTE, kernels=True),
     Fault("unfused_optimizer", _single("optimizer_unfused"), {"optimizer": "loop"}, "optimizer", base={"tensors": 150}, kernels=True),
-    Fault("amp_without_effect", _single("amp_without_effect"), {"autocast": True}, base={"batch": 2, "width": 8}, kernels=True),
+    Fault("amp_without_effect", _single("amp_without_effect"), {"autocast": True}, COMPUTE, base={"batch": 2, "width": 8, "workers": 0}, kernels=True),
     Fault("thread_oversubscription", _single("thread_oversubscription"), {"threads": 4}, base={"batch": 16, "placed": False}),
     Fault("garbage_pauses", _single("garbage_pauses"), {"garbage_every": 3}, "planted"),
     Fault("checkpoint_every_ten_steps", _single(("checkpoint_in_training", "evaluation_in_training")), {"checkpoint_every": 10}, "planted"),
@@ -99,7 +104,7 @@ _HOST: tuple[Fault, ...] = (
 _PADDLE: tuple[Fault, ...] = (
     Fault("paddle_slow_read", _single("input_bound"), {"read_ms": 4.0}, "data", ("read",), framework="paddle"),
     Fault("paddle_slow_decode", _single("input_bound"), {"blurs": 120}, "data", ("decode",), framework="paddle"),
-    Fault("paddle_tiny_operators", _single("launch_bound"), {"slices": 100}, framework="paddle", kernels=True),
+    Fault("paddle_tiny_operators", _single("launch_bound"), {"slices": 100}, COMPUTE, framework="paddle", kernels=True),
     Fault("paddle_garbage_pauses", _single("garbage_pauses"), {"garbage_every": 3}, "planted", framework="paddle"),
     Fault("paddle_evaluation", _single("evaluation_in_training"), {"evaluate_every": 10}, "planted", framework="paddle"),
     Fault("paddle_checkpoint", _single(("checkpoint_in_training", "evaluation_in_training")), {"checkpoint_every": 10}, "planted", framework="paddle"),

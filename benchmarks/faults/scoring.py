@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import importlib.metadata
 import json
 import os
 import platform
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pairs import BASE, DONE, TARGET, why_not
+from pairs import BASE, DONE, TARGET, done_at, folder_of, why_not
 from plants import DEVELOPMENT, FAULTS, HELD_OUT, Fault, as_words
 
 from profkit.environment import read_environment
+from profkit.errors import UnreadableError
 from profkit.report.explained import explain
 from profkit.rules._base import Finding
 from profkit.text import table
@@ -51,6 +54,8 @@ class Score:
     findings: tuple[Said, ...]
     places: tuple[int | None, ...]
     true_ms: float | None
+    at: str = ""
+    """When it was run."""
 
     @property
     def first(self) -> str:
@@ -77,10 +82,25 @@ class Score:
 
 
 def score_all(work: Path, faults: Sequence[Fault], variants: Sequence[str]) -> list[Score]:
-    """Every pair that has been run."""
+    """Every pair that has been run as it is planted now; of the others, a word on stderr."""
     known = {fault.name: fault for fault in faults}
     found = sorted((work / variant, path.parent) for variant in variants for path in (work / variant).glob(f"*/*/{DONE}"))
-    return [score_pair(folder, known[folder.name], variant.name, int(folder.parent.name)) for variant, folder in found if folder.name in known]
+    scores = (_score_or_say_why_not(work, known[folder.name], variant.name, int(folder.parent.name)) for variant, folder in found if folder.name in known)
+    return [score for score in scores if score is not None]
+
+
+def _score_or_say_why_not(work: Path, fault: Fault, variant: str, trial: int) -> Score | None:
+    folder = folder_of(work, variant, trial, fault)
+    at = done_at(work, fault, variant, trial)
+    try:
+        if at is not None:
+            return dataclasses.replace(score_pair(folder, fault, variant, trial), at=at)
+    except (OSError, ValueError, IndexError, UnreadableError) as error:
+        if (folder / DONE).exists():
+            raise SystemExit(f"{folder}: cannot be scored ({error}); take it away and run it again") from error
+    why = "something else was planted when it was run; run it again" if (folder / DONE).exists() else "it is being run again"
+    print(f"{folder}: left out, {why}", file=sys.stderr)
+    return None
 
 
 def score_pair(folder: Path, fault: Fault, variant: str, trial: int) -> Score:
@@ -106,13 +126,26 @@ def true_cost_ms(folder: Path, fault: Fault) -> float | None:
     ranks = range(fault.ranks)
     if fault.truth == "planted":
         return max(_mean_ms(folder / TARGET, rank, fault.truth) for rank in ranks)
+    if fault.truth == "samples":
+        return statistics.mean(_longer_for_as_many_samples(folder, rank) for rank in ranks)
     return statistics.mean(_mean_ms(folder / TARGET, rank, fault.truth) - _mean_ms(folder / BASE, rank, fault.truth) for rank in ranks)
 
 
-def _mean_ms(side: Path, rank: int, part: str) -> float:
-    name = part.removeprefix(OVER_ALL)
-    steps = json.loads((side / f"own{rank}.json").read_text())[WARM_UP:]
-    return statistics.mean(float(step.get(name, 0.0)) for step in steps if not step["starts_epoch"] or part != name)
+def _mean_ms(side: Path, rank: int, truth: str) -> float:
+    parts, of_all = truth.removeprefix(OVER_ALL).split(), truth.startswith(OVER_ALL)
+    return statistics.mean(sum(step.get(part, 0.0) for part in parts) for step in _own_steps(side, rank) if of_all or not step["starts_epoch"])
+
+
+def _longer_for_as_many_samples(folder: Path, rank: int) -> float:
+    (base_ms, base_samples), (target_ms, target_samples) = (
+        [statistics.mean(step[part] for step in _own_steps(folder / side, rank)) for part in ("step", "samples")] for side in (BASE, TARGET)
+    )
+    return target_ms / target_samples * base_samples - base_ms
+
+
+def _own_steps(side: Path, rank: int) -> list[dict[str, float]]:
+    steps: list[dict[str, float]] = json.loads((side / f"own{rank}.json").read_text())
+    return steps[WARM_UP:]
 
 
 # -- the document --------------------------------------------------------------------------------
@@ -177,7 +210,9 @@ def _ms(value: float | None) -> str:
 def as_document(scores: Sequence[Score], *, has_gpu: bool) -> str:
     """docs/accuracy.md."""
     return (
-        "\n\n".join([*_opening(scores, has_gpu=has_gpu), *_figures(scores), *_wrong(scores), *_pairs(scores), *_confusion(scores), *_left_out(has_gpu=has_gpu)])
+        "\n\n".join(
+            [*_opening(scores, has_gpu=has_gpu), *_figures(scores), *_wrong(scores), *_pairs(scores), *_confusion(scores), *_left_out(scores, has_gpu=has_gpu)]
+        )
         + "\n"
     )
 
@@ -190,11 +225,11 @@ def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
     yield "# How often profkit names the right cause"
     yield (
         "Faults with a known truth are planted in small training jobs that really run: each pair is a job and its twin, which differ in one option of the job. "
-        "profkit sees the two traces alone; what a fault truly cost is taken by the job's own clock. `make accuracy` runs all pairs anew and writes this page; "
+        "profkit sees the two traces alone; what a fault truly cost is taken by the job's own clock. `make accuracy` runs what is not run yet and writes this page; "
         "`benchmarks/faults` has the jobs, the plants and the score."
     )
     yield (
-        f"Written {dt.date.today().isoformat()}, profkit {importlib.metadata.version('profkit')}, Python {platform.python_version()}, {packages}; "  # noqa: DTZ011  # the machine's own day
+        f"Run {_when(scores)}; written {dt.date.today().isoformat()}, profkit {importlib.metadata.version('profkit')}, Python {platform.python_version()}, {packages}; "  # noqa: DTZ011  # the machine's own day
         f"{environment['cpu']}, {os.cpu_count()} cores, {'a' if has_gpu else 'no'} GPU, load average {os.getloadavg()[2]:.1f} over the last quarter of an hour. Trials of each pair: {told}. "
         "The jobs go before what else the machine does; where `host_busy` stands beside a planted cause, something else took processors all the same."
     )
@@ -203,6 +238,11 @@ def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
         "after it had shown it: in a run too short for readings of pauses to scatter, the number of pauses says how certain they are. Else the rules know nothing of it. "
         "What is planted in the development job was made stronger where it cost nothing there, and the rules' limits were set with its healthy pairs in view."
     )
+
+
+def _when(scores: Sequence[Score]) -> str:
+    times = [score.at for score in scores if score.at]
+    return f"{min(times)} to {max(times)} UTC" if times else "at times that nobody noted"
 
 
 def _figures(scores: Sequence[Score]) -> Iterator[str]:
@@ -283,10 +323,18 @@ def _right(score: Score) -> tuple[str, ...]:
     return score.fault.causes[0] if score.fault.causes else (NOTHING,)
 
 
-def _left_out(*, has_gpu: bool) -> Iterator[str]:
+def _left_out(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
     yield "## What was not planted here"
-    reasons = ((fault, why_not(fault, has_gpu=has_gpu)) for fault in FAULTS)
-    yield "\n".join(f"- `{fault.name}` ({as_words(fault)}): {reason}" for fault, reason in reasons if reason)
+    run = {(score.variant, score.fault.name) for score in scores}
+    reasons = [(fault, why_not(fault, has_gpu=has_gpu)) for fault in FAULTS]
+    lines = [f"- `{fault.name}` ({as_words(fault)}): {reason}" for fault, reason in reasons if reason]
+    missing = [
+        f"- `{fault.name}`, {variant}: not run"
+        for variant in dict.fromkeys(score.variant for score in scores)
+        for fault, reason in reasons
+        if not reason and (variant, fault.name) not in run
+    ]
+    yield "\n".join([*lines, *missing])
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:

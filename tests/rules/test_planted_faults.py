@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from profkit.testing import synthetic_trace
 
 FAULTS_FOLDER = Path(__file__).parents[2] / "benchmarks/faults"
 sys.path.insert(0, str(FAULTS_FOLDER))
+import scoring  # noqa: E402
 from job_parts import Options  # noqa: E402
+from pairs import BASE, DONE, TARGET, job_of  # noqa: E402
 from plants import DEVELOPMENT, FAULTS, HELD_OUT, SHAPES, Fault, options_of  # noqa: E402
 from scoring import NOTHING, Score, as_document, as_text, score_all, summarize  # noqa: E402
 
@@ -68,6 +71,41 @@ def test_what_is_wrong_is_listed(tmp_path: Path) -> None:
     assert "healthy_pair" in as_text([missed, loud])
 
 
+def test_what_a_sample_costs_more_counts_those_that_are_left_out(tmp_path: Path) -> None:
+    fault = dataclasses.replace(SLOW_INPUT, truth="samples")
+    _pair(tmp_path, fault, {}, {"samples": 6.0})
+    (score,) = score_all(tmp_path, [fault], [DEVELOPMENT])
+    assert score.true_ms == pytest.approx(48.0 / 6 * 8 - 48.0)
+
+
+def test_a_pair_that_was_planted_otherwise_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _pair(tmp_path, SLOW_INPUT, {}, {})
+    assert score_all(tmp_path, [dataclasses.replace(SLOW_INPUT, change={"read_ms": 5.0})], [DEVELOPMENT]) == []
+    assert capsys.readouterr().err == f"{tmp_path}/development/0/slow_read: left out, something else was planted when it was run; run it again\n"
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["damaged", "being run again"])
+def test_a_pair_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: bool) -> None:
+    _pair(tmp_path, SLOW_INPUT, {}, {})
+    folder = tmp_path / DEVELOPMENT / "0" / "slow_read"
+    shutil.rmtree(folder / TARGET)
+    real = scoring.done_at
+
+    def taken_away(*pair: Any) -> str | None:
+        at: str | None = real(*pair)
+        if not done:
+            (folder / DONE).unlink()
+        return at
+
+    monkeypatch.setattr(scoring, "done_at", taken_away)
+    if done:
+        with pytest.raises(SystemExit, match=r"slow_read: cannot be scored \(.*\); take it away and run it again"):
+            score_all(tmp_path, [SLOW_INPUT], [DEVELOPMENT])
+    else:
+        assert score_all(tmp_path, [SLOW_INPUT], [DEVELOPMENT]) == []
+        assert capsys.readouterr().err == f"{folder}: left out, it is being run again\n"
+
+
 def _said_of(folder: Path) -> Score:
     _pair(folder, SLOW_INPUT, {"phase_ns": {"data": 9 * MS}}, {"data": 9.0})
     (score,) = score_all(folder, [SLOW_INPUT], [DEVELOPMENT])
@@ -82,9 +120,10 @@ def _said(score: Score, fault: Fault) -> Score:
 def _pair(work: Path, fault: Fault, planted: dict[str, Any], own_ms: dict[str, float]) -> None:
     """Two synthetic runs where the runner would have left real ones, with what their jobs' own clocks would have said."""
     folder = work / DEVELOPMENT / "0" / fault.name
-    for number, (side, options, own) in enumerate((("base", {}, {"data": 2.0}), ("target", planted, own_ms))):
+    for number, (side, options, own) in enumerate(((BASE, {}, {"data": 2.0, "samples": 8.0}), (TARGET, planted, own_ms))):
         (folder / side).mkdir(parents=True)
         synthetic_trace(folder / side / "run", ranks=fault.ranks, steps=120, seed=number, **options)
         for rank in range(fault.ranks):
             (folder / side / f"own{rank}.json").write_text(json.dumps([{**own, "step": 48.0, "starts_epoch": 0.0}] * 40))
-    (folder / "done.json").write_text("{}")
+    jobs = {side: job_of(fault, side, DEVELOPMENT, 0) for side in (BASE, TARGET)}
+    (folder / DONE).write_text(json.dumps({"jobs": jobs, "at": "2026-01-02 03:04"}))
