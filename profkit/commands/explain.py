@@ -1,6 +1,6 @@
 """Explain why two runs differ: where the time went, in rows that add up, with intervals and causes.
 
-Rows are time per sample and GPU, so that runs of different batches and ranks compare. Only exposed
+Rows are time per sample and rank, so that runs of different batches and ranks compare. Only exposed
 time counts; what overlaps stands beside the rows. 'unknown' is the wall time that no row covers.
 With more than two runs the scaling table is shown: each against the first.
 

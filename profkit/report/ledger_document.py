@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from profkit.analysis.gate import Judgement, Outcome
+from profkit.analysis.kernel_ledger import KernelLedger
 from profkit.analysis.ledger import Ledger, Row, scale
 from profkit.analysis.overview import build_overview
 from profkit.analysis.scaling import ScalingRow
@@ -18,6 +19,8 @@ from profkit.text import amount, duration, percent, plural
 from profkit.trace import Trace
 
 TARGET = "target"
+MOST_KERNELS = 20
+"""Rows of a phase's kernels on a page, where a reader opens it; all are in the JSON."""
 
 
 def illustrate_sides(base: Trace, target: Trace) -> dict[str, Illustrated]:
@@ -51,14 +54,14 @@ def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
         yield side, speed, f"{where}: {name}" if where else name
     change = ledger.change
     interval = "" if change.low is None or change.high is None else f"95 % interval {percent(change.low)} to {percent(change.high)}"
-    yield "time per " + ("sample and GPU" if ledger.per_sample else "step and GPU"), ("+" if change.value > 0 else "") + percent(change.value), interval
+    yield "time per " + ("sample and rank" if ledger.per_sample else "step and rank"), ("+" if change.value > 0 else "") + percent(change.value), interval
 
 
 def _sections(view: Explained, judgements: Sequence[Judgement], sides: Mapping[str, Illustrated]) -> Iterator[Section]:
     yield from _gates(judgements)
     yield _rows(view.ledger)
-    if kernels := ledger_text.kernels(view):
-        yield Section("Kernels", verbatim=kernels)
+    if view.kernels:
+        yield from _kernels(view.kernels, view.ledger)
     yield _causes(view)
     yield _differences(view.ledger)
     yield _steps(view.ledger, sides)
@@ -78,7 +81,7 @@ def _gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
 def _rows(ledger: Ledger) -> Section:
     """In time of a step of the base's batch, as the text has it."""
     factor = ledger.samples_per_step
-    unit = f"per {amount(factor)} samples of a GPU (a step of the base)" if ledger.per_sample else "a step"
+    unit = f"per {amount(factor)} samples of a rank (a step of the base)" if ledger.per_sample else "a step"
     cells = [tuple(ledger_text.row_cells(ledger, row, name, factor)) for row, name in _named(ledger)]
     beside = "; ".join(f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}" for row in ledger.beside)
     switched = ledger_text.switched_words(ledger)
@@ -97,6 +100,20 @@ def _named(ledger: Ledger) -> Iterator[tuple[Row, str]]:
         for part in row.inside:
             yield part, f"{row.name} › {part.name}"
     yield ledger.total, "total"
+
+
+def _kernels(found: KernelLedger, ledger: Ledger) -> Iterator[Section]:
+    """The phases as the captured steps show them, and each of them opened into its operators."""
+    header, right = ("", "base", TARGET, "difference", "calls"), frozenset({1, 2, 3, 4})
+    whole = tuple((phase, *ledger_text.kernel_cells(found.of_phase(phase))) for phase in found.phases)
+    notes = (ledger_text.kernels_title(found).capitalize() + ".", *(f"{words[0].upper()}{words[1:]}." for words in ledger_text.kernel_words(found, ledger)))
+    yield Section(f"{found.noun.capitalize()}s", notes, grid=Grid(header, whole, right))
+    for phase in found.phases:
+        shown, hidden = ledger_text.kernels_to_show(found.of_phase(phase), ledger, MOST_KERNELS)
+        rows = [(row.name, *ledger_text.kernel_cells([row])) for row in shown]
+        rest = [(ledger_text.other_kernels(hidden), *ledger_text.kernel_cells(hidden))] if hidden else []
+        if shown:
+            yield Section(f"{phase}: {plural(len(shown), found.noun)} that changed", grid=Grid(header, (*rows, *rest), right), folded=True)
 
 
 def _waterfall(ledger: Ledger, factor: float) -> tuple[tuple[str, Chart], ...]:

@@ -19,14 +19,14 @@ from profkit.rules._base import Finding
 
 
 def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str, Any]:
-    """What `profkit explain BASE TARGET --json` prints; times are ns per sample per GPU unless the key says otherwise."""
+    """What `profkit explain BASE TARGET --json` prints; times are ns per sample per rank unless the key says otherwise."""
     ledger = view.ledger
     return {
         "base": view.case.base_name,
         "target": view.case.target_name,
         "verdict": ledger.verdict.value,
         "why_not_judged": why_not(ledger) or None,
-        "time_is_per": "sample and GPU" if ledger.per_sample else "step and GPU",
+        "time_is_per": "sample and rank" if ledger.per_sample else "step and rank",
         "change_share": estimate(ledger.change),
         "efficiency_share": estimate(ledger.efficiency),
         "samples_per_step_and_gpu": ledger.samples_per_step if ledger.per_sample else None,

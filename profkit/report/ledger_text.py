@@ -65,8 +65,8 @@ def pace(ledger: Ledger, own: Estimate, gpus: int) -> str:
 def verdict_words(ledger: Ledger) -> str:
     change = ledger.change
     what = "a sample" if ledger.per_sample else "a step"
-    size = f"{what} takes {percent(abs(change.value))} {'more' if change.value > 0 else 'less'} time on a GPU"
-    efficiency = f"; per-GPU throughput is {percent(ledger.efficiency.value)} of the base's"
+    size = f"{what} takes {percent(abs(change.value))} {'more' if change.value > 0 else 'less'} time on a rank"
+    efficiency = f"; a rank's throughput is {percent(ledger.efficiency.value)} of the base's"
     reason = why_not(ledger)
     if not math.isfinite(change.value):
         return reason
@@ -90,7 +90,7 @@ def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
 def _rows(ledger: Ledger) -> str:
     """In time of a step of the base's batch, which reads better than time per sample and is the same for both sides."""
     factor = ledger.samples_per_step
-    title = f"  where the time goes, per {amount(factor)} samples of a GPU (a step of the base)" if ledger.per_sample else "  where a step goes"
+    title = f"  where the time goes, per {amount(factor)} samples of a rank (a step of the base)" if ledger.per_sample else "  where a step goes"
     lines = [["", "base", "target", "difference", "95 % interval", ""]]
     for row in ledger.rows:
         lines.append(row_cells(ledger, row, row.name, factor))
@@ -138,27 +138,38 @@ def kernels(view: Explained) -> str:
     found = view.kernels
     if found is None:
         return ""
-    least = LEAST_KERNEL * view.ledger.total.base.value * view.ledger.samples_per_step
     lines = [["", "base", "target", "difference", "calls"]]
     for phase in found.phases:
-        rows = found.of_phase(phase)
-        shown = [row for row in rows if abs(row.delta_ns) >= least][:MOST_KERNELS]
-        hidden = [row for row in rows if row not in shown]
-        lines.append([phase, *_kernel_cells(rows)])
-        lines += [["  " + _short(row.name, LONGEST_KERNEL), *_kernel_cells([row])] for row in shown]
+        shown, hidden = kernels_to_show(found.of_phase(phase), view.ledger, MOST_KERNELS)
+        lines.append([phase, *kernel_cells([*shown, *hidden])])
+        lines += [["  " + _short(row.name, LONGEST_KERNEL), *kernel_cells([row])] for row in shown]
         if shown and hidden:
-            lines.append([f"  {plural(len(hidden), 'other row')}, in --json", *_kernel_cells(hidden)])
-    title = f"  {found.noun}s in the captured steps ({found.base_steps:,} and {found.target_steps:,} of all ranks), which are slower than others"
-    return "\n".join([title, table(lines, right=frozenset({1, 2, 3, 4})), *map(_fold, _kernel_words(found, view.ledger))])
+            lines.append([f"  {other_kernels(hidden)}", *kernel_cells(hidden)])
+    return "\n".join(["  " + kernels_title(found), table(lines, right=frozenset({1, 2, 3, 4})), *map(_fold, kernel_words(found, view.ledger))])
 
 
-def _kernel_cells(rows: Sequence[KernelRow]) -> list[str]:
+def kernels_title(found: KernelLedger) -> str:
+    return f"{found.noun}s in the captured steps ({found.base_steps:,} and {found.target_steps:,} of all ranks), which are slower than others"
+
+
+def kernels_to_show(rows: Sequence[KernelRow], ledger: Ledger, most: int) -> tuple[Sequence[KernelRow], Sequence[KernelRow]]:
+    """The rows of a phase that changed by enough, at most so many, and all others."""
+    least = LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step
+    shown = [row for row in rows if abs(row.delta_ns) >= least][:most]
+    return shown, [row for row in rows if row not in shown]
+
+
+def other_kernels(hidden: Sequence[KernelRow]) -> str:
+    return f"{plural(len(hidden), 'other row')}, in --json"
+
+
+def kernel_cells(rows: Sequence[KernelRow]) -> list[str]:
     base, target = (sum(side) for side in zip(*((row.base_ns, row.target_ns) for row in rows), strict=True))
     calls = [amount(sum(side)) for side in zip(*((row.base_calls, row.target_calls) for row in rows), strict=True)]
     return [duration(base), duration(target), signed(target - base), " to ".join(calls)]
 
 
-def _kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:
+def kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:
     """Shares that are known on both sides, and copies that are worth a word."""
     if abs(found.moving_added_ns) >= LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step:
         yield f"casts and layout copies: {signed(found.moving_added_ns)} a captured step"

@@ -49,6 +49,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "base": {},
         "late": {"seed": 2, "phase_ns": {"data": 9 * MS}, "rank_phase_ns": {1: {"forward": 18 * MS}}, "config": {"device": "cpu", "workers": 0}},
         "short": {"steps": 6, "seed": 3},
+        "captured": {"ranks": 1, "steps": 40, "kernels_per_step": 20, "seed": 5},
+        "captured late": {"ranks": 1, "steps": 40, "kernels_per_step": 20, "seed": 6, "phase_ns": {"backward": 40 * MS}},
         "hostile": {
             "seed": 4,
             "workload": "".join(hostile.values()),
@@ -145,6 +147,22 @@ def test_a_page_without_a_verdict_says_so_and_stays_whole(runs: dict[str, Path],
     page = _check_page((tmp_path / "gap.html").read_text())
     assert "cannot judge" in page.text
     assert "? not judged" in page.text
+
+
+def test_captured_phases_open_into_their_kernels(runs: dict[str, Path], profkit: Call, tmp_path: Path) -> None:
+    """The page and the Markdown have the kernels that the text has, each under its phase."""
+    sides = runs["captured"], runs["captured late"]
+    text, markdown = profkit("explain", *sides)[1], profkit("explain", *sides, "--format", "markdown")[1]
+    profkit("explain", *sides, "-o", tmp_path / "gap.html")
+    page = _check_page((tmp_path / "gap.html").read_text())
+    named = {row["name"] for row in json.loads(profkit("explain", *sides, "--json")[1])["kernels"]["rows_ns_per_step"]}
+    shown = {name for name in named if f"    {name} " in text}
+    assert len(shown) >= 2
+    assert shown <= set(page.texts)
+    assert all(f"| {plain(name)} |" in markdown for name in shown)
+    folded = re.findall(r"<details><summary>(\w+): \d+ \w+ that changed</summary>", markdown)
+    assert folded
+    assert set(folded) <= {"data", "h2d", "forward", "backward", "allreduce", "optimizer", "no phase"}
 
 
 def test_more_runs_make_a_page_and_markdown_too(runs: dict[str, Path], profkit: Call, tmp_path: Path) -> None:
