@@ -30,7 +30,7 @@ from profkit.testing import synthetic_trace
 from profkit.trace.jsonfile import read_json, replace_json
 from profkit.trace.verify import this_process
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 LOADER = "none"
 RECORD = {"log_file", "model_name", "mission_name", "direction_id", "run_mode", "index", "gpu_num", "FINAL_RESULT", "JOB_FAIL_FLAG", "UNIT"}
 MS = 1_000_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +38,7 @@ class Hooked:
 
 @pytest.fixture(scope="module", autouse=True)
 def _group() -> Iterator[None]:
-    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore(), timeout=dt.timedelta(seconds=60))
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore(), timeout=dt.timedelta(seconds=300))
     yield
     distributed.destroy_process_group()
 
@@ -120,3 +121,16 @@ def test_what_is_sent_while_profkit_is_switched_off_is_counted_and_not_written()
     recorder.end_step(1, 1)
     log.end(log.begin(group, "all_reduce", Message(8, "float32")), waited=True)
     assert [row[1] for row in sink.rows["collectives"]] == [1]
+
+
+def test_what_a_hook_does_to_a_bucket_before_it_is_sent_is_no_transfer(hooked: Hooked) -> None:
+    def slow_to_send(group: object, bucket: Any) -> Any:
+        time.sleep(0.02)
+        return distributed.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    model.register_comm_hook(None, slow_to_send)
+    model(torch.ones(2, 4)).sum().backward()
+    (row,) = hooked.rows
+    assert row["bucket"] == 0
+    assert row["ready_ns"] + 20_000_000 <= row["start_ns"] <= row["end_ns"]

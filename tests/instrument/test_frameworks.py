@@ -24,6 +24,7 @@ from profkit.instrument.tracker import CHECKPOINT, EVALUATION, MOST_ROUNDS, SKIP
 from profkit.testing import FakeClock, FakeDevice
 
 BATCH, COUNT, WIDTH = 4, 10, 4
+PATIENCE_S = 120
 SAMPLES = [4, 4, 2]
 """What `COUNT` samples in batches of `BATCH` give."""
 
@@ -608,12 +609,12 @@ def test_another_threads_model_does_not_disturb(kit: Kit, follow: Follow) -> Non
     thread = threading.Thread(target=serve, name="server")
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(PATIENCE_S)
         for _ in range(3):
             kit.train(model, kit.optimizer(model), kit.loader())
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(PATIENCE_S)
     followed.finish()
     assert followed.samples == SAMPLES * 3
     assert followed.phases(1) == LOADED_STEP
@@ -625,7 +626,7 @@ def test_the_thread_that_trains_may_be_another_than_the_main_one(kit: Kit, follo
     model = kit.model()
     thread = threading.Thread(target=kit.train, args=(model, kit.optimizer(model), kit.loader()), name="trainer")
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     with kit.without_gradients():
         kit.loss(model, next(iter(kit.loader())))
     followed.finish()

@@ -90,7 +90,7 @@ class Loop:
                     self.clock.advance(60)
                 self.clock.advance(40)
             if self.capture._reader is not None:
-                self.capture._reader.join(10)
+                self.capture._reader.join(120)
         self.capture.finish()
 
     def values(self, metric: str) -> list[float]:

@@ -38,7 +38,7 @@ def _seen_on_a_terminal(command: list[str]) -> str:
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs) as child:
         os.close(theirs)
         seen = b"".join(_read_until_closed(ours))
-        child.wait(60)
+        child.wait(300)
     os.close(ours)
     return seen.decode()
 

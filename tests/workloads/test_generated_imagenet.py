@@ -27,6 +27,7 @@ from profkit.workloads._image_tree import check_tree
 from profkit.workloads._imagenet import GeneratedSet, Picture, class_ids, encode, generate, render, write_set
 from profkit.workloads._progress import Progress, ProgressBar, bar_line
 
+PATIENCE_S = 120
 SMALL = GeneratedSet(classes=3, train_per_class=4, val_per_class=2, long_side=64)
 RECIPE = Recipe("letters", {"count": 2})
 
@@ -231,14 +232,14 @@ def test_makers_at_once_end_well_on_an_absent_and_on_a_damaged_set(tmp_path: Pat
         together = threading.Barrier(4)
 
         def make(folder: Path, progress: Progress, together: threading.Barrier = together) -> None:
-            together.wait(timeout=10)
+            together.wait(PATIENCE_S)
             write_letters(folder, progress)
 
         threads = [threading.Thread(target=ensure_letters, args=(tmp_path, make)) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=20)
+            thread.join(PATIENCE_S)
         folder = ensure_letters(tmp_path, refuse)
         assert os.listdir(folder.parent) == [folder.name]
         (folder / "a.txt").unlink()
@@ -247,7 +248,7 @@ def test_makers_at_once_end_well_on_an_absent_and_on_a_damaged_set(tmp_path: Pat
 def test_two_processes_at_once_end_with_one_whole_set(tmp_path: Path) -> None:
     script = f"from pathlib import Path; from profkit.workloads._imagenet import *; print(generate(GeneratedSet(3, 4, 2, 64), root=Path({str(tmp_path)!r})))"
     makers = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    told = {maker.communicate(timeout=60)[0].strip() for maker in makers}
+    told = {maker.communicate(timeout=PATIENCE_S)[0].strip() for maker in makers}
     assert [maker.returncode for maker in makers] == [0, 0]
     folder = tmp_path / "data" / SMALL.recipe.folder_name
     assert told == {str(folder)}
