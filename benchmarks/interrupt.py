@@ -20,10 +20,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 from mutate_traces import kineto
 
+from profkit.analysis.timeline_cache import WORTH_KEEPING, LaneCache
+from profkit.analysis.timeline_lanes import Group, Lane
+from profkit.analysis.timeline_levels import Level, Pieces
 from profkit.cli import main as profkit
 from profkit.errors import UnreadableError
 from profkit.testing import synthetic_trace
@@ -40,8 +45,8 @@ def import_trace(folder: Path) -> None:
     profkit(["import", str(folder / "trace.json"), "-o", str(folder / "traces")])
 
 
-def export_run(folder: Path) -> None:
-    profkit(["export", str(folder / "base"), "--format", "csv", "--steps", "all", "-o", str(folder / "out")])
+def export_run(folder: Path, shape: str) -> None:
+    profkit(["export", str(folder / "base"), "--format", shape, "--steps", "all", "-o", str(folder / "out")])
 
 
 def write_report(folder: Path) -> None:
@@ -50,6 +55,14 @@ def write_report(folder: Path) -> None:
 
 def keep_baseline(folder: Path) -> None:
     save_baseline(folder / "baselines", "main", folder / "again")
+
+
+def take_picture(folder: Path) -> None:
+    profkit(["tui", str(folder / "base"), "--screen", "overview", "--screenshot", str(folder / "picture.svg")])
+
+
+def keep_lanes(folder: Path) -> None:
+    LaneCache(folder / "cache").save(Group.PHASES, [folder / "trace.json"], _lanes())
 
 
 def replace_manifests(folder: Path) -> None:
@@ -63,15 +76,40 @@ def runs_are_whole(folder: Path) -> str:
     return "nothing" if not runs else "new" if states == {Integrity.COMPLETE} else f"HALF: {states}"
 
 
-def export_is_whole(folder: Path) -> str:
+def export_is_whole(folder: Path, shape: str) -> str:
     if not (folder / "out").exists():
         return "nothing"
-    return "new" if _sum_of(folder / "out") == _sum_of(folder / "whole export") else "HALF: other files"
+    return "new" if _sum_of(folder / "out") == _sum_of(folder / f"whole {shape}") else "HALF: other files"
 
 
 def report_is_whole(folder: Path) -> str:
     content = (folder / "report.html").read_text()
     return "old" if content == "old" else "new" if content.endswith("</html>\n") else "HALF: no end"
+
+
+def picture_is_whole(folder: Path) -> str:
+    content = (folder / "picture.svg").read_text()
+    return "old" if content == "old" else "new" if content.endswith("</svg>\n") else "HALF: no end"
+
+
+def lanes_are_whole(folder: Path) -> str:
+    """What is half there is taken for nothing: the next one makes it again."""
+    found = LaneCache(folder / "cache").load(Group.PHASES, [folder / "trace.json"])
+    if found is None:
+        return "nothing"
+    same = all(
+        np.array_equal(one, other)
+        for made, read in zip(_lanes(), found, strict=True)
+        for one, other in zip(made.level.pieces.columns, read.level.pieces.columns, strict=True)
+    )
+    return "new" if same else "HALF: other lanes"
+
+
+def _lanes() -> list[Lane]:
+    """One lane, as long as the ones that are worth keeping."""
+    times = np.arange(2 * WORTH_KEEPING, dtype=np.int64) * 10
+    codes = np.zeros(len(times), dtype=np.int32)
+    return [Lane(Group.PHASES, "lane", Level(Pieces(times, times + 10, codes, codes, codes), ("kind",)))]
 
 
 def baseline_is_whole(folder: Path) -> str:
@@ -84,10 +122,14 @@ def manifest_is_whole(folder: Path) -> str:
     return "old" if RunManifest.read(folder / "base").workload == "synthetic" else "new"
 
 
+SHAPES = ("csv", "parquet", "chrome", "perfetto")
+
 PATHS: dict[str, tuple[Callable[[Path], None], Check]] = {
     "import": (import_trace, runs_are_whole),
-    "export": (export_run, export_is_whole),
+    **{f"export {shape}": (partial(export_run, shape=shape), partial(export_is_whole, shape=shape)) for shape in SHAPES},
     "report": (write_report, report_is_whole),
+    "picture": (take_picture, picture_is_whole),
+    "cache": (keep_lanes, lanes_are_whole),
     "baseline": (keep_baseline, baseline_is_whole),
     "manifest": (replace_manifests, manifest_is_whole),
 }
@@ -118,9 +160,11 @@ def _prepare(folder: Path) -> None:
     synthetic_trace(folder / "again", steps=60, seed=1)
     save_baseline(folder / "baselines", "main", base)
     (folder / "trace.json").write_bytes(kineto())
-    (folder / "report.html").write_text("old")
+    for name in ("report.html", "picture.svg"):
+        (folder / name).write_text("old")
     with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
-        profkit(["export", str(base), "--format", "csv", "--steps", "all", "-o", str(folder / "whole export")])
+        for shape in SHAPES:
+            profkit(["export", str(base), "--format", shape, "--steps", "all", "-o", str(folder / f"whole {shape}")])
 
 
 def _write_and_kill(write: Callable[[Path], None], start: Path, folder: Path, after_s: float | None) -> float:
@@ -145,7 +189,9 @@ def _write_and_kill(write: Callable[[Path], None], start: Path, folder: Path, af
 
 
 def _sum_of(folder: Path) -> str:
-    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in sorted(folder.iterdir()))).hexdigest()
+    """Of a folder's files, or of a file."""
+    files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+    return hashlib.sha256(b"".join((path.name.encode() if folder.is_dir() else b"") + path.read_bytes() for path in files)).hexdigest()
 
 
 def main() -> int:

@@ -121,12 +121,13 @@ CHECKS: Mapping[str, Check] = {
         (
             Tests("tests/trace/test_survival.py", "forked or outlives"),
             Tests("tests/instrument/test_loader_workers.py", "same_to_the_bit or no_forks or descriptor"),
+            Tests("tests/trust/test_forks.py"),
         ),
     ),
     "9": Check(
         "Clocks that disagree",
-        "Hosts 50 ms apart give the same figures, and a clock that is 100 ppm fast moves them by no more than ten times that: no figure hangs on an order of times "
-        "on two hosts.",
+        "Hosts 50 ms apart give the same figures, a clock that is set back an hour while the job runs too, and one that is 100 ppm fast moves them by no more than ten "
+        "times that: no figure hangs on an order of times on two hosts.",
         (Tests("tests/trust/test_clocks.py"),),
     ),
     "10": Check(
@@ -176,7 +177,7 @@ CHECKS: Mapping[str, Check] = {
     ),
     "18": Check(
         "No network, no code, no file elsewhere",
-        "Reading, importing and exporting open no socket, build no class from a pickle, start no process, and write only where they are told.",
+        "Reading, showing, importing and exporting open no socket, build no class from a pickle, start no process, and write only where they are told.",
         (Tests("tests/trust/test_audit.py", "nothing_but"),),
     ),
     "A": Check(

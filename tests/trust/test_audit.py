@@ -58,11 +58,20 @@ def seen(tmp_path: Path) -> dict[str, list[str]]:
         ["export", hostile, "--format", "csv", "--steps", "all", "-o", tmp_path / "out" / "csv"],
         ["verify", hostile],
         ["explain", "--save-baseline", "main", "--baselines", tmp_path / "out" / "baselines", run],
+        ["tui", run, "--screen", "overview", "--json"],
+        ["tui", hostile, "--screen", "timeline", "--screenshot", tmp_path / "out" / "timeline.svg"],
         *(["import", path, "-o", tmp_path / "out" / "traces"] for path in sorted((tmp_path / "in").iterdir())),
     ]
     (tmp_path / "out").mkdir()
     command = [sys.executable, "-c", WATCHED, json.dumps([[str(word) for word in each] for each in words])]
-    done = subprocess.run(command, cwd=tmp_path / "in", capture_output=True, text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path / "in",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PROFKIT_CACHE": str(tmp_path / "out" / "cache")},
+        check=False,
+    )
     told: dict[str, list[str]] = json.loads(done.stderr.splitlines()[-1])
     return told
 

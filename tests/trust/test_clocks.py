@@ -1,8 +1,9 @@
-"""Hosts whose clocks disagree: no figure hangs on an order of times on two of them."""
+"""Clocks that disagree, or are set while a job runs: no figure hangs on an order of times on two hosts, nor on the time of day."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ import numpy as np
 import pytest
 
 from profkit.analysis.overview import build_overview
+from profkit.clock import Anchor
+from profkit.instrument.recorder import Recorder
 from profkit.report.as_json import dumps, overview
 from profkit.report.explained import explain
 from profkit.report.ledger_json import explained
 from profkit.schema import SCHEMAS
-from profkit.testing import synthetic_trace
-from profkit.trace import RankManifest, Trace
+from profkit.testing import FakeClock, synthetic_trace
+from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
 from profkit.trace.files import RankFiles
-from profkit.vocab import RUN_FILE, TABLES, rank_folder
+from profkit.vocab import RUN_FILE, TABLES, Integrity, RunState, rank_folder
 
 MS = 1_000_000
 STEP_MS = 52.0
@@ -94,3 +97,47 @@ def _compare(left: Any, right: Any, tolerance: float, whole: float = 1.0) -> Non
         assert right == pytest.approx(left, rel=tolerance, abs=tolerance * whole)
     else:
         assert left == right
+
+
+HOUR_NS = 3_600_000_000_000
+
+
+def test_a_clock_that_is_set_while_a_job_runs_moves_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of day goes back an hour in the middle: that is recorded, and the steps are as long as ever."""
+    left, right = (_record(tmp_path / name, set_by_ns, monkeypatch) for name, set_by_ns in (("left", 0), ("set", -HOUR_NS)))
+    assert [verify(run).state for run in (left, right)] == [Integrity.COMPLETE] * 2
+    told, again = (json.loads(dumps(overview(build_overview(Trace.open(run))))) for run in (left, right))
+    assert {name: told[name] for name in MEASURED} == {name: again[name] for name in MEASURED}
+    drifts = [_drifts(run) for run in (left, right)]
+    assert [min(each) for each in drifts] == [0, -HOUR_NS]
+    assert [max(each) for each in drifts] == [0, 0]
+
+
+def _record(run: Path, set_by_ns: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A minute of steps of a second, on a clock that the test moves."""
+    clock = FakeClock(now_ns=10**12)
+    middle = clock() + 30 * 10**9
+    anchor = Anchor(clock(), clock(), 0)
+    monkeypatch.setattr("profkit.trace.writer.read_anchor", lambda now: Anchor(now(), now() + (set_by_ns if now() > middle else 0), 0))
+    writer = RankWriter(run, RankManifest(0, "here", 1, "cpu", anchor), interval_s=0.001, clock=clock)
+    recorder = Recorder(writer, clock=clock)
+    recorder.begin()
+    for step in range(60):
+        with recorder.step(8), recorder.phase("forward"):
+            clock.advance(10**9 + step % 3 * MS)
+        _wait_until(lambda: writer._next_anchor_ns > clock())
+    recorder.stop()
+    writer.close(timeout_s=60)
+    RunManifest(workload="clock", state=RunState.COMPLETE).write(run)
+    return run
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.001)
+
+
+def _drifts(run: Path) -> list[float]:
+    return [row["value"] for row in Trace.open(run).samples.to_pylist() if row["metric"] == "realtime_drift_ns"]

@@ -22,7 +22,7 @@ def test_without_validation_it_is() -> None:
     assert mutate_runs.run(60, 3, validating=False).failures
 
 
-@pytest.mark.parametrize("name", ["export", "baseline", "manifest"])
+@pytest.mark.parametrize("name", ["export csv", "baseline", "manifest", "cache"])
 def test_what_was_written_when_it_was_killed_is_old_or_new_or_nothing(name: str) -> None:
     found = interrupt.run(name, 4, 11)
     assert sum(found.values()) == 4

@@ -8,8 +8,7 @@ from tests.scripts import load
 
 
 def test_nothing_is_left_open(tmp_path: Path) -> None:
-    found = load("soak").soak(tmp_path, 2.0)
+    found = load("soak").soak(tmp_path, 1.0)
     assert found.whole
-    assert found.steps > 100
-    assert found.descriptors[0] == found.descriptors[1]
-    assert found.threads[0] == found.threads[1]
+    assert found.steps
+    assert not found.grows
