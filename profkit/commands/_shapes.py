@@ -77,7 +77,7 @@ def write_file(path: Path, content: str) -> None:
     """Write `content`, so that a reader sees the old file or the new one, never a part."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(content.removesuffix("\n") + "\n", encoding="utf-8", newline="\n")
+        partial.write_text(content.removesuffix("\n") + "\n", encoding="utf-8", errors="backslashreplace", newline="\n")
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)

@@ -91,13 +91,10 @@ def _print_json(args: argparse.Namespace, *, is_run: bool) -> int:
 
 
 def _take_screenshot(args: argparse.Namespace) -> int:
+    from profkit.commands._shapes import write_file
     from profkit.tui import headless
 
-    picture = headless.take_picture(_app(args), args.size)
-    try:
-        args.screenshot.write_text(picture, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise ProfkitError(f"{args.screenshot}: {error.strerror}; name a file in a folder that can be written") from error
+    write_file(args.screenshot, headless.take_picture(_app(args), args.size))
     return ExitCode.DONE
 
 
