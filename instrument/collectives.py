@@ -55,6 +55,8 @@ class Quiet(threading.local):
     """Whether this thread is inside something that makes rows of its own."""
 
     inside = False
+    sent_ns = 0
+    """When something was first handed to the library from inside; whoever wants to know sets it to 0 before."""
 
 
 QUIET = Quiet()
@@ -126,6 +128,7 @@ def _wrap(dialect: Dialect, log: CallLog, call: Call, original: Callable[..., An
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         if QUIET.inside or dialect.is_traced():
+            QUIET.sent_ns = QUIET.sent_ns or now_ns()
             return original(*args, **kwargs)
         begun = begin(args, kwargs)
         QUIET.inside = True

@@ -7,6 +7,7 @@ import itertools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -97,12 +98,15 @@ def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
     def timed(state: Any, bucket: Any) -> Any:
         known = guarded("bucket size", _describe, None)(bucket)
         opened = launched(*known) if known else None
-        QUIET.inside, before = True, QUIET.inside  # what it calls is this bucket's exchange
+        QUIET.inside, before, QUIET.sent_ns = True, QUIET.inside, 0  # what it calls is this bucket's exchange
         try:
             future = hook(state, bucket)
         finally:
             QUIET.inside = before
-        return future if opened is None else _note_when_done(future, opened, done)
+        if opened is None:
+            return future
+        begun = replace(opened, start_ns=QUIET.sent_ns or opened.start_ns)  # gradients are averaged, or made small, before they are sent
+        return _note_when_done(future, begun, done)
 
     return timed
 

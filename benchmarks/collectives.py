@@ -1,0 +1,237 @@
+"""A job's gradient exchange against what the same links do alone: ResNet50 in DDP on two ranks over gloo, in one run.
+
+Three things take turns in the same processes, in a random order: training steps whose buckets go out beneath the backward, as DDP
+has it (`overlapped`); steps whose backward waits for each bucket, so that nothing else runs meanwhile (`alone`); and what
+`profkit ceilings --links` does, at the sizes of these buckets. A bucket's bus bandwidth is profkit's own figure of it, from the rows
+of both ranks. Ratios are to the links of the same turn: the mean over the turns with its 95 % interval.
+
+  python benchmarks/collectives.py [--turns 15] [--steps 3] [--ranks 2] [--image-size 64] [--batch-size 4]
+
+Exits 1 where the bytes of a step's buckets are not those of the gradients, or where the interval of a bucket `alone` lies
+outside of 10 % around its links.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import functools
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from profkit.analysis.bandwidth import FACTORS, size_use
+from profkit.analysis.estimate import student_95
+from profkit.ranks import Team, find_endpoint, rank_environment
+from profkit.workloads._base import wait_passively
+
+LIMIT = 0.10
+SHORTEST_JUDGED = 1 << 20
+"""Smaller messages take less time than a thread takes to wake up: shown, and not judged."""
+LINK_ROUNDS = 8
+CASES = ("overlapped", "alone")
+
+Transfers = dict[int, float]
+"""Bytes a second over the bus, by size of message."""
+
+
+def main() -> int:
+    options = parse()
+    if "RANK" in os.environ:
+        train(options)
+        return 0
+    endpoint = find_endpoint(Team(options.ranks))
+    environments = [{**os.environ, **rank_environment(rank, options.ranks, rank, options.ranks, endpoint)} for rank in range(options.ranks)]
+    outputs = [subprocess.PIPE, *[subprocess.DEVNULL] * (options.ranks - 1)]
+    command = [sys.executable, "-W", "ignore", *sys.argv]
+    processes = [subprocess.Popen(command, env=environ, stdout=output, text=True) for environ, output in zip(environments, outputs, strict=True)]
+    told, _ = processes[0].communicate()
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        return 1
+    found = {**json.loads(told.strip().splitlines()[-1]), "machine": f"{os.cpu_count()} cores", "load": round(os.getloadavg()[0], 1)}
+    print(json.dumps(found, indent=2))
+    return 0 if is_within(found) else 1
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=3, help="of each case in a turn")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=4)
+    return parser.parse_args()
+
+
+def is_within(found: Mapping[str, Any]) -> bool:
+    judged = [row["alone"] for row in found["sizes"] if row["bytes"] >= SHORTEST_JUDGED]
+    sound = all(row["high"] >= 1 - LIMIT and row["low"] <= 1 + LIMIT for row in judged)
+    return bool(judged) and sound and found["gradient_bytes"] == found["bucket_bytes_per_step"]
+
+
+# -- one rank ----------------------------------------------------------------------------------------
+
+
+def train(options: argparse.Namespace) -> None:
+    """The whole measurement as one rank; the first prints it."""
+    wait_passively()
+    import torch
+
+    from profkit.workloads import _resnet50_torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    torch.distributed.init_process_group("gloo", timeout=dt.timedelta(seconds=120))
+    inputs = torch.randn(options.batch_size, 3, options.image_size, options.image_size)
+    model = _resnet50_torch.make_model(1000)
+    exchange = Exchange()
+    step = {case: functools.partial(train_step, wrap(model, waits=case == "alone"), inputs) for case in CASES}
+    for case in CASES:
+        measure_job(exchange, step[case], 3)  # DDP orders its buckets anew after the first step
+    sizes = sorted(measure_job(exchange, step["alone"], 1))
+    modes: dict[str, Callable[[], Transfers]] = {case: functools.partial(measure_job, exchange, step[case], options.steps) for case in CASES}
+    modes["links"] = functools.partial(measure_links, sizes)
+    random = Random(0)
+    turns = [{mode: modes[mode]() for mode in random.sample(list(modes), len(modes))} for _ in range(options.turns)]
+    if torch.distributed.get_rank() == 0:
+        gradients = sum(each.numel() * each.element_size() for each in model.parameters())
+        rows = list(describe(turns, sizes))
+        print(json.dumps({"turns": options.turns, "gradient_bytes": gradients, "bucket_bytes_per_step": exchange.bytes_per_step, "sizes": rows}))
+    torch.distributed.destroy_process_group()
+
+
+def wrap(model: Any, *, waits: bool) -> Any:
+    """The model in DDP; `waits`: its backward stands still while a bucket is exchanged."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    def exchange_now(group: Any, bucket: Any) -> Any:
+        future = allreduce_hook(group, bucket)
+        future.wait()
+        return future
+
+    exchange_now.__annotations__ = {}  # DDP compares annotations with its own classes, and those of this file are text
+    wrapped = DistributedDataParallel(model)
+    if waits:
+        wrapped.register_comm_hook(None, exchange_now)
+    return wrapped
+
+
+def train_step(model: Any, inputs: Any) -> None:
+    model.zero_grad(set_to_none=True)
+    model(inputs).square().mean().backward()
+
+
+class Exchange:
+    """profkit's hooks in this process, and the rows that they made of the steps of one case."""
+
+    def __init__(self) -> None:
+        from profkit.instrument.frameworks._base import InnerBooks, load_framework
+        from profkit.instrument.recorder import MemorySink, Recorder
+
+        self.sink = MemorySink()
+        self.recorder = Recorder(self.sink)
+        books = InnerBooks(self.recorder, self.sink.appender("collectives"), self.sink.appender("samples"))
+        self.patches, self.backward_done = load_framework("torch").install_inner(books)
+        self.bytes_per_step = 0
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """The buckets since the last time; calls that are not DDP's are none."""
+        rows = [row for row in self.sink.rows["collectives"] if row[-1] is not None]
+        self.sink.rows["collectives"].clear()
+        return rows
+
+
+def measure_job(exchange: Exchange, step: Callable[[], None], steps: int) -> Transfers:
+    """Each bucket's bus bandwidth, as profkit has it from all ranks' rows."""
+    import torch
+
+    exchange.take()
+    for _ in range(steps):
+        torch.distributed.barrier()
+        with exchange.recorder.step(1):
+            step()
+            exchange.backward_done()
+    own = exchange.take()
+    rows: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(rows, own)
+    return _bandwidths(exchange, rows)
+
+
+def _bandwidths(exchange: Exchange, rows: Sequence[Sequence[tuple[Any, ...]]]) -> Transfers:
+    import numpy as np
+    import pyarrow as pa
+
+    from profkit.schema import SCHEMAS
+
+    columns = zip(*((rank, *row) for rank, own in enumerate(rows) for row in own), strict=True)
+    table = pa.table({name: _column(values) for name, values in zip(SCHEMAS["collectives"].names, columns, strict=True)})
+    steps = np.unique(table["step"].to_numpy())
+    used = size_use(table, steps)
+    exchange.bytes_per_step = round(sum(each.bytes * each.messages_per_step for each in used))
+    return {each.bytes: each.bus_bytes_per_s for each in used if each.bus_bytes_per_s is not None}
+
+
+def _column(values: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    made = pa.array(values)
+    return made.dictionary_encode() if pa.types.is_string(made.type) else made
+
+
+def measure_links(sizes: Sequence[int]) -> Transfers:
+    """As `profkit ceilings --links`: the median over rounds of the shortest over the ranks."""
+    import torch
+
+    ranks = torch.distributed.get_world_size()
+    found = {}
+    for size in sizes:
+        message = torch.ones(size // 4)
+        took = torch.tensor([_time_one(message) for _ in range(LINK_ROUNDS + 1)][1:], dtype=torch.float64)
+        torch.distributed.all_reduce(took, op=torch.distributed.ReduceOp.MIN)
+        found[size] = size * FACTORS["all_reduce"](ranks) / statistics.median(took.tolist())
+    return found
+
+
+def _time_one(message: Any) -> float:
+    import torch
+
+    start = time.perf_counter()
+    torch.distributed.all_reduce(message)
+    return time.perf_counter() - start
+
+
+# -- what was found ----------------------------------------------------------------------------------
+
+
+def describe(turns: Sequence[Mapping[str, Transfers]], sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+    for size in sizes:
+        links = [turn["links"][size] for turn in turns]
+        row: dict[str, Any] = {"bytes": size, "links_bytes_per_s": round(statistics.median(links))}
+        for case in CASES:
+            row[case] = _ratio([turn[case][size] / link for turn, link in zip(turns, links, strict=True) if size in turn[case]])
+        yield row
+
+
+def _ratio(ratios: Sequence[float]) -> dict[str, float]:
+    """The mean over the middle of the turns: one in which the machine did something else counts for none."""
+    cut = len(ratios) // 6
+    kept = sorted(ratios)[cut : len(ratios) - cut]
+    mean = statistics.fmean(kept)
+    half = student_95(len(kept) - 1) * statistics.stdev(kept) / math.sqrt(len(kept)) if len(kept) > 1 else math.inf
+    return {"ratio": round(mean, 4), "low": round(mean - half, 4), "high": round(mean + half, 4)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
