@@ -31,6 +31,9 @@ COST_INTERVAL_NS = 5_000_000_000
 
 CHUNK = 16_384
 
+CLOSING_LOOKS = 10
+"""How often the end of a job looks whether the last rows are written: a machine that pauses has used up one look, and not all patience."""
+
 
 Rows: TypeAlias = dict[str, list[Row]]
 """Rows that wait to be written, by table."""
@@ -103,7 +106,8 @@ class RankWriter:
             return
         self._reason = reason
         self._ending.set()
-        self._thread.join(timeout_s)
+        for _ in range(CLOSING_LOOKS):
+            self._thread.join(timeout_s / CLOSING_LOOKS)
         if self._thread.is_alive():
             self._files.failure = self._files.failure or f"the disk did not answer within {timeout_s:g} s"
             log.warning("profkit: %s; the trace ends early", self.failure)

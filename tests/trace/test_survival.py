@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -29,9 +30,11 @@ from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, Verifica
 from profkit.trace.files import RankFiles
 from profkit.trace.reader import LOST_NAME
 from profkit.trace.verify import TableCheck
+from profkit.trace.writer import CLOSING_LOOKS
 from profkit.vocab import END_FILE, RANK_FILE, RUN_FILE, Integrity, RunState, rank_folder
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PATIENCE_S = 240
 MANIFEST = RankManifest(0, platform.node(), 0, "cpu", Anchor(1, 2, 3))
 
 
@@ -54,8 +57,8 @@ def _steps_read(run: Path, table: str = "spans") -> list[int]:
     return steps
 
 
-def _wait_for(condition: Callable[[], object], timeout_s: float = 5) -> None:
-    limit = time.monotonic() + timeout_s
+def _wait_for(condition: Callable[[], object]) -> None:
+    limit = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < limit, "it never happened"
         time.sleep(0.001)
@@ -65,7 +68,7 @@ def _run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[
     """Run `script` in a fresh interpreter, which must end well, with what a job's script imports."""
     preamble = "import os, sys\nfrom pathlib import Path\nfrom profkit.clock import Anchor\nfrom profkit.trace import RankManifest, RankWriter\nrun = Path(sys.argv[1])\n"
     code = preamble + textwrap.dedent(script)
-    ended = subprocess.run([sys.executable, "-B", "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-B", "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended
 
@@ -75,20 +78,21 @@ def _run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[
 
 def _run_benchmark(name: str, *arguments: object) -> str:
     """Run one of the scripts that measure a promise, at a smaller size; it exits 1 where the promise is broken."""
-    ended = subprocess.run([sys.executable, BENCHMARKS / name, *map(str, arguments)], capture_output=True, text=True, timeout=200, check=False)
+    ended = subprocess.run([sys.executable, BENCHMARKS / name, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 
+@pytest.mark.measured
 def test_a_killed_writer_loses_no_row_older_than_a_second() -> None:
-    said = _run_benchmark("kill.py", "--trials", 6, "--rows", 340_000, "--seconds", 1.5, "--seed", 11)
-    assert "6 trials: 0 rows older than a second lost" in said
+    said = _run_benchmark("kill.py", "--trials", 4, "--rows", 100_000, "--seconds", 1.5, "--seed", 11)
+    assert "4 trials: 0 rows older than a second lost" in said
     assert said.count("ended early") >= 2, said  # some were killed in the middle
 
 
 def test_a_run_that_is_killed_before_its_first_row_can_be_verified(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", _KILLED_AT_ONCE, str(tmp_path)])
-    assert ended.wait(30) == -signal.SIGKILL
+    assert ended.wait(PATIENCE_S) == -signal.SIGKILL
     assert verify(tmp_path).state is Integrity.ENDED_EARLY
     assert Trace.open(tmp_path).spans.num_rows == 0
 
@@ -110,9 +114,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_table_cut_at_any_byte_gives_only_rows_that_were_written_and_is_torn() -> None:
-    said = _run_benchmark("truncate.py", "--table", "steps", "--size", 16_000, "--end-record", "present")  # 64 KB take minutes
-    assert "16,520 positions" in said
-    assert "torn 16,520" in said
+    said = _run_benchmark("truncate.py", "--table", "steps", "--size", 5_500, "--end-record", "present")  # 64 KB take minutes
+    positions = re.search(r"([0-9,]+) positions", said)
+    assert positions
+    assert f"torn {positions[1]}; " in said
 
 
 def test_a_table_of_a_killed_run_cut_at_any_byte_is_torn_or_ended_early() -> None:
@@ -183,8 +188,9 @@ _FILLS_ITS_DISK = """
         append((index, "forward", f"layer {index}", 0, "MainThread", index * index, -index, None, None, hash(str(index)), None))
         if index % 1000 == 0:
             time.sleep(0.002)
-    deadline = time.monotonic() + 20
-    while not writer.failure and time.monotonic() < deadline:
+        while index == 2000 and any(map(len, writer._rows.values())):
+            time.sleep(0.002)  # so many fit, however late the writer's thread comes
+    while not writer.failure:
         time.sleep(0.01)
     if fill_the_rest:
         with contextlib.suppress(OSError), open(run / "of another program", "wb", buffering=0) as file:
@@ -311,7 +317,7 @@ def test_a_folder_that_vanishes_ends_the_capture_and_nothing_else(tmp_path: Path
     writer = RankWriter(tmp_path / "run", MANIFEST, interval_s=0.005)
     writer.appender("spans")(_span(0))
     _wait_for((tmp_path / "run" / rank_folder(0) / "spans.arrows").exists)
-    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
     writer.appender("steps")((0, 0, 0, 1, None, None, True, None))
     _wait_for(lambda: writer.failure)
     writer.close()
@@ -328,8 +334,19 @@ class _HangingWrite:
 
     def __call__(self, file: int, data: Any) -> int:
         self.reached.set()
-        assert self.released.wait(30)
+        assert self.released.wait(PATIENCE_S)
         return self.real(file, data)
+
+
+def test_a_pause_of_the_machine_is_no_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that comes late is waited for after each of the looks but the last, however long the one look took."""
+    writer = RankWriter(tmp_path, MANIFEST, interval_s=60)
+    writer.appender("spans")(_span(0))
+    join, looks = writer._thread.join, iter(range(CLOSING_LOOKS))
+    monkeypatch.setattr(writer._thread, "join", lambda timeout_s: join(0 if next(looks) < CLOSING_LOOKS - 1 else PATIENCE_S))
+    writer.close()
+    assert writer.failure == ""
+    assert _end_run(tmp_path).state is Integrity.COMPLETE
 
 
 @pytest.mark.parametrize("when", ["while the job runs", "as the job ends"])
@@ -339,14 +356,13 @@ def test_closing_gives_up_on_a_disk_that_hangs(tmp_path: Path, monkeypatch: pyte
     writer = RankWriter(tmp_path, MANIFEST, interval_s=0.01 if when == "while the job runs" else 60)
     writer.appender("spans")(_span(0))
     if when == "while the job runs":
-        assert hanging.reached.wait(5)
-    begin = time.monotonic()
+        assert hanging.reached.wait(PATIENCE_S)
     writer.close(timeout_s=0.2)
-    assert 0.2 <= time.monotonic() - begin < 1
+    assert writer._thread.is_alive()
     assert "did not answer within 0.2 s" in writer.failure
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     hanging.released.set()
-    writer._thread.join(10)
+    writer._thread.join(PATIENCE_S)
     assert _end_run(tmp_path).state is Integrity.ENDED_EARLY
     assert "did not answer" in verify(tmp_path).reasons[0]
 
