@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import socket
 import subprocess
@@ -13,12 +15,20 @@ from profkit.trace import Trace, verify
 from profkit.trace.reader import find_runs
 from profkit.vocab import Integrity, RunState
 
+PATIENCE_S = 300
+PORTS = itertools.count(20_000 + os.getpid() % 10_000, 2)
 TINY = ("resnet50", "--steps", "3", "--image-size", "32", "--batch-size", "2", "--data", "synthetic")
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """One that the system gives to nobody else meanwhile: below those that it chooses itself."""
+    return next(port for port in PORTS if _is_free(port))
+
+
+def _is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        return True
+    return False
 
 
 def _together(folder: Path, options: Sequence[tuple[str, ...]], variables: list[dict[str, str]]) -> list[subprocess.CompletedProcess[str]]:
@@ -35,7 +45,8 @@ def _together(folder: Path, options: Sequence[tuple[str, ...]], variables: list[
         )
         for words, extra in zip(options, variables, strict=True)
     ]
-    return [subprocess.CompletedProcess(process.args, process.wait(200), *process.communicate()) for process in started]
+    said = [process.communicate(timeout=PATIENCE_S) for process in started]
+    return [subprocess.CompletedProcess(process.args, process.returncode, *words) for process, words in zip(started, said, strict=True)]
 
 
 def _check(folder: Path, ended: list[subprocess.CompletedProcess[str]]) -> None:

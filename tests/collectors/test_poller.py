@@ -22,6 +22,7 @@ from profkit.schema import SCHEMAS
 from profkit.testing import FakeClock
 
 SECOND = 1_000_000_000
+PATIENCE_S = 120
 UNITS = ("seconds", "ns", "bytes", "count", "celsius", "watts", "joules", "hz", "mhz", "ratio", "percent", "bytes_per_s")
 
 
@@ -57,7 +58,7 @@ def _nowhere(row: tuple[Any, ...]) -> None:
 
 
 def _eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.002)
     return condition()
@@ -174,13 +175,13 @@ def test_a_hanging_collector_keeps_no_other_waiting_and_is_told_of() -> None:
 
     def hang() -> list[Reading]:
         reading.set()
-        release.wait(30)
+        release.wait(PATIENCE_S)
         return [Reading("late_count", 1.0)]
 
     sound = Fake("sound", 0.0)
     pollers = Pollers([Fake("hanging", act=hang), sound], rows.append, clock=clock)
     pollers.start()
-    assert reading.wait(10)
+    assert reading.wait(PATIENCE_S)
     assert _eventually(lambda: sound.reads > 3)
     clock.advance(5 * SECOND)
     pollers.stop(timeout_s=0.05)
@@ -195,7 +196,7 @@ def test_what_failed_is_in_the_rows_at_once_and_counted_at_the_end() -> None:
     pollers.start()
     assert _eventually(lambda: broken.reads > 3)
     assert [row[4] for row in rows] == [1.0]
-    pollers.stop(timeout_s=5)
+    pollers.stop(timeout_s=PATIENCE_S)
     told = {row[2]: row[4] for row in rows}
     assert told["failures_count:broken collector"] == broken.reads
     assert told["collectors_cpu_ns"] > 0
@@ -210,7 +211,7 @@ def test_what_a_collector_hung_into_the_process_is_taken_back() -> None:
 
     pollers = Pollers([Hung()], _nowhere)
     pollers.start()
-    pollers.stop(timeout_s=5)
+    pollers.stop(timeout_s=PATIENCE_S)
     assert closed == ["fake"]
 
 
@@ -219,7 +220,7 @@ def test_the_thread_reads_until_it_is_stopped() -> None:
     poller = Poller([quick], _nowhere)
     poller.start()
     assert _eventually(lambda: quick.reads >= 3)
-    poller.stop()
+    poller.stop(timeout_s=PATIENCE_S)
     reads = quick.reads
     time.sleep(0.02)
     assert quick.reads == reads
@@ -230,15 +231,14 @@ def test_stop_does_not_wait_for_a_collector_that_hangs() -> None:
 
     def hang() -> list[Reading]:
         reading.set()
-        release.wait(30)
+        release.wait(PATIENCE_S)
         return []
 
     poller = Poller([Fake(act=hang)], _nowhere)
     poller.start()
-    assert reading.wait(10)
-    start = time.monotonic()
+    assert reading.wait(PATIENCE_S)
     poller.stop(timeout_s=0.1)
-    assert time.monotonic() - start < 5
+    assert poller._thread.is_alive()
     release.set()
 
 
@@ -259,9 +259,8 @@ def test_a_collector_that_ends_its_thread_does_not_end_the_others() -> None:
 def test_without_collectors_there_is_nothing_to_wait_for() -> None:
     poller = Poller([], _nowhere)
     poller.start()
-    start = time.monotonic()
-    poller.stop(timeout_s=5)
-    assert time.monotonic() - start < 4
+    poller.stop(timeout_s=PATIENCE_S)
+    assert not poller._thread.is_alive()
 
 
 @pytest.mark.parametrize("name", COLLECTORS.names())
