@@ -30,7 +30,7 @@ gpu:  ## on a machine with a CUDA device: device times against CUPTI, no synchro
 		python -m profkit trace $$system --gpus 1 $$precision --steps 60 --output traces || exit 1; done; done
 
 bench:  ## every benchmark beside its peer, into docs/performance.md; the first limit that is broken is the exit code
-	$(RUN) python benchmarks/scoreboard.py
+	$(RUN) python benchmarks/scoreboard.py; code=$$?; $(RUN) python benchmarks/figures.py; exit $$code
 
 trust:  ## kills, cuts, flips, failing disks, hostile names, an hour of recording: into docs/reliability.md; hours
 	$(RUN) python benchmarks/reliability.py
@@ -38,6 +38,7 @@ trust:  ## kills, cuts, flips, failing disks, hostile names, an hour of recordin
 accuracy:  ## faults of known cost planted in real jobs, and how often their cause is named; half an hour on two cores
 	$(RUN) python benchmarks/faults run --variant development --variant held-out
 	$(RUN) python benchmarks/faults score --write
+	$(RUN) python benchmarks/figures.py
 
 docs:  ## what is generated from the code
 	$(RUN) profkit schema --markdown > docs/schema.md

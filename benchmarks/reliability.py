@@ -1,11 +1,11 @@
 """Runs the checks of what profkit promises whatever is done to it, and writes docs/reliability.md.
 
-    python benchmarks/reliability.py [--only 1 3 ...] [--short] [--render]
+    python benchmarks/reliability.py [--only 1 3 ...] [--part 0.1 | --short] [--render]
 
 A check is one or more commands, each a benchmark that says its figure in its last line, or tests. What they said is
 kept in docs/reliability/results.json with date, machine and versions, so that one can be repeated alone; the page is made from
-that file, by `--render` without running anything. `--short` runs what continuous integration runs, and keeps nothing
-that was measured at full length. Exits 1 where a promise was broken.
+that file, by `--render` without running anything. `--part 0.1` runs a tenth of each count, `--short` what continuous integration
+runs; the page shows the longest that was run, and says of how much. Exits 1 where a promise was broken.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import figures
+
 TOP = Path(__file__).resolve().parents[1]
 PAGE = TOP / "docs" / "reliability.md"
 RESULTS = TOP / "docs" / "reliability" / "results.json"
@@ -33,26 +35,35 @@ Result = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Script:
-    """A benchmark with its arguments, at full length and in short; `fails` where it has to."""
+    """A benchmark: how much of it there is at full length and in short, and what else it is told; `fails` where it has to."""
 
     name: str
-    full: str = ""
-    short: str = ""
+    option: str = ""
+    full: int = 0
+    short: int = 0
+    more: str = ""
     fails: bool = False
 
-    def words(self, *, short: bool) -> list[str]:
-        return [f"benchmarks/{self.name}.py", *(self.short if short else self.full).split()]
+    def words(self, amount: int) -> list[str]:
+        return [f"benchmarks/{self.name}.py", *([self.option, str(amount)] if self.option else []), *self.more.split()]
+
+    def amount(self, part: float) -> int:
+        return max(self.short, round(self.full * part))
 
 
 @dataclass(frozen=True)
 class Tests:
-    """Tests, which are the same in short."""
+    """Tests, of which there is no more and no less."""
 
     where: str
     named: str = ""
     fails: bool = False
+    full: int = 0
 
-    def words(self, *, short: bool) -> list[str]:
+    def amount(self, part: float) -> int:
+        return self.full
+
+    def words(self, amount: int) -> list[str]:
         return ["-m", "pytest", "-q", "-rN", *self.where.split(), *(["-k", self.named] if self.named else [])]
 
 
@@ -69,27 +80,27 @@ CHECKS: Mapping[str, Check] = {
     "1": Check(
         "SIGKILL at any moment",
         "Every row older than a second is read again, and no other; `verify` names the state; whatever else is written is there whole or not at all.",
-        (Script("kill", "--trials 200", "--trials 6 --seconds 6"), Script("interrupt", "--trials 200", "--trials 3")),
+        (Script("kill", "--trials", 200, 6), Script("interrupt", "--trials", 200, 3)),
     ),
     "2": Check(
         "A file cut at every byte",
         "Only rows that were written are read; the run is torn, or ended early where it had no end record.",
-        (Script("truncate", "--size 65536", "--size 2000 --table steps"), Tests("tests/trace/test_survival.py", "cut_at_any_byte")),
+        (Script("truncate", "--size", 65_536, 2_000), Tests("tests/trace/test_survival.py", "cut_at_any_byte")),
     ),
     "3": Check(
         "Bytes flipped, 50,000 times in each format",
         "No crash, no traceback, no hang over 5 s, no memory that grows, and no other figure without a word.",
         (
-            Script("mutate_runs", "--count 50000", "--count 1000"),
-            Script("mutate_traces", "--count 50000", "--count 100"),
-            Script("mutate_logs", "--count 2100", "--count 20"),
+            Script("mutate_runs", "--count", 50_000, 1_000),
+            Script("mutate_traces", "--count", 50_000, 100),
+            Script("mutate_logs", "--count", 2_100, 20),
         ),
     ),
     "4": Check(
         "The n-th write fails, for all n",
         "The job goes on and ends as without profkit; whole files are left, and the run says why it ended early.",
         (
-            Script("io_errors", "--most 200", "--most 8"),
+            Script("io_errors", "--most", 200, 8),
             Tests("tests/trace/test_survival.py", "fails_at_any_time or broken_disk or disk_is_full or grow_no_more or vanishes"),
         ),
     ),
@@ -138,12 +149,12 @@ CHECKS: Mapping[str, Check] = {
     "11": Check(
         "Overhead",
         "At most 0.15 ms a step, and 1 % of a long one; measured in each run, and against peers in [performance](performance.md).",
-        (Script("overhead", "--turns 80", "--turns 6"),),
+        (Script("overhead", "--turns", 80, 6),),
     ),
     "12": Check(
         "A long run",
         "Memory does not grow, no descriptor and no thread is left, every step is there.",
-        (Script("soak", "--minutes 60", "--minutes 4"),),
+        (Script("soak", "--minutes", 60, 4),),
     ),
     "13": Check(
         "Size",
@@ -184,7 +195,7 @@ CHECKS: Mapping[str, Check] = {
         "Guard of the guards",
         "With validation and checksums taken away, check 3 must fail, and it does.",
         (
-            Script("mutate_runs", "--count 2000 --without-validation", "--count 200 --without-validation", fails=True),
+            Script("mutate_runs", "--count", 2_000, 200, "--without-validation", fails=True),
             Tests("tests/importers/test_mutations.py tests/trust/test_damage.py", "planted or without_validation"),
         ),
     ),
@@ -196,9 +207,9 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
-def run(step: Script | Tests, *, short: bool) -> Result:
+def run(step: Script | Tests, part: float) -> Result:
     """Run one command, and keep its last line: what it measured."""
-    words = step.words(short=short)
+    words = step.words(step.amount(part))
     print("   python " + " ".join(words), file=sys.stderr)
     begin = time.perf_counter()
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -206,11 +217,13 @@ def run(step: Script | Tests, *, short: bool) -> Result:
     if bool(done.returncode) != step.fails:
         print(done.stdout[-4000:] + done.stderr[-2000:], file=sys.stderr)
     return {
+        "command": " ".join(words),
         "figure": _figure(done.stdout),
         "kept": bool(done.returncode) == step.fails,
         "seconds": round(time.perf_counter() - begin, 1),
-        "short": short,
+        "amount": step.amount(part),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": f"{os.cpu_count()} cores of {_processor()}",
         "versions": _versions(),
     }
 
@@ -225,10 +238,10 @@ def _figure(said: str) -> str:
 
 
 def _in_words(found: Mapping[str, Any]) -> Iterator[str]:
-    for form, figures in found.items():
-        if isinstance(figures, dict):
+    for form, said in found.items():
+        if isinstance(said, dict):
             words = [
-                f"{len(value) if isinstance(value, list) else value} {name.replace('_', ' ')}" for name, value in figures.items() if not isinstance(value, dict)
+                f"{len(value) if isinstance(value, list) else value} {name.replace('_', ' ')}" for name, value in said.items() if not isinstance(value, dict)
             ]
             yield f"{form}: {', '.join(words)}" if words else form
 
@@ -249,9 +262,9 @@ def render(results: Mapping[str, Result]) -> str:
         "# What holds whatever is done to it",
         "",
         "A profiler that harms a job is not used twice, and one that lies is worse than none. Each line is a promise, the command that tries to break it, and what it",
-        "found. `make trust` runs all of it again (hours); `python benchmarks/reliability.py --only 3` runs one line, `--short` what continuous integration runs.",
+        "found. `make trust` runs all of it again (hours); `python benchmarks/reliability.py --only 3` runs one line, `--part 0.1` a tenth of it. Where less than all of it was run, it says so.",
         "",
-        f"Measured on {os.cpu_count()} cores of {_processor()} that other work used as well.",
+        f"Measured on {'; '.join(sorted({result['machine'] for result in results.values()}))} that other work used as well.",
         "",
         "| | check | promise | how | found | date |",
         "|---|---|---|---|---|---|",
@@ -272,51 +285,70 @@ def _processor() -> str:
 
 def _lines(number: str, check: Check, results: Mapping[str, Result]) -> Iterator[str]:
     for place, step in enumerate(check.steps):
-        full, short = (results.get(_key(step, short=length)) for length in (False, True))
-        found, words = (full, step.words(short=False)) if full or not short else (short, step.words(short=True))
-        told = _told(found) if found else "not run yet"
+        found = found_of(step, results)
+        words = step.words(found["amount"] if found else step.full)
+        told = _told(step, found) if found else "not run yet"
         head = (number, check.title, check.promise) if not place else ("", "", "")
         yield "| " + " | ".join([*head, f"`{_shown(words)}`", told, found["date"] if found else ""]) + " |"
 
 
-def _told(found: Result) -> str:
+def _told(step: Script | Tests, found: Result) -> str:
     figure = str(found["figure"]).replace("|", "\\|")
-    return f"{'' if found['kept'] else '**BROKEN** '}{figure}{' (short)' if found['short'] and 'passed' not in figure else ''}"
+    less = f" ({found['amount']:,} of {step.full:,})" if found["amount"] < step.full else ""
+    return f"{'' if found['kept'] else '**BROKEN** '}{figure}{less}"
 
 
 def _shown(words: Sequence[str]) -> str:
     return " ".join(f'"{word}"' if " " in word else word for word in (["python", *words] if words[0] != "-m" else words[1:]))
 
 
-def _key(step: Script | Tests, *, short: bool) -> str:
-    return " ".join(step.words(short=short))
+def _key(step: Script | Tests, amount: int) -> str:
+    return " ".join(step.words(amount))
 
 
-def _kept_results() -> dict[str, Result]:
+def found_of(step: Script | Tests, results: Mapping[str, Result]) -> Result | None:
+    """What the longest run of a command found."""
+    return max((result for result in results.values() if _is_of(step, result)), key=lambda result: int(result["amount"]), default=None)
+
+
+def _is_of(step: Script | Tests, result: Result) -> bool:
+    return bool(result["command"] == _key(step, result["amount"]))
+
+
+def kept_results() -> dict[str, Result]:
     """What was measured before, of the commands that there still are."""
-    known = {_key(step, short=short) for check in CHECKS.values() for step in check.steps for short in (False, True)}
     found: dict[str, Result] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    return {key: result for key, result in found.items() if key in known}
+    steps = [step for check in CHECKS.values() for step in check.steps]
+    return {key: result for key, result in found.items() if any(_is_of(step, result) for step in steps)}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(CHECKS), default=list(CHECKS))
-    parser.add_argument("--short", action="store_true")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--part", type=float, default=1.0, help="how much of each count (default: all)")
+    length.add_argument("--short", dest="part", action="store_const", const=0.0)
     parser.add_argument("--render", action="store_true", help="only write the page again")
     options = parser.parse_args()
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    results = _kept_results()
+    results = kept_results()
     broken = False
     for number in [] if options.render else options.only:
         print(f"== {number} {CHECKS[number].title}", file=sys.stderr)
         for step in CHECKS[number].steps:
-            results[_key(step, short=options.short)] = found = run(step, short=options.short)
+            found = run(step, options.part)
+            results[found["command"]] = found
             broken |= not found["kept"]
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            _keep(results)
+    _keep(results)
+    return 1 if broken else 0
+
+
+def _keep(results: Mapping[str, Result]) -> None:
+    """With all that quotes them."""
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(render(results), encoding="utf-8")
-    return 1 if broken else 0
+    figures.write()
 
 
 if __name__ == "__main__":
