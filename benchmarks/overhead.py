@@ -161,12 +161,12 @@ def compare(times: dict[str, list[Took]]) -> dict[str, dict[str, float]]:
     walls, busy = ({name: [getattr(took, clock) for took in values] for name, values in times.items()} for clock in ("wall_ms", "processor_ms"))
     rows = {"bare": {"median_ms": round(statistics.median(walls["bare"]), 4)}}
     for name in walls.keys() - {"bare"}:
-        processor = _difference(busy[name], busy["bare"])
-        rows[name] = _difference(walls[name], walls["bare"]) | {f"processor_{key}": value for key, value in processor.items() if key.endswith("_ms")}
+        processor = difference(busy[name], busy["bare"])
+        rows[name] = difference(walls[name], walls["bare"]) | {f"processor_{key}": value for key, value in processor.items() if key.endswith("_ms")}
     return rows
 
 
-def _difference(values: list[float], bare: list[float]) -> dict[str, float]:
+def difference(values: list[float], bare: list[float]) -> dict[str, float]:
     """The mean over the middle of the differences: a block in which the machine did something else counts for no mode."""
     differences = sorted(mine - other for mine, other in zip(values, bare, strict=True))
     cut = len(differences) // 6

@@ -1,10 +1,11 @@
 """Runs the benchmarks and writes docs/performance.md: what profkit costs, beside its peers.
 
-    python benchmarks/scoreboard.py [--only overhead growth ...] [--render]
+    python benchmarks/scoreboard.py [--only overhead growth ...] [--render | --short]
 
 Each benchmark is a process of its own, and its own account of what it measured. What it printed is kept in
 docs/performance/results.json with the machine, the versions and the date, so that one can be repeated alone; the page and
-its plots are made from that file, by `--render` without running anything. Exits 1 where a benchmark found a limit broken.
+its plots are made from that file, by `--render` without running anything. `--short` runs a benchmark for a minute or so, prints its section and keeps nothing: whether it
+works can be seen on any machine, figures need a quiet one. Exits 1 where a benchmark found a limit broken.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Benchmark:
     columns: Sequence[str]
     rows: Callable[[Found], Iterable[Sequence[str]]]
     arguments: Sequence[str] = ()
+    short: Sequence[str] = ()
+    """The arguments for a run that only shows that it works."""
     plots: Callable[[Found], Mapping[str, str]] = lambda found: {}
 
 
@@ -64,11 +67,20 @@ def overhead_rows(found: Found) -> Iterable[Sequence[str]]:
 
 def collector_rows(found: Found) -> Iterable[Sequence[str]]:
     for case, rows in found["cases"].items():
-        for name in ("profkit", "collectors", "torch.profiler"):
+        bare = rows["bare"]["median_ms"]
+        for name in ("profkit", "collectors", "collectors alone", "torch.profiler"):
             row = rows[name]
-            yield case, name, ms(row["over_bare_ms"]), f"{ms(row['low_ms'])} to {ms(row['high_ms'])}"
+            yield case, name, ms(bare), ms(row["over_bare_ms"]), f"{ms(row['low_ms'])} to {ms(row['high_ms'])}", f"{100 * row['over_bare_ms'] / bare:.1f} %"
     for name, cost in found["threads_ms_per_s"].items():
-        yield f"thread of `{name}`", "collectors", f"{cost:.2f} ms a second", "-"
+        yield f"thread of `{name}`", "collectors", "-", f"{cost:.2f} ms a second", "-", "-"
+
+
+def link_rows(found: Found) -> Iterable[Sequence[str]]:
+    for row in found["sizes"]:
+        for case in ("alone", "overlapped"):
+            held = row[case]
+            links = f"{row['links_bytes_per_s'] / 1e6:,.0f} MB/s"
+            yield f"{row['bytes'] / 1e6:.1f} MB", case, links, f"{held['ratio']:.2f}", f"{held['low']:.2f} to {held['high']:.2f}"
 
 
 def loader_rows(found: Found) -> Iterable[Sequence[str]]:
@@ -151,12 +163,23 @@ BOARD: Mapping[str, Benchmark] = {
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         overhead_rows,
         ("--turns", "80"),
+        ("--turns", "3"),
     ),
     "collectors": Benchmark(
         "What collectors cost outside kernel windows",
-        "As above, with every collector on its thread. The limit is 1 % of a processor for all of them.",
-        ("step", "mode", "added", "interval"),
+        "As above, with every collector on its thread and a plan for kernel windows; `collectors alone` is what they add to the hooks. "
+        "The limits are 1 % of a step, and 1 % of a processor for all threads.",
+        ("step", "mode", "bare step", "added", "interval", "of the step"),
         collector_rows,
+        short=("--turns", "3", "--block-ms", "100"),
+    ),
+    "collectives": Benchmark(
+        "A job's gradient exchange against its links",
+        "ResNet50 in DDP on two ranks over gloo, in turns with all-reduces of the same sizes, as `profkit ceilings --links` makes them. "
+        "`alone`, the backward waits for each bucket; `overlapped`, it goes on beneath. The limit is 10 % for buckets alone.",
+        ("bucket", "exchanged", "links", "bus bandwidth to links", "interval"),
+        link_rows,
+        short=("--turns", "3", "--image-size", "32", "--batch-size", "2"),
     ),
     "loader": Benchmark(
         "What opening the loader costs a batch",
@@ -176,6 +199,7 @@ BOARD: Mapping[str, Benchmark] = {
         "A real trace repeated to the size, plain and gzipped, beside HolisticTraceAnalysis on the same file where it is installed.",
         ("file", "what", "time", "memory"),
         import_rows,
+        short=("--megabytes", "20", "--repeats", "1"),
     ),
     "tui": Benchmark(
         "How soon the terminal interface answers",
@@ -195,6 +219,7 @@ BOARD: Mapping[str, Benchmark] = {
         ("what", "on", "median", "peak memory", "same bytes"),
         rank_rows,
         ("--ranks", "32", "1024", "--steps", "50", "--repeats", "1"),
+        ("--ranks", "8", "--steps", "20", "--repeats", "1"),
     ),
     "growth": Benchmark(
         "How costs grow",
@@ -213,9 +238,9 @@ INTRODUCTION = (
 )
 
 
-def run(name: str) -> dict[str, Any] | None:
+def run(name: str, arguments: Sequence[str]) -> dict[str, Any] | None:
     """What one benchmark printed, with where and when; `None` where it printed nothing that can be kept."""
-    command = [sys.executable, str(HERE / f"{name}.py"), *BOARD[name].arguments]
+    command = [sys.executable, str(HERE / f"{name}.py"), *arguments]
     began = time.monotonic()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
     try:
@@ -226,7 +251,7 @@ def run(name: str) -> dict[str, Any] | None:
     return {
         "found": found,
         "within_limits": done.returncode == 0,
-        "command": " ".join(["python", f"benchmarks/{name}.py", *BOARD[name].arguments]),
+        "command": " ".join(["python", f"benchmarks/{name}.py", *arguments]),
         "seconds": round(time.monotonic() - began),
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB, no GPU" if not _has_gpu() else f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB",
@@ -261,12 +286,12 @@ def render(results: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _section(name: str, benchmark: Benchmark, result: Mapping[str, Any]) -> Iterable[str]:
+def _section(name: str, benchmark: Benchmark, result: Mapping[str, Any], *, plots: bool = True) -> Iterable[str]:
     yield f"## {benchmark.title}"
     yield benchmark.says
     rows = [benchmark.columns, ["---"] * len(benchmark.columns), *benchmark.rows(result["found"])]
     yield "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    for plot_name, svg in benchmark.plots(result["found"]).items():
+    for plot_name, svg in benchmark.plots(result["found"]).items() if plots else ():
         path = RESULTS.parent / f"{name}-{plot_name}.svg"
         path.write_text(svg, encoding="utf-8")
         yield f"![{benchmark.title}: {plot_name}]({path.relative_to(DOCS).as_posix()})"
@@ -279,13 +304,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(BOARD), default=list(BOARD))
     parser.add_argument("--render", action="store_true", help="only write the page again")
+    parser.add_argument("--short", action="store_true", help="try whether they work, and keep nothing")
     options = parser.parse_args()
+    return show(options.only) if options.short else keep([] if options.render else options.only)
+
+
+def show(names: Sequence[str]) -> int:
+    """Run each for a moment and print its section; limits are not judged by so little."""
+    works = True
+    for name in names:
+        print(f"== {name}", file=sys.stderr)
+        found = run(name, BOARD[name].short or BOARD[name].arguments)
+        works &= found is not None
+        if found is not None:
+            print("\n\n".join(_section(name, BOARD[name], found, plots=False)), end="\n\n")
+    return 0 if works else 1
+
+
+def keep(names: Sequence[str]) -> int:
+    """Run each, keep what it printed, and write the page."""
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     failed = False
-    for name in [] if options.render else options.only:
+    for name in names:
         print(f"== {name}", file=sys.stderr)
-        found = run(name)
+        found = run(name, BOARD[name].arguments)
         failed |= found is None or not found["within_limits"]
         if found is not None:
             results[name] = found
