@@ -92,15 +92,17 @@ def main() -> int:
         "--end-record", choices=("present", "absent", "both"), default="both", help="a run that ended, one that was killed (default: %(default)s)"
     )
     arguments = parser.parse_args()
-    wrong = 0
+    cuts = wrong = 0
     for ended in {"present": (True,), "absent": (False,), "both": (True, False)}[arguments.end_record]:
         with tempfile.TemporaryDirectory() as folder:
-            wrong += _report(Path(folder), arguments.table, arguments.size, ended=ended)
+            positions, misjudged = _report(Path(folder), arguments.table, arguments.size, ended=ended)
+            cuts, wrong = cuts + positions, wrong + misjudged
+    print(f"{cuts:,} cuts: no row that was not written, {wrong:,} states that are not so")
     return 1 if wrong else 0
 
 
-def _report(run: Path, table: str, size: int, *, ended: bool) -> int:
-    """Cut one file everywhere and print what came of it; returns how many cuts were misjudged."""
+def _report(run: Path, table: str, size: int, *, ended: bool) -> tuple[int, int]:
+    """Cut one file everywhere and print what came of it; returns how many cuts there were, and how many were misjudged."""
     path = build_run(run, table, size, ended=ended)
     positions = path.stat().st_size
     begin = time.perf_counter()
@@ -109,7 +111,7 @@ def _report(run: Path, table: str, size: int, *, ended: bool) -> int:
     named = ", ".join(f"{state.value} {count:,}" for state, count in states.items())
     print(f"{table}, {positions:,} positions, {'with' if ended else 'without'} an end record: {named}; {seconds:.1f} s")
     fitting = {Integrity.TORN} if ended else {Integrity.TORN, Integrity.ENDED_EARLY}
-    return sum(count for state, count in states.items() if state not in fitting)
+    return positions, sum(count for state, count in states.items() if state not in fitting)
 
 
 if __name__ == "__main__":
