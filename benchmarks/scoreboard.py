@@ -23,7 +23,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import figures
 from plot import Line, plot
+
+from profkit.text import plural
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -115,7 +118,7 @@ def import_rows(found: Found) -> Iterable[Sequence[str]]:
 
 def growth_rows(found: Found) -> Iterable[Sequence[str]]:
     for row in found["rows"]:
-        yield f"{row['size']:,} {row['grows']}", *(f"{seconds(row[name]['median_s'])}, {row[name]['peak_mb']:.0f} MB" for name in GROWTH)
+        yield plural(row["size"], row["grows"].removesuffix("s")), *(f"{seconds(row[name]['median_s'])}, {row[name]['peak_mb']:.0f} MB" for name in GROWTH)
 
 
 def interface_rows(found: Found) -> Iterable[Sequence[str]]:
@@ -233,7 +236,10 @@ BOARD: Mapping[str, Benchmark] = {
 
 INTRODUCTION = (
     "Made by `make bench` (`python benchmarks/scoreboard.py`) from the benchmarks' own output, which lies in "
-    "[performance/results.json](performance/results.json). Every figure stands beside its peer of the same run. "
+    "[performance/results.json](performance/results.json). Every figure stands beside its peer of the same run: the bare loop, PyTorch's own profiler, "
+    "the interpreter, HolisticTraceAnalysis. What recording costs a job comes first, then how long profkit takes to start, to read, to import and to answer a key, "
+    "then how that grows with steps, ranks and kernels. An interval is one of 95 %: one that holds zero tells no difference. A 95th percentile is what all but one "
+    "of twenty stay below. Memory is the peak of the process. Under each table stand the command that makes it, the machine and the versions. "
     "A benchmark marked **over its limit** exits 1 and is shown as it is."
 )
 
@@ -334,6 +340,7 @@ def keep(names: Sequence[str]) -> int:
             results[name] = found
             RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(render(results), encoding="utf-8")
+    figures.write()
     return 1 if failed else 0
 
 
