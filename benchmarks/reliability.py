@@ -331,16 +331,14 @@ def main() -> int:
     parser.add_argument("--render", action="store_true", help="only write the page again")
     options = parser.parse_args()
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    results = kept_results()
     broken = False
     for number in [] if options.render else options.only:
         print(f"== {number} {CHECKS[number].title}", file=sys.stderr)
         for step in CHECKS[number].steps:
             found = run(step, options.part)
-            results[found["command"]] = found
             broken |= not found["kept"]
-            _keep(results)
-    _keep(results)
+            _keep({**kept_results(), found["command"]: found})
+    _keep(kept_results())
     return 1 if broken else 0
 
 
