@@ -156,10 +156,28 @@ class Tracker:
             self._begin_loop()
         if not self._training:
             self._train()
-        if not self._trains:
-            self._trains = True
-            self._on_training()
+        self._note_training()
         return self._open(_BACKWARD)
+
+    def begin_program(self, framework: str) -> bool:
+        """A whole step runs as one program, in which nothing tells phases apart; whether that is a step of its own, and no part of one that is open."""
+        if not self._decided:
+            self._decide()
+        if not self._follows():
+            return False
+        self.framework = framework
+        self._note_training()
+        if self._in_step:
+            return False
+        self.begin_explicit_step()
+        return True
+
+    def end_program(self, samples: int, *, failed: bool = False) -> None:
+        """The program has trained on so many samples, 0 where nobody knows; one that failed is no step."""
+        if failed:
+            self._in_step = False
+        else:
+            self.end_explicit_step(samples or None)
 
     def begin_optimizer(self, optimizer: int) -> Span | None:
         """An optimizer steps, or a gradient scaler decides whether it does."""
@@ -331,6 +349,11 @@ class Tracker:
             self._known &= self._stepped
         if self._ends_without_loader():
             self._end_step()
+
+    def _note_training(self) -> None:
+        if not self._trains:
+            self._trains = True
+            self._on_training()
 
     def _begin_loop(self) -> None:
         self._begun = True

@@ -87,6 +87,9 @@ HANGS: Final = "hung_ns:"
 COLLECTORS_CPU: Final = "collectors_cpu_ns"
 """The processor time of one collector's thread."""
 
+WHOLE_STEPS: Final = "whole_steps_count"
+"""Tells of a rank whose steps are programs in which nothing shows the phases."""
+
 LOST_GPU: Final = "lost_count"
 """Tells of a GPU that does not answer any more."""
 

@@ -97,6 +97,8 @@ _OF_TRACKER = (
     "begin_copy",
     "begin_forward",
     "begin_backward",
+    "begin_program",
+    "end_program",
     "begin_optimizer",
     "begin_checkpoint",
     "end",
@@ -113,6 +115,8 @@ class Seams:
     begin_copy: Callable[[], Span | None]
     begin_forward: Callable[..., Span | None]
     begin_backward: Callable[[str], Span | None]
+    begin_program: Callable[[str], bool | None]
+    end_program: Callable[..., None]
     begin_optimizer: Callable[[int], Span | None]
     begin_checkpoint: Callable[[], Span | None]
     end: Callable[..., None]

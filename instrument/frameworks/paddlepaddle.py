@@ -20,6 +20,7 @@ from profkit.instrument.frameworks._paddle_calls import Function, Nesting, is_tr
 from profkit.instrument.frameworks._paddle_collectives import hook_collectives
 from profkit.instrument.frameworks._paddle_device import on_device, open_device
 from profkit.instrument.frameworks._paddle_optimizers import hook_optimizers, hook_scaler
+from profkit.instrument.frameworks._paddle_programs import hook_programs
 from profkit.instrument.frameworks._paddle_reducer import hook_data_parallel
 from profkit.instrument.frameworks._paddle_workers import hook_workers
 from profkit.instrument.guard import Patches, guarded
@@ -27,7 +28,7 @@ from profkit.instrument.windows import KernelProfiler
 
 
 class PaddlePaddle:
-    """Hooks Paddle 2.6 and later, where it runs eagerly: a program of the static graph is one call that nothing shows inside."""
+    """Hooks Paddle 2.6 and later. A program of the static graph is one call that nothing shows inside: its steps are recorded whole."""
 
     name = "paddle"
     module = "paddle"
@@ -43,6 +44,7 @@ class PaddlePaddle:
         hook_optimizers(patches, seams)
         hook_scaler(patches, seams)
         _hook_saving(patches, seams)
+        hook_programs(patches, seams, FRAMEWORK.name)
         return patches
 
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:

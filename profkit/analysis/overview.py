@@ -23,7 +23,7 @@ from profkit.analysis.selection import Selection, select_steps
 from profkit.errors import UnreadableError
 from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
-from profkit.vocab import BAD_TIMES, FAILURES, HANGS, LOST_GPU, RunState
+from profkit.vocab import BAD_TIMES, FAILURES, HANGS, LOST_GPU, WHOLE_STEPS, RunState
 
 DEFAULT_WARM_UP = 10
 _MOST_WARM_UP = 1_000_000_000
@@ -197,6 +197,8 @@ def _quality(trace: Trace) -> list[str]:
         notices.append(f"no files of {len(trace.missing_ranks)} of {trace.manifest.world_size} ranks")
     notices += _failures(trace)
     notices += _bad_samples(trace)
+    if pc.any(pc.equal(trace.samples["metric"], WHOLE_STEPS)).as_py():
+        notices.append("the job trains a program of Paddle's static graph: its steps are whole, and what is inside them is unknown")
     notices += trace.problems
     return notices
 
