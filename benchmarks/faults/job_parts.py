@@ -63,7 +63,7 @@ class Options:
     late_phase: str = ""
     late_ms: float = 0.0
     slices: int = 1
-    """Into how many operators the model's middle is cut."""
+    """How many operators do what one could: pieces of the model's middle, or one piece again and again."""
     round_trips: int = 0
     """Copies of the activations into another layout and back."""
     autocast: bool = False

@@ -104,7 +104,7 @@ _HOST: tuple[Fault, ...] = (
 _PADDLE: tuple[Fault, ...] = (
     Fault("paddle_slow_read", _single("input_bound"), {"read_ms": 4.0}, "data", ("read",), framework="paddle"),
     Fault("paddle_slow_decode", _single("input_bound"), {"blurs": 120}, "data", ("decode",), framework="paddle"),
-    Fault("paddle_tiny_operators", _single("launch_bound"), {"slices": 200}, COMPUTE, framework="paddle", kernels=True),
+    Fault("paddle_tiny_operators", _single("launch_bound"), {"slices": 400}, COMPUTE, framework="paddle", kernels=True),
     Fault("paddle_garbage_pauses", _single("garbage_pauses"), {"garbage_every": 3}, "planted", framework="paddle"),
     Fault("paddle_evaluation", _single("evaluation_in_training"), {"evaluate_every": 10}, "planted", framework="paddle"),
     Fault("paddle_checkpoint", _single(("checkpoint_in_training", "evaluation_in_training")), {"checkpoint_every": 10}, "planted", framework="paddle"),
