@@ -79,7 +79,7 @@ class Check:
 CHECKS: Mapping[str, Check] = {
     "1": Check(
         "SIGKILL at any moment",
-        "Every row older than a second is read again, and no other; `verify` names the state; whatever else is written is there whole or not at all.",
+        "Every row older than a second, in which the job had a processor, is read again, and no other; `verify` names the state; whatever else is written is there whole or not at all.",
         (Script("kill", "--trials", 200, 6), Script("interrupt", "--trials", 200, 3)),
     ),
     "2": Check(
