@@ -52,6 +52,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(scope="session", autouse=True)
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where Python is not to write bytecode, it is kept for the session: a hundred processes would each compile torch and Paddle again."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+            patch.delenv("PYTHONDONTWRITEBYTECODE")
+            patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def generated_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Generated data sets are made once a session, in a folder of its own, unless the caller names one; threads wait without spinning."""
     with pytest.MonkeyPatch.context() as patch:
