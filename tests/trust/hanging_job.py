@@ -18,7 +18,7 @@ from typing import Any
 
 STOPPED_AT, STOPPED_S, LOST_AT = 40, 4.0, 60
 LATE = 1
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 STOPPED = Path("stopped")
 COME_BACK = "while ! grep -q '^State:.*stopped' /proc/{pid}/status; do sleep 0.05; done; sleep {seconds}; kill -CONT {pid}"
 

@@ -32,7 +32,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")} | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "profkit", "run", "--", sys.executable, str(hanging_job.__file__)]
     with (folder / "said").open("w") as said:
-        done = subprocess.run(command, cwd=folder, env=env, stdout=said, stderr=said, check=False, timeout=300)
+        done = subprocess.run(command, cwd=folder, env=env, stdout=said, stderr=said, check=False, timeout=550)
     (run,) = find_runs(folder / "traces")
     return Ended(done.returncode, (folder / "said").read_text(), Trace.open(run))
 
