@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -50,8 +51,9 @@ async def drive(run: Path, keys: int, began_s: float, *, devices: bool) -> dict[
             painted.append(time.perf_counter())
 
     app = Timed(run, screen="timeline")
+    gc.freeze()  # as the verb does
     async with app.run_test(size=SIZE) as pilot:
-        while not (isinstance(app.screen, TimelineScreen) and app.screen.shown is not None):
+        while not (isinstance(app.screen, TimelineScreen) and app.screen.sight is not None and app.screen.sight.view is not None):
             await pilot.pause(0.005)
         first_s, first_cpu_s = time.time() - began_s, time.process_time()
         if devices:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import statistics
@@ -74,6 +75,7 @@ def inside(path: Path, screen: str, keys: list[str], count: int) -> dict[str, fl
 
     async def run() -> dict[str, float]:
         app = Timed(path, screen=screen)
+        gc.freeze()  # as the verb does
         async with app.run_test(size=(160, 50)) as pilot:
             while not _shows_something(app.screen):
                 await pilot.pause(0.005)

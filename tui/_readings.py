@@ -21,12 +21,13 @@ UNITS: Final[Mapping[str, Show]] = {
     "_ratio": percent,
     "_watts": _with("W"),
     "_mhz": _with("MHz"),
-    "_celsius": _with("°C"),
+    "_celsius": _with("C"),
     "_joules": _with("J"),
     "_cores": _with("cores"),
     "_seconds": lambda value: duration(value * 1e9),
     "_ns": duration,
     "_count": significant,
+    "_batches": significant,
     "_per_s": _with("/s"),
 }
 """By how a name ends; the first that fits counts."""

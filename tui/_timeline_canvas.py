@@ -23,12 +23,10 @@ from profkit.tui._timeline_draw import (
     Look,
     Painted,
     counter_cells,
-    counter_name,
-    counter_value,
+    counter_words,
     legend,
     letters_for,
     named_cells,
-    reading_at,
     row_cells,
     step_ruler,
     strip,
@@ -188,9 +186,9 @@ class Canvas(Widget, can_focus=True):
         return cells
 
     def _counter_line(self, row: CounterRow, look: Look) -> Strip:
-        value = counter_value(row.metric, reading_at(row, self.column))
+        counter, value = counter_words(row, self.column)
         device = f"{row.device} " if row.device and self.label_width == WIDE_LABELS else ""
-        name = fit(f" {device}{counter_name(row.metric)}", max(1, self.label_width - len(value) - 2), plain=look.plain)
+        name = fit(f" {device}{counter}", max(1, self.label_width - len(value) - 2), plain=look.plain)
         return self._line(f"{name} {value}", look.role("dim"), counter_cells(row, look))
 
     def _foot(self, view: TimelineView, look: Look) -> list[Strip]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from textual.strip import Strip
 from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline_levels import NONE
 from profkit.analysis.timeline_view import SHORTEST_LABEL, CounterRow, Label, Row, StepMark, Window
-from profkit.text import byte_size, significant
 from profkit.tui._draw import fit, level
+from profkit.tui._readings import describe
 from profkit.tui._themes import PHASE_LETTERS, Palette
 
 Painted = tuple[str, Style]
@@ -216,36 +215,11 @@ def reading_at(row: CounterRow, column: int) -> float:
     return taken[-1] if taken else row.before
 
 
-_UNITS: Final = {
-    "_percent": " %",
-    "_watts": " W",
-    "_mhz": " MHz",
-    "_celsius": " C",
-    "_joules_per_s": " W",
-    "_seconds_per_s": " cores",
-    "_batches": "",
-    "_ratio": "",
-    "_count": "",
-    "_count_per_s": " a s",
-}
-_BYTES: Final = {"_bytes": "", "_bytes_per_s": "/s"}
-
-
-def counter_name(metric: str) -> str:
-    """The metric without its unit."""
-    return metric.removesuffix(_unit(metric)).replace("_", " ")
-
-
-def counter_value(metric: str, value: float) -> str:
-    """A reading with its unit; `-` where none was taken."""
-    if not math.isfinite(value):
-        return "-"
-    unit = _unit(metric)
-    return byte_size(value) + _BYTES[unit] if unit in _BYTES else significant(value) + _UNITS.get(unit, "")
-
-
-def _unit(metric: str) -> str:
-    return max((unit for unit in (*_UNITS, *_BYTES) if metric.endswith(unit)), key=len, default="")
+def counter_words(row: CounterRow, column: int) -> tuple[str, str]:
+    """What the counter is called, and its reading there; `-` where none was taken."""
+    name, show = describe(row.metric)
+    value = reading_at(row, column)
+    return name, show(value) if math.isfinite(value) else "-"
 
 
 def time_ruler(window: Window, look: Look) -> list[Painted]:
@@ -314,7 +288,9 @@ def legend(kinds: Iterable[str], letters: Mapping[str, str], look: Look) -> Iter
         yield f" {kind}  ", look.role("dim")
 
 
-def strip(cells: Iterable[Painted], width: int, ground: Style) -> Strip:
-    """Cells as a line of exactly this width; neighbours of one style are one segment."""
-    segments = [Segment("".join(char for char, _ in part), ground + style) for style, part in itertools.groupby(cells, key=operator.itemgetter(1))]
+def strip(cells: Sequence[Painted], width: int, ground: Style) -> Strip:
+    """Cells as a line of exactly this width; neighbours of one style are one segment. Styles are told apart by identity: to compare them takes longer."""
+    grounded = {key: ground + style for key, style in {id(style): style for _, style in cells}.items()}
+    runs = itertools.groupby(cells, key=lambda cell: id(cell[1]))
+    segments = [Segment("".join([char for char, _ in run]), grounded[style]) for style, run in runs]
     return Strip(segments).adjust_cell_length(width, ground).crop(0, width)

@@ -19,8 +19,9 @@ from profkit.text import safe_text
 from profkit.trace.reader import find_runs
 from profkit.tui import _share
 from profkit.tui._ask import Help
+from profkit.tui._frame import FrameScreen, Tab
 from profkit.tui._library import Library
-from profkit.tui._screen import FrameScreen, Go, Place, RunScreen, Tab, one_line
+from profkit.tui._screen import Go, Place, RunScreen, one_line
 from profkit.tui._themes import PALETTES
 from profkit.tui.runs import RunsScreen
 from profkit.vocab import RUN_FILE
@@ -134,7 +135,11 @@ class ProfkitApp(App[None]):
             screen.later(screen.fail, one_line(error))
         else:
             screen.later(screen.take, view)
-        self._look_after = time.monotonic() + (time.thread_time() - began) / MOST_OF_A_PROCESSOR
+        self.has_cost(time.thread_time() - began)
+
+    def has_cost(self, processor_s: float) -> None:
+        """What reading for a screen has cost; a followed run is left alone for so much longer."""
+        self._look_after = max(self._look_after, time.monotonic()) + processor_s / MOST_OF_A_PROCESSOR
 
     def _keep_up(self) -> None:
         """Build the screen again that is in view, where the run has grown."""

@@ -17,7 +17,7 @@ from profkit.report import run_json, runs_text
 from profkit.text import percent, plural, safe_text, significant
 from profkit.tui._draw import line
 from profkit.tui._figures import figures_of
-from profkit.tui._screen import FrameScreen
+from profkit.tui._frame import FrameScreen
 from profkit.tui._table import Column, VirtualTable
 
 LOOK_EVERY_S: Final = 2.0

@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
-from textual.widgets import Static
 from textual.worker import get_current_worker
 
-from profkit.analysis.timeline import SAME_CLOCK, Timeline
+from profkit.analysis.timeline import SAME_CLOCK
 from profkit.analysis.timeline_lanes import Group, Lane
-from profkit.analysis.timeline_levels import Level
-from profkit.analysis.timeline_view import OpenTimeline, Request, Row, TimelineView, Window, as_json, open_timeline, still_to_read, view_timeline
+from profkit.analysis.timeline_view import OpenTimeline, Request, as_json, open_timeline, still_to_read, view_timeline
 from profkit.errors import ProfkitError, UsageError
-from profkit.text import duration, safe_text
+from profkit.text import duration
 from profkit.tui._library import Source
 from profkit.tui._screen import Place, RunScreen, one_line
 from profkit.tui._table import compile_filter
 from profkit.tui._timeline_canvas import Canvas
+from profkit.tui._timeline_details import Details
 from profkit.tui._timeline_draw import Look
+from profkit.tui._timeline_sight import Piece, Sight
 from profkit.tui._timeline_words import cell_rows, describe_cell, event_lines, parse_step, parse_time
 from profkit.workloads._cache import cache_root
 
 HEADLESS_COLUMNS: Final = 120
-PAN_SHARE: Final = 8
-"""A key moves the view by one part in so many."""
-
 ZOOM: Final = 2.0
 WHEEL_ZOOM: Final = 1.25
 EVENT_SHARE: Final = 0.2
 """How much of the width an event takes that another screen sent the user to."""
 
-ROWS_SHOWN: Final = (Group.PHASES, Group.DEVICES, Group.COLLECTIVES)
+STEP_SHARE: Final = 0.8
+"""The same of a step that was asked for, and of an event that is to fill the width."""
 
 
 def _cache_folder() -> Path | None:
@@ -50,31 +45,11 @@ def _cache_folder() -> Path | None:
         return None
 
 
-class Details(ModalScreen[None]):
-    """All that is known of one event."""
-
-    CSS = """
-    Details { align: center middle; }
-    Details VerticalScroll { width: auto; max-width: 95%; height: auto; max-height: 95%; padding: 0 2; border: round $accent; background: $panel; }
-    Details Static { width: auto; }
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "back", show=False)]
-
-    def __init__(self, lines: Mapping[str, str]) -> None:
-        super().__init__()
-        self._lines = lines
-
-    def compose(self) -> ComposeResult:
-        width = max(map(len, self._lines), default=0)
-        with VerticalScroll():
-            yield Static(Text("\n".join(f"{safe_text(name):>{width}}  {safe_text(value)}" for name, value in self._lines.items())))
-
-
 class TimelineScreen(RunScreen[OpenTimeline]):
     NAME = "timeline"
     KEY = "2"
     TITLE = "Timeline"
+    KEEPS_UP = True
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h,a", "pan(-1)", "earlier", show=False),
@@ -111,17 +86,7 @@ class TimelineScreen(RunScreen[OpenTimeline]):
 
     def __init__(self, place: Place | None = None) -> None:
         super().__init__(place)
-        self.shown: TimelineView | None = None
-        self._window = Window(0, 1, 1)
-        self._expanded: int | None = None
-        self._group = Group.PHASES
-        self._at_least_ns = 0
-        self._top = 0
-        self._column = 0
-        self._row = 0
-        self._key: tuple[int, Group, str] | None = None
-        self._at_ns: int | None = None
-        self._piece: int | None = None
+        self.sight: Sight | None = None
         self._wanted: Callable[[str], bool] | None = None
 
     def compose_view(self) -> ComposeResult:
@@ -129,7 +94,7 @@ class TimelineScreen(RunScreen[OpenTimeline]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys of the timeline do nothing before there is one."""
-        return self.view is not None or action not in _OWN_ACTIONS
+        return self.sight is not None or action not in _OWN_ACTIONS
 
     @staticmethod
     def build(source: Source) -> OpenTimeline:
@@ -140,77 +105,63 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         return as_json(view_timeline(view.timeline, view.first))
 
     def content(self) -> Any:
-        return None if self.shown is None else as_json(self.shown)
+        return None if self.sight is None or self.sight.view is None else as_json(self.sight.view)
 
     def row_text(self) -> str:
         return self.canvas.words
 
     def rows(self) -> Iterable[Sequence[str]]:
-        return cell_rows(self.shown) if self.shown else ()
+        return cell_rows(self.sight.view) if self.sight and self.sight.view else ()
 
     @property
     def canvas(self) -> Canvas:
         return self.query_one(Canvas)
 
     @property
-    def timeline(self) -> Timeline:
-        if self.view is None:
+    def seen(self) -> Sight:
+        """What is in sight; keys are answered only where there is something."""
+        if self.sight is None:
             raise LookupError("no timeline is open yet")
-        return self.view.timeline
+        return self.sight
 
     def show(self, view: OpenTimeline) -> None:
-        if self.shown is None:
-            self._window, self._expanded = view.first.window, view.first.expanded
-            self._group = view.first.group
+        if self.sight is None:
+            self.sight = Sight(view)
             self.canvas.focus()
             self.refresh_bindings()
-            self.run_worker(lambda: self._attempt(view.timeline.prepare), group="late", thread=True)
             self.tell("; ".join([*view.timeline.problems, *([view.timeline.clocks] if view.timeline.clocks != SAME_CLOCK else [])]))
+            self._prepare(view)
+        elif self.sight.timeline is not view.timeline:
+            before = self.sight.timeline
+            self.sight.reopen(view)
+            before.forget()
+            self._prepare(view)
         self.redraw()
 
+    def _prepare(self, view: OpenTimeline) -> None:
+        self.run_worker(lambda: self._attempt(view.timeline.prepare), group="late", thread=True)
+
     def on_unmount(self) -> None:
-        if self.view is not None:
-            self.view.timeline.forget()
+        if self.sight is not None:
+            self.sight.timeline.forget()
 
     def on_canvas_resized(self) -> None:
         self.redraw()
 
     def redraw(self) -> None:
         """Look at what is to be seen now, without waiting for what is still to be read."""
-        if self.view is None or not self.canvas.size.width:
+        if self.sight is None or not self.canvas.size.width:
             return
-        self._window = dataclasses.replace(self._window, columns=self.canvas.columns).zoomed(1.0, self._window.start_ns, self.bounds)
-        self._column = self._window.columns // 2 if self.shown is None else min(self._column, self._window.columns - 1)
-        request = self._request()
-        self.shown = view_timeline(self.timeline, request, wait=False)
-        self._row = self._find_row(self.shown)
-        if self.shown.pending:
+        self.sight.fit_into(self.canvas.columns, self.canvas.size.height)
+        if self.sight.look().pending:
+            request = self.sight.request()
             self.run_worker(lambda: self._read(request), group="lanes", thread=True, exclusive=True)
         self._draw()
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        start, end = self.timeline.bounds
-        return start, max(end, start + self.canvas.columns)
-
-    def _request(self) -> Request:
-        ranks = self.timeline.ranks
-        self._top = max(0, min(self._top, len(ranks) - 1))
-        return Request(self._window, ranks[self._top : self._top + self.canvas.size.height], self._group, self._expanded, self._at_least_ns)
-
-    def _find_row(self, view: TimelineView) -> int:
-        """Where the row is now that the cursor was on; rows come and go while lanes are read."""
-        keys = [(row.rank, row.group, row.label) for row in view.rows]
-        if self._key in keys:
-            return keys.index(self._key)
-        rank = self._key[0] if self._key else None
-        own = [place for place, (each, _, _) in enumerate(keys) if each == rank]
-        return own[0] if own else max(0, min(self._row, len(keys) - 1))
 
     def _read(self, request: Request) -> None:
         """On a thread: read what the view lacks, a rank at a time, until something else is looked at."""
         worker = get_current_worker()
-        for read in still_to_read(self.timeline, request):
+        for read in still_to_read(self.seen.timeline, request):
             if worker.is_cancelled or not self._attempt(read):
                 return
             if not worker.is_cancelled:
@@ -218,128 +169,67 @@ class TimelineScreen(RunScreen[OpenTimeline]):
 
     def _attempt(self, read: Callable[[], object]) -> bool:
         """On a thread: read something. What a damaged file does to it must not take the rest away."""
+        began = time.thread_time()
         try:
             read()
         except Exception as error:  # noqa: BLE001  # whatever it is, it is told, and the screen goes on
             self.later(self.tell, one_line(error))
             return False
+        finally:
+            self.frame.has_cost(time.thread_time() - began)
         return True
 
     def _redraw_if_there(self) -> None:
-        if self.is_attached and self.shown is not None and self.view is not None:
-            self.shown = view_timeline(self.timeline, self._request(), wait=False)
-            self._row = self._find_row(self.shown)
+        if self.is_attached and self.sight is not None and self.sight.view is not None:
+            self.sight.look()
             self._draw()
 
     def _draw(self) -> None:
-        view, row = self.shown, self.here
-        if view is None:
+        sight = self.seen
+        if sight.view is None:
             return
-        if row is not None:
-            self._key = (row.rank, row.group, row.label)
-        words = "" if row is None else describe_cell(view, row, self._column, self._step_at(row.rank))
+        words = "" if sight.here is None else describe_cell(sight.view, sight.here, sight.column, sight.step)
         letters = self.plain or self.app.no_color
-        self.canvas.draw(view, Look(self.palette, self.plain, letters), column=self._column, row=self._row, words=words)
-
-    @property
-    def here(self) -> Row | None:
-        """The row under the cursor."""
-        return self.shown.rows[self._row] if self.shown and self._row < len(self.shown.rows) else None
-
-    def _step_at(self, rank: int) -> int | None:
-        steps = self.timeline.steps(rank)
-        moment = sum(self._window.cell(self._column)) // 2 if self._at_ns is None else self._at_ns
-        place = int(np.searchsorted(steps.start_ns, moment, side="right")) - 1
-        return int(steps.number[place]) if place >= 0 and steps.end_ns[place] > moment else None
-
-    def _here(self) -> tuple[int, Lane, Level] | None:
-        """The rank and the lane under the cursor, where it has been read."""
-        row = self.here
-        if row is None or row.note:
-            return None
-        lane = self.timeline.lane(row.rank, row.group, row.label)
-        return (row.rank, lane, self.timeline.level(row.rank, lane, self._at_least_ns)) if lane else None
-
-    @property
-    def at_ns(self) -> int:
-        """The moment that the cursor is at: where it was sent to, else the beginning of its cell."""
-        return self._window.cell(self._column)[0] if self._at_ns is None else self._at_ns
-
-    def _moved(self) -> None:
-        """The cursor is not any more where it was sent to."""
-        self._at_ns = self._piece = None
-        self.redraw()
+        self.canvas.draw(sight.view, Look(self.palette, self.plain, letters), column=sight.column, row=sight.row, words=words)
 
     def action_pan(self, by: int) -> None:
-        self._window = self._window.moved(by * max(1, self._window.length_ns // PAN_SHARE), self.bounds)
-        self._moved()
+        self.seen.pan(by)
+        self.redraw()
 
     def action_zoom(self, by: int) -> None:
-        self._zoom(ZOOM**by, self.at_ns)
-
-    def _zoom(self, factor: float, about_ns: int) -> None:
-        self._window = self._window.zoomed(factor, about_ns, self.bounds)
-        column = self._window.column_of(about_ns)
-        self._column = self._column if column is None else column
+        self.seen.zoom(ZOOM**by)
         self.redraw()
 
     def action_fit(self) -> None:
-        at = self.at_ns
-        self._window = Window(*self.bounds, self.canvas.columns)
-        self._column = self._window.column_of(at) or 0
+        self.seen.fit()
         self.redraw()
 
     def action_cursor(self, by: int) -> None:
-        if 0 <= self._column + by < self._window.columns:
-            self._column += by
-            self._moved()
-        else:
-            self.action_pan(by)
+        self.seen.move_cursor(by)
+        self.redraw()
 
     def action_row(self, by: int) -> None:
-        if self.shown is None:
-            return
-        if 0 <= self._row + by < len(self.shown.rows):
-            self._row += by
-        elif 0 <= self._top + by < len(self.timeline.ranks):
-            self._top += by
-        self._key = None
-        self._piece = None
+        self.seen.move_row(by)
         self.redraw()
 
     def action_rank(self, by: int) -> None:
-        """Open the next rank in place of the one that is open."""
-        ranks = self.timeline.ranks if self.view else ()
-        if len(ranks) < 2:
+        if self.sight is None or len(self.sight.timeline.ranks) < 2:
             self.tell("the run has one rank")
             return
-        row = self.here
-        at = ranks.index(self._expanded if self._expanded is not None else row.rank if row else ranks[0])
-        self._open_rank(ranks[(at + by) % len(ranks)])
+        self.sight.step_ranks(by, self.canvas.room)
         self.redraw()
 
-    def _open_rank(self, rank: int) -> None:
-        self._expanded = rank
-        place = self.timeline.ranks.index(rank)
-        if not self._top <= place < self._top + self.canvas.room:
-            self._top = place
-        self._key, self._piece = (rank, Group.PHASES, ""), None
-
     def action_expand(self) -> None:
-        row = self.here
-        if row is not None:
-            self._expanded = None if self._expanded == row.rank else row.rank
-            self.redraw()
+        self.seen.expand()
+        self.redraw()
 
     def action_rows_shown(self) -> None:
-        self._group = ROWS_SHOWN[(ROWS_SHOWN.index(self._group) + 1) % len(ROWS_SHOWN)]
-        row = self.here
-        self._key = (row.rank, self._group, "") if row else None
-        self.tell(f"each rank's row shows its {self._group.value}")
+        self.seen.show_next_group()
+        self.tell(f"each rank's row shows its {self.seen.group.value}")
         self.redraw()
 
     def action_end(self, which: int) -> None:
-        span = self.timeline.step_range()
+        span = self.seen.timeline.step_range()
         if span is not None:
             self._go_to_step(span[0 if which < 0 else 1])
 
@@ -356,91 +246,78 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         except UsageError as error:
             self.tell(str(error))
             return
-        low, high = self.bounds
+        low, high = self.seen.bounds
         if not low <= time_ns < high:
             self.tell(f"the run goes from {duration(low)} to {duration(high)}")
             return
-        self._show_stretch(time_ns, time_ns)
+        self.seen.show_stretch(time_ns, time_ns)
+        self.redraw()
 
     def _go_to_step(self, step: int) -> None:
-        found = self.timeline.step_bounds(step)
+        found = self.seen.timeline.step_bounds(step)
         if found is None:
-            there = self.timeline.step_range()
+            there = self.seen.timeline.step_range()
             self.tell(f"no step {step}" + (f": there are {there[0]} to {there[1]}" if there else ""))
             return
-        self._window = Window(*found, self.canvas.columns).around(*found, self.bounds, share=0.8)
-        self._show_stretch(*found)
+        self.seen.show_stretch(*found, share=STEP_SHARE)
         self.tell(f"step {step}: {duration(found[1] - found[0])}")
-
-    def _show_stretch(self, start_ns: int, end_ns: int) -> None:
-        """Bring a stretch into view and the cursor to its beginning; the scale stays, where it fits."""
-        if end_ns - start_ns > self._window.length_ns:
-            self._window = self._window.around(start_ns, end_ns, self.bounds)
-        elif self._window.column_of(start_ns) is None or self._window.column_of(max(start_ns, end_ns - 1)) is None:
-            self._window = self._window.moved((start_ns + end_ns - self._window.start_ns - self._window.end_ns) // 2, self.bounds)
-        self._column = self._window.column_of(start_ns) or 0
-        self._at_ns, self._piece = start_ns, None
         self.redraw()
 
     def action_event(self, by: int) -> None:
-        here = self._here()
-        if here is None:
-            return
-        rank, _, level = here
-        piece = level.beside(self.at_ns - self.timeline.shift(rank), by)
-        self._show_piece(rank, level, piece, "no event behind this one" if by > 0 else "no event before this one")
+        sight = self.seen
+        if sight.lane is not None:
+            rank, lane = sight.lane
+            place = lane.level.beside(sight.at_ns - sight.timeline.shift(rank), by)
+            self._show_piece(rank, lane, place, "no event behind this one" if by > 0 else "no event before this one")
 
-    def _show_piece(self, rank: int, level: Level, piece: int | None, otherwise: str) -> None:
-        if piece is None:
+    def _show_piece(self, rank: int, lane: Lane, place: int | None, otherwise: str, *, share: float | None = None) -> None:
+        if place is None:
             self.tell(otherwise)
             return
-        shift = self.timeline.shift(rank)
-        start, end = int(level.pieces.starts[piece]), int(level.pieces.ends[piece])
-        self._show_stretch(start + shift, end + shift)
-        self._piece = piece
-        self.tell(f"{self.timeline.name(rank, level, piece)}  {duration(end - start)}")
-
-    @property
-    def _threshold_ns(self) -> int:
-        """What is too short to look for: what is left out, and what would not fill a cell."""
-        return max(self._at_least_ns, int(self._window.cell_ns))
+        piece = Piece(rank, lane, place)
+        self.seen.show_piece(piece, share=share)
+        start, end = self.seen.stretch_of(piece)
+        self.tell(f"{self.seen.timeline.name(rank, lane, place)}  {duration(end - start)}")
+        self.redraw()
 
     def action_gap(self, by: int) -> None:
-        here = self._here()
-        if here is None:
+        sight = self.seen
+        if sight.lane is None:
             return
-        rank, lane, _ = here
-        gap = self.timeline.gap(rank, lane, self.at_ns, self._threshold_ns, back=by < 0, at_least_ns=self._at_least_ns)
+        rank, lane = sight.lane
+        gap = sight.timeline.gap(rank, lane, sight.at_ns, sight.threshold_ns, back=by < 0)
         if gap is None:
-            self.tell(f"no gap of more than {duration(self._threshold_ns)} {'after' if by > 0 else 'before'} here; zoom in to find shorter ones")
+            self.tell(f"no gap of more than {duration(sight.threshold_ns)} {'after' if by > 0 else 'before'} here; zoom in to find shorter ones")
             return
-        self._show_stretch(*gap)
+        sight.show_stretch(*gap)
         self.tell(f"r{rank} {lane.label}: nothing for {duration(gap.end_ns - gap.start_ns)}")
+        self.redraw()
 
     def action_late(self, by: int) -> None:
-        if self.view is None:
-            return
-        found = self.timeline.late(self.at_ns, self._threshold_ns, back=by < 0)
+        sight = self.seen
+        found = sight.timeline.late(sight.at_ns, sight.threshold_ns, back=by < 0)
         if found is None:
             where = "after" if by > 0 else "before"
-            self.tell(f"no rank kept others waiting for more than {duration(self._threshold_ns)} {where} here; zoom in to find shorter waits")
+            self.tell(f"no rank kept others waiting for more than {duration(sight.threshold_ns)} {where} here; zoom in to find shorter waits")
             return
-        self._open_rank(found.rank)
-        self._show_stretch(found.time_ns, found.time_ns)
+        sight.open_rank(found.rank, self.canvas.room)
+        sight.show_stretch(found.time_ns, found.time_ns)
         self.tell(f"rank {found.rank} came last in step {found.step}: others had waited up to {duration(found.waited_ns)}")
+        self.redraw()
 
     def action_at_least(self) -> None:
-        value = duration(self._at_least_ns).replace(" ", "") if self._at_least_ns else ""
-        self.prompt("leave out what is shorter than (20us; empty shows all)", self._set_at_least, value)
+        shortest_ns = self.seen.at_least_ns
+        self.prompt("leave out what is shorter than (20us; empty shows all)", self._leave_out, duration(shortest_ns).replace(" ", "") if shortest_ns else "")
 
-    def _set_at_least(self, text: str) -> None:
+    def _leave_out(self, text: str) -> None:
         try:
-            self._at_least_ns = parse_time(text) if text.strip() else 0
+            shortest_ns = parse_time(text) if text.strip() else 0
         except UsageError as error:
             self.tell(str(error))
             return
-        self.tell(f"left out: what is shorter than {duration(self._at_least_ns)}" if self._at_least_ns else "everything is shown")
-        self._moved()
+        self.seen.leave_out(shortest_ns)
+        self.tell(f"left out: what is shorter than {duration(shortest_ns)}" if shortest_ns else "everything is shown")
+        self.redraw()
 
     def action_filter(self) -> None:
         self.prompt("find: a part of a name, or re: and a regular expression; then n and N", self._find)
@@ -455,91 +332,74 @@ class TimelineScreen(RunScreen[OpenTimeline]):
             self.action_match(1)
 
     def action_match(self, by: int) -> None:
-        here = self._here()
-        if here is None or self._wanted is None:
+        sight = self.seen
+        if sight.lane is None or self._wanted is None:
             self.tell("nothing to look for: / asks for a name")
             return
-        rank, lane, level = here
-        piece = self.timeline.find(rank, level, self._wanted, self.at_ns, back=by < 0)
-        self._show_piece(rank, level, piece, f"no more of that name {'after' if by > 0 else 'before'} here on r{rank} {lane.label}")
-
-    def _selected(self) -> tuple[int, Lane, Level, int] | None:
-        """The event that the cursor was sent to, else the one that covers most of its cell."""
-        here = self._here()
-        if here is None:
-            return None
-        rank, lane, level = here
-        shift = self.timeline.shift(rank)
-        start, end = self._window.cell(self._column)
-        piece = self._piece if self._piece is not None else level.longest_in(start - shift, end - shift)
-        return None if piece is None else (rank, lane, level, piece)
+        rank, lane = sight.lane
+        place = sight.timeline.find(rank, lane, self._wanted, sight.at_ns, back=by < 0)
+        self._show_piece(rank, lane, place, f"no more of that name {'after' if by > 0 else 'before'} here on r{rank} {lane.label}")
 
     def action_details(self) -> None:
-        selected = self._selected()
-        event = self.timeline.event(*selected) if selected else None
+        piece = self.seen.piece
+        event = self.seen.timeline.event(*piece) if piece else None
         if event is None:
-            self.tell("nothing here" if selected is None else "the run's file cannot be read any more")
+            self.tell("nothing here" if piece is None else "the run's file cannot be read any more")
         else:
             self.app.push_screen(Details(event_lines(event)))
 
     def action_zoom_event(self) -> None:
-        selected = self._selected()
-        if selected is None:
+        piece = self.seen.piece
+        if piece is None:
             self.tell("nothing here")
-            return
-        rank, _, level, piece = selected
-        shift = self.timeline.shift(rank)
-        start, end = int(level.pieces.starts[piece]) + shift, int(level.pieces.ends[piece]) + shift
-        self._window = Window(start, end, self.canvas.columns).around(start, end, self.bounds, share=0.8)
-        self._show_stretch(start, end)
-        self._piece = piece
+        else:
+            self.seen.show_piece(piece, share=STEP_SHARE)
+            self.redraw()
 
     def on_canvas_clicked(self, message: Canvas.Clicked) -> None:
-        self._column = message.column
-        if message.row is not None:
-            self._row, self._key = message.row, None
-        self._moved()
+        if self.sight is not None:
+            self.sight.point_at(message.column, message.row)
+            self.redraw()
 
     def on_canvas_wheeled(self, message: Canvas.Wheeled) -> None:
-        if message.sideways:
-            self.action_pan(message.by)
+        if self.sight is None:
             return
-        self._at_ns = self._piece = None
-        self._column = message.column
-        self._zoom(WHEEL_ZOOM**message.by, self.at_ns)
+        if message.sideways:
+            self.sight.pan(message.by)
+        else:
+            self.sight.point_at(message.column, None)
+            self.sight.zoom(WHEEL_ZOOM**message.by)
+        self.redraw()
 
     def look_at(self, place: Place) -> None:
         """Another screen sent the user here: to a rank, a step, a stretch of its clock, or a kernel."""
-        if place.rank in self.timeline.ranks and place.rank is not None:
-            self._open_rank(place.rank)
+        sight = self.seen
+        if place.rank in sight.timeline.ranks and place.rank is not None:
+            sight.open_rank(place.rank, self.canvas.room)
         if place.step is not None:
             self._go_to_step(place.step)
         if place.kernel is not None or place.row is not None:
             self._look_at_kernel(place)
-        elif place.start_ns is not None and self._expanded is not None:
-            shift = self.timeline.shift(self._expanded)
-            start, end = place.start_ns + shift, (place.end_ns or place.start_ns) + shift
-            self._window = Window(start, max(end, start + 1), self.canvas.columns).around(start, max(end, start + 1), self.bounds, EVENT_SHARE)
-            self._show_stretch(start, end)
+        elif place.start_ns is not None and sight.expanded is not None:
+            shift = sight.timeline.shift(sight.expanded)
+            sight.show_stretch(place.start_ns + shift, (place.end_ns or place.start_ns) + shift, share=EVENT_SHARE)
+            self.redraw()
 
     def _look_at_kernel(self, place: Place) -> None:
         """The kernel's row in the table, else the first of its name from the step on; `n` and `N` go to its others."""
-        rank = self._expanded
-        lanes = self.timeline.lanes(rank, Group.STREAMS) if rank is not None else ()
+        sight = self.seen
+        rank = sight.expanded
+        lanes = sight.timeline.lanes(rank, Group.STREAMS) if rank is not None else ()
         if rank is None or not lanes:
             self.tell("no kernels captured on this rank")
             return
         name = place.kernel
         self._wanted = None if name is None else lambda text: text == name
-        begin = self.at_ns - 1 if place.step is not None else self.bounds[0] - 1
+        begin = sight.at_ns - 1 if place.step is not None else sight.bounds[0] - 1
         for lane in lanes:
-            piece = self._kernel_in(rank, lane, place.row, begin)
-            if piece is not None:
-                self._key = (rank, Group.STREAMS, lane.label)
-                shift = self.timeline.shift(rank)
-                start, end = int(lane.level.pieces.starts[piece]) + shift, int(lane.level.pieces.ends[piece]) + shift
-                self._window = Window(start, end, self.canvas.columns).around(start, end, self.bounds, EVENT_SHARE)
-                self._show_piece(rank, lane.level, piece, "")
+            found = self._kernel_in(rank, lane, place.row, begin)
+            if found is not None:
+                self._show_piece(rank, lane, found, "", share=EVENT_SHARE)
                 return
         self.tell("that kernel is not on this rank")
 
@@ -547,7 +407,7 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         if row is not None:
             found = np.flatnonzero(lane.level.pieces.rows == row)
             return int(found[0]) if len(found) else None
-        return self.timeline.find(rank, lane.level, self._wanted, from_ns) if self._wanted else None
+        return self.seen.timeline.find(rank, lane, self._wanted, from_ns) if self._wanted else None
 
 
 _OWN_ACTIONS: Final = frozenset(binding.action.partition("(")[0] for binding in TimelineScreen.BINDINGS if isinstance(binding, Binding)) | {"rank", "match"}

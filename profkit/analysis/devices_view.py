@@ -7,7 +7,7 @@ its readings are shown as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.series import Series, bin_readings, rates
+from profkit.analysis.running_totals import as_rate
+from profkit.analysis.series import Series, bin_readings
 from profkit.errors import UnreadableError
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
@@ -26,31 +27,6 @@ SOURCES: Final = ("nvml", "host", "process", "allocator", "garbage")
 
 NOT_OF_DEVICES: Final = ("profkit", KERNELS, "loader", "clock")
 """What profkit says of itself, and what another view shows."""
-
-COUNTERS: Final[Mapping[tuple[str, str], str]] = {
-    ("nvml", "energy_joules"): "mean_power_watts",
-    ("nvml", "nvlink_sent_bytes"): "nvlink_sent_bytes_per_s",
-    ("nvml", "nvlink_received_bytes"): "nvlink_received_bytes_per_s",
-    ("host", "cpu_busy_seconds"): "cpu_busy_cores",
-    ("host", "cpu_idle_seconds"): "cpu_idle_cores",
-    ("host", "cpu_disk_wait_seconds"): "cpu_disk_wait_cores",
-    ("host", "cpu_stolen_seconds"): "cpu_stolen_cores",
-    ("host", "cpu_throttled_seconds"): "cpu_throttled_cores",
-    ("host", "page_faults_count"): "page_faults_per_s",
-    ("host", "major_page_faults_count"): "major_page_faults_per_s",
-    ("host", "disk_read_bytes"): "disk_read_bytes_per_s",
-    ("host", "disk_written_bytes"): "disk_written_bytes_per_s",
-    ("host", "network_received_bytes"): "network_received_bytes_per_s",
-    ("host", "network_sent_bytes"): "network_sent_bytes_per_s",
-    ("host", "worker_cpu_seconds"): "worker_cpu_cores",
-    ("host", "worker_major_faults_count"): "worker_major_faults_per_s",
-    ("process", "cpu_seconds"): "cpu_cores",
-    ("process", "major_faults_count"): "major_faults_per_s",
-    ("process", "involuntary_switches_count"): "involuntary_switches_per_s",
-    ("garbage", "pause_seconds"): "pause_ratio",
-    ("garbage", "collections_count"): "collections_per_s",
-}
-"""Readings that grow, and what their growth is called, with its unit at the end."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +78,10 @@ def _curves_of(trace: Trace, rank: RankTrace) -> Iterator[Curve]:
     own = trace.samples.filter(pc.and_(pc.equal(trace.samples["rank"], rank.rank), pc.invert(_of_others(trace.samples))))
     begin, end = _window(trace, rank.rank)
     for (source, device, metric), time_ns, values in _readings(own):
-        grows = COUNTERS.get((source, metric))
-        series = bin_readings(*(rates(time_ns, values) if grows else (time_ns, values)), begin, end)
+        name, time_ns, values = as_rate(source, metric, time_ns, values)  # noqa: PLW2901  # of a running total, its rate from here on
+        series = bin_readings(time_ns, values, begin, end)
         if series is not None:
-            yield Curve(rank.rank, _host(rank), source, device, grows or metric, series)
+            yield Curve(rank.rank, _host(rank), source, device, name, series)
 
 
 def _of_others(samples: pa.Table) -> pa.Array:

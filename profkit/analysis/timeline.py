@@ -22,14 +22,14 @@ from profkit.analysis.exchange import match_collectives
 from profkit.analysis.timeline_cache import LaneCache
 from profkit.analysis.timeline_counters import COLUMNS as SAMPLE_COLUMNS
 from profkit.analysis.timeline_counters import Counter, counters_of
-from profkit.analysis.timeline_lanes import COLUMNS, TABLE_OF, Group, Lane, lanes_of
-from profkit.analysis.timeline_levels import Gap, Level
+from profkit.analysis.timeline_lanes import COLUMNS, TABLE_OF, Group, Lane, lanes_of, streams_of
+from profkit.analysis.timeline_levels import Gap
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
 from profkit.vocab import END_FILE
 
-MOST_PIECES = 40_000_000
-"""Pieces that are kept in memory; the tables that were not shown for longest are let go first."""
+MOST_PIECES = 34_000_000
+"""Pieces that are kept in memory, beside those of mapped files; the tables that were not shown for longest are let go first."""
 
 FARTHEST_NS = 2**60
 """Thirty-six years: what lies farther away is no time of this run, and is not looked at."""
@@ -88,6 +88,14 @@ class _Place:
     shift: int
 
 
+class _Key(NamedTuple):
+    """Lanes of a rank, without what is shorter than `at_least_ns`."""
+
+    rank: int
+    group: Group
+    at_least_ns: int
+
+
 @dataclass(frozen=True)
 class Timeline:
     """A run that is open for looking at. Safe to use from several threads."""
@@ -98,11 +106,10 @@ class Timeline:
     _ranks: Mapping[int, _Place]
     _steps: Mapping[int, Steps]
     _cache: LaneCache
-    _lanes: dict[tuple[int, Group], tuple[Lane, ...]] = field(default_factory=dict)
+    _lanes: dict[_Key, tuple[Lane, ...]] = field(default_factory=dict)
     _counters: dict[int, tuple[Counter, ...]] = field(default_factory=dict)
     _problems: dict[tuple[int, str], str] = field(default_factory=dict)
-    _long: dict[tuple[int, Group, str, int], Level] = field(default_factory=dict)
-    _used: dict[tuple[int, Group], int] = field(default_factory=dict)
+    _used: dict[_Key, int] = field(default_factory=dict)
     _clock: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -138,8 +145,8 @@ class Timeline:
         """From the first to the last moment of what was read so far."""
         starts = [int(steps.start_ns[0]) for steps in self._steps.values() if len(steps.number)]
         ends = [int(steps.end_ns.max()) for steps in self._steps.values() if len(steps.number)]
-        for (rank, _), lanes in list(self._lanes.items()):
-            shift = self._ranks[rank].shift
+        for key, lanes in list(self._lanes.items()):
+            shift = self._ranks[key.rank].shift
             starts.extend(int(lane.level.pieces.starts[0]) + shift for lane in lanes if len(lane.level.pieces))
             ends.extend(int(lane.level.pieces.ends[-1]) + shift for lane in lanes if len(lane.level.pieces))
         return max(min(starts, default=0), -FARTHEST_NS), min(max(ends, default=0), FARTHEST_NS)
@@ -160,20 +167,23 @@ class Timeline:
         numbers = [number for steps in self._steps.values() if len(steps.number) for number in (int(steps.number.min()), int(steps.number.max()))]
         return (min(numbers), max(numbers)) if numbers else None
 
-    def ready(self, rank: int, group: Group) -> bool:
+    def ready(self, rank: int, group: Group, at_least_ns: int = 0) -> bool:
         """Whether the lanes can be had without reading."""
-        return (rank, group) in self._lanes
+        return _Key(rank, group, at_least_ns) in self._lanes
 
-    def lanes(self, rank: int, group: Group) -> tuple[Lane, ...]:
-        """The rank's lanes of a group, read now if they were not before; what was is had without waiting for another thread."""
-        key = rank, group
+    def lanes(self, rank: int, group: Group, at_least_ns: int = 0) -> tuple[Lane, ...]:
+        """The rank's lanes of a group without what is shorter, read now if they were not before; what was is had without waiting for another thread.
+
+        Of durations only the last one that was asked for is kept, beside no duration.
+        """
+        key = _Key(rank, group, at_least_ns)
         self._used[key] = next(self._clock)
         if (lanes := self._lanes.get(key)) is not None:
             return lanes
         with self._lock:
             lanes = self._lanes.get(key)
             if lanes is None:
-                lanes = self._lanes[key] = self._read(rank, group)
+                lanes = self._lanes[key] = self._read(key)
                 self._let_go(key)
         return lanes
 
@@ -186,21 +196,9 @@ class Timeline:
         """Let go of all lanes; they are read again when they are shown again."""
         with self._lock:
             self._lanes.clear()
-            self._long.clear()
 
-    def lane(self, rank: int, group: Group, label: str) -> Lane | None:
-        return next((lane for lane in self.lanes(rank, group) if lane.label == label), None)
-
-    def level(self, rank: int, lane: Lane, at_least_ns: int) -> Level:
-        """The lane without what is shorter; kept until another duration is asked for."""
-        if not at_least_ns:
-            return lane.level
-        key = rank, lane.group, lane.label, at_least_ns
-        if key not in self._long:
-            for old in [each for each in self._long if each[-1] != at_least_ns]:
-                self._long.pop(old, None)
-            self._long[key] = lane.level.at_least(at_least_ns)
-        return self._long[key]
+    def lane(self, rank: int, group: Group, label: str, at_least_ns: int = 0) -> Lane | None:
+        return next((lane for lane in self.lanes(rank, group, at_least_ns) if lane.label == label), None)
 
     def counters_ready(self, rank: int) -> bool:
         return rank in self._counters
@@ -211,32 +209,33 @@ class Timeline:
             self._counters[rank] = tuple(counters_of(rows))
         return self._counters[rank]
 
-    def event(self, rank: int, lane: Lane, level: Level, piece: int) -> Event | None:
+    def event(self, rank: int, lane: Lane, piece: int) -> Event | None:
         """One piece's event with all that its table says of it; `None` where the table cannot be read any more."""
-        place = self._ranks[rank]
+        place, level = self._ranks[rank], lane.level
         row = place.trace.row(TABLE_OF[lane.group], int(level.pieces.rows[piece]))
         if row is None:
             return None
         start, end = row["start_ns"], row["end_ns"]
         shown = {name: value for name, value in row.items() if value is not None and name not in {"rank", "start_ns", "end_ns", "name"}}
         kind = level.kinds[level.pieces.kinds[piece]]
-        return Event(rank, lane.group, lane.label, self.name(rank, level, piece), kind, start + place.shift, start, end - start, shown)
+        return Event(rank, lane.group, lane.label, self.name(rank, lane, piece), kind, start + place.shift, start, end - start, shown)
 
-    def name(self, rank: int, level: Level, piece: int) -> str:
-        return str(self._ranks[rank].trace.names[int(level.pieces.names[piece])].as_py())
+    def name(self, rank: int, lane: Lane, piece: int) -> str:
+        return str(self._ranks[rank].trace.names[int(lane.level.pieces.names[piece])].as_py())
 
-    def find(self, rank: int, level: Level, wanted: Callable[[str], bool], from_ns: int, *, back: bool = False) -> int | None:
+    def find(self, rank: int, lane: Lane, wanted: Callable[[str], bool], from_ns: int, *, back: bool = False) -> int | None:
         """The next piece after a moment whose name is wanted, or the last before it. Each distinct name is looked at once."""
         names = self._ranks[rank].trace.names.to_pylist()
+        pieces = lane.level.pieces
         chosen = np.fromiter(map(wanted, names), dtype=bool, count=len(names))
-        starts = level.pieces.starts + self._ranks[rank].shift
-        found = np.flatnonzero(chosen[level.pieces.names] & ((starts < from_ns) if back else (starts > from_ns)))
+        starts = pieces.starts + self._ranks[rank].shift
+        found = np.flatnonzero(chosen[pieces.names] & ((starts < from_ns) if back else (starts > from_ns)))
         return int(found[-1 if back else 0]) if len(found) else None
 
-    def gap(self, rank: int, lane: Lane, from_ns: int, longer_ns: int, *, back: bool = False, at_least_ns: int = 0) -> Gap | None:
+    def gap(self, rank: int, lane: Lane, from_ns: int, longer_ns: int, *, back: bool = False) -> Gap | None:
         """The next gap of a lane on the axis, or the one before."""
         shift = self._ranks[rank].shift
-        found = self.level(rank, lane, at_least_ns).gap(from_ns - shift, longer_ns, back=back)
+        found = lane.level.gap(from_ns - shift, longer_ns, back=back)
         return Gap(found.start_ns + shift, found.end_ns + shift) if found else None
 
     def late(self, from_ns: int, longer_ns: int, *, back: bool = False) -> LateArrival | None:
@@ -268,7 +267,12 @@ class Timeline:
         came = came[order]
         return _Arrivals(time[order], parts.rank[came], most[parts.group[came]], parts.step[came])
 
-    def _read(self, rank: int, group: Group) -> tuple[Lane, ...]:
+    def _read(self, key: _Key) -> tuple[Lane, ...]:
+        if key.group is Group.STREAMS and (streams := streams_of(self._lanes.get(key._replace(group=Group.DEVICES), ()))) is not None:
+            return streams
+        return self._without_short(key) if key.at_least_ns else self._whole(key.rank, key.group)
+
+    def _whole(self, rank: int, group: Group) -> tuple[Lane, ...]:
         place, table = self._ranks[rank].trace, TABLE_OF[group]
         sources = [place.path(table), place.path("strings")]
         kept = group in KEPT and (place.folder / END_FILE).exists() and place.path(table).exists()
@@ -276,13 +280,21 @@ class Timeline:
         if lanes is None:
             rows, self._problems[rank, table] = place.select(table, COLUMNS[table])
             lanes = lanes_of(group, rows)
-            if kept:
-                self._cache.save(group, sources, lanes)
+            if kept and self._cache.save(group, sources, lanes):
+                lanes = self._cache.load(group, sources) or lanes  # as a mapped file they take no memory
         return tuple(lanes)
 
-    def _let_go(self, kept: tuple[int, Group]) -> None:
-        sizes = {key: sum(len(lane.level.pieces) for lane in lanes) for key, lanes in list(self._lanes.items())}
-        for oldest in sorted(sizes.keys() - {kept}, key=lambda key: self._used[key]):
+    def _without_short(self, key: _Key) -> tuple[Lane, ...]:
+        for old in [each for each in self._lanes if each.at_least_ns not in {0, key.at_least_ns}]:
+            del self._lanes[old]
+        all_of_it = key._replace(at_least_ns=0)
+        if all_of_it not in self._lanes:
+            self._lanes[all_of_it] = self._read(all_of_it)
+        return tuple(self._cache.mapped([lane.at_least(key.at_least_ns) for lane in self._lanes[all_of_it]]))
+
+    def _let_go(self, kept: _Key) -> None:
+        sizes = {key: sum(len(lane.level.pieces) for lane in lanes if lane.level.kept is None) for key, lanes in list(self._lanes.items())}
+        for oldest in sorted(sizes.keys() - {kept}, key=lambda key: self._used.get(key, 0)):
             if sum(sizes.values()) <= MOST_PIECES:
                 return
             del self._lanes[oldest], sizes[oldest]

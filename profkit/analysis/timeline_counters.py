@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.running_totals import as_rate
 from profkit.analysis.timeline_levels import Readings, read_cells
 from profkit.vocab import KERNELS
 
@@ -25,8 +26,8 @@ FIRST: Final = (
     "sm_clock_mhz",
     "allocated_bytes",
     "queue_depth_batches",
-    "cpu_user_seconds_per_s",
-    "cpu_seconds_per_s",
+    "cpu_busy_cores",
+    "cpu_cores",
     "run_queue_count",
     "resident_bytes",
     "memory_available_bytes",
@@ -34,22 +35,6 @@ FIRST: Final = (
     "disk_written_bytes_per_s",
 )
 """Metrics that are shown before others, the most telling first."""
-
-RUNNING_TOTALS: Final = (
-    "_seconds",
-    "_joules",
-    "faults_count",
-    "switches_count",
-    "pauses_count",
-    "sent_bytes",
-    "received_bytes",
-    "read_bytes",
-    "written_bytes",
-)
-"""How the names of metrics end that only ever grow: what changes them is their rate."""
-
-PER_SECOND: Final = "_per_s"
-NS: Final = 1e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,15 +79,6 @@ def _counters(samples: pa.Table) -> Iterator[Counter]:
         mine = np.flatnonzero((which.ravel() == at) & np.isfinite(values))
         mine = mine[np.argsort(times[mine], kind="stable")]
         where = "" if device < 0 else str(keys[0].dictionary[int(device)])
-        yield from _counter(where, str(keys[2].dictionary[int(metric)]), times[mine], values[mine])
-
-
-def _counter(device: str, metric: str, times: Ints, values: Floats) -> Iterator[Counter]:
-    """Readings as they are; of a running total, how fast it grew up to each reading."""
-    if not metric.endswith(RUNNING_TOTALS):
-        yield Counter(device, metric, times, values)
-        return
-    passed = np.diff(times)
-    apart = np.flatnonzero(passed > 0)
-    if len(apart):
-        yield Counter(device, metric + PER_SECOND, times[1:][apart], np.diff(values)[apart] / passed[apart] * NS)
+        name, read_ns, readings = as_rate(str(keys[1].dictionary[int(source)]), str(keys[2].dictionary[int(metric)]), times[mine], values[mine])
+        if len(read_ns):
+            yield Counter(where, name, read_ns, readings)

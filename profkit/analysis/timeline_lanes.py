@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -57,6 +58,19 @@ class Lane:
     group: Group
     label: str
     level: Level
+    only_stream: str = ""
+    """Of a device all of whose kernels are of one stream, what that is called: its row would be the same."""
+
+    def at_least(self, shortest_ns: int) -> Lane:
+        """The same without what is shorter."""
+        return dataclasses.replace(self, level=self.level.at_least(shortest_ns))
+
+
+def streams_of(devices: Sequence[Lane]) -> tuple[Lane, ...] | None:
+    """The streams of devices that have one each, over the same pieces; `None` where some has several, or there is no device."""
+    if not devices or not all(lane.only_stream for lane in devices):
+        return None
+    return tuple(Lane(Group.STREAMS, lane.only_stream, lane.level) for lane in devices)
 
 
 def lanes_of(group: Group, rows: pa.Table) -> list[Lane]:
@@ -105,9 +119,12 @@ _DEEPEST = 64
 def _device_lanes(kernels: pa.Table) -> Iterator[Lane]:
     events, kinds = _events(kernels, "category", "name")
     device, names = _compact(kernels["device"])
+    stream = kernels["stream"].to_numpy()
     for at, places in _groups(device):
         own = events if len(places) == len(events) else events.chosen(places)
-        yield Lane(Group.DEVICES, names[at], Level(first_begun(own), kinds))
+        streams = stream if len(places) == len(events) else stream[places]
+        only = _stream_label(names[at], int(streams[0])) if (streams == streams[0]).all() else ""
+        yield Lane(Group.DEVICES, names[at], Level(first_begun(own), kinds), only)
 
 
 def _stream_lanes(kernels: pa.Table) -> Iterator[Lane]:
@@ -116,12 +133,11 @@ def _stream_lanes(kernels: pa.Table) -> Iterator[Lane]:
     stream = kernels["stream"].to_numpy()
     for at, of_device in _groups(device):
         for number, places in _groups(stream[of_device]):
-            label = f"{names[at]} {_stream_word(names[at])} {number}"
-            yield Lane(Group.STREAMS, label, Level(first_begun(events.chosen(of_device[places])), kinds))
+            yield Lane(Group.STREAMS, _stream_label(names[at], number), Level(first_begun(events.chosen(of_device[places])), kinds))
 
 
-def _stream_word(device: str) -> str:
-    return "thread" if device == "cpu" else "stream"
+def _stream_label(device: str, number: int) -> str:
+    return f"{device} {'thread' if device == 'cpu' else 'stream'} {number}"
 
 
 def _collective_lanes(collectives: pa.Table) -> Iterator[Lane]:
@@ -167,7 +183,8 @@ def _groups(keys: Ints) -> Iterator[tuple[int, Ints]]:
     if (keys == keys[0]).all():
         yield int(keys[0]), np.arange(len(keys))
         return
-    order = np.argsort(keys, kind="stable")
+    low, high = int(keys.min()), int(keys.max())
+    order = np.argsort((keys - low).astype(np.min_scalar_type(high - low)), kind="stable")  # numbers of two bytes and less are sorted in linear time
     opens = np.flatnonzero(np.diff(keys[order], prepend=keys[order[0]] - 1))
     for places in np.split(order, opens[1:]):
         yield int(keys[places[0]]), places

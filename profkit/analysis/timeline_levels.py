@@ -22,9 +22,9 @@ Codes: TypeAlias = npt.NDArray[Any]
 """Small whole numbers of whatever width is enough."""
 
 NONE = -1
-SMALLEST_BLOCK = 64
-PIECES_A_KIND = 4
-"""A block grows with the number of kinds, so that its sums never take more room than the pieces."""
+SMALLEST_BLOCK = 16
+PIECES_A_KIND = 1
+"""A block grows with the number of kinds, so that its sums never take more room than the pieces. A border costs as much as a block is long."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,16 @@ class Gap(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """What each cell of a row shows: its dominant kind (`NONE` where nothing is), the time that this kind and all kinds cover, and how many begin."""
+    """What each cell of a row shows: its dominant kind (`NONE` where nothing is), the time that this kind and all kinds cover, and how many begin.
+
+    `middles` are the pieces that cover the middles of the cells, `NONE` where none does.
+    """
 
     kinds: Ints
     dominant_ns: Ints
     covered_ns: Ints
     begun: Ints
+    middles: Ints
 
 
 NO_PIECES = Pieces(*(np.empty(0, dtype=np.int64) for _ in range(5)))
@@ -117,55 +121,89 @@ def _begun_before(pieces: Pieces, times: Ints) -> Ints:
     return np.asarray(np.searchsorted(pieces.starts, times, side="right") - 1)
 
 
+class _Reach(NamedTuple):
+    """How far the pieces go that begin before each of some moments: the block in which the last of them is, and which of it those are."""
+
+    times: Ints
+    block: Ints
+    place: Ints
+    starts: Ints
+    begun: npt.NDArray[np.bool_]
+
+    def first(self, count: int) -> _Reach:
+        """The same for the first of the moments."""
+        return _Reach(self.times[:count], self.block[:count], self.place[:count], self.starts[:count], self.begun[:count])
+
+
+class Blocks(NamedTuple):
+    """What is known of neighbouring pieces together: when each block's first begins, and by kind the time that all blocks before cover."""
+
+    starts: Ints
+    covered: Ints
+
+
 @dataclass(frozen=True)
 class Level:
     """A row of the timeline: its pieces, and what their kinds are called."""
 
     pieces: Pieces
     kinds: tuple[str, ...]
+    kept: Blocks | None = None
+    """Where pieces and blocks are mapped from a file, the blocks: neither takes memory that the system could not have back."""
 
     @functools.cached_property
     def _block(self) -> int:
         return max(SMALLEST_BLOCK, PIECES_A_KIND * len(self.kinds))
 
+    @property
+    def blocks_shape(self) -> tuple[int, int]:
+        """How many blocks there are, the last of them not full, and kinds."""
+        return len(self.pieces) // self._block + 1, max(1, len(self.kinds))
+
     @functools.cached_property
-    def _sums(self) -> Ints:
-        """By block and kind, the time that all blocks before cover. Sums of one block are exact as floats up to a hundred days."""
-        pieces, kinds = self.pieces, max(1, len(self.kinds))
-        blocks = len(pieces) // self._block + 1
+    def blocks(self) -> Blocks:
+        """Sums of one block are exact as floats up to a hundred days."""
+        if self.kept is not None:
+            return self.kept
+        pieces = self.pieces
+        count, kinds = self.blocks_shape
         place = np.arange(len(pieces)) // self._block * kinds + pieces.kinds
-        each = np.bincount(place, weights=pieces.ends - pieces.starts, minlength=blocks * kinds).astype(np.int64).reshape(blocks, kinds)
-        return np.concatenate([np.zeros((1, kinds), np.int64), np.cumsum(each, axis=0)])
+        each = np.bincount(place, weights=pieces.ends - pieces.starts, minlength=count * kinds).astype(np.int64).reshape(count, kinds)
+        before = np.concatenate([np.zeros((1, kinds), np.int64), np.cumsum(each, axis=0)[:-1]])
+        return Blocks(np.ascontiguousarray(pieces.starts[:: self._block]), before)
 
-    def covered(self, borders: Ints) -> Ints:
-        """By cell between two borders and by kind, the time that is covered."""
-        return np.asarray(np.diff(self._covered_before(borders), axis=0))
+    def _reach(self, times: Ints) -> _Reach:
+        """A search among the blocks, which are few and lie close together, and then in one of them."""
+        last = np.maximum(np.searchsorted(self.blocks.starts, times, side="left") - 1, 0)
+        place = last[:, None] * self._block + np.arange(self._block)
+        inside = place < len(self.pieces)
+        place = np.where(inside, place, 0)
+        starts = self.pieces.starts[place]
+        return _Reach(times, last, place, starts, inside & (starts < times[:, None]))
 
-    def _covered_before(self, borders: Ints) -> Ints:
-        """By border and kind, the time that is covered before: whole blocks by their sums, the last that began piece by piece, for a border may cut its last."""
-        kinds = max(1, len(self.kinds))
-        begun = np.searchsorted(self.pieces.starts, borders, side="left")
-        block = np.maximum(begun - 1, 0) // self._block
-        piece = block[:, None] * self._block + np.arange(self._block)
-        border, at = np.nonzero(piece < begun[:, None])
-        piece = piece[border, at]
-        length = np.minimum(self.pieces.ends[piece], borders[border]) - self.pieces.starts[piece]
-        rest = np.bincount(border * kinds + self.pieces.kinds[piece], weights=length, minlength=len(borders) * kinds)
-        return np.asarray(self._sums[block] + rest.astype(np.int64).reshape(len(borders), kinds))
+    def _covered_before(self, reach: _Reach) -> Ints:
+        """By moment and kind, the time that is covered before: whole blocks by their sums, the last piece by piece, for a border may cut its last."""
+        kinds = self.blocks_shape[1]
+        length = np.where(reach.begun, np.minimum(self.pieces.ends[reach.place], reach.times[:, None]) - reach.starts, 0)
+        cell = np.arange(len(reach.times))[:, None] * kinds + self.pieces.kinds[reach.place]
+        rest = np.bincount(cell.ravel(), weights=length.ravel(), minlength=len(reach.times) * kinds)
+        return np.asarray(self.blocks.covered[reach.block] + rest.astype(np.int64).reshape(-1, kinds))
 
     def cells(self, borders: Ints) -> Cells:
         """What the cells between the borders show; of kinds that cover the same time, the first."""
-        covered = self.covered(borders)
-        kinds = np.argmax(covered, axis=1)
-        dominant = covered[np.arange(len(covered)), kinds]
-        begun = np.diff(np.searchsorted(self.pieces.starts, borders, side="left"))
-        return Cells(np.where(dominant > 0, kinds, NONE), dominant, covered.sum(axis=1), begun)
-
-    def at(self, times: Ints) -> Ints:
-        """The piece that covers each moment, `NONE` where none does."""
+        count, middles = len(borders) - 1, (borders[:-1] + borders[1:]) // 2
         if not len(self.pieces):
-            return np.full(len(times), NONE)
-        place = _begun_before(self.pieces, times)
+            nothing = np.zeros(count, dtype=np.int64)
+            return Cells(nothing + NONE, nothing, nothing, nothing, nothing + NONE)
+        reach = self._reach(np.concatenate([borders, middles + 1]))  # one search for both
+        begun = reach.block * self._block + reach.begun.sum(axis=1)
+        covered = np.diff(self._covered_before(reach.first(count + 1)), axis=0)
+        kinds = np.argmax(covered, axis=1)
+        dominant = covered[np.arange(count), kinds]
+        return Cells(np.where(dominant > 0, kinds, NONE), dominant, covered.sum(axis=1), np.diff(begun[: count + 1]), self._at(begun[count + 1 :] - 1, middles))
+
+    def _at(self, place: Ints, times: Ints) -> Ints:
+        """The last pieces that began before some moments, where they go on until then."""
         return np.where((place >= 0) & (self.pieces.ends[place] > times), place, NONE)
 
     def longest_in(self, start_ns: int, end_ns: int) -> int | None:

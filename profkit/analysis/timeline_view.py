@@ -14,7 +14,7 @@ import numpy as np
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.timeline import Timeline
 from profkit.analysis.timeline_lanes import Group, Lane
-from profkit.analysis.timeline_levels import NONE, Level
+from profkit.analysis.timeline_levels import NONE
 from profkit.trace import Trace
 
 SHORTEST_LABEL: Final = 3
@@ -161,11 +161,16 @@ _SAID_BELOW: Final = frozenset({Group.PHASES, Group.STREAMS})
 _EXPANDED: Final = (Group.REGIONS, Group.STREAMS, Group.COLLECTIVES)
 
 
-def view_timeline(timeline: Timeline, request: Request, *, wait: bool = True) -> TimelineView:
-    """What is to be seen. Without `wait` nothing is read: rows that would need it say so."""
+def view_timeline(timeline: Timeline, request: Request, *, wait: bool = True, before: TimelineView | None = None) -> TimelineView:
+    """What is to be seen. Without `wait` nothing is read: rows that would need it say so.
+
+    Where `before`, which was seen of the same timeline, is of the same window, its rows are taken from there.
+    """
     window = request.window
     first = request.expanded if request.expanded is not None else next(iter(request.ranks), None)
-    rows = tuple(row for rank in request.ranks for row in _rank_rows(timeline, request, rank, wait))
+    same = before is not None and before.window == window and before.at_least_ns == request.at_least_ns
+    known = {(row.rank, row.group, row.label): row for row in before.rows if not row.note} if before and same else {}
+    rows = tuple(row for rank in request.ranks for row in _rank_rows(timeline, request, rank, wait, known))
     return TimelineView(
         window=window,
         bounds=timeline.bounds,
@@ -216,34 +221,35 @@ def open_timeline(trace: Trace, rank: int | None, cache: Path | None, *, columns
 def still_to_read(timeline: Timeline, request: Request) -> list[Callable[[], object]]:
     """What a view of this would have to read, the most wanted first, as calls that do it."""
     rank = request.expanded
-    wanted = [(rank, group) for group in (request.group, Group.PHASES, *_EXPANDED)] if rank is not None else []
-    wanted += [(each, request.group) for each in request.ranks]
+    wanted = [(rank, group, request.at_least_ns) for group in (request.group, Group.PHASES, *_EXPANDED)] if rank is not None else []
+    wanted += [(each, request.group, request.at_least_ns) for each in request.ranks]
     calls: list[Callable[[], object]] = [functools.partial(timeline.lanes, *each) for each in dict.fromkeys(wanted) if not timeline.ready(*each)]
     if rank is not None and not timeline.counters_ready(rank):
         calls.append(functools.partial(timeline.counters, rank))
     return calls
 
 
-def _rank_rows(timeline: Timeline, request: Request, rank: int, wait: bool) -> Iterator[Row]:
+def _rank_rows(timeline: Timeline, request: Request, rank: int, wait: bool, known: Mapping[tuple[int, Group, str], Row]) -> Iterator[Row]:
     groups = [request.group]
     if rank == request.expanded:
-        groups += [group for group in (Group.PHASES, *_EXPANDED) if group is not request.group and not _same(timeline, rank, request.group, group)]
+        groups += [group for group in (Group.PHASES, *_EXPANDED) if group is not request.group and not _same(timeline, request, rank, group)]
     for group in groups:
-        if not wait and not timeline.ready(rank, group):
+        if not wait and not timeline.ready(rank, group, request.at_least_ns):
             yield _empty(request, rank, group, READING)
             continue
-        lanes = timeline.lanes(rank, group)
+        lanes = timeline.lanes(rank, group, request.at_least_ns)
         if not lanes and (group is request.group or group in _SAID_BELOW):
             yield _empty(request, rank, group, ABSENT[group])
         for lane in lanes:
-            yield _row(timeline, request, rank, lane)
+            yield known.get((rank, lane.group, lane.label)) or _row(timeline, request, rank, lane)
 
 
-def _same(timeline: Timeline, rank: int, shown: Group, group: Group) -> bool:
+def _same(timeline: Timeline, request: Request, rank: int, group: Group) -> bool:
     """Whether a group's rows would repeat those that are shown already: streams of devices that have one each."""
-    if shown is not Group.DEVICES or group is not Group.STREAMS or not timeline.ready(rank, group):
+    at_least_ns = request.at_least_ns
+    if request.group is not Group.DEVICES or group is not Group.STREAMS or not timeline.ready(rank, group, at_least_ns):
         return False
-    return len(timeline.lanes(rank, shown)) == len(timeline.lanes(rank, group))
+    return len(timeline.lanes(rank, request.group, at_least_ns)) == len(timeline.lanes(rank, group, at_least_ns))
 
 
 def _empty(request: Request, rank: int, group: Group, note: str) -> Row:
@@ -253,28 +259,27 @@ def _empty(request: Request, rank: int, group: Group, note: str) -> Row:
 
 def _row(timeline: Timeline, request: Request, rank: int, lane: Lane) -> Row:
     borders = request.window.borders - timeline.shift(rank)
-    level = timeline.level(rank, lane, request.at_least_ns)
+    level = lane.level
     cells = level.cells(borders)
-    labels = tuple(_labels(timeline, rank, level, cells.kinds, level.at((borders[:-1] + borders[1:]) // 2)))
+    labels = tuple(_labels(timeline, rank, lane, cells.kinds, cells.middles))
     return Row(rank, lane.group, lane.label, "", level.kinds, cells.kinds, cells.dominant_ns, cells.covered_ns, cells.begun, labels)
 
 
-def _labels(timeline: Timeline, rank: int, level: Level, kinds: Ints, pieces: Ints) -> Iterator[Label]:
+def _labels(timeline: Timeline, rank: int, lane: Lane, kinds: Ints, pieces: Ints) -> Iterator[Label]:
     """The event's name where one event fills some cells, else the kind's where many of a kind do."""
-    pieces = np.where(kinds == NONE, NONE, pieces)
-    for first, last in _runs(pieces):
-        if pieces[first] != NONE and last - first >= SHORTEST_LABEL:
-            yield Label(first, last - first, timeline.name(rank, level, int(pieces[first])))
-            kinds = np.concatenate([kinds[:first], np.full(last - first, NONE), kinds[last:]])
-    for first, last in _runs(kinds):
-        if kinds[first] != NONE and last - first >= SHORTEST_LABEL:
-            yield Label(first, last - first, level.kinds[kinds[first]])
+    unnamed = kinds.copy()
+    for first, last in _long_runs(np.where(kinds == NONE, NONE, pieces)):
+        yield Label(first, last - first, timeline.name(rank, lane, int(pieces[first])))
+        unnamed[first:last] = NONE
+    for first, last in _long_runs(unnamed):
+        yield Label(first, last - first, lane.level.kinds[unnamed[first]])
 
 
-def _runs(values: Ints) -> Iterator[tuple[int, int]]:
-    """From where to where neighbours are equal."""
-    opens = np.flatnonzero(np.diff(values)) + 1
-    return zip([0, *opens.tolist()], [*opens.tolist(), len(values)], strict=True)
+def _long_runs(values: Ints) -> Iterator[tuple[int, int]]:
+    """From where to where neighbours are equal and something, where there are enough of them for a name."""
+    borders = np.concatenate([[0], np.flatnonzero(np.diff(values)) + 1, [len(values)]])
+    wide = (np.diff(borders) >= SHORTEST_LABEL) & (values[borders[:-1]] != NONE)
+    return zip(borders[:-1][wide].tolist(), borders[1:][wide].tolist(), strict=True)
 
 
 def _counter_rows(timeline: Timeline, request: Request, wait: bool) -> Iterator[CounterRow]:

@@ -8,6 +8,7 @@ With --json a screen's figures are printed and with --screenshot its picture is 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from pathlib import Path
@@ -122,6 +123,7 @@ def _show(args: argparse.Namespace) -> int:
         os.environ.setdefault("TEXTUAL_FPS", SLOW_LINE_FPS)
         os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     app = _app(args)
+    gc.freeze()  # all that was imported stays: a collection that looks through it takes longer than a key may
     app.run()
     return int(app.return_code or ExitCode.DONE)
 

@@ -140,7 +140,7 @@ def test_the_next_gap_and_the_one_before(made: Timeline) -> None:
     assert made.gap(0, lane, 0, 5) == (50, 60)
     assert made.gap(0, lane, 0, 10) is None
     assert made.gap(0, lane, 100, 5, back=True) == (50, 60)
-    assert made.gap(0, lane, 0, 5, at_least_ns=31) is None
+    assert made.gap(0, lane.at_least(31), 0, 5) is None
 
 
 def test_who_came_last_is_told_by_durations(made: Timeline) -> None:
@@ -156,7 +156,7 @@ def test_an_event_has_all_that_its_table_says(made: Timeline) -> None:
     lane = made.lanes(0, Group.DEVICES)[0]
     piece = lane.level.longest_in(1_055, 1_100)
     assert piece is not None
-    event = made.event(0, lane, lane.level, piece)
+    event = made.event(0, lane, piece)
     assert event is not None
     assert (event.name, event.kind, event.start_ns, event.duration_ns) == ("gemm_kernel", "gemm", 60, 30)
     assert event.fields == {"device": "cuda:0", "stream": 7, "category": "gemm"}
@@ -164,10 +164,10 @@ def test_an_event_has_all_that_its_table_says(made: Timeline) -> None:
 
 def test_names_are_found_from_a_moment_on(made: Timeline) -> None:
     lane = made.lanes(0, Group.DEVICES)[0]
-    assert made.find(0, lane.level, lambda name: "copy" in name, 0) == 1
-    assert made.find(0, lane.level, lambda name: "gemm" in name, 0) == 2
-    assert made.find(0, lane.level, lambda name: "gemm" in name, 60, back=True) == 0
-    assert made.find(0, lane.level, lambda name: "nothing" in name, 0) is None
+    assert made.find(0, lane, lambda name: "copy" in name, 0) == 1
+    assert made.find(0, lane, lambda name: "gemm" in name, 0) == 2
+    assert made.find(0, lane, lambda name: "gemm" in name, 60, back=True) == 0
+    assert made.find(0, lane, lambda name: "nothing" in name, 0) is None
 
 
 def test_nothing_is_read_before_it_is_shown(made: Timeline) -> None:
@@ -299,6 +299,41 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path: Path, monke
     assert len(timeline.lanes(0, Group.DEVICES)) == 1
 
 
+def test_what_leaves_out_short_events_is_mapped_from_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_cache, "WORTH_KEEPING", 1)
+    timeline = Timeline.open(Trace.open(synthetic_trace(tmp_path / "run", steps=5, kernels_per_step=20)), tmp_path / "cache")
+    (whole,) = timeline.lanes(0, Group.DEVICES)
+    longest = int((whole.level.pieces.ends - whole.level.pieces.starts).max())
+    (found,) = timeline.lanes(0, Group.DEVICES, longest)
+    assert found.level.kept is not None
+    assert 0 < len(found.level.pieces) < len(whole.level.pieces)
+    borders = np.arange(0, int(whole.level.pieces.ends[-1]), longest)
+    for one, other in zip(found.level.cells(borders), whole.level.at_least(longest).cells(borders), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lanes"]
+    timeline.lanes(0, Group.DEVICES, longest - 1)
+    assert [timeline.ready(0, Group.DEVICES, at_least) for at_least in (0, longest - 1, longest)] == [True, True, False]
+
+
+def test_the_stream_of_a_device_that_has_one_is_not_read_again(tmp_path: Path) -> None:
+    kernels = _kernels(("cuda:0", 7, "gemm", 1_000, 1_030), ("cuda:0", 7, "copy", 1_040, 1_050))
+    timeline = Timeline.open(_write(tmp_path / "run", [{"steps": _steps(1_000, 1_100), "kernels": kernels}]))
+    (alone,) = timeline.lanes(0, Group.STREAMS)
+    timeline.forget()
+    (device,) = timeline.lanes(0, Group.DEVICES)
+    (stream,) = timeline.lanes(0, Group.STREAMS)
+    assert stream.level is device.level
+    assert (stream.label, len(stream.level.pieces)) == (alone.label, len(alone.level.pieces))
+
+
+def test_rows_that_were_seen_are_not_worked_out_again(made: Timeline) -> None:
+    request = Request(Window(0, 100, 10), made.ranks)
+    first = view_timeline(made, request)
+    assert view_timeline(made, request, before=first).rows[0] is first.rows[0]
+    for other in (Request(Window(0, 90, 10), made.ranks), Request(Window(0, 100, 10), made.ranks, at_least_ns=20)):
+        assert view_timeline(made, other, before=first).rows[0] is not first.rows[0]
+
+
 def test_the_oldest_entries_make_room(kept: tuple[LaneCache, list[Lane], list[Path], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     cache, lanes, sources, path = kept
     monkeypatch.setattr(timeline_cache, "MOST_BYTES", path.stat().st_size * 3 // 2)
@@ -319,7 +354,7 @@ def test_counters_of_running_totals_are_rates(tmp_path: Path) -> None:
     view = view_timeline(timeline, Request(Window(0, 100, 2), timeline.ranks, expanded=0))
     found = {counter.metric: counter for counter in view.counters}
     assert found["busy_percent"].means.tolist() == [40.0, 60.0]
-    assert found["cpu_seconds_per_s"].means[1] == pytest.approx(0.5)
+    assert found["cpu_cores"].means[1] == pytest.approx(0.5)
     assert len(found) == 2
 
 

@@ -13,6 +13,8 @@ from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace
 from profkit.trace.files import RankFiles
 from profkit.trace.tail import RunTail, StreamTail
+from profkit.tui.headless import settle
+from profkit.tui.timeline import TimelineScreen
 from profkit.vocab import RunState, rank_folder
 from tests.tui.driving import Driver, drive
 
@@ -120,3 +122,30 @@ def test_the_screen_keeps_up_pauses_and_sees_the_end(job: _Job) -> None:
         assert "complete" in driver.text
 
     drive(job.run, watch, follow=True)
+
+
+def test_the_timeline_of_a_followed_run_grows_where_its_end_is_seen(job: _Job) -> None:
+    job.train(10)
+
+    async def grow(driver: Driver) -> None:
+        job.train(10)
+        driver.app._look_after = 0.0
+        driver.app._keep_up()  # what its timer does
+        await settle(driver.pilot)
+
+    async def watch(driver: Driver) -> None:
+        screen = driver.app.screen
+        assert isinstance(screen, TimelineScreen)
+        assert screen.seen.window.end_ns == 100 * MS
+        await grow(driver)
+        assert (screen.seen.window.start_ns, screen.seen.window.end_ns) == (0, 200 * MS)
+        await driver.press("home")
+        early = screen.seen.window
+        assert "step 0: 10.0 ms" in driver.text
+        await grow(driver)
+        assert screen.seen.window == early
+        assert "step 0: 10.0 ms" in driver.text
+        await driver.press("end")
+        assert "step 29" in driver.text
+
+    drive(job.run, watch, follow=True, screen="timeline")

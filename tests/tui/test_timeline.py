@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 from textual import events
 
 from profkit.analysis.timeline import Timeline
 from profkit.analysis.timeline_lanes import Group, Lane
-from profkit.analysis.timeline_view import Label, StepMark, Window
+from profkit.analysis.timeline_view import CounterRow, Label, StepMark, Window
 from profkit.cli import main
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError, UsageError
@@ -25,10 +27,11 @@ from profkit.trace.files import RankFiles
 from profkit.tui._screen import Place
 from profkit.tui._themes import PALETTES
 from profkit.tui._timeline_canvas import Canvas
-from profkit.tui._timeline_draw import Look, counter_name, counter_value, label_text, letters_for, short_name, step_ruler, time_ruler
+from profkit.tui._timeline_details import Details
+from profkit.tui._timeline_draw import Look, counter_words, label_text, letters_for, short_name, step_ruler, time_ruler
 from profkit.tui._timeline_words import parse_step, parse_time
 from profkit.tui.app import ProfkitApp
-from profkit.tui.timeline import Details, TimelineScreen
+from profkit.tui.timeline import TimelineScreen
 from profkit.vocab import PHASES
 from tests.tui.driving import Driver, drive, shown
 
@@ -59,23 +62,23 @@ async def _answer(driver: Driver, key: str, text: str) -> None:
 def test_the_keys_lead_through_the_run(run: Path) -> None:
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
-        whole = screen._window
+        whole = screen.seen.window
         await driver.press("plus", "plus")
-        assert screen._window.length_ns == whole.length_ns // 4
-        before = screen._window.start_ns
+        assert screen.seen.window.length_ns == whole.length_ns // 4
+        before = screen.seen.window.start_ns
         await driver.press("right", "l", "d")
-        assert screen._window.start_ns - before == 3 * (screen._window.length_ns // 8)
+        assert screen.seen.window.start_ns - before == 3 * (screen.seen.window.length_ns // 8)
         await driver.press("left", "h", "a")
-        assert screen._window.start_ns == before
+        assert screen.seen.window.start_ns == before
         await driver.press("minus", "s", "0")
-        assert screen._window == whole
+        assert screen.seen.window == whole
         await _answer(driver, "g", "7")
-        first, last = screen.timeline.step_bounds(7) or (0, 0)
-        assert screen.at_ns == first
-        assert screen._window.start_ns <= first < last <= screen._window.end_ns
+        first, last = screen.seen.timeline.step_bounds(7) or (0, 0)
+        assert screen.seen.at_ns == first
+        assert screen.seen.window.start_ns <= first < last <= screen.seen.window.end_ns
         assert "step 7" in driver.text
         await _answer(driver, "g", "300ms")
-        assert screen.at_ns == 300_000_000
+        assert screen.seen.at_ns == 300_000_000
         await driver.press("home")
         assert "step 0" in driver.text
         await _answer(driver, "g", "99")
@@ -92,19 +95,19 @@ def test_gaps_and_late_ranks_are_found(run: Path) -> None:
         await _answer(driver, "g", "5")
         await driver.press("L")
         assert "rank 2 came last in step 5" in driver.text
-        assert screen._expanded == 2
-        late = screen.timeline.late(screen.at_ns - 1, 0)
+        assert screen.seen.expanded == 2
+        late = screen.seen.timeline.late(screen.seen.at_ns - 1, 0)
         assert late is not None
-        assert (late.time_ns, late.rank) == (screen.at_ns, 2)
+        assert (late.time_ns, late.rank) == (screen.seen.at_ns, 2)
         await driver.press("L", "H")
-        assert screen.at_ns == late.time_ns
+        assert screen.seen.at_ns == late.time_ns
         await driver.press("down", "greater_than_sign")
-        gap_at = screen.at_ns
+        gap_at = screen.seen.at_ns
         assert "nothing for" in driver.text
         await driver.press("greater_than_sign")
-        assert screen.at_ns > gap_at
+        assert screen.seen.at_ns > gap_at
         await driver.press("less_than_sign")
-        assert screen.at_ns == gap_at
+        assert screen.seen.at_ns == gap_at
         await driver.press("end", "plus", "0", "greater_than_sign")
         assert "no gap of more than" in driver.text or "nothing for" in driver.text
 
@@ -115,16 +118,16 @@ def test_events_are_walked_found_and_opened(run: Path) -> None:
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
         await driver.press("home", "down", "full_stop")
-        first = screen.at_ns
+        first = screen.seen.at_ns
         await driver.press("full_stop")
-        second = screen.at_ns
+        second = screen.seen.at_ns
         await driver.press("comma")
-        assert (first, first < second) == (screen.at_ns, True)
+        assert (first, first < second) == (screen.seen.at_ns, True)
         await driver.press("z")
-        lane = screen.timeline.lanes(0, screen.here.group if screen.here else screen._group)[0]
-        row = screen._selected()
+        lane = screen.seen.timeline.lanes(0, screen.seen.here.group if screen.seen.here else screen.seen.group)[0]
+        row = screen.seen.piece
         assert row is not None
-        event = screen.timeline.event(*row)
+        event = screen.seen.timeline.event(*row)
         assert event is not None
         assert event.label == lane.label
         await driver.press("enter")
@@ -134,11 +137,11 @@ def test_events_are_walked_found_and_opened(run: Path) -> None:
         await driver.press("escape")
         await _answer(driver, "slash", "sgemm")
         assert "ampere_sgemm" in driver.text
-        at = screen.at_ns
+        at = screen.seen.at_ns
         await driver.press("n", "N")
-        assert screen.at_ns == at
+        assert screen.seen.at_ns == at
         await _answer(driver, "m", "1s")
-        assert all(not row.covered_ns.any() for row in (screen.shown.rows if screen.shown else ()))
+        assert all(not row.covered_ns.any() for row in (screen.seen.view.rows if screen.seen.view else ()))
 
     drive(run, steps, screen="timeline")
 
@@ -171,16 +174,16 @@ def test_the_mouse_points_zooms_and_pans(run: Path) -> None:
         canvas = screen.canvas
         await driver.pilot.click(Canvas, offset=(canvas.label_width + 30, 2))
         await driver.pilot.pause()
-        assert (screen._column, screen._row) == (30, 0)
-        whole = screen._window
+        assert (screen.seen.column, screen.seen.row) == (30, 0)
+        whole = screen.seen.window
         canvas.post_message(events.MouseScrollUp(canvas, canvas.label_width + 30, 4, 0, -1, 0, shift=False, meta=False, ctrl=False))
         await driver.pilot.pause()
-        assert screen._window.length_ns < whole.length_ns
-        closer = screen._window
+        assert screen.seen.window.length_ns < whole.length_ns
+        closer = screen.seen.window
         canvas.post_message(events.MouseScrollDown(canvas, canvas.label_width + 30, 4, 0, 1, 0, shift=True, meta=False, ctrl=False))
         await driver.pilot.pause()
-        assert screen._window.length_ns == closer.length_ns
-        assert screen._window.start_ns > closer.start_ns
+        assert screen.seen.window.length_ns == closer.length_ns
+        assert screen.seen.window.start_ns > closer.start_ns
 
     drive(run, steps, screen="timeline")
 
@@ -193,15 +196,15 @@ def test_other_screens_lead_to_a_kernel(run: Path) -> None:
         screen = _screen(driver)
         screen.look_at(Place(rank=1, row=place))
         await driver.pilot.pause()
-        selected = screen._selected()
+        selected = screen.seen.piece
         assert selected is not None
-        event = screen.timeline.event(*selected)
+        event = screen.seen.timeline.event(*selected)
         assert event is not None
         assert (event.rank, event.fields["correlation"], event.label) == (1, rows[place]["correlation"], "cuda:1 stream 13")
         screen.look_at(Place(rank=2, step=3, kernel="ampere_sgemm_128x64_nn"))
         await driver.pilot.pause()
-        selected = screen._selected()
-        found = screen.timeline.event(*selected) if selected else None
+        selected = screen.seen.piece
+        found = screen.seen.timeline.event(*selected) if selected else None
         assert found is not None
         assert (found.rank, found.name, found.fields["step"]) == (2, "ampere_sgemm_128x64_nn", 3)
         screen.look_at(Place(rank=2, kernel="no such kernel"))
@@ -223,9 +226,9 @@ def test_every_figure_is_in_the_twin(run: Path, capsys: pytest.CaptureFixture[st
             assert (row["rank"], row["group"], row["label"]) == (shown_row["rank"], shown_row["group"], shown_row["label"])
             assert sum(row["covered_ns"]) == sum(shown_row["covered_ns"])
             assert sum(row["events_begun_count"]) == sum(shown_row["events_begun_count"])
-        here = screen.here
+        here = screen.seen.here
         assert here is not None
-        assert f"{100 * here.dominant_ns[screen._column] / screen._window.cell_ns:.0f} %" in driver.text
+        assert f"{100 * here.dominant_ns[screen.seen.column] / screen.seen.window.cell_ns:.0f} %" in driver.text
 
     drive(run, steps, screen="timeline")
 
@@ -236,10 +239,10 @@ def test_keys_pressed_while_it_is_read_do_nothing(run: Path) -> None:
         async with app.run_test() as pilot:
             screen = app.screen
             assert isinstance(screen, TimelineScreen)
-            view, screen.view = screen.view, None
+            sight, screen.sight = screen.sight, None
             for key in ("plus", "left", "down", "0", "g", "L", "greater_than_sign", "enter", "right_square_bracket", "slash", "n", "v", "x", "z", "end"):
                 await pilot.press(key)
-            screen.view = view
+            screen.sight = sight
             await pilot.press("plus")
         assert app.return_code in {0, None}
 
@@ -275,12 +278,12 @@ def test_a_run_without_ranks_or_with_odd_times_is_shown(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_told_and_the_rest_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
-        monkeypatch.setattr(Timeline, "_read", _refuse)
+        monkeypatch.setattr(Timeline, "_whole", _refuse)
         await driver.press("right_square_bracket")
         assert "the disk is gone" in driver.text
         await driver.press("plus")
         assert "r0 phases" in driver.text
-        assert screen.shown is not None
+        assert screen.seen.view is not None
 
     drive(run, steps, screen="timeline")
 
@@ -402,13 +405,14 @@ def test_a_kind_without_room_has_its_letter() -> None:
         ("busy_percent", 97.0, "busy", "97.0 %"),
         ("memory_used_bytes", 2e9, "memory used", "2.00 GB"),
         ("disk_read_bytes_per_s", 5e6, "disk read", "5.00 MB/s"),
-        ("cpu_seconds_per_s", 1.5, "cpu", "1.50 cores"),
+        ("cpu_cores", 1.5, "cpu", "1.50 cores"),
         ("odd", 3.0, "odd", "3.00"),
         ("busy_percent", float("nan"), "busy", "-"),
     ],
 )
 def test_readings_have_their_unit(metric: str, value: float, name: str, text: str) -> None:
-    assert (counter_name(metric), counter_value(metric, value)) == (name, text)
+    reading = np.array([value])
+    assert counter_words(CounterRow(0, "", metric, reading, reading, reading, math.nan), 0) == (name, text)
 
 
 def test_times_and_steps_are_read_as_people_write_them() -> None:
