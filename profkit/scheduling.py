@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Final
 
-from profkit.analysis.rank_sums import Mapper
 from profkit.errors import ProfkitError, UsageError
 from profkit.text import safe_text
+from profkit.trace.reader import Mapper
 
 SERIAL: Final = "serial"
 THREADS: Final = "threads"

@@ -7,11 +7,9 @@ once, in any order and on any machine. A rank's are made by `sum_rank`, which ot
 from __future__ import annotations
 
 import dataclasses
-import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +19,9 @@ import pyarrow.compute as pc
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exposed import exposed_spans, input_pieces
 from profkit.analysis.phases import sum_phases
-from profkit.errors import UnreadableError
-from profkit.text import safe_text
 from profkit.trace import Trace
-from profkit.trace.reader import RankTrace
+from profkit.trace.reader import Mapper, RankTrace, check_seen
 from profkit.vocab import PHASES, Phase
-
-Mapper: TypeAlias = Callable[..., Iterable[Any]]
-"""`map`, or an executor's: gives the results in the order of what went in."""
 
 _WINDOW = ("rank", "step", "phase", "start_ns", "end_ns")
 
@@ -95,23 +88,17 @@ def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
 def sum_ranks(trace: Trace, used: Ints, each: Mapper = map) -> dict[int, SpanSums]:
     """Every rank's own sums, made where `each` makes them; there, the run must lie at the same place."""
     folders = [(str(rank.folder.absolute()), rank.rank) for rank in trace.ranks]
-    sizes = [_size(rank) for rank in trace.ranks]
+    sizes = [rank.size("spans") for rank in trace.ranks]
     found = each(sum_rank, [folder for folder, _ in folders], [rank for _, rank in folders], sizes, [used] * len(folders))
     return dict(zip([rank for _, rank in folders], found, strict=True))
 
 
 def sum_rank(folder: str, rank: int, size: int | None, used: Ints) -> SpanSums:
-    """One rank's sums. Where its file is not the one that was asked for, none at all: a file that is not seen is no file without spans."""
+    """One rank's sums."""
     own = RankTrace(Path(folder), rank)
-    if _size(own) != size:
-        raise UnreadableError(f"{safe_text(folder)}: {platform.node()} does not see the spans that lie there; ranks are read where the folder is shared")
+    check_seen(own, "spans", size)
     spans = own.table("spans")
     return dataclasses.replace(sum_spans(spans, used), damaged=any(own.problems))
-
-
-def _size(rank: RankTrace) -> int | None:
-    path = rank.path("spans")
-    return path.stat().st_size if path.exists() else None
 
 
 def mean_phases(sums: SpanSums, used: Ints) -> dict[str, float]:

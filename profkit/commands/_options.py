@@ -22,6 +22,15 @@ def add_output(parser: argparse.ArgumentParser, *, short: bool = True) -> None:
     )
 
 
+def add_scheduler(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scheduler",
+        default="serial",
+        metavar="WHERE",
+        help="where ranks are read: serial, threads, or a Dask scheduler, as in tcp://host:8786 (default: %(default)s)",
+    )
+
+
 def add_collect(parser: Any) -> None:
     """What is collected beside the loop; `pass_on` hands it to the processes that train."""
     parser.add_argument(

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profkit.commands._options import add_scheduler
 from profkit.commands._shapes import add_shapes, check_shape, deliver
 from profkit.errors import ExitCode, UsageError
 from profkit.text import safe_text
@@ -41,12 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", metavar="NAME", help="take the run that was kept under this name for BASE")
     parser.add_argument("--save-baseline", metavar="NAME", help="keep a copy of the last run under this name, once it has passed its gates")
     parser.add_argument("--baselines", type=Path, default=Path("baselines"), metavar="FOLDER", help="where baselines are kept (default: %(default)s)")
-    parser.add_argument(
-        "--scheduler",
-        default="serial",
-        metavar="WHERE",
-        help="where ranks are read: serial, threads, or a Dask scheduler, as in tcp://host:8786 (default: %(default)s)",
-    )
+    add_scheduler(parser)
     add_shapes(parser)
 
 
@@ -105,12 +101,14 @@ def _explain(bases: Sequence[Trace], targets: Sequence[Trace], gates: Sequence[G
     from profkit.report.as_json import dumps
     from profkit.report.explained import explain_repeats
     from profkit.report.ledger_document import explained, illustrate_sides
-    from profkit.scheduling import SERIAL, open_scheduler
+    from profkit.scheduling import open_scheduler
 
     base, target = bases[0], targets[0]
     ceilings = load_ceilings(base.manifest.environment), load_ceilings(target.manifest.environment)
     with open_scheduler(args.scheduler) as each:
-        view = explain_repeats(bases, targets, ceilings, None if args.scheduler == SERIAL else each)
+        for trace in (*bases, *targets):
+            trace.read_with(each)
+    view = explain_repeats(bases, targets, ceilings)
     judgements = apply_gates(view.ledger, gates)
     deliver(
         args,

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 
-from profkit.commands._options import add_run, run_or_newest
+from profkit.commands._options import add_run, add_scheduler, run_or_newest
 from profkit.commands._shapes import add_shapes, check_shape, deliver
 from profkit.errors import ExitCode
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser, short=False)
+    add_scheduler(parser)
     add_shapes(parser)
 
 
@@ -26,10 +27,14 @@ def run(args: argparse.Namespace) -> int:
     from profkit.ceilings import load_ceilings
     from profkit.report import as_html, as_json, as_markdown, as_text
     from profkit.report.overview_document import illustrate, overview
+    from profkit.scheduling import check_scheduler, open_scheduler
     from profkit.trace.reader import Trace
 
     check_shape(args)
+    check_scheduler(args.scheduler)
     trace = Trace.open(run_or_newest(args.path, args.output))
+    with open_scheduler(args.scheduler) as each:
+        trace.read_with(each)
     view = build_overview(trace, load_ceilings(trace.manifest.environment))
     deliver(
         args,

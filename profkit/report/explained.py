@@ -15,13 +15,14 @@ from profkit.analysis.kernel_ledger import KernelLedger, compare_kernels
 from profkit.analysis.ledger import Ledger, compare
 from profkit.analysis.meeting import Meeting, find_meeting
 from profkit.analysis.overview import silent_ranks, steady_steps
-from profkit.analysis.rank_sums import Mapper, SpanSums, add_sums, sum_ranks
+from profkit.analysis.rank_sums import SpanSums, add_sums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.scaling import ScalingRow, scaling_table
 from profkit.ceilings import load_ceilings
 from profkit.rules._base import Case, Finding, find_all
 from profkit.text import plural
 from profkit.trace import Trace
+from profkit.trace.reader import Mapper
 
 
 @dataclass(frozen=True)
@@ -38,21 +39,16 @@ class Explained:
         return self.case.ledger
 
 
-def explain(base: Trace, target: Trace, ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None), each: Mapper | None = None) -> Explained:
-    """Compare two runs and ask every rule; `ceilings` are those of the machines that they ran on, where they are known.
-
-    `each` makes every rank's sums where it likes; without it they are made here, of all ranks at once.
-    """
-    return explain_repeats([base], [target], ceilings, each)
+def explain(base: Trace, target: Trace, ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)) -> Explained:
+    """Compare two runs and ask every rule; `ceilings` are those of the machines that they ran on, where they are known."""
+    return explain_repeats([base], [target], ceilings)
 
 
-def explain_repeats(
-    bases: Sequence[Trace], targets: Sequence[Trace], ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None), each: Mapper | None = None
-) -> Explained:
+def explain_repeats(bases: Sequence[Trace], targets: Sequence[Trace], ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)) -> Explained:
     """The same of several runs of each side. Rows are about all of them; what else was recorded is looked at in the run of middle speed."""
     for traces in (bases, targets):
         check_repeats(traces)
-    before, after = ([Evidence(trace, _costs_by_rank(trace, each)[0] if each else run_costs(trace)) for trace in traces] for traces in (bases, targets))
+    before, after = ([Evidence(trace, run_costs(trace)) for trace in traces] for traces in (bases, targets))
     return explain_sides(before, after, ceilings)
 
 

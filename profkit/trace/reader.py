@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +22,13 @@ from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.stream import StreamContent, checksum, read_row, read_stream
 from profkit.vocab import END_FILE, RUN_FILE, STREAM_SUFFIX
 
+Mapper: TypeAlias = Callable[..., Iterable[Any]]
+"""`map`, or an executor's: gives the results in the order of what went in."""
+
 LOST_NAME = "(name lost)"
+_OF_FIGURES = ("steps", "spans", "collectives", "samples", "strings")
+"""The tables that figures are made of; names last, so that those of a run that grows are all there. Kernels may be far larger, and are read where they are shown."""
+
 _RANK_FOLDER = re.compile(r"r(\d{5})")
 
 
@@ -109,15 +116,27 @@ class RankTrace:
 
     @property
     def problems(self) -> Iterator[str]:
-        """What is damaged in the tables that were read so far."""
-        for table, content in self._contents.items():
+        """What is damaged in the tables that were read so far, in the same order whoever read them first."""
+        for table, content in self._read_so_far():
             if content.problem:
                 yield f"rank {self.rank}, {table}: {content.problem}" + ("" if content.changed else "; rows after that place are lost")
 
     @property
     def changed(self) -> Iterator[str]:
         """Which of the tables that were read so far are not as they were written."""
-        yield from (f"rank {self.rank}, {table}" for table, content in self._contents.items() if content.changed)
+        yield from (f"rank {self.rank}, {table}" for table, content in self._read_so_far() if content.changed)
+
+    def _read_so_far(self) -> Iterator[tuple[str, StreamContent]]:
+        yield from ((table, self._contents[table]) for table in SCHEMAS if table in self._contents)
+
+    def size(self, table: str) -> int | None:
+        """Of the table's file; null where there is none."""
+        path = self.path(table)
+        return path.stat().st_size if path.exists() else None
+
+    def take(self, contents: Mapping[str, StreamContent]) -> None:
+        """What was read of these tables elsewhere, by `read_rank`."""
+        self._contents.update(contents)
 
     @functools.cached_property
     def names(self) -> pa.Array:
@@ -211,6 +230,13 @@ class Trace:
             return open_schema(table).empty_table()
         return pa.concat_tables(parts).unify_dictionaries()
 
+    def read_with(self, each: Mapper) -> None:
+        """Read what figures are made of rank by rank with `each`; on another machine, the run must lie at the same place."""
+        folders = [str(rank.folder.absolute()) for rank in self.ranks]
+        sizes = [{table: rank.size(table) for table in _OF_FIGURES} for rank in self.ranks]
+        for rank, contents in zip(self.ranks, each(read_rank, folders, [rank.rank for rank in self.ranks], sizes), strict=True):
+            rank.take(contents)
+
     @property
     def dropped(self) -> int:
         """Rows that the job handed over and that were not written."""
@@ -230,6 +256,23 @@ class Trace:
     def missing_ranks(self) -> tuple[int, ...]:
         """Ranks of the job's world that left no folder."""
         return tuple(sorted(set(range(self.manifest.world_size)) - {rank.rank for rank in self.ranks}))
+
+
+def read_rank(folder: str, rank: int, sizes: Mapping[str, int | None]) -> dict[str, StreamContent]:
+    """What can be read of these tables of one rank."""
+    own = RankTrace(Path(folder), rank)
+    for table, size in sizes.items():
+        check_seen(own, table, size)
+    return {table: own.content(table) for table in sizes}
+
+
+def check_seen(rank: RankTrace, table: str, size: int | None) -> None:
+    """An `UnreadableError` where the file that was asked for, which may have grown, is not here: one that is not seen is no file without rows."""
+    seen = rank.size(table)
+    if size is not None and (seen is None or seen < size):
+        raise UnreadableError(
+            f"{safe_text(str(rank.folder))}: {platform.node()} does not see the {table} that lie there; ranks are read where the folder is shared"
+        )
 
 
 def find_ranks(run: Path) -> Iterator[RankTrace]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -18,6 +19,8 @@ from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
+from profkit.trace.reader import RankTrace
+from profkit.trace.stream import StreamContent
 
 MS = 1_000_000
 
@@ -44,8 +47,8 @@ def cluster() -> Iterator[str]:
         yield local.scheduler_address
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["explain", *words]) == ExitCode.DONE
+def said(capsys: pytest.CaptureFixture[str], *words: str, verb: str = "explain") -> str:
+    assert main([verb, *words]) == ExitCode.DONE
     return capsys.readouterr().out
 
 
@@ -58,6 +61,27 @@ def test_threads_give_the_same_bytes(runs: list[str], capsys: pytest.CaptureFixt
 def test_dask_gives_the_same_bytes(runs: list[str], cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
     for named in (runs, runs[1:]):
         assert said(capsys, *named, "--json", "--scheduler", cluster) == said(capsys, *named, "--json")
+    for run in runs:
+        assert said(capsys, run, "--json", "--scheduler", cluster, verb="report") == said(capsys, run, "--json", verb="report")
+
+
+@pytest.mark.parametrize("shape", ["text", "markdown"])
+def test_a_report_says_the_same_wherever_ranks_are_read(runs: list[str], capsys: pytest.CaptureFixture[str], shape: str) -> None:
+    for run in runs:
+        assert said(capsys, run, "--format", shape, "--scheduler", "threads", verb="report") == said(capsys, run, "--format", shape, verb="report")
+
+
+def test_two_runs_and_a_report_are_read_on_the_scheduler_alone(runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing that figures are made of is read here once more; kernels are, which these runs have none of."""
+    here, read = threading.current_thread(), RankTrace._read
+
+    def read_elsewhere(rank: RankTrace, table: str, columns: Sequence[str] | None) -> StreamContent:
+        assert table == "kernels" or threading.current_thread() is not here, table
+        return read(rank, table, columns)
+
+    monkeypatch.setattr(RankTrace, "_read", read_elsewhere)
+    said(capsys, *runs[1:], "--scheduler", "threads")
+    said(capsys, runs[2], "--scheduler", "threads", verb="report")
 
 
 def test_what_goes_wrong_in_a_cluster_is_one_line(runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +108,7 @@ def test_the_sums_of_ranks_are_those_of_all_of_them_at_once(runs: list[str]) -> 
         trace = Trace.open(run)
         used = steady_steps(trace).steps
         together, added = sum_spans(trace.spans, used), add_sums(list(sum_ranks(trace, used).values()))
-        for name in ("steps", "host", "exposed", "pieces", "waits"):
+        for name in ("steps", "host", "exposed", "pieces", "waits", "outer"):
             assert np.array_equal(getattr(together, name), getattr(added, name)), name
         assert together.windows.equals(added.windows)
         assert together.on_device == added.on_device
