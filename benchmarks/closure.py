@@ -1,6 +1,6 @@
 """How much of a step no phase covers: every reference system in each of its frameworks, alone and on two ranks.
 
-    python benchmarks/closure.py [SYSTEM ...] [--steps 30] [--ranks 1 2]
+    python benchmarks/closure.py [SYSTEM ...] [--steps 20] [--ranks 1 2]
 
 The systems really train, on small images. `unknown` is the steps' wall time minus all phases, as a share of it, with its
 95 % interval; it should stay within 2 % either way. Prints one JSON object of rows; exit code 1 where one is surely over.
@@ -24,7 +24,7 @@ from profkit.plugins import WORKLOADS
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 
-SIZES: Mapping[str, int] = {"resnet50": 64, "mask_rcnn": 128, "psenet": 128, "hrnet_w18": 128, "tsm": 64}
+SIZES: Mapping[str, int] = {"resnet50": 64, "mask_rcnn": 96, "psenet": 64, "hrnet_w18": 64, "tsm": 32}
 WARM_UP = 5
 LIMIT = 0.02
 
@@ -32,7 +32,7 @@ LIMIT = 0.02
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("systems", nargs="*", metavar="SYSTEM", choices=(*SIZES, []), help=f"of {', '.join(SIZES)} (default: all)")
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     args = parser.parse_args()
     plan = [(name, framework, ranks) for name in args.systems or SIZES for framework in WORKLOADS.load(name).frameworks for ranks in args.ranks]
