@@ -13,10 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from profkit import __version__
 from profkit.clock import wall_ns
@@ -105,32 +106,49 @@ def _job_name(command: Sequence[str]) -> str:
 
 
 def _run(program: str, command: Sequence[str], environment: dict[str, str]) -> int:
-    try:
-        process = subprocess.Popen(command, executable=program, env=environment)
-    except PermissionError as error:
-        raise CannotStartError(f"{safe_text(program)}: {error.strerror}", ExitCode.NOT_EXECUTABLE) from error
-    except OSError as error:
-        raise CannotStartError(f"{safe_text(program)}: {error.strerror}") from error
-    with forwarding([process]):
+    with forwarding() as start:
+        try:
+            process = start(command, executable=program, env=environment)
+        except PermissionError as error:
+            raise CannotStartError(f"{safe_text(program)}: {error.strerror}", ExitCode.NOT_EXECUTABLE) from error
+        except OSError as error:
+            raise CannotStartError(f"{safe_text(program)}: {error.strerror}") from error
         return process.wait()
 
 
 @contextlib.contextmanager
-def forwarding(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """While the job runs, its signals are its own: ours are passed on, Ctrl-C is left to it."""
+def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """While the jobs run that are started so, their signals are their own: ours are passed on, Ctrl-C is left to them.
+
+    A signal may come while a job is being started, and is passed on then. What a process ignores, those that it
+    starts ignore too: so Ctrl-C is handled, by doing nothing, and what `nohup` has us ignore stays ignored.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    passed: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
+        passed.append(number)
         for process in processes:
             process.send_signal(number)
 
-    handlers = {number: signal.signal(number, forward) for number in FORWARDED}
-    handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    handlers[signal.SIGQUIT] = signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    def start(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(command, **how)
+        processes.append(process)
+        for number in passed:
+            process.send_signal(number)
+        return process
+
+    wanted = {**dict.fromkeys(FORWARDED, forward), **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), _do_nothing)}
+    handlers = {number: signal.signal(number, handler) for number, handler in wanted.items() if signal.getsignal(number) is not signal.SIG_IGN}
     try:
-        yield
+        yield start
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    pass
 
 
 def _conclude(run: Path, code: int) -> None:

@@ -148,8 +148,9 @@ def run_ranks(team: Team, words: Sequence[str], run: Path | None, *, extra: Mapp
     endpoint = find_endpoint(team)
     with tempfile.TemporaryDirectory(prefix="profkit-ranks-") as folder:
         errors = [Path(folder) / f"rank{team.first + local}" for local in range(team.count)]
-        processes = [_start(team, local, endpoint, words, run, {**extra, ERROR_VARIABLE: str(error)}) for local, error in enumerate(errors)]
-        with forwarding(processes):
+        with forwarding() as start:
+            told = [_environment(team, local, endpoint, run, {**extra, ERROR_VARIABLE: str(error)}) for local, error in enumerate(errors)]
+            processes = [start([sys.executable, "-m", "profkit", *words], env=environment) for environment in told]
             first = _wait(processes)
             ours = _end(processes)
         if first is None:
@@ -158,11 +159,11 @@ def run_ranks(team: Team, words: Sequence[str], run: Path | None, *, extra: Mapp
         return _told(team.first + first, processes[first].returncode, errors[first])
 
 
-def _start(team: Team, local: int, endpoint: str, words: Sequence[str], run: Path | None, extra: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _environment(team: Team, local: int, endpoint: str, run: Path | None, extra: Mapping[str, str]) -> dict[str, str]:
     environment = {**os.environ, **rank_environment(team.first + local, team.world_size, local, team.count, endpoint), **extra}
     if run is not None:
         environment[RUN_VARIABLE] = str(run.absolute())
-    return subprocess.Popen([sys.executable, "-m", "profkit", *words], env=environment)
+    return environment
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pytest
 
 from profkit.analysis.exchange import split_exchange
 from profkit.analysis.selection import select_steps
+from profkit.launch import forwarding
 from profkit.trace import Trace, verify
 from profkit.trace.reader import find_runs
 from profkit.vocab import Integrity, RunState
 
 JOBS = Path(__file__).parent / "jobs"
+PATIENCE_S = 300
 TORCHRUN = [
     sys.executable,
     "-m",
@@ -52,12 +55,34 @@ class Ended:
         return Trace.open(self.run)
 
 
-def _run(command: Sequence[object], folder: Path, *, recorded: bool = True, env: dict[str, str] | None = None) -> Ended:
+@dataclass(frozen=True)
+class Started:
+    """A command under way; what it says goes into files, so that several can run at once."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    def end(self) -> Ended:
+        self.process.wait(PATIENCE_S)
+        runs = find_runs(self.folder / "traces")
+        return Ended(self.process.returncode, (self.folder / "stdout").read_text(), (self.folder / "stderr").read_text(), runs[-1] if runs else None)
+
+
+def _start(command: Sequence[object], folder: Path, *, recorded: bool = True, env: dict[str, str] | None = None) -> Started:
     words = [*(PROFKIT_RUN if recorded else []), *map(str, command)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")} | {"OMP_NUM_THREADS": "1", **(env or {})}
-    done = subprocess.run(words, cwd=folder, env=clean, capture_output=True, text=True, check=False, timeout=120)
-    runs = find_runs(folder / "traces")
-    return Ended(done.returncode, done.stdout, done.stderr, runs[-1] if runs else None)
+    with open(folder / "stdout", "w") as out, open(folder / "stderr", "w") as err:
+        return Started(subprocess.Popen(words, cwd=folder, env=clean, stdout=out, stderr=err, text=True), folder)
+
+
+def _run(command: Sequence[object], folder: Path, *, env: dict[str, str] | None = None) -> Ended:
+    return _start(command, folder, env=env).end()
+
+
+def _run_both(command: Sequence[object], bare: Path, recorded: Path) -> tuple[Ended, Ended]:
+    """The command as it is and under `profkit run`, both at the same time."""
+    started = _start(command, bare, recorded=False), _start(command, recorded)
+    return started[0].end(), started[1].end()
 
 
 def _losses(text: str) -> list[str]:
@@ -67,8 +92,7 @@ def _losses(text: str) -> list[str]:
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
     """The single-process script, bare and recorded."""
-    job = [sys.executable, JOBS / "torch_single.py"]
-    return _run(job, tmp_path_factory.mktemp("bare"), recorded=False), _run(job, tmp_path_factory.mktemp("recorded"))
+    return _run_both([sys.executable, JOBS / "torch_single.py"], tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("recorded"))
 
 
 def test_an_unedited_script_trains_to_the_bit_as_without_profkit(single: tuple[Ended, Ended]) -> None:
@@ -106,9 +130,17 @@ def test_evaluation_is_other_and_no_step(single: tuple[Ended, Ended]) -> None:
     assert set(evaluation["step"].to_pylist()) <= {8, 16, 24}
 
 
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """The single-process script, ended in each way."""
+    script = [sys.executable, JOBS / "torch_single.py", "--steps", "4", "--end"]
+    started = {end: _start([*script, end], tmp_path_factory.mktemp(end)) for end in ("raise", "_exit", "kill")}
+    return {end: job.end() for end, job in started.items()}
+
+
 @pytest.mark.parametrize(("end", "code", "told"), [("raise", 1, "exit code 1"), ("_exit", 7, "exit code 7"), ("kill", -signal.SIGKILL, "SIGKILL")])
-def test_the_exit_code_is_the_jobs_own(tmp_path: Path, end: str, code: int, told: str) -> None:
-    ended = _run([sys.executable, JOBS / "torch_single.py", "--steps", "4", "--end", end], tmp_path)
+def test_the_exit_code_is_the_jobs_own(ends: dict[str, Ended], end: str, code: int, told: str) -> None:
+    ended = ends[end]
     assert ended.code == code
     assert ("the job's own error" in ended.err) == (end == "raise")
     assert ended.run is not None
@@ -160,25 +192,41 @@ def test_a_sitecustomize_of_ones_own_still_runs(tmp_path: Path) -> None:
 
 
 def test_a_sigterm_reaches_the_job_and_is_its_end(tmp_path: Path) -> None:
-    code = "import signal, time, sys; signal.signal(signal.SIGTERM, lambda *a: sys.exit(9)); print('up', flush=True); time.sleep(60)"
+    code = "import signal, time, sys; signal.signal(signal.SIGTERM, lambda *a: sys.exit(9)); print('up', flush=True); time.sleep(600)"
     process = subprocess.Popen([*PROFKIT_RUN, sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 9
+    assert process.wait(PATIENCE_S) == 9
     process.stdout.close()
 
 
+def test_a_signal_that_comes_while_the_job_is_started_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **how: Any) -> None:
+            super().__init__(*arguments, **how)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with forwarding() as start:
+        assert start(["sleep", "600"]).wait(PATIENCE_S) == -signal.SIGTERM
+
+
+def test_what_is_ignored_is_ignored_by_the_job_too(tmp_path: Path) -> None:
+    ignored = f"trap '' HUP; exec {shlex.join(PROFKIT_RUN)} {sys.executable} -c 'import signal; print(signal.getsignal(signal.SIGHUP))'"
+    done = subprocess.run(["sh", "-c", ignored], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    assert done.stdout == "Handlers.SIG_IGN\n"
+
+
 def test_ctrl_c_is_the_jobs_to_handle(tmp_path: Path) -> None:
-    code = "import time\nprint('up', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('caught'); raise SystemExit(4)"
+    code = "import time\ntry: print('up', flush=True); time.sleep(600)\nexcept KeyboardInterrupt: print('caught'); raise SystemExit(4)"
     process = subprocess.Popen(
         [*PROFKIT_RUN, sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
-    time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(20) == 4
+    assert process.wait(PATIENCE_S) == 4
     assert process.stdout.read() == b"caught\n"
     process.stdout.close()
 
@@ -186,8 +234,7 @@ def test_ctrl_c_is_the_jobs_to_handle(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
     """The DistributedDataParallel script with gradient accumulation on two ranks, bare and recorded."""
-    job = [*TORCHRUN, JOBS / "torch_ddp.py", "--steps", "24"]
-    return _run(job, tmp_path_factory.mktemp("bare"), recorded=False), _run(job, tmp_path_factory.mktemp("recorded"))
+    return _run_both([*TORCHRUN, JOBS / "torch_ddp.py", "--steps", "24"], tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("recorded"))
 
 
 def test_two_ranks_train_to_the_bit_as_without_profkit(ddp: tuple[Ended, Ended]) -> None:
@@ -223,8 +270,9 @@ def test_the_buckets_carry_the_gradients_exactly(ddp: tuple[Ended, Ended]) -> No
 def paddle(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, Ended], tuple[Path, Ended]]:
     """The DataParallel script with gradient accumulation on two ranks, of which the second fails at the end, bare and recorded."""
     job = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--backend", "gloo", JOBS / "paddle_launch.py", "--fail", "7"]
-    bare, recorded = tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("recorded")
-    return (bare, _run(job, bare, recorded=False)), (recorded, _run(job, recorded))
+    folders = tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("recorded")
+    ended = _run_both(job, *folders)
+    return (folders[0], ended[0]), (folders[1], ended[1])
 
 
 def test_a_paddle_launch_trains_to_the_bit_and_fails_as_without_profkit(paddle: tuple[tuple[Path, Ended], tuple[Path, Ended]]) -> None:
@@ -244,6 +292,7 @@ def test_a_paddle_launch_shows_all_phases_on_both_ranks(paddle: tuple[tuple[Path
         assert set(own["phase"].to_pylist()) >= {"data", "forward", "backward", "allreduce", "optimizer"}
 
 
+@pytest.mark.measured
 def test_a_rank_late_in_backward_is_named_and_its_lateness_is_waiting(tmp_path: Path) -> None:
     """100 ms slept in rank 1's backward: at least 95 of them are rank 0's waiting, not its backward or transfer."""
     ended = _run([*TORCHRUN, JOBS / "torch_ddp.py", "--steps", "24", "--accumulate", "1", "--late-ms", "100"], tmp_path)
@@ -275,14 +324,13 @@ def test_ones_own_communication_hook_keeps_working(tmp_path: Path) -> None:
             model(torch.randn(4, 32)).sum().backward(); optimizer.step(); optimizer.zero_grad()
         with open(f"loss{dist.get_rank()}", "w") as file:  # two ranks that print at once may mix their lines
             print("loss", len(calls), repr(float(model.module.weight.detach().sum())), file=file)
-        import time; time.sleep(0.3)
         dist.destroy_process_group()
     """
     script = tmp_path / "own_hook.py"
     script.write_text("\n".join(line[8:] for line in code.splitlines()))
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    _bare, recorded = _run([*TORCHRUN, script], tmp_path / "a", recorded=False), _run([*TORCHRUN, script], tmp_path / "b")
+    _, recorded = _run_both([*TORCHRUN, script], tmp_path / "a", tmp_path / "b")
     assert recorded.code == 0, recorded.err
     said = {folder: [(tmp_path / folder / f"loss{rank}").read_text() for rank in range(2)] for folder in "ab"}
     assert said["a"] == said["b"]
