@@ -25,8 +25,8 @@ def _record(job: str, folder: Path, *options: str, arguments: tuple[str, ...] = 
     """The trace of a job that `profkit run` has recorded, and what the job printed."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")}
     environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, "-m", "profkit", "run", "-o", str(folder), *options, "--", sys.executable, "-W", "ignore", str(JOBS / job), *arguments]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    command = [sys.executable, "-m", "profkit", "run", "-o", str(folder), "--collect", "none", *options, "--", sys.executable, "-W", "ignore", str(JOBS / job), *arguments]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     trace = Trace.open(find_runs(folder)[-1])
     assert not build_overview(trace).quality, done.stderr
