@@ -290,7 +290,8 @@ def legend(kinds: Iterable[str], letters: Mapping[str, str], look: Look) -> Iter
 
 def strip(cells: Sequence[Painted], width: int, ground: Style) -> Strip:
     """Cells as a line of exactly this width; neighbours of one style are one segment. Styles are told apart by identity: to compare them takes longer."""
+    chars, styles = [char for char, _ in cells], [id(style) for _, style in cells]
     grounded = {key: ground + style for key, style in {id(style): style for _, style in cells}.items()}
-    runs = itertools.groupby(cells, key=lambda cell: id(cell[1]))
-    segments = [Segment("".join([char for char, _ in run]), grounded[style]) for style, run in runs]
+    borders = [0, *(place for place in range(1, len(styles)) if styles[place] != styles[place - 1]), len(styles)]
+    segments = [Segment("".join(chars[first:last]), grounded[styles[first]]) for first, last in itertools.pairwise(borders) if last > first]
     return Strip(segments).adjust_cell_length(width, ground).crop(0, width)

@@ -56,16 +56,12 @@ class Gap(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """What each cell of a row shows: its dominant kind (`NONE` where nothing is), the time that this kind and all kinds cover, and how many begin.
-
-    `middles` are the pieces that cover the middles of the cells, `NONE` where none does.
-    """
+    """What each cell of a row shows: its dominant kind (`NONE` where nothing is), the time that this kind and all kinds cover, and how many begin."""
 
     kinds: Ints
     dominant_ns: Ints
     covered_ns: Ints
     begun: Ints
-    middles: Ints
 
 
 NO_PIECES = Pieces(*(np.empty(0, dtype=np.int64) for _ in range(5)))
@@ -130,10 +126,6 @@ class _Reach(NamedTuple):
     starts: Ints
     begun: npt.NDArray[np.bool_]
 
-    def first(self, count: int) -> _Reach:
-        """The same for the first of the moments."""
-        return _Reach(self.times[:count], self.block[:count], self.place[:count], self.starts[:count], self.begun[:count])
-
 
 class Blocks(NamedTuple):
     """What is known of neighbouring pieces together: when each block's first begins, and by kind the time that all blocks before cover."""
@@ -191,20 +183,25 @@ class Level:
 
     def cells(self, borders: Ints) -> Cells:
         """What the cells between the borders show; of kinds that cover the same time, the first."""
-        count, middles = len(borders) - 1, (borders[:-1] + borders[1:]) // 2
+        count = len(borders) - 1
         if not len(self.pieces):
             nothing = np.zeros(count, dtype=np.int64)
-            return Cells(nothing + NONE, nothing, nothing, nothing, nothing + NONE)
-        reach = self._reach(np.concatenate([borders, middles + 1]))  # one search for both
-        begun = reach.block * self._block + reach.begun.sum(axis=1)
-        covered = np.diff(self._covered_before(reach.first(count + 1)), axis=0)
+            return Cells(nothing + NONE, nothing, nothing, nothing)
+        reach = self._reach(borders)
+        covered = np.diff(self._covered_before(reach), axis=0)
         kinds = np.argmax(covered, axis=1)
         dominant = covered[np.arange(count), kinds]
-        return Cells(np.where(dominant > 0, kinds, NONE), dominant, covered.sum(axis=1), np.diff(begun[: count + 1]), self._at(begun[count + 1 :] - 1, middles))
+        return Cells(np.where(dominant > 0, kinds, NONE), dominant, covered.sum(axis=1), np.diff(self._begun_before(reach)))
 
-    def _at(self, place: Ints, times: Ints) -> Ints:
-        """The last pieces that began before some moments, where they go on until then."""
+    def at(self, times: Ints) -> Ints:
+        """The piece that covers each moment, `NONE` where none does."""
+        if not len(self.pieces):
+            return np.full(len(times), NONE)
+        place = self._begun_before(self._reach(times + 1)) - 1
         return np.where((place >= 0) & (self.pieces.ends[place] > times), place, NONE)
+
+    def _begun_before(self, reach: _Reach) -> Ints:
+        return np.asarray(reach.block * self._block + reach.begun.sum(axis=1))
 
     def longest_in(self, start_ns: int, end_ns: int) -> int | None:
         """The piece that covers most of a stretch; the first of those that cover as much."""

@@ -261,7 +261,9 @@ def _row(timeline: Timeline, request: Request, rank: int, lane: Lane) -> Row:
     borders = request.window.borders - timeline.shift(rank)
     level = lane.level
     cells = level.cells(borders)
-    labels = tuple(_labels(timeline, rank, lane, cells.kinds, cells.middles))
+    fills_some = not cells.begun.all()  # what fills several cells leaves some in which nothing begins
+    pieces = level.at((borders[:-1] + borders[1:]) // 2) if fills_some else np.full(len(cells.kinds), NONE)
+    labels = tuple(_labels(timeline, rank, lane, cells.kinds, pieces))
     return Row(rank, lane.group, lane.label, "", level.kinds, cells.kinds, cells.dominant_ns, cells.covered_ns, cells.begun, labels)
 
 

@@ -63,14 +63,14 @@ def test_cells_are_what_counting_instants_says(rows: list[Event], edges: list[in
 @given(events)
 def test_each_instant_belongs_to_the_event_that_began_first(rows: list[Event]) -> None:
     pieces = first_begun(_pieces(rows))
-    at = Level(pieces, KINDS).cells(np.arange(END + 2)).middles
+    at = Level(pieces, KINDS).at(np.arange(END + 1))
     assert [NONE if place == NONE else int(pieces.rows[place]) for place in at] == _painted(rows)
 
 
 @settings(max_examples=60)
 @given(st.lists(events, max_size=3))
 def test_each_instant_belongs_to_the_innermost_region(depths: list[list[Event]]) -> None:
-    found = Level(innermost([first_begun(_pieces(rows)) for rows in depths]), KINDS).cells(np.arange(END + 2)).middles
+    found = Level(innermost([first_begun(_pieces(rows)) for rows in depths]), KINDS).at(np.arange(END + 1))
     pieces = innermost([first_begun(_pieces(rows)) for rows in depths])
     for instant in range(END + 1):
         deepest = next((rows[_painted(rows)[instant]] for rows in reversed(depths) if _painted(rows)[instant] != NONE), None)
