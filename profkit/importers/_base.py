@@ -8,6 +8,7 @@ importer drops or repairs is counted under a name that a person understands.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -85,7 +86,8 @@ class Target:
     def new_run(self, importer: str, sources: Sequence[Path], name: str = "") -> RunDraft:
         """A run to be written; its name is the user's, else `name`, else the first file's."""
         chosen = self.options.name or name or _stem(sources[0])
-        return RunDraft(new_run_folder(self.folder, file_name(chosen)), importer, tuple(sources))
+        with _writing_into(self.folder):
+            return RunDraft(new_run_folder(self.folder, file_name(chosen)), importer, tuple(sources))
 
 
 class RunDraft:
@@ -112,7 +114,8 @@ class RunDraft:
 
     def rank(self, manifest: RankManifest) -> RankDraft:
         """A rank's tables, open for rows."""
-        draft = RankDraft(RankFiles(self.run / rank_folder(manifest.rank), manifest.rank), manifest)
+        with _writing_into(self.run):
+            draft = RankDraft(RankFiles(self.run / rank_folder(manifest.rank), manifest.rank), manifest)
         self._ranks.append(draft)
         return draft
 
@@ -126,16 +129,26 @@ class RunDraft:
         flags = tuple(map(safe_text, self.flags))
         config = {"imported_from": self._importer, "sources": [safe_text(path.name) for path in self._sources], **manifest.config}
         state = RunState.COMPLETE if manifest.state is RunState.RUNNING else manifest.state
-        dataclasses.replace(
+        whole = dataclasses.replace(
             manifest,
             state=state,
             config=config,
             notes=(*manifest.notes, *notes),
             flags=(*manifest.flags, *flags),
             profkit_version=manifest.profkit_version or __version__,
-        ).write(self.run)
+        )
+        with _writing_into(self.run):
+            whole.write(self.run)
         self._finished = True
         return Imported(self.run, self._importer, self._sources, len(self._ranks), dict(rows), dict(self.dropped), flags)
+
+
+@contextlib.contextmanager
+def _writing_into(run: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ProfkitError(f"{safe_text(str(run))}: cannot be written ({error.strerror or error}); choose another place with --output") from error
 
 
 class RankDraft:
@@ -151,13 +164,13 @@ class RankDraft:
         names = name_columns(table)
         self._files.write(table, {column: _clean(values) if column in names else values for column, values in columns.items()})
         if self._files.failure:
-            raise ProfkitError(f"{safe_text(str(self._files.folder))}: {self._files.failure}")
+            raise ProfkitError(f"{safe_text(str(self._files.folder))}: {self._files.failure}; choose another place with --output")
         self.rows[table] += len(next(iter(columns.values())))
 
     def close(self) -> None:
         self._files.close()
         if self._files.failure:
-            raise ProfkitError(f"{safe_text(str(self._files.folder))}: {self._files.failure}")
+            raise ProfkitError(f"{safe_text(str(self._files.folder))}: {self._files.failure}; choose another place with --output")
 
 
 def _clean(values: Any) -> Any:

@@ -38,7 +38,15 @@ class RankFiles:
         self._ids: dict[str, int] = {}
         self._named = 0
         self._reserve = folder / ".reserve"
-        self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
+        self._take_reserve()
+
+    def _take_reserve(self) -> None:
+        """All of it or nothing: what there is of a disk that is full is not to be ours."""
+        try:
+            self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
+        except OSError:
+            self._reserve.unlink(missing_ok=True)
+            raise
 
     def write(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append rows, given as columns without `rank`; name columns hold text or are dictionaries.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.clock import Anchor
-from profkit.errors import UnreadableError, UsageError
+from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.importers._base import Imported, Importer, ImportOptions, Target, clean_name, file_name, plan_import, read_head
 from profkit.plugins import IMPORTERS
 from profkit.report import as_text
@@ -132,3 +134,19 @@ def test_no_verdict_is_given_on_times_that_cannot_be(tmp_path: Path, flag: str, 
     view = build_overview(Trace.open(run))
     assert view.judged is judged
     assert ("cannot judge: the source has times that cannot be" in as_text.overview(view)) is not judged
+
+
+@pytest.mark.parametrize("call", ["pathlib.Path.write_bytes", "pathlib.Path.mkdir", "profkit.trace.manifest.replace_json", "profkit.trace.stream.os.write"])
+def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    source = _file(tmp_path, "job.0.txt", "lines\n1 2 a\n")
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(call, full)
+    with pytest.raises(ProfkitError) as raised:
+        list(LINES["lines"].read([source], Target(tmp_path / "traces")))
+    monkeypatch.undo()
+    assert "No space left on device" in str(raised.value)
+    assert str(raised.value).endswith("; choose another place with --output")
+    assert [path for path in tmp_path.rglob("*") if path not in {source, tmp_path / "traces"}] == []
