@@ -81,4 +81,4 @@ def write_file(path: Path, content: str) -> None:
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise ProfkitError(f"{safe_text(str(path))}: {error.strerror}; name a file in a folder that exists and may be written to") from error
+        raise ProfkitError(f"{safe_text(str(path))}: {error.strerror}; name a file in a folder that exists, may be written to and has room") from error

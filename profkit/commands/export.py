@@ -57,7 +57,7 @@ def _write_whole(exporter: Exporter, window: Window, output: Path) -> None:
         exporter.write(window, partial)
         os.rename(partial, output)
     except OSError as error:
-        raise ProfkitError(f"{safe_text(str(output))}: {error.strerror or error}") from error
+        raise ProfkitError(f"{safe_text(str(output))}: {error.strerror or error}; choose another place with --output") from error
     finally:
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)
