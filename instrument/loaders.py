@@ -34,8 +34,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from profkit.clock import now_ns
-from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Append, Recorder
+from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.recorder import Append, Recorder, Row
 from profkit.vocab import Phase
 
 DEPTH_METRIC = "queue_depth_batches"
@@ -47,22 +47,17 @@ MOST_UNTRAINED = 10_000
 SHORT_NS = 2_000_000
 """A loop whose batches are made in less than this is not asked for its waits for a core, which costs 20 us a batch."""
 
+SAME_MOMENT_NS, TRIES = 200_000, 5
+"""Clocks that are read within so long tell of one moment."""
+
 _DATA = Phase.DATA.value
 
 
 # -- times of one batch --------------------------------------------------------------------------
 
 
-class Reading(NamedTuple):
-    """The clocks of one thread at one moment."""
-
-    wall_ns: int
-    processor_ns: int
-    waited_ns: int
-
-
-class ThreadClock:
-    """Wall time, processor time and the wait for a core, of the thread that makes it."""
+class WaitClock:
+    """How long the thread that makes it has waited for a core."""
 
     def __init__(self) -> None:
         self._schedstat = -1
@@ -70,11 +65,20 @@ class ThreadClock:
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self._schedstat).atexit = False
 
-    def read(self, *, waits: bool = True) -> Reading:
-        return Reading(now_ns(), time.thread_time_ns(), self._waited_ns() if waits else 0)
-
-    def _waited_ns(self) -> int:
+    def read(self) -> int:
+        """Nanoseconds until now; always 0 where the kernel does not tell."""
         return int(os.pread(self._schedstat, 96, 0).split()[1]) if self._schedstat >= 0 else 0
+
+
+def _read_together(clock: WaitClock) -> tuple[int, int, int]:
+    """Wall time, processor time and the wait for a core, at one moment: where the thread lost its core in between, they are read again."""
+    for _ in range(TRIES):
+        before = now_ns()
+        waited = clock.read()
+        read = now_ns(), _processor_ns(), waited
+        if now_ns() - before < SAME_MOMENT_NS:
+            break
+    return read
 
 
 class BatchTimes(NamedTuple):
@@ -91,41 +95,43 @@ class BatchTimes(NamedTuple):
 class Fetch:
     """A batch that is being made; its fetcher's `collate_fn` tells when collating begins."""
 
-    __slots__ = ("_begin", "_clock", "_collate", "_collated", "_waits", "fetcher", "task")
+    __slots__ = ("_clock", "_collate", "_collated", "_processor_ns", "_start_ns", "_waited_ns", "fetcher", "task")
 
-    def __init__(self, fetcher: Any, clock: ThreadClock, task: int = 0, *, waits: bool = True) -> None:
+    def __init__(self, fetcher: Any, clock: WaitClock | None, task: int = 0) -> None:
+        """Without a clock, waits for a core are not told apart."""
         self.fetcher = fetcher
         self.task = task
         self._clock = clock
-        self._waits = waits
-        self._collated: Reading | None = None
+        self._collated: tuple[int, int, int] | None = None
         self._collate = fetcher.collate_fn
-        self._begin = clock.read(waits=waits)
         if self._collate:
             fetcher.collate_fn = self.collate
+        self._start_ns, self._processor_ns, self._waited_ns = (now_ns(), _processor_ns(), 0) if clock is None else _read_together(clock)
 
     def collate(self, *args: Any, **kwargs: Any) -> Any:
         """The fetcher's `collate_fn`, timed."""
-        _note_collating(self)
+        try:
+            self._collated = (now_ns(), _processor_ns(), 0) if self._clock is None else _read_together(self._clock)
+        except Exception as failure:  # noqa: BLE001  # the border to the job
+            report_failure("loader: collate", failure)
         return self._collate(*args, **kwargs)
 
-    def note_collating(self) -> None:
-        self._collated = self._clock.read(waits=self._waits)
-
-    def close(self) -> None:
+    def drop(self) -> None:
         """Give the fetcher its own `collate_fn` back."""
         self.fetcher.collate_fn = self._collate
 
-    def times(self, worker: int) -> BatchTimes:
-        """What it took, until now."""
-        begin, last = self._begin, self._collated or self._clock.read(waits=self._waits)
-        end = now_ns() if self._collated else last.wall_ns
-        processor = last.processor_ns - begin.processor_ns
-        blocked = last.wall_ns - begin.wall_ns - processor - (last.waited_ns - begin.waited_ns)
-        return BatchTimes(worker, begin.wall_ns, last.wall_ns if self._collated else 0, end, max(0, blocked), processor)
+    def close(self, worker: int) -> BatchTimes:
+        """What it took, until now. The fetcher has its own `collate_fn` back."""
+        self.fetcher.collate_fn = self._collate
+        start_ns, collated = self._start_ns, self._collated
+        made_ns, processor_ns, waited_ns = collated or ((now_ns(), _processor_ns(), 0) if self._clock is None else _read_together(self._clock))
+        took_ns = processor_ns - self._processor_ns
+        blocked_ns = made_ns - start_ns - took_ns - (waited_ns - self._waited_ns)
+        return _make_times((worker, start_ns, made_ns if collated else 0, now_ns() if collated else made_ns, max(0, blocked_ns), took_ns))
 
 
-_note_collating = guarded("loader: collate", Fetch.note_collating, None)
+_make_times: Callable[[tuple[int, ...]], BatchTimes] = functools.partial(tuple.__new__, BatchTimes)
+_processor_ns = time.thread_time_ns
 
 
 class Meter(Protocol):
@@ -143,22 +149,27 @@ class Meter(Protocol):
 
 def hook_fetch(patches: Patches, fetchers: Iterable[type], meter: Meter) -> None:
     """Time every batch that a fetcher of these classes makes in this process."""
-    begin = guarded("loader: begin of a batch", meter.begin, None)
-    end = guarded("loader: end of a batch", meter.end, None)
     drop = guarded("loader: no batch", meter.drop, None)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
-            times = begin(self)
-            if times is None:
+            try:
+                making = meter.begin(self)
+            except Exception as failure:  # noqa: BLE001  # the border to the job
+                report_failure("loader: begin of a batch", failure)
+                making = None
+            if making is None:
                 return original(self, *args, **kwargs)
             try:
                 batch = original(self, *args, **kwargs)
             except BaseException:
-                drop(times)
+                drop(making)
                 raise
-            end(times)
+            try:
+                meter.end(making)
+            except Exception as failure:  # noqa: BLE001  # the border to the job
+                report_failure("loader: end of a batch", failure)
             return batch
 
         return fetch
@@ -283,7 +294,7 @@ class WorkerMeter:
         self._worker = worker
         self._ring = ring
         self._sought = ring is not None
-        self._clock = ThreadClock()
+        self._clock = WaitClock()
         self._task: int | None = None
         self._epoch = 1
 
@@ -315,13 +326,12 @@ class WorkerMeter:
         return None if self._ring is None else Fetch(fetcher, self._clock, task)
 
     def end(self, fetch: Fetch) -> None:
-        fetch.close()
-        times = fetch.times(self._worker)
+        times = fetch.close(self._worker)
         if self._ring is not None:
             self._ring.write(self._epoch, fetch.task, times)
 
     def drop(self, fetch: Fetch) -> None:
-        fetch.close()
+        fetch.drop()
 
 
 class WorkerLoop:
@@ -451,59 +461,79 @@ class Loaders:
         if not self.recorder.recording:
             return
         self.keep(times, thread)
-        self.recorder.keep_foreign(_DATA, thread, 1, [("queue", times.end_ns, now_ns())])
+        self.recorder.keep_rows([(self.recorder.step_index, _DATA, "queue", 1, thread, times.end_ns, now_ns(), None, None, None, None)])
         if self.recorder.step_index or self._untrained < MOST_UNTRAINED:
             self._untrained += 1
             self._samples((None, "loader", DEPTH_METRIC, waiting.time_ns, float(waiting.depth)))
 
-    def keep(self, times: BatchTimes, thread: str) -> None:
-        """The rows of a batch's making."""
+    def keep(self, times: BatchTimes, thread: str, fetcher: object = None) -> None:
+        """The rows of a batch's making, written out: this is the hot path of loaders without workers."""
+        recorder = self.recorder
+        if not recorder.recording:
+            return
+        step = recorder.step_index
         _, start_ns, collate_ns, end_ns, blocked_ns, processor_ns = times
         decode_ns = start_ns + blocked_ns
         made_ns = min(decode_ns + processor_ns, collate_ns or end_ns)
-        pieces = [("read", start_ns, decode_ns), ("decode", decode_ns, made_ns)]
+        rows: list[Row] = [
+            (step, _DATA, "read", 1, thread, start_ns, decode_ns, None, None, None, None),
+            (step, _DATA, "decode", 1, thread, decode_ns, made_ns, None, None, None, None),
+        ]
         if collate_ns:
-            pieces.append(("collate", collate_ns, end_ns))
-        self.recorder.keep_foreign(_DATA, thread, 1, pieces)
+            rows.append((step, _DATA, "collate", 1, thread, collate_ns, end_ns, None, None, None, None))
+        recorder.keep_rows(rows)
 
 
 class _InThread(threading.local):
     """What a thread that makes batches in the process that trains has of its own."""
 
-    clock: ThreadClock | None = None
-    fetching = False
-    took_ns = 0
+    def __init__(self) -> None:
+        self.own = _Making()
+
+
+class _Making:
+    """The batch that one thread makes."""
+
+    __slots__ = ("clock", "fetching", "thread", "took_ns")
+
+    def __init__(self) -> None:
+        self.clock: WaitClock | None = None
+        self.fetching = False
+        self.thread = threading.current_thread().name
+        self.took_ns = 0
 
 
 class LoopMeter:
     """Times the batches of loaders without workers, which a thread of the process that trains makes itself."""
 
-    def __init__(self, tell: Callable[[Any, BatchTimes], None], is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, tell: Callable[[BatchTimes, str, Any], None], recorder: Recorder | None = None) -> None:
+        """With a recorder, only batches of steps that are recorded are timed."""
         self._tell = tell
-        self._is_wanted = is_wanted
+        self._recorder = recorder
         self._local = _InThread()
 
     def begin(self, fetcher: Any) -> Fetch | None:
-        local = self._local
-        if local.fetching or not self._is_wanted():
+        own, recorder = self._local.own, self._recorder
+        if own.fetching or (recorder is not None and not recorder.recording):
             return None
-        if local.clock is None:
-            local.clock = ThreadClock()
-        fetch = Fetch(fetcher, local.clock, waits=local.took_ns >= SHORT_NS)
-        local.fetching = True
+        if own.took_ns < SHORT_NS:
+            clock = None
+        else:
+            clock = own.clock = own.clock or WaitClock()
+        fetch = Fetch(fetcher, clock)
+        own.fetching = True
         return fetch
 
     def end(self, fetch: Fetch) -> None:
-        local = self._local
-        local.fetching = False
-        fetch.close()
-        times = fetch.times(0)
-        local.took_ns = times.end_ns - times.start_ns
-        self._tell(fetch.fetcher, times)
+        own = self._local.own
+        own.fetching = False
+        times = fetch.close(0)
+        own.took_ns = times.end_ns - times.start_ns
+        self._tell(times, own.thread, fetch.fetcher)
 
     def drop(self, fetch: Fetch) -> None:
-        self._local.fetching = False
-        fetch.close()
+        self._local.own.fetching = False
+        fetch.drop()
 
     def close(self) -> None:
         """Let go of the clocks of all threads."""

@@ -31,11 +31,8 @@ Keep = Callable[[Row, "Event | None", "Event | None"], None]
 class Sink(Protocol):
     """Where rows go; `profkit.trace.RankWriter` is one."""
 
-    @property
-    def saturated(self) -> bool: ...
-
-    @property
-    def failure(self) -> str: ...
+    def is_full(self) -> bool:
+        """Whether rows should not be taken now: too many wait already, or nothing is written any more."""
 
     def appender(self, table: str) -> Append: ...
 
@@ -86,14 +83,13 @@ class LoopRecorder(Protocol):
 class Span:
     """A region of the loop. Closing it makes one row, also when an exception leaves it."""
 
-    __slots__ = ("_depth", "_mark", "_name", "_phase", "_recorder", "_start", "bytes", "outer")
+    __slots__ = ("_depth", "_mark", "_name", "_phase", "_recorder", "_start", "bytes")
 
     def __init__(self, recorder: Recorder, phase: str, name: str) -> None:
         self._recorder = recorder
         self._phase = phase
         self._name = name
         self.bytes: int | None = None
-        self.outer = ""
 
     def rename(self, name: str) -> None:
         """What it is turns out while it is open."""
@@ -176,8 +172,10 @@ class Recorder:
         clock: Clock = now_ns,
     ) -> None:
         self._sink = sink
-        self._append_span = sink.appender("spans")
+        self.append_span = sink.appender("spans")
         self._keep: Keep = self._keep_row
+        self.keep_rows: Callable[[list[Row]], None] = self._keep_rows
+        """Takes regions of another thread or process, on the host's clock, that told of themselves later."""
         self._append_step = sink.appender("steps")
         self._append_sample = sink.appender("samples")
         self.settle_exchange: Callable[[], None] = _do_nothing
@@ -234,16 +232,9 @@ class Recorder:
             local = self._local
             self._keep((self.step_index, phase, name, local.depth, local.name, start, end, None, None, None, None), None, None)
 
-    def keep_foreign(self, phase: str, thread: str, depth: int, regions: Iterable[tuple[str, int, int]]) -> None:
-        """Regions of another thread or process that told their names, starts and ends later; they count to the step that is open now."""
-        if self.recording:
-            keep, step = self._keep, self.step_index
-            for name, start, end in regions:
-                keep((step, phase, name, depth, thread, start, end, None, None, None, None), None, None)
-
-    def redirect(self, keep: Keep) -> Keep:
-        """Send spans through `keep` from now on; returns where they went before."""
-        before, self._keep = self._keep, keep
+    def redirect(self, keep: Keep, keep_rows: Callable[[list[Row]], None]) -> Keep:
+        """Send spans through `keep` from now on, and those of other threads and processes through `keep_rows`; returns where all went before."""
+        before, self._keep, self.keep_rows = self._keep, keep, keep_rows
         return before
 
     def begin(self, now: int | None = None) -> None:
@@ -274,10 +265,9 @@ class Recorder:
         """Close the step at the time `end`; the next one begins there."""
         if self._stopped:
             return
-        sink = self._sink
-        is_full = bool(sink.failure) or sink.saturated
+        is_full = self._sink.is_full()
         if is_full:
-            sink.drop("steps")
+            self._sink.drop("steps")
         else:
             self._append_step((self.step_index, self._boundary_ns, end, sample_count, loss, grad_scale, self.recording, epoch))
         self._boundary_ns = end
@@ -291,9 +281,13 @@ class Recorder:
         if self.span_copies is not None:
             self.span_copies.append(row)
         if self.device is None:
-            self._append_span(row)
+            self.append_span(row)
         else:
             self.device.hold(row, start, end)
+
+    def _keep_rows(self, rows: list[Row]) -> None:
+        for row in rows:
+            self._keep(row, None, None)
 
 
 class NullRecorder:
@@ -375,11 +369,11 @@ def measure_span_cost(*, clock: Clock = now_ns, ranges: Ranges | None = None, re
 class MemorySink:
     """A sink that keeps its rows in memory, by table."""
 
-    saturated = False
-    failure = ""
-
     def __init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
+
+    def is_full(self) -> bool:
+        return False
 
     def appender(self, table: str) -> Append:
         return self.rows.setdefault(table, []).append

@@ -16,6 +16,8 @@ Only the thread that trains is followed: the first that computes gradients, and 
 thread, or the first that reports anything.
 """
 
+# ruff: noqa: SLF001  # the tracker, its recorder and its regions are one thing, for speed
+
 from __future__ import annotations
 
 import threading
@@ -25,6 +27,7 @@ from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.instrument.device import Event
+from profkit.instrument.guard import report_failure
 from profkit.instrument.recorder import Recorder, Row, Span
 from profkit.vocab import Phase
 
@@ -48,20 +51,42 @@ MOST_AHEAD = 1
 
 _DATA, _H2D, _FORWARD = Phase.DATA.value, Phase.H2D.value, Phase.FORWARD.value
 _BACKWARD, _OPTIMIZER, _OTHER = Phase.BACKWARD.value, Phase.OPTIMIZER.value, Phase.OTHER.value
+_NO_FORWARD, _NO_OPTIMIZER = (_BACKWARD, _OTHER), (_OPTIMIZER, _OTHER)
+"""Inside of which phases a forward or a backward, and an optimizer's step, is none of the loop's."""
+
 _PHASE, _NAME, _DEPTH = 1, 2, 3  # where they stand in a row of `spans` without its rank
 
+_this_thread = threading.get_ident
 
-class _Muted(Span):
-    """A region of a step that is switched off: it makes no row, but what is inside it is known to be."""
 
-    __slots__ = ("_clock",)
+class Followed(Span):
+    """A region of the loop that is followed, open from its making on.
 
-    def __init__(self, recorder: Recorder, phase: str, clock: Clock) -> None:
-        super().__init__(recorder, phase, phase)
-        self._clock = clock
+    In a step that is switched off it makes no row, but what is inside it is known to be. Opening is written out
+    here once more: at each border of a phase our code has left the caches, and each call of a function is paid for.
+    """
 
-    def close(self, error: str | None = None) -> int:
-        return self._clock()
+    __slots__ = ("muted", "outer")
+
+    def __init__(self, tracker: Tracker, phase: str, name: str) -> None:
+        recorder = tracker.recorder
+        self._recorder = recorder
+        self._phase = phase
+        self._name = name
+        self.bytes = None
+        self.outer = tracker._inside
+        tracker._inside = phase
+        tracker._opened.append(self)
+        self.muted = not (recorder.recording and tracker._begun)
+        if self.muted:
+            return
+        local = recorder._local
+        self._depth = depth = local.depth
+        local.depth = depth + 1
+        if recorder._ranges is not None:
+            recorder._push(name)
+        self._mark = recorder._mark() if recorder.device is not None else None
+        self._start = recorder._clock()
 
 
 class Tracker:
@@ -80,10 +105,11 @@ class Tracker:
         self._told = False
         self._used = True
         self._inside = ""
-        self._opened: list[Span] = []
+        self._opened: list[Followed] = []
         self._undecided: list[tuple[Row, Event | None, Event | None]] = []
         self._held: deque[tuple[Row, Event | None, Event | None]] = deque(maxlen=MOST_HELD)
-        self._keep = recorder.redirect(self._take)
+        self._keep = recorder.redirect(self._take, self._take_foreign)
+        self._append = recorder.append_span
         self._training = False
         self._loaded = False
         self._stepped: set[int] = set()
@@ -102,16 +128,16 @@ class Tracker:
 
     # -- what the seams report -------------------------------------------------------------------
 
-    def begin_data(self, *, starts_epoch: bool = False) -> Span | None:
+    def begin_data(self, *, starts_epoch: bool = False) -> Followed | None:
         """The loop waits for a batch, or for a loader that starts anew."""
-        if not self._follows():
+        if (_this_thread() != self._thread and not self._is_ours()) or self._inside == _OTHER:
             return None
         if self._inside == _OPTIMIZER:
             self._abandon()
         self._inside = ""
         if not self._begun:
             self._begin_loop()
-        if self._ends_at_batch():
+        if self._stepped if not self._explicit else self._told and self._training:
             self._end_step()
         if self._undecided_batches and (self._used or self._training or starts_epoch or len(self._undecided_batches) >= MOST_IN_A_ROW):
             self._settle(evaluation=not self._training)
@@ -119,21 +145,38 @@ class Tracker:
         self._loaded = True
         self._used = False
         self._starts_epoch |= starts_epoch
-        return self._open(_DATA)
+        return Followed(self, _DATA, _DATA)
 
-    def end_data(self, span: Span | None, samples: int, error: str | None = None) -> None:
+    def end_data(self, span: Followed | None, samples: int, error: str | None = None) -> None:
         """The batch is there, with so many samples; 0 where the loader has ended."""
-        if samples and self._follows():
+        if samples and (_this_thread() == self._thread or self._is_ours()) and self._inside != _OTHER:
             self._undecided_batches.append(samples)
         self.end(span, error)
 
-    def begin_copy(self) -> Span | None:
-        """A batch is copied to the device."""
-        return self._open(_H2D) if not self._used and not self._inside and self._follows() else None
+    def end_batch(self, span: Followed | None, batch: Any) -> None:
+        """The batch is there; tensors side by side, the common case, are not looked at one by one."""
+        try:
+            shape = batch[0].shape if type(batch) in _PLAIN and batch else None
+        except AttributeError:
+            shape = None
+        try:
+            samples = int(shape[0]) if shape else count_samples(batch)
+        except Exception as failure:  # noqa: BLE001  # the border to the job: a batch of any make
+            report_failure("count_samples", failure)
+            samples = 0
+        if samples and (_this_thread() == self._thread or self._is_ours()) and self._inside != _OTHER:
+            self._undecided_batches.append(samples)
+        self.end(span)
 
-    def begin_forward(self, *, with_gradients: bool) -> Span | None:
+    def begin_copy(self) -> Followed | None:
+        """A batch is copied to the device."""
+        if self._used or self._inside or (_this_thread() != self._thread and not self._is_ours()):
+            return None
+        return Followed(self, _H2D, _H2D)
+
+    def begin_forward(self, *, with_gradients: bool) -> Followed | None:
         """A model is called, by nothing but the loop."""
-        if not self._follows() or self._inside == _BACKWARD:
+        if (_this_thread() != self._thread and not self._is_ours()) or self._inside in _NO_FORWARD:
             return None
         if not self._begun:
             self._begin_loop()
@@ -142,22 +185,24 @@ class Tracker:
             if not self._loaded and not self._inside and self._ends_without_loader():
                 self._end_step()
             if not self._training:
-                self._train()
-        return self._open(_FORWARD)
+                self._training = True
+                self._settle(evaluation=False)
+        return Followed(self, _FORWARD, _FORWARD)
 
-    def begin_backward(self, framework: str = "") -> Span | None:
+    def begin_backward(self, framework: str = "") -> Followed | None:
         """Gradients are computed."""
         if not self._decided:
             self._decide()
-        if not self._follows() or self._inside == _BACKWARD:
+        if _this_thread() != self._thread or self._inside in _NO_FORWARD:
             return None
         self.framework = framework
         if not self._begun:
             self._begin_loop()
         if not self._training:
             self._train()
-        self._note_training()
-        return self._open(_BACKWARD)
+        if not self._trains:
+            self._note_training()
+        return Followed(self, _BACKWARD, _BACKWARD)
 
     def begin_program(self, framework: str) -> bool:
         """A whole step runs as one program, in which nothing tells phases apart; whether that is a step of its own, and no part of one that is open."""
@@ -179,9 +224,9 @@ class Tracker:
         else:
             self.end_explicit_step(samples or None)
 
-    def begin_optimizer(self, optimizer: int) -> Span | None:
+    def begin_optimizer(self, optimizer: int) -> Followed | None:
         """An optimizer steps, or a gradient scaler decides whether it does."""
-        if not self._follows() or self._inside == _OPTIMIZER:
+        if (_this_thread() != self._thread and not self._is_ours()) or self._inside in _NO_OPTIMIZER:
             return None
         if not self._begun:
             self._begin_loop()
@@ -191,13 +236,13 @@ class Tracker:
             self._train()
         self._stepped.add(optimizer)
         self._known.add(optimizer)
-        return self._open(_OPTIMIZER)
+        return Followed(self, _OPTIMIZER, _OPTIMIZER)
 
-    def begin_checkpoint(self) -> Span | None:
+    def begin_checkpoint(self) -> Followed | None:
         """The job writes its state to a file. The batch that it may hold already is trained on afterwards."""
-        return self._open(_OTHER, CHECKPOINT) if self._begun and not self._inside and self._follows() else None
+        return Followed(self, _OTHER, CHECKPOINT) if self._begun and not self._inside and self._follows() else None
 
-    def end(self, span: Span | None, error: str | None = None) -> None:
+    def end(self, span: Followed | None, error: str | None = None) -> None:
         """What a `begin_...` opened is over. Nothing happens where it is closed already, and where its thread turned out to be none of ours."""
         opened = self._opened
         if span is None or span not in opened:
@@ -207,9 +252,9 @@ class Tracker:
         else:
             opened.remove(span)
         self._inside = span.outer
-        self._last_end_ns = span.close(error)
+        self._last_end_ns = self._clock() if span.muted else span.close(error)
 
-    def name_skipped(self, span: Span | None) -> None:
+    def name_skipped(self, span: Followed | None) -> None:
         """The scaler found infinities, and the optimizer did not step."""
         if span is not None:
             span.rename(SKIPPED)
@@ -264,14 +309,14 @@ class Tracker:
             self._end_step()
         self._explicit = self._told = True
 
-    def begin_aside(self, name: str) -> Span | None:
+    def begin_aside(self, name: str) -> Followed | None:
         """No training until its end, but evaluation, a checkpoint or logging: seams inside of it are part of it. No row before a loop has begun."""
         if not self._follows():
             return None
         if not self._training:
             self._settle(evaluation=True)
         self._used = True
-        return self._open(_OTHER, name)
+        return Followed(self, _OTHER, name)
 
     def note_epoch(self, epoch: int) -> None:
         """The epoch of the step that is open, where the loop knows better than its loaders tell."""
@@ -359,14 +404,6 @@ class Tracker:
         self._begun = True
         self.recorder.begin()
 
-    def _open(self, phase: str, name: str = "") -> Span:
-        recorder = self.recorder
-        span = Span(recorder, phase, name or phase).__enter__() if recorder.recording and self._begun else _Muted(recorder, phase, self._clock)
-        span.outer = self._inside
-        self._inside = phase
-        self._opened.append(span)
-        return span
-
     def _abandon(self) -> None:
         """An optimizer that raised has told no end: it is taken to have lasted until now."""
         for span in reversed(self._opened.copy()):
@@ -379,6 +416,13 @@ class Tracker:
 
     def _take(self, row: Row, start: Event | None, end: Event | None) -> None:
         """Rows of data, copies and forwards wait until it is known whether the loop trains on them, and so does what is inside of them."""
+        if self._training and self._decided and self._inside != _OTHER:
+            recorder = self.recorder
+            if recorder.device is None and recorder.span_copies is None:
+                self._append(row)
+            else:
+                self._keep(row, start, end)
+            return
         is_own = not row[_DEPTH] or threading.get_ident() == self._thread
         if is_own and self._inside == _OTHER:
             if self._begun:
@@ -390,6 +434,16 @@ class Tracker:
         else:
             self._pass_on(row, start, end)
 
+    def _take_foreign(self, rows: list[Row]) -> None:
+        """Rows from the inside of loaders, which have no events."""
+        if self._training or self._inside == _OTHER or threading.get_ident() != self._thread:
+            for row in rows:
+                self._take(row, None, None)
+        else:
+            undecided = self._undecided
+            for row in rows:
+                undecided.append((row, None, None))  # a comprehension is one more call before Python 3.12
+
     def _settle(self, *, evaluation: bool) -> None:
         if not evaluation:
             self._batches += self._undecided_batches
@@ -399,9 +453,14 @@ class Tracker:
         self._undecided_batches.clear()
         if not self._undecided:
             return
-        pass_on = self._keep if self._decided else self._pass_on
-        for row, start, end in self._undecided:
-            pass_on(_as_other(row, EVALUATION) if evaluation else row, start, end)
+        recorder = self.recorder
+        if self._decided and not evaluation and recorder.device is None and recorder.span_copies is None:
+            for row, _, _ in self._undecided:
+                self._append(row)
+        else:
+            pass_on = self._keep if self._decided else self._pass_on
+            for row, start, end in self._undecided:
+                pass_on(_as_other(row, EVALUATION) if evaluation else row, start, end)
         self._undecided.clear()
 
     def _pass_on(self, row: Row, start: Event | None, end: Event | None) -> None:
@@ -416,17 +475,22 @@ class Tracker:
         self._held.clear()
 
     def _end_step(self, end: int | None = None, samples: int | None = None, batches: int | None = None) -> None:
-        self._settle(evaluation=False)
-        counted = self._take_samples(batches)
+        if self._undecided_batches or self._undecided or self._starts_epoch:
+            self._settle(evaluation=False)
+        if batches is None:
+            counted = sum(self._batches)
+            self._batches.clear()
+        else:
+            counted = self._take_samples(batches)
         self.recorder.end_step(self._clock() if end is None else end, counted if samples is None else samples, self.loss, self.grad_scale, self.epoch)
         self._stepped.clear()
         self._rounds = 0
         self.loss = None
         self._told = self._loaded = self._training = False
 
-    def _take_samples(self, batches: int | None) -> int:
-        """The samples of the first so many batches that have come, or of all; the others wait for the next step."""
-        count = len(self._batches) if batches is None else max(batches, len(self._batches) - MOST_AHEAD)
+    def _take_samples(self, batches: int) -> int:
+        """The samples of the first so many batches that have come; the others wait for the next step."""
+        count = max(batches, len(self._batches) - MOST_AHEAD)
         taken, self._batches = sum(self._batches[:count]), self._batches[count:]
         return taken
 
@@ -443,10 +507,6 @@ def count_samples(batch: Any) -> int:
     """How many samples a batch has: the first dimension of the first tensor in it, else its length; 0 if it has none."""
     if isinstance(batch, dict):
         batch = tuple(batch.values())
-    if type(batch) in _PLAIN and batch:
-        rows = getattr(batch[0], "shape", None)  # tensors side by side, the common case, are not looked at one by one
-        if rows:
-            return int(rows[0])
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 1

@@ -16,6 +16,7 @@ import platform
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,14 +50,14 @@ class LateSink:
         self.rows: dict[str, list[Row]] = {table: [] for table in TABLES}
         self._writer: RankWriter | None = None
         self._failure = ""
+        self.is_full: Callable[[], bool] = self._is_full_before_files
 
     @property
     def failure(self) -> str:
         return self._failure or (self._writer.failure if self._writer else "")
 
-    @property
-    def saturated(self) -> bool:
-        return self._writer.saturated if self._writer else len(self.rows["spans"]) > MOST_ROWS_BEFORE_FILES
+    def _is_full_before_files(self) -> bool:
+        return bool(self._failure) or len(self.rows["spans"]) > MOST_ROWS_BEFORE_FILES
 
     def appender(self, table: str) -> Append:
         return self.rows[table].append
@@ -67,6 +68,7 @@ class LateSink:
 
     def attach(self, writer: RankWriter) -> None:
         self._writer = writer
+        self.is_full = writer.is_full
 
     def give_up(self, why: str) -> None:
         """There will be no files: rows are let go, and no more are taken."""

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from profkit.clock import now_ns
 from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Append, Recorder, Span
-from profkit.instrument.tracker import Tracker, count_samples
+from profkit.instrument.recorder import Append, Recorder
+from profkit.instrument.tracker import Followed, Tracker, count_samples
 from profkit.instrument.windows import KernelProfiler
 from profkit.vocab import FRAMEWORKS
 
@@ -111,17 +111,17 @@ _OF_TRACKER = (
 class Seams:
     """What hooks call: the tracker's methods, none of which can raise into the job."""
 
-    begin_data: Callable[..., Span | None]
-    begin_copy: Callable[[], Span | None]
-    begin_forward: Callable[..., Span | None]
-    begin_backward: Callable[[str], Span | None]
+    begin_data: Callable[..., Followed | None]
+    begin_copy: Callable[[], Followed | None]
+    begin_forward: Callable[..., Followed | None]
+    begin_backward: Callable[[str], Followed | None]
     begin_program: Callable[[str], bool | None]
     end_program: Callable[..., None]
-    begin_optimizer: Callable[[int], Span | None]
-    begin_checkpoint: Callable[[], Span | None]
+    begin_optimizer: Callable[[int], Followed | None]
+    begin_checkpoint: Callable[[], Followed | None]
     end: Callable[..., None]
     end_data: Callable[..., None]
-    name_skipped: Callable[[Span | None], None]
+    name_skipped: Callable[[Followed | None], None]
     note_scale: Callable[[float | None], None]
 
     def __init__(self, tracker: Tracker, collectives: Append, samples: Append = lambda row: None) -> None:

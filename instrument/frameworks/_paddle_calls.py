@@ -10,7 +10,7 @@ import paddle
 from paddle.jit.sot.psdb import in_sot
 
 from profkit.instrument.frameworks._base import Seams
-from profkit.instrument.recorder import Span
+from profkit.instrument.tracker import Followed
 
 Function = Callable[..., Any]
 
@@ -30,7 +30,7 @@ def is_traced() -> bool:
     return in_sot() or not paddle.in_dynamic_mode()
 
 
-def timed(seams: Seams, span: Span | None, function: Function, /, *args: Any, **kwargs: Any) -> Any:
+def timed(seams: Seams, span: Followed | None, function: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Call `function` inside an open region; its exception goes on, and its class is recorded."""
     try:
         result = function(*args, **kwargs)

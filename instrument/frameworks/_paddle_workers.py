@@ -141,7 +141,7 @@ def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -
     """Without workers, each fetcher's finished batches stand in a row until the loop takes them."""
     finished: weakref.WeakKeyDictionary[Any, deque[BatchTimes]] = weakref.WeakKeyDictionary()
 
-    def keep(fetcher: Any, times: BatchTimes) -> None:
+    def keep(times: BatchTimes, thread: str, fetcher: Any) -> None:
         finished.setdefault(fetcher, deque()).append(times)
 
     def look(iterator: Any) -> Waiting:
@@ -155,4 +155,4 @@ def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -
                 loaders.keep_queued(times, THREAD, waiting)
 
     _hook_next(patches, _DataLoaderIterSingleProcess, look, take)
-    hook_loop_fetch(patches, fetchers, LoopMeter(keep, lambda: True))
+    hook_loop_fetch(patches, fetchers, LoopMeter(keep))

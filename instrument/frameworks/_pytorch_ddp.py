@@ -27,13 +27,14 @@ def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterato
     DDP takes one communication hook. Where the job registers its own, that one is timed; else ours,
     which does what DDP does without a hook, is registered when the first forward comes.
     """
-    logs: weakref.WeakKeyDictionary[Any, BucketLog | None] = weakref.WeakKeyDictionary()
+    logs = _Logs()
     open_log = guarded("BucketLog", functools.partial(_open_log, books, defaultdict(itertools.count) if sequences is None else sequences), None)
 
     def wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def register_comm_hook(self: Any, state: object, hook: Hook) -> Any:
-            log = logs[self] = open_log(self)
+            log = open_log(self)
+            logs.keep(self, log)
             return original(self, state, _timed_hook(hook, log) if log else hook)
 
         return register_comm_hook
@@ -41,7 +42,7 @@ def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterato
     def wrap_builtin(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def _register_builtin_comm_hook(self: Any, kind: Any) -> Any:
-            logs[self] = None
+            logs.keep(self, None)
             return original(self, kind)
 
         return _register_builtin_comm_hook
@@ -49,37 +50,44 @@ def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterato
     def wrap_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if self not in logs and torch.is_grad_enabled():
+            if self not in logs.of_modules and torch.is_grad_enabled():
                 register(self)
             return original(self, *args, **kwargs)
 
         return forward
 
     def register_ours(module: Any) -> None:
-        logs[module] = None
+        logs.keep(module, None)
         module.register_comm_hook(module.process_group, _average)
 
     register = guarded("register_comm_hook", register_ours, None)
     patches.replace(DistributedDataParallel, "register_comm_hook", wrap_register)
     patches.replace(DistributedDataParallel, "_register_builtin_comm_hook", wrap_builtin)
     patches.replace(DistributedDataParallel, "forward", wrap_forward)
-    return _when_used(logs, guarded("end_of_backward", _end_of_backward, None))
+    return logs.end_of_backward
 
 
-def _when_used(logs: weakref.WeakKeyDictionary[Any, BucketLog | None], settle: Callable[..., None]) -> Callable[[], None]:
-    """Settle the logs of the modules there are; a job that exchanges nothing pays for one look at them."""
+class _Logs:
+    """The logs of the modules there are."""
 
-    def end_of_backward() -> None:
-        if logs:
-            settle(logs)
+    def __init__(self) -> None:
+        self.of_modules: weakref.WeakKeyDictionary[Any, BucketLog | None] = weakref.WeakKeyDictionary()
+        self._used = False
+        self._settle = guarded("end_of_backward", self._settle_all, None)
 
-    return end_of_backward
+    def keep(self, module: Any, log: BucketLog | None) -> None:
+        self.of_modules[module] = log
+        self._used = True
 
+    def end_of_backward(self) -> None:
+        """A job that exchanges nothing pays for one look."""
+        if self._used:
+            self._settle()
 
-def _end_of_backward(logs: weakref.WeakKeyDictionary[Any, BucketLog | None]) -> None:
-    for log in list(logs.values()):
-        if log is not None:
-            log.end_of_backward()
+    def _settle_all(self) -> None:
+        for log in list(self.of_modules.values()):
+            if log is not None:
+                log.end_of_backward()
 
 
 def _open_log(books: Books, sequences: defaultdict[str, Iterator[int]], module: Any) -> BucketLog:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from profkit.instrument.frameworks._base import Books
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.loaders import BatchTimes, Loaders, LoopMeter, Waiting, hook_loop_fetch, hook_worker_loop
+from profkit.instrument.loaders import Loaders, LoopMeter, Waiting, hook_loop_fetch, hook_worker_loop
 
 Function = Callable[..., Any]
 
@@ -29,12 +28,8 @@ def hook_workers(patches: Patches, books: Books) -> None:
 
 def _hook_workers(patches: Patches, books: Books) -> None:
     loaders = Loaders(books.recorder, books.samples)
-
-    def keep(fetcher: object, times: BatchTimes) -> None:
-        loaders.keep(times, threading.current_thread().name)
-
     fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
-    hook_loop_fetch(patches, fetchers, LoopMeter(keep, lambda: loaders.recorder.recording))
+    hook_loop_fetch(patches, fetchers, LoopMeter(loaders.keep, books.recorder))
     _hook_start(patches, loaders)
     _hook_batches(patches, loaders)
     loop = next(name for name in LOOPS if hasattr(worker, name))

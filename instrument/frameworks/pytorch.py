@@ -23,9 +23,8 @@ from profkit.instrument.frameworks._pytorch_collectives import hook_collectives
 from profkit.instrument.frameworks._pytorch_ddp import hook_ddp
 from profkit.instrument.frameworks._pytorch_device import CudaDevice
 from profkit.instrument.frameworks._pytorch_workers import hook_workers
-from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Span
-from profkit.instrument.tracker import UNKNOWN
+from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.tracker import UNKNOWN, Followed, Tracker
 from profkit.instrument.windows import KernelProfiler
 
 
@@ -91,17 +90,25 @@ def _hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
 
 def _hook_loader(patches: Patches, seams: Seams) -> None:
     """Waiting for a batch is data; so is starting the workers."""
+    tracker = seams.tracker
 
     def wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def next_batch(self: Any) -> Any:
-            span = seams.begin_data()
+            try:
+                span = tracker.begin_data()
+            except Exception as failure:  # noqa: BLE001  # the border to the job
+                report_failure("begin_data", failure)
+                span = None
             try:
                 batch = original(self)
             except BaseException as error:
                 seams.end_data(span, 0, None if isinstance(error, StopIteration) else type(error).__name__)
                 raise
-            seams.end_data(span, seams.count_samples(batch))
+            try:
+                tracker.end_batch(span, batch)
+            except Exception as failure:  # noqa: BLE001  # the border to the job
+                report_failure("end_data", failure)
             return batch
 
         return next_batch
@@ -123,13 +130,18 @@ def _hook_loader(patches: Patches, seams: Seams) -> None:
 
 def _hook_copies(patches: Patches, seams: Seams) -> None:
     """`Tensor.to` and `Tensor.cuda` between the batch's arrival and its use are its copy to the device."""
+    tracker = seams.tracker
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
-            span = seams.begin_copy()
+            try:
+                span = tracker.begin_copy()
+            except Exception as failure:  # noqa: BLE001  # the border to the job
+                report_failure("begin_copy", failure)
+                span = None
             return original(self, *args, **kwargs) if span is None else _timed(seams, span, original, self, *args, **kwargs)
 
         return copy
@@ -138,14 +150,17 @@ def _hook_copies(patches: Patches, seams: Seams) -> None:
         patches.replace(torch.Tensor, name, wrap)
 
 
-def _timed(seams: Seams, span: Span | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _timed(seams: Seams, span: Followed | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call `function` inside an open region; its exception goes on, and its class is recorded."""
     try:
         result = function(*args, **kwargs)
     except BaseException as error:
         seams.end(span, type(error).__name__)
         raise
-    seams.end(span)
+    try:
+        seams.tracker.end(span)
+    except Exception as failure:  # noqa: BLE001  # the border to the job
+        report_failure("end", failure)
     return result
 
 
@@ -157,6 +172,7 @@ class _Nesting(threading.local):
 
 def _hook_modules(patches: Patches, seams: Seams) -> None:
     """The outermost call of a module is a forward. Modules inside it cost one flag, asked first, and compiled code nothing."""
+    tracker, grad_enabled = seams.tracker, torch.is_grad_enabled
     nesting = _Nesting()
     autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)  # noqa: SLF001  # no public name tells it of all devices
 
@@ -169,8 +185,21 @@ def _hook_modules(patches: Patches, seams: Seams) -> None:
             try:
                 if (enabled := autocasts()) is not seams.autocast:
                     seams.note_autocast(enabled)
-                span = seams.begin_forward(with_gradients=torch.is_grad_enabled())
-                return _timed(seams, span, original, self, *args, **kwargs)
+                try:
+                    span = tracker.begin_forward(with_gradients=grad_enabled())
+                except Exception as failure:  # noqa: BLE001  # the border to the job
+                    report_failure("begin_forward", failure)
+                    span = None
+                try:
+                    result = original(self, *args, **kwargs)
+                except BaseException as error:
+                    seams.end(span, type(error).__name__)
+                    raise
+                try:
+                    tracker.end(span)
+                except Exception as failure:  # noqa: BLE001  # the border to the job
+                    report_failure("end", failure)
+                return result
             finally:
                 nesting.inside = False
 
@@ -194,12 +223,16 @@ def _hook_saving(patches: Patches, seams: Seams) -> None:
 
 def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> None:
     """`Tensor.backward` goes through `torch.autograd.backward` too."""
-    note_loss = guarded("loss", _note_loss, None)
+    tracker = seams.tracker
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            span = seams.begin_backward("torch")
+            try:
+                span = tracker.begin_backward("torch")
+            except Exception as failure:  # noqa: BLE001  # the border to the job
+                report_failure("begin_backward", failure)
+                span = None
             try:
                 result = original(tensors, *args, **kwargs)
             except BaseException as error:
@@ -207,8 +240,14 @@ def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> 
                 raise
             if span is not None:
                 done()
-                note_loss(seams, tensors)
-            seams.end(span)
+                try:
+                    _note_loss(tracker, tensors)
+                except Exception as failure:  # noqa: BLE001  # the border to the job
+                    report_failure("loss", failure)
+                try:
+                    tracker.end(span)
+                except Exception as failure:  # noqa: BLE001  # the border to the job
+                    report_failure("end", failure)
             return result
 
         return backward
@@ -216,18 +255,24 @@ def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> 
     patches.replace(torch.autograd, "backward", wrap)
 
 
-def _note_loss(seams: Seams, tensors: Any) -> None:
-    """The loss, where reading it costs nothing: never from a device, which would be made to wait."""
-    readable = isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and tensors.device.type == "cpu"
-    if readable and seams.tracker.recorder.recording:
-        seams.tracker.loss = float(tensors.item()) / seams.tracker.loss_scale
+def _note_loss(tracker: Tracker, tensors: Any) -> None:
+    """The loss, where reading it costs nothing: never from a device, which would be made to wait.
+
+    Whatever else is asked of a tensor costs some 5 us where it is cold, so nothing more is asked: one that has many items says so itself.
+    """
+    if tracker.recorder.recording and isinstance(tensors, torch.Tensor) and tensors.is_cpu:
+        try:
+            loss = tensors.item()
+        except RuntimeError:
+            return
+        tracker.loss = loss / tracker.loss_scale
 
 
 class _Steps(threading.local):
     """The regions of the optimizers that step now in this thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.open: list[Span | None] = []
+        self.open: list[Followed | None] = []
 
 
 def _count_around(hook: FrameType | None) -> int:
@@ -245,17 +290,26 @@ def _hook_optimizers(patches: Patches, seams: Seams) -> None:
     torch does not call the one after a step that raised. That is noticed when another step begins
     and is not inside it; or before, by the tracker, when the loop waits for a batch.
     """
+    tracker = seams.tracker
     steps = _Steps()
     around = guarded("optimizers around", _count_around, 0)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         while steps.open and len(steps.open) > around(inspect.currentframe()):
             seams.end(steps.open.pop(), UNKNOWN)
-        steps.open.append(seams.begin_optimizer(id(optimizer)))
+        try:
+            span = tracker.begin_optimizer(id(optimizer))
+        except Exception as failure:  # noqa: BLE001  # the border to the job
+            report_failure("begin_optimizer", failure)
+            span = None
+        steps.open.append(span)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if steps.open:
-            seams.end(steps.open.pop())
+            try:
+                tracker.end(steps.open.pop())
+            except Exception as failure:  # noqa: BLE001  # the border to the job
+                report_failure("end", failure)
 
     patches.on_undo(register_optimizer_step_pre_hook(before).remove)
     patches.on_undo(register_optimizer_step_post_hook(after).remove)
@@ -303,7 +357,7 @@ def _hook_scaler(patches: Patches, seams: Seams) -> None:
     patches.replace(torch.amp.GradScaler, "update", wrap_update)
 
 
-def _timed_scaler(seams: Seams, span: Span | None, stepped: list[bool], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _timed_scaler(seams: Seams, span: Followed | None, stepped: list[bool], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         result = function(*args, **kwargs)
     except BaseException as error:

@@ -8,8 +8,7 @@ from typing import Any, TypeVar, cast
 
 from profkit.errors import ProfkitError
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Span
-from profkit.instrument.tracker import EVALUATION, Tracker, count_samples
+from profkit.instrument.tracker import EVALUATION, Followed, Tracker, count_samples
 from profkit.loop import _job
 
 CHECKPOINT = "checkpoint"
@@ -24,7 +23,7 @@ class Recording:
     def __init__(self) -> None:
         self._tracker: Tracker | None = None
         self._patches = Patches()
-        self._aside: Span | None = None
+        self._aside: Followed | None = None
         self._forget_batches()
 
     def _forget_batches(self) -> None:
@@ -122,12 +121,12 @@ class Recording:
     def _count(self, samples: int) -> None:
         self._samples = (self._samples or 0) + samples
 
-    def _time_calls(self, owner: Any, method: str, begin: Callable[[], Span | None]) -> None:
+    def _time_calls(self, owner: Any, method: str, begin: Callable[[], Followed | None]) -> None:
         begin, end = guarded(method, begin, None), guarded(method, self.tracker.end, None)
         self._patches.replace(owner, method, lambda original: _timed(original, begin, end))
 
 
-def _timed(original: Callable[..., Any], begin: Callable[[], Span | None], end: Callable[..., None]) -> Callable[..., Any]:
+def _timed(original: Callable[..., Any], begin: Callable[[], Followed | None], end: Callable[..., None]) -> Callable[..., Any]:
     @functools.wraps(original)
     def timed(*args: Any, **kwargs: Any) -> Any:
         span = begin()
@@ -142,7 +141,7 @@ def _timed(original: Callable[..., Any], begin: Callable[[], Span | None], end: 
     return timed
 
 
-def _counted(batches: Iterator[Any], count: Callable[[Any], None], begin: Callable[[], Span | None], end: Callable[..., None]) -> Iterator[Any]:
+def _counted(batches: Iterator[Any], count: Callable[[Any], None], begin: Callable[[], Followed | None], end: Callable[..., None]) -> Iterator[Any]:
     """The batches as they come, the wait for each timed as data; those that come within an evaluation are not counted."""
     while True:
         span = begin()

@@ -85,10 +85,9 @@ class RankWriter:
         """Why the capture stopped before the job did, or nothing."""
         return self._files.failure
 
-    @property
-    def saturated(self) -> bool:
-        """Whether too many rows wait already, so that new ones should not be taken."""
-        return sum(map(len, self._rows.values())) > LARGEST_BACKLOG
+    def is_full(self) -> bool:
+        """Whether rows should not be taken now: the capture has stopped, or too many wait already."""
+        return bool(self._files.failure) or sum(map(len, self._rows.values())) > LARGEST_BACKLOG
 
     def appender(self, table: str) -> Callable[[Row], None]:
         return self._rows[table].append

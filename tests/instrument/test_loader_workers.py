@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from profkit.instrument import loaders
 from profkit.instrument.frameworks._base import Seams
 from profkit.instrument.frameworks._pytorch_workers import hook_workers
-from profkit.instrument.guard import FAILURES, Patches, guarded
+from profkit.instrument.guard import FAILURES, Patches
 from profkit.instrument.loaders import DEPTH_METRIC, BatchTimes, Ring, find_ring
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracker import Tracker
@@ -342,9 +342,9 @@ def _boom(*args: Any, **kwargs: Any) -> Any:
 
 
 FAULTS = [
-    (loaders.ThreadClock, "read"),
-    (loaders.ThreadClock, "__init__"),
-    (loaders.Fetch, "times"),
+    (loaders.WaitClock, "read"),
+    (loaders.WaitClock, "__init__"),
+    (loaders.Fetch, "__init__"),
     (loaders.Fetch, "close"),
     (loaders.Ring, "create"),
     (loaders.Ring, "name_workers"),
@@ -355,7 +355,7 @@ FAULTS = [
     (loaders.WorkerMeter, "_note"),
     (loaders.Loaders, "keep"),
     (loaders.Loaders, "take"),
-    (loaders, "_note_collating"),
+    (loaders, "_processor_ns"),
     (loaders, "_arguments"),
     (fetch, "_MapDatasetFetcher"),
     (worker, "_worker_loop"),
@@ -370,10 +370,25 @@ def test_a_fault_of_ours_costs_rows_and_nothing_else(owner: Any, name: str, work
         return iterate(make_loader(Planted(0, 0), workers=workers, shuffle=True))
 
     bare = all_batches()
-    monkeypatch.setattr(owner, name, guarded(FAULT, _boom, None) if name == "_note_collating" else _boom)
+    monkeypatch.setattr(owner, name, _boom)
     with opened():
         assert same(all_batches(), bare)
     FAILURES.clear()
+
+
+def test_a_fault_where_a_batch_is_collated_costs_rows_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_batches() -> list[torch.Tensor]:
+        torch.manual_seed(7)
+        return iterate(make_loader(Planted(0, 0), workers=0, shuffle=True))
+
+    def fail_inside_collate() -> int:
+        return int(_boom()) if sys._getframe(1).f_code.co_name == "collate" else 0
+
+    bare = all_batches()
+    monkeypatch.setattr(loaders, "_processor_ns", fail_inside_collate)
+    with opened():
+        assert same(all_batches(), bare)
+    assert FAILURES.pop("loader: collate")
 
 
 @pytest.mark.parametrize(("owner", "name"), FAULTS[-2:], ids=lambda value: getattr(value, "__name__", value))

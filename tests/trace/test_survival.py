@@ -412,9 +412,9 @@ def test_rows_that_pile_up_are_noticed(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("profkit.trace.writer.LARGEST_BACKLOG", 10)
     writer = RankWriter(tmp_path, MANIFEST, interval_s=60)
     for index in range(11):
-        assert not writer.saturated
+        assert not writer.is_full()
         writer.appender("spans")(_span(index))
-    assert writer.saturated
+    assert writer.is_full()
     writer.close()
     assert _steps_read_after(tmp_path) == list(range(11))
 
