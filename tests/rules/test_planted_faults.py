@@ -18,7 +18,7 @@ FAULTS_FOLDER = Path(__file__).parents[2] / "benchmarks/faults"
 sys.path.insert(0, str(FAULTS_FOLDER))
 import scoring  # noqa: E402
 from job_parts import Options  # noqa: E402
-from pairs import BASE, DONE, TARGET, job_of  # noqa: E402
+from pairs import BASE, DONE, TARGET, done_at, job_of  # noqa: E402
 from plants import DEVELOPMENT, FAULTS, HELD_OUT, SHAPES, Fault, options_of  # noqa: E402
 from scoring import NOTHING, Score, as_document, as_text, score_all, summarize  # noqa: E402
 
@@ -89,10 +89,9 @@ def test_a_pair_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pyt
     _pair(tmp_path, SLOW_INPUT, {}, {})
     folder = tmp_path / DEVELOPMENT / "0" / "slow_read"
     shutil.rmtree(folder / TARGET)
-    real = scoring.done_at
 
     def taken_away(*pair: Any) -> str | None:
-        at: str | None = real(*pair)
+        at: str | None = done_at(*pair)
         if not done:
             (folder / DONE).unlink()
         return at
