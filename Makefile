@@ -21,13 +21,8 @@ systems:  ## every reference system in every framework, alone and on two ranks, 
 converge:  ## whether every reference system learns; about an hour on two cores
 	$(RUN) python benchmarks/converge.py
 
-gpu:  ## on a machine with a CUDA device: device times against CUPTI, no synchronisation, overhead, recorded traces
-	python -m pytest tests/gpu -ra
-	python benchmarks/overhead.py --device cuda
-	python benchmarks/faults run --on-gpu --work traces/faults
-	python benchmarks/faults score --on-gpu --work traces/faults
-	for system in resnet50 mask_rcnn; do for precision in "" --amp; do \
-		python -m profkit trace $$system --gpus 1 $$precision --steps 60 --output traces || exit 1; done; done
+gpu:  ## on a machine with a CUDA device: device times and kernels against CUPTI, no synchronisation, overhead, planted faults, traces
+	.ci/gpu
 
 bench:  ## every benchmark beside its peer, into docs/performance.md; the first limit that is broken is the exit code
 	$(RUN) python benchmarks/scoreboard.py; code=$$?; $(RUN) python benchmarks/figures.py; exit $$code

@@ -56,7 +56,7 @@ def load_cupti() -> ModuleType:
     try:
         return importlib.import_module("cupti.cupti")
     except ImportError as error:
-        raise NoCuptiError(PACKAGE_MISSING) from error
+        raise NoCuptiError(explain_refusal(error)) from error
 
 
 def wait_for_device() -> None:
@@ -128,6 +128,8 @@ def _offer_buffer() -> tuple[int, int]:
 
 def explain_refusal(error: object) -> str:
     """In words what CUPTI's error means here, and what would help."""
+    if "No module named 'cupti" in str(error):
+        return PACKAGE_MISSING
     if "driver is not found" in str(error):
         return NO_DRIVER
     return next((words for name, words in _WHY_NOT.items() if name in str(error)), f"CUPTI does not start: {error}")

@@ -158,12 +158,12 @@ def kernels(frameworks: Mapping[str, Mapping[str, Any]], holders: Sequence[str])
 
 def cupti() -> Finding:
     """Tried in a process of its own, as frameworks are: it is refused there as it would be in a job, by an old driver or under nsys."""
-    from profkit.instrument._cupti_windows import PACKAGE_MISSING, explain_refusal
+    from profkit.instrument._cupti_windows import explain_refusal
 
     measures = "kernels in windows of steps, without the framework's profiler (--kernels-from cupti)"
     found = _probe("cupti")
     if "error" in found:
-        why, _, helps = (PACKAGE_MISSING if "No module named" in found["error"] else explain_refusal(found["error"])).partition("; ")
+        why, _, helps = explain_refusal(found["error"]).partition("; ")
         return Finding("CUPTI", measures, CANNOT, why, helps)
     return Finding(f"CUPTI {found['version']}", measures, WORKS)
 

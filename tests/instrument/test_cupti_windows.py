@@ -185,7 +185,8 @@ def test_the_real_package_has_what_is_read_of_it() -> None:
 
 
 def test_without_the_package_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupti.cupti", None)
+    monkeypatch.setitem(sys.modules, "cupti", None)
+    monkeypatch.delitem(sys.modules, "cupti.cupti", raising=False)
     with pytest.raises(NoCuptiError, match="pip install"):
         load_cupti()
 
@@ -233,6 +234,7 @@ def test_the_source_is_chosen_and_handed_on() -> None:
     [
         ({"version": "13.2.0"}, doctor.WORKS, "", ""),
         ({"error": "ModuleNotFoundError: No module named 'cupti'"}, doctor.CANNOT, "not installed", "profkit[cupti]"),
+        ({"error": "ModuleNotFoundError: No module named 'cuda'"}, doctor.CANNOT, "does not start: ModuleNotFoundError: No module named 'cuda'", ""),
         ({"error": "cupti._internal.utils.NotSupportedError: CUDA driver is not found"}, doctor.CANNOT, "no NVIDIA driver", "--gpus all"),
         ({"error": "cupti.cupti.cuptiError: ERROR_NOT_INITIALIZED (15)"}, doctor.CANNOT, "older", "update the driver"),
         ({"error": "cupti.cupti.cuptiError: ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)"}, doctor.CANNOT, "nsys", "--kernels-from profiler"),
