@@ -5,7 +5,7 @@
 All cases are the ResNet50 system under `profkit trace`, timed from outside by `timed_trace.py`, whose figures profkit never sees:
 
 - `workers`: two loader workers against none; the cost is what the loop waits longer for its batches;
-- `dali`: JPEGs decoded by DALI and by Pillow; likewise;
+- `dali`: JPEGs decoded by DALI's threads and by Pillow in the loop; likewise;
 - `ranks`: one rank against two; the cost is what backward takes behind its last gradient, the exposed exchange;
 - `late`: two ranks, one of which is held up for 30 % of a step before each forward; the cost is what its forward takes longer
   than the other's.
@@ -73,7 +73,7 @@ DECODING = ("--image-size=32", "--batch-size=32")
 
 PAIRS = {
     "workers": Pair(Side((*DECODING, "--workers=2")), Side((*DECODING, "--workers=0")), "input_bound", longer("input")),
-    "dali": Pair(Side((*DECODING, "--workers=2", "--dali")), Side((*DECODING, "--workers=2")), "input_bound", longer("input")),
+    "dali": Pair(Side((*DECODING, "--workers=0", "--dali")), Side((*DECODING, "--workers=0")), "input_bound", longer("input")),
     "ranks": Pair(Side(SMALL), Side(SMALL, ranks=2), "exposed_communication", longer("exchange")),
     "late": Pair(
         Side(SMALL, ranks=2),

@@ -21,7 +21,7 @@ from profkit.analysis.overview import steady_steps, warm_up_of
 from profkit.analysis.own_cost import span_price_ns, switched_cost, without
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.rank_sums import SpanSums, sum_spans
-from profkit.analysis.selection import SWITCHED_OFF, Selection
+from profkit.analysis.selection import Selection
 from profkit.errors import UnreadableError
 from profkit.schema import open_schema
 from profkit.text import safe_text
@@ -125,7 +125,7 @@ def run_costs(trace: Trace, sums: SpanSums | None = None) -> RunCosts:
     sums = sum_spans(trace.spans, steady.steps) if sums is None else sums
     selection = _set_far_apart(steps, sums, steady)
     costs = _cost_of_sums(steps, sums.take(np.isin(steady.steps, selection.steps)), trace.collectives, selection, span_price_ns(trace.samples))
-    return dataclasses.replace(costs, switched=_switched(trace)) if SWITCHED_OFF in steady.left_out else costs
+    return dataclasses.replace(costs, switched=_switched(trace))
 
 
 def _switched(trace: Trace) -> Estimate | None:

@@ -34,7 +34,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "largest_row": ledger.largest.name if ledger.largest else None,
         "rows_ns": [_row(row) for row in ledger.rows],
         "overlapped_ns": [_row(row) for row in ledger.beside],
-        "profkit_switched_off_ns": _row(ledger.switched) if ledger.switched else None,
+        "profkit_in_all_ns": _row(ledger.switched) if ledger.switched else None,
         "kernels": _kernels(view.kernels),
         "steps": _steps(ledger),
         "findings": [_finding(found) for found in view.findings],

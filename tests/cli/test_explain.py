@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.estimate import Estimate
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.report.as_text import WIDTH
@@ -150,3 +151,13 @@ def test_a_side_without_a_steady_step_is_shown_and_not_judged(explain: Explain, 
         assert "no steps" in text
         assert "needs 8 more used steps" in text
         assert _figures(explain, *pair)["time_is_per"] == "sample and rank"
+
+
+def test_what_switching_profkit_off_shows_is_in_text_and_json(explain: Explain, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row has what can be counted; below the rows stands all of it, where both runs tried."""
+    monkeypatch.setattr("profkit.analysis.costs._switched", lambda trace: Estimate(200_000.0, 100_000.0, 300_000.0))
+    _, text = explain(runs["base"], runs["again"])
+    assert "profkit itself in all, by switching it off: 200 us and 200 us, somewhere in the rows; difference 0 s (95 % interval" in " ".join(text.split())
+    figures = _figures(explain, runs["base"], runs["again"])
+    assert "profkit itself" in [row["name"] for row in figures["rows_ns"]]
+    assert figures["profkit_in_all_ns"]["base"]["value"] * figures["samples_per_step_and_gpu"] == pytest.approx(200_000)
