@@ -61,6 +61,12 @@ def test_one_has_two_ranks_that_wait_for_each_other() -> None:
     assert view.sizes
 
 
+def test_the_buckets_of_each_step_are_resnet50s_gradients_to_the_byte() -> None:
+    sums = Trace.open(TRACES / "recorded-resnet50-2-ranks").collectives.group_by(["rank", "step"]).aggregate([("bytes", "sum")])
+    below, classes = 23_508_032, 10
+    assert set(sums["bytes_sum"].to_pylist()) == {4 * (below + (2048 + 1) * classes)}
+
+
 @named
 def test_nothing_of_the_machine_is_in_them_but_its_kind(run: Path) -> None:
     for text in _texts(run):
