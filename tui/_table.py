@@ -20,11 +20,12 @@ from rich.style import Style
 from textual import events
 from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from profkit.analysis.estimate import Ints
 from profkit.errors import UsageError
@@ -279,6 +280,7 @@ class VirtualTable(ScrollView, can_focus=True):
     def watch_cursor(self, before: int, now: int) -> None:
         self._keep_in_view()
         if before != now:
+            self._keep_in_sight()
             self.refresh()
             self.post_message(self.Moved(self, self.row))
 
@@ -289,6 +291,19 @@ class VirtualTable(ScrollView, can_focus=True):
             self.scroll_to(y=self.cursor, animate=False)
         elif self.cursor >= top + height:
             self.scroll_to(y=self.cursor - height + 1, animate=False)
+
+    def _keep_in_sight(self) -> None:
+        """The row under the cursor, where the table stands as a whole in something that scrolls."""
+        line = 1 + self.cursor - round(self.scroll_y)
+        inner: Widget = self
+        for outer in self.ancestors:
+            if not isinstance(outer, Widget) or not self.has_focus:
+                return
+            line += inner.virtual_region.y
+            if outer.max_scroll_y > 0:
+                outer.scroll_to_region(Region(0, line, 1, 1), animate=False)
+                return
+            inner = outer
 
     def action_move(self, by: int) -> None:
         if self.max_scroll_y == 0 and not 0 <= self.cursor + by < len(self._order):

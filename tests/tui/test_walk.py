@@ -102,6 +102,17 @@ def test_more_runs_are_compared_pair_by_pair(series: Path) -> None:
     assert [pair["target"] for pair in exported["pairs"]] == ["four"]
 
 
+def test_the_row_under_the_cursor_is_in_sight_on_a_small_screen(series: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        for _ in range(7):
+            await driver.press("down")
+            assert _cell(driver) in driver.text
+        await driver.press("end")
+        assert _cell(driver)[:20] in driver.text
+
+    drive(series / "four", walk, size=(80, 24), bases=[series / "one", series / "two"], screen="explain")
+
+
 def test_the_kernels_below_are_those_of_the_row_under_the_cursor(folder: Path) -> None:
     async def walk(driver: Driver) -> None:
         rows = _table(driver, "rows")
