@@ -66,7 +66,7 @@ def test_a_picture_needs_no_terminal(run: Path, tmp_path: Path) -> None:
         (["{run}/nothing"], ExitCode.UNREADABLE, "no such folder"),
         (["{run}/run.json"], ExitCode.UNREADABLE, "a run is a folder"),
         (["{run}", "--base", "{folder}/none", "--screen", "explain", "--json"], ExitCode.UNREADABLE, "no such folder"),
-        (["{run}", "--screenshot", "{folder}/none/x.svg"], ExitCode.UNFINISHED, "can be written"),
+        (["{run}", "--screenshot", "{folder}/none/x.svg"], ExitCode.UNFINISHED, "may be written to"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], code: ExitCode, words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
