@@ -171,15 +171,22 @@ class _Nesting(threading.local):
 
 
 def _hook_modules(patches: Patches, seams: Seams) -> None:
-    """The outermost call of a module is a forward. Modules inside it cost one flag, asked first, and compiled code nothing."""
+    """The outermost call of a module is a forward. Modules inside it cost one flag, asked first, and compiled code nothing.
+
+    What torch itself does where a module is called, it hands on: inside, that is done here, so that there is no call more than without us.
+    """
     tracker, grad_enabled = seams.tracker, torch.is_grad_enabled
     nesting = _Nesting()
     autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)  # noqa: SLF001  # no public name tells it of all devices
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        hands_on = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
+
         @functools.wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if nesting.inside or torch.compiler.is_compiling():
+            if nesting.inside:
+                return self._call_impl(*args, **kwargs) if hands_on and self._compiled_call_impl is None else original(self, *args, **kwargs)
+            if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
             nesting.inside = True
             try:
