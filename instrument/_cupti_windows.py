@@ -6,6 +6,7 @@ reader makes rows of both. It knows launches and kernels, but no operators.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -90,6 +91,8 @@ class CuptiKernels:
             for kind in KINDS:
                 cupti.activity_enable(getattr(cupti.ActivityKind, kind))
         except Exception as error:
+            with contextlib.suppress(Exception):  # what refuses to start refuses to end, too
+                self._disable()
             raise NoCuptiError(explain_refusal(error)) from error
         self._running = True
         return True
@@ -108,10 +111,15 @@ class CuptiKernels:
 
     def _end(self) -> None:
         self._running = False
-        self._wait()
+        try:
+            self._wait()
+        finally:
+            self._disable()
+            self._cupti.activity_flush_all(FORCED)
+
+    def _disable(self) -> None:
         for kind in KINDS:
             self._cupti.activity_disable(getattr(self._cupti.ActivityKind, kind))
-        self._cupti.activity_flush_all(FORCED)
 
     def _take(self, records: Iterable[Any]) -> None:
         """Called by CUPTI, through which nothing may be raised."""

@@ -47,15 +47,16 @@ class CuptiError(Exception):
 
 
 class FakeCupti:
-    """Hands out the records that `launch` made between enabling and flushing. `refusal` is raised where tracing is switched on."""
+    """Hands out the records that `launch` made between enabling and flushing. `refusal` is raised where more kinds are enabled than it admits."""
 
-    def __init__(self, refusal: str = "") -> None:
+    def __init__(self, refusal: str = "", *, admits: int = 0) -> None:
         self.ActivityKind = ActivityKind  # as the module has them
         self.ActivityMemcpyKind = ActivityMemcpyKind
         self.enabled: set[int] = set()
         self.flushes = 0
         self.finalized = 0
         self._refusal = refusal
+        self._admits = admits
         self._records: list[SimpleNamespace] = []
         self._complete: Callable[[list[SimpleNamespace]], None] = lambda records: None
         self._correlation = itertools.count(1)
@@ -70,7 +71,7 @@ class FakeCupti:
         self._complete = completed
 
     def activity_enable(self, kind: int) -> None:
-        if self._refusal:
+        if self._refusal and len(self.enabled) == self._admits:
             raise CuptiError(self._refusal)
         self.enabled.add(kind)
 

@@ -37,6 +37,7 @@ class Job:
         self.profiled = False
         self.begins: Callable[[], None] = lambda: None
         self.waited = 0
+        self.fail_to_wait = False
         self.cupti = cupti
         profiler = CuptiKernels(self._watch, load=lambda: cupti, wait=self._wait)
         kernels, samples = self.sink.appender("kernels"), self.sink.appender("samples")
@@ -51,6 +52,8 @@ class Job:
         self.begins()
 
     def _wait(self) -> None:
+        if self.fail_to_wait:
+            raise RuntimeError("no context")
         self.waited += 1
 
     def train(self, forward: Callable[[], object], steps: int = 6) -> list[dict[str, Any]]:
@@ -152,6 +155,24 @@ def test_a_refusal_says_why_and_costs_the_windows_alone(refusal: str, words: str
     assert FAILURES["kernel windows"] == 1, "it is asked once"
     assert words in caplog.text
     FAILURES["kernel windows"] += before
+
+
+def test_what_was_switched_on_before_a_refusal_is_switched_off() -> None:
+    cupti = FakeCupti("ERROR_INVALID_KIND (21)", admits=3)
+    before = FAILURES["kernel windows"]
+    assert Job(cupti, "every:2").train(lambda: None) == []
+    assert cupti.enabled == set()
+    assert FAILURES["kernel windows"] == before + 1
+
+
+def test_a_device_that_cannot_be_waited_for_is_traced_no_longer() -> None:
+    cupti = FakeCupti()
+    job = Job(cupti, "every:2")
+    job.fail_to_wait = True
+    before = FAILURES["kernel windows"]
+    assert job.train(cupti.launch) == []
+    assert cupti.enabled == set()
+    assert FAILURES["kernel windows"] == before + 1
 
 
 def test_a_record_that_cannot_be_read_raises_nothing_into_cupti() -> None:
