@@ -310,8 +310,8 @@ def test_two_ranks_with_half_the_batch_train_as_one_with_all_of_it(tmp_path: Pat
     ranks = [
         subprocess.Popen([sys.executable, str(job), str(tmp_path)], env={**environment, **rank_environment(rank, 2, rank, 2, endpoint)}) for rank in range(2)
     ]
-    alone = [subprocess.run([sys.executable, str(job), str(tmp_path)], env=environment, check=False).returncode for _ in range(2)]
-    assert [*alone, *(process.wait(120) for process in ranks)] == [0] * 4
+    alone = subprocess.run([sys.executable, str(job), str(tmp_path)], env=environment, check=False).returncode
+    assert [alone, *(process.wait(300) for process in ranks)] == [0] * 3
     whole, *halves = (json.loads((tmp_path / name).read_text()) for name in ("1-0.json", "2-0.json", "2-1.json"))
     assert np.allclose(np.mean(halves, axis=0), whole, rtol=1e-4)
     assert whole[-1] < whole[0]
