@@ -30,12 +30,11 @@ def scaling_columns(rows: Sequence[ScalingRow]) -> Iterator[Column]:
     """The runs side by side; each one's factors multiply out to its efficiency."""
     yield Column("run", [row.name for row in rows], stretches=True, role=lambda _: "title", widest=40)
     yield Column("ranks", [row.gpus for row in rows], right=True)
-    yield Column("samples/s", [row.throughput.value for row in rows], functools.partial(significant, digits=4), right=True)
+    yield Column("throughput", [row.throughput.value for row in rows], functools.partial(significant, digits=4), right=True)
     yield Column("speed-up", [row.speed_up.value for row in rows], significant, right=True)
     yield Column("efficiency", [row.efficiency.value for row in rows], significant, right=True)
     for name in FACTORS:
-        yield Column(name, [row.factors[name].value for row in rows], significant, right=True)
-    yield Column("largest loss", [row.largest_loss or None for row in rows], role=lambda _: "unsure")
+        yield Column(name.removeprefix("exposed "), [row.factors[name].value for row in rows], significant, right=True)
 
 
 def scaling_lines(row: ScalingRow, palette: Palette) -> Iterator[Text]:

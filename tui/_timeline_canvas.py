@@ -122,6 +122,13 @@ class Canvas(Widget, can_focus=True):
         self._lines = self._draw_lines()
         self.refresh()
 
+    def notify_style_update(self) -> None:
+        """A theme's colours come after the theme's name: what was drawn before them has the ground of the theme before."""
+        super().notify_style_update()
+        if self.view is not None and self.rich_style != self._ground:
+            self._ground = self.rich_style
+            self._lines = self._draw_lines()
+
     def on_resize(self, event: events.Resize) -> None:
         self.post_message(self.Resized())
 

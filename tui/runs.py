@@ -111,7 +111,7 @@ class RunsScreen(FrameScreen):
         self.table.show_rows(
             [
                 Column("run", [head.name for head in heads], stretches=True),
-                Column("GPUs", [head.ranks for head in heads], right=True, searched=False),
+                Column("ranks", [head.ranks for head in heads], right=True, searched=False),
                 Column("samples/s", [each.throughput.value for each in figures], functools.partial(significant, digits=4), right=True, searched=False),
                 Column("+/-", [_half_width(each.throughput) for each in figures], percent, right=True, searched=False),
                 Column("effic", [None if row.efficiency is None else row.efficiency.value for row in rows], percent, right=True, searched=False),

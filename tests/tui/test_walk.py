@@ -166,7 +166,7 @@ def test_the_list_is_filtered_sorted_and_grouped(folder: Path) -> None:
         await driver.press("home")
         assert _cell(driver) == "two"
         await driver.press("comma")
-        assert _table(driver).sort_title == "GPUs"
+        assert _table(driver).sort_title == "ranks"
         await driver.press("g")
         assert next(row.head.name for row in driver.app.screen._rows) == "one"  # type: ignore[attr-defined]  # the screen of runs
         await driver.press("n", "N", "y")
