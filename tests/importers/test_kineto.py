@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import pairwise
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from profkit.analysis.device_time import DeviceTime, device_times
-from profkit.analysis.kernel_categories import COMMUNICATION, UNCATEGORISED, categorise
+from profkit.analysis.kernel_categories import COMMUNICATION, MATRIX_WORK, UNCATEGORISED, categorise
 from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
 from profkit.importers import nsys
@@ -303,17 +304,29 @@ def test_figures_equal_another_tools_on_the_rows_that_it_keeps(folder: str, kept
     assert (found.idle_ns, found.compute_ns) == (idle_ns, compute_ns)
 
 
+_ON_TENSOR_CORES = re.compile(r"(?:s|h|i)(?:884|1688|16816|16832)|tensorop|wmma|gmma", re.IGNORECASE)
+_ON_OTHERS = re.compile(r"simt|ffma", re.IGNORECASE)
+
+
 @needs_data
-def test_next_to_no_kernel_time_is_uncategorised(import_files: Import) -> None:
+def test_next_to_no_kernel_time_is_uncategorised_and_columns_agree_with_names(import_files: Import) -> None:
     other = total = 0
+    communication: set[str] = set()
     for importer, paths in ((IMPORTER, KINETO[:2] + KINETO[9:]), (nsys.IMPORTER, NSYS)):
         for path in paths:
             kernels = Trace.open(import_files(importer, path)[0].run).kernels
             length = pc.subtract(kernels["end_ns"], kernels["start_ns"]).to_numpy()
             total += int(length.sum())
             other += int(length[np.array(kernels["category"].to_pylist()) == UNCATEGORISED].sum())
+            told = set(zip(*(kernels[column].to_pylist() for column in ("name", "category", "tensor_core")), strict=True))
+            communication |= {name for name, category, _ in told if category == COMMUNICATION}
+            assert not [name for name, category, _ in told if "nccl" in name.casefold() and category != COMMUNICATION]
+            assert not [name for name, category, used in told if category in MATRIX_WORK and used is not True and _ON_TENSOR_CORES.search(name)]
+            assert not [name for name, _, used in told if used and _ON_OTHERS.search(name)]
     assert other <= 0.02 * total
     assert total > 0
+    assert any("ncclKernel" in name for name in communication)
+    assert any("ncclDevKernel" in name for name in communication)
 
 
 @needs_data
