@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.evidence import Windows
-from profkit.rules._base import Case, Finding, compute_row, cost, from_to, grew, share_of_gap
+from profkit.rules._base import Case, Finding, all_of, compute_row, cost, from_to, grew, share_of_gap
 from profkit.rules._windows import moving_ns
 from profkit.text import duration, percent, significant
 
@@ -34,7 +34,7 @@ def find(case: Case) -> Finding | None:
             f"calls that the idle device waited for hold {percent(after.launch_bound_share, 0)} of their time, {percent(before.launch_bound_share or 0.0, 0)} in the base"
         )
     words.append(f"computing went from {from_to(row, ledger)} a step")
-    return Finding("launch_bound", cost(row, ledger), share_of_gap(row, ledger), "; ".join(words), _REMEDY)
+    return Finding("launch_bound", cost(row, ledger), share_of_gap(row, ledger), "; ".join(words), _REMEDY, takes=all_of("thread_oversubscription"))
 
 
 def _smaller(before: Windows, after: Windows, added_ns: float) -> bool:
