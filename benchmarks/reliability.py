@@ -28,6 +28,7 @@ import figures
 TOP = Path(__file__).resolve().parents[1]
 PAGE = TOP / "docs" / "reliability.md"
 RESULTS = TOP / "docs" / "reliability" / "results.json"
+UNITS = {"s": "s", "mb": "MB"}
 PACKAGES = ("profkit", "pyarrow", "numpy", "torch", "textual")
 
 Result = Mapping[str, Any]
@@ -240,10 +241,14 @@ def _figure(said: str) -> str:
 def _in_words(found: Mapping[str, Any]) -> Iterator[str]:
     for form, said in found.items():
         if isinstance(said, dict):
-            words = [
-                f"{len(value) if isinstance(value, list) else value} {name.replace('_', ' ')}" for name, value in said.items() if not isinstance(value, dict)
-            ]
+            words = [_with_unit(name, len(value) if isinstance(value, list) else value) for name, value in said.items() if not isinstance(value, dict)]
             yield f"{form}: {', '.join(words)}" if words else form
+
+
+def _with_unit(name: str, value: object) -> str:
+    """Names end in their unit, where there is one."""
+    stem, _, unit = name.replace("_", " ").rpartition(" ")
+    return f"{stem} {value} {UNITS[unit]}" if unit in UNITS else f"{value} {name.replace('_', ' ')}"
 
 
 def _versions() -> str:
