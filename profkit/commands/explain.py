@@ -30,7 +30,10 @@ from profkit.text import safe_text
 from profkit.vocab import RUN_FILE
 
 if TYPE_CHECKING:
-    from profkit.analysis.gate import Gate
+    from profkit.analysis.gate import Gate, Judgement
+    from profkit.commands._shapes import Renderers
+    from profkit.report.document import Document
+    from profkit.report.explained import Explained
     from profkit.trace import Trace
 
 
@@ -94,13 +97,9 @@ def _compare(sides: Sequence[Sequence[Trace]], gates: Sequence[Gate], args: argp
 
 
 def _explain(bases: Sequence[Trace], targets: Sequence[Trace], gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
-    from profkit import __version__
     from profkit.analysis.gate import apply_gates, exit_code
     from profkit.ceilings import load_ceilings
-    from profkit.report import as_html, as_markdown, ledger_json, ledger_text
-    from profkit.report.as_json import dumps
     from profkit.report.explained import explain_repeats
-    from profkit.report.ledger_document import explained, illustrate_sides
     from profkit.scheduling import open_scheduler
 
     base, target = bases[0], targets[0]
@@ -110,16 +109,41 @@ def _explain(bases: Sequence[Trace], targets: Sequence[Trace], gates: Sequence[G
             trace.read_with(each)
     view = explain_repeats(bases, targets, ceilings)
     judgements = apply_gates(view.ledger, gates)
-    deliver(
-        args,
-        {
-            "text": lambda: ledger_text.explained(view, judgements),
-            "json": lambda: dumps(ledger_json.explained(view, judgements)),
-            "markdown": lambda: as_markdown.document(explained(view, judgements, illustrate_sides(view.case.before.trace, view.case.after.trace))),
-            "html": lambda: as_html.document(explained(view, judgements, illustrate_sides(view.case.before.trace, view.case.after.trace)), __version__),
-        },
-    )
+    deliver(args, _shapes(view, judgements))
     return exit_code(judgements)
+
+
+def _shapes(view: Explained, judgements: Sequence[Judgement]) -> Renderers:
+    """A shape that is not asked for is not imported."""
+
+    def text() -> str:
+        from profkit.report import ledger_text
+
+        return ledger_text.explained(view, judgements)
+
+    def as_data() -> str:
+        from profkit.report import ledger_json
+        from profkit.report.as_json import dumps
+
+        return dumps(ledger_json.explained(view, judgements))
+
+    def document() -> Document:
+        from profkit.report.ledger_document import explained, illustrate_sides
+
+        return explained(view, judgements, illustrate_sides(view.case.before.trace, view.case.after.trace))
+
+    def markdown() -> str:
+        from profkit.report import as_markdown
+
+        return as_markdown.document(document())
+
+    def html() -> str:
+        from profkit import __version__
+        from profkit.report import as_html
+
+        return as_html.document(document(), __version__)
+
+    return {"text": text, "json": as_data, "markdown": markdown, "html": html}
 
 
 def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:
