@@ -117,9 +117,12 @@ def _record(run: Path, set_by_ns: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A minute of steps of a second, on a clock that the test moves."""
     clock = FakeClock(now_ns=10**12)
     middle = clock() + 30 * 10**9
-    anchor = Anchor(clock(), clock(), 0)
-    monkeypatch.setattr("profkit.trace.writer.read_anchor", lambda now: Anchor(now(), now() + (set_by_ns if now() > middle else 0), 0))
-    writer = RankWriter(run, RankManifest(0, "here", 1, "cpu", anchor), interval_s=0.001, clock=clock)
+
+    def read(at_ns: int) -> Anchor:
+        return Anchor(at_ns, at_ns + (set_by_ns if at_ns > middle else 0), 0)
+
+    monkeypatch.setattr("profkit.trace.writer.read_anchor", lambda now: read(now()))
+    writer = RankWriter(run, RankManifest(0, "here", 1, "cpu", read(clock())), interval_s=0.001, clock=clock)
     recorder = Recorder(writer, clock=clock)
     recorder.begin()
     for step in range(60):
