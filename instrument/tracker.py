@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from profkit.clock import Clock, now_ns
+from profkit.instrument.batches import count_samples
 from profkit.instrument.device import Event
 from profkit.instrument.guard import report_failure
 from profkit.instrument.recorder import Recorder, Row, Span
@@ -56,6 +57,7 @@ _NO_FORWARD, _NO_OPTIMIZER = (_BACKWARD, _OTHER), (_OPTIMIZER, _OTHER)
 
 _PHASE, _NAME, _DEPTH = 1, 2, 3  # where they stand in a row of `spans` without its rank
 
+_PLAIN = (list, tuple)
 _this_thread = threading.get_ident
 
 
@@ -498,34 +500,3 @@ class Tracker:
 def _as_other(row: Row, name: str = "") -> Row:
     """The row of a part that is no training; what is inside of one keeps its name."""
     return (*row[:_PHASE], _OTHER, row[_NAME] if row[_DEPTH] else name or row[_NAME], *row[_NAME + 1 :])
-
-
-_PLAIN = (list, tuple)
-
-
-def count_samples(batch: Any) -> int:
-    """How many samples a batch has: the first dimension of the first tensor in it, else its length; 0 if it has none."""
-    if isinstance(batch, dict):
-        batch = tuple(batch.values())
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 1
-    if isinstance(batch, list | tuple):
-        return _count_items(batch)
-    try:
-        return len(batch)
-    except TypeError:
-        return 0
-
-
-def _count_items(items: list[Any] | tuple[Any, ...]) -> int:
-    if _is_detection(items):
-        return len(items[0])
-    first = next((item for item in items if isinstance(item, dict | list | tuple) or getattr(item, "shape", None)), None)
-    return len(items) if first is None else count_samples(first)
-
-
-def _is_detection(items: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether a batch is lists side by side, one entry a sample, as detectors take them."""
-    lengths = {len(item) for item in items if isinstance(item, list | tuple)}
-    return len(items) > 1 and len(lengths) == 1 and all(isinstance(item, list | tuple) for item in items)

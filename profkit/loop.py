@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from profkit.environment import disabled
+from profkit.instrument.batches import count_samples
 from profkit.instrument.guard import guarded, report_failure
-from profkit.instrument.tracker import count_samples
 from profkit.vocab import PHASES, Phase
 
 if TYPE_CHECKING:

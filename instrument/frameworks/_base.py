@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from profkit.clock import now_ns
+from profkit.instrument.batches import count_samples
 from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Append, Recorder
-from profkit.instrument.tracker import Followed, Tracker, count_samples
+from profkit.instrument.tracker import Followed, Tracker
 from profkit.instrument.windows import KernelProfiler
 from profkit.vocab import FRAMEWORKS
 

@@ -14,9 +14,11 @@ from paddle.io.dataloader import dataloader_iter, fetcher
 from paddle.io.dataloader.dataloader_iter import _DataLoaderIterMultiProcess, _DataLoaderIterSingleProcess
 
 from profkit.clock import now_ns
+from profkit.instrument.fetching import BatchTimes, LoopMeter, hook_loop_fetch
 from profkit.instrument.frameworks._base import Books
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.loaders import BatchTimes, Channel, Loaders, LoopMeter, Waiting, hook_loop_fetch, hook_worker_loop
+from profkit.instrument.loaders import Channel, Loaders, Waiting
+from profkit.instrument.worker_loop import hook_worker_loop
 
 Function = Callable[..., Any]
 

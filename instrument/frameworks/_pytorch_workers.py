@@ -11,9 +11,11 @@ from typing import Any
 from torch.utils.data._utils import fetch, worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from profkit.instrument.fetching import LoopMeter, hook_loop_fetch
 from profkit.instrument.frameworks._base import Books
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.loaders import Loaders, LoopMeter, Waiting, hook_loop_fetch, hook_worker_loop
+from profkit.instrument.loaders import Loaders, Waiting
+from profkit.instrument.worker_loop import hook_worker_loop
 
 Function = Callable[..., Any]
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
 from profkit.errors import ProfkitError
+from profkit.instrument.batches import count_samples
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.tracker import EVALUATION, Followed, Tracker, count_samples
+from profkit.instrument.tracker import EVALUATION, Followed, Tracker
 from profkit.loop import _job
 
 CHECKPOINT = "checkpoint"

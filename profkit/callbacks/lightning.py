@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from profkit.callbacks._recording import CHECKPOINT, EVALUATION, LOGGING, Recording, begins_training, hook
-from profkit.instrument.tracker import count_samples
+from profkit.instrument.batches import count_samples
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -232,6 +232,7 @@ def test_nothing_that_fails_in_a_hook_reaches_the_trainer(loop: Loop, monkeypatc
 
 
 def test_switched_off_hooks_do_nothing(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAILURES.clear()
     monkeypatch.setattr(_recording, "_job", lambda: None)
     callback = Callback(loop)
     callback.begin()

@@ -25,7 +25,23 @@ def _record(job: str, folder: Path, *options: str, arguments: tuple[str, ...] = 
     """The trace of a job that `profkit run` has recorded, and what the job printed."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")}
     environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, "-m", "profkit", "run", "-o", str(folder), "--collect", "none", *options, "--", sys.executable, "-W", "ignore", str(JOBS / job), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "profkit",
+        "run",
+        "-o",
+        str(folder),
+        "--collect",
+        "none",
+        *options,
+        "--",
+        sys.executable,
+        "-W",
+        "ignore",
+        str(JOBS / job),
+        *arguments,
+    ]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     trace = Trace.open(find_runs(folder)[-1])

@@ -22,12 +22,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from torch.utils.data._utils import fetch, pin_memory, worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from profkit.instrument import loaders
+from profkit.instrument import fetching, ring, worker_loop
+from profkit.instrument.fetching import BatchTimes
 from profkit.instrument.frameworks._base import Seams
 from profkit.instrument.frameworks._pytorch_workers import hook_workers
 from profkit.instrument.guard import FAILURES, Patches
-from profkit.instrument.loaders import DEPTH_METRIC, BatchTimes, Ring, find_ring
+from profkit.instrument.loaders import DEPTH_METRIC, Loaders
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.ring import Ring, find_ring
 from profkit.instrument.tracker import Tracker
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
@@ -342,21 +344,21 @@ def _boom(*args: Any, **kwargs: Any) -> Any:
 
 
 FAULTS = [
-    (loaders.WaitClock, "read"),
-    (loaders.WaitClock, "__init__"),
-    (loaders.Fetch, "__init__"),
-    (loaders.Fetch, "close"),
-    (loaders.Ring, "create"),
-    (loaders.Ring, "name_workers"),
-    (loaders.Ring, "write"),
-    (loaders.Ring, "read"),
-    (loaders.Ring, "count_finished"),
-    (loaders.WorkerMeter, "__init__"),
-    (loaders.WorkerMeter, "_note"),
-    (loaders.Loaders, "keep"),
-    (loaders.Loaders, "take"),
-    (loaders, "_processor_ns"),
-    (loaders, "_arguments"),
+    (fetching.WaitClock, "read"),
+    (fetching.WaitClock, "__init__"),
+    (fetching.Fetch, "__init__"),
+    (fetching.Fetch, "close"),
+    (Ring, "create"),
+    (Ring, "name_workers"),
+    (Ring, "write"),
+    (Ring, "read"),
+    (Ring, "count_finished"),
+    (worker_loop.WorkerMeter, "__init__"),
+    (worker_loop.WorkerMeter, "_note"),
+    (Loaders, "keep"),
+    (Loaders, "take"),
+    (fetching, "_processor_ns"),
+    (worker_loop, "_arguments"),
     (fetch, "_MapDatasetFetcher"),
     (worker, "_worker_loop"),
 ]
@@ -385,7 +387,7 @@ def test_a_fault_where_a_batch_is_collated_costs_rows_and_nothing_else(monkeypat
         return int(_boom()) if sys._getframe(1).f_code.co_name == "collate" else 0
 
     bare = all_batches()
-    monkeypatch.setattr(loaders, "_processor_ns", fail_inside_collate)
+    monkeypatch.setattr(fetching, "_processor_ns", fail_inside_collate)
     with opened():
         assert same(all_batches(), bare)
     assert FAILURES.pop("loader: collate")
@@ -460,7 +462,7 @@ def test_a_process_finds_no_ring_but_its_own() -> None:
 
 def test_other_memory_is_no_ring() -> None:
     with pytest.raises(ValueError, match="not a ring"):
-        Ring(loaders._share_memory(4096))
+        Ring(ring._share_memory(4096))
 
 
 # -- whole jobs ----------------------------------------------------------------------------------
