@@ -65,10 +65,11 @@ class ExplainScreen(RunScreen[Compared]):
     def compose_view(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
             yield VirtualTable(id="scaling", empty="no runs")
-            yield Lines(id="meeting")
             yield Static(classes="title", id="pair")
             yield Lines(id="verdict")
             yield VirtualTable(id="rows", empty="no rows")
+            yield Static("What holds it back", classes="title", id="meeting-title")
+            yield Lines(id="meeting")
             with Vertical(id="sides"):
                 with Vertical(classes="side"):
                     yield Static("Causes", classes="title")
@@ -142,7 +143,8 @@ class ExplainScreen(RunScreen[Compared]):
     def _show_scaling(self, view: Compared) -> None:
         """How the job scales over all runs, and what holds back the target of the pair below."""
         table, lines, title = self.query_one("#scaling", VirtualTable), self.query_one("#meeting", Lines), self.query_one("#pair", Static)
-        table.display = lines.display = title.display = bool(view.scaling)
+        for widget in (table, lines, title, self.query_one("#meeting-title")):
+            widget.display = bool(view.scaling)
         if not view.scaling:
             return
         rows = view.scaling
