@@ -22,6 +22,7 @@ __all__ = ["FIRST_SCREEN", "check_screen", "read_runs", "runs_twin", "take_pictu
 
 
 SHORT_S = 0.01
+QUIET_LOOKS = 3
 
 
 def check_screen(name: str) -> None:
@@ -62,9 +63,11 @@ async def _picture(app: ProfkitApp, size: tuple[int, int]) -> str:
 
 
 async def settle(pilot: Pilot[None]) -> None:
-    """Wait until nothing is built or drawn any more."""
-    await pilot.pause()
-    while not all(worker.is_finished for worker in pilot.app.workers):
-        await asyncio.sleep(SHORT_S)
+    """Wait until nothing is built or drawn any more: what is drawn may start a worker, and what that has built is drawn again."""
+    quiet = 0
+    while quiet < QUIET_LOOKS:
         await pilot.pause()
-    await pilot.pause()
+        quiet += 1
+        if not all(worker.is_finished for worker in pilot.app.workers):
+            quiet = 0
+            await asyncio.sleep(SHORT_S)
