@@ -69,10 +69,8 @@ class Ledger:
     @property
     def switched(self) -> Row | None:
         """What profkit takes of both sides, by switching it off for blocks of steps: it lies in all rows. Null where not both sides tried."""
-        if self.base.switched is None or self.target.switched is None or not (self.base.steps and self.target.steps):
-            return None
-        base, target = (scale(side.switched, side.steps * side.ranks / int(side.samples.sum())) for side in (self.base, self.target) if side.switched)
-        return Row(OWN, base, target, _minus(target, base), Fraction(target.value) - Fraction(base.value))
+        base, target = map(_switched_per_sample, (self.base, self.target))
+        return Row(OWN, base, target, _minus(target, base), Fraction(target.value) - Fraction(base.value)) if base and target else None
 
     @property
     def change(self) -> Estimate:
@@ -174,6 +172,11 @@ def _per_sample(parts: Mapping[str, Ints], names: Sequence[str], costs: RunCosts
     stacked = np.stack([parts.get(name, nothing) for name in names]).astype(np.float64)
     samples = np.broadcast_to(costs.samples.astype(np.float64), stacked.shape)
     return widen(estimate_ratios(stacked, samples), stacked, samples, costs.repeats)
+
+
+def _switched_per_sample(costs: RunCosts) -> Estimate | None:
+    samples = int(costs.samples.sum())
+    return scale(costs.switched, costs.steps * costs.ranks / samples) if costs.switched and samples > 0 else None
 
 
 def _exact(part: Ints | None, costs: RunCosts) -> Fraction:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.lib.stride_tricks import sliding_window_view
 
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
 from profkit.analysis.selection import NO_STEPS
@@ -103,26 +105,29 @@ def switched_cost(steps: pa.Table, warm_up: int) -> Estimate | None:
     own = steps.filter(pc.and_(pc.equal(steps["rank"], rank), pc.greater_equal(steps["step"], warm_up))).sort_by("step")
     duration = (own["end_ns"].to_numpy() - own["start_ns"].to_numpy()).astype(np.float64)
     measured = own["instrumented"].to_numpy(zero_copy_only=False)
-    differences = np.array([_around(duration, measured, begin, end) for begin, end in _blocks(measured)])
-    return _mean_estimate(differences[np.isfinite(differences)])
-
-
-def _blocks(measured: np.typing.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """The runs of steps without profkit, as half-open ranges."""
     edges = np.flatnonzero(np.diff(np.concatenate([[True], measured, [True]]).astype(np.int8)))
-    return [(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
+    begins, lengths = edges[::2], edges[1::2] - edges[::2]
+    differences = [_against_neighbours(duration, measured, begins[lengths == length], length) for length in sorted(set(lengths.tolist()))]
+    found = np.concatenate([np.empty(0), *differences])
+    return _mean_estimate(found[np.isfinite(found)])
 
 
-def _around(duration: Floats, measured: np.typing.NDArray[np.bool_], begin: int, end: int) -> float:
-    """How much longer the measured steps near a block are than those in it; NaN where there are none.
+def _against_neighbours(duration: Floats, measured: npt.NDArray[np.bool_], begins: Ints, length: int) -> Floats:
+    """How much longer the measured steps near each of these blocks are than those in it; NaN where there are none.
 
     They are taken in blocks as long as it: where some steps are far longer than the others, the median of many
     steps lies lower than that of a few.
     """
-    length = end - begin
-    starts = [*range(begin - length, begin - NEIGHBOURS - 1, -length), *range(end, end + NEIGHBOURS - length + 1, length)]
-    near = [duration[start : start + length] for start in starts if start >= 0 and start + length <= len(duration) and measured[start : start + length].all()]
-    return float(np.mean([np.median(each) for each in near]) - np.median(duration[begin:end])) if near else float("nan")
+    if length > NEIGHBOURS:
+        return np.full(len(begins), np.nan)
+    medians = np.median(sliding_window_view(duration, length), axis=1)
+    whole = np.asarray(sliding_window_view(measured, length).all(axis=1))
+    places = begins[:, None] + length * np.array([number for number in range(-(NEIGHBOURS // length), NEIGHBOURS // length + 1) if number])
+    there = np.clip(places, 0, len(medians) - 1)
+    known = (places == there) & whole[there]
+    count = known.sum(axis=1)
+    near = np.divide((medians[there] * known).sum(axis=1), count, out=np.full(len(begins), np.nan), where=count > 0)
+    return np.asarray(near - medians[begins])
 
 
 def _mean_estimate(values: Floats) -> Estimate | None:
