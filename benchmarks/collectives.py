@@ -1,11 +1,11 @@
 """A job's gradient exchange against what the same links do alone: ResNet50 in DDP on two ranks over gloo, in one run.
 
 Three things take turns in the same processes, in a random order: training steps whose buckets go out beneath the backward, as DDP
-has it (`overlapped`); steps whose backward waits for each bucket, so that nothing else runs meanwhile (`alone`); and what
+has it (`overlapped`); steps in which all ranks' backwards wait for each bucket, so that nothing else runs meanwhile (`alone`); and what
 `profkit ceilings --links` does, at the sizes of these buckets. A bucket's bus bandwidth is profkit's own figure of it, from the rows
 of both ranks. Ratios are to the links of the same turn: the mean over the turns with its 95 % interval.
 
-  python benchmarks/collectives.py [--turns 15] [--steps 3] [--ranks 2] [--image-size 64] [--batch-size 4]
+  python benchmarks/collectives.py [--turns 15] [--steps 5] [--ranks 2] [--image-size 64] [--batch-size 4]
 
 Exits 1 where the bytes of a step's buckets are not those of the gradients, or where the interval of a bucket `alone` lies
 outside of 10 % around its links.
@@ -38,7 +38,7 @@ from profkit.workloads._base import wait_passively
 LIMIT = 0.10
 SHORTEST_JUDGED = 1 << 20
 """Smaller messages take less time than a thread takes to wake up: shown, and not judged."""
-LINK_ROUNDS = 8
+FEWEST_TURNS = 3
 CASES = ("overlapped", "alone")
 
 Transfers = dict[int, float]
@@ -67,7 +67,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=3, help="of each case in a turn")
+    parser.add_argument("--steps", type=int, default=5, help="of each case in a turn")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=4)
@@ -75,7 +75,7 @@ def parse() -> argparse.Namespace:
 
 
 def is_within(found: Mapping[str, Any]) -> bool:
-    judged = [row["alone"] for row in found["sizes"] if row["bytes"] >= SHORTEST_JUDGED]
+    judged = [row["alone"] for row in found["sizes"] if row["bytes"] >= SHORTEST_JUDGED and row["alone"]["ratio"] is not None]
     sound = all(row["high"] >= 1 - LIMIT and row["low"] <= 1 + LIMIT for row in judged)
     return bool(judged) and sound and found["gradient_bytes"] == found["bucket_bytes_per_step"]
 
@@ -101,7 +101,7 @@ def train(options: argparse.Namespace) -> None:
         measure_job(exchange, step[case], 3)  # DDP orders its buckets anew after the first step
     sizes = sorted(measure_job(exchange, step["alone"], 1))
     modes: dict[str, Callable[[], Transfers]] = {case: functools.partial(measure_job, exchange, step[case], options.steps) for case in CASES}
-    modes["links"] = functools.partial(measure_links, sizes)
+    modes["links"] = functools.partial(measure_links, sizes, options.steps)  # as many as of each bucket: medians of fewer are higher
     random = Random(0)
     turns = [{mode: modes[mode]() for mode in random.sample(list(modes), len(modes))} for _ in range(options.turns)]
     if torch.distributed.get_rank() == 0:
@@ -112,13 +112,16 @@ def train(options: argparse.Namespace) -> None:
 
 
 def wrap(model: Any, *, waits: bool) -> Any:
-    """The model in DDP; `waits`: its backward stands still while a bucket is exchanged."""
+    """The model in DDP; `waits`: the backward of every rank stands still until a bucket has been exchanged by all."""
+    from torch.distributed import barrier
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.nn.parallel import DistributedDataParallel
 
     def exchange_now(group: Any, bucket: Any) -> Any:
+        barrier()
         future = allreduce_hook(group, bucket)
         future.wait()
+        barrier()
         return future
 
     exchange_now.__annotations__ = {}  # DDP compares annotations with its own classes, and those of this file are text
@@ -190,7 +193,7 @@ def _column(values: Sequence[Any]) -> Any:
     return made.dictionary_encode() if pa.types.is_string(made.type) else made
 
 
-def measure_links(sizes: Sequence[int]) -> Transfers:
+def measure_links(sizes: Sequence[int], rounds: int) -> Transfers:
     """As `profkit ceilings --links`: the median over rounds of the shortest over the ranks."""
     import torch
 
@@ -198,7 +201,7 @@ def measure_links(sizes: Sequence[int]) -> Transfers:
     found = {}
     for size in sizes:
         message = torch.ones(size // 4)
-        took = torch.tensor([_time_one(message) for _ in range(LINK_ROUNDS + 1)][1:], dtype=torch.float64)
+        took = torch.tensor([_time_one(message) for _ in range(rounds + 1)][1:], dtype=torch.float64)
         torch.distributed.all_reduce(took, op=torch.distributed.ReduceOp.MIN)
         found[size] = size * FACTORS["all_reduce"](ranks) / statistics.median(took.tolist())
     return found
@@ -224,12 +227,14 @@ def describe(turns: Sequence[Mapping[str, Transfers]], sizes: Sequence[int]) -> 
         yield row
 
 
-def _ratio(ratios: Sequence[float]) -> dict[str, float]:
-    """The mean over the middle of the turns: one in which the machine did something else counts for none."""
+def _ratio(ratios: Sequence[float]) -> dict[str, float | None]:
+    """The mean over the middle of the turns: one in which the machine did something else counts for none. Null where there are too few to say."""
+    if len(ratios) < FEWEST_TURNS:
+        return {"ratio": None, "low": None, "high": None}
     cut = len(ratios) // 6
     kept = sorted(ratios)[cut : len(ratios) - cut]
     mean = statistics.fmean(kept)
-    half = student_95(len(kept) - 1) * statistics.stdev(kept) / math.sqrt(len(kept)) if len(kept) > 1 else math.inf
+    half = student_95(len(kept) - 1) * statistics.stdev(kept) / math.sqrt(len(kept))
     return {"ratio": round(mean, 4), "low": round(mean - half, 4), "high": round(mean + half, 4)}
 
 

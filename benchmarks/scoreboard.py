@@ -83,7 +83,8 @@ def link_rows(found: Found) -> Iterable[Sequence[str]]:
         for case in ("alone", "overlapped"):
             held = row[case]
             links = f"{row['links_bytes_per_s'] / 1e6:,.0f} MB/s"
-            yield f"{row['bytes'] / 1e6:.1f} MB", case, links, f"{held['ratio']:.2f}", f"{held['low']:.2f} to {held['high']:.2f}"
+            if held["ratio"] is not None:
+                yield f"{row['bytes'] / 1e6:.1f} MB", case, links, f"{held['ratio']:.2f}", f"{held['low']:.2f} to {held['high']:.2f}"
 
 
 def loader_rows(found: Found) -> Iterable[Sequence[str]]:
