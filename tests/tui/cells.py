@@ -6,10 +6,9 @@ it has in a shape that is not known here is an error, so that nothing of a pictu
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from xml.etree import ElementTree as ET
 
 from rich.cells import cell_len
@@ -25,41 +24,67 @@ _GROUND: Final = "on "
 _LOOKS: Final = {"font-weight": "bold", "font-style": "italic", "text-decoration": ""}
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A character, empty behind one that is two cells wide, and how it looks: its colour, its ground, and what else is done to it."""
 
-    char: str = " "
-    ink: str = NOTHING
-    ground: str = NOTHING
+    char: str
+    ink: str
+    ground: str
 
     @property
     def look(self) -> str:
         """The style that is seen: of a blank cell the ink is not, but for a line under it."""
-        ink = self.ink if self.char.strip() or not self.char else " ".join(word for word in self.ink.split() if "line" in word)
-        return " ".join(filter(None, (ink, self.ground and _GROUND + self.ground))) or "nothing"
+        return _look(self.ink, self.ground, blank=self.char == " ")
+
+
+@functools.cache
+def _look(ink: str, ground: str, *, blank: bool) -> str:
+    seen = " ".join(word for word in ink.split() if "line" in word) if blank else ink
+    return " ".join(filter(None, (seen, ground and _GROUND + ground))) or "nothing"
 
 
 def read_cells(svg: str) -> list[list[Cell]]:
     """All cells of a picture, line by line."""
     root = ET.fromstring(svg)
-    (whole,) = (group for group in root.iter(_SVG + "g") if "matrix" in group.get("class", ""))
     inks = {name: _ink(rule) for name, rule in _RULE.findall("".join(style.text or "" for style in root.iter(_SVG + "style")))}
-    grid: dict[int, dict[int, Cell]] = {}
-    container = {group: parent for parent in root.iter() for group in parent}
-    for rect in container[whole].iter(_SVG + "rect"):
-        line, ground = round((float(rect.attrib["y"]) - 1.5) / LINE_HEIGHT), rect.attrib["fill"]
-        for column in _columns(rect.attrib["x"], round(float(rect.attrib["width"]) / CELL_WIDTH)):
-            grid.setdefault(line, {})[column] = Cell(ground=ground)
-    for text in whole:
-        place = _LINE.search(text.attrib["clip-path"])
-        assert place, "a text that is on no line"
-        row, ink = grid.setdefault(int(place[1]), {}), inks[text.attrib["class"]]
-        chars = list(_chars((text.text or "").replace("\xa0", " ")))
-        for column, char in zip(_columns(text.attrib["x"], len(chars)), chars, strict=True):
-            row[column] = Cell(char, ink, row.get(column, Cell()).ground)
-    width = max((column for row in grid.values() for column in row), default=-1) + 1
-    return [[grid.get(line, {}).get(column, Cell()) for column in range(width)] for line in range(max(grid, default=-1) + 1)]
+    (screen,) = (group for group in root.iter(_SVG + "g") if "clip-terminal" in group.get("clip-path", ""))
+    grounds, chars, looks = _Grid(NOTHING), _Grid(" "), _Grid(NOTHING)
+    for element in screen.iter():
+        if element.tag == _SVG + "rect":
+            width = round(float(element.attrib["width"]) / CELL_WIDTH)
+            grounds.put(round((float(element.attrib["y"]) - 1.5) / LINE_HEIGHT), element, [element.attrib["fill"]] * width)
+        elif element.tag == _SVG + "text":
+            place = _LINE.search(element.attrib["clip-path"])
+            assert place, "a text that is on no line"
+            shown = _chars((element.text or "").replace("\xa0", " "))
+            chars.put(int(place[1]), element, shown)
+            looks.put(int(place[1]), element, [inks[element.attrib["class"]]] * len(shown))
+        else:
+            assert element.tag == _SVG + "g", f"an element that says nothing of a cell: {element.tag}"
+    size = max(len(grounds.rows), len(chars.rows)), max((len(row) for grid in (grounds, chars) for row in grid.rows), default=0)
+    return [[Cell(*cell) for cell in zip(*rows, strict=True)] for rows in zip(*(grid.filled(*size) for grid in (chars, looks, grounds)), strict=True)]
+
+
+class _Grid:
+    """Values of cells, of which not all are known."""
+
+    def __init__(self, nothing: str) -> None:
+        self.rows: list[list[str]] = []
+        self._nothing = nothing
+
+    def put(self, line: int, element: ET.Element, values: list[str]) -> None:
+        """The values of neighbours, from where an element of the picture begins; there are elements of no width."""
+        if not values:
+            return
+        first = round(float(element.attrib["x"]) / CELL_WIDTH)
+        self.rows += [[] for _ in range(line + 1 - len(self.rows))]
+        row = self.rows[line]
+        row += [self._nothing] * (first - len(row))
+        row[first : first + len(values)] = values
+
+    def filled(self, lines: int, columns: int) -> list[list[str]]:
+        rows = [*self.rows, *([] for _ in range(lines - len(self.rows)))]
+        return [row + [self._nothing] * (columns - len(row)) for row in rows]
 
 
 def _ink(rule: str) -> str:
@@ -69,13 +94,10 @@ def _ink(rule: str) -> str:
     return " ".join([colour, *(word for name, value in settings.items() if (word := _LOOKS[name] or value))])
 
 
-def _columns(x: str, count: int) -> range:
-    first = round(float(x) / CELL_WIDTH)
-    return range(first, first + count)
-
-
-def _chars(text: str) -> Iterator[str]:
+def _chars(text: str) -> list[str]:
     """A character a cell; one that takes none belongs to the one before it."""
+    if text.isascii() and text.isprintable():
+        return list(text)
     shown: list[str] = []
     for char in text:
         width = cell_len(char)
@@ -83,7 +105,7 @@ def _chars(text: str) -> Iterator[str]:
             shown += [char, *[""] * (width - 1)]
         elif shown:
             shown[-1] += char
-    yield from shown
+    return shown
 
 
 def as_lines(cells: list[list[Cell]]) -> list[str]:
