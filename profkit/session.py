@@ -36,12 +36,13 @@ from profkit.vocab import RunState
 log = logging.getLogger("profkit")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Session:
-    """An open run: the folder that it fills, and the recorder that fills it."""
+    """An open run: the folder that it fills, the recorder that fills it, and what is to be noted of it when it ends."""
 
     path: Path
     recorder: Recorder
+    notes: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -53,15 +54,18 @@ def open_session(parent: Path, name: str, manifest: RunManifest, *, device: str)
     """
     path = make_run(parent, name, manifest)
     why = ""
+    notes: tuple[str, ...] = ()
     failures: list[str] = []
     try:
         with open_rank(path, manifest.framework, device, on_failure=failures.append) as recorder:
-            yield Session(path, recorder)
+            session = Session(path, recorder)
+            yield session
+            notes = session.notes
     except BaseException as error:
         why = reason(error)
         raise
     finally:
-        finish_run(path, why or next(iter(failures), ""))
+        finish_run(path, why or next(iter(failures), ""), notes=notes)
 
 
 def make_run(parent: Path, name: str, manifest: RunManifest) -> Path:

@@ -110,7 +110,7 @@ def _plan(args: argparse.Namespace, workload: Workload) -> Plan:
 
 def _scale(args: argparse.Namespace) -> tuple[str, tuple[int, ...]]:
     """GPUs where they were asked for, or where there are some; the CPU otherwise, and never instead of a GPU that was asked for."""
-    from profkit.commands.trace import check_gpus, visible_gpus
+    from profkit.commands._places import check_gpus, visible_gpus
 
     if args.gpus and args.ranks:
         raise UsageError("--ranks trains on the CPU and --gpus on GPUs: give one of them")
