@@ -189,6 +189,7 @@ LOADERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("kind", LOADERS)
 def test_planted_times_show_in_the_right_rows(kind: str) -> None:
     data, options = LOADERS[kind]
@@ -236,6 +237,7 @@ def test_each_row_names_the_worker_that_made_the_batch(options: dict[str, Any]) 
         assert [span.thread for span in seen.named(name)] == makers
 
 
+@pytest.mark.measured
 def test_a_starved_loop_finds_nothing_and_takes_at_once() -> None:
     own, taken = [], []
     with opened() as sink:
@@ -322,6 +324,7 @@ def test_a_loader_inside_the_data_is_part_of_the_batch(workers: int) -> None:
     assert len(seen.named("read")) == len(seen.named("collate")) == len(batches)
 
 
+@pytest.mark.measured
 def test_a_batch_that_is_pinned_on_its_way_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: list[object] = []
 
@@ -491,6 +494,7 @@ def _seen_in_trace(trace: Trace, thread: str) -> Seen:
     return Seen([Span(*(row[name] for name in Span._fields)) for row in rows], [row["value"] for row in samples])
 
 
+@pytest.mark.measured
 def test_workers_that_are_no_forks_find_their_ring(tmp_path: Path) -> None:
     """Two epochs of one that is spawned, and one of one that a server forks."""
     batches, trace = _record(JOBS / "loader_torch.py", tmp_path)
@@ -502,6 +506,7 @@ def test_workers_that_are_no_forks_find_their_ring(tmp_path: Path) -> None:
     assert seen.shows([batch[0][2:] for step, batch in enumerate(batches) if step in _measured(trace)])
 
 
+@pytest.mark.measured
 def test_paddles_loader_shows_the_same(tmp_path: Path) -> None:
     batches, trace = _record(JOBS / "loader_paddle.py", tmp_path)
     in_thread, in_workers = _seen_in_trace(trace, "loader thread"), _seen_in_trace(trace, "loader worker")
