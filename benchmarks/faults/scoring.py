@@ -234,8 +234,9 @@ def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
         "The jobs go before what else the machine does; where `host_busy` stands beside a planted cause, something else took processors all the same."
     )
     yield (
-        "The held-out job has other pictures, another model and batch size, and longer waits where waiting is planted. One thing was mended "
-        "after it had shown it: in a run too short for readings of pauses to scatter, the number of pauses says how certain they are. Else the rules know nothing of it. "
+        "The held-out job has other pictures, another model and batch size, and longer waits where waiting is planted. Two things were mended "
+        "after it had shown them: in a run too short for readings of pauses to scatter, the number of pauses says how certain they are; and mixed precision "
+        "without effect is told also where its cost is not sure. Else the rules know nothing of it. "
         "What is planted in the development job was made stronger where it cost nothing there, and the rules' limits were set with its healthy pairs in view."
     )
 

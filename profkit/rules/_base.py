@@ -80,10 +80,14 @@ def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Finding, ...]:
 
 
 def is_certain(finding: Finding, ledger: Ledger) -> bool:
-    """Whether a cost stays clear of nothing; one without an interval is no estimate."""
-    cost_ns = finding.cost_ns
+    """Whether what it costs, if it costs anything, is sure; a cost without an interval is no estimate."""
+    return finding.cost_ns is None or finding.cost_ns.low is None or is_clear(finding.cost_ns, ledger)
+
+
+def is_clear(cost_ns: Estimate, ledger: Ledger) -> bool:
+    """Whether a cost stays clear of nothing."""
     clear = CLEAR_OF_A_GAP if grew(ledger.total, ledger) else CLEAR_WITHOUT_A_GAP
-    return cost_ns is None or cost_ns.low is None or cost_ns.low > clear * cost_ns.value
+    return cost_ns.low is not None and cost_ns.low > clear * cost_ns.value
 
 
 def all_of(*kinds: str) -> Mapping[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from profkit.analysis.evidence import Evidence
 from profkit.analysis.ledger import Row
 from profkit.analysis.matrix import FULL_PRECISIONS
-from profkit.rules._base import Case, Finding, all_of, compute_row, cost, from_to, is_material, share_of
+from profkit.rules._base import Case, Finding, all_of, compute_row, cost, from_to, is_clear, is_material, share_of
 from profkit.rules._windows import moving_calls, moving_ns
 from profkit.text import duration, percent, significant
 from profkit.trace import RunManifest
@@ -31,7 +31,7 @@ def find(case: Case) -> Finding | None:
         return None
     price = cost(row, ledger)
     evidence = "; ".join([f"with mixed precision computing went from {from_to(row, ledger)} a step", *_reasons(case)])
-    costly = is_material(price.value, ledger) and price.low is not None and price.low > 0
+    costly = is_material(price.value, ledger) and is_clear(price, ledger)
     return Finding(
         "amp_without_effect",
         price if costly else None,

@@ -15,7 +15,8 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.evidence import Evidence, Exchanges, Load, Loader, Windows
 from profkit.plugins import RULES
 from profkit.report.explained import explain
-from profkit.rules._base import Case, Finding, all_of, find_all
+from profkit.rules import amp_without_effect
+from profkit.rules._base import Case, Finding, all_of, compute_row, find_all
 from profkit.testing import synthetic, synthetic_trace
 from profkit.trace import Trace
 
@@ -170,6 +171,15 @@ def test_mixed_precision_that_helps_is_no_finding(make: Make) -> None:
     idle = _ask("amp_without_effect", make(Planted(0, {}, {"autocast": False}, {"autocast": True})))
     assert idle is not None
     assert idle.cost_ns is None
+
+
+def test_mixed_precision_without_effect_is_told_where_its_cost_is_not_sure(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make(Planted(13, SLOWER, {"autocast": False}, {"autocast": True}))
+    row = compute_row(case.ledger)
+    wide = replace(row, delta=Estimate(row.delta.value, 0.01 * row.delta.value, 2 * row.delta.value))
+    monkeypatch.setattr(amp_without_effect, "compute_row", lambda _: wide)
+    told = find_all(case, [RULES.load("amp_without_effect")])
+    assert [(each.kind, each.cost_ns) for each in told] == [("amp_without_effect", None)]
 
 
 def _costly(kind: str, ms: float, *takes: str) -> Finding:
