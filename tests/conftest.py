@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -19,8 +21,17 @@ RAN_AGAIN = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _heed_signals()
     config.addinivalue_line("markers", "measured: compares a duration that a pause of the machine moves; has three attempts")
     config.stash[RAN_AGAIN] = []
+
+
+def _heed_signals() -> None:
+    """A shell has what it runs in its background ignore Ctrl-C, and `nohup` the end of the terminal; jobs of tests inherit that, and are to heed both."""
+    defaults: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    for number, default in defaults.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, default)
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
