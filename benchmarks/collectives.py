@@ -16,13 +16,13 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import functools
+import itertools
 import json
 import math
 import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -197,22 +197,25 @@ def measure_links(sizes: Sequence[int], rounds: int) -> Transfers:
     """As `profkit ceilings --links`: the median over rounds of the shortest over the ranks."""
     import torch
 
+    from profkit.workloads._ceilings_torch import time_one
+
     ranks = torch.distributed.get_world_size()
     found = {}
     for size in sizes:
-        message = torch.ones(size // 4)
-        took = torch.tensor([_time_one(message) for _ in range(rounds + 1)][1:], dtype=torch.float64)
+        messages = itertools.islice(itertools.cycle(_messages(size)), rounds + 1)
+        took = torch.tensor([time_one(message, torch.device("cpu")) for message in messages][1:], dtype=torch.float64)
         torch.distributed.all_reduce(took, op=torch.distributed.ReduceOp.MIN)
         found[size] = size * FACTORS["all_reduce"](ranks) / statistics.median(took.tolist())
     return found
 
 
-def _time_one(message: Any) -> float:
+@functools.cache
+def _messages(size: int) -> list[Any]:
     import torch
 
-    start = time.perf_counter()
-    torch.distributed.all_reduce(message)
-    return time.perf_counter() - start
+    from profkit.workloads._ceilings_torch import make_messages
+
+    return make_messages(size, torch.device("cpu"))
 
 
 # -- what was found ----------------------------------------------------------------------------------

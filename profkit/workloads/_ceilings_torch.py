@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import itertools
 import json
 import os
 import statistics
@@ -20,6 +21,9 @@ Rate = Callable[..., float]
 
 SIZES = (*(1 << power for power in range(10, 27, 2)), 25 << 20)
 """Bytes; the last is the bucket that DDP makes if nobody says otherwise."""
+
+COLD_BYTES, MOST_MESSAGES = 160 << 20, 16
+"""Messages take turns, as a job's buckets do, until so much has gone by that caches have forgotten the first; small ones stay in them anyway."""
 
 FEWEST_ROUNDS, MOST_ROUNDS, LONGEST_S = 7, 200, 1.0
 
@@ -88,17 +92,23 @@ def main() -> int:
 
 def _seconds(size: int, device: torch.device) -> float:
     """The median over rounds of the shortest over the ranks, as a run's collectives are judged."""
-    message = torch.ones(size // 4, device=device)
-    _once(message, device)
-    first = torch.tensor([_once(message, device)], dtype=torch.float64, device=device)
+    messages = itertools.cycle(make_messages(size, device))
+    time_one(next(messages), device)
+    first = torch.tensor([time_one(next(messages), device)], dtype=torch.float64, device=device)
     torch.distributed.all_reduce(first, op=torch.distributed.ReduceOp.MAX)
     rounds = min(MOST_ROUNDS, max(FEWEST_ROUNDS, int(LONGEST_S / max(float(first), 1e-6))))
-    took = torch.tensor([_once(message, device) for _ in range(rounds)], dtype=torch.float64, device=device)
+    took = torch.tensor([time_one(next(messages), device) for _ in range(rounds)], dtype=torch.float64, device=device)
     torch.distributed.all_reduce(took, op=torch.distributed.ReduceOp.MIN)
     return float(statistics.median(took.tolist()))
 
 
-def _once(message: torch.Tensor, device: torch.device) -> float:
+def make_messages(size: int, device: torch.device) -> list[torch.Tensor]:
+    """Some of this many bytes, each in memory of its own."""
+    return [torch.ones(size // 4, device=device) for _ in range(min(MOST_MESSAGES, 1 + COLD_BYTES // size))]
+
+
+def time_one(message: torch.Tensor, device: torch.device) -> float:
+    """Seconds that reducing it over all ranks took this one."""
     start = time.perf_counter()
     torch.distributed.all_reduce(message)
     if device.type == "cuda":
