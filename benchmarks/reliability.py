@@ -235,7 +235,14 @@ def _figure(said: str) -> str:
         found = json.loads(said)
     except ValueError:
         return next((line.strip("= ") for line in reversed(said.splitlines()) if line.strip()), "")
-    return "; ".join(_in_words(found))
+    return "; ".join(_added(found["cases"]) if "cases" in found else _in_words(found))
+
+
+def _added(cases: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
+    """What recording adds to a step, by case."""
+    for case, modes in cases.items():
+        own = modes["profkit"]
+        yield f"{case}: {own['over_bare_ms']:.3f} ms (95 % interval {own['low_ms']:.3f} to {own['high_ms']:.3f})"
 
 
 def _in_words(found: Mapping[str, Any]) -> Iterator[str]:
