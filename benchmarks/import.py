@@ -37,6 +37,9 @@ LIMIT_BYTES_AN_EVENT = 8.0
 _SHIFTED = re.compile(r'("(ts|correlation|External id|external id|id)": ?)(\d+)')
 _EVENT = re.compile(rb'"ph": ?"X"')
 _READ = "import sys; from pathlib import Path; from profkit.importers._chrome import read_chrome; read_chrome(Path(sys.argv[1]))"
+HTA = Path("/tmp/hta/bin/python")
+"""Where the command above puts it."""
+
 _HTA = """
 import os, sys
 os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"
@@ -152,7 +155,7 @@ def main() -> int:
     parser.add_argument("--source", type=Path, default=DATA / "resnet_2080ti" / "resnet_kineto.json.gz")
     parser.add_argument("--megabytes", type=int, nargs="+", default=[200, 1000])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--hta", type=Path)
+    parser.add_argument("--hta", type=Path, default=HTA if HTA.exists() else None, help="(default: %(default)s)")
     parser.add_argument("--hta-megabytes", type=int, default=200)
     arguments = parser.parse_args()
     if not arguments.source.exists():
