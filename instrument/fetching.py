@@ -70,9 +70,9 @@ class Fetch:
         self._clock = clock
         self._collated: tuple[int, int, int] | None = None
         self._collate = fetcher.collate_fn
-        if self._collate:
-            fetcher.collate_fn = self.collate
         self._start_ns, self._processor_ns, self._waited_ns = (now_ns(), _processor_ns(), 0) if clock is None else _read_together(clock)
+        if self._collate:  # last: a fetch that could not be begun has changed nothing
+            fetcher.collate_fn = self.collate
 
     def collate(self, *args: Any, **kwargs: Any) -> Any:
         """The fetcher's `collate_fn`, timed."""

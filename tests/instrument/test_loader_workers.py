@@ -381,6 +381,16 @@ def test_a_fault_of_ours_costs_rows_and_nothing_else(owner: Any, name: str, work
     FAILURES.clear()
 
 
+def test_a_batch_that_cannot_be_timed_leaves_the_fetcher_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = make_loader(Planted(0, 0), workers=0)
+    iterator: Any = iter(loader)
+    monkeypatch.setattr(fetching, "_processor_ns", _boom)
+    with opened():
+        next(iterator)
+        assert iterator._dataset_fetcher.collate_fn is loader.collate_fn
+    assert FAILURES.pop("loader: begin of a batch") == 1
+
+
 def test_a_fault_where_a_batch_is_collated_costs_rows_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     def all_batches() -> list[torch.Tensor]:
         torch.manual_seed(7)
