@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from profkit.instrument.guard import report_failure
+
+_PLAIN = (list, tuple)
+
+
+def count_batch(batch: Any) -> int:
+    """How many samples it has, and 0 where that cannot be told. Tensors side by side, the common case, are not looked at one by one."""
+    try:
+        shape = batch[0].shape if type(batch) in _PLAIN and batch else None
+    except AttributeError:
+        shape = None
+    try:
+        return int(shape[0]) if shape else count_samples(batch)
+    except Exception as failure:  # noqa: BLE001  # the border to the job: a batch of any make
+        report_failure("count_samples", failure)
+        return 0
+
 
 def count_samples(batch: Any) -> int:
     """How many samples a batch has: the first dimension of the first tensor in it, else its length; 0 if it has none."""

@@ -87,6 +87,10 @@ class DeviceTimer:
         event.record()
         return event
 
+    def drop(self, event: Event) -> None:
+        """An event that was recorded for nothing. Called by the training thread."""
+        self._free.append(event)
+
     def hold(self, row: Row, start: Event | None, end: Event | None, append: Callable[[Row], None] | None = None) -> None:
         """Keep a row until its events are reached, then hand it to `append`. Called by the training thread."""
         self._held.append((row, start, end, append or self._append))

@@ -9,11 +9,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from profkit.clock import now_ns
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.recorder import Recorder
+
+if TYPE_CHECKING:
+    from profkit.instrument._notes_python import Notes
 
 SHORT_NS = 2_000_000
 """A loop whose batches are made in less than this is not asked for its waits for a core, which costs 20 us a batch."""
@@ -103,25 +106,37 @@ _processor_ns = time.thread_time_ns
 class Meter(Protocol):
     """Who asks for the times of the batches that this process makes."""
 
-    def begin(self, fetcher: Any) -> Fetch | None:
-        """A batch is asked for; `None` where its times are not wanted."""
+    @property
+    def begin(self) -> Callable[[Any], Any]:
+        """A fetcher is asked for a batch; gives what the others take, and `None` where its times are not wanted."""
 
-    def end(self, fetch: Fetch) -> None:
+    @property
+    def end(self) -> Callable[[Any], None]:
         """It is made."""
 
-    def drop(self, fetch: Fetch) -> None:
+    @property
+    def drop(self) -> Callable[[Any], None]:
         """An exception came instead; a loader's end is one too."""
+
+
+class _Noted(NamedTuple):
+    """A loop's notes as a meter."""
+
+    begin: Callable[[Any], Any]
+    end: Callable[[Any], None]
+    drop: Callable[[Any], None]
 
 
 def hook_fetch(patches: Patches, fetchers: Iterable[type], meter: Meter) -> None:
     """Time every batch that a fetcher of these classes makes in this process."""
     drop = guarded("loader: no batch", meter.drop, None)
+    begin, end = meter.begin, meter.end
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                making = meter.begin(self)
+                making = begin(self)
             except Exception as failure:  # noqa: BLE001  # the border to the job
                 report_failure("loader: begin of a batch", failure)
                 making = None
@@ -133,7 +148,7 @@ def hook_fetch(patches: Patches, fetchers: Iterable[type], meter: Meter) -> None
                 drop(making)
                 raise
             try:
-                meter.end(making)
+                end(making)
             except Exception as failure:  # noqa: BLE001  # the border to the job
                 report_failure("loader: end of a batch", failure)
             return batch
@@ -200,7 +215,12 @@ class LoopMeter:
         self._local = _InThread()
 
 
-def hook_loop_fetch(patches: Patches, fetchers: Iterable[type], meter: LoopMeter) -> None:
-    """Time the batches that this process makes itself, until the patches are undone."""
-    hook_fetch(patches, fetchers, meter)
+def hook_loop_fetch(patches: Patches, fetchers: Iterable[type], meter: LoopMeter, notes: Notes | None = None) -> None:
+    """Time the batches that this process makes itself, until the patches are undone; with a loop's notes, in these where it may."""
     patches.on_undo(meter.close)
+    if notes is None:
+        hook_fetch(patches, fetchers, meter)
+        return
+    notes.measure_with(meter)
+    patches.on_undo(functools.partial(notes.measure_with, None))
+    hook_fetch(patches, fetchers, _Noted(notes.begin_fetch, notes.end_fetch, notes.drop_fetch))

@@ -127,18 +127,20 @@ class Loaders:
             self._samples((None, "loader", DEPTH_METRIC, waiting.time_ns, float(waiting.depth)))
 
     def keep(self, times: BatchTimes, thread: str, fetcher: object = None) -> None:
-        """The rows of a batch's making, written out: this is the hot path of loaders without workers."""
-        recorder = self.recorder
-        if not recorder.recording:
-            return
-        step = recorder.step_index
-        _, start_ns, collate_ns, end_ns, blocked_ns, processor_ns = times
-        decode_ns = start_ns + blocked_ns
-        made_ns = min(decode_ns + processor_ns, collate_ns or end_ns)
-        rows: list[Row] = [
-            (step, _DATA, "read", 1, thread, start_ns, decode_ns, None, None, None, None),
-            (step, _DATA, "decode", 1, thread, decode_ns, made_ns, None, None, None, None),
-        ]
-        if collate_ns:
-            rows.append((step, _DATA, "collate", 1, thread, collate_ns, end_ns, None, None, None, None))
-        recorder.keep_rows(rows)
+        """The rows of a batch's making."""
+        if self.recorder.recording:
+            self.recorder.keep_rows(make_rows(times, self.recorder.step_index, thread))
+
+
+def make_rows(times: tuple[int, ...], step: int, thread: str) -> list[Row]:
+    """The rows of a batch's making, by what `BatchTimes` holds."""
+    _, start_ns, collate_ns, end_ns, blocked_ns, processor_ns = times
+    decode_ns = start_ns + blocked_ns
+    made_ns = min(decode_ns + processor_ns, collate_ns or end_ns)
+    rows: list[Row] = [
+        (step, _DATA, "read", 1, thread, start_ns, decode_ns, None, None, None, None),
+        (step, _DATA, "decode", 1, thread, decode_ns, made_ns, None, None, None, None),
+    ]
+    if collate_ns:
+        rows.append((step, _DATA, "collate", 1, thread, collate_ns, end_ns, None, None, None, None))
+    return rows

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from profkit.clock import Clock, now_ns
 from profkit.instrument.blocks import always
@@ -19,6 +19,9 @@ from profkit.instrument.device import DeviceTimer, Event
 from profkit.instrument.guard import guarded, report_failure
 from profkit.instrument.ranges import Ranges
 from profkit.vocab import Phase
+
+if TYPE_CHECKING:
+    from profkit.instrument._notes_python import Notes
 
 T = TypeVar("T")
 
@@ -97,9 +100,11 @@ class Span:
 
     def __enter__(self) -> Span:
         recorder = self._recorder
-        local = recorder._local
-        self._depth = local.depth
-        local.depth += 1
+        if recorder._noted:
+            recorder._catch_up()
+        nest = recorder._local.nest
+        self._depth = nest.depth
+        nest.depth += 1
         if recorder._ranges is not None:
             recorder._push(self._name)
         self._mark = recorder._mark() if recorder.device is not None else None
@@ -112,18 +117,22 @@ class Span:
     def close(self, error: str | None = None) -> int:
         """End it, with the class of the exception that left it, and return when it ended."""
         recorder = self._recorder
+        if recorder._noted:
+            recorder._catch_up()
         end = recorder._clock()
         mark = recorder._mark() if recorder.device is not None else None
         if recorder._ranges is not None:
             recorder._pop()
-        local = recorder._local
-        local.depth = self._depth
+        nest = recorder._local.nest
+        nest.depth = self._depth
         if recorder.recording:
-            row = (recorder.step_index, self._phase, self._name, self._depth, local.name, self._start, end, None, None, self.bytes, error)
+            row = (recorder.step_index, self._phase, self._name, self._depth, nest.thread, self._start, end, None, None, self.bytes, error)
             try:
                 recorder._keep(row, self._mark, mark)
             except Exception as failure:  # noqa: BLE001  # the border to the job: a row is lost, the job goes on
                 report_failure("spans", failure)
+        else:
+            recorder.drop_marks(self._mark, mark)
         return end
 
 
@@ -147,12 +156,19 @@ class _OpenStep:
             self._recorder.end_step(self._recorder._clock(), self.sample_count, self.loss, self.grad_scale, self.epoch)
 
 
-class _Local(threading.local):
-    """What each thread has of its own: how deep its open regions are nested, and its name."""
+class Nest:
+    """What a thread has of its own: how deep its open regions are nested, and its name."""
+
+    __slots__ = ("depth", "thread")
 
     def __init__(self) -> None:
         self.depth = 0
-        self.name = threading.current_thread().name
+        self.thread = threading.current_thread().name
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.nest = Nest()
 
 
 class Recorder:
@@ -176,6 +192,10 @@ class Recorder:
         self._keep: Keep = self._keep_row
         self.keep_rows: Callable[[list[Row]], None] = self._keep_rows
         """Takes regions of another thread or process, on the host's clock, that told of themselves later."""
+        self._catch_up: Callable[[], None] = _do_nothing
+        self._noted: Sized = ()
+        self.notes: Notes | None = None
+        """Where the hooks of a loop that is followed note what they see."""
         self._append_step = sink.appender("steps")
         self._append_sample = sink.appender("samples")
         self.settle_exchange: Callable[[], None] = _do_nothing
@@ -212,6 +232,8 @@ class Recorder:
         """Take no more rows: the run has ended, or this is a forked child, whose rows are not ours."""
         self._stopped = True
         self.recording = False
+        if self.notes is not None:
+            self.notes.close()
 
     def phase(self, phase: Phase | str, name: str = "") -> Region:
         """A region of the step: `with recorder.phase("forward"): ...`."""
@@ -229,13 +251,41 @@ class Recorder:
     def keep_inner(self, phase: str, name: str, start: int, end: int) -> None:
         """A region inside the open phase whose borders are known only afterwards, on the host's clock."""
         if self.recording:
-            local = self._local
-            self._keep((self.step_index, phase, name, local.depth, local.name, start, end, None, None, None, None), None, None)
+            if self._noted:
+                self._catch_up()
+            nest = self._local.nest
+            self._keep((self.step_index, phase, name, nest.depth, nest.thread, start, end, None, None, None, None), None, None)
 
-    def redirect(self, keep: Keep, keep_rows: Callable[[list[Row]], None]) -> Keep:
-        """Send spans through `keep` from now on, and those of other threads and processes through `keep_rows`; returns where all went before."""
-        before, self._keep, self.keep_rows = self._keep, keep, keep_rows
+    def redirect(self, keep: Keep, notes: Notes, catch_up: Callable[[], None]) -> Keep:
+        """Send spans through `keep` from now on, and those of other threads and processes through `notes`; returns where all went before.
+
+        Where something is noted, regions may be open that nobody has been told of; `catch_up` does it.
+        """
+        before, self._keep, self.keep_rows = self._keep, keep, notes.keep_rows
+        self._catch_up, self._noted, self.notes = catch_up, notes, notes
         return before
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether rows are taken at all: not where the run has ended, and not in a forked child."""
+        return not self._stopped
+
+    def count_switched_off(self, most: int) -> int:
+        """How many steps after this one, which is switched off, are switched off too, with nobody who wants to know of each border."""
+        if self.measuring or self.at_border is not None:
+            return 0
+        return next((number for number in range(most) if self._is_measured(self.step_index + 1 + number)), most)
+
+    def drop_marks(self, *marks: Event | None) -> None:
+        """What happened at these borders is not recorded."""
+        if self.device is not None:
+            for mark in marks:
+                if mark is not None:
+                    self.device.drop(mark)
+
+    def nest(self) -> Nest:
+        """What the thread that calls has of its own."""
+        return self._local.nest
 
     def begin(self, now: int | None = None) -> None:
         """Start the clock of the next step here: what lies before belongs to no step."""

@@ -26,10 +26,12 @@ from collections.abc import Callable
 from typing import Any
 
 from profkit.clock import Clock, now_ns
-from profkit.instrument.batches import count_samples
+from profkit.instrument._notes_python import Note, Plain
+from profkit.instrument.batches import count_batch
+from profkit.instrument.borders import Borders
 from profkit.instrument.device import Event
 from profkit.instrument.guard import report_failure
-from profkit.instrument.recorder import Recorder, Row, Span
+from profkit.instrument.recorder import Recorder, Row
 from profkit.vocab import Phase
 
 EVALUATION = "evaluation"
@@ -57,38 +59,38 @@ _NO_FORWARD, _NO_OPTIMIZER = (_BACKWARD, _OTHER), (_OPTIMIZER, _OTHER)
 
 _PHASE, _NAME, _DEPTH = 1, 2, 3  # where they stand in a row of `spans` without its rank
 
-_PLAIN = (list, tuple)
 _this_thread = threading.get_ident
 
 
-class Followed(Span):
-    """A region of the loop that is followed, open from its making on.
+class Followed:
+    """A region of the loop that is followed, open from its making on; `Tracker.end` closes it.
 
-    In a step that is switched off it makes no row, but what is inside it is known to be. Opening is written out
-    here once more: at each border of a phase our code has left the caches, and each call of a function is paid for.
+    In a step that is switched off it makes no row, but what is inside it is known to be. It is a `Span` written out
+    once more: at each border of a phase our code has left the caches, and each call of a function is paid for.
     """
 
-    __slots__ = ("muted", "outer")
+    __slots__ = ("bytes", "depth", "mark", "muted", "name", "outer", "phase", "start")
 
-    def __init__(self, tracker: Tracker, phase: str, name: str) -> None:
+    def __init__(self, tracker: Tracker, phase: str, name: str, at: Note | None = None) -> None:
         recorder = tracker.recorder
-        self._recorder = recorder
-        self._phase = phase
-        self._name = name
-        self.bytes = None
         self.outer = tracker._inside
-        tracker._inside = phase
+        tracker._inside = self.phase = phase
         tracker._opened.append(self)
         self.muted = not (recorder.recording and tracker._begun)
         if self.muted:
             return
-        local = recorder._local
-        self._depth = depth = local.depth
-        local.depth = depth + 1
+        self.name = name
+        self.bytes: int | None = None
+        nest = tracker._nest
+        self.depth = depth = nest.depth
+        nest.depth = depth + 1
+        if at is not None:
+            _, self.start, self.mark, _, _ = at
+            return
         if recorder._ranges is not None:
             recorder._push(name)
-        self._mark = recorder._mark() if recorder.device is not None else None
-        self._start = recorder._clock()
+        self.mark = recorder._mark() if recorder.device is not None else None
+        self.start = recorder._clock()
 
 
 class Tracker:
@@ -100,6 +102,7 @@ class Tracker:
         self._trains = False
         self._clock = clock
         self._thread: int | None = None
+        self._nest = recorder.nest()
         self._decided = False
         self._begun = False
         self._explicit = False
@@ -110,7 +113,10 @@ class Tracker:
         self._opened: list[Followed] = []
         self._undecided: list[tuple[Row, Event | None, Event | None]] = []
         self._held: deque[tuple[Row, Event | None, Event | None]] = deque(maxlen=MOST_HELD)
-        self._keep = recorder.redirect(self._take, self._take_foreign)
+        self.borders = Borders(self)
+        self.notes = self._noted = self.borders.notes
+        """What hooks tell of borders that may be noted."""
+        self._keep = recorder.redirect(self._take, self.notes, self.catch_up)
         self._append = recorder.append_span
         self._training = False
         self._loaded = False
@@ -124,60 +130,82 @@ class Tracker:
         self.framework = ""
         """The framework whose gradients were computed last."""
         self.epoch: int | None = None
-        self.loss: float | None = None
+        self._loss: float | None = None
         self.loss_scale = 1.0
         self.grad_scale: float | None = None
 
     # -- what the seams report -------------------------------------------------------------------
 
-    def begin_data(self, *, starts_epoch: bool = False) -> Followed | None:
+    def begin_data(self, *, starts_epoch: bool = False) -> Followed | int | None:
         """The loop waits for a batch, or for a loader that starts anew."""
-        if (_this_thread() != self._thread and not self._is_ours()) or self._inside == _OTHER:
+        if _this_thread() != self._thread and not self._is_ours():
+            return None
+        if self._noted:
+            self.borders.tell()
+        if self._inside == _OTHER:
             return None
         if self._inside == _OPTIMIZER:
             self._abandon()
-        self._inside = ""
         if not self._begun:
             self._begin_loop()
+        self.pass_border(starts_epoch=starts_epoch)
+        if self._trains and self.recorder.takes_rows and self.recorder._ranges is None:
+            self.borders.open(_this_thread())
+            return self.notes.begin_wait()
+        return Followed(self, _DATA, _DATA)
+
+    def pass_border(self, end: int | None = None, *, starts_epoch: bool = False) -> None:
+        """A batch is waited for, now or at the time `end`: what was done since the last one was a step, or is part of one."""
+        self._inside = ""
         if self._stepped if not self._explicit else self._told and self._training:
-            self._end_step()
+            self._end_step(end)
         if self._undecided_batches and (self._used or self._training or starts_epoch or len(self._undecided_batches) >= MOST_IN_A_ROW):
             self._settle(evaluation=not self._training)
         self._training = self._in_step and not starts_epoch
         self._loaded = True
         self._used = False
         self._starts_epoch |= starts_epoch
-        return Followed(self, _DATA, _DATA)
 
-    def end_data(self, span: Followed | None, samples: int, error: str | None = None) -> None:
+    def open_data(self, at: Note) -> Followed:
+        """The wait for a batch, that has begun, turns out to hold more than reading."""
+        return Followed(self, _DATA, _DATA, at)
+
+    def end_data(self, span: Followed | int | None, samples: int, error: str | None = None, at: Note | None = None) -> None:
         """The batch is there, with so many samples; 0 where the loader has ended."""
+        if self._noted:
+            self.catch_up()
         if samples and (_this_thread() == self._thread or self._is_ours()) and self._inside != _OTHER:
             self._undecided_batches.append(samples)
-        self.end(span, error)
+        self.end(span, error, at)
+        if at is None:
+            self.notes.allow_copies()
 
-    def end_batch(self, span: Followed | None, batch: Any) -> None:
+    def end_batch(self, span: Followed | int | None, batch: Any) -> None:
         """The batch is there; tensors side by side, the common case, are not looked at one by one."""
-        try:
-            shape = batch[0].shape if type(batch) in _PLAIN and batch else None
-        except AttributeError:
-            shape = None
-        try:
-            samples = int(shape[0]) if shape else count_samples(batch)
-        except Exception as failure:  # noqa: BLE001  # the border to the job: a batch of any make
-            report_failure("count_samples", failure)
-            samples = 0
-        if samples and (_this_thread() == self._thread or self._is_ours()) and self._inside != _OTHER:
-            self._undecided_batches.append(samples)
-        self.end(span)
+        self.end_data(span, count_batch(batch))
 
-    def begin_copy(self) -> Followed | None:
+    def keep_rows(self, rows: list[Row]) -> None:
+        """Rows from the inside of loaders, which have no events."""
+        if self._training or self._inside == _OTHER or _this_thread() != self._thread:
+            for row in rows:
+                self._take(row, None, None)
+        else:
+            undecided = self._undecided
+            for row in rows:
+                undecided.append((row, None, None))  # a comprehension is one more call before Python 3.12
+
+    def begin_copy(self, at: Note | None = None) -> Followed | None:
         """A batch is copied to the device."""
+        if self._noted:
+            self.catch_up()
         if self._used or self._inside or (_this_thread() != self._thread and not self._is_ours()):
             return None
-        return Followed(self, _H2D, _H2D)
+        return Followed(self, _H2D, _H2D, at)
 
-    def begin_forward(self, *, with_gradients: bool) -> Followed | None:
+    def begin_forward(self, *, with_gradients: bool, at: Note | None = None) -> Followed | None:
         """A model is called, by nothing but the loop."""
+        if self._noted:
+            self.catch_up()
         if (_this_thread() != self._thread and not self._is_ours()) or self._inside in _NO_FORWARD:
             return None
         if not self._begun:
@@ -189,10 +217,12 @@ class Tracker:
             if not self._training:
                 self._training = True
                 self._settle(evaluation=False)
-        return Followed(self, _FORWARD, _FORWARD)
+        return Followed(self, _FORWARD, _FORWARD, at)
 
-    def begin_backward(self, framework: str = "") -> Followed | None:
-        """Gradients are computed."""
+    def begin_backward(self, framework: str = "", loss: float | None = None, at: Note | None = None) -> Followed | None:
+        """Gradients are computed, of a loss with this value where the host has it."""
+        if self._noted:
+            self.catch_up()
         if not self._decided:
             self._decide()
         if _this_thread() != self._thread or self._inside in _NO_FORWARD:
@@ -204,10 +234,14 @@ class Tracker:
             self._train()
         if not self._trains:
             self._note_training()
-        return Followed(self, _BACKWARD, _BACKWARD)
+        if loss is not None:
+            self._loss = loss / self.loss_scale
+        return Followed(self, _BACKWARD, _BACKWARD, at)
 
     def begin_program(self, framework: str) -> bool:
         """A whole step runs as one program, in which nothing tells phases apart; whether that is a step of its own, and no part of one that is open."""
+        if self._noted:
+            self.catch_up()
         if not self._decided:
             self._decide()
         if not self._follows():
@@ -221,13 +255,17 @@ class Tracker:
 
     def end_program(self, samples: int, *, failed: bool = False) -> None:
         """The program has trained on so many samples, 0 where nobody knows; one that failed is no step."""
+        if self._noted:
+            self.catch_up()
         if failed:
             self._in_step = False
         else:
             self.end_explicit_step(samples or None)
 
-    def begin_optimizer(self, optimizer: int) -> Followed | None:
+    def begin_optimizer(self, optimizer: int, at: Note | None = None) -> Followed | None:
         """An optimizer steps, or a gradient scaler decides whether it does."""
+        if self._noted:
+            self.catch_up()
         if (_this_thread() != self._thread and not self._is_ours()) or self._inside in _NO_OPTIMIZER:
             return None
         if not self._begun:
@@ -238,53 +276,104 @@ class Tracker:
             self._train()
         self._stepped.add(optimizer)
         self._known.add(optimizer)
-        return Followed(self, _OPTIMIZER, _OPTIMIZER)
+        return Followed(self, _OPTIMIZER, _OPTIMIZER, at)
 
     def begin_checkpoint(self) -> Followed | None:
         """The job writes its state to a file. The batch that it may hold already is trained on afterwards."""
+        if self._noted:
+            self.catch_up()
         return Followed(self, _OTHER, CHECKPOINT) if self._begun and not self._inside and self._follows() else None
 
-    def end(self, span: Followed | None, error: str | None = None) -> None:
+    def end(self, span: Followed | int | None, error: str | None = None, at: Note | None = None) -> None:
         """What a `begin_...` opened is over. Nothing happens where it is closed already, and where its thread turned out to be none of ours."""
+        if self._noted:
+            self.catch_up()
+        if isinstance(span, int):
+            span = self.borders.find(span)
         opened = self._opened
         if span is None or span not in opened:
             return
-        if opened[-1] is span:
-            opened.pop()
-        else:
-            opened.remove(span)
+        opened.remove(span)
         self._inside = span.outer
-        self._last_end_ns = self._clock() if span.muted else span.close(error)
+        recorder = self.recorder
+        self._last_end_ns = end = recorder._clock() if at is None else at[1]
+        if not span.muted:
+            mark = at[2] if at is not None else recorder._mark() if recorder.device is not None else None
+            if at is None and recorder._ranges is not None:
+                recorder._pop()
+            self._close(span, end, mark, error)
 
-    def name_skipped(self, span: Followed | None) -> None:
+    def _close(self, span: Followed, end: int, mark: Event | None, error: str | None) -> None:
+        recorder, nest = self.recorder, self._nest
+        nest.depth = span.depth
+        if not recorder.recording:
+            recorder.drop_marks(span.mark, mark)
+            return
+        try:
+            self._take((recorder.step_index, span.phase, span.name, span.depth, nest.thread, span.start, end, None, None, span.bytes, error), span.mark, mark)
+        except Exception as failure:  # noqa: BLE001  # the border to the job: a row is lost, the job goes on
+            report_failure("spans", failure)
+
+    def name_skipped(self, span: Followed | int | None) -> None:
         """The scaler found infinities, and the optimizer did not step."""
+        if isinstance(span, int):
+            self.notes.name_skipped(span)
+            return
         if span is not None:
-            span.rename(SKIPPED)
+            span.name = SKIPPED
 
     def note_scale(self, scale: float | None) -> None:
         """The gradient scaler's scale after its update; `None` where only the device knows."""
+        if self._noted:
+            self.catch_up()
         self.grad_scale = scale
         self.loss_scale = scale or 1.0
+
+    def catch_up(self) -> None:
+        """Go through the borders that are only noted yet; not those of another thread, whose loop goes on."""
+        if threading.get_ident() == self._thread:
+            self.borders.tell()
 
     # -- what the loop says of itself ------------------------------------------------------------
 
     @property
+    def loss(self) -> float | None:
+        """The loss of the step that is open."""
+        if self._noted:
+            self.catch_up()
+        return self._loss
+
+    @loss.setter
+    def loss(self, loss: float | None) -> None:
+        if self._noted:
+            self.catch_up()
+        self._loss = loss
+
+    @property
     def inside(self) -> str:
         """The phase that is open now, or nothing."""
+        if self._noted:
+            self.catch_up()
         return self._inside
 
     @property
     def waiting_samples(self) -> int:
         """Samples of batches of which it is not known yet whether the loop trains on them."""
+        if self._noted:
+            self.catch_up()
         return sum(self._undecided_batches)
 
     @property
     def stepped(self) -> bool:
         """Whether an optimizer has stepped since the last step ended."""
+        if self._noted:
+            self.catch_up()
         return bool(self._stepped)
 
     def begin_explicit_step(self) -> None:
         """The loop delimits its steps itself from here on."""
+        if self._noted:
+            self.catch_up()
         self._explicit = True
         self._decide()
         if not self._begun:
@@ -295,6 +384,8 @@ class Tracker:
 
     def end_explicit_step(self, sample_count: int | None = None, *, batches: int | None = None) -> None:
         """It has trained on so many samples, or on so many of the batches that have come; on all of these where it tells neither."""
+        if self._noted:
+            self.catch_up()
         if not self._in_step:
             return
         self._in_step = False
@@ -303,6 +394,8 @@ class Tracker:
 
     def mark_step(self) -> None:
         """The loop tells of each step once, before or after it trains; the step ends where the next batch is waited for, else here."""
+        if self._noted:
+            self.catch_up()
         if self._in_step or not self._is_ours():
             return
         if not self._begun:
@@ -313,6 +406,8 @@ class Tracker:
 
     def begin_aside(self, name: str) -> Followed | None:
         """No training until its end, but evaluation, a checkpoint or logging: seams inside of it are part of it. No row before a loop has begun."""
+        if self._noted:
+            self.catch_up()
         if not self._follows():
             return None
         if not self._training:
@@ -322,24 +417,31 @@ class Tracker:
 
     def note_epoch(self, epoch: int) -> None:
         """The epoch of the step that is open, where the loop knows better than its loaders tell."""
+        if self._noted:
+            self.catch_up()
         self._starts_epoch = False
         self.epoch = epoch
 
     def start_over(self) -> None:
         """A trainer begins or ends: what lies between two of them belongs to no step."""
+        if self._noted:
+            self.catch_up()
         self._settle(evaluation=not self._training)
         if self._ends_at_batch():
             self._end_step(self._last_end_ns)
+        self.notes.close()
         self.recorder.step_index += self._begun  # what has been recorded since the last step
         self._explicit = self._in_step = self._told = self._begun = self._training = self._loaded = False
         self._rounds = 0
-        self.epoch = self.loss = None
+        self.epoch = self._loss = None
         self._batches.clear()
         for optimizers in (self._stepped, self._known):
             optimizers.clear()
 
     def finish(self) -> None:
         """The job ends: what was trained since the last border is the last step."""
+        self.notes.close()
+        self.borders.tell()
         self._settle(evaluation=not self._training)
         self._release()
         if self._ends_at_batch():
@@ -374,6 +476,8 @@ class Tracker:
     def _follow(self, thread: int) -> None:
         """What other threads have reported is none of the loop's."""
         self._thread = thread
+        self.borders.forget()
+        self._nest = self.recorder.nest()
         self._inside = ""
         self._begun = self._training = self._loaded = self._starts_epoch = False
         self._used = True
@@ -436,15 +540,38 @@ class Tracker:
         else:
             self._pass_on(row, start, end)
 
-    def _take_foreign(self, rows: list[Row]) -> None:
-        """Rows from the inside of loaders, which have no events."""
-        if self._training or self._inside == _OTHER or threading.get_ident() != self._thread:
-            for row in rows:
-                self._take(row, None, None)
+    def take_plain(self, plain: Plain) -> None:
+        """Phases that lay side by side, and what is known of them."""
+        rows, batches, optimizers, gradients, trains, self._used, ended, border = plain
+        self._last_end_ns = ended or self._last_end_ns
+        if gradients is not None:
+            self.framework, loss = gradients
+            if loss is not None:
+                self._loss = loss / self.loss_scale
+        self._stepped.update(optimizers)
+        self._known.update(optimizers)
+        if self._training:
+            self._undecided_batches += batches
+            for row, start, end in rows:
+                self._take(row, start, end)
+        elif (
+            trains
+            and not (self._undecided or self._undecided_batches or self._starts_epoch)
+            and self.recorder.device is None
+            and self.recorder.span_copies is None
+        ):
+            self._training = True
+            self._batches += batches
+            append = self._append
+            for row, _, _ in rows:
+                append(row)
         else:
-            undecided = self._undecided
-            for row in rows:
-                undecided.append((row, None, None))  # a comprehension is one more call before Python 3.12
+            self._undecided_batches += batches
+            self._undecided += rows
+            if trains:
+                self._train()
+        if border:
+            self.pass_border(border)
 
     def _settle(self, *, evaluation: bool) -> None:
         if not evaluation:
@@ -477,6 +604,7 @@ class Tracker:
         self._held.clear()
 
     def _end_step(self, end: int | None = None, samples: int | None = None, batches: int | None = None) -> None:
+        self.notes.close()
         if self._undecided_batches or self._undecided or self._starts_epoch:
             self._settle(evaluation=False)
         if batches is None:
@@ -484,10 +612,10 @@ class Tracker:
             self._batches.clear()
         else:
             counted = self._take_samples(batches)
-        self.recorder.end_step(self._clock() if end is None else end, counted if samples is None else samples, self.loss, self.grad_scale, self.epoch)
+        self.recorder.end_step(self._clock() if end is None else end, counted if samples is None else samples, self._loss, self.grad_scale, self.epoch)
         self._stepped.clear()
         self._rounds = 0
-        self.loss = None
+        self._loss = None
         self._told = self._loaded = self._training = False
 
     def _take_samples(self, batches: int) -> int:

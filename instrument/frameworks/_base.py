@@ -95,6 +95,7 @@ def load_framework(name: str) -> Framework:
 
 _OF_TRACKER = (
     "begin_data",
+    "begin_batch",
     "begin_copy",
     "begin_forward",
     "begin_backward",
@@ -104,6 +105,7 @@ _OF_TRACKER = (
     "begin_checkpoint",
     "end",
     "end_data",
+    "end_batch",
     "name_skipped",
     "note_scale",
 )
@@ -112,17 +114,19 @@ _OF_TRACKER = (
 class Seams:
     """What hooks call: the tracker's methods, none of which can raise into the job."""
 
-    begin_data: Callable[..., Followed | None]
-    begin_copy: Callable[[], Followed | None]
-    begin_forward: Callable[..., Followed | None]
-    begin_backward: Callable[[str], Followed | None]
+    begin_data: Callable[..., Followed | int | None]
+    begin_batch: Callable[[], Followed | int | None]
+    begin_copy: Callable[[], Followed | int | None]
+    begin_forward: Callable[..., Followed | int | None]
+    begin_backward: Callable[[str, float | None], Followed | int | None]
     begin_program: Callable[[str], bool | None]
     end_program: Callable[..., None]
-    begin_optimizer: Callable[[int], Followed | None]
-    begin_checkpoint: Callable[[], Followed | None]
+    begin_optimizer: Callable[[int], Followed | int | None]
+    begin_checkpoint: Callable[[], Followed | int | None]
     end: Callable[..., None]
     end_data: Callable[..., None]
-    name_skipped: Callable[[Followed | None], None]
+    end_batch: Callable[[Followed | int | None, Any], None]
+    name_skipped: Callable[[Followed | int | None], None]
     note_scale: Callable[[float | None], None]
 
     def __init__(self, tracker: Tracker, collectives: Append, samples: Append = lambda row: None) -> None:
@@ -131,7 +135,7 @@ class Seams:
         self.collectives = collectives
         self.samples = samples
         for name in _OF_TRACKER:
-            setattr(self, name, guarded(name, getattr(tracker, name), None))
+            setattr(self, name, guarded(name, getattr(tracker.notes, name, None) or getattr(tracker, name), None))
         self.autocast: bool | None = None
         self.note_autocast: Callable[[bool], None] = guarded("note_autocast", self._note_autocast, None)
         self.count_samples: Callable[[Any], int] = guarded("count_samples", count_samples, 0)

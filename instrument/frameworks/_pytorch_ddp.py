@@ -21,13 +21,13 @@ from profkit.instrument.guard import Patches, guarded
 Hook = Callable[[Any, Any], Any]
 
 
-def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None) -> Callable[[], None]:
-    """Time every bucket; what is returned is to be called when a backward has ended.
+def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None) -> Exchanges:
+    """Time every bucket; what is returned is to be told when a backward has ended.
 
     DDP takes one communication hook. Where the job registers its own, that one is timed; else ours,
     which does what DDP does without a hook, is registered when the first forward comes.
     """
-    logs = _Logs()
+    logs = Exchanges()
     open_log = guarded("BucketLog", functools.partial(_open_log, books, defaultdict(itertools.count) if sequences is None else sequences), None)
 
     def wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,24 +64,24 @@ def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterato
     patches.replace(DistributedDataParallel, "register_comm_hook", wrap_register)
     patches.replace(DistributedDataParallel, "_register_builtin_comm_hook", wrap_builtin)
     patches.replace(DistributedDataParallel, "forward", wrap_forward)
-    return logs.end_of_backward
+    return logs
 
 
-class _Logs:
+class Exchanges:
     """The logs of the modules there are."""
 
     def __init__(self) -> None:
         self.of_modules: weakref.WeakKeyDictionary[Any, BucketLog | None] = weakref.WeakKeyDictionary()
-        self._used = False
+        self.used = False
         self._settle = guarded("end_of_backward", self._settle_all, None)
 
     def keep(self, module: Any, log: BucketLog | None) -> None:
         self.of_modules[module] = log
-        self._used = True
+        self.used = True
 
     def end_of_backward(self) -> None:
         """A job that exchanges nothing pays for one look."""
-        if self._used:
+        if self.used:
             self._settle()
 
     def _settle_all(self) -> None:

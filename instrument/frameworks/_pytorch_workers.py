@@ -31,7 +31,7 @@ def hook_workers(patches: Patches, books: Books) -> None:
 def _hook_workers(patches: Patches, books: Books) -> None:
     loaders = Loaders(books.recorder, books.samples)
     fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
-    hook_loop_fetch(patches, fetchers, LoopMeter(loaders.keep, books.recorder))
+    hook_loop_fetch(patches, fetchers, LoopMeter(loaders.keep, books.recorder), books.recorder.notes)
     _hook_start(patches, loaders)
     _hook_batches(patches, loaders)
     loop = next(name for name in LOOPS if hasattr(worker, name))

@@ -94,13 +94,13 @@ def _hook_loader(patches: Patches, seams: Seams) -> None:
     def wrap_next(original: Function) -> Function:
         @functools.wraps(original)
         def next_batch(self: Any) -> Any:
-            span = seams.begin_data()
+            span = seams.begin_batch()
             try:
                 batch = original(self)
             except BaseException as error:
                 seams.end_data(span, 0, None if isinstance(error, StopIteration) else type(error).__name__)
                 raise
-            seams.end_data(span, seams.count_samples(batch))
+            seams.end_batch(span, batch)
             return batch
 
         return next_batch
@@ -183,7 +183,7 @@ def _hook_saving(patches: Patches, seams: Seams) -> None:
 def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> None:
     """`Tensor.backward` and `paddle.autograd.backward` both end here; so does recomputation, inside another backward."""
     nesting = Nesting()
-    note_loss = guarded("loss", _note_loss, None)
+    read_loss = guarded("loss", _read_loss, None)
 
     def wrap(original: Function) -> Function:
         @functools.wraps(original)
@@ -191,7 +191,7 @@ def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> 
             if nesting.inside:
                 return original(tensors, *args, **kwargs)
             nesting.inside = True
-            span = seams.begin_backward(FRAMEWORK.name)
+            span = seams.begin_backward(FRAMEWORK.name, read_loss(tensors) if seams.recorder.recording else None)
             try:
                 result = original(tensors, *args, **kwargs)
             except BaseException as error:
@@ -201,8 +201,6 @@ def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> 
                 nesting.inside = False
             done()
             seams.end(span)
-            if span is not None:
-                note_loss(seams, tensors)
             return result
 
         return run_backward
@@ -210,8 +208,7 @@ def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> 
     patches.replace(core.eager, "run_backward", wrap)
 
 
-def _note_loss(seams: Seams, tensors: Any) -> None:
+def _read_loss(tensors: Any) -> float | None:
     """The loss, where reading it costs nothing: never from a device, which would be made to wait."""
     readable = len(tensors) == 1 and tensors[0].size == 1 and tensors[0].place.is_cpu_place()
-    if readable and seams.tracker.recorder.recording:
-        seams.tracker.loss = float(tensors[0].item()) / seams.tracker.loss_scale
+    return float(tensors[0].item()) if readable else None

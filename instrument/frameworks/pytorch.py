@@ -20,11 +20,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from profkit.instrument.device import Device
 from profkit.instrument.frameworks._base import Books, Place, Seams
 from profkit.instrument.frameworks._pytorch_collectives import hook_collectives
-from profkit.instrument.frameworks._pytorch_ddp import hook_ddp
+from profkit.instrument.frameworks._pytorch_ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks._pytorch_device import CudaDevice
 from profkit.instrument.frameworks._pytorch_workers import hook_workers
 from profkit.instrument.guard import Patches, guarded, report_failure
-from profkit.instrument.tracker import UNKNOWN, Followed, Tracker
+from profkit.instrument.tracker import UNKNOWN, Followed
 from profkit.instrument.windows import KernelProfiler
 
 
@@ -40,8 +40,8 @@ class PyTorch:
         _hook_loader(patches, seams)
         _hook_copies(patches, seams)
         _hook_modules(patches, seams)
-        backward_done = _hook_exchange(patches, seams)
-        _hook_backward(patches, seams, backward_done)
+        exchanges = _hook_exchange(patches, seams)
+        _hook_backward(patches, seams, exchanges)
         _hook_optimizers(patches, seams)
         _hook_scaler(patches, seams)
         _hook_saving(patches, seams)
@@ -50,7 +50,7 @@ class PyTorch:
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
         patches = Patches()
         hook_workers(patches, books)
-        return patches, _hook_exchange(patches, books)
+        return patches, _hook_exchange(patches, books).end_of_backward
 
     def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:
         from profkit.instrument.frameworks._pytorch_windows import PyTorchKernels
@@ -81,7 +81,7 @@ class PyTorch:
 FRAMEWORK = PyTorch()
 
 
-def _hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
+def _hook_exchange(patches: Patches, books: Books) -> Exchanges:
     """DDP's buckets and the job's own collectives, counted together."""
     sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     hook_collectives(patches, books, sequences)
@@ -90,13 +90,13 @@ def _hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
 
 def _hook_loader(patches: Patches, seams: Seams) -> None:
     """Waiting for a batch is data; so is starting the workers."""
-    tracker = seams.tracker
+    notes = seams.tracker.notes
 
     def wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def next_batch(self: Any) -> Any:
             try:
-                span = tracker.begin_data()
+                span = notes.begin_batch()
             except Exception as failure:  # noqa: BLE001  # the border to the job
                 report_failure("begin_data", failure)
                 span = None
@@ -106,7 +106,7 @@ def _hook_loader(patches: Patches, seams: Seams) -> None:
                 seams.end_data(span, 0, None if isinstance(error, StopIteration) else type(error).__name__)
                 raise
             try:
-                tracker.end_batch(span, batch)
+                notes.end_batch(span, batch)
             except Exception as failure:  # noqa: BLE001  # the border to the job
                 report_failure("end_data", failure)
             return batch
@@ -130,7 +130,7 @@ def _hook_loader(patches: Patches, seams: Seams) -> None:
 
 def _hook_copies(patches: Patches, seams: Seams) -> None:
     """`Tensor.to` and `Tensor.cuda` between the batch's arrival and its use are its copy to the device."""
-    tracker = seams.tracker
+    notes = seams.tracker.notes
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -138,11 +138,22 @@ def _hook_copies(patches: Patches, seams: Seams) -> None:
             if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
             try:
-                span = tracker.begin_copy()
+                span = notes.begin_copy()
             except Exception as failure:  # noqa: BLE001  # the border to the job
                 report_failure("begin_copy", failure)
                 span = None
-            return original(self, *args, **kwargs) if span is None else _timed(seams, span, original, self, *args, **kwargs)
+            if span is None:
+                return original(self, *args, **kwargs)
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                seams.end(span, type(error).__name__)
+                raise
+            try:
+                notes.end(span)
+            except Exception as failure:  # noqa: BLE001  # the border to the job
+                report_failure("end", failure)
+            return result
 
         return copy
 
@@ -150,7 +161,7 @@ def _hook_copies(patches: Patches, seams: Seams) -> None:
         patches.replace(torch.Tensor, name, wrap)
 
 
-def _timed(seams: Seams, span: Followed | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _timed(seams: Seams, span: Followed | int | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call `function` inside an open region; its exception goes on, and its class is recorded."""
     try:
         result = function(*args, **kwargs)
@@ -158,7 +169,7 @@ def _timed(seams: Seams, span: Followed | None, function: Callable[..., Any], /,
         seams.end(span, type(error).__name__)
         raise
     try:
-        seams.tracker.end(span)
+        seams.tracker.notes.end(span)
     except Exception as failure:  # noqa: BLE001  # the border to the job
         report_failure("end", failure)
     return result
@@ -175,7 +186,7 @@ def _hook_modules(patches: Patches, seams: Seams) -> None:
 
     What torch itself does where a module is called, it hands on: inside, that is done here, so that there is no call more than without us.
     """
-    tracker, grad_enabled = seams.tracker, torch.is_grad_enabled
+    notes, grad_enabled = seams.tracker.notes, torch.is_grad_enabled
     nesting = _Nesting()
     autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)  # noqa: SLF001  # no public name tells it of all devices
 
@@ -193,7 +204,7 @@ def _hook_modules(patches: Patches, seams: Seams) -> None:
                 if (enabled := autocasts()) is not seams.autocast:
                     seams.note_autocast(enabled)
                 try:
-                    span = tracker.begin_forward(with_gradients=grad_enabled())
+                    span = notes.begin_forward(with_gradients=grad_enabled())
                 except Exception as failure:  # noqa: BLE001  # the border to the job
                     report_failure("begin_forward", failure)
                     span = None
@@ -203,7 +214,7 @@ def _hook_modules(patches: Patches, seams: Seams) -> None:
                     seams.end(span, type(error).__name__)
                     raise
                 try:
-                    tracker.end(span)
+                    notes.end(span)
                 except Exception as failure:  # noqa: BLE001  # the border to the job
                     report_failure("end", failure)
                 return result
@@ -228,15 +239,16 @@ def _hook_saving(patches: Patches, seams: Seams) -> None:
     patches.replace(torch, "save", wrap)
 
 
-def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> None:
+def _hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges) -> None:
     """`Tensor.backward` goes through `torch.autograd.backward` too."""
-    tracker = seams.tracker
+    notes, recorder, tensor = seams.tracker.notes, seams.recorder, torch.Tensor
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                span = tracker.begin_backward("torch")
+                loss = _read_loss(tensors) if recorder.recording and isinstance(tensors, tensor) and tensors.is_cpu else None
+                span = notes.begin_backward("torch", loss)
             except Exception as failure:  # noqa: BLE001  # the border to the job
                 report_failure("begin_backward", failure)
                 span = None
@@ -246,13 +258,10 @@ def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> 
                 seams.end(span, type(error).__name__)
                 raise
             if span is not None:
-                done()
                 try:
-                    _note_loss(tracker, tensors)
-                except Exception as failure:  # noqa: BLE001  # the border to the job
-                    report_failure("loss", failure)
-                try:
-                    tracker.end(span)
+                    if exchanges.used:
+                        exchanges.end_of_backward()
+                    notes.end(span)
                 except Exception as failure:  # noqa: BLE001  # the border to the job
                     report_failure("end", failure)
             return result
@@ -262,24 +271,22 @@ def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> 
     patches.replace(torch.autograd, "backward", wrap)
 
 
-def _note_loss(tracker: Tracker, tensors: Any) -> None:
-    """The loss, where reading it costs nothing: never from a device, which would be made to wait.
+def _read_loss(loss: torch.Tensor) -> float | None:
+    """What a tensor of the host holds; never one of a device, which would be made to wait. It has just been computed: a moment later it would be cold.
 
-    Whatever else is asked of a tensor costs some 5 us where it is cold, so nothing more is asked: one that has many items says so itself.
+    Whatever else is asked of a tensor costs as much, so nothing more is asked: one that has many items says so itself.
     """
-    if tracker.recorder.recording and isinstance(tensors, torch.Tensor) and tensors.is_cpu:
-        try:
-            loss = tensors.item()
-        except RuntimeError:
-            return
-        tracker.loss = loss / tracker.loss_scale
+    try:
+        return loss.item()
+    except RuntimeError:
+        return None
 
 
 class _Steps(threading.local):
     """The regions of the optimizers that step now in this thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.open: list[Followed | None] = []
+        self.open: list[Followed | int | None] = []
 
 
 def _count_around(hook: FrameType | None) -> int:
@@ -297,7 +304,7 @@ def _hook_optimizers(patches: Patches, seams: Seams) -> None:
     torch does not call the one after a step that raised. That is noticed when another step begins
     and is not inside it; or before, by the tracker, when the loop waits for a batch.
     """
-    tracker = seams.tracker
+    notes = seams.tracker.notes
     steps = _Steps()
     around = guarded("optimizers around", _count_around, 0)
 
@@ -305,7 +312,7 @@ def _hook_optimizers(patches: Patches, seams: Seams) -> None:
         while steps.open and len(steps.open) > around(inspect.currentframe()):
             seams.end(steps.open.pop(), UNKNOWN)
         try:
-            span = tracker.begin_optimizer(id(optimizer))
+            span = notes.begin_optimizer(id(optimizer))
         except Exception as failure:  # noqa: BLE001  # the border to the job
             report_failure("begin_optimizer", failure)
             span = None
@@ -314,7 +321,7 @@ def _hook_optimizers(patches: Patches, seams: Seams) -> None:
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if steps.open:
             try:
-                tracker.end(steps.open.pop())
+                notes.end(steps.open.pop())
             except Exception as failure:  # noqa: BLE001  # the border to the job
                 report_failure("end", failure)
 
@@ -364,7 +371,7 @@ def _hook_scaler(patches: Patches, seams: Seams) -> None:
     patches.replace(torch.amp.GradScaler, "update", wrap_update)
 
 
-def _timed_scaler(seams: Seams, span: Followed | None, stepped: list[bool], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _timed_scaler(seams: Seams, span: Followed | int | None, stepped: list[bool], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         result = function(*args, **kwargs)
     except BaseException as error:

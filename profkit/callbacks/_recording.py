@@ -122,12 +122,12 @@ class Recording:
     def _count(self, samples: int) -> None:
         self._samples = (self._samples or 0) + samples
 
-    def _time_calls(self, owner: Any, method: str, begin: Callable[[], Followed | None]) -> None:
+    def _time_calls(self, owner: Any, method: str, begin: Callable[[], Followed | int | None]) -> None:
         begin, end = guarded(method, begin, None), guarded(method, self.tracker.end, None)
         self._patches.replace(owner, method, lambda original: _timed(original, begin, end))
 
 
-def _timed(original: Callable[..., Any], begin: Callable[[], Followed | None], end: Callable[..., None]) -> Callable[..., Any]:
+def _timed(original: Callable[..., Any], begin: Callable[[], Followed | int | None], end: Callable[..., None]) -> Callable[..., Any]:
     @functools.wraps(original)
     def timed(*args: Any, **kwargs: Any) -> Any:
         span = begin()
@@ -142,7 +142,7 @@ def _timed(original: Callable[..., Any], begin: Callable[[], Followed | None], e
     return timed
 
 
-def _counted(batches: Iterator[Any], count: Callable[[Any], None], begin: Callable[[], Followed | None], end: Callable[..., None]) -> Iterator[Any]:
+def _counted(batches: Iterator[Any], count: Callable[[Any], None], begin: Callable[[], Followed | int | None], end: Callable[..., None]) -> Iterator[Any]:
     """The batches as they come, the wait for each timed as data; those that come within an evaluation are not counted."""
     while True:
         span = begin()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import shutil
-import subprocess
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ import pytest
 
 from profkit.importers import _chrome
 from profkit.importers._base import Imported, Importer, ImportOptions, Target
+from tests.compiling import compile_module
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 KINETO = sorted(DATA.glob("kineto/*/*")) if DATA.is_dir() else []
@@ -40,20 +37,7 @@ def compiled_scanner(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The scanner in C: the installed one, else built here."""
     if _chrome.CompiledScanner:
         return _chrome.CompiledScanner
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        pytest.skip("no compiled scanner is installed, and there is no compiler to build one")
-    source = Path(_chrome.__file__).with_name("_scan.c")
-    built = tmp_path_factory.mktemp("scan") / f"_scan{sysconfig.get_config_var('EXT_SUFFIX')}"
-    done = subprocess.run([compiler, "-O2", "-shared", "-fPIC", f"-I{sysconfig.get_paths()['include']}", str(source), "-o", str(built)], check=False)
-    if done.returncode:
-        pytest.skip("the scanner could not be built here")
-    spec = importlib.util.spec_from_file_location("_scan", built)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Scanner
+    return compile_module(Path(_chrome.__file__).with_name("_scan.c"), tmp_path_factory.mktemp("scan")).Scanner
 
 
 BASE_US = 1_712_195_495_519_689

@@ -1,0 +1,303 @@
+"""What is noted and told later is what would have been told at once: with notes in Python, with those in C, and without."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profkit.instrument import _notes_python, borders
+from profkit.instrument._notes_python import ROOM, Notes
+from profkit.instrument.device import DeviceTimer
+from profkit.instrument.guard import FAILURES
+from profkit.instrument.ranges import Ranges
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.tracker import Tracker
+from profkit.testing.fakes import FakeClock, FakeDevice
+from tests.compiling import compile_module
+
+Call = tuple[str, Any]
+Rows = dict[str, list[Any]]
+
+LEAVES = st.sampled_from(["copy", "inner", "rows", "note scale", "ask inside", "ask loss", "ask waiting", "mark step", "skipped", "another thread"])
+
+
+def _nested(parts: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[Any]:
+    inside = st.sampled_from(["forward", "inference", "backward", "optimizer", "own", "aside", "fails", "data", "checkpoint", "explicit step", "fetch"])
+    return st.tuples(inside, parts)
+
+
+PART = st.recursive(LEAVES, lambda part: _nested(st.lists(part, max_size=3)), max_leaves=6)
+USUAL: st.SearchStrategy[list[Any]] = st.just([("data", []), "copy", ("forward", []), ("backward", []), ("optimizer", [])])
+"""What most steps are; without some of them in a row nothing would ever be noted."""
+LOOP = st.lists(st.one_of(USUAL, USUAL, st.lists(PART, max_size=4)), min_size=1, max_size=8)
+
+
+class Loop:
+    """A loop that does what it is told, on a clock of its own."""
+
+    def __init__(self, notes: type | None, monkeypatch: pytest.MonkeyPatch, *, on_device: bool = False) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(borders, "CompiledNotes", notes or Notes)
+            self.clock = FakeClock(1_000)
+            self.sink = MemorySink()
+            ranges = None if notes else Ranges(lambda name: None, lambda: None)  # with ranges to open, nothing is noted
+            self.recorder = Recorder(self.sink, ranges=ranges, clock=self.clock, is_measured=lambda step: step % 9 < 4)
+            self.tracker = Tracker(self.recorder, clock=self.clock)
+        self.notes = self.tracker.notes
+        self.timer: DeviceTimer | None = None
+        if on_device:
+            self.timer = DeviceTimer(FakeDevice(self.clock), self.sink.appender("spans"), clock=self.clock)
+            self.recorder.time_device(self.timer)
+        self.told: list[Any] = []
+
+    def run(self, parts: list[Any]) -> None:
+        for part in parts:
+            self.clock.advance(10)
+            name, inner = (part, []) if isinstance(part, str) else part
+            getattr(self, name.replace(" ", "_"))(*([inner] if inner or not isinstance(part, str) else []))
+        self.clock.advance(10)
+
+    def _within(self, begin: Callable[[], Any], inner: list[Any], error: str | None = None) -> None:
+        span = begin()
+        self.run(inner)
+        self.notes.end(span, error) if error is None else self.tracker.end(span, error)
+
+    def data(self, inner: list[Any]) -> None:
+        span = self.notes.begin_batch()
+        self.run(inner)
+        self.notes.end_batch(span, list(range(4)))
+
+    def fetch(self, inner: list[Any]) -> None:
+        span = self.tracker.begin_data(starts_epoch=True)
+        self.run(inner)
+        self.tracker.end_data(span, 0)
+
+    def copy(self) -> None:
+        self._within(self.notes.begin_copy, [])
+
+    def forward(self, inner: list[Any]) -> None:
+        self._within(lambda: self.notes.begin_forward(with_gradients=True), inner)
+
+    def inference(self, inner: list[Any]) -> None:
+        self._within(lambda: self.notes.begin_forward(with_gradients=False), inner)
+
+    def backward(self, inner: list[Any]) -> None:
+        self._within(lambda: self.notes.begin_backward("torch", float(self.clock())), inner)
+
+    def optimizer(self, inner: list[Any]) -> None:
+        self._within(lambda: self.notes.begin_optimizer(1 + len(inner)), inner)
+
+    def fails(self, inner: list[Any]) -> None:
+        self._within(lambda: self.notes.begin_forward(with_gradients=True), inner, "ValueError")
+
+    def aside(self, inner: list[Any]) -> None:
+        self._within(lambda: self.tracker.begin_aside("evaluation"), inner)
+
+    def checkpoint(self, inner: list[Any]) -> None:
+        self._within(self.tracker.begin_checkpoint, inner)
+
+    def own(self, inner: list[Any]) -> None:
+        with self.recorder.phase("other", "own"):
+            self.run(inner)
+
+    def explicit_step(self, inner: list[Any]) -> None:
+        self.tracker.begin_explicit_step()
+        self.run(inner)
+        self.tracker.end_explicit_step()
+
+    def skipped(self) -> None:
+        span = self.notes.begin_optimizer(9)
+        self.notes.name_skipped(span)
+        self.notes.end(span)
+
+    def inner(self) -> None:
+        self.recorder.keep_inner("allreduce", "exposed", self.clock() - 2, self.clock())
+
+    def rows(self) -> None:
+        now = self.clock()
+        if self.recorder.recording:  # as whoever makes such rows asks
+            self.recorder.keep_rows([(self.recorder.step_index, "data", "read", 1, "loader", now - 3, now, None, None, None, None)])
+
+    def note_scale(self) -> None:
+        self.notes.end(None)
+        self.tracker.note_scale(2.0)
+
+    def mark_step(self) -> None:
+        self.tracker.mark_step()
+
+    def another_thread(self) -> None:
+        thread = threading.Thread(target=lambda: self.notes.end(self.notes.begin_forward(with_gradients=True)), name="another")
+        thread.start()
+        thread.join()
+
+    def ask_inside(self) -> None:
+        self.told.append(self.tracker.inside)
+
+    def ask_loss(self) -> None:
+        self.told.append(self.tracker.loss)
+
+    def ask_waiting(self) -> None:
+        self.told.append((self.tracker.waiting_samples, self.tracker.stepped))
+
+    def finish(self) -> tuple[list[Any], list[Any], list[Any]]:
+        self.tracker.finish()
+        if self.timer is not None:
+            self.timer.collect(final=True)
+        return self.sink.rows["steps"], sorted(self.sink.rows["spans"], key=repr), self.told
+
+
+@pytest.fixture(scope="session")
+def compiled_notes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The notes in C: the installed ones, else built here."""
+    if borders.CompiledNotes is not Notes:
+        return borders.CompiledNotes
+    return compile_module(Path(_notes_python.__file__).with_name("_notes.c"), tmp_path_factory.mktemp("notes")).Notes
+
+
+@pytest.fixture(params=["python", "compiled"])
+def notes(request: pytest.FixtureRequest) -> Any:
+    return Notes if request.param == "python" else request.getfixturevalue("compiled_notes")
+
+
+STEP: list[Any] = [("data", []), "copy", ("forward", []), ("backward", []), ("optimizer", [])]
+
+
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+def test_what_is_noted_makes_the_rows_that_it_makes_at_once(notes: Any, monkeypatch: pytest.MonkeyPatch, *, on_device: bool) -> None:
+    @given(LOOP)
+    @settings(max_examples=300, deadline=None)
+    def check(loop: list[list[Any]]) -> None:
+        noted, at_once = (Loop(kind, monkeypatch, on_device=on_device) for kind in (notes, None))
+        for running in (noted, at_once):
+            for step in [STEP, STEP, *loop, STEP]:
+                running.run(step)
+        assert noted.finish() == at_once.finish()
+        if noted.timer is not None and at_once.timer is not None:
+            assert len(noted.timer._free) == noted.timer.pool_size  # no event is lost
+
+    check()
+
+
+def test_a_usual_step_is_noted(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the tests above would compare nothing."""
+    loop = Loop(notes, monkeypatch)
+    for _ in range(3):
+        loop.run(STEP)
+    assert len(loop.notes) == 2 * len(STEP)
+    assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1]
+    assert loop.tracker.stepped
+    assert len(loop.notes) == 0
+
+
+def test_a_loop_that_never_fetches_again_does_not_note_for_ever(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(notes, monkeypatch)
+    for _ in range(2):
+        loop.run(STEP)
+    for _ in range(ROOM):
+        loop.run(STEP[2:])
+        assert len(loop.notes) <= ROOM
+    steps, spans, _ = loop.finish()
+    assert len(steps) == 2
+    assert sum(row[1] == "backward" for row in spans) == ROOM + 2
+
+
+def test_a_recorder_that_stops_closes_them(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a forked child, whose main thread has the number of its parent's."""
+    loop = Loop(notes, monkeypatch)
+    for _ in range(2):
+        loop.run(STEP)
+    loop.tracker.catch_up()
+    loop.recorder.stop()
+    loop.run(STEP[1:])
+    assert len(loop.notes) == 0
+
+
+def test_a_failure_while_telling_costs_its_own_row(notes: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    FAILURES.clear()
+    loop = Loop(notes, monkeypatch)
+    for _ in range(2):
+        loop.run(STEP)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(loop.tracker, "begin_backward", fail)
+    loop.run([("data", []), ("forward", ["inner"]), ("backward", []), ("optimizer", [])])  # not side by side: told one by one
+    steps, spans, _ = loop.finish()
+    assert len(steps) == 3
+    assert [row[1] for row in spans if row[0] == 2 and row[3] == 0] == ["data", "forward", "optimizer"]
+    assert "planted" in caplog.text
+
+
+def test_notes_go_with_their_tracker(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(notes, monkeypatch)
+    loop.run(STEP)
+    loop.run(STEP)
+    gone = weakref.ref(loop.tracker)
+    del loop
+    gc.collect()
+    assert gone() is None
+
+
+class Fetcher:
+    """Collates twice what it is asked for."""
+
+    def __init__(self, collate: Callable[..., Any] | None) -> None:
+        self.collate_fn = collate
+
+
+def test_batches_made_in_the_loop_are_timed_in_c(compiled_notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows are those that `Loaders.keep` makes; the fetcher has its own function back."""
+    loop = Loop(compiled_notes, monkeypatch)
+    loop.run(STEP)
+    loop.run(STEP)
+    own = sorted
+    fetcher = Fetcher(own)
+    span = loop.tracker.begin_data()
+    making = loop.notes.begin_fetch(fetcher)
+    assert loop.notes.begin_fetch(Fetcher(own)) is None  # one inside another is part of it
+    loop.clock.advance(50)
+    assert fetcher.collate_fn is not None
+    assert fetcher.collate_fn([2, 1], reverse=True) == [2, 1]
+    loop.clock.advance(30)
+    loop.notes.end_fetch(making)
+    assert fetcher.collate_fn is own
+    loop.notes.end_batch(span, [[1, 2]])
+    _, spans, _ = loop.finish()
+    made = [row for row in spans if row[3] == 1]
+    assert {row[2] for row in made} == {"read", "decode", "collate"}
+    (collate,) = (row for row in made if row[2] == "collate")
+    assert collate[6] - collate[5] == 30
+
+
+@pytest.mark.parametrize("collate", [None, sorted])
+def test_a_batch_that_raises_leaves_its_fetcher_as_it_was(compiled_notes: Any, monkeypatch: pytest.MonkeyPatch, collate: Any) -> None:
+    loop = Loop(compiled_notes, monkeypatch)
+    loop.run(STEP)
+    loop.run(STEP)
+    fetcher = Fetcher(collate)
+    span = loop.tracker.begin_data()
+    loop.notes.drop_fetch(loop.notes.begin_fetch(fetcher))
+    loop.tracker.end_data(span, 0, "ValueError")
+    assert fetcher.collate_fn is collate
+    assert all(row[3] == 0 for row in loop.finish()[1])
+
+
+def test_wrong_calls_of_the_compiled_notes_raise(compiled_notes: Any) -> None:
+    for call in (compiled_notes, lambda: compiled_notes(1), lambda: compiled_notes(tracker=1)):
+        with pytest.raises(TypeError):
+            call()
+    made = compiled_notes(None, FakeClock())
+    for name in ("begin_forward", "begin_backward", "end", "end_batch", "open", "take_plain"):
+        with pytest.raises(TypeError):
+            getattr(made, name)()
+    with pytest.raises(RuntimeError):
+        made.collated([])
