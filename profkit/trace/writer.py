@@ -29,6 +29,9 @@ LARGEST_BACKLOG = 2_000_000
 COST_INTERVAL_NS = 5_000_000_000
 """How often the writer's own processor time is recorded, besides at the end."""
 
+EACH = 16
+"""How many questions whether it is full have one answer: they are asked at each step."""
+
 CHUNK = 16_384
 
 CLOSING_LOOKS = 10
@@ -67,6 +70,7 @@ class RankWriter:
         self._files = RankFiles(run / rank_folder(manifest.rank), manifest.rank)
         manifest.write(self._files.folder)
         self._rows = no_rows() if rows is None else rows
+        self._asked, self._is_full = 0, False
         self._complete = complete or (lambda final: None)
         self._interval_s = interval_s
         self._clock = clock
@@ -87,7 +91,10 @@ class RankWriter:
 
     def is_full(self) -> bool:
         """Whether rows should not be taken now: the capture has stopped, or too many wait already."""
-        return bool(self._files.failure) or sum(map(len, self._rows.values())) > LARGEST_BACKLOG
+        if self._asked % EACH == 0:
+            self._is_full = bool(self._files.failure) or sum(map(len, self._rows.values())) > LARGEST_BACKLOG
+        self._asked += 1
+        return self._is_full
 
     def appender(self, table: str) -> Callable[[Row], None]:
         return self._rows[table].append
