@@ -281,7 +281,7 @@ def own_cost_words(view: Overview) -> str:
     if total is None:
         return "not measured in this run"
     share = f" ({percent(total / view.step_ns.value, 3)})" if view.step_ns.value > 0 else ""
-    counted = f"{duration(view.own_cost.hooks_ns or 0)} in the loop, {duration(view.own_cost.writer_ns or 0)} on the writer's thread"
+    counted = f"{duration(view.own_cost.hooks_ns or 0)} in the loop at least, {duration(view.own_cost.writer_ns or 0)} on the writer's thread"
     if view.own_cost.collectors_ns is not None:
         counted += f", {duration(view.own_cost.collectors_ns)} on the collectors'"
     return f"{duration(total)} a step{share}: {counted}{_switched(view.own_cost.switched)}"
