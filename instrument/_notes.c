@@ -256,7 +256,7 @@ static PyObject *begin_fetch(PyObject *object, PyObject *fetcher)
     Notes *self = (Notes *)object;
     if (!is_here(self) || self->quiet || self->fetcher || self->took >= SHORT) {
         if (!self->meter) Py_RETURN_NONE;
-        if (is_here(self)) self->took = 0;
+        if (is_here(self) && !self->fetcher && read_clock(self, &self->fetch) < 0) return NULL;
         return PyObject_CallMethodObjArgs(self->meter, meter_begin, fetcher, NULL);
     }
     PyObject *collate = PyObject_GetAttr(fetcher, collate_name);
@@ -310,7 +310,11 @@ static PyObject *end_fetch(PyObject *object, PyObject *making)
 {
     Notes *self = (Notes *)object;
     int64_t region, now, processor;
-    if (!is_number(making, &region)) return self->meter ? PyObject_CallMethodObjArgs(self->meter, meter_end, making, NULL) : (Py_INCREF(Py_None), Py_None);
+    if (!is_number(making, &region)) {
+        if (is_here(self) && !self->fetcher && read_clock(self, &now) == 0) self->took = now - self->fetch;
+        if (PyErr_Occurred()) return NULL;
+        return self->meter ? PyObject_CallMethodObjArgs(self->meter, meter_end, making, NULL) : (Py_INCREF(Py_None), Py_None);
+    }
     if (!self->fetcher) Py_RETURN_NONE;
     if (release_fetcher(self) < 0 || read_clocks(self, &now, &processor) < 0) return NULL;
     self->took = now - self->fetch;

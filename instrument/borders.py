@@ -61,7 +61,18 @@ class Borders:
         self._open.clear()
 
     def tell(self) -> None:
-        """Go through what has been noted."""
+        """Go through what has been noted. What cannot be told is lost, and does not come again."""
+        try:
+            self._tell()
+        except Exception as failure:  # noqa: BLE001  # the border to the job
+            report_failure("borders", failure)
+            self.notes.take()
+
+    def look_up(self, region: int) -> Followed | None:
+        """The region of this number that was opened by a note, and has not been found yet."""
+        return next((span for number, span in self._open if number == region), None)
+
+    def _tell(self) -> None:
         tracker = self._tracker
         nest = tracker._nest
         while self.notes and not (tracker._opened or tracker._inside or self._open):
@@ -97,7 +108,7 @@ class Borders:
         elif kind == FETCHED:
             tracker.keep_rows(make_rows(what, tracker.recorder.step_index, tracker._nest.thread))
         elif kind == SKIPPED:
-            tracker.name_skipped(next((span for number, span in self._open if number == region), None))
+            tracker.name_skipped(self.look_up(region))
         elif kind == END:
             span = self.find(region)
             if what is None:

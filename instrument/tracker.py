@@ -316,9 +316,10 @@ class Tracker:
 
     def name_skipped(self, span: Followed | int | None) -> None:
         """The scaler found infinities, and the optimizer did not step."""
+        if self._noted:
+            self.catch_up()
         if isinstance(span, int):
-            self.notes.name_skipped(span)
-            return
+            span = self.borders.look_up(span)
         if span is not None:
             span.name = SKIPPED
 

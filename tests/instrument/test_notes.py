@@ -278,6 +278,69 @@ def test_batches_made_in_the_loop_are_timed_in_c(compiled_notes: Any, monkeypatc
     assert collate[6] - collate[5] == 30
 
 
+class Meter:
+    """Counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def begin(self, fetcher: Any) -> str:
+        return "made elsewhere"
+
+    def end(self, making: str) -> None:
+        self.ended += 1
+
+    def drop(self, making: str) -> None:
+        raise NotImplementedError
+
+
+def test_batches_that_take_long_are_timed_with_their_waits_for_a_core(compiled_notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is `LoopMeter`'s, until they are short again."""
+    loop = Loop(compiled_notes, monkeypatch)
+    monkeypatch.setattr(loop.recorder, "_is_measured", lambda step: True)
+    loop.run(STEP)
+    loop.run(STEP)
+    meter = Meter()
+    loop.notes.measure_with(meter)
+    by_meter = []
+    for took_ms in (1, 3, 3, 1, 1):
+        span = loop.notes.begin_batch()
+        making = loop.notes.begin_fetch(Fetcher(None))
+        loop.clock.advance(took_ms * 1_000_000)
+        loop.notes.end_fetch(making)
+        loop.notes.end_batch(span, [1])
+        loop.run(STEP[1:])
+        by_meter.append(meter.ended)
+    assert by_meter == [0, 0, 1, 2, 2]
+
+
+def test_a_skipped_step_of_a_loop_that_is_not_noted_any_more(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(notes, monkeypatch)
+    loop.run(STEP)
+    loop.run(STEP)
+    span = loop.notes.begin_optimizer(1)
+    loop.notes.close()
+    loop.notes.name_skipped(span)
+    loop.notes.end(span)
+    assert [row[2] for row in loop.finish()[1]].count("skipped step") == 1
+
+
+def test_what_cannot_be_told_does_not_come_again(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it reach a region of the job's own, which has the tracker catch up."""
+    FAILURES.clear()
+    loop = Loop(notes, monkeypatch)
+    loop.run(STEP)
+    loop.run(STEP)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.tracker, "take_plain", lambda plain: 1 / 0)
+        with loop.recorder.phase("other", "own"):
+            assert len(loop.notes) == 0
+    loop.run(STEP)
+    loop.run(STEP)
+    assert FAILURES["borders"] == 1
+    assert len(loop.finish()[0]) == 3
+
+
 @pytest.mark.parametrize("collate", [None, sorted])
 def test_a_batch_that_raises_leaves_its_fetcher_as_it_was(compiled_notes: Any, monkeypatch: pytest.MonkeyPatch, collate: Any) -> None:
     loop = Loop(compiled_notes, monkeypatch)
