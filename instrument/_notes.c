@@ -45,7 +45,7 @@ typedef struct {
 } Notes;
 
 static PyObject *kind_names[KINDS];
-static PyObject *shape_name, *collate_name, *collated_name, *now_ns, *count_batch;
+static PyObject *shape_name, *collate_name, *now_ns, *count_batch;
 static PyObject *meter_begin, *meter_end, *meter_drop;
 static PyObject *read_name, *decode_name, *made_name;
 static PyObject *tracker_begin_data, *tracker_begin_copy, *tracker_begin_forward, *tracker_begin_backward, *tracker_begin_optimizer;
@@ -251,6 +251,29 @@ static int read_clocks(Notes *self, int64_t *now, int64_t *processor)
     return 0;
 }
 
+/* A fetcher's own `collate_fn`, timed. What belongs to it is the notes and that function, so that whoever keeps it longer has what it was. */
+static PyObject *collate(PyObject *belongings, PyObject *const *arguments, Py_ssize_t count, PyObject *names)
+{
+    Notes *notes = (Notes *)PyTuple_GET_ITEM(belongings, 0);
+    PyObject *own = PyTuple_GET_ITEM(belongings, 1);
+    if (is_here(notes) && notes->collate == own && read_clocks(notes, &notes->collated, &notes->collated_processor) < 0) PyErr_Clear();
+    return PyObject_Vectorcall(own, arguments, count, names);
+}
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function))
+
+static PyMethodDef timed_collate = {"collate_fn", FAST(collate), METH_FASTCALL | METH_KEYWORDS, "The fetcher's `collate_fn`, timed."};
+
+static int replace_collate(PyObject *notes, PyObject *fetcher, PyObject *own)
+{
+    PyObject *belongings = PyTuple_Pack(2, notes, own);
+    PyObject *ours = belongings ? PyCFunction_New(&timed_collate, belongings) : NULL;
+    int failed = !ours || PyObject_SetAttr(fetcher, collate_name, ours) < 0;
+    Py_XDECREF(belongings);
+    Py_XDECREF(ours);
+    return failed ? -1 : 0;
+}
+
 static PyObject *begin_fetch(PyObject *object, PyObject *fetcher)
 {
     Notes *self = (Notes *)object;
@@ -259,40 +282,17 @@ static PyObject *begin_fetch(PyObject *object, PyObject *fetcher)
         if (is_here(self) && !self->fetcher && read_clock(self, &self->fetch) < 0) return NULL;
         return PyObject_CallMethodObjArgs(self->meter, meter_begin, fetcher, NULL);
     }
-    PyObject *collate = PyObject_GetAttr(fetcher, collate_name);
-    if (!collate || read_clocks(self, &self->fetch, &self->fetch_processor) < 0) {
-        Py_XDECREF(collate);
-        return NULL;
-    }
+    PyObject *own = PyObject_GetAttr(fetcher, collate_name);
     self->collated = 0;
-    if (collate != Py_None) { /* last: a batch that could not be begun has changed nothing */
-        PyObject *ours = PyObject_GetAttr(object, collated_name);
-        int failed = !ours || PyObject_SetAttr(fetcher, collate_name, ours) < 0;
-        Py_XDECREF(ours);
-        if (failed) {
-            Py_DECREF(collate);
-            return NULL;
-        }
+    if (!own || read_clocks(self, &self->fetch, &self->fetch_processor) < 0 /* then: a batch that could not be begun has changed nothing */
+        || (own != Py_None && replace_collate(object, fetcher, own) < 0)) {
+        Py_XDECREF(own);
+        return NULL;
     }
     Py_INCREF(fetcher);
     self->fetcher = fetcher;
-    self->collate = collate;
+    self->collate = own;
     return PyLong_FromLongLong(++self->serial);
-}
-
-static PyObject *collated(PyObject *object, PyObject *const *arguments, Py_ssize_t count, PyObject *names)
-{
-    Notes *self = (Notes *)object;
-    if (!self->collate) {
-        PyErr_SetString(PyExc_RuntimeError, "no batch is being made");
-        return NULL;
-    }
-    PyObject *collate = self->collate;
-    Py_INCREF(collate);
-    if (read_clocks(self, &self->collated, &self->collated_processor) < 0) PyErr_Clear();
-    PyObject *batch = PyObject_Vectorcall(collate, arguments, count, names);
-    Py_DECREF(collate);
-    return batch;
 }
 
 /* The fetcher has its own function back. */
@@ -585,8 +585,6 @@ static void release(PyObject *object)
     Py_DECREF(type);
 }
 
-#define FAST(function) ((PyCFunction)(void (*)(void))(function))
-
 static PyMethodDef methods[] = {
     {"open", FAST(open_for), METH_FASTCALL, "open(thread, mark, ahead): from here on what this thread reports is noted."},
     {"close", close_all, METH_NOARGS, "close(): from here on the tracker is told at once."},
@@ -599,7 +597,6 @@ static PyMethodDef methods[] = {
     {"keep_rows", keep_rows, METH_O, "keep_rows(rows): rows from the inside of loaders."},
     {"measure_with", measure_with, METH_O, "measure_with(meter): who times batches that are made in the loop where this does not."},
     {"begin_fetch", begin_fetch, METH_O, "begin_fetch(fetcher): the loop makes a batch itself."},
-    {"collated", FAST(collated), METH_FASTCALL | METH_KEYWORDS, "collated(...): the fetcher's `collate_fn`, timed."},
     {"end_fetch", end_fetch, METH_O, "end_fetch(making): the batch is made."},
     {"drop_fetch", drop_fetch, METH_O, "drop_fetch(making): an exception came instead."},
     {"begin_copy", begin_copy, METH_NOARGS, "begin_copy(): a batch is copied to the device."},
@@ -638,7 +635,7 @@ static PyObject *from_module(const char *module_name, const char *name)
 static int prepare(void)
 {
     static const struct { PyObject **place; const char *name; } words[] = {
-        {&shape_name, "shape"}, {&collate_name, "collate_fn"}, {&collated_name, "collated"}, {&meter_begin, "begin"}, {&meter_end, "end"},
+        {&shape_name, "shape"}, {&collate_name, "collate_fn"}, {&meter_begin, "begin"}, {&meter_end, "end"},
         {&meter_drop, "drop"}, {&read_name, "read"}, {&decode_name, "decode"}, {&made_name, "collate"}, {&tracker_begin_data, "begin_data"}, {&tracker_begin_copy, "begin_copy"}, {&tracker_begin_forward, "begin_forward"},
         {&tracker_begin_backward, "begin_backward"}, {&tracker_begin_optimizer, "begin_optimizer"}, {&tracker_end, "end"},
         {&tracker_end_batch, "end_batch"}, {&tracker_name_skipped, "name_skipped"}, {&tracker_keep_rows, "keep_rows"},

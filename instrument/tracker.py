@@ -114,7 +114,7 @@ class Tracker:
         self._undecided: list[tuple[Row, Event | None, Event | None]] = []
         self._held: deque[tuple[Row, Event | None, Event | None]] = deque(maxlen=MOST_HELD)
         self.borders = Borders(self)
-        self.notes = self._noted = self.borders.notes
+        self.notes = self.borders.notes
         """What hooks tell of borders that may be noted."""
         self._keep = recorder.redirect(self._take, self.notes, self.catch_up)
         self._append = recorder.append_span
@@ -140,8 +140,7 @@ class Tracker:
         """The loop waits for a batch, or for a loader that starts anew."""
         if _this_thread() != self._thread and not self._is_ours():
             return None
-        if self._noted:
-            self.borders.tell()
+        self.catch_up()
         if self._inside == _OTHER:
             return None
         if self._inside == _OPTIMIZER:
@@ -172,8 +171,7 @@ class Tracker:
 
     def end_data(self, span: Followed | int | None, samples: int, error: str | None = None, at: Note | None = None) -> None:
         """The batch is there, with so many samples; 0 where the loader has ended."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if samples and (_this_thread() == self._thread or self._is_ours()) and self._inside != _OTHER:
             self._undecided_batches.append(samples)
         self.end(span, error, at)
@@ -196,16 +194,14 @@ class Tracker:
 
     def begin_copy(self, at: Note | None = None) -> Followed | None:
         """A batch is copied to the device."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if self._used or self._inside or (_this_thread() != self._thread and not self._is_ours()):
             return None
         return Followed(self, _H2D, _H2D, at)
 
     def begin_forward(self, *, with_gradients: bool, at: Note | None = None) -> Followed | None:
         """A model is called, by nothing but the loop."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if (_this_thread() != self._thread and not self._is_ours()) or self._inside in _NO_FORWARD:
             return None
         if not self._begun:
@@ -221,8 +217,7 @@ class Tracker:
 
     def begin_backward(self, framework: str = "", loss: float | None = None, at: Note | None = None) -> Followed | None:
         """Gradients are computed, of a loss with this value where the host has it."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if not self._decided:
             self._decide()
         if _this_thread() != self._thread or self._inside in _NO_FORWARD:
@@ -240,8 +235,7 @@ class Tracker:
 
     def begin_program(self, framework: str) -> bool:
         """A whole step runs as one program, in which nothing tells phases apart; whether that is a step of its own, and no part of one that is open."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if not self._decided:
             self._decide()
         if not self._follows():
@@ -255,8 +249,7 @@ class Tracker:
 
     def end_program(self, samples: int, *, failed: bool = False) -> None:
         """The program has trained on so many samples, 0 where nobody knows; one that failed is no step."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if failed:
             self._in_step = False
         else:
@@ -264,8 +257,7 @@ class Tracker:
 
     def begin_optimizer(self, optimizer: int, at: Note | None = None) -> Followed | None:
         """An optimizer steps, or a gradient scaler decides whether it does."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if (_this_thread() != self._thread and not self._is_ours()) or self._inside in _NO_OPTIMIZER:
             return None
         if not self._begun:
@@ -280,14 +272,12 @@ class Tracker:
 
     def begin_checkpoint(self) -> Followed | None:
         """The job writes its state to a file. The batch that it may hold already is trained on afterwards."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         return Followed(self, _OTHER, CHECKPOINT) if self._begun and not self._inside and self._follows() else None
 
     def end(self, span: Followed | int | None, error: str | None = None, at: Note | None = None) -> None:
         """What a `begin_...` opened is over. Nothing happens where it is closed already, and where its thread turned out to be none of ours."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if isinstance(span, int):
             span = self.borders.find(span)
         opened = self._opened
@@ -316,8 +306,7 @@ class Tracker:
 
     def name_skipped(self, span: Followed | int | None) -> None:
         """The scaler found infinities, and the optimizer did not step."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if isinstance(span, int):
             span = self.borders.look_up(span)
         if span is not None:
@@ -325,14 +314,13 @@ class Tracker:
 
     def note_scale(self, scale: float | None) -> None:
         """The gradient scaler's scale after its update; `None` where only the device knows."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         self.grad_scale = scale
         self.loss_scale = scale or 1.0
 
     def catch_up(self) -> None:
         """Go through the borders that are only noted yet; not those of another thread, whose loop goes on."""
-        if threading.get_ident() == self._thread:
+        if self.notes and _this_thread() == self._thread:
             self.borders.tell()
 
     # -- what the loop says of itself ------------------------------------------------------------
@@ -340,41 +328,35 @@ class Tracker:
     @property
     def loss(self) -> float | None:
         """The loss of the step that is open."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         return self._loss
 
     @loss.setter
     def loss(self, loss: float | None) -> None:
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         self._loss = loss
 
     @property
     def inside(self) -> str:
         """The phase that is open now, or nothing."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         return self._inside
 
     @property
     def waiting_samples(self) -> int:
         """Samples of batches of which it is not known yet whether the loop trains on them."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         return sum(self._undecided_batches)
 
     @property
     def stepped(self) -> bool:
         """Whether an optimizer has stepped since the last step ended."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         return bool(self._stepped)
 
     def begin_explicit_step(self) -> None:
         """The loop delimits its steps itself from here on."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         self._explicit = True
         self._decide()
         if not self._begun:
@@ -385,8 +367,7 @@ class Tracker:
 
     def end_explicit_step(self, sample_count: int | None = None, *, batches: int | None = None) -> None:
         """It has trained on so many samples, or on so many of the batches that have come; on all of these where it tells neither."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if not self._in_step:
             return
         self._in_step = False
@@ -395,8 +376,7 @@ class Tracker:
 
     def mark_step(self) -> None:
         """The loop tells of each step once, before or after it trains; the step ends where the next batch is waited for, else here."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if self._in_step or not self._is_ours():
             return
         if not self._begun:
@@ -407,8 +387,7 @@ class Tracker:
 
     def begin_aside(self, name: str) -> Followed | None:
         """No training until its end, but evaluation, a checkpoint or logging: seams inside of it are part of it. No row before a loop has begun."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         if not self._follows():
             return None
         if not self._training:
@@ -418,15 +397,13 @@ class Tracker:
 
     def note_epoch(self, epoch: int) -> None:
         """The epoch of the step that is open, where the loop knows better than its loaders tell."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         self._starts_epoch = False
         self.epoch = epoch
 
     def start_over(self) -> None:
         """A trainer begins or ends: what lies between two of them belongs to no step."""
-        if self._noted:
-            self.catch_up()
+        self.catch_up()
         self._settle(evaluation=not self._training)
         if self._ends_at_batch():
             self._end_step(self._last_end_ns)
