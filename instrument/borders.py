@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from profkit.instrument.tracker import Followed, Tracker
 
 
-MOST_AHEAD = 30
-"""Steps that are switched off and told together at most."""
+MOST_AHEAD = 3
+"""Steps that are switched off and told together with one before them at most."""
+
+LONG_STEP_NS = 250_000_000
+"""In steps that take longer, borders are told at once: what lies a second back is to be on disk, and a fraction of a millisecond is nothing there."""
 
 
 def _compiled() -> Any:
@@ -44,6 +47,11 @@ class Borders:
         self._tracker = tracker
         self.notes: Notes = CompiledNotes(tracker, tracker.recorder._clock)
         self._open: list[tuple[int, Followed | None]] = []
+
+    def may_open(self) -> bool:
+        """Not where ranges are opened too, in long steps, and where nothing is recorded any more."""
+        recorder = self._tracker.recorder
+        return recorder._ranges is None and recorder.last_step_ns < LONG_STEP_NS and recorder.takes_rows
 
     def open(self, thread: int) -> None:
         """A loop that trains waits for its next batch: what comes now in this thread may be noted."""

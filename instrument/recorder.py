@@ -211,6 +211,7 @@ class Recorder:
         self._clock = clock
         self._local = _Local()
         self._boundary_ns = clock()
+        self.last_step_ns = 0
         self._is_measured = is_measured
         self._stopped = False
         self.device: DeviceTimer | None = None
@@ -320,6 +321,7 @@ class Recorder:
             self._sink.drop("steps")
         else:
             self._append_step((self.step_index, self._boundary_ns, end, sample_count, loss, grad_scale, self.recording, epoch))
+        self.last_step_ns = end - self._boundary_ns
         self._boundary_ns = end
         self.step_index += 1
         self.measuring = self._is_measured(self.step_index)

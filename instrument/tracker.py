@@ -148,7 +148,7 @@ class Tracker:
         if not self._begun:
             self._begin_loop()
         self.pass_border(starts_epoch=starts_epoch)
-        if self._trains and self.recorder.takes_rows and self.recorder._ranges is None:
+        if self._trains and self.borders.may_open():
             self.borders.open(_this_thread())
             return self.notes.begin_wait()
         return Followed(self, _DATA, _DATA)

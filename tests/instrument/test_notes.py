@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from profkit.instrument import _notes_python, borders
 from profkit.instrument._notes_python import ROOM, Notes
+from profkit.instrument.borders import LONG_STEP_NS
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
@@ -207,6 +208,18 @@ def test_a_loop_that_never_fetches_again_does_not_note_for_ever(notes: Any, monk
     steps, spans, _ = loop.finish()
     assert len(steps) == 2
     assert sum(row[1] == "backward" for row in spans) == ROOM + 2
+
+
+def test_what_happens_in_long_steps_is_told_at_once(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is killed in the middle of one has lost what is younger than a second, and no more."""
+    loop = Loop(notes, monkeypatch)
+    for _ in range(2):
+        loop.run(STEP)
+    loop.clock.advance(LONG_STEP_NS)
+    for part in STEP:
+        loop.run([part])
+        assert len(loop.notes) == 0
+    assert [row[1] for row in loop.sink.rows["spans"] if row[0] == 2] == ["data", "h2d", "forward", "backward", "optimizer"]
 
 
 def test_a_recorder_that_stops_closes_them(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
