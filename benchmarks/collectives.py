@@ -1,9 +1,10 @@
 """A job's gradient exchange against what the same links do alone: ResNet50 in DDP on two ranks over gloo, in one run.
 
-Three things take turns in the same processes, in a random order: training steps whose buckets go out beneath the backward, as DDP
-has it (`overlapped`); steps in which all ranks' backwards wait for each bucket, so that nothing else runs meanwhile (`alone`); and what
-`profkit ceilings --links` does, at the sizes of these buckets. A bucket's bus bandwidth is profkit's own figure of it, from the rows
-of both ranks. Ratios are to the links of the same turn: the mean over the turns with its 95 % interval.
+Four things take turns in the same processes, in a random order: training steps whose buckets go out beneath the backward, as DDP
+has it (`overlapped`); steps in which all ranks' backwards wait for each bucket, so that nothing else runs meanwhile (`alone`); what
+`profkit ceilings --links` does, at the sizes of these buckets; and the same in a step, in the place of each bucket (`links in a step`),
+which tells what the step itself, with its memory and its caches, takes from the links. A bucket's bus bandwidth is profkit's own
+figure of it, from the rows of both ranks. Ratios are to the links of the same turn: the mean over the turns with its 95 % interval.
 
   python benchmarks/collectives.py [--turns 15] [--steps 5] [--ranks 2] [--image-size 64] [--batch-size 4]
 
@@ -40,6 +41,7 @@ SHORTEST_JUDGED = 1 << 20
 """Smaller messages take less time than a thread takes to wake up: shown, and not judged."""
 FEWEST_TURNS = 3
 CASES = ("overlapped", "alone")
+PLACED = "links in a step"
 
 Transfers = dict[int, float]
 """Bytes a second over the bus, by size of message."""
@@ -101,6 +103,7 @@ def train(options: argparse.Namespace) -> None:
         measure_job(exchange, step[case], 3)  # DDP orders its buckets anew after the first step
     sizes = sorted(measure_job(exchange, step["alone"], 1))
     modes: dict[str, Callable[[], Transfers]] = {case: functools.partial(measure_job, exchange, step[case], options.steps) for case in CASES}
+    modes[PLACED] = Placed(inputs, model, options.steps)
     modes["links"] = functools.partial(measure_links, sizes, options.steps)  # as many as of each bucket: medians of fewer are higher
     random = Random(0)
     turns = [{mode: modes[mode]() for mode in random.sample(list(modes), len(modes))} for _ in range(options.turns)]
@@ -129,6 +132,47 @@ def wrap(model: Any, *, waits: bool) -> Any:
     if waits:
         wrapped.register_comm_hook(None, exchange_now)
     return wrapped
+
+
+class Placed:
+    """Messages of the links' own in the place of buckets, which are not exchanged."""
+
+    def __init__(self, inputs: Any, model: Any, steps: int) -> None:
+        from torch.nn.parallel import DistributedDataParallel
+
+        self._took: dict[int, list[float]] = {}
+        self._messages: dict[int, Iterator[Any]] = {}
+        self._steps = steps
+        wrapped = DistributedDataParallel(model)
+        wrapped.register_comm_hook(None, self._hook())
+        self._step = functools.partial(train_step, wrapped, inputs)
+        for _ in range(3):
+            self._step()  # DDP orders its buckets anew after the first
+
+    def __call__(self) -> Transfers:
+        self._took.clear()
+        for _ in range(self._steps):
+            self._step()
+        return {size: _links_of(size, took) for size, took in sorted(self._took.items())}
+
+    def _hook(self) -> Callable[[Any, Any], Any]:
+        import torch
+        from torch.distributed import barrier
+
+        from profkit.workloads._ceilings_torch import time_one
+
+        def send_ours(group: Any, bucket: Any) -> Any:
+            size = bucket.buffer().numel() * bucket.buffer().element_size()
+            message = next(self._messages.setdefault(size, itertools.cycle(_messages(size))))
+            barrier()
+            self._took.setdefault(size, []).append(time_one(message, torch.device("cpu")))
+            barrier()
+            future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            future.set_result(bucket.buffer())
+            return future
+
+        send_ours.__annotations__ = {}  # as above
+        return send_ours
 
 
 def train_step(model: Any, inputs: Any) -> None:
@@ -199,14 +243,20 @@ def measure_links(sizes: Sequence[int], rounds: int) -> Transfers:
 
     from profkit.workloads._ceilings_torch import time_one
 
-    ranks = torch.distributed.get_world_size()
     found = {}
     for size in sizes:
         messages = itertools.islice(itertools.cycle(_messages(size)), rounds + 1)
-        took = torch.tensor([time_one(message, torch.device("cpu")) for message in messages][1:], dtype=torch.float64)
-        torch.distributed.all_reduce(took, op=torch.distributed.ReduceOp.MIN)
-        found[size] = size * FACTORS["all_reduce"](ranks) / statistics.median(took.tolist())
+        found[size] = _links_of(size, [time_one(message, torch.device("cpu")) for message in messages][1:])
     return found
+
+
+def _links_of(size: int, took_s: Sequence[float]) -> float:
+    """The shortest over the ranks, its median over the messages."""
+    import torch
+
+    shortest = torch.tensor(took_s, dtype=torch.float64)
+    torch.distributed.all_reduce(shortest, op=torch.distributed.ReduceOp.MIN)
+    return float(size * FACTORS["all_reduce"](torch.distributed.get_world_size()) / statistics.median(shortest.tolist()))
 
 
 @functools.cache
@@ -225,7 +275,7 @@ def describe(turns: Sequence[Mapping[str, Transfers]], sizes: Sequence[int]) -> 
     for size in sizes:
         links = [turn["links"][size] for turn in turns]
         row: dict[str, Any] = {"bytes": size, "links_bytes_per_s": round(statistics.median(links))}
-        for case in CASES:
+        for case in (*CASES, PLACED):
             row[case] = _ratio([turn[case][size] / link for turn, link in zip(turns, links, strict=True) if size in turn[case]])
         yield row
 

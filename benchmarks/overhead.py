@@ -4,9 +4,10 @@ Modes take turns in short blocks of steps, on one model and in a new random orde
 machine does hits all of them alike. For each mode: the mean difference to the bare block of its turn, with its 95 %
 interval, by the wall clock and by the training thread's own processor time. Where memory happens to lie differs from
 process to process, and costs a large step some 0.1 ms more or less: with several processes, one after the other, the
-interval is the wider of those over all turns and over the processes' means.
+interval is the wider of those over all turns and over the processes' means. Most of that are page faults of a heap that
+glibc trims after each large tensor and grows again; with `--keep-heap` it keeps what it has, in every mode.
 
-  python benchmarks/overhead.py [--processes 1] [--turns 60] [--block-ms 150] [--threads 1]
+  python benchmarks/overhead.py [--processes 1 [--keep-heap]] [--turns 60] [--block-ms 150] [--threads 1]
 
 Exits 1 where profkit costs more than 0.15 ms a step, or more than 1 % of the step of about 20 ms.
 """
@@ -39,6 +40,7 @@ LEAD_IN = 4
 LIMIT_MS = 0.15
 LIMIT_SHARE = 0.01
 LONG_STEP_MS = 15.0
+KEPT_HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_MAX_": "0"}
 FEWEST_MEANS = 3
 """Processes whose means tell how far they are apart."""
 
@@ -205,18 +207,28 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--processes", type=int, default=1, help="one after the other")
+    parser.add_argument("--keep-heap", action="store_true", help="of several processes: no memory goes back to the system")
     parser.add_argument("--times", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.keep_heap and args.processes == 1 and not args.times:
+        parser.error("--keep-heap is for several processes: a heap is set up as its process starts")
     if args.times:
         times = _measure(args)
         print(json.dumps({case: {mode: [asdict(took) for took in values] for mode, values in modes.items()} for case, modes in times.items()}))
         return 0
-    runs = [_measure(args)] if args.processes == 1 else [_measure_in_process() for _ in range(args.processes)]
+    runs = [_measure(args)] if args.processes == 1 else [_measure_in_process(KEPT_HEAP if args.keep_heap else {}) for _ in range(args.processes)]
     found = {case: compare(*(run[case] for run in runs)) for case in runs[0]}
     machine = torch.cuda.get_device_name() if args.device == "cuda" else f"{os.cpu_count()} cores"
     print(
         json.dumps(
-            {"machine": machine, "torch": torch.__version__, "processes": args.processes, "turns": args.turns, "block_ms": args.block_ms}
+            {
+                "machine": machine,
+                "torch": torch.__version__,
+                "processes": args.processes,
+                "keep_heap": args.keep_heap,
+                "turns": args.turns,
+                "block_ms": args.block_ms,
+            }
             | {"threads": args.threads, "cases": found},
             indent=2,
         )
@@ -236,9 +248,9 @@ def _measure(args: argparse.Namespace) -> dict[str, Times]:
     return times
 
 
-def _measure_in_process() -> dict[str, Times]:
+def _measure_in_process(heap: dict[str, str]) -> dict[str, Times]:
     """The same in a process of its own."""
-    done = subprocess.run([sys.executable, *sys.argv, "--times"], check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, *sys.argv, "--times"], check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **heap})
     told = json.loads(done.stdout)
     return {case: {mode: [Took(**took) for took in values] for mode, values in modes.items()} for case, modes in told.items()}
 

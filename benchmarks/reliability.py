@@ -150,7 +150,7 @@ CHECKS: Mapping[str, Check] = {
     "11": Check(
         "Overhead",
         "At most 0.15 ms a step, and 1 % of a long one; measured in each run, and against peers in [performance](performance.md).",
-        (Script("overhead", "--turns", 20, 6, "--processes 4"),),
+        (Script("overhead", "--turns", 20, 6, "--processes 4 --keep-heap"),),
     ),
     "12": Check(
         "A long run",
