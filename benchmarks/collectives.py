@@ -115,16 +115,15 @@ def train(options: argparse.Namespace) -> None:
 
 
 def wrap(model: Any, *, waits: bool) -> Any:
-    """The model in DDP; `waits`: the backward of every rank stands still until a bucket has been exchanged by all."""
+    """The model in DDP; `waits`: the backward of every rank stands still until a bucket has been exchanged."""
     from torch.distributed import barrier
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.nn.parallel import DistributedDataParallel
 
     def exchange_now(group: Any, bucket: Any) -> Any:
-        barrier()
+        barrier()  # none after it: what a hook does until it returns is the exchange
         future = allreduce_hook(group, bucket)
         future.wait()
-        barrier()
         return future
 
     exchange_now.__annotations__ = {}  # DDP compares annotations with its own classes, and those of this file are text
