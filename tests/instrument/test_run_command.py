@@ -80,9 +80,8 @@ def _run(command: Sequence[object], folder: Path, *, env: dict[str, str] | None 
 
 
 def _run_both(command: Sequence[object], bare: Path, recorded: Path) -> tuple[Ended, Ended]:
-    """The command as it is and under `profkit run`, both at the same time."""
-    started = _start(command, bare, recorded=False), _start(command, recorded)
-    return started[0].end(), started[1].end()
+    """The command as it is, then under `profkit run`: launchers that start at the same time may choose the same port."""
+    return _start(command, bare, recorded=False).end(), _start(command, recorded).end()
 
 
 def _losses(text: str) -> list[str]:
