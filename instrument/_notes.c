@@ -152,7 +152,8 @@ static PyObject *begin_forward(PyObject *object, PyObject *const *arguments, Py_
 {
     Notes *self = (Notes *)object;
     if (!has_arguments(count, 0, 0) || !has_arguments(names ? PyTuple_GET_SIZE(names) : 0, 1, 1)) return NULL;
-    if (!is_here(self) && self->tracker) {
+    if (!self->tracker) Py_RETURN_NONE; /* collected */
+    if (!is_here(self)) {
         PyObject *call[] = {self->tracker, arguments[0]};
         return PyObject_VectorcallMethod(tracker_begin_forward, call, 1, with_gradients);
     }
@@ -206,7 +207,10 @@ static PyObject *samples_of(PyObject *batch)
             return samples;
         }
         Py_XDECREF(shape);
-        PyErr_Clear();
+        if (PyErr_Occurred()) {
+            if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return NULL; /* an interrupt is the job's */
+            PyErr_Clear();
+        }
     }
     return PyObject_CallFunctionObjArgs(count_batch, batch, NULL);
 }
@@ -277,10 +281,14 @@ static int replace_collate(PyObject *notes, PyObject *fetcher, PyObject *own)
 static PyObject *begin_fetch(PyObject *object, PyObject *fetcher)
 {
     Notes *self = (Notes *)object;
-    if (!is_here(self) || self->quiet || self->fetcher || self->took >= SHORT) {
+    if (is_here(self) && self->fetcher) Py_RETURN_NONE; /* a batch inside another is part of it */
+    if (!is_here(self) || self->quiet || self->took >= SHORT) {
+        int64_t now = 0;
         if (!self->meter) Py_RETURN_NONE;
-        if (is_here(self) && !self->fetcher && read_clock(self, &self->fetch) < 0) return NULL;
-        return PyObject_CallMethodObjArgs(self->meter, meter_begin, fetcher, NULL);
+        if (is_here(self) && read_clock(self, &now) < 0) return NULL;
+        PyObject *making = PyObject_CallMethodObjArgs(self->meter, meter_begin, fetcher, NULL);
+        if (now && making && making != Py_None) self->fetch = now;
+        return making;
     }
     PyObject *own = PyObject_GetAttr(fetcher, collate_name);
     self->collated = 0;

@@ -65,8 +65,8 @@ _this_thread = threading.get_ident
 class Followed:
     """A region of the loop that is followed, open from its making on; `Tracker.end` closes it.
 
-    In a step that is switched off it makes no row, but what is inside it is known to be. It is a `Span` written out
-    once more: at each border of a phase our code has left the caches, and each call of a function is paid for.
+    In a step that is switched off it makes no row, but what is inside it is known to be. Unlike a `Span` it may have
+    been noted before it is told.
     """
 
     __slots__ = ("bytes", "depth", "mark", "muted", "name", "outer", "phase", "start")
@@ -188,9 +188,7 @@ class Tracker:
             for row in rows:
                 self._take(row, None, None)
         else:
-            undecided = self._undecided
-            for row in rows:
-                undecided.append((row, None, None))  # a comprehension is one more call before Python 3.12
+            self._undecided += [(row, None, None) for row in rows]
 
     def begin_copy(self, at: Note | None = None) -> Followed | None:
         """A batch is copied to the device."""
@@ -532,17 +530,6 @@ class Tracker:
             self._undecided_batches += batches
             for row, start, end in rows:
                 self._take(row, start, end)
-        elif (
-            trains
-            and not (self._undecided or self._undecided_batches or self._starts_epoch)
-            and self.recorder.device is None
-            and self.recorder.span_copies is None
-        ):
-            self._training = True
-            self._batches += batches
-            append = self._append
-            for row, _, _ in rows:
-                append(row)
         else:
             self._undecided_batches += batches
             self._undecided += rows

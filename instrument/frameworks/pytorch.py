@@ -142,18 +142,7 @@ def _hook_copies(patches: Patches, seams: Seams) -> None:
             except Exception as failure:  # noqa: BLE001  # the border to the job
                 report_failure("begin_copy", failure)
                 span = None
-            if span is None:
-                return original(self, *args, **kwargs)
-            try:
-                result = original(self, *args, **kwargs)
-            except BaseException as error:
-                seams.end(span, type(error).__name__)
-                raise
-            try:
-                notes.end(span)
-            except Exception as failure:  # noqa: BLE001  # the border to the job
-                report_failure("end", failure)
-            return result
+            return original(self, *args, **kwargs) if span is None else _timed(seams, span, original, self, *args, **kwargs)
 
         return copy
 

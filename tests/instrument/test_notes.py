@@ -317,6 +317,9 @@ def test_batches_that_take_long_are_timed_with_their_waits_for_a_core(compiled_n
     loop.run(STEP)
     meter = Meter()
     loop.notes.measure_with(meter)
+    making = loop.notes.begin_fetch(Fetcher(None))
+    assert loop.notes.begin_fetch(Fetcher(None)) is None  # a batch inside another is part of it, and not the meter's
+    loop.notes.drop_fetch(making)
     by_meter = []
     for took_ms in (1, 3, 3, 1, 1):
         span = loop.notes.begin_batch()
@@ -367,6 +370,23 @@ def test_a_batch_that_raises_leaves_its_fetcher_as_it_was(compiled_notes: Any, m
     loop.tracker.end_data(span, 0, "ValueError")
     assert fetcher.collate_fn is collate
     assert all(row[3] == 0 for row in loop.finish()[1])
+
+
+class Interrupting:
+    """A batch that is interrupted while it is asked how large it is."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_a_batch_is_counted_is_the_jobs(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(notes, monkeypatch)
+    loop.run(STEP)
+    loop.run(STEP)
+    span = loop.notes.begin_batch()
+    with pytest.raises(KeyboardInterrupt):
+        loop.notes.end_batch(span, [Interrupting()])
 
 
 def test_wrong_calls_of_the_compiled_notes_raise(compiled_notes: Any) -> None:
