@@ -148,6 +148,7 @@ def main() -> None:
         optimizer.zero_grad()
     own.tell(int(os.environ.get("RANK", "0")))
     if dist.is_initialized():
+        time.sleep(0.2)  # as torch_ddp.py: gloo's threads let go of the last bucket
         dist.destroy_process_group()
 
 
