@@ -21,7 +21,6 @@ thread, or the first that reports anything.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -31,10 +30,10 @@ from profkit.instrument.batches import count_batch
 from profkit.instrument.borders import Borders
 from profkit.instrument.device import Event
 from profkit.instrument.guard import report_failure
+from profkit.instrument.pending import MOST_IN_A_ROW, Pending, as_other
 from profkit.instrument.recorder import Recorder, Row
 from profkit.vocab import Phase
 
-EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
 SKIPPED = "skipped step"
 UNKNOWN = "unknown"
@@ -43,21 +42,12 @@ UNKNOWN = "unknown"
 MOST_ROUNDS = 16
 """How often an optimizer steps while another, that has stepped before, does not, until that one is taken to be gone."""
 
-MOST_HELD = 10_000
-"""Rows that are kept before anything trains: of a process that only infers, the last ones."""
-
-MOST_IN_A_ROW = 1_000
-"""How many batches a loop fetches for one step at most: one that has taken more, and called no model, does not train on them."""
-
-MOST_AHEAD = 1
-"""How many batches a loader is ahead of its trainer at most: more than these have been trained on."""
-
 _DATA, _H2D, _FORWARD = Phase.DATA.value, Phase.H2D.value, Phase.FORWARD.value
 _BACKWARD, _OPTIMIZER, _OTHER = Phase.BACKWARD.value, Phase.OPTIMIZER.value, Phase.OTHER.value
 _NO_FORWARD, _NO_OPTIMIZER = (_BACKWARD, _OTHER), (_OPTIMIZER, _OTHER)
 """Inside of which phases a forward or a backward, and an optimizer's step, is none of the loop's."""
 
-_PHASE, _NAME, _DEPTH = 1, 2, 3  # where they stand in a row of `spans` without its rank
+_PHASE, _DEPTH = 1, 3  # where they stand in a row of `spans` without its rank
 
 _this_thread = threading.get_ident
 
@@ -103,7 +93,6 @@ class Tracker:
         self._clock = clock
         self._thread: int | None = None
         self._nest = recorder.nest()
-        self._decided = False
         self._begun = False
         self._explicit = False
         self._in_step = False
@@ -111,13 +100,12 @@ class Tracker:
         self._used = True
         self._inside = ""
         self._opened: list[Followed] = []
-        self._undecided: list[tuple[Row, Event | None, Event | None]] = []
-        self._held: deque[tuple[Row, Event | None, Event | None]] = deque(maxlen=MOST_HELD)
         self.borders = Borders(self)
         self.notes = self.borders.notes
         """What hooks tell of borders that may be noted."""
         self._keep = recorder.redirect(self._take, self.notes, self.catch_up)
         self._append = recorder.append_span
+        self._pending = Pending(recorder, self._keep)
         self._training = False
         self._loaded = False
         self._stepped: set[int] = set()
@@ -125,8 +113,6 @@ class Tracker:
         self._rounds = 0
         self._last_end_ns = 0
         self._starts_epoch = False
-        self._undecided_batches: list[int] = []
-        self._batches: list[int] = []
         self.framework = ""
         """The framework whose gradients were computed last."""
         self.epoch: int | None = None
@@ -158,7 +144,8 @@ class Tracker:
         self._inside = ""
         if self._stepped if not self._explicit else self._told and self._training:
             self._end_step(end)
-        if self._undecided_batches and (self._used or self._training or starts_epoch or len(self._undecided_batches) >= MOST_IN_A_ROW):
+        fetched = self._pending.batches
+        if fetched and (self._used or self._training or starts_epoch or len(fetched) >= MOST_IN_A_ROW):
             self._settle(evaluation=not self._training)
         self._training = self._in_step and not starts_epoch
         self._loaded = True
@@ -173,7 +160,7 @@ class Tracker:
         """The batch is there, with so many samples; 0 where the loader has ended."""
         self.catch_up()
         if samples and (_this_thread() == self._thread or self._is_ours()) and self._inside != _OTHER:
-            self._undecided_batches.append(samples)
+            self._pending.batches.append(samples)
         self.end(span, error, at)
         if at is None:
             self.notes.allow_copies()
@@ -188,7 +175,7 @@ class Tracker:
             for row in rows:
                 self._take(row, None, None)
         else:
-            self._undecided += [(row, None, None) for row in rows]
+            self._pending.rows += [(row, None, None) for row in rows]
 
     def begin_copy(self, at: Note | None = None) -> Followed | None:
         """A batch is copied to the device."""
@@ -216,7 +203,7 @@ class Tracker:
     def begin_backward(self, framework: str = "", loss: float | None = None, at: Note | None = None) -> Followed | None:
         """Gradients are computed, of a loss with this value where the host has it."""
         self.catch_up()
-        if not self._decided:
+        if not self._pending.decided:
             self._decide()
         if _this_thread() != self._thread or self._inside in _NO_FORWARD:
             return None
@@ -234,7 +221,7 @@ class Tracker:
     def begin_program(self, framework: str) -> bool:
         """A whole step runs as one program, in which nothing tells phases apart; whether that is a step of its own, and no part of one that is open."""
         self.catch_up()
-        if not self._decided:
+        if not self._pending.decided:
             self._decide()
         if not self._follows():
             return False
@@ -344,7 +331,7 @@ class Tracker:
     def waiting_samples(self) -> int:
         """Samples of batches of which it is not known yet whether the loop trains on them."""
         self.catch_up()
-        return sum(self._undecided_batches)
+        return sum(self._pending.batches)
 
     @property
     def stepped(self) -> bool:
@@ -410,7 +397,7 @@ class Tracker:
         self._explicit = self._in_step = self._told = self._begun = self._training = self._loaded = False
         self._rounds = 0
         self.epoch = self._loss = None
-        self._batches.clear()
+        self._pending.trained.clear()
         for optimizers in (self._stepped, self._known):
             optimizers.clear()
 
@@ -419,7 +406,7 @@ class Tracker:
         self.notes.close()
         self.borders.tell()
         self._settle(evaluation=not self._training)
-        self._release()
+        self._pending.release()
         if self._ends_at_batch():
             self._end_step(self._last_end_ns)
 
@@ -430,7 +417,7 @@ class Tracker:
         thread = threading.get_ident()
         if thread == self._thread:
             return True
-        if self._decided or (self._thread is not None and thread != threading.main_thread().ident):
+        if self._pending.decided or (self._thread is not None and thread != threading.main_thread().ident):
             return False
         self._follow(thread)
         return True
@@ -441,13 +428,13 @@ class Tracker:
 
     def _decide(self) -> None:
         """The thread that calls trains, unless another one does already: from here on only that one is followed."""
-        if self._decided:
+        if self._pending.decided:
             return
         thread = threading.get_ident()
         if thread != self._thread:
             self._follow(thread)
-        self._decided = True
-        self._release()
+        self._pending.decided = True
+        self._pending.release()
 
     def _follow(self, thread: int) -> None:
         """What other threads have reported is none of the loop's."""
@@ -458,7 +445,8 @@ class Tracker:
         self._begun = self._training = self._loaded = self._starts_epoch = False
         self._used = True
         self.epoch = None
-        for reported in (self._opened, self._undecided, self._undecided_batches, self._batches, self._held, self._stepped, self._known):
+        self._pending.forget()
+        for reported in (self._opened, self._stepped, self._known):
             reported.clear()
 
     def _ends_at_batch(self) -> bool:
@@ -498,7 +486,7 @@ class Tracker:
 
     def _take(self, row: Row, start: Event | None, end: Event | None) -> None:
         """Rows of data, copies and forwards wait until it is known whether the loop trains on them, and so does what is inside of them."""
-        if self._training and self._decided and self._inside != _OTHER:
+        if self._training and self._pending.decided and self._inside != _OTHER:
             recorder = self.recorder
             if recorder.device is None and recorder.span_copies is None:
                 self._append(row)
@@ -508,13 +496,11 @@ class Tracker:
         is_own = not row[_DEPTH] or threading.get_ident() == self._thread
         if is_own and self._inside == _OTHER:
             if self._begun:
-                self._pass_on(_as_other(row), start, end)
+                self._pending.pass_on(as_other(row), start, end)
         elif is_own and not self._training and row[_PHASE] != _OTHER:
-            self._undecided.append((row, start, end))
-        elif self._decided:
-            self._keep(row, start, end)
+            self._pending.rows.append((row, start, end))
         else:
-            self._pass_on(row, start, end)
+            self._pending.pass_on(row, start, end)
 
     def take_plain(self, plain: Plain) -> None:
         """Phases that lay side by side, and what is known of them."""
@@ -526,70 +512,29 @@ class Tracker:
                 self._loss = loss / self.loss_scale
         self._stepped.update(optimizers)
         self._known.update(optimizers)
+        self._pending.batches += batches
         if self._training:
-            self._undecided_batches += batches
             for row, start, end in rows:
                 self._take(row, start, end)
         else:
-            self._undecided_batches += batches
-            self._undecided += rows
+            self._pending.rows += rows
             if trains:
                 self._train()
         if border:
             self.pass_border(border)
 
     def _settle(self, *, evaluation: bool) -> None:
-        if not evaluation:
-            self._batches += self._undecided_batches
-            if self._starts_epoch:
-                self.epoch = 0 if self.epoch is None else self.epoch + 1
+        if self._starts_epoch and not evaluation:
+            self.epoch = 0 if self.epoch is None else self.epoch + 1
         self._starts_epoch = False
-        self._undecided_batches.clear()
-        if not self._undecided:
-            return
-        recorder = self.recorder
-        if self._decided and not evaluation and recorder.device is None and recorder.span_copies is None:
-            for row, _, _ in self._undecided:
-                self._append(row)
-        else:
-            pass_on = self._keep if self._decided else self._pass_on
-            for row, start, end in self._undecided:
-                pass_on(_as_other(row, EVALUATION) if evaluation else row, start, end)
-        self._undecided.clear()
-
-    def _pass_on(self, row: Row, start: Event | None, end: Event | None) -> None:
-        if self._decided:
-            self._keep(row, start, end)
-        else:
-            self._held.append((row, start, end))
-
-    def _release(self) -> None:
-        for row, start, end in self._held:
-            self._keep(row, start, end)
-        self._held.clear()
+        self._pending.settle(evaluation=evaluation)
 
     def _end_step(self, end: int | None = None, samples: int | None = None, batches: int | None = None) -> None:
         self.notes.close()
-        if self._undecided_batches or self._undecided or self._starts_epoch:
-            self._settle(evaluation=False)
-        if batches is None:
-            counted = sum(self._batches)
-            self._batches.clear()
-        else:
-            counted = self._take_samples(batches)
+        self._settle(evaluation=False)
+        counted = self._pending.take_samples(batches)
         self.recorder.end_step(self._clock() if end is None else end, counted if samples is None else samples, self._loss, self.grad_scale, self.epoch)
         self._stepped.clear()
         self._rounds = 0
         self._loss = None
         self._told = self._loaded = self._training = False
-
-    def _take_samples(self, batches: int) -> int:
-        """The samples of the first so many batches that have come; the others wait for the next step."""
-        count = max(batches, len(self._batches) - MOST_AHEAD)
-        taken, self._batches = sum(self._batches[:count]), self._batches[count:]
-        return taken
-
-
-def _as_other(row: Row, name: str = "") -> Row:
-    """The row of a part that is no training; what is inside of one keeps its name."""
-    return (*row[:_PHASE], _OTHER, row[_NAME] if row[_DEPTH] else name or row[_NAME], *row[_NAME + 1 :])

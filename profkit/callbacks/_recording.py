@@ -9,7 +9,8 @@ from typing import Any, TypeVar, cast
 from profkit.errors import ProfkitError
 from profkit.instrument.batches import count_samples
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.tracker import EVALUATION, Followed, Tracker
+from profkit.instrument.pending import EVALUATION
+from profkit.instrument.tracker import Followed, Tracker
 from profkit.loop import _job
 
 CHECKPOINT = "checkpoint"

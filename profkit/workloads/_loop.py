@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
+from profkit.instrument.pending import EVALUATION
 from profkit.instrument.recorder import LoopRecorder
-from profkit.instrument.tracker import EVALUATION, SKIPPED
+from profkit.instrument.tracker import SKIPPED
 from profkit.text import significant
 from profkit.vocab import Phase
 from profkit.workloads._base import Outcome

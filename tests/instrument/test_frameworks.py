@@ -19,8 +19,9 @@ from profkit.clock import now_ns
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.frameworks._base import AUTOCAST, Framework, Seams
 from profkit.instrument.guard import FAILURES, Patches, guarded
+from profkit.instrument.pending import EVALUATION
 from profkit.instrument.recorder import MemorySink, Recorder, Row
-from profkit.instrument.tracker import CHECKPOINT, EVALUATION, MOST_ROUNDS, SKIPPED, UNKNOWN, Tracker
+from profkit.instrument.tracker import CHECKPOINT, MOST_ROUNDS, SKIPPED, UNKNOWN, Tracker
 from profkit.testing import FakeClock, FakeDevice
 
 BATCH, COUNT, WIDTH = 4, 10, 4
