@@ -1,13 +1,16 @@
 """What collectors cost a training step outside kernel windows, beside torch.profiler left on.
 
-First what each collector's thread uses of a processor, in ms a second: 10 would be 1 % of one. Then, as in overhead.py, modes take turns in short blocks of steps, in one process on one model. `collectors` is profkit's hooks
-with every collector that works here on its thread and a plan for kernel windows that does not cover the block; without a
-driver, NVML is asked of a fake library, ten times a second as the real one. Differences are to the bare block of the turn;
-`collectors alone` is what collectors and windows add to profkit's hooks, by the pairs of each turn.
+First what each collector's thread uses of a processor, in ms a second: 10 would be 1 % of one. Between two readings lies a
+step, whose tensors take the caches. Then, as in overhead.py, modes take turns in blocks of steps, in one process or several,
+on one model. `collectors` is profkit's hooks with every collector that works here on its thread and a plan for kernel
+windows that does not cover the block; without a driver, NVML is asked of a fake library, ten times a second as the real
+one. Differences are to the bare block of the turn. What the collectors add to hooks is measured twice: `collectors alone`
+by the pairs of each turn, and `their threads` in one long run, by the steps in which one reads (beside.py).
 
-  python benchmarks/collectors.py [--turns 30] [--block-ms 400] [--case convolutions]
+  python benchmarks/collectors.py [--processes 1 [--keep-heap]] [--turns 30] [--block-ms 400] [--case convolutions]
 
-Exits 1 where the threads use more than 1 % of a processor, or where they surely make a step more than 1 % longer.
+Exits 1 where the threads use more than 1 % of a processor, or where they make a step more than 1 % longer: by their
+threads' work, or surely by blocks.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ import argparse
 import contextlib
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from overhead import Case, Modes, compare, difference, make_cases, run_case
+from beside import Events, noting
+from overhead import Found, Modes, compare, compare_two, make_cases, make_parser, measure_in_processes, run_beside, run_case, train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -35,6 +41,7 @@ from profkit.plugins import COLLECTORS
 from tests.collectors.fake_nvml import FakeGpu, FakeNvml
 
 LIMIT_SHARE = 0.01
+THREADS = "their threads"
 
 Tell = Callable[[str], contextlib.AbstractContextManager[object]]
 
@@ -49,12 +56,25 @@ class CollectorModes(Modes):
 
     @contextlib.contextmanager
     def _collectors(self) -> Iterator[Tell]:
-        sink = self._job.sink
-        with self._profkit() as tell:
-            collecting = Collecting(self._choice, self._job.recorder, load_framework("torch"), sink.appender("kernels"), sink.appender("samples"))
-            collecting.start()
+        with self._profkit() as tell, self._collecting():
             yield tell
-            collecting.stop()
+
+    @contextlib.contextmanager
+    def _collecting(self) -> Iterator[Collecting]:
+        sink = self._job.sink
+        collecting = Collecting(self._choice, self._job.recorder, load_framework("torch"), sink.appender("kernels"), sink.appender("samples"))
+        collecting.start()
+        yield collecting
+        collecting.stop()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[dict[str, Events]]:
+        events: Events = []
+        with self._profkit(), self._collecting() as collecting:
+            pollers: Any = collecting._pollers  # noqa: SLF001
+            for poller in pollers._pollers:  # noqa: SLF001
+                poller._read = noting(events, poller._read)  # noqa: SLF001
+            yield {THREADS: events}
 
 
 def stand_in_for_nvml() -> bool:
@@ -65,55 +85,64 @@ def stand_in_for_nvml() -> bool:
     return True
 
 
-def thread_costs(reads: int = 50) -> dict[str, float]:
+def thread_costs(reads: int = 30) -> dict[str, float]:
     """What each collector's thread uses of a processor, in ms a second."""
+    case = make_cases()[0]
+    optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
     loaded, _ = COLLECTORS.load_all()
     costs = {}
     for name, collector in loaded.items():
         if not collector.why_not():
-            list(collector.read())
-            before = time.thread_time_ns()
+            took = []
             for _ in range(reads):
+                train(case, optimizer, 1, lambda name: contextlib.nullcontext())
+                before = time.thread_time_ns()
                 list(collector.read())
-            costs[name] = round((time.thread_time_ns() - before) / 1e6 / reads / collector.interval_s, 4)
+                took.append(time.thread_time_ns() - before)
+            costs[name] = round(statistics.median(took) / 1e6 / collector.interval_s, 4)
     return costs
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=30)
-    parser.add_argument("--block-ms", type=float, default=400.0)
-    parser.add_argument("--case", default="", help="only those with this in their name")
-    args = parser.parse_args()
+    args = make_parser(__doc__, turns=30, block_ms=400.0).parse_args()
     torch.set_num_threads(1)
     os.environ["KINETO_LOG_LEVEL"] = "99"
     faked = stand_in_for_nvml()
-    with tempfile.TemporaryDirectory() as folder:
-        modes = CollectorModes(Path(folder) / "run")
-        found = {case.name: measure(case, modes, args.turns, args.block_ms) for case in make_cases() if args.case in case.name}
-        modes.finish()
+    runs = measure_in_processes(args, lambda: _measure(args))
+    found = {case: _compare([run[case] for run in runs]) for case in runs[0]}
     machine = f"{os.cpu_count()} cores, NVML {'faked' if faked else 'real'}"
     costs = thread_costs()
     print(
         json.dumps(
-            {"machine": machine, "threads_ms_per_s": costs, "torch": torch.__version__, "turns": args.turns, "block_ms": args.block_ms, "cases": found},
+            {"machine": machine, "threads_ms_per_s": costs, "torch": torch.__version__, "processes": args.processes, "keep_heap": args.keep_heap}
+            | {"turns": args.turns, "block_ms": args.block_ms, "cases": found},
             indent=2,
         )
     )
     return 1 if sum(costs.values()) > 1_000 * LIMIT_SHARE or any(_costs_too_much(rows) for rows in found.values()) else 0
 
 
-def measure(case: Case, modes: Modes, turns: int, block_ms: float) -> dict[str, dict[str, float]]:
-    times = run_case(case, modes, turns, block_ms)
-    collectors, hooks = ([took.wall_ms for took in times[name]] for name in ("collectors", "profkit"))
-    rows = compare(times)
-    alone = difference(collectors, hooks)
+def _measure(args: argparse.Namespace) -> dict[str, Found]:
+    """What is found of every case in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        modes = CollectorModes(Path(folder) / "run")
+        cases = [case for case in make_cases() if args.case in case.name]
+        found = {case.name: Found(run_case(case, modes, args.turns, args.block_ms), run_beside(case, modes)) for case in cases}
+        modes.finish()
+    return found
+
+
+def _compare(runs: Sequence[Found]) -> dict[str, dict[str, float]]:
+    rows = compare(*runs)
+    alone = compare_two("collectors", "profkit", [run.times for run in runs])
     rows["collectors alone"] = alone | {"share_of_step": round(alone["over_bare_ms"] / rows["bare"]["median_ms"], 4)}
     return rows
 
 
 def _costs_too_much(rows: dict[str, dict[str, float]]) -> bool:
-    return rows["collectors alone"]["low_ms"] > LIMIT_SHARE * rows["bare"]["median_ms"]
+    """By their threads' work: blocks are too far apart to tell one per cent."""
+    limit_ms = LIMIT_SHARE * rows["bare"]["median_ms"]
+    return rows[THREADS]["over_bare_ms"] > limit_ms or rows["collectors alone"]["low_ms"] > limit_ms
 
 
 if __name__ == "__main__":

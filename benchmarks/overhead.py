@@ -7,6 +7,9 @@ process to process, and costs a large step some 0.1 ms more or less: with severa
 interval is the wider of those over all turns and over the processes' means. Most of that are page faults of a heap that
 glibc trims after each large tensor and grows again; with `--keep-heap` it keeps what it has, in every mode.
 
+profkit's writer writes twice a second, so seldom that short blocks hold it by chance: between blocks it has time to end,
+and what it adds is told from one long run of steps (beside.py). `profkit` is both together.
+
   python benchmarks/overhead.py [--processes 1 [--keep-heap]] [--turns 60] [--block-ms 150] [--threads 1]
 
 Exits 1 where profkit costs more than 0.15 ms a step, or more than 1 % of the step of about 20 ms.
@@ -24,15 +27,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
+from beside import FEWEST_MEANS, Added, Events, added, noting, pool
 from torch.utils.data import DataLoader, TensorDataset
 
 from profkit.analysis.estimate import student_95
+from profkit.collecting import COLLECT, NOTHING
 from profkit.job import Job
 
 LEAD_IN = 4
@@ -41,8 +47,9 @@ LIMIT_MS = 0.15
 LIMIT_SHARE = 0.01
 LONG_STEP_MS = 15.0
 KEPT_HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_MAX_": "0"}
-FEWEST_MEANS = 3
-"""Processes whose means tell how far they are apart."""
+BESIDE_S = 15.0
+"""How long the run of steps is that tells what threads beside it add."""
+WRITER = "its writer"
 
 
 @dataclass(frozen=True)
@@ -86,8 +93,10 @@ class Took:
     processor_ms: float
 
 
-def train(case: Case, optimizer: torch.optim.Optimizer, steps: int, tell: Callable[[str], contextlib.AbstractContextManager[object]]) -> Took:
-    """One block of steps, after its lead-in."""
+def train(
+    case: Case, optimizer: torch.optim.Optimizer, steps: int, tell: Callable[[str], contextlib.AbstractContextManager[object]], ends: list[int] | None = None
+) -> Took:
+    """One block of steps, after its lead-in; when each ended is appended to `ends`."""
     loss_of = torch.nn.functional.cross_entropy
     start = busy = 0
     device = next(case.model.parameters()).device
@@ -102,6 +111,8 @@ def train(case: Case, optimizer: torch.optim.Optimizer, steps: int, tell: Callab
         with tell("optimizer"):
             optimizer.step()
             optimizer.zero_grad()
+        if ends is not None and number >= LEAD_IN:
+            ends.append(time.perf_counter_ns())
     if device.type == "cuda":
         torch.cuda.synchronize()
     return Took((time.perf_counter_ns() - start) / 1e6 / steps, (time.thread_time_ns() - busy) / 1e6 / steps)
@@ -112,9 +123,10 @@ def _nothing(name: str) -> contextlib.AbstractContextManager[object]:
 
 
 class Modes:
-    """The four ways to run a block of steps. profkit's hooks and writer are the real ones, with files."""
+    """The four ways to run a block of steps. profkit's hooks and writer are the real ones, with files; no collectors."""
 
     def __init__(self, folder: Path) -> None:
+        os.environ[COLLECT] = NOTHING  # the job's own would run beside every mode
         self._job = Job(folder)
         self._job.recorder._is_measured = lambda step: True  # noqa: SLF001  # never switched off here
         self.names: dict[str, Callable[[], contextlib.AbstractContextManager[Callable[[str], contextlib.AbstractContextManager[object]]]]] = {
@@ -134,6 +146,8 @@ class Modes:
         yield _nothing
         self._job.unhook()
         self._job._frameworks.clear()  # noqa: SLF001  # so that the next block hooks again
+        while any(self._job.sink.rows.values()):  # else the writer would write them beside another mode
+            time.sleep(0.01)
 
     @contextlib.contextmanager
     def _record_function(self) -> Iterator[Callable[[str], contextlib.AbstractContextManager[object]]]:
@@ -143,6 +157,16 @@ class Modes:
     def _profiler(self) -> Iterator[Callable[[str], contextlib.AbstractContextManager[object]]]:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
             yield torch.profiler.record_function
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[dict[str, Events]]:
+        """profkit's hooks, and when its threads work."""
+        with self._profkit():
+            writer: Any = self._job.sink._writer  # noqa: SLF001
+            events: Events = []
+            writer._flush = noting(events, writer._flush)  # noqa: SLF001
+            yield {WRITER: events}
+            del writer._flush  # noqa: SLF001
 
     def finish(self) -> None:
         self._job.finish()
@@ -163,21 +187,67 @@ def run_case(case: Case, modes: Modes, turns: int, block_ms: float) -> dict[str,
     return times
 
 
+def run_beside(case: Case, modes: Modes) -> dict[str, Added]:
+    """What each of profkit's threads adds to a step."""
+    optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
+    blocks: list[list[int]] = []
+    with modes.watched() as events:
+        until = time.perf_counter_ns() + int(BESIDE_S * 1e9)
+        while time.perf_counter_ns() < until:
+            blocks.append([])
+            train(case, optimizer, 100, _nothing, blocks[-1])
+    return {name: added(blocks, found) for name, found in events.items()}
+
+
 Times = dict[str, list[Took]]
 """What each mode took, turn by turn."""
 
 
-def compare(*runs: Times) -> dict[str, dict[str, float]]:
-    """Each mode against the bare block of the same turn; each process has made a run."""
+@dataclass(frozen=True)
+class Found:
+    """What one process has found of a case."""
+
+    times: Times
+    beside: dict[str, Added]
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Found:
+        times = {mode: [Took(**took) for took in values] for mode, values in told["times"].items()}
+        return cls(times, {name: Added(**each) for name, each in told["beside"].items()})
+
+
+def compare(*found: Found) -> dict[str, dict[str, float]]:
+    """Each mode against the bare block of the same turn, and what threads beside the loop add; of each process one."""
+    runs = [each.times for each in found]
     rows = {"bare": {"median_ms": round(statistics.median(took.wall_ms for run in runs for took in run["bare"]), 4)}}
     for name in runs[0].keys() - {"bare"}:
-        wall, processor = (_compare_by(clock, name, runs) for clock in ("wall_ms", "processor_ms"))
+        wall, processor = (compare_two(name, "bare", runs, clock) for clock in ("wall_ms", "processor_ms"))
         rows[name] = wall | {f"processor_{key}": value for key, value in processor.items() if key.endswith("_ms")}
+    for name in found[0].beside:
+        rows[name] = as_row(pool([each.beside[name] for each in found]))
+    if WRITER in rows:
+        rows["profkit"] = _sum(rows["profkit"], rows[WRITER], rows["bare"]["median_ms"])
     return rows
 
 
-def _compare_by(clock: str, name: str, runs: tuple[Times, ...]) -> dict[str, float]:
-    times = [tuple([getattr(took, clock) for took in run[mode]] for mode in (name, "bare")) for run in runs]
+def as_row(cost: Added) -> dict[str, float]:
+    numbers = {"over_bare_ms": cost.mean_ms, "low_ms": cost.mean_ms - cost.half_ms, "high_ms": cost.mean_ms + cost.half_ms}
+    return {name: round(value, 4) for name, value in numbers.items()}
+
+
+def _sum(hooks: dict[str, float], writer: dict[str, float], bare_ms: float) -> dict[str, float]:
+    """Both together, measured independently of each other."""
+    mean = hooks["over_bare_ms"] + writer["over_bare_ms"]
+    half = math.hypot(*((row["high_ms"] - row["low_ms"]) / 2 for row in (hooks, writer)))
+    return hooks | {
+        name: round(value, 4)
+        for name, value in {"over_bare_ms": mean, "low_ms": mean - half, "high_ms": mean + half, "ratio_to_bare": 1 + mean / bare_ms}.items()
+    }
+
+
+def compare_two(name: str, base: str, runs: Sequence[Times], clock: str = "wall_ms") -> dict[str, float]:
+    """One mode against another of the same turn."""
+    times = [tuple([getattr(took, clock) for took in run[mode]] for mode in (name, base)) for run in runs]
     found = difference(*([value for run in times for value in run[place]] for place in (0, 1)))
     means = [difference(*run)["over_bare_ms"] for run in times]
     if len(means) < FEWEST_MEANS:
@@ -200,23 +270,11 @@ def difference(values: list[float], bare: list[float]) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=60)
-    parser.add_argument("--block-ms", type=float, default=150.0)
-    parser.add_argument("--case", default="", help="only those with this in their name")
+    parser = make_parser(__doc__, turns=60, block_ms=150.0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--processes", type=int, default=1, help="one after the other")
-    parser.add_argument("--keep-heap", action="store_true", help="of several processes: no memory goes back to the system")
-    parser.add_argument("--times", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.keep_heap and args.processes == 1 and not args.times:
-        parser.error("--keep-heap is for several processes: a heap is set up as its process starts")
-    if args.times:
-        times = _measure(args)
-        print(json.dumps({case: {mode: [asdict(took) for took in values] for mode, values in modes.items()} for case, modes in times.items()}))
-        return 0
-    runs = [_measure(args)] if args.processes == 1 else [_measure_in_process(KEPT_HEAP if args.keep_heap else {}) for _ in range(args.processes)]
+    runs = measure_in_processes(args, lambda: _measure(args))
     found = {case: compare(*(run[case] for run in runs)) for case in runs[0]}
     machine = torch.cuda.get_device_name() if args.device == "cuda" else f"{os.cpu_count()} cores"
     print(
@@ -236,23 +294,46 @@ def main() -> int:
     return 1 if any(_costs_too_much(rows["profkit"]["over_bare_ms"], rows["bare"]["median_ms"]) for rows in found.values()) else 0
 
 
-def _measure(args: argparse.Namespace) -> dict[str, Times]:
-    """What every case took in this process."""
+def make_parser(what: str | None, *, turns: int, block_ms: float) -> argparse.ArgumentParser:
+    """The options of a benchmark whose modes take turns."""
+    parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=turns, choices=range(2, 1_001), metavar="N")
+    parser.add_argument("--block-ms", type=float, default=block_ms)
+    parser.add_argument("--case", default="", help="only those with this in their name")
+    parser.add_argument("--processes", type=int, default=1, help="one after the other")
+    parser.add_argument("--keep-heap", action="store_true", help="of several processes: no memory goes back to the system")
+    parser.add_argument("--times", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def measure_in_processes(args: argparse.Namespace, measure: Callable[[], dict[str, Found]]) -> list[dict[str, Found]]:
+    """What every case took in each process; one that was started for its times prints them and ends here."""
+    if args.times:
+        print(json.dumps({case: asdict(found) for case, found in measure().items()}))
+        sys.exit(0)
+    if args.processes > 1:
+        return [_measure_in_process(KEPT_HEAP if args.keep_heap else {}) for _ in range(args.processes)]
+    if args.keep_heap:
+        sys.exit("--keep-heap is for several processes: a heap is set up as its process starts; add --processes 4")
+    return [measure()]
+
+
+def _measure(args: argparse.Namespace) -> dict[str, Found]:
+    """What is found of every case in this process."""
     torch.set_num_threads(args.threads)
     os.environ["KINETO_LOG_LEVEL"] = "5"
     with tempfile.TemporaryDirectory() as folder:
         modes = Modes(Path(folder) / "run")
         cases = [case for case in make_cases(args.device) if args.case in case.name]
-        times = {case.name: run_case(case, modes, args.turns, args.block_ms) for case in cases}
+        found = {case.name: Found(run_case(case, modes, args.turns, args.block_ms), run_beside(case, modes)) for case in cases}
         modes.finish()
-    return times
+    return found
 
 
-def _measure_in_process(heap: dict[str, str]) -> dict[str, Times]:
+def _measure_in_process(heap: dict[str, str]) -> dict[str, Found]:
     """The same in a process of its own."""
     done = subprocess.run([sys.executable, *sys.argv, "--times"], check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **heap})
-    told = json.loads(done.stdout)
-    return {case: {mode: [Took(**took) for took in values] for mode, values in modes.items()} for case, modes in told.items()}
+    return {case: Found.from_json(told) for case, told in json.loads(done.stdout).items()}
 
 
 def _costs_too_much(cost_ms: float, step_ms: float) -> bool:

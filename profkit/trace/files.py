@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from profkit.trace.jsonfile import replace_json
 from profkit.trace.stream import StreamWriter, build_batch
 from profkit.vocab import END_FILE, SCHEMA_VERSION, STREAM_SUFFIX, TABLES
 
+MANY_ROWS = 256
+"""From so many rows on, turning them into columns takes long enough for others to be given a turn between two of them."""
+
 RESERVE_BYTES = 65_536
 """Room kept free on the disk, so that the end record can be written when nothing else can."""
 
@@ -25,10 +28,11 @@ class RankFiles:
     """Writes one rank's tables into `folder`, which must not exist yet.
 
     After the first failed write nothing more is written: rows are counted as dropped, and `failure`
-    says why. No method raises for a disk that is full or gone, except the constructor.
+    says why. No method raises for a disk that is full or gone, except the constructor. `give_way` is
+    called between the columns of many rows: a thread beside a job holds the interpreter no longer than for one.
     """
 
-    def __init__(self, folder: Path, rank: int) -> None:
+    def __init__(self, folder: Path, rank: int, *, give_way: Callable[[], None] = lambda: None) -> None:
         folder.mkdir(mode=0o700, parents=True)
         self.folder = folder
         self.rank = rank
@@ -37,6 +41,7 @@ class RankFiles:
         self._streams: dict[str, StreamWriter] = {}
         self._ids: dict[str, int] = {}
         self._named = 0
+        self._give_way = give_way
         self._reserve = folder / ".reserve"
         self._take_reserve()
 
@@ -104,9 +109,12 @@ class RankFiles:
         return self._streams[table].count.rows if table in self._streams else 0
 
     def _build(self, table: str, columns: Mapping[str, Sequence[Any]], count: int) -> pa.RecordBatch:
-        names = name_columns(table)
-        ready = {column: self._intern_all(values) if column in names else values for column, values in columns.items()}
-        return build_batch(table, {"rank": [self.rank] * count, **ready})
+        give_way = self._give_way if count >= MANY_ROWS else lambda: None
+        ready: dict[str, Sequence[Any]] = {"rank": [self.rank] * count, **columns}
+        for column in filter(columns.__contains__, name_columns(table)):
+            ready[column] = self._intern_all(columns[column])
+            give_way()
+        return build_batch(table, ready, give_way=give_way)
 
     def _write_names(self) -> None:
         """Names go to disk before the rows that use them: a killed writer leaves no unknown id."""
@@ -125,7 +133,11 @@ class RankFiles:
         if isinstance(values, pa.DictionaryArray):
             ids = pa.array([None if name is None else self._intern(name) for name in values.dictionary.to_pylist()], pa.int32())
             return ids.take(values.indices)
-        return [None if name is None else self._intern(name) for name in values]
+        for name in dict.fromkeys(values):
+            if name is not None:
+                self._intern(name)
+        ids = self._ids
+        return [None if name is None else ids[name] for name in values]
 
     def _intern(self, name: str) -> int:
         return self._ids.setdefault(name, len(self._ids))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,14 +113,18 @@ class StreamWriter:
         self._crc = zlib.crc32(message, self._crc)
 
 
-def build_batch(table: str, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
+def build_batch(table: str, columns: Mapping[str, Sequence[Any]], *, give_way: Callable[[], None] = lambda: None) -> pa.RecordBatch:
     """A batch of the table's schema; a column that is missing must be nullable and is all null.
 
     A value that its column cannot hold is an error here, because it would end the reading later.
+    `give_way` is called after each column.
     """
     schema = SCHEMAS[table]
     count = len(next(iter(columns.values())))
-    arrays = [_to_array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type) for field in schema]
+    arrays = []
+    for field in schema:
+        arrays.append(_to_array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type))
+        give_way()
     for field, array in zip(schema, arrays, strict=True):
         if array.null_count and not field.nullable:
             raise ValueError(f"column '{field.name}' has nulls and may have none")

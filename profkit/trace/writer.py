@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -33,6 +34,9 @@ EACH = 16
 """How many questions whether it is full have one answer: they are asked at each step."""
 
 CHUNK = 16_384
+
+TURN_S = 1e-4
+"""How long the writer lets go of the interpreter: a thread that waits for it takes tens of microseconds to wake."""
 
 CLOSING_LOOKS = 10
 """How often the end of a job looks whether the last rows are written: a machine that pauses has used up one look, and not all patience."""
@@ -67,7 +71,7 @@ class RankWriter:
         interval_s: float = FLUSH_INTERVAL_S,
         clock: Clock = now_ns,
     ) -> None:
-        self._files = RankFiles(run / rank_folder(manifest.rank), manifest.rank)
+        self._files = RankFiles(run / rank_folder(manifest.rank), manifest.rank, give_way=functools.partial(time.sleep, TURN_S))
         manifest.write(self._files.folder)
         self._rows = no_rows() if rows is None else rows
         self._asked, self._is_full = 0, False

@@ -25,12 +25,13 @@ import pytest
 
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError
+from profkit.schema import SCHEMAS
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, Verification, verify
-from profkit.trace.files import RankFiles
+from profkit.trace.files import MANY_ROWS, RankFiles
 from profkit.trace.reader import LOST_NAME
 from profkit.trace.verify import TableCheck
-from profkit.trace.writer import CLOSING_LOOKS, EACH
+from profkit.trace.writer import CLOSING_LOOKS, EACH, TURN_S
 from profkit.vocab import END_FILE, RANK_FILE, RUN_FILE, Integrity, RunState, rank_folder
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -406,6 +407,19 @@ def test_numbers_of_numpy_are_rows_like_any_other(tmp_path: Path) -> None:
     assert Trace.open(tmp_path).steps.to_pylist() == [
         {"rank": 0, "step": 7, "start_ns": 1, "end_ns": 2, "sample_count": 3, "loss": 0.5, "grad_scale": None, "instrumented": True, "epoch": 4}
     ]
+
+
+def test_a_job_has_turns_while_many_rows_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[float] = []
+    monkeypatch.setattr(time, "sleep", turns.append)
+    for count, least, most in ((MANY_ROWS - 1, 0, 0), (MANY_ROWS, len(SCHEMAS["spans"]), 2 * len(SCHEMAS["spans"]))):
+        writer = RankWriter(tmp_path / str(count), MANIFEST)
+        for index in range(count):
+            writer.appender("spans")(_span(index))
+        writer.close()
+        assert least <= turns.count(TURN_S) <= most
+        assert _end_run(tmp_path / str(count)).state is Integrity.COMPLETE
+        assert _steps_read(tmp_path / str(count)) == list(range(count))
 
 
 def test_rows_that_pile_up_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,87 @@
+"""What threads beside a training loop add to its steps: steps in which they work, against the steps around those.
+
+They work a few times a second, so that blocks of steps, which must be short where the machine drifts, hold them by
+chance. Within one loop, neighbours tell what a step would have taken.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from profkit.analysis.estimate import student_95
+
+FEWEST_MEANS = 3
+"""Processes whose means tell how far they are apart."""
+
+_AROUND = 8
+"""Steps before and after one that tell what it would have taken."""
+
+_TRIMMED = 20
+"""One step in so many is left out at either end: the machine did something else."""
+
+Events = list[tuple[int, int]]
+"""When a thread worked: from, to, by `time.perf_counter_ns`."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """Milliseconds a step on average, over steps with and without work beside them, and half of the 95 % interval."""
+
+    mean_ms: float
+    half_ms: float
+
+
+def noting(events: Events, work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same work; when it was done is appended to `events`."""
+
+    def do(*arguments: Any) -> Any:
+        start = time.perf_counter_ns()
+        try:
+            return work(*arguments)
+        finally:
+            events.append((start, time.perf_counter_ns()))
+
+    return do
+
+
+def added(blocks: Sequence[Sequence[int]], events: Events) -> Added:
+    """What the events add to steps, of which each block says when they ended; needs some steps of each kind."""
+    parts = [_excess(np.asarray(ends, np.int64), events) for ends in blocks]
+    excess, touched = (np.concatenate(each) for each in zip(*parts, strict=True))
+    beside, alone = (np.sort(excess[kind & np.isfinite(excess)]) for kind in (touched, ~touched))
+    beside, alone = (each[len(each) // _TRIMMED : len(each) - len(each) // _TRIMMED] for each in (beside, alone))
+    share = float(touched.mean())
+    half = student_95(len(beside) - 1) * math.sqrt(beside.var(ddof=1) / len(beside) + alone.var(ddof=1) / len(alone))
+    return Added(float(beside.mean() - alone.mean()) * share, float(half) * share)
+
+
+def _excess(edges: Any, events: Events) -> tuple[Any, Any]:
+    """By how much each step of a block was longer than those around it, and whether one of our threads worked beside it."""
+    took = np.diff(edges) / 1e6
+    touched = np.zeros(len(took), bool)
+    for start, end in events:
+        touched[max(0, np.searchsorted(edges, start, "right") - 1) : np.searchsorted(edges, end)] = True
+    return took - [_usual(took, touched, place) for place in range(len(took))], touched
+
+
+def _usual(took: Any, touched: Any, place: int) -> float:
+    around = slice(max(0, place - _AROUND), place + _AROUND + 1)
+    quiet = ~touched[around]
+    quiet[place - around.start] = False
+    return float(np.median(took[around][quiet])) if quiet.any() else math.nan
+
+
+def pool(found: Sequence[Added]) -> Added:
+    """Over processes: the interval is the wider of their own and of that over their means."""
+    means = [each.mean_ms for each in found]
+    half = math.sqrt(sum(each.half_ms**2 for each in found)) / len(found)
+    if len(means) >= FEWEST_MEANS:
+        half = max(half, student_95(len(means) - 1) * statistics.stdev(means) / math.sqrt(len(means)))
+    return Added(statistics.fmean(means), half)
