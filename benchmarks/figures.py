@@ -22,14 +22,14 @@ WORDS: Mapping[str, str] = {
 - **Accuracy.** Of {faults} faults planted in real jobs, the right cause is named first in {first}, and in {first_held_out} of {faults_held_out} in another job with other data, model and batch. \
 The named cost is off by {cost} at the median ({cost_held_out}). Of {pairs} healthy pairs, {quiet} are without a finding ({quiet_held_out} of {pairs_held_out}).
 - **Reliability.** {run} of {checks} checks run, {broken} of them broken; how much of each was run stands beside it.
-- **Performance.** Recording adds {long} ms to a step of {long_bare} ms and {short} ms to one of {short_bare} ms (`torch.profiler`: {long_peer} ms and {short_peer} ms). \
+- **Performance.** Recording adds {long} ms ({long_interval}) to a step of {long_bare} ms and {short} ms ({short_interval}) to one of {short_bare} ms; `torch.profiler` adds {long_peer} ms and {short_peer} ms. \
 `profkit --help` takes {start} ms over the bare interpreter; a run of 32 ranks is reported in {open} s.
 """,
     "README.zh-CN.md": """
 - **准确度**：在真实任务里人为植入的 {faults} 个故障中，{first} 的真正原因排在第一位；在数据、模型和批大小都不同的另一个任务里为 {faults_held_out} 个中的 {first_held_out}。\
 代价误差的中位数为 {cost}（{cost_held_out}）。{pairs} 组健康的对照中，{quiet} 没有误报（另一个任务里 {pairs_held_out} 组中的 {quiet_held_out}）。
 - **可靠性**：{checks} 项检查中已运行 {run} 项，其中 {broken} 项未通过；每项运行了多少，写在它旁边。
-- **性能**：记录使 {long_bare} ms 的一步增加 {long} ms，使 {short_bare} ms 的一步增加 {short} ms（`torch.profiler` 分别为 {long_peer} ms 和 {short_peer} ms）。\
+- **性能**：记录使 {long_bare} ms 的一步增加 {long} ms（{long_interval}），使 {short_bare} ms 的一步增加 {short} ms（{short_interval}）；`torch.profiler` 分别增加 {long_peer} ms 和 {short_peer} ms。\
 `profkit --help` 比裸解释器多用 {start} ms；32 个 rank 的一次运行在 {open} s 内给出报告。
 """,
 }
@@ -69,7 +69,9 @@ def _performance(top: Path) -> Iterator[tuple[str, str]]:
     results = _read(top / "docs/performance/results.json")
     cases = results["overhead"]["found"]["cases"]
     for name, step in (("long", LONG_STEP), ("short", SHORT_STEP)):
-        yield name, f"{cases[step]['profkit']['over_bare_ms']:.2f}"
+        cost = cases[step]["profkit"]
+        yield name, f"{cost['over_bare_ms']:.2f}"
+        yield f"{name}_interval", f"{cost['low_ms']:.2f} … {cost['high_ms']:.2f}"
         yield f"{name}_bare", f"{cases[step]['bare']['median_ms']:.1f}"
         yield f"{name}_peer", f"{cases[step]['torch.profiler']['over_bare_ms']:.2f}"
     yield "start", f"{results['startup']['found']['profkit --help']['over_bare_ms']:.0f}"
