@@ -71,7 +71,7 @@ def _performance(top: Path) -> Iterator[tuple[str, str]]:
     for name, step in (("long", LONG_STEP), ("short", SHORT_STEP)):
         cost = cases[step]["profkit"]
         yield name, f"{cost['over_bare_ms']:.2f}"
-        yield f"{name}_interval", f"{cost['low_ms']:.2f} … {cost['high_ms']:.2f}"
+        yield f"{name}_interval", " … ".join(f"{round(cost[end], 2) + 0.0:.2f}" for end in ("low_ms", "high_ms"))  # no -0.00
         yield f"{name}_bare", f"{cases[step]['bare']['median_ms']:.1f}"
         yield f"{name}_peer", f"{cases[step]['torch.profiler']['over_bare_ms']:.2f}"
     yield "start", f"{results['startup']['found']['profkit --help']['over_bare_ms']:.0f}"
