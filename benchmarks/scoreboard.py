@@ -174,7 +174,8 @@ BOARD: Mapping[str, Benchmark] = {
     ),
     "collectors": Benchmark(
         "What collectors cost outside kernel windows",
-        "As above, with every collector on its thread and a plan for kernel windows; `collectors alone` is what they add to the hooks by pairs of blocks, "
+        "As above, with every collector on its thread and a plan for kernel windows. `profkit` and `collectors` are by blocks, without what the writer adds; "
+        "`collectors alone` is their difference by pairs of blocks, "
         "`their threads` by one long run: steps in which one reads against those around them. "
         "The limits are 1 % of a step, and 1 % of a processor for all threads.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
