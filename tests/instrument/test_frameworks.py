@@ -19,7 +19,7 @@ from profkit.clock import now_ns
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.frameworks._base import AUTOCAST, Framework, Seams
 from profkit.instrument.guard import FAILURES, Patches, guarded
-from profkit.instrument.pending import EVALUATION
+from profkit.instrument.pending import EVALUATION, Pending
 from profkit.instrument.recorder import MemorySink, Recorder, Row
 from profkit.instrument.tracker import CHECKPOINT, MOST_ROUNDS, SKIPPED, UNKNOWN, Tracker
 from profkit.testing import FakeClock, FakeDevice
@@ -30,7 +30,9 @@ SAMPLES = [4, 4, 2]
 """What `COUNT` samples in batches of `BATCH` give."""
 
 LOADED_STEP = ["data", "h2d", "forward", "backward", "optimizer"]
-TRACKER_METHODS = sorted(name for name, value in vars(Tracker).items() if isinstance(value, types.FunctionType) and name != "__init__")
+METHODS = [
+    (kind, name) for kind in (Tracker, Pending) for name, value in sorted(vars(kind).items()) if isinstance(value, types.FunctionType) and name != "__init__"
+]
 
 
 class Numbers:
@@ -661,13 +663,13 @@ def test_losses_are_equal_to_the_bit(kit: Kit, follow: Follow) -> None:
     assert _losses(kit) == bare
 
 
-@pytest.mark.parametrize("method", TRACKER_METHODS)
+@pytest.mark.parametrize(("kind", "method"), METHODS)
 def test_a_fault_of_ours_does_not_reach_the_job(
-    kit: Kit, follow: Follow, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kit: Kit, follow: Follow, kind: type, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bare = _losses(kit)
 
-    monkeypatch.setattr(Tracker, method, _fail)
+    monkeypatch.setattr(kind, method, _fail)
     with caplog.at_level(logging.WARNING, logger="profkit"):
         followed = follow()
         assert _losses(kit) == bare
