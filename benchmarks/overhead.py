@@ -12,7 +12,7 @@ and what it adds is told from one long run of steps (beside.py). `profkit` is bo
 
   python benchmarks/overhead.py [--processes 1 [--keep-heap]] [--turns 60] [--block-ms 150] [--threads 1]
 
-Exits 1 where profkit costs more than 0.15 ms a step, or more than 1 % of the step of about 20 ms.
+Exits 1 where profkit costs more than 0.15 ms a step, or more than 1 % of the step of about 20 ms, by the mean.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ LONG_STEP_MS = 15.0
 KEPT_HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_MAX_": "0"}
 BESIDE_S = 15.0
 """How long the run of steps is that tells what threads beside it add."""
+FEWEST_TURNS = 2
 WRITER = "its writer"
 
 
@@ -224,13 +225,13 @@ def compare(*found: Found) -> dict[str, dict[str, float]]:
         wall, processor = (compare_two(name, "bare", runs, clock) for clock in ("wall_ms", "processor_ms"))
         rows[name] = wall | {f"processor_{key}": value for key, value in processor.items() if key.endswith("_ms")}
     for name in found[0].beside:
-        rows[name] = as_row(pool([each.beside[name] for each in found]))
+        rows[name] = _as_row(pool([each.beside[name] for each in found]))
     if WRITER in rows:
         rows["profkit"] = _sum(rows["profkit"], rows[WRITER], rows["bare"]["median_ms"])
     return rows
 
 
-def as_row(cost: Added) -> dict[str, float]:
+def _as_row(cost: Added) -> dict[str, float]:
     numbers = {"over_bare_ms": cost.mean_ms, "low_ms": cost.mean_ms - cost.half_ms, "high_ms": cost.mean_ms + cost.half_ms}
     return {name: round(value, 4) for name, value in numbers.items()}
 
@@ -297,13 +298,19 @@ def main() -> int:
 def make_parser(what: str | None, *, turns: int, block_ms: float) -> argparse.ArgumentParser:
     """The options of a benchmark whose modes take turns."""
     parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=turns, choices=range(2, 1_001), metavar="N")
+    parser.add_argument("--turns", type=_turns, default=turns)
     parser.add_argument("--block-ms", type=float, default=block_ms)
     parser.add_argument("--case", default="", help="only those with this in their name")
     parser.add_argument("--processes", type=int, default=1, help="one after the other")
     parser.add_argument("--keep-heap", action="store_true", help="of several processes: no memory goes back to the system")
     parser.add_argument("--times", action="store_true", help=argparse.SUPPRESS)
     return parser
+
+
+def _turns(word: str) -> int:
+    if (turns := int(word)) < FEWEST_TURNS:
+        raise argparse.ArgumentTypeError(f"{turns} tell no interval; give {FEWEST_TURNS} or more")
+    return turns
 
 
 def measure_in_processes(args: argparse.Namespace, measure: Callable[[], dict[str, Found]]) -> list[dict[str, Found]]:

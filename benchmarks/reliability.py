@@ -149,7 +149,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "11": Check(
         "Overhead",
-        "At most 0.15 ms a step, and 1 % of a long one; measured in each run, and against peers in [performance](performance.md).",
+        "At most 0.15 ms a step, and 1 % of a long one, by the mean: where the interval holds the limit, the next run may be over it; measured in each run, and against "
+        "peers in [performance](performance.md).",
         (Script("overhead", "--turns", 20, 6, "--processes 4 --keep-heap"),),
     ),
     "12": Check(

@@ -166,7 +166,7 @@ BOARD: Mapping[str, Benchmark] = {
         "and its writer by one long run: steps in which it writes against those around them. "
         "Added time by the wall clock, 95 % interval over all turns or over the processes' means, whichever is wider. The heap keeps its memory: "
         "how often glibc trims it differs by where memory happens to lie, and costs a large step some 0.1 ms more or less in any mode. "
-        "The limit is 0.15 ms a step, and 1 % of the longest.",
+        "The limit is 0.15 ms a step, and 1 % of the longest; the mean is judged by it. Where the interval holds the limit, the next run may be over it.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         overhead_rows,
         ("--processes", "4", "--keep-heap", "--turns", "20"),

@@ -25,7 +25,7 @@ MOST_AHEAD = 1
 """How many batches a loader is ahead of its trainer at most: more than these have been trained on."""
 
 _OTHER = Phase.OTHER.value
-_PHASE, _NAME, _DEPTH = 1, 2, 3  # where they stand in a row of `spans` without its rank
+PHASE, NAME, DEPTH = 1, 2, 3  # where they stand in a row of `spans` without its rank
 
 Timed = tuple[Row, Event | None, Event | None]
 """A row, and the events at its borders that are to tell its device time."""
@@ -95,4 +95,4 @@ class Pending:
 
 def as_other(row: Row, name: str = "") -> Row:
     """The row of a part that is no training; what is inside of one keeps its name."""
-    return (*row[:_PHASE], _OTHER, row[_NAME] if row[_DEPTH] else name or row[_NAME], *row[_NAME + 1 :])
+    return (*row[:PHASE], _OTHER, row[NAME] if row[DEPTH] else name or row[NAME], *row[NAME + 1 :])

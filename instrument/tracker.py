@@ -30,7 +30,7 @@ from profkit.instrument.batches import count_batch
 from profkit.instrument.borders import Borders
 from profkit.instrument.device import Event
 from profkit.instrument.guard import report_failure
-from profkit.instrument.pending import MOST_IN_A_ROW, Pending, as_other
+from profkit.instrument.pending import DEPTH, MOST_IN_A_ROW, PHASE, Pending, as_other
 from profkit.instrument.recorder import Recorder, Row
 from profkit.vocab import Phase
 
@@ -46,8 +46,6 @@ _DATA, _H2D, _FORWARD = Phase.DATA.value, Phase.H2D.value, Phase.FORWARD.value
 _BACKWARD, _OPTIMIZER, _OTHER = Phase.BACKWARD.value, Phase.OPTIMIZER.value, Phase.OTHER.value
 _NO_FORWARD, _NO_OPTIMIZER = (_BACKWARD, _OTHER), (_OPTIMIZER, _OTHER)
 """Inside of which phases a forward or a backward, and an optimizer's step, is none of the loop's."""
-
-_PHASE, _DEPTH = 1, 3  # where they stand in a row of `spans` without its rank
 
 _this_thread = threading.get_ident
 
@@ -493,11 +491,11 @@ class Tracker:
             else:
                 self._keep(row, start, end)
             return
-        is_own = not row[_DEPTH] or threading.get_ident() == self._thread
+        is_own = not row[DEPTH] or threading.get_ident() == self._thread
         if is_own and self._inside == _OTHER:
             if self._begun:
                 self._pending.pass_on(as_other(row), start, end)
-        elif is_own and not self._training and row[_PHASE] != _OTHER:
+        elif is_own and not self._training and row[PHASE] != _OTHER:
             self._pending.rows.append((row, start, end))
         else:
             self._pending.pass_on(row, start, end)
