@@ -35,7 +35,9 @@ class BucketLog:
 
     `launched` is called by the training thread when a bucket's last gradient is there, `done` by
     any thread when its result is; `completed` and `exposed` take the times of what is over.
-    Reducers of one communicator share the `sequence` that counts its collectives.
+    Reducers of one communicator share the `sequence` that counts its collectives. `done` may be called
+    late, by a thread that had to wait for the interpreter: a backward that has returned has all results,
+    so `end_of_backward` completes what is still pending.
     """
 
     def __init__(
@@ -58,17 +60,29 @@ class BucketLog:
         self._lock = threading.Lock()
         self._sequence = sequence or itertools.count()
         self._last_ready_ns = self._last_done_ns = 0
+        self._pending: dict[int, Bucket] = {}
+
+    def skipped(self) -> None:
+        """Number a collective of a step that is not recorded: the ranks' rows are matched by number."""
+        next(self._sequence)
 
     def launched(self, index: int, size: int, dtype: str) -> Bucket:
         """A bucket is ready, and goes to the library now."""
         device = self._recorder.device
         mark = device.mark() if device is not None else None
         now = self._last_ready_ns = self._clock()
-        return Bucket(index, size, dtype, now, now, self._recorder.step_index, next(self._sequence), mark)
+        step = self._recorder.step_index
+        bucket = Bucket(index, size, dtype, now, now, step, next(self._sequence), mark)
+        self._pending[bucket.sequence] = bucket
+        return bucket
 
     def done(self, bucket: Bucket) -> None:
-        """The bucket's result is there, on every rank's word."""
+        """Note that a bucket has its result, unless the backward's end has noted it already."""
         now = self._clock()
+        if self._pending.pop(bucket.sequence, None) is not None:
+            self._complete(bucket, now)
+
+    def _complete(self, bucket: Bucket, now: int) -> None:
         with self._lock:
             self._last_done_ns = max(self._last_done_ns, now)
         if not self._recorder.recording:
@@ -97,7 +111,13 @@ class BucketLog:
             self._recorder.keep_inner(Phase.ALLREDUCE.value, EXPOSED, start, end)
 
     def end_of_backward(self) -> None:
-        """All buckets are done: what lies behind the last gradient was exposed."""
+        """Complete the buckets that are pending. What follows the last gradient was exposed."""
+        if self._pending:
+            now = self._clock()
+            for sequence in list(self._pending):
+                bucket = self._pending.pop(sequence, None)
+                if bucket is not None:
+                    self._complete(bucket, now)
         if self._last_ready_ns and self._last_done_ns > self._last_ready_ns:
             self._recorder.keep_inner(Phase.ALLREDUCE.value, EXPOSED, self._last_ready_ns, self._last_done_ns)
         self._last_ready_ns = 0

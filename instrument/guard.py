@@ -46,7 +46,7 @@ class Patches:
 
     def replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         """Put `wrap(original)` in the place of `owner.name`."""
-        own = name in vars(owner)
+        own = vars(owner).get(name)  # as it is stored: a descriptor is bound when it is read
         original = getattr(owner, name)
         wrapper = wrap(original)
         setattr(owner, name, wrapper)
@@ -54,8 +54,8 @@ class Patches:
         def restore() -> None:
             if vars(owner).get(name) is not wrapper:
                 return  # somebody replaced it after us; theirs stays, and ours is inert
-            if own:
-                setattr(owner, name, original)
+            if own is not None:
+                setattr(owner, name, own)
             else:
                 delattr(owner, name)
 

@@ -250,7 +250,7 @@ def pressure(path: Path) -> Finding:
 
 
 def switched_off(environ: Mapping[str, str]) -> Finding:
-    from profkit.environment import disabled
+    from profkit.attached import disabled
 
     measures = "anything at all"
     if disabled():

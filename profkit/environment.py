@@ -45,11 +45,6 @@ PACKAGES = (
 )
 
 
-def disabled() -> bool:
-    """Whether `PROFKIT_DISABLE` switches profkit off."""
-    return os.environ.get("PROFKIT_DISABLE", "").lower() not in {"", "0", "false", "no"}
-
-
 def read_environment() -> dict[str, Any]:
     """The machine, the versions and the allowed environment variables, as `run.json` holds them."""
     return {

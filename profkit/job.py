@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profkit.attached import RUN_VARIABLE, TRAINED, note
 from profkit.clock import now_ns, read_anchor, wall_ns
 from profkit.collecting import Choice, Collecting
 from profkit.errors import ProfkitError
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("profkit")
 
-RUN_VARIABLE = "PROFKIT_RUN"
 TABLES = ("steps", "spans", "kernels", "collectives", "samples")
 MOST_ROWS_BEFORE_FILES = 200_000
 
@@ -135,6 +135,7 @@ class Job:
 
     def _begin(self) -> None:
         """The process trains: open its files, on a thread, so that the step does not wait for imports and disks."""
+        note(TRAINED)
         self._place, device, timer = self._look_around()
         appenders = self.sink.appender("kernels"), self.sink.appender("samples")
         self._collecting = Collecting(self._choice, self.recorder, self._framework_in_use(), *appenders, device=device)

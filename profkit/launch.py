@@ -20,10 +20,10 @@ from types import FrameType
 from typing import Any
 
 from profkit import __version__
+from profkit.attached import NOTES_FILE, RUN_VARIABLE, disabled
 from profkit.clock import wall_ns
-from profkit.environment import disabled, plain_words, read_environment
+from profkit.environment import plain_words, read_environment
 from profkit.errors import ExitCode, ProfkitError, UsageError
-from profkit.job import RUN_VARIABLE
 from profkit.session import record_own_cost
 from profkit.text import plural, safe_text
 from profkit.trace.files import new_run_folder
@@ -31,6 +31,7 @@ from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.reader import Trace
 from profkit.trace.verify import this_process
 from profkit.vocab import RunState
+from profkit.witness import Witness, explain_nothing
 
 log = logging.getLogger("profkit")
 
@@ -54,9 +55,15 @@ def run_job(command: Sequence[str], output: Path) -> int:
     """Run `command` recorded, and end as it ends: the same exit code, or the same signal."""
     program = find_program(command[0])
     run = None if disabled() else _new_run(command, output)
-    code = _run(program, command, job_environment(run) if run else dict(os.environ))
-    if run:
-        _conclude(run, code)
+    if run is None:
+        with _started(program, command, dict(os.environ)) as process:
+            return process.wait()
+    with _started(program, command, job_environment(run)) as process:
+        witness = Witness(run, process.pid, ATTACH_FOLDER)
+        witness.start()
+        code = process.wait()
+        witness.stop()
+    _conclude(run, code, witness)
     return code
 
 
@@ -90,6 +97,7 @@ def _new_run(command: Sequence[str], output: Path) -> Path | None:
     try:
         run = new_run_folder(output, f"{manifest.workload}-{time.strftime('%Y%m%d-%H%M%S')}")
         manifest.write(run)
+        (run / NOTES_FILE).touch(mode=0o600)
     except OSError as error:
         _say(f"{safe_text(str(output))}: {error.strerror}; the job runs unrecorded")
         return None
@@ -105,7 +113,9 @@ def _job_name(command: Sequence[str]) -> str:
     return "".join(char if char.isalnum() or char in "-_." else "_" for char in name)[:60] or "job"
 
 
-def _run(program: str, command: Sequence[str], environment: dict[str, str]) -> int:
+@contextlib.contextmanager
+def _started(program: str, command: Sequence[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the job; signals are passed on to it within the block."""
     with forwarding() as start:
         try:
             process = start(command, executable=program, env=environment)
@@ -113,7 +123,7 @@ def _run(program: str, command: Sequence[str], environment: dict[str, str]) -> i
             raise CannotStartError(f"{safe_text(program)}: {error.strerror}", ExitCode.NOT_EXECUTABLE) from error
         except OSError as error:
             raise CannotStartError(f"{safe_text(program)}: {error.strerror}") from error
-        return process.wait()
+        yield process
 
 
 @contextlib.contextmanager
@@ -151,7 +161,7 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
     pass
 
 
-def _conclude(run: Path, code: int) -> None:
+def _conclude(run: Path, code: int, witness: Witness) -> None:
     """Write into the run how the job ended, and say where it lies."""
     try:
         trace = Trace.open(run)
@@ -170,7 +180,13 @@ def _conclude(run: Path, code: int) -> None:
         return
     if trace.ranks:
         record_own_cost(run)
-    _tell(run, trace)
+        shown = safe_text(os.path.relpath(run))
+        ranks = plural(len(trace.ranks), "rank")
+        _say(f"{ranks} recorded in {shown}; see 'profkit report {shlex.quote(shown)}'")
+    else:
+        for line in explain_nothing(run, [found for found, _ in witness.unhooked.most_common()]):
+            _say(line)
+    (run / NOTES_FILE).unlink(missing_ok=True)
 
 
 def _readable_places(trace: Trace) -> Iterator[RankManifest]:
@@ -189,15 +205,6 @@ def describe_end(code: int) -> str:
     except ValueError:
         name = f"signal {-code}"
     return f"the job was killed by {name}"
-
-
-def _tell(run: Path, trace: Trace) -> None:
-    shown = safe_text(os.path.relpath(run))
-    if not trace.ranks:
-        _say("nothing was recorded: no process trained with torch or paddle for long enough to open its files")
-        _say("the job's Python must have profkit installed, and be started without -I and -E")
-        return
-    _say(f"{plural(len(trace.ranks), 'rank')} recorded in {shown}; see 'profkit report {shlex.quote(shown)}'")
 
 
 def _say(line: str) -> None:

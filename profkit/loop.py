@@ -15,7 +15,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from profkit.environment import disabled
+from profkit.attached import disabled
 from profkit.instrument.batches import count_samples
 from profkit.instrument.guard import guarded, report_failure
 from profkit.vocab import PHASES, Phase

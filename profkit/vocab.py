@@ -12,10 +12,6 @@ DOMAIN: Final = "profkit"
 """The NVTX domain of every range that profkit opens."""
 
 
-FRAMEWORKS: Final = {"torch": "pytorch", "paddle": "paddlepaddle"}
-"""The module by which a framework is known, and its file in `profkit.instrument.frameworks`."""
-
-
 class Phase(str, Enum):
     """What a part of a step does; the values stand in the `spans` table."""
 
@@ -80,6 +76,9 @@ WINDOW_READING: Final = "window_reading_ns"
 
 FAILURES: Final = "failures_count:"
 """How often something of profkit's failed in the job; its name stands behind."""
+
+UNMEASURED: Final = "unmeasured:"
+"""Says that something of the job is not measured; its name follows."""
 
 HANGS: Final = "hung_ns:"
 """How long something of profkit's did not answer; its name stands behind."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from profkit.attached import FRAMEWORKS
 from profkit.clock import now_ns
 from profkit.instrument.batches import count_samples
 from profkit.instrument.device import Device
@@ -14,7 +15,7 @@ from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Append, Recorder
 from profkit.instrument.tracker import Followed, Tracker
 from profkit.instrument.windows import KernelProfiler
-from profkit.vocab import FRAMEWORKS
+from profkit.vocab import UNMEASURED
 
 AUTOCAST = "autocast_ratio"
 """1 from the moment on at which models are called in mixed precision, 0 from when they are not."""
@@ -49,6 +50,11 @@ class InnerBooks:
     recorder: Recorder
     collectives: Append
     samples: Append
+
+
+def note_unmeasured(books: Books, what: str) -> None:
+    """Record that something of the job is not measured; the report says so."""
+    books.samples((None, "profkit", f"{UNMEASURED}{what}", now_ns(), 1.0))
 
 
 class Framework(Protocol):

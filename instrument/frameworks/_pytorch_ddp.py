@@ -1,4 +1,11 @@
-"""DistributedDataParallel's buckets, through its communication hook."""
+"""Time DistributedDataParallel's gradient buckets without a communication hook of our own.
+
+DDP accepts one communication hook and keeps it in the module, where copies and pickles meet it. A hook
+also takes over the averaging of gradients, so `join` and sparse gradients would depend on our arithmetic.
+Therefore profkit registers none. Each reducer is built with a process group that passes every call on to
+the real one and notes when a bucket is sent and received. A hook that the job registers stays the job's
+own; only the reducer's reference to it is timed.
+"""
 
 from __future__ import annotations
 
@@ -11,135 +18,241 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from profkit.instrument.buckets import Bucket, BucketLog
 from profkit.instrument.collectives import QUIET
-from profkit.instrument.frameworks._base import Books
+from profkit.instrument.frameworks._base import Books, note_unmeasured
 from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.recorder import Recorder
 
 Hook = Callable[[Any, Any], Any]
 
+OBSERVED_BACKENDS = frozenset({"gloo", "nccl"})
+"""Backends whose process groups are known to work when they are shared with a second group."""
+
 
 def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None) -> Exchanges:
-    """Time every bucket; what is returned is to be told when a backward has ended.
-
-    DDP takes one communication hook. Where the job registers its own, that one is timed; else ours,
-    which does what DDP does without a hook, is registered when the first forward comes.
-    """
-    logs = Exchanges()
-    open_log = guarded("BucketLog", functools.partial(_open_log, books, defaultdict(itertools.count) if sequences is None else sequences), None)
-
-    def wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def register_comm_hook(self: Any, state: object, hook: Hook) -> Any:
-            log = open_log(self)
-            logs.keep(self, log)
-            return original(self, state, _timed_hook(hook, log) if log else hook)
-
-        return register_comm_hook
-
-    def wrap_builtin(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _register_builtin_comm_hook(self: Any, kind: Any) -> Any:
-            logs.keep(self, None)
-            return original(self, kind)
-
-        return _register_builtin_comm_hook
-
-    def wrap_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if self not in logs.of_modules and torch.is_grad_enabled():
-                register(self)
-            return original(self, *args, **kwargs)
-
-        return forward
-
-    def register_ours(module: Any) -> None:
-        logs.keep(module, None)
-        module.register_comm_hook(module.process_group, _average)
-
-    register = guarded("register_comm_hook", register_ours, None)
-    patches.replace(DistributedDataParallel, "register_comm_hook", wrap_register)
-    patches.replace(DistributedDataParallel, "_register_builtin_comm_hook", wrap_builtin)
-    patches.replace(DistributedDataParallel, "forward", wrap_forward)
-    return logs
+    """Time the buckets of every reducer built from now on."""
+    exchanges = Exchanges(books, defaultdict(itertools.count) if sequences is None else sequences)
+    distributed: Any = torch.distributed
+    if distributed.is_available():
+        patches.replace(distributed.Reducer, "__init__", exchanges.wrap_reducer)
+        patches.replace(distributed, "_register_comm_hook", exchanges.wrap_registration)
+        if distributed.is_initialized():
+            _watch_earlier_modules(patches, exchanges)
+    return exchanges
 
 
 class Exchanges:
-    """The logs of the modules there are."""
+    """The bucket logs of the reducers that exist."""
 
-    def __init__(self) -> None:
-        self.of_modules: weakref.WeakKeyDictionary[Any, BucketLog | None] = weakref.WeakKeyDictionary()
+    def __init__(self, books: Books, sequences: defaultdict[str, Iterator[int]]) -> None:
+        self._books = books
+        self._sequences = sequences
+        self.groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.used = False
+        self._said: set[str] = set()
+        self._observe = guarded("gradient exchange", self._observe_group, None)
         self._settle = guarded("end_of_backward", self._settle_all, None)
 
-    def keep(self, module: Any, log: BucketLog | None) -> None:
-        self.of_modules[module] = log
-        self.used = True
+    def wrap_reducer(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Build reducers with an observed process group in place of the real one."""
+
+        @functools.wraps(original)
+        def build(reducer: Any, *args: Any, **kwargs: Any) -> None:
+            observed = self._observe(args, kwargs)
+            if observed is None:
+                original(reducer, *args, **kwargs)
+                return
+            group, args_observed, kwargs_observed = observed
+            original(reducer, *args_observed, **kwargs_observed)
+            self.groups[reducer] = group
+            self.used = True
+
+        return build
+
+    def wrap_registration(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Time the job's own communication hook where the reducer calls it."""
+
+        @functools.wraps(original)
+        def _register_comm_hook(reducer: Any, state: object, comm_hook: Hook) -> None:
+            group = self.groups.get(reducer)
+            original(reducer, state, _timed_hook(comm_hook, group.log) if group else comm_hook)
+
+        return _register_comm_hook
 
     def end_of_backward(self) -> None:
-        """A job that exchanges nothing pays for one look."""
+        """Settle the buckets of the backward that has just returned."""
         if self.used:
             self._settle()
 
+    def say_unmeasured(self, why: str) -> None:
+        """Record, once, what of the exchange is not measured."""
+        if why not in self._said:
+            self._said.add(why)
+            note_unmeasured(self._books, why)
+
+    def _observe_group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+        """Return the observed group, and the reducer's arguments with it in place of the real one."""
+        real = kwargs["process_group"] if "process_group" in kwargs else args[_GROUP_ARGUMENT]
+        backends = _backends(real)
+        if not OBSERVED_BACKENDS.issuperset(backends.values()):
+            names = ", ".join(sorted(set(backends.values())))
+            self.say_unmeasured(f"gradient exchange over {names or 'an unknown backend'}")
+            return None
+        parameters = kwargs["params"] if "params" in kwargs else args[0]
+        log = self._open_log(real, backends[parameters[0].device.type])
+        group = ObservedGroup(real, log, self._books.recorder)
+        if "process_group" in kwargs:
+            return group, args, {**kwargs, "process_group": group}
+        return group, (*args[:_GROUP_ARGUMENT], group, *args[_GROUP_ARGUMENT + 1 :]), kwargs
+
+    def _open_log(self, group: Any, backend: str) -> BucketLog:
+        """Open a log; modules that share a communicator number its collectives together."""
+        books = self._books
+        name = str(getattr(group, "group_name", "") or "default")
+        sequence = self._sequences[name]
+        return BucketLog(books.recorder, books.collectives, name, group.size(), backend, sequence=sequence)
+
     def _settle_all(self) -> None:
-        for log in list(self.of_modules.values()):
-            if log is not None:
-                log.end_of_backward()
+        for group in list(self.groups.values()):
+            group.sent = 0
+            group.log.end_of_backward()
 
 
-def _open_log(books: Books, sequences: defaultdict[str, Iterator[int]], module: Any) -> BucketLog:
-    """The log for a module's buckets. Modules that share a communicator count its collectives together."""
-    group = module.process_group
-    name = str(getattr(group, "group_name", "") or "default")
-    return BucketLog(books.recorder, books.collectives, name, group.size(), str(torch.distributed.get_backend(group)), sequence=sequences[name])
+_GROUP_ARGUMENT = 3
+"""The process group's place among the arguments of `Reducer`."""
+
+
+def _backends(group: Any) -> dict[str, str]:
+    """Return the name of the backend for each kind of device."""
+    devices = group._device_types  # noqa: SLF001  # torch has no public name for it
+    return {device.type: group._get_backend(device).name().lower() for device in devices}  # noqa: SLF001  # the same
+
+
+_ProcessGroup: Any = getattr(torch.distributed, "ProcessGroup", object)
+"""The base of process groups; torch can be built without them."""
+
+
+class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
+    """A process group on the backends of another one, which times the reducer's buckets.
+
+    Collectives are handed to the real group. Everything else that torch asks a process group for,
+    from C++ as well, is answered by the backends that both groups share.
+    """
+
+    def __init__(self, real: Any, log: BucketLog, recorder: Recorder) -> None:
+        super().__init__(real.rank(), real.size())
+        self.bound_device_id = real.bound_device_id  # registering a backend sets it there, too
+        for device in real._device_types:  # noqa: SLF001  # torch has no public name for it
+            self._share_backend(device, real._get_backend(device))  # noqa: SLF001  # the same
+        self.log = log
+        self.sent = 0
+        self._real = real
+        self._recorder = recorder
+        self._skipped = guarded("bucket skipped", log.skipped, None)
+        self._launched = guarded("bucket launched", log.launched, None)
+        self._done = guarded("bucket done", log.done, None)
+        self._describe = guarded("bucket size", _describe_tensor, None)
+        self._follow = guarded("bucket followed", _follow, None)
+
+    def _share_backend(self, device: Any, backend: Any) -> None:
+        kinds = _ProcessGroup.BackendType
+        kind = getattr(kinds, backend.name().upper(), kinds.CUSTOM)
+        self._register_backend(device, kind, backend)
+        if hasattr(_ProcessGroup, "_set_default_backend"):  # later than torch 2.4
+            self._set_default_backend(kind)
+
+    def getBackendName(self) -> str:  # noqa: N802  # the name that torch calls
+        return str(self._real.name())
+
+    def broadcast(self, tensors: Any, opts: Any) -> Any:
+        return self._real.broadcast(tensors, opts)
+
+    def allreduce(self, tensors: Any, opts: Any) -> Any:
+        """Reduce as the real group does; what is reduced here is a bucket of gradients."""
+        known = self._describe(tensors)
+        if known is None:
+            return self._real.allreduce(tensors, opts)
+        if not self._recorder.recording:
+            self._skipped()
+            return self._real.allreduce(tensors, opts)
+        bucket = self._launched(self.sent, *known)
+        work = self._real.allreduce(tensors, opts)
+        if bucket is not None:
+            self.sent += 1
+            self._follow(work, bucket, self._done)
+        return work
+
+
+def _describe_tensor(tensors: list[torch.Tensor]) -> tuple[int, str] | None:
+    """Return a bucket's bytes and type; `None` for the map of used parameters, which is of integers."""
+    tensor = tensors[0]
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return None
+    count = tensor._nnz() if tensor.is_sparse else tensor.numel()  # noqa: SLF001  # the public name needs it coalesced
+    if tensor.is_sparse:
+        count *= tensor._values()[:1].numel()  # noqa: SLF001  # as above
+    return count * tensor.element_size(), str(tensor.dtype).removeprefix("torch.")
+
+
+def _follow(work: Any, bucket: Bucket, done: Callable[[Bucket], None]) -> None:
+    """Have `done` called when the collective has its result; nobody waits for that call."""
+    work.get_future().add_done_callback(lambda _: done(bucket))
 
 
 def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
-    """`hook` with its bucket's times taken; its future is handed on with the value that it has."""
+    """Time the job's hook. It is called with what DDP gives, and its future is handed on as it is."""
     launched = guarded("bucket launched", log.launched, None)
     done = guarded("bucket done", log.done, None)
+    describe = guarded("bucket size", _describe_bucket, None)
+    follow = guarded("bucket followed", _follow_future, None)
 
     @functools.wraps(hook)
     def timed(state: Any, bucket: Any) -> Any:
-        known = guarded("bucket size", _describe, None)(bucket)
+        known = describe(bucket)
         opened = launched(*known) if known else None
-        QUIET.inside, before, QUIET.sent_ns = True, QUIET.inside, 0  # what it calls is this bucket's exchange
+        before = QUIET.inside
+        QUIET.inside, QUIET.sent_ns = True, 0  # collectives called inside belong to this bucket
         try:
             future = hook(state, bucket)
         finally:
             QUIET.inside = before
-        if opened is None:
-            return future
-        begun = replace(opened, start_ns=QUIET.sent_ns or opened.start_ns)  # gradients are averaged, or made small, before they are sent
-        return _note_when_done(future, begun, done)
+        if opened is not None:
+            # A hook may average or compress the gradients before it sends them.
+            begun = replace(opened, start_ns=QUIET.sent_ns or opened.start_ns)
+            follow(future, begun, done)
+        return future
 
     return timed
 
 
-def _note_when_done(future: Any, bucket: Bucket, done: Callable[[Bucket], None]) -> Any:
-    """The future that DDP waits for: it takes the time, then has the hook's own value."""
-
-    def pass_on(finished: Any) -> Any:
-        done(bucket)
-        return finished.value()
-
-    return future.then(pass_on)
+def _follow_future(future: Any, bucket: Bucket, done: Callable[[Bucket], None]) -> None:
+    future.add_done_callback(lambda _: done(bucket))
 
 
-def _describe(bucket: Any) -> tuple[int, int, str]:
+def _describe_bucket(bucket: Any) -> tuple[int, int, str]:
     buffer = bucket.buffer()
-    return bucket.index(), buffer.numel() * buffer.element_size(), str(buffer.dtype).removeprefix("torch.")
+    size = buffer.numel() * buffer.element_size()
+    return bucket.index(), size, str(buffer.dtype).removeprefix("torch.")
 
 
-def _average(group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """What DDP does without a hook, to the bit: gradients times 1/n, then their sum."""
-    buffer = bucket.buffer().mul_(1.0 / group.size())
-    work = torch.distributed.all_reduce(buffer, group=group, async_op=True)
-    future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
-    return future
+def _watch_earlier_modules(patches: Patches, exchanges: Exchanges) -> None:
+    """Say so if a module trains that was wrapped before profkit started; it cannot be observed."""
+    from torch.nn.parallel import DistributedDataParallel
 
+    def note(module: Any) -> None:
+        if module.reducer not in exchanges.groups and torch.is_grad_enabled():
+            exchanges.say_unmeasured("gradient exchange of a model wrapped before profkit started")
 
-_average.__annotations__ = {}  # DDP compares annotations with its own classes, and those of this file are text
+    look = guarded("earlier module", note, None)
+
+    def wrap_forward(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            look(self)
+            return original(self, *args, **kwargs)
+
+        return forward
+
+    patches.replace(DistributedDataParallel, "forward", wrap_forward)

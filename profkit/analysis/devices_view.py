@@ -7,6 +7,7 @@ its readings are shown as they are.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +21,7 @@ from profkit.analysis.series import Series, bin_readings
 from profkit.errors import UnreadableError
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
-from profkit.vocab import COLLECTORS_CPU, FAILURES, HANGS, KERNELS, LOST_GPU
+from profkit.vocab import COLLECTORS_CPU, FAILURES, HANGS, KERNELS, LOST_GPU, UNMEASURED
 
 SOURCES: Final = ("nvml", "host", "process", "allocator", "garbage")
 """In the order in which a person looks at them; other collectors stand behind."""
@@ -87,7 +88,7 @@ def _curves_of(trace: Trace, rank: RankTrace) -> Iterator[Curve]:
 def _of_others(samples: pa.Table) -> pa.Array:
     """Rows that are no reading of a device or a host."""
     source, metric = samples["source"].cast(pa.string()), samples["metric"].cast(pa.string())
-    about_profkit = pc.or_(pc.starts_with(metric, FAILURES), pc.starts_with(metric, HANGS))
+    about_profkit = functools.reduce(pc.or_, [pc.starts_with(metric, kind) for kind in (FAILURES, HANGS, UNMEASURED)])
     return pc.or_(pc.or_(pc.is_in(source, pa.array(NOT_OF_DEVICES)), about_profkit), pc.is_in(metric, pa.array([COLLECTORS_CPU, LOST_GPU])))
 
 

@@ -23,7 +23,7 @@ from profkit.analysis.selection import Selection, select_steps
 from profkit.errors import UnreadableError
 from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
-from profkit.vocab import BAD_TIMES, FAILURES, HANGS, LOST_GPU, WHOLE_STEPS, RunState
+from profkit.vocab import BAD_TIMES, FAILURES, HANGS, LOST_GPU, UNMEASURED, WHOLE_STEPS, RunState
 
 DEFAULT_WARM_UP = 10
 _MOST_WARM_UP = 1_000_000_000
@@ -209,6 +209,8 @@ def _failures(trace: Trace) -> Iterator[str]:
         yield f"profkit's {what} failed {plural(int(count), 'time')} and was left out"
     for what, longest in _most_by_name(trace, HANGS).items():
         yield f"profkit's {what} did not answer for {duration(longest)}"
+    for what in _most_by_name(trace, UNMEASURED):
+        yield f"not measured: {what}"
     lost = trace.samples.filter(pc.equal(trace.samples["metric"], LOST_GPU))
     for rank, device in sorted({(rank, str(device)) for rank, device in zip(lost["rank"].to_pylist(), lost["device"].to_pylist(), strict=True)}):
         yield f"{device} of rank {rank} was lost while it trained; its readings end there"

@@ -17,8 +17,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from profkit.attach.arming import _Watcher
-from profkit.environment import disabled
+from profkit.attach.arming import watch
+from profkit.attached import disabled
 from profkit.instrument.guard import Patches, guarded
 from profkit.loop import _job
 
@@ -39,11 +39,7 @@ def install() -> Patches:
         return patches
     _job()  # its hooks are to see the first batch, which comes before the first call
     hook = guarded(SEAM, lambda name: _hook(patches, name), None)
-    for name in MODULES:
-        if name in sys.modules:
-            hook(name)
-    watcher = _Watcher({name: name for name in MODULES if name not in sys.modules}, hook)
-    sys.meta_path.insert(0, watcher)
+    watcher = watch(dict(zip(MODULES, MODULES, strict=True)), hook)
     patches.on_undo(lambda: sys.meta_path.remove(watcher))
     return patches
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def train_alone(args: argparse.Namespace, workload: Workload, settings: Settings) -> int:
-    from profkit.environment import disabled
+    from profkit.attached import disabled
     from profkit.instrument.frameworks._base import Place
 
     if wanted_gpus(args):

@@ -48,7 +48,7 @@ def train_team(args: argparse.Namespace, workload: Workload, settings: Settings,
 
 
 def _disabled() -> bool:
-    from profkit.environment import disabled
+    from profkit.attached import disabled
 
     return disabled()
 

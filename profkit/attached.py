@@ -1,0 +1,67 @@
+"""What `profkit run` and the job's processes share: names, and notes on what each process saw.
+
+Every Python process of a job loads this module at its start, so it imports nothing that Python has
+not loaded by then. A Python without profkit loads it by its path.
+"""
+
+import os
+import sys
+
+RUN_VARIABLE = "PROFKIT_RUN"
+"""The environment variable that holds the run's folder."""
+
+FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle"}
+"""The module by which a framework is known, and its file in `profkit.instrument.frameworks`."""
+
+NOTES_FILE = ".attached"
+MOST_NOTES_BYTES = 65_536
+"""A job that starts workers in every epoch must not fill the disk with notes."""
+
+STARTED = "started"
+WITHOUT_PROFKIT = "without"
+HOOKED = "hooked"
+MISSED = "missed"
+TRAINED = "trained"
+
+
+def disabled() -> bool:
+    """Return true if `PROFKIT_DISABLE` switches profkit off."""
+    return os.environ.get("PROFKIT_DISABLE", "").lower() not in {"", "0", "false", "no"}
+
+
+def note(event: str, detail: str = "") -> None:
+    """Append what this process has come to; the launcher reads it if nothing was recorded."""
+    run = os.environ.get(RUN_VARIABLE)
+    if not run:
+        return
+    line = f"{event}\t{os.getpid()}\t{detail}\n"
+    try:
+        file = os.open(os.path.join(run, NOTES_FILE), os.O_WRONLY | os.O_APPEND)
+        try:
+            if os.fstat(file).st_size < MOST_NOTES_BYTES:
+                os.write(file, line.encode("utf-8", "replace"))
+        finally:
+            os.close(file)
+    except OSError:  # without the notes the launcher's hint says less
+        return
+
+
+def read_notes(run: str) -> list[tuple[str, int, str]]:
+    """Return the event, the process and the detail of each note in a run."""
+    notes = []
+    try:
+        with open(os.path.join(run, NOTES_FILE), encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        event, _, rest = line.partition("\t")
+        process, _, detail = rest.partition("\t")
+        if process.isdigit():
+            notes.append((event, int(process), detail))
+    return notes
+
+
+def executable() -> str:
+    """Return the path of this Python, for a note."""
+    return sys.executable or "python"

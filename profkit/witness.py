@@ -1,0 +1,213 @@
+"""See which Python processes of a job run without profkit's hooks, and why.
+
+A hook cannot report that it was never loaded. So `profkit run` looks at the job's processes from outside
+while it waits for them, until the first of them is recorded. What it saw goes into one hint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profkit.attached import (
+    HOOKED,
+    MISSED,
+    RUN_VARIABLE,
+    STARTED,
+    TRAINED,
+    WITHOUT_PROFKIT,
+    read_notes,
+)
+from profkit.text import safe_text
+
+FIRST_PAUSE_S = 0.02
+"""A short job must not end before the first look."""
+
+LONGEST_PAUSE_S = 2.0
+"""A job that loads data for an hour must not notice that somebody looks."""
+
+GROWTH = 1.3
+"""Factor from one pause to the next."""
+
+LONGEST_SHOWN = 60
+"""Characters of a command that a hint shows."""
+
+FLAGS_WITH_VALUES = frozenset("WX")
+"""Options of Python that take the next word, or the rest of theirs, as a value."""
+
+FLAGS_WITHOUT_HOOKS = "IES"
+"""Options of Python that ignore PYTHONPATH, or start without `site`."""
+
+
+@dataclass(frozen=True)
+class Unhooked:
+    """A Python process that ran without the hooks."""
+
+    command: str
+    reason: str
+
+
+class Witness:
+    """Looks at the processes below `job` until a rank of `run` is recorded."""
+
+    def __init__(self, run: Path, job: int, hooks: Path, *, proc: Path = Path("/proc")) -> None:
+        self._run = run
+        self._job = job
+        self._hooks = str(hooks)
+        self._proc = proc
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.unhooked: Counter[Unhooked] = Counter()
+
+    def start(self) -> None:
+        if self._proc.is_dir():
+            self._thread = threading.Thread(target=self._watch, name="profkit-witness", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(LONGEST_PAUSE_S)
+
+    def _watch(self) -> None:
+        pause = FIRST_PAUSE_S
+        while not self._ended.wait(pause):
+            if next(self._run.glob("r[0-9]*"), None) is not None:
+                return
+            self.look()
+            pause = min(pause * GROWTH, LONGEST_PAUSE_S)
+
+    def look(self) -> None:
+        """Count the unhooked Python processes that run now."""
+        for process in self._descendants():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                found = self._examine(process)
+                if found is not None:
+                    self.unhooked[found] += 1
+
+    def _descendants(self) -> Iterator[int]:
+        waiting = [self._job]
+        while waiting:
+            process = waiting.pop()
+            yield process
+            children = self._proc / str(process) / "task" / str(process) / "children"
+            with contextlib.suppress(OSError):
+                waiting += [int(child) for child in children.read_text().split()]
+
+    def _examine(self, process: int) -> Unhooked | None:
+        folder = self._proc / str(process)
+        words = _split(folder / "cmdline")
+        if not words or not _is_python(folder, words[0]):
+            return None
+        reason = self._why_unhooked(folder, words)
+        return Unhooked(_shown(words), reason) if reason else None
+
+    def _why_unhooked(self, folder: Path, words: Sequence[str]) -> str:
+        """Return why the process has no hooks; an empty text if it has them."""
+        try:
+            variables = dict(entry.partition("=")[::2] for entry in _split(folder / "environ"))
+        except PermissionError:
+            return "it ran as another user, and sudo drops PYTHONPATH; start profkit itself with sudo"
+        flags = [flag for flag in _flags(words) if flag in FLAGS_WITHOUT_HOOKS]
+        if RUN_VARIABLE not in variables:
+            return f"its environment was cleared: {RUN_VARIABLE} is missing; keep it, and PYTHONPATH"
+        if flags:
+            return f"it was started with -{flags[0]}, which ignores PYTHONPATH; leave that option out"
+        path = variables.get("PYTHONPATH", "")
+        if self._hooks not in path.split(os.pathsep):
+            return _why_path(path)
+        return ""
+
+
+def _why_path(path: str) -> str:
+    if not path:
+        return "PYTHONPATH was removed from its environment; keep it"
+    shown = safe_text(path)[:LONGEST_SHOWN]
+    return f"PYTHONPATH was replaced by '{shown}'; write PYTHONPATH={shown}:$PYTHONPATH"
+
+
+def _split(file: Path) -> list[str]:
+    """Return the words of a file of `/proc`, which end with a null byte each."""
+    return [word.decode("utf-8", "replace") for word in file.read_bytes().split(b"\0") if word]
+
+
+def _is_python(folder: Path, first_word: str) -> bool:
+    try:
+        program = os.readlink(folder / "exe")
+    except PermissionError:
+        program = first_word
+    return os.path.basename(program).startswith(("python", "pypy"))
+
+
+def _flags(words: Sequence[str]) -> Iterator[str]:
+    """Yield the one-letter options of a Python command, up to its script."""
+    rest = iter(words[1:])
+    for word in rest:
+        if not word.startswith("-") or word == "-" or word.startswith("--"):
+            return
+        for place, letter in enumerate(word[1:], start=1):
+            if letter in "cm":
+                return
+            yield letter
+            if letter in FLAGS_WITH_VALUES:
+                if word[place + 1 :] == "":
+                    next(rest, None)
+                break
+
+
+def _shown(words: Sequence[str]) -> str:
+    shown = safe_text(shlex.join(words).replace("\n", " "))
+    return shown if len(shown) <= LONGEST_SHOWN else shown[: LONGEST_SHOWN - 1] + "…"
+
+
+def _processes(noun: str, count: int) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}es"
+
+
+def explain_nothing(run: Path, unhooked: Iterable[Unhooked]) -> list[str]:
+    """Say in one line or two why a job left no recording, from what was seen of it."""
+    notes = read_notes(str(run))
+    seen = [*_from_hooked(notes), *_from_unhooked(unhooked), *_without_profkit(notes)]
+    if not seen:
+        seen = [_from_started(notes)]
+    return [f"nothing was recorded: {seen[0]}", *seen[1:]]
+
+
+def _from_hooked(notes: Sequence[tuple[str, int, str]]) -> Iterator[str]:
+    """What the processes with hooks have come to."""
+    frameworks = {process: detail for event, process, detail in notes if event == HOOKED}
+    names = " and ".join(sorted(set(frameworks.values())))
+    if any(event == TRAINED for event, _, _ in notes):
+        yield f"the job trained with {names or 'a framework'}, but ended before its files were open"
+    elif frameworks:
+        count = _processes("process", len(frameworks))
+        yield f"{names} was imported in {count}, but no training was seen there"
+    missed = sorted({detail for event, _, detail in notes if event == MISSED})
+    if missed and not frameworks:
+        yield f"{missed[0]} was imported past profkit's hooks; the job replaces Python's import system"
+
+
+def _from_unhooked(unhooked: Iterable[Unhooked]) -> Iterator[str]:
+    first = next(iter(unhooked), None)
+    if first is not None:
+        yield f"'{first.command}' ran without profkit's hooks: {first.reason}"
+
+
+def _without_profkit(notes: Sequence[tuple[str, int, str]]) -> Iterator[str]:
+    programs = [detail for event, _, detail in notes if event == WITHOUT_PROFKIT]
+    if programs:
+        yield f"{safe_text(programs[0])} has no profkit; install profkit in that environment"
+
+
+def _from_started(notes: Sequence[tuple[str, int, str]]) -> str:
+    started = {process for event, process, _ in notes if event == STARTED}
+    if started:
+        count = _processes("Python process", len(started))
+        return f"{count} of the job loaded profkit's hooks, and none imported torch or paddle"
+    return "no Python process was seen in the job; one on another host or in a container needs profkit there"
