@@ -24,7 +24,7 @@ from typing import Any
 from profkit.clock import read_anchor
 from profkit.instrument.recorder import NullRecorder, Recorder
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
-from profkit.trace.verify import this_process
+from profkit.trace.integrity import this_process
 from profkit.vocab import Integrity, RunState
 
 STEPS, BURST, PAUSE_S = 600, 3, 0.0004

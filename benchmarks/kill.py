@@ -31,7 +31,7 @@ import pyarrow as pa
 from profkit.clock import now_ns, read_anchor
 from profkit.errors import UnreadableError
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
-from profkit.trace.verify import this_process
+from profkit.trace.integrity import this_process
 from profkit.vocab import PHASES, Integrity, RunState
 
 PROMISE_NS = 1_000_000_000

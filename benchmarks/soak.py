@@ -23,7 +23,7 @@ import numpy as np
 from profkit.clock import read_anchor
 from profkit.instrument.recorder import Recorder
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
-from profkit.trace.verify import this_process
+from profkit.trace.integrity import this_process
 from profkit.vocab import Integrity, RunState
 
 MOST_MB_PER_H = 1.0

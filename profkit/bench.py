@@ -26,10 +26,10 @@ from profkit.clock import wall_ns
 from profkit.errors import ExitCode, ProfkitError, UnreadableError, UsageError
 from profkit.launch import describe_end
 from profkit.text import plural, safe_text, significant
+from profkit.trace.integrity import owner_lives, this_process, verify
 from profkit.trace.jsonfile import read_json, replace_json
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import Trace, find_runs
-from profkit.trace.verify import owner_lives, this_process, verify
 from profkit.vocab import Integrity
 
 MATRIX_FILE: Final = "bench.json"

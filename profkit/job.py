@@ -27,6 +27,7 @@ from profkit.errors import ProfkitError
 from profkit.instrument.blocks import off_blocks
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.frameworks._base import Place, Seams
+from profkit.instrument.garbage import check_collection, collection_paused
 from profkit.instrument.guard import FAILURES, Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.recorder import Append, Recorder, Row, measure_span_cost
@@ -160,6 +161,11 @@ class Job:
         return next(iter(in_use or self._frameworks), None)
 
     def _open_files(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
+        """Import what writes, and open the rank's files, without garbage collections of our own."""
+        with collection_paused():
+            self._open_files_paused(place, device, timer)
+
+    def _open_files_paused(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
         from profkit.trace import RankManifest, RankWriter
 
         framework = self._framework_in_use()
@@ -169,7 +175,7 @@ class Job:
             place.rank, platform.node(), os.getpid(), device, read_anchor(), place.local_rank, place.world_size, framework.name if framework else ""
         )
         self._append_span_cost()
-        complete = guarded("device times", timer.collect, None) if timer is not None else None
+        complete = guarded("device times", functools.partial(_complete, timer), None)
         try:
             if self._owns_run and place.rank == 0:
                 self._write_run(RunState.RUNNING)
@@ -184,7 +190,7 @@ class Job:
         from profkit import __version__
         from profkit.environment import plain_words, read_environment
         from profkit.trace import RunManifest
-        from profkit.trace.verify import this_process
+        from profkit.trace.integrity import this_process
 
         place, framework = self._place, self._framework_in_use()
         RunManifest(
@@ -220,6 +226,13 @@ class Job:
         append = self.sink.appender("samples")
         for site, count in FAILURES.items():
             append((None, "profkit", f"failures_count:{site}", now_ns(), float(count)))
+
+
+def _complete(timer: DeviceTimer | None, final: bool) -> None:
+    """Do what the writer's thread does before each flush."""
+    check_collection()
+    if timer is not None:
+        timer.collect(final)
 
 
 def place_from_environment() -> Place | None:

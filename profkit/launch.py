@@ -27,9 +27,9 @@ from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.session import record_own_cost
 from profkit.text import plural, safe_text
 from profkit.trace.files import new_run_folder
+from profkit.trace.integrity import this_process
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.reader import Trace
-from profkit.trace.verify import this_process
 from profkit.vocab import RunState
 from profkit.witness import Witness, explain_nothing
 

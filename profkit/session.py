@@ -29,7 +29,7 @@ from profkit.instrument.recorder import Append, Recorder, measure_span_cost
 from profkit.text import safe_text
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace
 from profkit.trace.files import new_run_folder
-from profkit.trace.verify import this_process
+from profkit.trace.integrity import this_process
 from profkit.trace.writer import no_rows
 from profkit.vocab import RunState
 

@@ -41,9 +41,11 @@ def watch(names: dict[str, str], report: Callable[[str], None]) -> Watcher:
 
 
 def _hook(framework: str) -> None:
+    from profkit.instrument.garbage import collection_paused
     from profkit.instrument.guard import guarded
 
-    guarded(f"hooks of {framework}", _hook_unguarded, None)(framework)
+    with collection_paused():
+        guarded(f"hooks of {framework}", _hook_unguarded, None)(framework)
 
 
 def _hook_unguarded(framework: str) -> None:

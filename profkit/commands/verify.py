@@ -20,8 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.report import as_json, as_text
+    from profkit.trace.integrity import verify
     from profkit.trace.reader import check_folder
-    from profkit.trace.verify import verify
 
     path = run_or_newest(args.path, args.output)
     check_folder(path)

@@ -17,8 +17,8 @@ from typing import Any
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.text import did_you_mean, safe_text
+from profkit.trace.integrity import verify
 from profkit.trace.jsonfile import read_json, replace_json
-from profkit.trace.verify import verify
 from profkit.vocab import Integrity
 
 FORMAT = "profkit-baseline"

@@ -27,8 +27,8 @@ from profkit.bench import Plan, claim, find_finished, run_matrix, run_order
 from profkit.cli import main
 from profkit.errors import ProfkitError, UsageError
 from profkit.testing import synthetic_trace
+from profkit.trace.integrity import this_process
 from profkit.trace.jsonfile import read_json, replace_json
-from profkit.trace.verify import this_process
 
 PATIENCE_S = 300
 LOADER = "none"

@@ -25,9 +25,9 @@ from profkit.testing.synthetic import MEAN_PHASE_NS
 from profkit.text import safe_text
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
 from profkit.trace.files import RankFiles, new_run_folder
+from profkit.trace.integrity import this_process
 from profkit.trace.reader import LOST_NAME
 from profkit.trace.stream import END_OF_STREAM
-from profkit.trace.verify import this_process
 from profkit.vocab import END_FILE, RANK_FILE, RUN_FILE, SCHEMA_VERSION, TABLES, Integrity, RunState, rank_folder
 
 ROW_TABLES = tuple(table for table in TABLES if table != "strings")
@@ -419,7 +419,7 @@ def test_a_message_that_is_being_written_does_not_make_a_running_run_torn(tmp_pa
 
 
 def _dead_process() -> dict[str, object]:
-    code = "import json; from profkit.trace.verify import this_process; print(json.dumps(this_process()))"
+    code = "import json; from profkit.trace.integrity import this_process; print(json.dumps(this_process()))"
     owner: dict[str, object] = json.loads(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
     return owner
 

@@ -29,8 +29,8 @@ from profkit.schema import SCHEMAS
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, Verification, verify
 from profkit.trace.files import MANY_ROWS, RankFiles
+from profkit.trace.integrity import TableCheck
 from profkit.trace.reader import LOST_NAME
-from profkit.trace.verify import TableCheck
 from profkit.trace.writer import CLOSING_LOOKS, EACH, TURN_S
 from profkit.vocab import END_FILE, RANK_FILE, RUN_FILE, Integrity, RunState, rank_folder
 
@@ -103,7 +103,7 @@ import os, platform, signal, sys
 from pathlib import Path
 from profkit.clock import Anchor
 from profkit.trace import RankManifest, RankWriter, RunManifest
-from profkit.trace.verify import this_process
+from profkit.trace.integrity import this_process
 run = Path(sys.argv[1])
 RunManifest(workload="test", owner=this_process()).write(run)
 RankWriter(run, RankManifest(0, platform.node(), os.getpid(), "cpu", Anchor(1, 2, 3)))
