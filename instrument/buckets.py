@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from profkit.vocab import Phase
 EXPOSED = "exposed"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Bucket:
     """One gradient bucket that was handed to the communication library."""
 
@@ -28,16 +27,20 @@ class Bucket:
     step: int
     sequence: int
     mark: Event | None
+    end_ns: int = 0
+    end_mark: Event | None = None
 
 
 class BucketLog:
     """The buckets of one reducer. Rows go to `collectives`; the exposed part of each backward to `spans`.
 
-    `launched` is called by the training thread when a bucket's last gradient is there, `done` by
-    any thread when its result is; `completed` and `exposed` take the times of what is over.
-    Reducers of one communicator share the `sequence` that counts its collectives. `done` may be called
-    late, by a thread that had to wait for the interpreter: a backward that has returned has all results,
-    so `end_of_backward` completes what is still pending.
+    `launched` is called when a bucket's last gradient is there, `done` by any thread when its result is.
+    `done` only reads the clock: it runs on a thread of the communication library, and holds the
+    interpreter that the job waits for. Rows are made by `end_of_backward`. A backward that has returned
+    has all results, so a bucket whose `done` is late ends there.
+
+    `completed` and `exposed` take the times of what is over. Reducers of one communicator share the
+    `sequence` that numbers its collectives.
     """
 
     def __init__(
@@ -57,42 +60,31 @@ class BucketLog:
         self._group_size = group_size
         self._backend = backend
         self._clock = clock
-        self._lock = threading.Lock()
         self._sequence = sequence or itertools.count()
-        self._last_ready_ns = self._last_done_ns = 0
-        self._pending: dict[int, Bucket] = {}
+        self._pending: list[Bucket] = []
 
     def skipped(self) -> None:
         """Number a collective of a step that is not recorded: the ranks' rows are matched by number."""
         next(self._sequence)
 
     def launched(self, index: int, size: int, dtype: str) -> Bucket:
-        """A bucket is ready, and goes to the library now."""
+        """Note that a bucket is ready and goes to the library now."""
+        if index == 0 and self._pending:  # of a backward whose end nobody reported
+            self.end_of_backward()
         device = self._recorder.device
         mark = device.mark() if device is not None else None
-        now = self._last_ready_ns = self._clock()
+        now = self._clock()
         step = self._recorder.step_index
         bucket = Bucket(index, size, dtype, now, now, step, next(self._sequence), mark)
-        self._pending[bucket.sequence] = bucket
+        self._pending.append(bucket)
         return bucket
 
     def done(self, bucket: Bucket) -> None:
-        """Note that a bucket has its result, unless the backward's end has noted it already."""
-        now = self._clock()
-        if self._pending.pop(bucket.sequence, None) is not None:
-            self._complete(bucket, now)
-
-    def _complete(self, bucket: Bucket, now: int) -> None:
-        with self._lock:
-            self._last_done_ns = max(self._last_done_ns, now)
-        if not self._recorder.recording:
-            return
-        row = self._row(bucket, now)
+        """Note that a bucket has its result."""
+        bucket.end_ns = self._clock()
         device: DeviceTimer | None = self._recorder.device
-        if device is None:
-            self._append(row)
-        else:
-            device.hold(row, bucket.mark, device.mark(), self._append)
+        if device is not None:
+            bucket.end_mark = device.mark()
 
     def completed(self, index: int, size: int, dtype: str, ready: int, start: int, end: int, *, on_device: bool) -> None:
         """A bucket is done; `on_device`, the host does not know when, and the device is past it here."""
@@ -111,16 +103,25 @@ class BucketLog:
             self._recorder.keep_inner(Phase.ALLREDUCE.value, EXPOSED, start, end)
 
     def end_of_backward(self) -> None:
-        """Complete the buckets that are pending. What follows the last gradient was exposed."""
-        if self._pending:
-            now = self._clock()
-            for sequence in list(self._pending):
-                bucket = self._pending.pop(sequence, None)
-                if bucket is not None:
-                    self._complete(bucket, now)
-        if self._last_ready_ns and self._last_done_ns > self._last_ready_ns:
-            self._recorder.keep_inner(Phase.ALLREDUCE.value, EXPOSED, self._last_ready_ns, self._last_done_ns)
-        self._last_ready_ns = 0
+        """Write the rows of the buckets. What follows the last gradient was exposed."""
+        buckets, self._pending = self._pending, []
+        if not buckets or not self._recorder.recording:
+            return
+        now = self._clock()
+        for bucket in buckets:
+            bucket.end_ns = bucket.end_ns or now
+            self._write(bucket)
+        last_ready = max(bucket.ready_ns for bucket in buckets)
+        last_end = max(bucket.end_ns for bucket in buckets)
+        self._recorder.keep_inner(Phase.ALLREDUCE.value, EXPOSED, last_ready, last_end)
+
+    def _write(self, bucket: Bucket) -> None:
+        row = self._row(bucket, bucket.end_ns)
+        device = self._recorder.device
+        if device is None or bucket.end_mark is None:
+            self._append(row)
+        else:
+            device.hold(row, bucket.mark, bucket.end_mark, self._append)
 
     def _row(self, bucket: Bucket, end: int) -> tuple[Any, ...]:
         return (

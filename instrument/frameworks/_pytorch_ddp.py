@@ -153,8 +153,9 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         self._skipped = guarded("bucket skipped", log.skipped, None)
         self._launched = guarded("bucket launched", log.launched, None)
         self._done = guarded("bucket done", log.done, None)
-        self._describe = guarded("bucket size", _describe_tensor, None)
+        self._describe = guarded("bucket size", self._describe_tensor, None)
         self._follow = guarded("bucket followed", _follow, None)
+        self._known: list[tuple[int, Any, tuple[int, str]]] = []
 
     def _share_backend(self, device: Any, backend: Any) -> None:
         kinds = _ProcessGroup.BackendType
@@ -168,6 +169,20 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
 
     def broadcast(self, tensors: Any, opts: Any) -> Any:
         return self._real.broadcast(tensors, opts)
+
+    def _describe_tensor(self, tensors: list[torch.Tensor]) -> tuple[int, str] | None:
+        """Return a bucket's bytes and type; `None` for the map of used parameters, of integers."""
+        tensor = tensors[0]
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return None
+        if self.sent < len(self._known):  # buckets come in the same order in each backward
+            count, dtype, known = self._known[self.sent]
+            if tensor.numel() == count and tensor.dtype is dtype and not tensor.is_sparse:
+                return known
+            del self._known[self.sent :]
+        described = _size_of(tensor), str(tensor.dtype).removeprefix("torch.")
+        self._known.append((tensor.numel(), tensor.dtype, described))
+        return described
 
     def allreduce(self, tensors: Any, opts: Any) -> Any:
         """Reduce as the real group does; what is reduced here is a bucket of gradients."""
@@ -185,15 +200,12 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         return work
 
 
-def _describe_tensor(tensors: list[torch.Tensor]) -> tuple[int, str] | None:
-    """Return a bucket's bytes and type; `None` for the map of used parameters, which is of integers."""
-    tensor = tensors[0]
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return None
-    count = tensor._nnz() if tensor.is_sparse else tensor.numel()  # noqa: SLF001  # the public name needs it coalesced
-    if tensor.is_sparse:
-        count *= tensor._values()[:1].numel()  # noqa: SLF001  # as above
-    return count * tensor.element_size(), str(tensor.dtype).removeprefix("torch.")
+def _size_of(tensor: torch.Tensor) -> int:
+    """Return the bytes that a bucket sends; a sparse one sends this rank's values."""
+    if not tensor.is_sparse:
+        return tensor.numel() * tensor.element_size()
+    values = tensor._values()  # noqa: SLF001  # the public name needs the gradient coalesced
+    return values.numel() * values.element_size()
 
 
 def _follow(work: Any, bucket: Bucket, done: Callable[[Bucket], None]) -> None:

@@ -29,7 +29,7 @@ class Hooked:
 
         self.sink = MemorySink()
         self.recorder = Recorder(self.sink)
-        self.patches, _ = FRAMEWORK.install_inner(InnerBooks(self.recorder, self.sink.appender("collectives"), self.sink.appender("samples")))
+        self.patches, self.end_of_backward = FRAMEWORK.install_inner(InnerBooks(self.recorder, self.sink.appender("collectives"), self.sink.appender("samples")))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -88,6 +88,7 @@ def test_ddp_makes_rows_of_its_buckets_alone(hooked: Hooked) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
     hooked.sink.rows["collectives"].clear()  # of DDP's construction
     model(torch.ones(2, 8)).sum().backward()
+    hooked.end_of_backward()
     rows = [row for row in hooked.rows if row["bucket"] is not None]
     assert sum(row["bytes"] for row in rows) == 4 * sum(each.numel() for each in model.parameters())
     assert len(hooked.rows) == len(rows)
@@ -132,6 +133,7 @@ def test_what_a_hook_does_to_a_bucket_before_it_is_sent_is_no_transfer(hooked: H
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
     model.register_comm_hook(None, slow_to_send)
     model(torch.ones(2, 4)).sum().backward()
+    hooked.end_of_backward()
     (row,) = hooked.rows
     assert row["bucket"] == 0
     assert row["ready_ns"] + 20_000_000 <= row["start_ns"] <= row["end_ns"]
