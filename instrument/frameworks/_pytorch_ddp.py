@@ -14,7 +14,6 @@ import itertools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -232,8 +231,8 @@ def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
             QUIET.inside = before
         if opened is not None:
             # A hook may average or compress the gradients before it sends them.
-            begun = replace(opened, start_ns=QUIET.sent_ns or opened.start_ns)
-            follow(future, begun, done)
+            opened.start_ns = QUIET.sent_ns or opened.start_ns
+            follow(future, opened, done)
         return future
 
     return timed
