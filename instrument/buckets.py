@@ -63,18 +63,23 @@ class BucketLog:
         self._sequence = sequence or itertools.count()
         self._pending: list[Bucket] = []
 
+    @property
+    def pending(self) -> int:
+        """Number of buckets of the backward that runs."""
+        return len(self._pending)
+
     def skipped(self) -> None:
         """Number a collective of a step that is not recorded: the ranks' rows are matched by number."""
         next(self._sequence)
 
     def launched(self, index: int, size: int, dtype: str) -> Bucket:
         """Note that a bucket is ready and goes to the library now."""
-        if index == 0 and self._pending:  # of a backward whose end nobody reported
+        step = self._recorder.step_index
+        if self._pending and self._pending[-1].step != step:  # nobody reported the backward's end
             self.end_of_backward()
         device = self._recorder.device
         mark = device.mark() if device is not None else None
         now = self._clock()
-        step = self._recorder.step_index
         bucket = Bucket(index, size, dtype, now, now, step, next(self._sequence), mark)
         self._pending.append(bucket)
         return bucket

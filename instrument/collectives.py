@@ -114,11 +114,16 @@ class Dialect:
         return False
 
 
-def hook_calls(patches: Patches, dialect: Dialect, log: CallLog, owner: Any) -> None:
-    """Make a row of every call of the dialect's functions that the module has."""
+def hook_calls(patches: Patches, dialect: Dialect, log: CallLog, *owners: Any) -> None:
+    """Make a row of every call of the dialect's functions that the modules have.
+
+    A function that is in several modules stays one function: it is compared and pickled by its name.
+    """
     for name, call in dialect.calls.items():
-        if callable(getattr(owner, name, None)):
-            patches.replace(owner, name, functools.partial(_wrap, dialect, log, call))
+        wrap = functools.lru_cache(functools.partial(_wrap, dialect, log, call))
+        for owner in owners:
+            if callable(getattr(owner, name, None)):
+                patches.replace(owner, name, wrap)
 
 
 def _wrap(dialect: Dialect, log: CallLog, call: Call, original: Callable[..., Any]) -> Callable[..., Any]:

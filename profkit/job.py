@@ -32,7 +32,7 @@ from profkit.instrument.guard import FAILURES, Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.recorder import Append, Recorder, Row, measure_span_cost
 from profkit.instrument.tracker import Tracker
-from profkit.vocab import RunState
+from profkit.vocab import OPENING_CPU, RunState
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks._base import Framework
@@ -107,7 +107,8 @@ class Job:
         known: Framework = importlib.import_module(f"profkit.instrument.frameworks.{framework}").FRAMEWORK
         if known not in self._frameworks:
             self._frameworks.append(known)
-            self._patches.append(known.install(Seams(self.tracker, self.sink.appender("collectives"), self.sink.appender("samples"))))
+            seams = Seams(self.tracker, self.sink.appender("collectives"), self.sink.appender("samples"))
+            self._patches.append(known.install(seams))
 
     def unhook(self) -> None:
         """Take every hook back. What was recorded stays."""
@@ -164,6 +165,8 @@ class Job:
         """Import what writes, and open the rank's files, without garbage collections of our own."""
         with collection_paused():
             self._open_files_paused(place, device, timer)
+        opening = float(time.thread_time_ns())
+        self.sink.appender("samples")((None, "profkit", OPENING_CPU, now_ns(), opening))
 
     def _open_files_paused(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
         from profkit.trace import RankManifest, RankWriter

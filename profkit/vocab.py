@@ -86,6 +86,12 @@ HANGS: Final = "hung_ns:"
 COLLECTORS_CPU: Final = "collectors_cpu_ns"
 """The processor time of one collector's thread."""
 
+OPENING_CPU: Final = "opening_cpu_ns"
+"""Processor time spent once, before the first rows are on disk: imports, files, first batch."""
+
+WRITER_CPU: Final = "writer_cpu_ns"
+"""Processor time of the writer's thread so far."""
+
 WHOLE_STEPS: Final = "whole_steps_count"
 """Tells of a rank whose steps are programs in which nothing shows the phases."""
 

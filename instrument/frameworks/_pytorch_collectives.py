@@ -54,5 +54,5 @@ def hook_collectives(patches: Patches, books: Books, sequences: Mapping[str, Ite
     if not torch.distributed.is_available():
         return
     log = CallLog(books.recorder, books.collectives, sequences)
-    for owner in (torch.distributed, torch.distributed.distributed_c10d):
-        hook_calls(patches, TorchDialect(), log, owner)
+    owners = torch.distributed, torch.distributed.distributed_c10d
+    hook_calls(patches, TorchDialect(), log, *owners)

@@ -21,6 +21,7 @@ import torch
 from profkit.instrument.buckets import Bucket, BucketLog
 from profkit.instrument.collectives import QUIET
 from profkit.instrument.frameworks._base import Books, note_unmeasured
+from profkit.instrument.frameworks._pytorch_compiler import outside_compiler, skip_code
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder
 
@@ -36,7 +37,9 @@ def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterato
     distributed: Any = torch.distributed
     if distributed.is_available():
         patches.replace(distributed.Reducer, "__init__", exchanges.wrap_reducer)
-        patches.replace(distributed, "_register_comm_hook", exchanges.wrap_registration)
+        wrap = functools.lru_cache(exchanges.wrap_registration)
+        for owner in (distributed, torch._C._distributed_c10d):  # noqa: SLF001  # where its name says it is
+            patches.replace(owner, "_register_comm_hook", wrap)
         if distributed.is_initialized():
             _watch_earlier_modules(patches, exchanges)
     return exchanges
@@ -78,6 +81,7 @@ class Exchanges:
             group = self.groups.get(reducer)
             original(reducer, state, _timed_hook(comm_hook, group.log) if group else comm_hook)
 
+        _register_comm_hook.__qualname__ = _register_comm_hook.__name__  # a builtin's has no module
         return _register_comm_hook
 
     def end_of_backward(self) -> None:
@@ -115,7 +119,6 @@ class Exchanges:
 
     def _settle_all(self) -> None:
         for group in list(self.groups.values()):
-            group.sent = 0
             group.log.end_of_backward()
 
 
@@ -138,6 +141,9 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
 
     Collectives are handed to the real group. Everything else that torch asks a process group for,
     from C++ as well, is answered by the backends that both groups share.
+
+    Every collective that a reducer calls must be a method here. For one that is not, torch runs its own
+    while it holds the interpreter, and gloo's threads need the interpreter to release tensors: a deadlock.
     """
 
     def __init__(self, real: Any, log: BucketLog, recorder: Recorder) -> None:
@@ -146,15 +152,11 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         for device in real._device_types:  # noqa: SLF001  # torch has no public name for it
             self._share_backend(device, real._get_backend(device))  # noqa: SLF001  # the same
         self.log = log
-        self.sent = 0
         self._real = real
         self._recorder = recorder
-        self._skipped = guarded("bucket skipped", log.skipped, None)
-        self._launched = guarded("bucket launched", log.launched, None)
-        self._done = guarded("bucket done", log.done, None)
-        self._describe = guarded("bucket size", self._describe_tensor, None)
-        self._follow = guarded("bucket followed", _follow, None)
         self._known: list[tuple[int, Any, tuple[int, str]]] = []
+        self._begin = guarded("bucket launched", self._begin_bucket, None)
+        self._follow = guarded("bucket followed", self._follow_bucket, None)
 
     def _share_backend(self, device: Any, backend: Any) -> None:
         kinds = _ProcessGroup.BackendType
@@ -163,40 +165,60 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         if hasattr(_ProcessGroup, "_set_default_backend"):  # later than torch 2.4
             self._set_default_backend(kind)
 
+    @outside_compiler
     def getBackendName(self) -> str:  # noqa: N802  # the name that torch calls
         return str(self._real.name())
 
+    @outside_compiler
     def broadcast(self, tensors: Any, opts: Any) -> Any:
         return self._real.broadcast(tensors, opts)
 
-    def _describe_tensor(self, tensors: list[torch.Tensor]) -> tuple[int, str] | None:
-        """Return a bucket's bytes and type; `None` for the map of used parameters, of integers."""
-        tensor = tensors[0]
+    @outside_compiler
+    def barrier(self, opts: Any) -> Any:
+        return self._real.barrier(opts)
+
+    @outside_compiler
+    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
+        return self._real.allgather(outputs, inputs, opts)
+
+    @outside_compiler
+    def allreduce_coalesced(self, tensors: Any, opts: Any) -> Any:
+        return self._real.allreduce_coalesced(tensors, opts)
+
+    @outside_compiler
+    def allreduce(self, tensors: Any, opts: Any) -> Any:
+        """Reduce as the real group does; what is reduced here is a bucket of gradients."""
+        bucket = self._begin(tensors[0])
+        work = self._real.allreduce(tensors, opts)
+        if bucket is not None:
+            self._follow(work, bucket)
+        return work
+
+    def _begin_bucket(self, tensor: torch.Tensor) -> Bucket | None:
+        """Note a bucket; `None` for the map of used parameters, which holds integers."""
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return None
-        if self.sent < len(self._known):  # buckets come in the same order in each backward
-            count, dtype, known = self._known[self.sent]
-            if tensor.numel() == count and tensor.dtype is dtype and not tensor.is_sparse:
-                return known
-            del self._known[self.sent :]
+        if not self._recorder.recording:
+            self.log.skipped()
+            return None
+        index = self.log.pending
+        return self.log.launched(index, *self._describe(index, tensor))
+
+    def _describe(self, index: int, tensor: torch.Tensor) -> tuple[int, str]:
+        """Return the bucket's bytes and type, which mostly are those of the backward before."""
+        if index < len(self._known) and not tensor.is_sparse:
+            count, dtype, described = self._known[index]
+            if tensor.numel() == count and tensor.dtype is dtype:
+                return described
         described = _size_of(tensor), str(tensor.dtype).removeprefix("torch.")
+        del self._known[index:]
         self._known.append((tensor.numel(), tensor.dtype, described))
         return described
 
-    def allreduce(self, tensors: Any, opts: Any) -> Any:
-        """Reduce as the real group does; what is reduced here is a bucket of gradients."""
-        known = self._describe(tensors)
-        if known is None:
-            return self._real.allreduce(tensors, opts)
-        if not self._recorder.recording:
-            self._skipped()
-            return self._real.allreduce(tensors, opts)
-        bucket = self._launched(self.sent, *known)
-        work = self._real.allreduce(tensors, opts)
-        if bucket is not None:
-            self.sent += 1
-            self._follow(work, bucket, self._done)
-        return work
+    def _follow_bucket(self, work: Any, bucket: Bucket) -> None:
+        """Take the time when the collective has its result; nobody waits for that call."""
+        done = self.log.done
+        work.get_future().add_done_callback(lambda _: done(bucket))
 
 
 def _size_of(tensor: torch.Tensor) -> int:
@@ -207,22 +229,15 @@ def _size_of(tensor: torch.Tensor) -> int:
     return values.numel() * values.element_size()
 
 
-def _follow(work: Any, bucket: Bucket, done: Callable[[Bucket], None]) -> None:
-    """Have `done` called when the collective has its result; nobody waits for that call."""
-    work.get_future().add_done_callback(lambda _: done(bucket))
-
-
 def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
     """Time the job's hook. It is called with what DDP gives, and its future is handed on as it is."""
-    launched = guarded("bucket launched", log.launched, None)
+    begin = outside_compiler(guarded("bucket launched", functools.partial(_begin, log), None))
+    follow = outside_compiler(guarded("bucket followed", _follow_future, None))
     done = guarded("bucket done", log.done, None)
-    describe = guarded("bucket size", _describe_bucket, None)
-    follow = guarded("bucket followed", _follow_future, None)
 
     @functools.wraps(hook)
     def timed(state: Any, bucket: Any) -> Any:
-        known = describe(bucket)
-        opened = launched(*known) if known else None
+        opened = begin(bucket)
         before = QUIET.inside
         QUIET.inside, QUIET.sent_ns = True, 0  # collectives called inside belong to this bucket
         try:
@@ -235,6 +250,7 @@ def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
             follow(future, opened, done)
         return future
 
+    skip_code(getattr(timed, "__code__"))  # noqa: B009  # wraps() hides it from mypy
     return timed
 
 
@@ -242,10 +258,10 @@ def _follow_future(future: Any, bucket: Bucket, done: Callable[[Bucket], None]) 
     future.add_done_callback(lambda _: done(bucket))
 
 
-def _describe_bucket(bucket: Any) -> tuple[int, int, str]:
+def _begin(log: BucketLog, bucket: Any) -> Bucket:
     buffer = bucket.buffer()
-    size = buffer.numel() * buffer.element_size()
-    return bucket.index(), size, str(buffer.dtype).removeprefix("torch.")
+    dtype = str(buffer.dtype).removeprefix("torch.")
+    return log.launched(bucket.index(), _size_of(buffer), dtype)
 
 
 def _watch_earlier_modules(patches: Patches, exchanges: Exchanges) -> None:

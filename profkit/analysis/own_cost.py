@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
 from profkit.analysis.selection import NO_STEPS
-from profkit.vocab import COLLECTORS_CPU
+from profkit.vocab import COLLECTORS_CPU, OPENING_CPU, WRITER_CPU
 
 BUDGET_SHARE = 0.01
 BUDGET_NS = 150_000.0
@@ -31,6 +31,8 @@ NEIGHBOURS = 8
 class OwnCost:
     """What profkit took of a step, in ns; null where the run did not measure it.
 
+    `opening_ns` is the processor time that a rank spent once, mostly on a thread of its own; it is in no
+    other figure.
     Hooks and writer are counted up from prices that were measured in the run. `switched` is the
     difference between steps with and without profkit, in the same run, with its interval: it holds
     whatever the counting overlooks, and is as uncertain as the steps are noisy.
@@ -40,6 +42,7 @@ class OwnCost:
     writer_ns: float | None
     switched: Estimate | None
     collectors_ns: float | None = None
+    opening_ns: float | None = None
 
     @property
     def total_ns(self) -> float | None:
@@ -61,6 +64,7 @@ def as_record(cost: OwnCost) -> dict[str, Any]:
         "hooks_ns_per_step": cost.hooks_ns,
         "writer_ns_per_step": cost.writer_ns,
         "collectors_ns_per_step": cost.collectors_ns,
+        "opening_ns": cost.opening_ns,
         "switched_off_ns_per_step": switched and {"value": switched.value, "low": switched.low, "high": switched.high},
     }
 
@@ -70,12 +74,15 @@ def own_cost(steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int, 
     count = max(1, steps.num_rows)
     price = span_price_ns(samples)
     collectors = _own(samples, COLLECTORS_CPU)
-    writer = _own(samples, "writer_cpu_ns").group_by("rank").aggregate([("value", "max")])
+    writer = _own(samples, WRITER_CPU).group_by("rank").aggregate([("value", "max")])
+    opening = _own(samples, OPENING_CPU)
+    ranks = max(1, pc.count_distinct(opening["rank"]).as_py())
     return OwnCost(
         hooks_ns=None if price is None else price * spans.num_rows / count,
         writer_ns=float(np.sum(writer["value_max"].to_numpy())) / count if writer.num_rows else None,
         switched=switched_cost(without(steps, windows), warm_up),
         collectors_ns=float(pc.sum(collectors["value"]).as_py()) / count if collectors.num_rows else None,
+        opening_ns=float(pc.sum(opening["value"]).as_py()) / ranks if opening.num_rows else None,
     )
 
 

@@ -66,6 +66,7 @@ def overview(view: Overview) -> dict[str, Any]:
             "total": _scaled(view.own_cost.total_ns, 1e-6),
             "by_switching_off": _estimate(view.own_cost.switched, 1e-6) if view.own_cost.switched else None,
         },
+        "own_cost_opening_ms": _scaled(view.own_cost.opening_ns, 1e-6),
         "collectives": [dataclasses.asdict(use) | {"share_of_ceiling": use.share_of_ceiling} for use in view.links],
         "kernels": _kernels(view),
         "kernels_by_name": view_json.of(view.by_kernel),

@@ -284,7 +284,10 @@ def own_cost_words(view: Overview) -> str:
     counted = f"{duration(view.own_cost.hooks_ns or 0)} in the loop at least, {duration(view.own_cost.writer_ns or 0)} on the writer's thread"
     if view.own_cost.collectors_ns is not None:
         counted += f", {duration(view.own_cost.collectors_ns)} on the collectors'"
-    return f"{duration(total)} a step{share}: {counted}{_switched(view.own_cost.switched)}"
+    opening = view.own_cost.opening_ns
+    once = "" if opening is None else f"{duration(opening)} per rank once, to open its files, and "
+    switched = _switched(view.own_cost.switched)
+    return f"{once}{duration(total)} per step{share}: {counted}{switched}"
 
 
 def _switched(found: Estimate | None) -> str:

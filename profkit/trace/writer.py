@@ -15,7 +15,7 @@ from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns, read_anchor
 from profkit.schema import SCHEMAS
 from profkit.trace.files import RankFiles
 from profkit.trace.manifest import RankManifest
-from profkit.vocab import TABLES, rank_folder
+from profkit.vocab import OPENING_CPU, TABLES, WRITER_CPU, rank_folder
 
 log = logging.getLogger("profkit")
 
@@ -81,6 +81,8 @@ class RankWriter:
         self._anchor = manifest.anchor
         self._next_anchor_ns = clock() + ANCHOR_INTERVAL_NS
         self._next_cost_ns = clock() + COST_INTERVAL_NS
+        self._opening_ns = 0
+        self._opened = False
         self._ending = threading.Event()
         self._reason = ""
         self._warned: set[str] = set()
@@ -131,6 +133,8 @@ class RankWriter:
         self._keep_house()
         self._complete(True)
         self._flush()
+        if self._rows["samples"]:  # a short job's only flush has noted itself
+            self._flush()
         self._files.close(self._reason)
 
     def _keep_house(self) -> None:
@@ -139,7 +143,7 @@ class RankWriter:
         append = self.appender("samples")
         if now >= self._next_cost_ns:
             self._next_cost_ns = now + COST_INTERVAL_NS
-            append((None, "profkit", "writer_cpu_ns", now, float(time.thread_time_ns())))
+            append((None, "profkit", WRITER_CPU, now, float(time.thread_time_ns() - self._opening_ns)))
         if now >= self._next_anchor_ns:
             self._next_anchor_ns = now + ANCHOR_INTERVAL_NS
             anchor = read_anchor(self._clock)
@@ -151,6 +155,15 @@ class RankWriter:
             while waiting := rows[:CHUNK]:
                 del rows[: len(waiting)]
                 self._write(table, waiting)
+        if not self._opened:
+            self._note_opening()
+
+    def _note_opening(self) -> None:
+        """Count the first flush as opening: it loads what later ones only use."""
+        self._opened = True
+        self._opening_ns = time.thread_time_ns()
+        opening = float(self._opening_ns)
+        self.appender("samples")((None, "profkit", OPENING_CPU, self._clock(), opening))
 
     def _write(self, table: str, rows: list[Row]) -> None:
         names = SCHEMAS[table].names[1:]

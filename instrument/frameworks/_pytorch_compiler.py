@@ -1,0 +1,41 @@
+"""Keep torch's compiler away from Python functions of ours that torch calls from C++.
+
+While a compiled function runs, the compiler looks at every Python frame, also at one that C++ calls. It must
+not compile our bookkeeping. `torch.compiler.disable` would do, but importing the compiler takes a second.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+
+_EVAL: Any = torch._C._dynamo.eval_frame  # noqa: SLF001  # what torch.compiler.disable uses
+
+
+def skip_code(code: CodeType) -> None:
+    """Have the compiler leave frames of this code alone; what they call is another matter."""
+    if hasattr(_EVAL, "skip_code"):  # until torch 2.6
+        _EVAL.skip_code(code)
+    else:
+        actions = _EVAL._FrameAction  # noqa: SLF001  # as above
+        strategy = _EVAL._FrameExecStrategy(actions.SKIP, actions.DEFAULT)  # noqa: SLF001  # as above
+        _EVAL.set_code_exec_strategy(code, strategy)
+
+
+def outside_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` so that neither its frame nor those of its callees are compiled."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        before = _EVAL.set_eval_frame(None)
+        try:
+            return function(*args)
+        finally:
+            _EVAL.set_eval_frame(before)
+
+    skip_code(getattr(call, "__code__"))  # noqa: B009  # wraps() hides it from mypy
+    return call
