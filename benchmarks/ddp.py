@@ -32,8 +32,8 @@ from profkit.analysis.estimate import student_95
 
 LIMIT_MS = 0.15
 RANKS = 2
-LEAD_IN = 200
-"""Steps that are not timed: buckets are rebuilt, files are opened."""
+LEAD_IN = 1500
+"""Steps that are not timed, about 2 s: buckets are rebuilt, files are opened."""
 
 MODES = ("bare", "profkit", "allreduce_hook")
 
@@ -68,9 +68,10 @@ def train(case: Case, mode: str, steps: int, out: Path) -> None:
     if mode == "allreduce_hook":
         model.register_comm_hook(None, allreduce_hook)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    count = 32 * (steps + LEAD_IN)
     batches = torch.utils.data.TensorDataset(
-        torch.randn(32 * (steps + LEAD_IN), case.width),
-        torch.randint(0, 10, (32 * (steps + LEAD_IN),)),
+        torch.randn(count, case.width),
+        torch.randint(0, 10, (count,)),
     )
     ends = [time.perf_counter_ns()]
     for inputs, labels in torch.utils.data.DataLoader(batches, batch_size=32):
@@ -121,10 +122,7 @@ def pool(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         bare = statistics.fmean(pair["bare"]["median_ms"] for pair in pairs)
         found[case] = {"pairs": len(pairs), "bare_median_ms": bare}
         for mode in MODES[1:]:
-            found[case][mode] = {
-                kind: _interval([pair[mode][kind] - pair["bare"][kind] for pair in pairs])
-                for kind in ("median_ms", "mean_ms")
-            }
+            found[case][mode] = {kind: _interval([pair[mode][kind] - pair["bare"][kind] for pair in pairs]) for kind in ("median_ms", "mean_ms")}
     return found
 
 

@@ -244,6 +244,20 @@ static PyObject *keep_rows(PyObject *object, PyObject *rows)
     Py_RETURN_NONE;
 }
 
+/* The number of noted regions that are open, less those that were opened before and have ended. */
+static PyObject *open_regions(PyObject *object, PyObject *unused)
+{
+    Notes *self = (Notes *)object;
+    long open = 0;
+    (void)unused;
+    if (!is_here(self)) return PyLong_FromLong(0);
+    for (Py_ssize_t place = self->first; place < self->count; place++) {
+        if (self->notes[place].kind < ROWS) open++;
+        else if (self->notes[place].kind == END) open--;
+    }
+    return PyLong_FromLong(open);
+}
+
 /* ---- batches that are made in the loop itself ---- */
 
 static int read_clocks(Notes *self, int64_t *now, int64_t *processor)
@@ -603,6 +617,7 @@ static PyMethodDef methods[] = {
     {"end_batch", FAST(end_batch), METH_FASTCALL, "end_batch(span, batch): the batch is there."},
     {"allow_copies", allow_copies, METH_NOARGS, "allow_copies(): a batch is there, of which the tracker has been told."},
     {"keep_rows", keep_rows, METH_O, "keep_rows(rows): rows from the inside of loaders."},
+    {"open_regions", open_regions, METH_NOARGS, "open_regions() -> int: how many noted regions of this thread are open."},
     {"measure_with", measure_with, METH_O, "measure_with(meter): who times batches that are made in the loop where this does not."},
     {"begin_fetch", begin_fetch, METH_O, "begin_fetch(fetcher): the loop makes a batch itself."},
     {"end_fetch", end_fetch, METH_O, "end_fetch(making): the batch is made."},

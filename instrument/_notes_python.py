@@ -159,6 +159,14 @@ class Notes:
         else:
             self._tracker.keep_rows(rows)
 
+    def open_regions(self) -> int:
+        """Return how many noted regions of this thread are open, less earlier ones that have ended."""
+        if _this_thread() != self._thread:
+            return 0
+        kinds = [note[0] for note in self._notes]
+        ended = kinds.count(END)
+        return len(kinds) - ended - sum(map(kinds.count, (ROWS, FETCHED, SKIPPED, STEP))) - ended
+
     def measure_with(self, meter: Meter | None) -> None:
         """Who times batches that are made in the loop itself; the twin in C does it itself where a batch is short."""
         self._meter = meter

@@ -251,11 +251,18 @@ class Recorder:
 
     def keep_inner(self, phase: str, name: str, start: int, end: int) -> None:
         """A region inside the open phase whose borders are known only afterwards, on the host's clock."""
-        if self.recording:
-            if self._noted:
-                self._catch_up()
-            nest = self._local.nest
-            self._keep((self.step_index, phase, name, nest.depth, nest.thread, start, end, None, None, None, None), None, None)
+        if not self.recording:
+            return
+        nest = self._local.nest
+        notes = self.notes
+        depth = nest.depth
+        if notes is not None and self._noted:  # replaying the notes now would cost more than the row
+            depth += notes.open_regions()
+        row = (self.step_index, phase, name, depth, nest.thread, start, end, None, None, None, None)
+        if notes is not None and self._noted:
+            notes.keep_rows([row])
+        else:
+            self._keep(row, None, None)
 
     def redirect(self, keep: Keep, notes: Notes, catch_up: Callable[[], None]) -> Keep:
         """Send spans through `keep` from now on, and those of other threads and processes through `notes`; returns where all went before.
