@@ -14,6 +14,7 @@ pooled estimate over all runs. Exits 1 if a median costs more than 0.15 ms per s
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -79,7 +80,7 @@ def train(case: Case, mode: str, steps: int, out: Path) -> None:
         torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
         ends.append(time.perf_counter_ns())
-    took = [(after - before) / 1e6 for before, after in zip(ends, ends[1:], strict=False)]
+    took = [(after - before) / 1e6 for before, after in itertools.pairwise(ends)]
     rank = torch.distributed.get_rank()
     (out / f"{rank}.json").write_text(json.dumps(took[LEAD_IN:]))
     time.sleep(0.2)  # gloo's threads release the last bucket

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import figures
+import harmless
 
 TOP = Path(__file__).resolve().parents[1]
 PAGE = TOP / "docs" / "reliability.md"
@@ -193,6 +194,11 @@ CHECKS: Mapping[str, Check] = {
         "Reading, showing, importing and exporting open no socket, build no class from a pickle, start no process, and write only where they are told.",
         (Tests("tests/trust/test_audit.py", "nothing_but"),),
     ),
+    "19": Check(
+        "Objects, results, start-up",
+        "DDP models stay what they were (copies, pickles, join, hooks of the job), every order of imports is recorded, and a hint says what was seen.",
+        (Script("harmless"), Tests("tests/harmless")),
+    ),
     "A": Check(
         "Guard of the guards",
         "With validation and checksums taken away, check 3 must fail, and it does.",
@@ -283,12 +289,40 @@ def render(results: Mapping[str, Result]) -> str:
         "|---|---|---|---|---|---|",
         *(line for number, check in CHECKS.items() for line in _lines(number, check, results)),
         "",
+        *_matrix(),
         "What is not promised: a run that was killed has no checksums yet, so there a flipped bit is found only where it breaks the file; a record (JSON) in which a",
         "digit became another digit is not noticed; no order of times on two hosts is claimed, so none is checked.",
         "",
         f"Versions: {'; '.join(sorted({result['versions'] for result in results.values()}))}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _matrix() -> list[str]:
+    """Return the table of jobs that were run bare and recorded, one line per case."""
+    if not harmless.KEPT.exists():
+        return []
+    rows = json.loads(harmless.KEPT.read_text(encoding="utf-8"))
+    cases: dict[tuple[str, str], list[Result]] = {}
+    for row in rows:
+        cases.setdefault((row["framework"], row["case"]), []).append(row)
+    equal = sum(row["equal"] for row in rows)
+    lines = [
+        "## Jobs with several ranks, bare and recorded",
+        "",
+        f"`python benchmarks/harmless.py` runs each case bare and under `profkit run`, and compares weights, losses, errors, warnings and random numbers to the bit. Equal: {equal} of {len(rows)}.",
+        "`tests/harmless` runs the same cases, and the orders in which a job can import its framework, in continuous integration.",
+        "",
+        "| framework | case | ranks | bare | recorded | equal to the bit |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (framework, case), found in cases.items():
+        ranks = ", ".join(str(row["ranks"]) for row in found)
+        same = "yes" if all(row["equal"] for row in found) else "**no**"
+        first = found[0]
+        words = [each.replace("|", "\\|") for each in (first["bare"], first["recorded"])]
+        lines.append(f"| {framework} | {case.replace('_', ' ')} | {ranks} | {words[0]} | {words[1]} | {same} |")
+    return [*lines, ""]
 
 
 def _processor() -> str:

@@ -21,7 +21,7 @@ from profkit.tui.app import load_screens
 from tests.tui.driving import Driver, drive
 
 SCREENS = ("kernels", "ranks", "loader", "devices")
-RECORDED = sorted(path.parent for path in (Path(__file__).parents[2] / "traces").glob("*/run.json"))
+RECORDED = sorted(path.parent for path in (Path(__file__).parents[2] / "traces").glob("recorded-*/run.json"))
 FIGURE = re.compile(r"(?<![\w.:/#-])[+-]?\d[\d,]*(?:\.\d+)?(?: (?:s|ms|us|ns|%|x|/s|cores|W|MHz|°C|[KMGT]?B(?:/s)?)(?![\w]))?(?![\w.])")
 """A number on a screen with its unit; digits inside a name are none."""
 
