@@ -1190,17 +1190,8 @@ def frozen_later(rank: int, world: int) -> Evidence:
     return run.done()
 
 
-@case("delayed_all_reduce")
-def delayed_all_reduce(rank: int, world: int) -> Evidence:
-    model = Net(norm=False)
-    run = Run(
-        rank,
-        model,
-        delay_all_reduce_named_params=[("third.weight", model.third.weight)],
-        param_to_hook_all_reduce=model.first.weight,
-    )
-    run.try_steps(4)
-    return run.done()
+# No case uses `delay_all_reduce_named_params`: torch starts that all-reduce and never waits for it, so two
+# bare runs differ now and then.
 
 
 @case("optimizer_in_backward")
