@@ -51,10 +51,11 @@ def _hook(framework: str) -> None:
 def _hook_unguarded(framework: str) -> None:
     from profkit.job import current_job
 
+    module = next(module for module, file in FRAMEWORKS.items() if file == framework)
+    if getattr(sys.modules[module], "__spec__", None) is None:
+        return  # a stand-in that the job has made by hand
     current_job().hook(framework)
-    for module, file in FRAMEWORKS.items():
-        if file == framework:
-            note(HOOKED, module)
+    note(HOOKED, module)
 
 
 class Watcher:
@@ -129,4 +130,4 @@ def _is_executed(module: ModuleType) -> bool:
     if type(module).__name__ == "_LazyModule":
         return False
     spec = getattr(module, "__spec__", None)
-    return spec is not None and not getattr(spec, "_initializing", False)
+    return not getattr(spec, "_initializing", False)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import os
 import zlib
+from array import array as packed_numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +139,62 @@ def _to_array(values: Any, kind: pa.DataType) -> pa.Array:
         return values.cast(kind)
     if pa.types.is_primitive(kind) and hasattr(values, "__array_interface__") and values.dtype.kind in "iuf":
         return _from_numpy(values, kind)
-    return pa.array(values, type=kind)
+    if isinstance(values, list | tuple | range):
+        with contextlib.suppress(TypeError, OverflowError, AttributeError, UnicodeError):
+            return _from_sequence(values, kind)
+    return pa.array(values, type=kind)  # also for the error that names a wrong value
+
+
+def _from_sequence(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Build an array without `pa.array`, which imports pandas if it is installed.
+
+    That takes a second of the job's processor time, and a hundred garbage collections.
+    """
+    if pa.types.is_fixed_size_list(kind):
+        return _from_extents(values, kind)
+    nulls = [value is None for value in values] if None in values else None
+    validity = None if nulls is None else _bitmap([not null for null in nulls])
+    if pa.types.is_boolean(kind):
+        return pa.Array.from_buffers(kind, len(values), [validity, _bitmap(_checked_flags(values))])
+    if pa.types.is_string(kind):
+        encoded = [b"" if value is None else str.encode(value) for value in values]
+        offsets = packed_numbers("i", itertools.accumulate(map(len, encoded), initial=0))
+        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+        return pa.Array.from_buffers(kind, len(values), buffers)
+    plain = values if nulls is None else [0 if value is None else value for value in values]
+    data = packed_numbers(_CODES[str(kind)], plain)
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(data)])
+
+
+_CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "float": "f", "double": "d"}
+"""The code of `array` for each type of column; it refuses what the column cannot hold."""
+
+
+def _from_extents(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Build extents of kernels: three numbers, or null."""
+    size = kind.list_size
+    if any(value is not None and len(value) != size for value in values):
+        raise TypeError("an extent has another number of parts")
+    none = (0,) * size
+    flat = list(itertools.chain.from_iterable(none if value is None else value for value in values))
+    child = _from_sequence(flat, kind.value_type)
+    validity = _bitmap([value is not None for value in values]) if None in values else None
+    return pa.Array.from_buffers(kind, len(values), [validity], children=[child])
+
+
+def _checked_flags(values: Sequence[Any]) -> list[bool]:
+    if not {bool, type(None)}.issuperset(map(type, values)):
+        raise TypeError("a flag is true or false")
+    return [bool(value) for value in values]
+
+
+def _bitmap(flags: Sequence[bool]) -> pa.Buffer:
+    """Return flags as Arrow packs them: the lowest bit first."""
+    packed = bytearray((len(flags) + 7) // 8)
+    for place, flag in enumerate(flags):
+        if flag:
+            packed[place >> 3] |= 1 << (place & 7)
+    return pa.py_buffer(bytes(packed))
 
 
 def _from_numpy(values: Any, kind: pa.DataType) -> pa.Array:
