@@ -140,7 +140,7 @@ def _to_array(values: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_primitive(kind) and hasattr(values, "__array_interface__") and values.dtype.kind in "iuf":
         return _from_numpy(values, kind)
     if isinstance(values, list | tuple | range):
-        with contextlib.suppress(TypeError, OverflowError, AttributeError, UnicodeError):
+        with contextlib.suppress(TypeError, OverflowError, AttributeError, UnicodeError, KeyError):
             return _from_sequence(values, kind)
     return pa.array(values, type=kind)  # also for the error that names a wrong value
 

@@ -244,7 +244,7 @@ def test_a_failure_while_telling_costs_its_own_row(notes: Any, monkeypatch: pyte
 
     monkeypatch.setattr(loop.tracker, "begin_backward", fail)
     # A region of the job's own is not plain: the notes are replayed one by one.
-    loop.run([("data", []), ("forward", ["own"]), ("backward", []), ("optimizer", [])])
+    loop.run([("data", []), ("forward", [("own", [])]), ("backward", []), ("optimizer", [])])
     steps, spans, _ = loop.finish()
     assert len(steps) == 3
     assert [row[1] for row in spans if row[0] == 2 and row[3] == 0] == ["data", "forward", "optimizer"]

@@ -90,7 +90,7 @@ def test_the_json_twin_tells_what_the_text_tells(run: Path, screen: Screen) -> N
         assert f" {percent(part['share']['low'])[:-2]} to {percent(part['share']['high'])} " in row
         assert f" {duration(part['step_ms']['value'] * MS)} " in row
     assert f"loss  {significant(figures['first_loss'], 5)} at the first step, {significant(figures['last_loss'], 5)} at the last" in text
-    assert f"{duration(figures['own_cost_ms_per_step']['total'] * MS)} a step" in lines["profkit's"]
+    assert f"{duration(figures['own_cost_ms_per_step']['total'] * MS)} per step" in lines["profkit's"]
     assert "complete, no rows dropped" in text
     assert figures["data_quality"] == []
 

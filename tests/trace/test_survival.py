@@ -293,7 +293,8 @@ def _check_what_is_left(run: Path, dropped: int) -> None:
     spans, steps = _steps_read(run), _steps_read(run, "steps")
     assert spans == list(range(len(spans)))
     assert steps == list(range(len(steps)))
-    assert len(spans) + len(steps) + dropped in {1000, 1001}  # one more where the writer's own cost was dropped
+    # Up to two more: the writer drops rows about its own cost as well.
+    assert len(spans) + len(steps) + dropped in {1000, 1001, 1002}
     assert LOST_NAME not in Trace.open(run).spans["name"].to_pylist()
 
 
