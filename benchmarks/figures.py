@@ -23,6 +23,7 @@ WORDS: Mapping[str, str] = {
 The named cost is off by {cost} at the median ({cost_held_out}). Of {pairs} healthy pairs, {quiet} are without a finding ({quiet_held_out} of {pairs_held_out}).
 - **Reliability.** {run} of {checks} checks run, {broken} of them broken; how much of each was run stands beside it.
 - **Performance.** Recording adds {long} ms ({long_interval}) to a step of {long_bare} ms and {short} ms ({short_interval}) to one of {short_bare} ms; `torch.profiler` adds {long_peer} ms and {short_peer} ms. \
+A DDP step of {ddp_bare} ms on two ranks takes {ddp} ms ({ddp_interval}) more, by the medians of {ddp_pairs} pairs of processes. \
 `profkit --help` takes {start} ms over the bare interpreter; a run of 32 ranks is reported in {open} s.
 """,
     "README.zh-CN.md": """
@@ -30,6 +31,7 @@ The named cost is off by {cost} at the median ({cost_held_out}). Of {pairs} heal
 代价误差的中位数为 {cost}（{cost_held_out}）。{pairs} 组健康的对照中，{quiet} 没有误报（另一个任务里 {pairs_held_out} 组中的 {quiet_held_out}）。
 - **可靠性**：{checks} 项检查中已运行 {run} 项，其中 {broken} 项未通过；每项运行了多少，写在它旁边。
 - **性能**：记录使 {long_bare} ms 的一步增加 {long} ms（{long_interval}），使 {short_bare} ms 的一步增加 {short} ms（{short_interval}）；`torch.profiler` 分别增加 {long_peer} ms 和 {short_peer} ms。\
+两个 rank 上 {ddp_bare} ms 的 DDP 一步增加 {ddp} ms（{ddp_interval}，按 {ddp_pairs} 对进程的中位数）。\
 `profkit --help` 比裸解释器多用 {start} ms；32 个 rank 的一次运行在 {open} s 内给出报告。
 """,
 }
@@ -74,6 +76,12 @@ def _performance(top: Path) -> Iterator[tuple[str, str]]:
         yield f"{name}_interval", " … ".join(f"{round(cost[end], 2) + 0.0:.2f}" for end in ("low_ms", "high_ms"))  # no -0.00
         yield f"{name}_bare", f"{cases[step]['bare']['median_ms']:.1f}"
         yield f"{name}_peer", f"{cases[step]['torch.profiler']['over_bare_ms']:.2f}"
+    ddp = next(iter(results["ddp"]["found"]["cases"].values()))
+    added = ddp["profkit"]["median_ms"]
+    yield "ddp", f"{added['added_ms']:.2f}"
+    yield "ddp_interval", " … ".join(f"{round(added[end], 2) + 0.0:.2f}" for end in ("low_ms", "high_ms"))
+    yield "ddp_bare", f"{ddp['bare_median_ms']:.1f}"
+    yield "ddp_pairs", str(ddp["pairs"])
     yield "start", f"{results['startup']['found']['profkit --help']['over_bare_ms']:.0f}"
     yield "open", f"{results['open_trace']['found']['profkit report']['median_s']:.2f}"
 

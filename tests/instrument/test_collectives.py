@@ -29,7 +29,9 @@ class Hooked:
 
         self.sink = MemorySink()
         self.recorder = Recorder(self.sink)
-        self.patches, self.end_of_backward = FRAMEWORK.install_inner(InnerBooks(self.recorder, self.sink.appender("collectives"), self.sink.appender("samples")))
+        self.patches, self.end_of_backward = FRAMEWORK.install_inner(
+            InnerBooks(self.recorder, self.sink.appender("collectives"), self.sink.appender("samples"))
+        )
 
     @property
     def rows(self) -> list[dict[str, Any]]:
