@@ -113,12 +113,12 @@ class Witness:
         try:
             variables = dict(entry.partition("=")[::2] for entry in _split(folder / "environ"))
         except PermissionError:
-            return "it ran as another user, and sudo drops PYTHONPATH; start profkit itself with sudo"
+            return "it belongs to another user, so its environment cannot be read; run profkit as that user"
         flags = [flag for flag in _flags(words) if flag in FLAGS_WITHOUT_HOOKS]
         if RUN_VARIABLE not in variables:
             return f"its environment was cleared: {RUN_VARIABLE} is missing; keep it, and PYTHONPATH"
         if flags:
-            return f"it was started with -{flags[0]}, which ignores PYTHONPATH; leave that option out"
+            return f"it was started with -{flags[0]}, which keeps Python from loading the hooks; leave that option out"
         path = variables.get("PYTHONPATH", "")
         if self._hooks not in path.split(os.pathsep):
             return _why_path(path)
