@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # importing typing would cost every process of a job 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from types import FrameType, ModuleType
     from typing import Any
 
 
@@ -130,4 +130,17 @@ def _is_executed(module: ModuleType) -> bool:
     if type(module).__name__ == "_LazyModule":
         return False
     spec = getattr(module, "__spec__", None)
-    return not getattr(spec, "_initializing", False)
+    if getattr(spec, "_initializing", False):
+        return False
+    return not _is_executing(module)
+
+
+def _is_executing(module: ModuleType) -> bool:
+    """Return true while a thread runs the module's code: a spec used by hand does not say so."""
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code.co_name == "<module>" and frame.f_globals is vars(module):
+                return True
+            frame = frame.f_back
+    return False

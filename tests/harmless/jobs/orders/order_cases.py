@@ -92,6 +92,18 @@ def spec_by_hand() -> None:
 
 
 @case
+def path_finder_by_hand() -> None:
+    """No finder but the standard one is asked, so nobody else can follow the spec."""
+    spec = importlib.machinery.PathFinder.find_spec("torch")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["torch"] = module
+    spec.loader.exec_module(module)
+    _train()
+
+
+@case
 def thread_imports() -> None:
     """A thread imports while the main thread waits."""
     thread = threading.Thread(target=importlib.import_module, args=("torch",))
@@ -112,7 +124,7 @@ def two_threads_import() -> None:
         importlib.import_module(name)
         seen.append(sys.modules["torch"])
 
-    threads = [threading.Thread(target=bring, args=(name,)) for name in ("torch", "torch.nn")]
+    threads = [threading.Thread(target=bring, args=(name,)) for name in ("torch", "torch")]
     for thread in threads:
         thread.start()
     together.wait()
