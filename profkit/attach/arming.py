@@ -137,7 +137,7 @@ def _is_executed(module: ModuleType) -> bool:
 
 def _is_executing(module: ModuleType) -> bool:
     """Return true while a thread runs the module's code: a spec used by hand does not say so."""
-    for innermost in sys._current_frames().values():
+    for innermost in sys._current_frames().values():  # noqa: SLF001  # it has no public name
         frame: FrameType | None = innermost
         while frame is not None:
             if frame.f_code.co_name == "<module>" and frame.f_globals is vars(module):
