@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from profkit.analysis.bandwidth import FACTORS, size_use
 from profkit.analysis.estimate import student_95
-from profkit.ranks import Team, find_endpoint, rank_environment
-from profkit.workloads._base import wait_passively
+from profkit.run.ranks import Team, find_endpoint, rank_environment
+from profkit.workloads.base import wait_passively
 
 LIMIT = 0.10
 SHORTEST_JUDGED = 1 << 20
@@ -90,7 +90,7 @@ def train(options: argparse.Namespace) -> None:
     wait_passively()
     import torch
 
-    from profkit.workloads import _resnet50_torch
+    from profkit.workloads.resnet50 import torch_net as _resnet50_torch
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -158,7 +158,7 @@ class Placed:
         import torch
         from torch.distributed import barrier
 
-        from profkit.workloads._ceilings_torch import time_one
+        from profkit.machine.ceilings_torch import time_one
 
         def send_ours(group: Any, bucket: Any) -> Any:
             size = bucket.buffer().numel() * bucket.buffer().element_size()
@@ -183,7 +183,7 @@ class Exchange:
     """profkit's hooks in this process, and the rows that they made of the steps of one case."""
 
     def __init__(self) -> None:
-        from profkit.instrument.frameworks._base import InnerBooks, load_framework
+        from profkit.instrument.frameworks.base import InnerBooks, load_framework
         from profkit.instrument.recorder import MemorySink, Recorder
 
         self.sink = MemorySink()
@@ -240,7 +240,7 @@ def measure_links(sizes: Sequence[int], rounds: int) -> Transfers:
     """As `profkit ceilings --links`: the median over rounds of the shortest over the ranks."""
     import torch
 
-    from profkit.workloads._ceilings_torch import time_one
+    from profkit.machine.ceilings_torch import time_one
 
     found = {}
     for size in sizes:
@@ -262,7 +262,7 @@ def _links_of(size: int, took_s: Sequence[float]) -> float:
 def _messages(size: int) -> list[Any]:
     import torch
 
-    from profkit.workloads._ceilings_torch import make_messages
+    from profkit.machine.ceilings_torch import make_messages
 
     return make_messages(size, torch.device("cpu"))
 

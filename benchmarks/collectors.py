@@ -33,11 +33,11 @@ from overhead import Found, Modes, compare, compare_two, make_cases, make_parser
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from profkit.collecting import Choice, Collecting
 from profkit.collectors import nvml
 from profkit.collectors._nvml_door import Door
-from profkit.instrument.frameworks._base import load_framework
+from profkit.instrument.frameworks.base import load_framework
 from profkit.plugins import COLLECTORS
+from profkit.run.collecting import Choice, Collecting
 from tests.collectors.fake_nvml import FakeGpu, FakeNvml
 
 LIMIT_SHARE = 0.01

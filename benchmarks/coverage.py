@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.analysis.costs import RunCosts, run_costs
-from profkit.analysis.ledger import Ledger, Row, Verdict, compare
+from profkit.explain.ledger import Ledger, Row, Verdict, compare
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 

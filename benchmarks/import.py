@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from profkit.analysis.device_time import device_times
+from profkit.analysis.kernels.device_time import device_times
 from profkit.trace import Trace
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "kineto"
@@ -36,7 +36,7 @@ LIMIT_BYTES_AN_EVENT = 8.0
 
 _SHIFTED = re.compile(r'("(ts|correlation|External id|external id|id)": ?)(\d+)')
 _EVENT = re.compile(rb'"ph": ?"X"')
-_READ = "import sys; from pathlib import Path; from profkit.importers._chrome import read_chrome; read_chrome(Path(sys.argv[1]))"
+_READ = "import sys; from pathlib import Path; from profkit.importers.reading.chrome import read_chrome; read_chrome(Path(sys.argv[1]))"
 HTA = Path("/tmp/hta/bin/python")
 """Where the command above puts it."""
 

@@ -26,9 +26,9 @@ from pathlib import Path
 import numpy as np
 from mutate_traces import kineto
 
-from profkit.analysis.timeline_cache import WORTH_KEEPING, LaneCache
-from profkit.analysis.timeline_lanes import Group, Lane
-from profkit.analysis.timeline_levels import Level, Pieces
+from profkit.analysis.timeline.cache import WORTH_KEEPING, LaneCache
+from profkit.analysis.timeline.lanes import Group, Lane
+from profkit.analysis.timeline.levels import Level, Pieces
 from profkit.cli import main as profkit
 from profkit.errors import UnreadableError
 from profkit.testing import synthetic_trace

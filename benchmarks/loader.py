@@ -18,13 +18,13 @@ from collections.abc import Iterator
 import torch
 from torch.utils.data import DataLoader, Dataset, _DatasetKind
 
-from profkit.instrument.frameworks._base import Seams
-from profkit.instrument.frameworks._pytorch_workers import hook_workers
+from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.pytorch.workers import hook_workers
 from profkit.instrument.guard import FAILURES, Patches
+from profkit.instrument.loading.ring import Ring
+from profkit.instrument.loading.worker_loop import WorkerMeter
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.instrument.ring import Ring
-from profkit.instrument.tracker import Tracker
-from profkit.instrument.worker_loop import WorkerMeter
+from profkit.instrument.tracking.tracker import Tracker
 
 BATCH_SIZE = 8
 LIMIT_US = 50.0

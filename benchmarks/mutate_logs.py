@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from profkit.importers._logs._assemble import parse_log
+from profkit.importers.logs.assemble import parse_log
 from tests.importers.logs.mutations import Outcome, mutate, outcome, outcomes
 from tests.importers.logs.samples import Sample
 

@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any
 
 from profkit.errors import UnreadableError
-from profkit.importers._base import Importer, Target, recognise
+from profkit.importers.base import Importer, Target, recognise
 from profkit.plugins import IMPORTERS
 from profkit.trace import verify
 from profkit.vocab import Integrity

@@ -38,8 +38,8 @@ from beside import FEWEST_MEANS, Added, Events, added, noting, pool
 from torch.utils.data import DataLoader, TensorDataset
 
 from profkit.analysis.estimate import student_95
-from profkit.collecting import COLLECT, NOTHING
-from profkit.job import Job
+from profkit.run.collecting import COLLECT, NOTHING
+from profkit.run.job import Job
 
 LEAD_IN = 4
 """Steps at the start of a block that are not timed: the loader starts, and hooks that were just installed are cold."""

@@ -92,7 +92,7 @@ def install(clock: OwnClock) -> None:
 
 
 def time_dali(clock: OwnClock) -> None:
-    from profkit.workloads._dali import DaliBatches
+    from profkit.workloads.resnet50.dali import DaliBatches
 
     iterate = DaliBatches.__iter__
     DaliBatches.__iter__ = lambda batches: clock.batches(iterate(batches))  # type: ignore[method-assign]  # timed from outside

@@ -41,7 +41,7 @@ async def drive(run: Path, keys: int, began_s: float, *, devices: bool) -> dict[
     is read meanwhile puts off.
     """
     from profkit.tui.app import ProfkitApp
-    from profkit.tui.timeline import TimelineScreen
+    from profkit.tui.screens.timeline import TimelineScreen
 
     painted: list[float] = []
 

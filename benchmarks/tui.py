@@ -24,8 +24,8 @@ from typing import Any
 
 from open_trace import bytecode_in
 
+from profkit.cache import cache_root
 from profkit.testing import synthetic_trace
-from profkit.workloads._cache import cache_root
 
 STEPS = 100
 FOLDER_LIMIT_S, RUN_LIMIT_S = 1.0, 1.5
@@ -98,7 +98,7 @@ def inside(path: Path, screen: str, keys: list[str], count: int) -> dict[str, fl
 
 def _shows_something(screen: Any) -> bool:
     """Whether the list has its rows, or the screen its view."""
-    from profkit.tui.runs import RunsScreen
+    from profkit.tui.screens.runs import RunsScreen
 
     return bool(screen.table.count) if isinstance(screen, RunsScreen) else getattr(screen, "view", None) is not None
 

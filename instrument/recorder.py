@@ -21,7 +21,7 @@ from profkit.instrument.ranges import Ranges
 from profkit.vocab import Phase
 
 if TYPE_CHECKING:
-    from profkit.instrument._notes_python import Notes
+    from profkit.instrument.tracking.notes import Notes
 
 T = TypeVar("T")
 

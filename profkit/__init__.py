@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from profkit.errors import ExitCode, ProfkitError
-    from profkit.loop import loader, phase, step
+    from profkit.run.loop import loader, phase, step
     from profkit.trace import Trace
 
 __version__ = "0.1.0"
@@ -21,9 +21,9 @@ _HOMES = {
     "ExitCode": "profkit.errors",
     "ProfkitError": "profkit.errors",
     "Trace": "profkit.trace",
-    "loader": "profkit.loop",
-    "phase": "profkit.loop",
-    "step": "profkit.loop",
+    "loader": "profkit.run.loop",
+    "phase": "profkit.run.loop",
+    "step": "profkit.run.loop",
 }
 
 

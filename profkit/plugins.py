@@ -18,8 +18,8 @@ class Seam:
     """A place where one file more adds one thing more.
 
     `package` holds a module for each thing, `attribute` is what each module must define, and
-    `group` is the entry-point group by which other packages add theirs. Modules whose names begin
-    with an underscore, and those in `apart`, are parts and not things.
+    `group` is the entry-point group by which other packages add theirs. The module `base` defines the
+    contract. It, modules whose names begin with an underscore, and those in `apart` are no plug-ins.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Seam:
     def _targets(self) -> Mapping[str, str]:
         targets = {entry.name: entry.value for entry in metadata.entry_points(group=self.group)}
         for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
-            if not module.name.startswith("_") and module.name not in self.apart:
+            if not module.name.startswith("_") and module.name not in {"base", *self.apart}:
                 targets[module.name] = f"{self.package}.{module.name}:{self.attribute}"
         return targets
 
@@ -63,9 +63,21 @@ def _load(target: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-WORKLOADS = Seam("workload", "profkit.workloads", "WORKLOAD", "profkit.workloads")
-COLLECTORS = Seam("collector", "profkit.collectors", "COLLECTOR", "profkit.collectors", frozenset({"base", "poller"}))
-IMPORTERS = Seam("format", "profkit.importers", "IMPORTER", "profkit.importers")
+WORKLOADS = Seam(
+    "workload",
+    "profkit.workloads",
+    "WORKLOAD",
+    "profkit.workloads",
+    frozenset({"datasets", "training"}),
+)
+COLLECTORS = Seam("collector", "profkit.collectors", "COLLECTOR", "profkit.collectors", frozenset({"poller"}))
+IMPORTERS = Seam(
+    "format",
+    "profkit.importers",
+    "IMPORTER",
+    "profkit.importers",
+    frozenset({"logs", "reading", "window_rows"}),
+)
 EXPORTERS = Seam("format", "profkit.exporters", "EXPORTER", "profkit.exporters")
-RULES = Seam("rule", "profkit.rules", "find", "profkit.rules")
-SCREENS = Seam("screen", "profkit.tui", "SCREEN", "profkit.screens", frozenset({"app", "headless", "runs"}))
+RULES = Seam("rule", "profkit.explain.rules", "find", "profkit.rules")
+SCREENS = Seam("screen", "profkit.tui.screens", "SCREEN", "profkit.screens", frozenset({"runs"}))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from profkit import ranks
 from profkit.errors import ProfkitError, UsageError
-from profkit.instrument.frameworks._base import Place
-from profkit.ranks import Team, find_endpoint, first_host, place_of_this_process, rank_environment, run_ranks, slurm_rank, slurm_team, write_error
+from profkit.instrument.frameworks.base import Place
+from profkit.run import ranks
+from profkit.run.ranks import Team, find_endpoint, first_host, place_of_this_process, rank_environment, run_ranks, slurm_rank, slurm_team, write_error
 
 PATIENCE_S = 120.0
 SLURM = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_JOB_ID": "20007", "SLURM_STEP_NODELIST": "gpu[07-08],gpu12"}
@@ -73,7 +73,7 @@ def test_a_malformed_endpoint_is_refused(endpoint: str) -> None:
 FAKE_PROFKIT = """
 import os, signal, sys, time
 from pathlib import Path
-from profkit.ranks import write_error
+from profkit.run.ranks import write_error
 rank = int(os.environ["RANK"])
 what = sys.argv[1 + rank]
 if what in {"lose", "hang on"}: signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -121,6 +121,6 @@ def test_an_error_of_a_rank_that_something_else_started_is_its_own(monkeypatch: 
 
 
 def test_the_launchers_variables_do_not_leak() -> None:
-    code = "import os; from profkit.ranks import slurm_rank; slurm_rank(dict(SLURM_PROCID='0', SLURM_NTASKS='2')); print('RANK' in os.environ)"
+    code = "import os; from profkit.run.ranks import slurm_rank; slurm_rank(dict(SLURM_PROCID='0', SLURM_NTASKS='2')); print('RANK' in os.environ)"
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout == "False\n"

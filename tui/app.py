@@ -17,13 +17,13 @@ from profkit import plugins
 from profkit.errors import ProfkitError
 from profkit.text import safe_text
 from profkit.trace.reader import find_runs
-from profkit.tui import _share
-from profkit.tui._ask import Help
-from profkit.tui._frame import FrameScreen, Tab
-from profkit.tui._library import Library
-from profkit.tui._screen import Go, Place, RunScreen, one_line
-from profkit.tui._themes import PALETTES
-from profkit.tui.runs import RunsScreen
+from profkit.tui.library import Library
+from profkit.tui.screens.base import Go, Place, RunScreen, one_line
+from profkit.tui.screens.runs import RunsScreen
+from profkit.tui.themes import PALETTES
+from profkit.tui.widgets import share as _share
+from profkit.tui.widgets.ask import Help
+from profkit.tui.widgets.frame import FrameScreen, Tab
 from profkit.vocab import RUN_FILE
 
 FIRST_SCREEN: Final = "overview"

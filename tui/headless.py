@@ -9,14 +9,14 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from profkit.analysis.runs_view import RunRow, arrange_runs, list_runs
+from profkit.analysis.views.runs import RunRow, arrange_runs, list_runs
 from profkit.errors import UsageError
 from profkit.report import run_json
 from profkit.text import did_you_mean
-from profkit.tui._figures import figures_of
-from profkit.tui._library import Library
-from profkit.tui._share import as_picture
 from profkit.tui.app import FIRST_SCREEN, ProfkitApp, load_screens
+from profkit.tui.library import Library
+from profkit.tui.widgets.figures import figures_of
+from profkit.tui.widgets.share import as_picture
 
 __all__ = ["FIRST_SCREEN", "check_screen", "read_runs", "runs_twin", "take_picture", "twin"]
 

@@ -31,11 +31,11 @@ PROFKIT = (
     "pyarrow.compute",
     "pyarrow.dataset",
     "nvtx",
-    "profkit.job",
-    "profkit.session",
+    "profkit.run.job",
+    "profkit.run.session",
     "profkit.trace",
     "profkit.collectors.poller",
-    "profkit.instrument._window_rows",
+    "profkit.importers.window_rows",
 )
 """What jobs and profkit import in their first steps and at their end, which would be most of so short a job."""
 
@@ -117,7 +117,7 @@ def _be_a_rank(job: Any, request: Mapping[str, Any], rank: int, variables: Mappi
         os.environ.update(request.get("environment", {}))
         os.environ.update({OPTIONS_VARIABLE: json.dumps(request["options"]), OWN_FOLDER_VARIABLE: request["folder"], "PROFKIT_OUTPUT": request["folder"]})
         sys.argv = [job.__file__]
-        importlib.import_module("profkit.attach.arming").arm()
+        importlib.import_module("profkit.run.attach.arming").arm()
         job.RANK = rank
         job.main()
         code = 0

@@ -20,8 +20,8 @@ from plants import DEVELOPMENT, FAULTS, HELD_OUT, Fault, as_words
 
 from profkit.environment import read_environment
 from profkit.errors import UnreadableError
-from profkit.report.explained import explain
-from profkit.rules._base import Finding
+from profkit.explain.explained import explain
+from profkit.explain.rules.base import Finding
 from profkit.text import table
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs

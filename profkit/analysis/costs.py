@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, Ints
 from profkit.analysis.exposed import share_input, split_allreduce
-from profkit.analysis.kernel_windows import window_steps
+from profkit.analysis.kernels.windows import window_steps
 from profkit.analysis.overview import steady_steps, warm_up_of
 from profkit.analysis.own_cost import span_price_ns, switched_cost, without
 from profkit.analysis.phases import UNKNOWN, step_times

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ Ints = npt.NDArray[np.int64]
 
 FEWEST_STEPS = 8
 """With fewer steps no interval is given: the bootstrap would claim more than it knows."""
+
+NEGLIGIBLE = 0.005
+"""A change below this share of the base is neutral, however certain it is: no run repeats itself better."""
 
 RESAMPLES = 1_000
 _MOST_POINTS = 4_000
@@ -191,3 +195,36 @@ def student_95(freedom: float) -> float:
 def as_floats(column: Any) -> Floats:
     """An Arrow column as floats; null becomes NaN."""
     return np.asarray(column.to_numpy(), dtype=np.float64)
+
+
+def subtract(target: Estimate, base: Estimate) -> Estimate:
+    """The difference of two independent figures, whose deviations add up as squares."""
+    value = target.value - base.value
+    if target.low is None or target.high is None or base.low is None or base.high is None:
+        return Estimate(value)
+    below = math.hypot(target.value - target.low, base.high - base.value)
+    above = math.hypot(target.high - target.value, base.value - base.low)
+    return Estimate(value, value - below, value + above)
+
+
+def divide(above: Estimate, below: Estimate) -> Estimate:
+    """The quotient of two independent positive figures: the difference of their logarithms."""
+    if not (above.value > 0 and below.value > 0):
+        return Estimate(math.nan)
+    logs = subtract(_mapped(above, _log), _mapped(below, _log))
+    return _mapped(logs, math.exp)
+
+
+def scale(estimate: Estimate, factor: float) -> Estimate:
+    """The same in another unit; `factor` is above zero."""
+    return _mapped(estimate, lambda value: value * factor)
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _mapped(estimate: Estimate, function: Callable[[float], float]) -> Estimate:
+    if estimate.low is None or estimate.high is None:
+        return Estimate(function(estimate.value))
+    return Estimate(function(estimate.value), function(estimate.low), function(estimate.high))

@@ -15,8 +15,8 @@ from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, estimate_ratios
 from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
-from profkit.analysis.kernel_windows import KernelWindows, kernel_windows, window_steps
-from profkit.analysis.kernels_view import KernelsView, kernels_of
+from profkit.analysis.kernels.view import KernelsView, kernels_of
+from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
 from profkit.analysis.own_cost import OwnCost, own_cost
 from profkit.analysis.phases import StepTimes, step_times
 from profkit.analysis.selection import Selection, select_steps

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.series import rates
+from profkit.analysis.views.series import rates
 
 RATES: Final[Mapping[tuple[str, str], str]] = {
     ("nvml", "energy_joules"): "mean_power_watts",

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from profkit.attach.arming import watch
 from profkit.attached import disabled
 from profkit.instrument.guard import Patches, guarded
-from profkit.loop import _job
+from profkit.run.attach.arming import watch
+from profkit.run.loop import _job
 
 SEAM = "add_profiler_step"
 MODULES = ("ppcls.utils.profiler", "paddleseg.utils.train_profiler", "paddlevideo.utils.profiler")

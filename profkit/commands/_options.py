@@ -51,7 +51,7 @@ def add_collect(parser: Any) -> None:
 
 def pass_on_collect(args: argparse.Namespace) -> None:
     """Check what was chosen, and leave it where ranks and jobs find it."""
-    from profkit import collecting
+    from profkit.run import collecting
 
     choice = collecting.Choice.parse(args.collect, args.kernels, operators=args.ops, source=args.kernels_from)
     if choice.windows is not None and choice.source == collecting.CUPTI:
@@ -63,7 +63,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
 
 def _check_cupti() -> None:
     """What is asked for and cannot be had is refused before anything is started."""
-    from profkit import doctor
+    from profkit.machine import doctor
 
     found = doctor.cupti()
     if found.state == doctor.CANNOT:

@@ -10,15 +10,15 @@ from profkit.errors import UsageError
 from profkit.text import plural
 
 if TYPE_CHECKING:
-    from profkit.instrument.frameworks._base import Place
-    from profkit.ranks import Team
-    from profkit.workloads._base import Settings
-    from profkit.workloads._prepare import Seat
+    from profkit.instrument.frameworks.base import Place
+    from profkit.run.ranks import Team
+    from profkit.workloads.base import Settings
+    from profkit.workloads.training.prepare import Seat
 
 
 def own_place(args: argparse.Namespace) -> Place | None:
     """The rank that this process was made by a launcher, or that Slurm says it is."""
-    from profkit import ranks
+    from profkit.run import ranks
 
     if not ranks.place_of_this_process() and not ranks.slurm_team(wanted_gpus(args) or 0):
         os.environ.update(ranks.slurm_rank() or {})
@@ -28,7 +28,7 @@ def own_place(args: argparse.Namespace) -> Place | None:
 
 def find_team(args: argparse.Namespace) -> Team | None:
     """The ranks that are to be started here; `None` for a single one."""
-    from profkit import ranks
+    from profkit.run import ranks
 
     gpus = wanted_gpus(args)
     if args.ranks and gpus:
@@ -78,7 +78,7 @@ def visible_gpus() -> tuple[int, str]:
 
 def find_seat(args: argparse.Namespace, settings: Settings, place: Place) -> Seat:
     """On the GPU of its local number, where there are GPUs and the CPU was not asked for."""
-    from profkit.workloads._prepare import Seat, gpu_count
+    from profkit.workloads.training.prepare import Seat, gpu_count
 
     there = 0 if args.ranks else gpu_count(settings.framework)
     if (wanted_gpus(args) or 0) > 0 and not there:

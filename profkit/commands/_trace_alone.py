@@ -14,15 +14,15 @@ from profkit.errors import ExitCode, ProfkitError
 from profkit.text import plural, safe_text
 
 if TYPE_CHECKING:
-    from profkit.instrument.frameworks._base import Place
+    from profkit.instrument.frameworks.base import Place
     from profkit.trace import RunManifest
-    from profkit.workloads._base import Outcome, Settings, Workload
-    from profkit.workloads._prepare import ReadyJob
+    from profkit.workloads.base import Outcome, Settings, Workload
+    from profkit.workloads.training.prepare import ReadyJob
 
 
 def train_alone(args: argparse.Namespace, workload: Workload, settings: Settings) -> int:
     from profkit.attached import disabled
-    from profkit.instrument.frameworks._base import Place
+    from profkit.instrument.frameworks.base import Place
 
     if wanted_gpus(args):
         check_gpus(wanted_gpus(args) or 1)
@@ -32,8 +32,8 @@ def train_alone(args: argparse.Namespace, workload: Workload, settings: Settings
 
 
 def prepare_job(args: argparse.Namespace, workload: Workload, settings: Settings, place: Place) -> ReadyJob:
-    from profkit.workloads import _prepare
-    from profkit.workloads._base import wait_passively
+    from profkit.workloads.base import wait_passively
+    from profkit.workloads.training import prepare as _prepare
 
     wait_passively()
     seat = find_seat(args, settings, place)
@@ -51,7 +51,7 @@ def announce(title: str, settings: Settings, job: ReadyJob) -> None:
 
 def _train_bare(job: ReadyJob) -> int:
     from profkit.instrument.recorder import NullRecorder
-    from profkit.workloads._progress import ProgressBar
+    from profkit.progress import ProgressBar
 
     with ProgressBar("training, profkit is switched off by PROFKIT_DISABLE") as progress:
         outcome = job.train(NullRecorder(), lambda step, steps, loss: progress(step, steps))
@@ -71,8 +71,8 @@ def notes(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _train_traced(args: argparse.Namespace, settings: Settings, job: ReadyJob) -> int:
-    from profkit.session import open_session, record_own_cost
-    from profkit.workloads._progress import ProgressBar
+    from profkit.progress import ProgressBar
+    from profkit.run.session import open_session, record_own_cost
 
     path = None
     try:

@@ -16,16 +16,16 @@ from profkit.commands._trace_alone import announce, manifest, notes, prepare_job
 from profkit.errors import ExitCode, ProfkitError
 
 if TYPE_CHECKING:
-    from profkit.instrument.frameworks._base import Place
-    from profkit.ranks import Team
-    from profkit.workloads._base import Outcome, Settings, Workload
-    from profkit.workloads._prepare import ReadyJob
+    from profkit.instrument.frameworks.base import Place
+    from profkit.run.ranks import Team
+    from profkit.workloads.base import Outcome, Settings, Workload
+    from profkit.workloads.training.prepare import ReadyJob
 
 
 def train_team(args: argparse.Namespace, workload: Workload, settings: Settings, team: Team) -> int:
     """Start this node's ranks and wait for them. The first node's process keeps `run.json`, and shows the run."""
-    from profkit.ranks import run_ranks
-    from profkit.workloads._prepare import check, find_data
+    from profkit.run.ranks import run_ranks
+    from profkit.workloads.training.prepare import check, find_data
 
     check(workload, settings, on_gpu=bool(wanted_gpus(args)))
     find_data(workload, settings)
@@ -54,7 +54,7 @@ def _disabled() -> bool:
 
 
 def _new_team_run(args: argparse.Namespace, settings: Settings, team: Team) -> Path:
-    from profkit.session import make_run
+    from profkit.run.session import make_run
     from profkit.trace import RunManifest
 
     manifest = RunManifest(workload=args.workload, framework=settings.framework, world_size=team.world_size)
@@ -62,7 +62,7 @@ def _new_team_run(args: argparse.Namespace, settings: Settings, team: Team) -> P
 
 
 def _conclude(run: Path | None, why: str) -> None:
-    from profkit.session import finish_run, record_own_cost
+    from profkit.run.session import finish_run, record_own_cost
 
     if run is None:
         return
@@ -79,7 +79,7 @@ def train_as_rank(args: argparse.Namespace, workload: Workload, settings: Settin
             announce(workload.title, settings, job)
         _record_as_rank(args, settings, job, place)
     except Exception as error:  # the rank's end: whatever it was goes to the process that started it, else on
-        from profkit.ranks import write_error
+        from profkit.run.ranks import write_error
 
         expected = isinstance(error, ProfkitError)
         words = str(error) if expected else _last_lines(error)
@@ -97,7 +97,7 @@ def _last_lines(error: Exception) -> str:
 
 def _record_as_rank(args: argparse.Namespace, settings: Settings, job: ReadyJob, place: Place) -> None:
     from profkit.instrument.recorder import NullRecorder
-    from profkit.session import open_rank
+    from profkit.run.session import open_rank
 
     if _disabled():
         _say_rank(place, job.train(NullRecorder(), lambda step, steps, loss: None))
@@ -120,7 +120,7 @@ def _say_rank(place: Place, outcome: Outcome) -> None:
 @contextlib.contextmanager
 def _progress(place: Place) -> Iterator[Any]:
     """Told by the first rank alone."""
-    from profkit.workloads._progress import ProgressBar
+    from profkit.progress import ProgressBar
 
     if place.rank:
         yield lambda step, steps: None
@@ -134,8 +134,8 @@ def _rank_run(args: argparse.Namespace, settings: Settings, job: ReadyJob, place
 
     On a node that does not share the first one's disk, a folder of the same name is made.
     """
-    from profkit.ranks import RUN_VARIABLE
-    from profkit.session import make_run
+    from profkit.run.ranks import RUN_VARIABLE
+    from profkit.run.session import make_run
 
     given = os.environ.get(RUN_VARIABLE)
     if place.rank == 0 and not given:

@@ -23,9 +23,9 @@ from profkit.text import safe_text
 
 if TYPE_CHECKING:
     from profkit.analysis.matrix import Setting
-    from profkit.bench import Plan, Progress
-    from profkit.report.benched import Benched
-    from profkit.workloads._base import Settings, Workload
+    from profkit.bench.read import Benched
+    from profkit.bench.run import Plan, Progress
+    from profkit.workloads.base import Settings, Workload
 
 SWITCHED = {"off": (False,), "on": (True,), "both": (False, True)}
 RESULTS = ("results.md", "results.csv", "results.jsonl")
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show_published(args: argparse.Namespace, workload: Workload) -> int:
-    from profkit.report.benched import read_published
+    from profkit.bench.read import read_published
 
     view = read_published(args.workload, workload.title)
     if not view.published:
@@ -96,8 +96,8 @@ def _show_published(args: argparse.Namespace, workload: Workload) -> int:
 
 
 def _plan(args: argparse.Namespace, workload: Workload) -> Plan:
-    from profkit.bench import Plan
-    from profkit.workloads import _prepare
+    from profkit.bench.run import Plan
+    from profkit.workloads.training import prepare as _prepare
 
     scale, counts = _scale(args)
     settings = _settings(args)
@@ -123,14 +123,14 @@ def _scale(args: argparse.Namespace) -> tuple[str, tuple[int, ...]]:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    from profkit.workloads._base import Settings
+    from profkit.workloads.base import Settings
 
     return Settings(framework=args.framework, data=args.data)
 
 
 def _cells(args: argparse.Namespace, counts: tuple[int, ...], batches: tuple[int, ...]) -> tuple[Setting, ...]:
     from profkit.analysis.matrix import Setting
-    from profkit.bench import AMP, DALI, FULL
+    from profkit.bench.run import AMP, DALI, FULL
 
     own = "none" if args.data == "synthetic" else f"{args.framework} DataLoader"
     return tuple(
@@ -164,7 +164,7 @@ def _absolute(data: str) -> str:
 
 
 def _measure(plan: Plan, folder: Path) -> Progress:
-    from profkit.bench import claim, run_matrix
+    from profkit.bench.run import claim, run_matrix
 
     try:
         with claim(plan, folder):
@@ -179,9 +179,9 @@ def _tell(words: str) -> None:
 
 
 def _show(args: argparse.Namespace, plan: Plan, workload: Workload, progress: Progress, folder: Path) -> int:
-    from profkit.bench import exit_code
+    from profkit.bench.read import read_matrix
+    from profkit.bench.run import exit_code
     from profkit.report import bench_text
-    from profkit.report.benched import read_matrix
 
     view = read_matrix(plan, workload.title, progress)
     shapes = (bench_text.as_markdown, bench_text.as_csv, bench_text.as_json_rows)

@@ -26,19 +26,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import dataclasses
 
-    from profkit import ceilings
+    from profkit.analysis.kept_ceilings import keep_ceilings, load_ceilings
     from profkit.environment import read_environment
+    from profkit.machine import ceilings
     from profkit.report.as_json import dumps
     from profkit.report.as_text import ceilings_table
 
-    known = ceilings.load_ceilings(read_environment())
+    known = load_ceilings(read_environment())
     found = known
     if found is None or args.again:
         found = dataclasses.replace(ceilings.measure_machine(_tell), links=known.links if known else ())
     if args.links and (args.again or not any(links.ranks == args.ranks for links in found.links)):
         _tell(f"links between {args.ranks} processes")
         found = ceilings.with_links(found, ceilings.measure_links(args.ranks))
-    path = ceilings.keep_ceilings(found)
+    path = keep_ceilings(found)
     print(dumps(dataclasses.asdict(found)) if args.json else ceilings_table(found))
     _tell(f"kept in {path}")
     return ExitCode.DONE

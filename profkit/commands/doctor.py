@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.doctor import examine
+    from profkit.machine.doctor import examine
     from profkit.report.as_json import dumps
     from profkit.report.as_text import examination
 

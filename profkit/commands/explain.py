@@ -30,10 +30,10 @@ from profkit.text import safe_text
 from profkit.vocab import RUN_FILE
 
 if TYPE_CHECKING:
-    from profkit.analysis.gate import Gate, Judgement
     from profkit.commands._shapes import Renderers
+    from profkit.explain.explained import Explained
+    from profkit.explain.gate import Gate, Judgement
     from profkit.report.document import Document
-    from profkit.report.explained import Explained
     from profkit.trace import Trace
 
 
@@ -50,8 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.analysis.gate import Gate
-    from profkit.scheduling import check_scheduler
+    from profkit.explain.gate import Gate
+    from profkit.run.scheduling import check_scheduler
     from profkit.trace import Trace
     from profkit.trace.baselines import find_baseline, save_baseline
 
@@ -97,10 +97,10 @@ def _compare(sides: Sequence[Sequence[Trace]], gates: Sequence[Gate], args: argp
 
 
 def _explain(bases: Sequence[Trace], targets: Sequence[Trace], gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
-    from profkit.analysis.gate import apply_gates, exit_code
-    from profkit.ceilings import load_ceilings
-    from profkit.report.explained import explain_repeats
-    from profkit.scheduling import open_scheduler
+    from profkit.analysis.kept_ceilings import load_ceilings
+    from profkit.explain.explained import explain_repeats
+    from profkit.explain.gate import apply_gates, exit_code
+    from profkit.run.scheduling import open_scheduler
 
     base, target = bases[0], targets[0]
     ceilings = load_ceilings(base.manifest.environment), load_ceilings(target.manifest.environment)
@@ -148,11 +148,11 @@ def _shapes(view: Explained, judgements: Sequence[Judgement]) -> Renderers:
 
 def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:
     from profkit import __version__
+    from profkit.explain.explained import scale_runs
     from profkit.report import as_html, as_markdown, ledger_json, ledger_text
     from profkit.report.as_json import dumps
-    from profkit.report.explained import scale_runs
     from profkit.report.ledger_document import scaling
-    from profkit.scheduling import open_scheduler
+    from profkit.run.scheduling import open_scheduler
 
     with open_scheduler(args.scheduler) as each:
         rows = scale_runs(traces, each)

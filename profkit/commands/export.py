@@ -18,7 +18,7 @@ from profkit.errors import ExitCode, ProfkitError
 from profkit.text import safe_text
 
 if TYPE_CHECKING:
-    from profkit.exporters._base import Exporter, Window
+    from profkit.exporters.base import Exporter, Window
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.exporters._base import new_path, open_window
+    from profkit.exporters.base import new_path, open_window
     from profkit.plugins import EXPORTERS
     from profkit.report.as_json import dumps
     from profkit.text import byte_size, plural

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.importers._base import ImportOptions, Target, plan_import
+    from profkit.importers.base import ImportOptions, Target, plan_import
     from profkit.plugins import IMPORTERS
     from profkit.report import imported as screens
     from profkit.report.as_json import dumps

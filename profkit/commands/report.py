@@ -23,11 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit import __version__
+    from profkit.analysis.kept_ceilings import load_ceilings
     from profkit.analysis.overview import build_overview
-    from profkit.ceilings import load_ceilings
     from profkit.report import as_html, as_json, as_markdown, as_text
     from profkit.report.overview_document import illustrate, overview
-    from profkit.scheduling import check_scheduler, open_scheduler
+    from profkit.run.scheduling import check_scheduler, open_scheduler
     from profkit.trace.reader import Trace
 
     check_shape(args)

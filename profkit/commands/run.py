@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.launch import check_command, end_like, run_job
+    from profkit.run.launch import check_command, end_like, run_job
 
     pass_on_collect(args)
     return end_like(run_job(check_command(args.command), args.output))

@@ -37,8 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.plugins import WORKLOADS
-    from profkit.workloads._base import Settings
-    from profkit.workloads._loop import Target
+    from profkit.workloads.base import Settings
+    from profkit.workloads.training.loop import Target
 
     workload = WORKLOADS.load(args.workload)
     settings = Settings(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)})

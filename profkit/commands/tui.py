@@ -103,8 +103,8 @@ def _print_text(path: Path, *, is_run: bool) -> int:
     """What there is to read without a terminal."""
     print("profkit: no terminal here, so this is the text report (see also --json and --screenshot)", file=sys.stderr)
     if is_run:
+        from profkit.analysis.kept_ceilings import load_ceilings
         from profkit.analysis.overview import build_overview
-        from profkit.ceilings import load_ceilings
         from profkit.report import as_text
         from profkit.trace import Trace
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from profkit.exporters._base import Window
+from profkit.exporters.base import Window
 
 STEPS, LAUNCHES = "steps", "launches"
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from profkit.exporters._base import Window
 from profkit.exporters._timeline import Track, counters, tracks
+from profkit.exporters.base import Window
 
 
 class Chrome:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from profkit.exporters._base import Window
+from profkit.exporters.base import Window
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from profkit.exporters._base import Window
+from profkit.exporters.base import Window
 
 _DELTA = {"start_ns", "end_ns", "time_ns", "launch_ns", "correlation", "device_start_ns", "device_end_ns", "ready_ns"}
 

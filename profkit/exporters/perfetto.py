@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from profkit.exporters._base import Window
 from profkit.exporters._timeline import Counter, Slice, Track, counters, tracks
+from profkit.exporters.base import Window
 
 SEQUENCE = 1
 _CLEARED, _NEEDED = 1, 2

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from profkit.errors import UnreadableError
-from profkit.importers._base import Imported, Target
-from profkit.importers._collective_rows import MOST_RANKS, Row, Rows, count, write_rows
-from profkit.importers._kineto_tables import DTYPE_BYTES
+from profkit.importers.base import Imported, Target
+from profkit.importers.kineto.tables import DTYPE_BYTES
+from profkit.importers.reading.collective_rows import MOST_RANKS, Row, Rows, count, write_rows
 from profkit.text import byte_size, safe_text
 
 LARGEST_BYTES = 256_000_000

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from profkit.errors import UnreadableError
-from profkit.importers._base import Imported, Target
-from profkit.importers._blocks import TornError, read_blocks
-from profkit.importers._collective_rows import MOST_RANKS, Row, Rows, count, write_rows
-from profkit.importers._scan_python import MISSING, exact
+from profkit.importers.base import Imported, Target
+from profkit.importers.reading.blocks import TornError, read_blocks
+from profkit.importers.reading.collective_rows import MOST_RANKS, Row, Rows, count, write_rows
+from profkit.importers.reading.scan_python import MISSING, exact
 from profkit.text import safe_text
 
 LONGEST_LINE = 1 << 20

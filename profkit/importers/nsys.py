@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.errors import UnreadableError
-from profkit.importers import _sqlite
-from profkit.importers._base import Imported, Target
-from profkit.importers._chrome import EVENT, MISSING, MISSING_SMALL, WORK, ChromeTrace, Ints
-from profkit.importers._kineto_tables import COMMUNICATOR, MESSAGE_BYTES
-from profkit.importers._rank_files import RankFile, Summary, write_rank
+from profkit.importers.base import Imported, Target
+from profkit.importers.kineto.tables import COMMUNICATOR, MESSAGE_BYTES
+from profkit.importers.reading import sqlite as _sqlite
+from profkit.importers.reading.chrome import EVENT, MISSING, MISSING_SMALL, WORK, ChromeTrace, Ints
+from profkit.importers.reading.rank_files import RankFile, Summary, write_rank
 from profkit.text import safe_text
 
 KERNEL_NEEDS = ("deviceId", "streamId", "start", "end", "shortName", "demangledName", "correlationId")

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from profkit.errors import UnreadableError
-from profkit.importers._base import Imported, Target, clean_name
-from profkit.importers._blocks import TornError, read_blocks
-from profkit.importers._logs._assemble import GRAMMARS, MARKS_ALONE, find_grammar, load_grammars, parse_log
-from profkit.importers._logs._parsed import ParsedLog, Scope, Stated
-from profkit.importers._logs._placing import Placed, place_steps, world_size
-from profkit.importers._logs._text import read_lines
+from profkit.importers.base import Imported, Target, clean_name
+from profkit.importers.logs.assemble import GRAMMARS, MARKS_ALONE, find_grammar, load_grammars, parse_log
+from profkit.importers.logs.parsed import ParsedLog, Scope, Stated
+from profkit.importers.logs.placing import Placed, place_steps, world_size
+from profkit.importers.logs.text import read_lines
+from profkit.importers.reading.blocks import TornError, read_blocks
 from profkit.text import safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.vocab import RunState

@@ -18,7 +18,7 @@ from profkit.trace import Verification
 from profkit.vocab import PHASES, Integrity, Phase
 
 if TYPE_CHECKING:
-    from profkit.doctor import Finding
+    from profkit.machine.doctor import Finding
 
 WIDTH = 100
 """Columns of a screen. What cannot be folded, as a path that is to be copied, may be longer."""

@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from profkit.analysis.effects import Effect, Effects, Interaction
+from profkit.bench.effects import Effect, Effects, Interaction
+from profkit.bench.read import Benched, rows
 from profkit.exporters.csv import cell as csv_cell
 from profkit.report.as_markdown import plain
 from profkit.report.as_text import WIDTH
 from profkit.report.bench_words import Section, sections
-from profkit.report.benched import Benched, rows
 from profkit.report.ledger_json import estimate
 from profkit.text import safe_text, table
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from profkit.analysis.consistency import TOLERANCE
 from profkit.analysis.costs import INPUT
-from profkit.analysis.effects import Effect, Effects, Interaction, MainEffect
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import FULL_PRECISIONS, Cell, Setting, column_name, lay_out
-from profkit.report.benched import Benched, BenchedCell, Table
+from profkit.bench.consistency import TOLERANCE
+from profkit.bench.effects import Effect, Effects, Interaction, MainEffect
+from profkit.bench.read import Benched, BenchedCell, Table
 from profkit.text import duration, percent, plural, significant
 from profkit.vocab import Phase
 

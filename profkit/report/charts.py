@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.pictures import USED, StepPoint
 from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH, WARM_UP
+from profkit.analysis.views.pictures import USED, StepPoint
 from profkit.report.document import Chart, Heat, Shares, Strip, Waterfall
 from profkit.text import duration, percent, plural, safe_text
 

@@ -10,8 +10,8 @@ from enum import Enum
 from typing import TypeAlias
 
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.ledger import Verdict
-from profkit.analysis.pictures import RankPhases, StepPoint
+from profkit.analysis.views.pictures import RankPhases, StepPoint
+from profkit.explain.ledger import Verdict
 
 
 class Tone(str, Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from profkit.importers._base import Imported
+from profkit.importers.base import Imported
 from profkit.text import plural, safe_text
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from profkit.analysis.gate import Judgement, Outcome
-from profkit.analysis.kernel_ledger import KernelLedger
-from profkit.analysis.ledger import Ledger, Row, scale
+from profkit.analysis.estimate import scale
 from profkit.analysis.overview import build_overview
-from profkit.analysis.scaling import ScalingRow
 from profkit.errors import UnreadableError
+from profkit.explain.explained import Explained
+from profkit.explain.gate import Judgement, Outcome
+from profkit.explain.kernel_ledger import KernelLedger
+from profkit.explain.ledger import Ledger, Row
+from profkit.explain.scaling import ScalingRow
 from profkit.report import ledger_text
 from profkit.report.document import TONES, Cause, Chart, Document, Grid, Section, Tone, Waterfall
-from profkit.report.explained import Explained
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
 from profkit.text import amount, duration, percent, plural
 from profkit.trace import Trace

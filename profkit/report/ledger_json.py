@@ -8,14 +8,14 @@ from typing import Any
 
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.gate import Judgement
-from profkit.analysis.kernel_ledger import KernelLedger
-from profkit.analysis.ledger import Ledger, Row, why_not
-from profkit.analysis.meeting import Meeting
-from profkit.analysis.scaling import ScalingRow
-from profkit.report.compared import Compared, Pair
-from profkit.report.explained import Explained
-from profkit.rules._base import Finding
+from profkit.explain.compared import Compared, Pair
+from profkit.explain.explained import Explained
+from profkit.explain.gate import Judgement
+from profkit.explain.kernel_ledger import KernelLedger
+from profkit.explain.ledger import Ledger, Row, why_not
+from profkit.explain.meeting import Meeting
+from profkit.explain.rules.base import Finding
+from profkit.explain.scaling import ScalingRow
 
 
 def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str, Any]:

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from profkit.analysis.config_join import NONE
 from profkit.analysis.costs import RunCosts
-from profkit.analysis.estimate import Estimate
+from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.exchange import LATE_SHARE
-from profkit.analysis.gate import Judgement
-from profkit.analysis.kernel_ledger import KernelLedger, KernelRow
-from profkit.analysis.ledger import Ledger, Row, judge, scale, why_not
-from profkit.analysis.meeting import Meeting
-from profkit.analysis.scaling import FACTORS, ScalingRow
+from profkit.explain.explained import Explained
+from profkit.explain.gate import Judgement
+from profkit.explain.kernel_ledger import KernelLedger, KernelRow
+from profkit.explain.ledger import Ledger, Row, judge, why_not
+from profkit.explain.meeting import Meeting
+from profkit.explain.rules.base import Finding
+from profkit.explain.scaling import FACTORS, ScalingRow
 from profkit.report.as_text import WIDTH
-from profkit.report.explained import Explained
-from profkit.rules._base import Finding
 from profkit.text import amount, byte_size, duration, percent, plural, safe_text, significant, table
 
 MOST_DIFFERENCES = 12

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profkit.analysis.overview import Overview, PhaseShare
-from profkit.analysis.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
+from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
 from profkit.report import as_text
 from profkit.report.document import Chart, Document, Grid, Heat, Section, Shares, Strip, Tone
 from profkit.text import duration, percent, plural, significant

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from profkit.analysis.run_view import Part, RunView
-from profkit.analysis.runs_view import NO_FIGURES, RunRow
+from profkit.analysis.views.run import Part, RunView
+from profkit.analysis.views.runs import NO_FIGURES, RunRow
 from profkit.report import as_json
 from profkit.report.view_json import of
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.runs_view import NO_FIGURES, RunFigures, RunRow
+from profkit.analysis.views.runs import NO_FIGURES, RunFigures, RunRow
 from profkit.text import percent, plural, safe_text, significant, table
 
 HEADER = ("run", "workload", "framework", "ranks", "precision", "batch", "samples/s", "95 % interval", "efficiency", "top finding", "state")

@@ -9,7 +9,7 @@ import pytest
 
 from profkit.analysis.bandwidth import FACTORS, link_use, size_use
 from profkit.analysis.ceilings import Ceilings, Links
-from profkit.analysis.roofline import place_kernels
+from profkit.analysis.kernels.roofline import place_kernels
 from tests.analysis.tables import rows_table
 
 SECOND = 1_000_000_000

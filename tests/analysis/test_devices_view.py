@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis import series
-from profkit.analysis.devices_view import DevicesView, build_devices_view
-from profkit.analysis.series import Cell, bin_readings, rates, spread_bins
+from profkit.analysis.views import series
+from profkit.analysis.views.devices import DevicesView, build_devices_view
+from profkit.analysis.views.series import Cell, bin_readings, rates, spread_bins
 from profkit.testing.synthetic import BEGIN_NS, synthetic_trace
 from profkit.trace import Trace
 from tests.analysis.tables import rows_table

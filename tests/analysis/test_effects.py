@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from profkit.analysis.costs import INPUT, RunCosts
-from profkit.analysis.effects import Effect, Effects, Interaction, combine, find_effects, published_timings, time_cells
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import Setting
 from profkit.analysis.published import published_cells
 from profkit.analysis.selection import Selection
+from profkit.bench.effects import Effect, Effects, Interaction, combine, find_effects, published_timings, time_cells
 
 MS = 1_000_000
 STEPS = 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from profkit.analysis.kernel_categories import categorise, categorise_operator, copy_category, uses_tensor_cores
+from profkit.analysis.kernels.categories import categorise, categorise_operator, copy_category, uses_tensor_cores
 
 CASES = [
     ("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", "gemm", True),

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from profkit.analysis.costs import run_costs
-from profkit.analysis.evidence import Evidence
-from profkit.analysis.kernel_ledger import BETWEEN, LAUNCH_IDLE, SYNC_STALL, KernelLedger, KernelRow, compare_kernels
-from profkit.analysis.ledger import compare
+from profkit.explain.evidence import Evidence
+from profkit.explain.kernel_ledger import BETWEEN, LAUNCH_IDLE, SYNC_STALL, KernelLedger, KernelRow, compare_kernels
+from profkit.explain.ledger import compare
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis.kernel_windows import NO_PHASE, busy_by, kernel_windows, window_steps
+from profkit.analysis.kernels.windows import NO_PHASE, busy_by, kernel_windows, window_steps
 from profkit.analysis.own_cost import without
 from profkit.analysis.selection import KERNEL_WINDOW, select_steps
 from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP

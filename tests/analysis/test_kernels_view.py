@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis import kernels_view
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.kernels_view import KernelsView, build_kernels_view, calls_of, kernel_instances, kernels_of, matrix_precision
+from profkit.analysis.kernels import view as kernels_view
+from profkit.analysis.kernels.view import KernelsView, build_kernels_view, calls_of, kernel_instances, kernels_of, matrix_precision
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace
 from tests.analysis.tables import rows_table

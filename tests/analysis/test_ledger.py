@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, OWN, REST, RunCosts, cost_steps, run_costs, set_outliers_apart
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exposed import TRANSFER, WAITING, exposed_spans, split_input
-from profkit.analysis.ledger import Ledger, Verdict, compare, why_not
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.scaling import FACTORS, scaling_table
 from profkit.analysis.selection import Selection
+from profkit.explain.ledger import Ledger, Verdict, compare, why_not
+from profkit.explain.scaling import FACTORS, scaling_table
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 from profkit.vocab import PHASES

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.loader_view import LOOP, THREAD, WORKER, LoaderView, build_loader_view
+from profkit.analysis.views.loader import LOOP, THREAD, WORKER, LoaderView, build_loader_view
 from profkit.testing.synthetic import BEGIN_NS, synthetic_trace
 from profkit.trace import Trace
 from tests.analysis.tables import rows_table

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from profkit.analysis.costs import INPUT, run_costs
-from profkit.analysis.meeting import Meeting, find_meeting
 from profkit.analysis.rank_sums import sum_ranks
+from profkit.explain.explained import scale_runs
+from profkit.explain.meeting import Meeting, find_meeting
 from profkit.report import ledger_json, ledger_text
-from profkit.report.explained import scale_runs
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 

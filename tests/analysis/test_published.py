@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from profkit.analysis.consistency import find_contradictions
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import Cell, Setting, column_name, lay_out
 from profkit.analysis.published import PUBLISHED, published_cells
+from profkit.bench.consistency import find_contradictions
 from profkit.plugins import WORKLOADS
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "published.csv"

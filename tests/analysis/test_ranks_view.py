@@ -12,7 +12,7 @@ from profkit.analysis.ceilings import Ceilings, Links
 from profkit.analysis.exchange import match_collectives
 from profkit.analysis.overview import build_overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.ranks_view import RanksView, Wait, build_ranks_view, find_waits
+from profkit.analysis.views.ranks import RanksView, Wait, build_ranks_view, find_waits
 from profkit.clock import Anchor
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace

@@ -11,10 +11,10 @@ import pytest
 
 from profkit.analysis.costs import OWN, RunCosts, run_costs
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.ledger import Verdict, compare
 from profkit.analysis.repeats import group_repeats, pool_costs, widen
 from profkit.cli import main
 from profkit.errors import ExitCode
+from profkit.explain.ledger import Verdict, compare
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis import timeline as timeline_module
-from profkit.analysis import timeline_cache
-from profkit.analysis.timeline import OWN_CLOCKS, SAME_CLOCK, TIME_OF_DAY, Timeline
-from profkit.analysis.timeline_cache import LaneCache
-from profkit.analysis.timeline_lanes import COLUMNS, Group, Lane, lanes_of
-from profkit.analysis.timeline_levels import NONE
-from profkit.analysis.timeline_view import READING, Request, Row, Window, as_json, open_timeline, still_to_read, view_timeline
+from profkit.analysis.timeline import cache as timeline_cache
+from profkit.analysis.timeline import timeline as timeline_module
+from profkit.analysis.timeline.cache import LaneCache
+from profkit.analysis.timeline.lanes import COLUMNS, Group, Lane, lanes_of
+from profkit.analysis.timeline.levels import NONE
+from profkit.analysis.timeline.timeline import OWN_CLOCKS, SAME_CLOCK, TIME_OF_DAY, Timeline
+from profkit.analysis.timeline.view import READING, Request, Row, Window, as_json, open_timeline, still_to_read, view_timeline
 from profkit.clock import Anchor
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis import timeline_levels
-from profkit.analysis.timeline_levels import NONE, Level, Pieces, first_begun, innermost, read_cells
+from profkit.analysis.timeline import levels as timeline_levels
+from profkit.analysis.timeline.levels import NONE, Level, Pieces, first_begun, innermost, read_cells
 
 KINDS = ("a", "b", "c")
 END = 60

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from profkit.job import _RANK_VARIABLES, _launch
+from profkit.run.job import _RANK_VARIABLES, _launch
 
 OWN, PARENT = str(os.getpid()), str(os.getppid())
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "29500"}

@@ -11,9 +11,9 @@ import pytest
 from profkit.callbacks import _recording
 from profkit.callbacks._recording import Recording, begins_training, hook
 from profkit.instrument.guard import FAILURES
-from profkit.instrument.pending import MOST_IN_A_ROW
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.instrument.tracker import Tracker
+from profkit.instrument.tracking.pending import MOST_IN_A_ROW
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.testing.fakes import FakeClock
 
 LOADER_MS, BATCH, EVALUATED = 2, 4, 100

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-import profkit.bench as runner
+import profkit.bench.run as runner
 from profkit.analysis.matrix import Setting
-from profkit.bench import Plan, claim, find_finished, run_matrix, run_order
+from profkit.bench.run import Plan, claim, find_finished, run_matrix, run_order
 from profkit.cli import main
 from profkit.errors import ProfkitError, UsageError
 from profkit.testing import synthetic_trace

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from profkit import ceilings
 from profkit.analysis.ceilings import Ceilings, Links
+from profkit.analysis.kept_ceilings import keep_ceilings, load_ceilings, machine_key
 from profkit.environment import read_environment
+from profkit.machine import ceilings
 from profkit.report.as_text import ceilings_table
 from profkit.testing import FakeClock
 from tests.cli.conftest import Command
@@ -28,28 +29,28 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_measured_is_kept_for_this_machine() -> None:
-    assert ceilings.load_ceilings(read_environment()) is None
-    ceilings.keep_ceilings(FOUND)
-    assert ceilings.load_ceilings(read_environment()) == FOUND
-    assert ceilings.load_ceilings({"cpu": "another", "cpu_count": 1}) is None
+    assert load_ceilings(read_environment()) is None
+    keep_ceilings(FOUND)
+    assert load_ceilings(read_environment()) == FOUND
+    assert load_ceilings({"cpu": "another", "cpu_count": 1}) is None
 
 
 def test_another_device_driver_or_library_has_ceilings_of_its_own() -> None:
     known = {"cpu": "a", "cpu_count": 2, "gpu_models": ["H100"], "nvidia_driver": "550.1", "packages": {"torch": "2.9", "pillow": "1"}}
     others: list[dict[str, Any]] = [{"gpu_models": ["V100"]}, {"nvidia_driver": "555.2"}, {"packages": {"torch": "2.10"}}, {"cpu_count": 4}]
-    keys = [ceilings.machine_key({**known, **change}) for change in ({}, *others)]
+    keys = [machine_key({**known, **change}) for change in ({}, *others)]
     assert len(set(keys)) == len(keys)
-    assert ceilings.machine_key({**known, "packages": {"torch": "2.9", "pillow": "2"}}) == keys[0]
-    assert ceilings.machine_key({"cpu": "a", "gpu_models": []}) == ceilings.machine_key({"cpu": "a"})
+    assert machine_key({**known, "packages": {"torch": "2.9", "pillow": "2"}}) == keys[0]
+    assert machine_key({"cpu": "a", "gpu_models": []}) == machine_key({"cpu": "a"})
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"links": 3}', '{"links": [{}]}', '{"links": [{"backend": "gloo", "ranks": 2, "sizes": [1], "bus_bytes_per_s": []}]}']
 )
 def test_a_file_that_cannot_be_read_is_no_ceiling(text: str) -> None:
-    path = ceilings.keep_ceilings(FOUND)
+    path = keep_ceilings(FOUND)
     path.write_text(text)
-    assert ceilings.load_ceilings(read_environment()) is None
+    assert load_ceilings(read_environment()) is None
 
 
 def test_links_of_the_same_kind_are_replaced() -> None:
@@ -85,7 +86,7 @@ def test_the_text_shows_every_rate() -> None:
 
 
 def test_the_verb_shows_what_is_kept(profkit: Command, tmp_path: Path) -> None:
-    ceilings.keep_ceilings(FOUND)
+    keep_ceilings(FOUND)
     done = profkit("ceilings", "--json", env={"PROFKIT_CACHE": str(tmp_path / "cache")})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["matrix_flops_per_s"] == {"fp32": 1e12}

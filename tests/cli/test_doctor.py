@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from profkit import doctor
 from profkit.collectors._nvml_door import Door
 from profkit.collectors.nvml import NvmlCollector
+from profkit.machine import doctor
 from profkit.plugins import COLLECTORS
 from profkit.report.as_text import WIDTH, examination
 from tests.cli.conftest import Command

@@ -87,8 +87,8 @@ def test_two_runs_and_a_report_are_read_on_the_scheduler_alone(runs: list[str], 
 def test_what_goes_wrong_in_a_cluster_is_one_line(runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As where its workers have no profkit; what a worker itself finds wrong with a run is said as it is."""
     broken = ThreadPoolExecutor(1)
-    monkeypatch.setattr("profkit.scheduling._cluster", lambda address: contextlib.nullcontext(broken))
-    monkeypatch.setattr("profkit.scheduling.check_scheduler", lambda where: None)
+    monkeypatch.setattr("profkit.run.scheduling._cluster", lambda address: contextlib.nullcontext(broken))
+    monkeypatch.setattr("profkit.run.scheduling.check_scheduler", lambda where: None)
     for raised, code, words in (
         (
             RuntimeError("Error during deserialization\nmore"),
@@ -135,6 +135,6 @@ def test_what_is_no_scheduler_is_a_usage_error(runs: list[str], where: str, word
 
 def test_a_scheduler_that_is_not_there_is_said(runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("distributed", reason="Dask is not installed")
-    monkeypatch.setattr("profkit.scheduling.CONNECT_S", 0.2)
+    monkeypatch.setattr("profkit.run.scheduling.CONNECT_S", 0.2)
     assert main(["explain", *runs, "--scheduler", "tcp://127.0.0.1:1"]) == ExitCode.UNFINISHED
     assert "no Dask scheduler answers there" in capsys.readouterr().err

@@ -20,8 +20,8 @@ from profkit.errors import ExitCode
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 from profkit.vocab import RunState
-from profkit.workloads import _kinetics
-from profkit.workloads._imagenet import GeneratedSet, write_set
+from profkit.workloads.datasets import kinetics as _kinetics
+from profkit.workloads.datasets.imagenet import GeneratedSet, write_set
 from tests.cli.conftest import Command
 
 PATIENCE_S = 500

@@ -24,7 +24,7 @@ import pytest
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.trace import Trace
-from profkit.workloads._imagenet import generate
+from profkit.workloads.datasets.imagenet import generate
 
 STEPS = 24
 SMALL = ("--image-size", "32", "--batch-size", "2", "--workers", "1")
@@ -316,7 +316,7 @@ def test_a_disk_that_is_full_from_the_start_is_one_line_that_helps(tmp_path: Pat
         import resource, sys
         from pathlib import Path
         from profkit.errors import ProfkitError
-        from profkit.session import open_session
+        from profkit.run.session import open_session
         from profkit.trace import RunManifest
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
         try:

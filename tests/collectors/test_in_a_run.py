@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from profkit import collecting
 from profkit.analysis.overview import build_overview
 from profkit.collectors import poller
 from profkit.collectors.base import Reading
 from profkit.errors import UsageError
-from profkit.instrument.windows import WindowPlan
+from profkit.instrument.windows.windows import WindowPlan
 from profkit.plugins import COLLECTORS, Seam
-from profkit.session import open_session
+from profkit.run import collecting
+from profkit.run.session import open_session
 from profkit.trace import RunManifest, Trace
 from profkit.vocab import LOST_GPU
 

@@ -17,8 +17,8 @@ import pytest
 
 from profkit import cli
 from profkit.errors import UsageError
-from profkit.exporters._base import Window, choose_steps, open_window
 from profkit.exporters._timeline import Slice, nesting, tracks
+from profkit.exporters.base import Window, choose_steps, open_window
 from profkit.exporters.chrome import microseconds
 from profkit.exporters.csv import cell
 from profkit.importers.kineto import IMPORTER

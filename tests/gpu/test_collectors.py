@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from profkit.collecting import Choice, Collecting
 from profkit.collectors.allocator import AllocatorCollector
 from profkit.collectors.nvml import NvmlCollector
-from profkit.doctor import CANNOT, WORKS, collector_finding, cupti
-from profkit.instrument.frameworks._base import load_framework
+from profkit.instrument.frameworks.base import load_framework
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.machine.doctor import CANNOT, WORKS, collector_finding, cupti
+from profkit.run.collecting import Choice, Collecting
 from profkit.schema import SCHEMAS
 
 

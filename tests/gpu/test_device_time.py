@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from profkit.instrument.device import DeviceTimer
-from profkit.instrument.frameworks._base import Seams
-from profkit.instrument.frameworks._pytorch_device import CudaDevice
+from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.pytorch import FRAMEWORK
+from profkit.instrument.frameworks.pytorch.device import CudaDevice
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.instrument.tracker import Tracker
+from profkit.instrument.tracking.tracker import Tracker
 
 PHASES = ("forward", "backward", "optimizer")
 

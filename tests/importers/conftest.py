@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from profkit.importers import _chrome
-from profkit.importers._base import Imported, Importer, ImportOptions, Target
+from profkit.importers.base import Imported, Importer, ImportOptions, Target
+from profkit.importers.reading import chrome as _chrome
 from tests.compiling import compile_module
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

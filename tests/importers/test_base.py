@@ -14,7 +14,7 @@ import pytest
 from profkit.analysis.overview import build_overview
 from profkit.clock import Anchor
 from profkit.errors import ProfkitError, UnreadableError, UsageError
-from profkit.importers._base import Imported, Importer, ImportOptions, Target, clean_name, file_name, plan_import, read_head
+from profkit.importers.base import Imported, Importer, ImportOptions, Target, clean_name, file_name, plan_import, read_head
 from profkit.plugins import IMPORTERS
 from profkit.report import as_text
 from profkit.testing import synthetic_trace

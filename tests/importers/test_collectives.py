@@ -12,8 +12,8 @@ import pytest
 
 from profkit.errors import UnreadableError
 from profkit.importers import flight_recorder, nccl_inspector
-from profkit.importers._base import read_head
-from profkit.importers._collective_rows import IMPOSSIBLE
+from profkit.importers.base import read_head
+from profkit.importers.reading.collective_rows import IMPOSSIBLE
 from profkit.plugins import IMPORTERS
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.device_time import DeviceTime, device_times
-from profkit.analysis.kernel_categories import COMMUNICATION, MATRIX_WORK, UNCATEGORISED, categorise
+from profkit.analysis.kernels.categories import COMMUNICATION, MATRIX_WORK, UNCATEGORISED, categorise
+from profkit.analysis.kernels.device_time import DeviceTime, device_times
 from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
 from profkit.importers import nsys
-from profkit.importers._kineto_phases import FROM_LOADER, NOT_MARKED
-from profkit.importers._rank_files import NO_SAMPLES
 from profkit.importers.kineto import IMPORTER
+from profkit.importers.kineto.phases import FROM_LOADER, NOT_MARKED
+from profkit.importers.reading.rank_files import NO_SAMPLES
 from profkit.report import as_json, as_text
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
@@ -343,7 +343,7 @@ def test_eight_ranks_of_one_job_are_one_run(import_files: Import) -> None:
 def test_the_pure_path_writes_the_same_run(import_files: Import, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = [path for path in KINETO if path.parent.name == "h100_qwen"]
     (ours,) = import_files(IMPORTER, path)
-    monkeypatch.setattr("profkit.importers._chrome.CompiledScanner", None)
+    monkeypatch.setattr("profkit.importers.reading.chrome.CompiledScanner", None)
     (pure,) = import_files(IMPORTER, path)
     for table in ("steps", "spans", "kernels", "collectives"):
         assert Trace.open(ours.run).table(table).to_pylist() == Trace.open(pure.run).table(table).to_pylist()

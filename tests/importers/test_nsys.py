@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from profkit.analysis.device_time import device_times
-from profkit.analysis.kernel_categories import COMMUNICATION, categorise
+from profkit.analysis.kernels.categories import COMMUNICATION, categorise
+from profkit.analysis.kernels.device_time import device_times
 from profkit.errors import UnreadableError
-from profkit.importers._kineto_tables import COMMUNICATOR, MESSAGE_BYTES
+from profkit.importers.kineto.tables import COMMUNICATOR, MESSAGE_BYTES
 from profkit.importers.nsys import IMPORTER, read_payload
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity

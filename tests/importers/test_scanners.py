@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.importers import _chrome
-from profkit.importers._chrome import EVENT, MISSING, WORK
-from profkit.importers._scan_python import Scanner, exact
+from profkit.importers.reading import chrome as _chrome
+from profkit.importers.reading.chrome import EVENT, MISSING, WORK
+from profkit.importers.reading.scan_python import Scanner, exact
 from tests.importers.conftest import KINETO, needs_data, two_steps, write_trace
 
 EVENTS = "\n".join(map(json.dumps, two_steps())).replace("\n", ",\n")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from profkit.analysis.exchange import covered
-from profkit.analysis.kernel_windows import busy_by
+from profkit.analysis.kernels.windows import busy_by
 from profkit.analysis.overview import build_overview
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs

@@ -24,7 +24,7 @@ class Hooked:
     """A process group of one rank, with the hooks of a loop that tells its phases itself."""
 
     def __init__(self) -> None:
-        from profkit.instrument.frameworks._base import InnerBooks
+        from profkit.instrument.frameworks.base import InnerBooks
         from profkit.instrument.frameworks.pytorch import FRAMEWORK
 
         self.sink = MemorySink()

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from profkit import collecting, doctor
 from profkit.errors import UsageError
-from profkit.instrument._cupti_windows import NO_DRIVER, CuptiKernels, NoCuptiError, find_demangler, load_cupti
-from profkit.instrument._window_rows import read_rows
-from profkit.instrument.frameworks._base import load_framework
+from profkit.importers.window_rows import read_rows
+from profkit.instrument.frameworks.base import load_framework
 from profkit.instrument.guard import FAILURES, Patches
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.instrument.windows import WindowCapture, WindowPlan
+from profkit.instrument.windows.cupti import NO_DRIVER, CuptiKernels, NoCuptiError, find_demangler, load_cupti
+from profkit.instrument.windows.windows import WindowCapture, WindowPlan
+from profkit.machine import doctor
+from profkit.run import collecting
 from profkit.schema import SCHEMAS
 from tests.instrument.fake_cupti import CALLS, FIELDS, ActivityKind, ActivityMemcpyKind, FakeCupti
 

@@ -17,11 +17,11 @@ import pytest
 
 from profkit.clock import now_ns
 from profkit.instrument.device import DeviceTimer
-from profkit.instrument.frameworks._base import AUTOCAST, Framework, Seams
+from profkit.instrument.frameworks.base import AUTOCAST, Framework, Seams
 from profkit.instrument.guard import FAILURES, Patches, guarded
-from profkit.instrument.pending import EVALUATION, Pending
 from profkit.instrument.recorder import MemorySink, Recorder, Row
-from profkit.instrument.tracker import CHECKPOINT, MOST_ROUNDS, SKIPPED, UNKNOWN, Tracker
+from profkit.instrument.tracking.pending import EVALUATION, Pending
+from profkit.instrument.tracking.tracker import CHECKPOINT, MOST_ROUNDS, SKIPPED, UNKNOWN, Tracker
 from profkit.testing import FakeClock, FakeDevice
 
 BATCH, COUNT, WIDTH = 4, 10, 4
@@ -792,7 +792,7 @@ def test_worker_processes_are_followed(kit: Kit, follow: Follow, *, persistent: 
 @pytest.fixture(scope="module")
 def reducer() -> Any:
     pytest.importorskip("paddle", reason="paddlepaddle is not installed")
-    return importlib.import_module("profkit.instrument.frameworks._paddle_reducer")
+    return importlib.import_module("profkit.instrument.frameworks.paddlepaddle.reducer")
 
 
 @pytest.mark.parametrize(

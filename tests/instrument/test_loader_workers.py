@@ -22,15 +22,15 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from torch.utils.data._utils import fetch, pin_memory, worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from profkit.instrument import fetching, ring, worker_loop
-from profkit.instrument.fetching import BatchTimes
-from profkit.instrument.frameworks._base import Seams
-from profkit.instrument.frameworks._pytorch_workers import hook_workers
+from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.pytorch.workers import hook_workers
 from profkit.instrument.guard import FAILURES, Patches
-from profkit.instrument.loaders import DEPTH_METRIC, Loaders
+from profkit.instrument.loading import fetching, ring, worker_loop
+from profkit.instrument.loading.fetching import BatchTimes
+from profkit.instrument.loading.loaders import DEPTH_METRIC, Loaders
+from profkit.instrument.loading.ring import Ring, find_ring
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.instrument.ring import Ring, find_ring
-from profkit.instrument.tracker import Tracker
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 from tests.instrument.jobs.own_clock import BATCH_SIZE, COLLATE_MS, DECODE_MS, READ_MS, OwnBatch

@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.instrument import _notes_python, borders
-from profkit.instrument._notes_python import ROOM, Notes
-from profkit.instrument.borders import LONG_STEP_NS
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.instrument.tracker import Tracker
+from profkit.instrument.tracking import boundaries as borders
+from profkit.instrument.tracking import notes as _notes_python
+from profkit.instrument.tracking.boundaries import LONG_STEP_NS
+from profkit.instrument.tracking.notes import ROOM, Notes
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.testing.fakes import FakeClock, FakeDevice
 from tests.compiling import compile_module
 

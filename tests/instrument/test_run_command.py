@@ -17,7 +17,7 @@ import pytest
 
 from profkit.analysis.exchange import split_exchange
 from profkit.analysis.selection import select_steps
-from profkit.launch import forwarding
+from profkit.run.launch import forwarding
 from profkit.trace import Trace, verify
 from profkit.trace.reader import find_runs
 from profkit.vocab import Integrity, RunState

@@ -11,7 +11,7 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.instrument.tracker import Tracker
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.testing import FakeClock
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs

@@ -12,7 +12,7 @@ import pytest
 from profkit.errors import UsageError
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.recorder import MemorySink, Recorder, Row
-from profkit.instrument.windows import Window, WindowCapture, WindowPlan
+from profkit.instrument.windows.windows import Window, WindowCapture, WindowPlan
 from profkit.testing import FakeClock
 from profkit.vocab import WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
 

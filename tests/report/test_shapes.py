@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from profkit.analysis.overview import build_overview
-from profkit.analysis.pictures import rank_phases, step_points
+from profkit.analysis.views.pictures import rank_phases, step_points
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.report.as_markdown import plain

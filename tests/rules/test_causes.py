@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.evidence import Evidence, Exchanges, Load, Loader, Windows
+from profkit.explain.evidence import Evidence, Exchanges, Load, Loader, Windows
+from profkit.explain.explained import explain
+from profkit.explain.rules import amp_without_effect
+from profkit.explain.rules.base import Case, Finding, all_of, compute_row, find_all
 from profkit.plugins import RULES
-from profkit.report.explained import explain
-from profkit.rules import amp_without_effect
-from profkit.rules._base import Case, Finding, all_of, compute_row, find_all
 from profkit.testing import synthetic, synthetic_trace
 from profkit.trace import Trace
 

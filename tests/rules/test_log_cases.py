@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import pytest
 
-from profkit.analysis.ledger import Verdict
+from profkit.explain.explained import Explained, explain
+from profkit.explain.ledger import Verdict
+from profkit.explain.rules.base import stated_input_ns
 from profkit.importers import kineto
-from profkit.importers._base import Target
+from profkit.importers.base import Target
 from profkit.importers.training_log import IMPORTER
-from profkit.report.explained import Explained, explain
-from profkit.rules._base import stated_input_ns
 from profkit.trace import Trace
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"

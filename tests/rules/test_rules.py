@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from profkit.explain.explained import explain
+from profkit.explain.rules.base import Case
 from profkit.plugins import RULES
-from profkit.report.explained import explain
-from profkit.rules._base import Case
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 
@@ -30,7 +30,7 @@ def test_a_rule_is_silent_below_the_noise(name: str, quiet: Case) -> None:
 
 @pytest.mark.parametrize("name", RULES.names())
 def test_a_rule_says_what_it_is_and_gives_its_own_kind(name: str) -> None:
-    module = importlib.import_module(f"profkit.rules.{name}")
+    module = importlib.import_module(f"profkit.explain.rules.{name}")
     assert module.__doc__
     assert re.search(rf'Finding\(\s*"{name}"', Path(str(module.__file__)).read_text())
 

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 import pytest
 
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.evidence import Evidence
 from profkit.analysis.selection import PARTIAL_BATCH, Selection
-from profkit.report.explained import explain
-from profkit.rules import bad_samples
-from profkit.rules._base import Case, Finding, is_certain
-from profkit.rules._input import is_slow_on_all_ranks
+from profkit.explain.evidence import Evidence
+from profkit.explain.explained import explain
+from profkit.explain.rules import bad_samples
+from profkit.explain.rules._input import is_slow_on_all_ranks
+from profkit.explain.rules.base import Case, Finding, is_certain
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.kernels_view import kernels_of
-from profkit.analysis.loader_view import build_loader_view
+from profkit.analysis.kernels.view import kernels_of
 from profkit.analysis.overview import build_overview
-from profkit.analysis.ranks_view import build_ranks_view
+from profkit.analysis.views.loader import build_loader_view
+from profkit.analysis.views.ranks import build_ranks_view
 from profkit.trace import Trace, verify
 from profkit.trace.jsonfile import read_json
 from profkit.vocab import Integrity

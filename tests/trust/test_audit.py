@@ -111,7 +111,7 @@ IN_THE_JOB += [*(TOP / "profkit" / "callbacks").rglob("*.py"), *(TOP / "profkit"
 IN_THE_JOB += [TOP / "profkit" / f"{name}.py" for name in ("attached", "job", "loop", "session", "collecting")]
 
 
-HANDED_ON = {"instrument/frameworks/_pytorch_ddp.py": 2}
+HANDED_ON = {"instrument/frameworks/pytorch/ddp.py": 2}
 """The reducer's own broadcast and barrier, which its observed process group hands on to the real one."""
 
 

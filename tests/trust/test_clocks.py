@@ -13,9 +13,9 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.clock import Anchor
+from profkit.explain.explained import explain
 from profkit.instrument.recorder import Recorder
 from profkit.report.as_json import dumps, overview
-from profkit.report.explained import explain
 from profkit.report.ledger_json import explained
 from profkit.schema import SCHEMAS
 from profkit.testing import FakeClock, synthetic_trace

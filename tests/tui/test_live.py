@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.live_view import build_live_view
+from profkit.analysis.views.live import build_live_view
 from profkit.clock import Anchor
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace
 from profkit.trace.files import RankFiles
 from profkit.trace.tail import RunTail, StreamTail
 from profkit.tui.headless import settle
-from profkit.tui.timeline import TimelineScreen
+from profkit.tui.screens.timeline import TimelineScreen
 from profkit.vocab import RunState, rank_folder
 from tests.tui.driving import Driver, drive
 

@@ -12,9 +12,9 @@ from textual.app import App, ComposeResult
 
 from profkit.errors import UsageError
 from profkit.text import duration
-from profkit.tui._draw import bar, fit, level, stacked
-from profkit.tui._table import Column, VirtualTable, compile_filter
-from profkit.tui._themes import PALETTES
+from profkit.tui.themes import PALETTES
+from profkit.tui.widgets.draw import bar, fit, level, stacked
+from profkit.tui.widgets.table import Column, VirtualTable, compile_filter
 from tests.hostile import INJECTIONS, UNSAFE
 from tests.tui.driving import screen_lines
 

@@ -14,9 +14,9 @@ import pytest
 from rich.cells import cell_len
 from textual import events
 
-from profkit.analysis.timeline import Timeline
-from profkit.analysis.timeline_lanes import Group, Lane
-from profkit.analysis.timeline_view import CounterRow, Label, StepMark, Window
+from profkit.analysis.timeline.lanes import Group, Lane
+from profkit.analysis.timeline.timeline import Timeline
+from profkit.analysis.timeline.view import CounterRow, Label, StepMark, Window
 from profkit.cli import main
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError, UsageError
@@ -24,14 +24,14 @@ from profkit.report import as_json
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, Trace
 from profkit.trace.files import RankFiles
-from profkit.tui._screen import Place
-from profkit.tui._themes import PALETTES
-from profkit.tui._timeline_canvas import Canvas
-from profkit.tui._timeline_details import Details
-from profkit.tui._timeline_draw import Look, counter_words, label_text, letters_for, short_name, step_ruler, time_ruler
-from profkit.tui._timeline_words import parse_step, parse_time
 from profkit.tui.app import ProfkitApp
-from profkit.tui.timeline import TimelineScreen
+from profkit.tui.screens.base import Place
+from profkit.tui.screens.timeline import TimelineScreen
+from profkit.tui.themes import PALETTES
+from profkit.tui.timeline.canvas import Canvas
+from profkit.tui.timeline.details import Details
+from profkit.tui.timeline.draw import Look, counter_words, label_text, letters_for, short_name, step_ruler, time_ruler
+from profkit.tui.timeline.words import parse_step, parse_time
 from profkit.vocab import PHASES
 from tests.tui.driving import Driver, drive, shown
 

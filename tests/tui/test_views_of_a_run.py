@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.kernels_view import kernels_of
+from profkit.analysis.kernels.view import kernels_of
 from profkit.report import as_json
 from profkit.testing.synthetic import synthetic_trace
 from profkit.text import byte_size, duration, percent, significant

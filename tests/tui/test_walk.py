@@ -10,8 +10,8 @@ import pytest
 
 from profkit import plugins
 from profkit.testing import synthetic_trace
-from profkit.tui._table import VirtualTable
 from profkit.tui.app import ProfkitApp, load_screens
+from profkit.tui.widgets.table import VirtualTable
 from tests.tui.driving import Driver, drive
 
 

@@ -14,8 +14,9 @@ import pytest
 from PIL import Image
 
 from profkit.errors import UnreadableError, UsageError
-from profkit.workloads import _cityscapes
-from profkit.workloads._cityscapes import (
+from profkit.progress import Progress
+from profkit.workloads.datasets import cityscapes as _cityscapes
+from profkit.workloads.datasets.cityscapes import (
     CLASSES,
     GREY,
     IGNORED,
@@ -33,10 +34,9 @@ from profkit.workloads._cityscapes import (
     read_whole,
     recolour,
 )
-from profkit.workloads._iou import Confusion
-from profkit.workloads._progress import Progress
-from profkit.workloads._samples import BadSampleError, BadSamples, Guarded
-from profkit.workloads._streets import GeneratedStreets, encode, generate
+from profkit.workloads.datasets.streets import GeneratedStreets, encode, generate
+from profkit.workloads.hrnet_w18.iou import Confusion
+from profkit.workloads.training.samples import BadSampleError, BadSamples, Guarded
 
 SMALL = GeneratedStreets(train=8, val=2, width=128)
 CROP = (64, 32)

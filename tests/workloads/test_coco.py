@@ -15,12 +15,12 @@ import pytest
 from PIL import Image, ImageFilter
 
 from profkit.errors import UnreadableError, UsageError
-from profkit.workloads import _coco
-from profkit.workloads._coco import CATEGORIES, CocoIndex, CocoInstances, Instance, Scaling, Scene, check_tree, draw_mask, draw_masks, mirror
-from profkit.workloads._coco_ap import average_precision, describe
-from profkit.workloads._coco_scenes import IDS, GeneratedScenes, generate, run_lengths
-from profkit.workloads._progress import Progress
-from profkit.workloads._samples import BadSampleError, BadSamples, Guarded
+from profkit.progress import Progress
+from profkit.workloads.datasets import coco as _coco
+from profkit.workloads.datasets.coco import CATEGORIES, CocoIndex, CocoInstances, Instance, Scaling, Scene, check_tree, draw_mask, draw_masks, mirror
+from profkit.workloads.datasets.coco_scenes import IDS, GeneratedScenes, generate, run_lengths
+from profkit.workloads.mask_rcnn.coco_ap import average_precision, describe
+from profkit.workloads.training.samples import BadSampleError, BadSamples, Guarded
 
 pytest.importorskip("pycocotools")
 

@@ -19,13 +19,13 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from profkit.cache import MANIFEST, Recipe, cache_root, ensure, find_damage
 from profkit.errors import ProfkitError, UnreadableError, UsageError
+from profkit.progress import Progress, ProgressBar, bar_line
 from profkit.testing import FakeClock
-from profkit.workloads import _imagenet
-from profkit.workloads._cache import MANIFEST, Recipe, cache_root, ensure, find_damage
-from profkit.workloads._image_tree import check_tree
-from profkit.workloads._imagenet import GeneratedSet, Picture, class_ids, encode, generate, render, write_set
-from profkit.workloads._progress import Progress, ProgressBar, bar_line
+from profkit.workloads.datasets import imagenet as _imagenet
+from profkit.workloads.datasets.image_tree import check_tree
+from profkit.workloads.datasets.imagenet import GeneratedSet, Picture, class_ids, encode, generate, render, write_set
 
 PATIENCE_S = 120
 SMALL = GeneratedSet(classes=3, train_per_class=4, val_per_class=2, long_side=64)
@@ -246,7 +246,9 @@ def test_makers_at_once_end_well_on_an_absent_and_on_a_damaged_set(tmp_path: Pat
 
 
 def test_two_processes_at_once_end_with_one_whole_set(tmp_path: Path) -> None:
-    script = f"from pathlib import Path; from profkit.workloads._imagenet import *; print(generate(GeneratedSet(3, 4, 2, 64), root=Path({str(tmp_path)!r})))"
+    script = (
+        f"from pathlib import Path; from profkit.workloads.datasets.imagenet import *; print(generate(GeneratedSet(3, 4, 2, 64), root=Path({str(tmp_path)!r})))"
+    )
     makers = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     told = {maker.communicate(timeout=PATIENCE_S)[0].strip() for maker in makers}
     assert [maker.returncode for maker in makers] == [0, 0]
@@ -471,7 +473,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_module_loads_neither_torch_nor_pillow() -> None:
-    script = "import sys, profkit.workloads._imagenet; print(sorted({'torch', 'PIL', 'paddle'} & set(sys.modules)))"
+    script = "import sys, profkit.workloads.datasets.imagenet; print(sorted({'torch', 'PIL', 'paddle'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

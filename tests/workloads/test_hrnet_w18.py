@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from profkit.errors import UnreadableError
+from profkit.progress import Progress
 from profkit.workloads import hrnet_w18
-from profkit.workloads._base import Build, Parts
-from profkit.workloads._cityscapes import CLASSES, IGNORED, check_tree, read_whole
-from profkit.workloads._hrnet import CLASSIFIER, PUBLISHED_PARAMETERS, first_weight
-from profkit.workloads._progress import Progress
-from profkit.workloads._samples import BadSamples
-from profkit.workloads._streets import GeneratedStreets, generate
+from profkit.workloads.base import Build, Parts
+from profkit.workloads.datasets.cityscapes import CLASSES, IGNORED, check_tree, read_whole
+from profkit.workloads.datasets.streets import GeneratedStreets, generate
+from profkit.workloads.hrnet_w18.shape import CLASSIFIER, PUBLISHED_PARAMETERS, first_weight
+from profkit.workloads.training.samples import BadSamples
 from tests.workloads.twins import assert_close, import_paddle, paddle_size, torch_size
 
 torch = pytest.importorskip("torch")
@@ -92,7 +92,8 @@ def test_the_classifier_starts_small_so_that_no_class_is_preferred(torch_parts: 
 def test_both_give_the_same_scores_and_gradients_for_the_same_weights(training: bool) -> None:
     """In double precision, as gradients through that many norms of so few values are nearly all rounding in single."""
     paddle = import_paddle()
-    from profkit.workloads import _hrnet_paddle, _hrnet_torch
+    from profkit.workloads.hrnet_w18 import paddle_net as _hrnet_paddle
+    from profkit.workloads.hrnet_w18 import torch_net as _hrnet_torch
 
     models: tuple[Any, Any] = _hrnet_torch.make_model(CLASSES, 1).double(), _hrnet_paddle.make_model(CLASSES, 1).to(dtype="float64")
     ours, theirs = models
@@ -184,7 +185,7 @@ def test_the_learning_rate_goes_down_to_nothing() -> None:
 
 
 def test_epochs_count_as_their_steps(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from profkit.workloads import _hrnet_torch
+    from profkit.workloads.hrnet_w18 import torch_net as _hrnet_torch
 
     monkeypatch.setattr(_hrnet_torch, "make_model", lambda *_: torch.nn.Linear(1, 1))
     lr_at = build("torch", tree, epochs=50).lr_at

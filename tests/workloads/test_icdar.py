@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from profkit.errors import UnreadableError
-from profkit.workloads._icdar import FOLDERS, GeneratedSet, Word, check_tree, generate, read_words, render
-from profkit.workloads._progress import Progress
+from profkit.progress import Progress
+from profkit.workloads.datasets.icdar import FOLDERS, GeneratedSet, Word, check_tree, generate, read_words, render
 
 SMALL = GeneratedSet(train=3, test=2, width=320, height=180)
 TRAIN_IMAGES, TRAIN_TRUTHS = FOLDERS["train"]

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from profkit.errors import UnreadableError, UsageError
-from profkit.workloads._kinetics import MOTIONS, GeneratedSet, check_tree, generate
-from profkit.workloads._progress import Progress
-from profkit.workloads._samples import BadSampleError, BadSamples, Guarded
-from profkit.workloads._tsm_data import CROP_SCALES, Clips, draw_crop, middle_crop, pick_frames
+from profkit.progress import Progress
+from profkit.workloads.datasets.kinetics import MOTIONS, GeneratedSet, check_tree, generate
+from profkit.workloads.training.samples import BadSampleError, BadSamples, Guarded
+from profkit.workloads.tsm.data import CROP_SCALES, Clips, draw_crop, middle_crop, pick_frames
 
 SMALL = GeneratedSet(classes=3, train_per_class=2, val_per_class=1, least_frames=8, most_frames=11, width=85, height=64)
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from profkit.errors import UnreadableError
+from profkit.progress import Progress
 from profkit.workloads import mask_rcnn
-from profkit.workloads._base import Build, Parts
-from profkit.workloads._coco import CATEGORIES, Scaling, Scene, check_tree, find_target
-from profkit.workloads._coco_scenes import GeneratedScenes, generate
-from profkit.workloads._progress import Progress
-from profkit.workloads._samples import BadSamples
+from profkit.workloads.base import Build, Parts
+from profkit.workloads.datasets.coco import CATEGORIES, Scaling, Scene, check_tree, find_target
+from profkit.workloads.datasets.coco_scenes import GeneratedScenes, generate
+from profkit.workloads.training.samples import BadSamples
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("pycocotools")
@@ -56,7 +56,7 @@ def build(tree: Path | None, **changes: Any) -> Parts:
 @pytest.fixture
 def without_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building the model takes a second."""
-    from profkit.workloads import _mask_rcnn_torch
+    from profkit.workloads.mask_rcnn import torch_net as _mask_rcnn_torch
 
     monkeypatch.setattr(_mask_rcnn_torch, "make_model", lambda *_: torch.nn.Linear(1, 1))
 
@@ -89,7 +89,7 @@ def test_it_has_the_published_parameters_for_its_classes(parts: Parts) -> None:
 
 
 def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from profkit.workloads import _mask_rcnn_torch
+    from profkit.workloads.mask_rcnn import torch_net as _mask_rcnn_torch
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *_, **__: pytest.fail("it downloads"))
     _mask_rcnn_torch.make_model(3, Scaling(64, 107), 41)

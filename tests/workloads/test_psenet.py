@@ -18,13 +18,13 @@ import pytest
 from PIL import Image
 
 from profkit.errors import UnreadableError, UsageError
+from profkit.progress import Progress
 from profkit.workloads import psenet
-from profkit.workloads._base import Build
-from profkit.workloads._icdar import GeneratedSet, Scene, TextIndex, Word, check_tree, generate
-from profkit.workloads._progress import Progress
-from profkit.workloads._psenet_data import DEVIATION, MEAN, RATES, TextCrops, WholeScenes, draw_polygons, made_up_batch
-from profkit.workloads._samples import BadSampleError, BadSamples
-from profkit.workloads._text_regions import Matches, connected, expand, match, shrink, smallest_rectangle
+from profkit.workloads.base import Build
+from profkit.workloads.datasets.icdar import GeneratedSet, Scene, TextIndex, Word, check_tree, generate
+from profkit.workloads.psenet.data import DEVIATION, MEAN, RATES, TextCrops, WholeScenes, draw_polygons, made_up_batch
+from profkit.workloads.psenet.text_regions import Matches, connected, expand, match, shrink, smallest_rectangle
+from profkit.workloads.training.samples import BadSampleError, BadSamples
 from tests.workloads.twins import assert_close, import_paddle, paddle_size, torch_size
 
 torch = pytest.importorskip("torch")
@@ -53,7 +53,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def torch_model() -> Any:
-    from profkit.workloads import _psenet_torch
+    from profkit.workloads.psenet import torch_net as _psenet_torch
 
     return _psenet_torch.make_model(seed=0)
 
@@ -61,7 +61,7 @@ def torch_model() -> Any:
 @pytest.fixture(scope="module")
 def paddle_model() -> Any:
     import_paddle()
-    from profkit.workloads import _psenet_paddle
+    from profkit.workloads.psenet import paddle_net as _psenet_paddle
 
     return _psenet_paddle.make_model(seed=0)
 
@@ -74,7 +74,8 @@ def test_both_have_the_parameters_of_the_published_parts(torch_model: Any, paddl
 
 
 def test_the_same_seed_gives_the_same_loss_and_gradient_in_both(torch_model: Any, paddle_model: Any) -> None:
-    from profkit.workloads import _psenet_paddle, _psenet_torch
+    from profkit.workloads.psenet import paddle_net as _psenet_paddle
+    from profkit.workloads.psenet import torch_net as _psenet_torch
 
     paddle = import_paddle()
     batch = made_up_batch(2, 96, seed=0)
@@ -89,7 +90,8 @@ def test_the_same_seed_gives_the_same_loss_and_gradient_in_both(torch_model: Any
 
 
 def test_the_same_seed_gives_the_same_maps_in_both_at_a_quarter_of_the_size(torch_model: Any, paddle_model: Any) -> None:
-    from profkit.workloads import _psenet_paddle, _psenet_torch
+    from profkit.workloads.psenet import paddle_net as _psenet_paddle
+    from profkit.workloads.psenet import torch_net as _psenet_torch
 
     images = np.random.default_rng(0).standard_normal((2, 3, 96, 64), dtype=np.float32)
     with torch.no_grad():
@@ -146,7 +148,7 @@ def outputs() -> Arrays:
 
 
 def test_the_loss_is_the_one_by_hand_in_torch(outputs: Arrays) -> None:
-    from profkit.workloads._psenet_torch import hard_pixels, text_loss
+    from profkit.workloads.psenet.torch_net import hard_pixels, text_loss
 
     logits, text, _, care = outputs
     hard = hard_pixels(*(torch.from_numpy(array) for array in (logits[:, 0], text, care))).numpy()
@@ -156,7 +158,7 @@ def test_the_loss_is_the_one_by_hand_in_torch(outputs: Arrays) -> None:
 
 def test_the_loss_is_the_one_by_hand_in_paddle(outputs: Arrays) -> None:
     paddle = import_paddle()
-    from profkit.workloads._psenet_paddle import hard_pixels, text_loss
+    from profkit.workloads.psenet.paddle_net import hard_pixels, text_loss
 
     logits, text, _, care = outputs
     hard = hard_pixels(*(paddle.to_tensor(array) for array in (logits[:, 0], text, care))).numpy()
@@ -165,7 +167,7 @@ def test_the_loss_is_the_one_by_hand_in_paddle(outputs: Arrays) -> None:
 
 
 def test_three_others_are_kept_for_each_pixel_of_text(outputs: Arrays) -> None:
-    from profkit.workloads._psenet_torch import hard_pixels
+    from profkit.workloads.psenet.torch_net import hard_pixels
 
     logits, text, _, care = outputs
     hard = hard_pixels(*(torch.from_numpy(array[:1]) for array in (logits[:, 0], text, care)))
@@ -173,7 +175,7 @@ def test_three_others_are_kept_for_each_pixel_of_text(outputs: Arrays) -> None:
 
 
 def test_the_loss_is_near_zero_for_what_is_right_and_near_one_for_its_opposite(outputs: Arrays) -> None:
-    from profkit.workloads._psenet_torch import text_loss
+    from profkit.workloads.psenet.torch_net import text_loss
 
     _, text, kernels, care = (torch.from_numpy(array[:1]) for array in outputs)
     right = 40 * torch.cat([text[:, None], kernels], dim=1) - 20

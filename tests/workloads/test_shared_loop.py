@@ -19,16 +19,16 @@ from PIL import Image
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.ranks import Team, find_endpoint, rank_environment
-from profkit.workloads._base import Settings
-from profkit.workloads._classify import CentreCrops, TrainingCrops
-from profkit.workloads._image_tree import check_tree
-from profkit.workloads._imagenet import GeneratedSet, Picture, encode
-from profkit.workloads._loop import NotFiniteError, Plan, Target, Training
-from profkit.workloads._prepare import Seat, check, final_config, find_data
-from profkit.workloads._samples import GREY, BadSampleError, BadSamples, Guarded, as_raised
-from profkit.workloads._sampling import Batches
+from profkit.run.ranks import Team, find_endpoint, rank_environment
+from profkit.workloads.base import Settings
+from profkit.workloads.datasets.image_tree import check_tree
+from profkit.workloads.datasets.imagenet import GeneratedSet, Picture, encode
 from profkit.workloads.resnet50 import WORKLOAD
+from profkit.workloads.resnet50.classify import CentreCrops, TrainingCrops
+from profkit.workloads.training.loop import NotFiniteError, Plan, Target, Training
+from profkit.workloads.training.prepare import Seat, check, final_config, find_data
+from profkit.workloads.training.samples import GREY, BadSampleError, BadSamples, Guarded, as_raised
+from profkit.workloads.training.sampling import Batches
 
 # -- batches ---------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ def test_a_set_of_nothing_but_broken_images_ends_with_a_message(tree: Path) -> N
 
 def test_workers_of_any_start_write_into_one_book(tmp_path: Path) -> None:
     bad = BadSamples("skip", tmp_path / "book")
-    code = "import sys; from pathlib import Path; from profkit.workloads._samples import BadSamples; BadSamples('skip', Path(sys.argv[1])).note('a\\tb', 'no\\nway')"
+    code = "import sys; from pathlib import Path; from profkit.workloads.training.samples import BadSamples; BadSamples('skip', Path(sys.argv[1])).note('a\\tb', 'no\\nway')"
     for _ in range(2):
         subprocess.run([sys.executable, "-c", code, str(bad.book)], check=True)
     assert len(bad.news()) == 2

@@ -19,7 +19,7 @@ from profkit.plugins import WORKLOADS
 from profkit.trace import Trace, verify
 from profkit.trace.reader import find_runs
 from profkit.vocab import PHASES, Integrity
-from profkit.workloads._base import Workload
+from profkit.workloads.base import Workload
 from profkit.workloads.resnet50 import WORKLOAD as RESNET50
 from tests.cli.conftest import Command, profkit
 

@@ -17,11 +17,11 @@ import numpy.typing as npt
 import pytest
 
 from profkit.errors import UnreadableError
+from profkit.progress import Progress
 from profkit.workloads import tsm
-from profkit.workloads._base import Build
-from profkit.workloads._kinetics import GeneratedSet, check_tree, generate
-from profkit.workloads._progress import Progress
-from profkit.workloads._samples import BadSampleError, BadSamples
+from profkit.workloads.base import Build
+from profkit.workloads.datasets.kinetics import GeneratedSet, check_tree, generate
+from profkit.workloads.training.samples import BadSampleError, BadSamples
 from tests.workloads.twins import assert_close, import_paddle, paddle_size, torch_size
 
 torch = pytest.importorskip("torch")
@@ -47,7 +47,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def torch_model() -> Any:
-    from profkit.workloads import _tsm_torch
+    from profkit.workloads.tsm import torch_net as _tsm_torch
 
     model = _tsm_torch.make_model(CLASSES, SEGMENTS, seed=0)
     with torch.no_grad():
@@ -60,7 +60,7 @@ def torch_model() -> Any:
 @pytest.fixture(scope="module")
 def paddle_model() -> Any:
     import_paddle()
-    from profkit.workloads import _tsm_paddle
+    from profkit.workloads.tsm import paddle_net as _tsm_paddle
 
     model: Any = _tsm_paddle.make_model(CLASSES, SEGMENTS, seed=0)
     for name, weight in model.named_parameters():
@@ -79,7 +79,8 @@ def test_both_have_the_published_number_of_parameters(torch_model: Any, paddle_m
 
 
 def test_the_same_seed_gives_the_same_scores_in_both(torch_model: Any, paddle_model: Any, clips: npt.NDArray[np.float32]) -> None:
-    from profkit.workloads import _tsm_paddle, _tsm_torch
+    from profkit.workloads.tsm import paddle_net as _tsm_paddle
+    from profkit.workloads.tsm import torch_net as _tsm_torch
 
     torch_model.train()
     paddle_model.train()
@@ -92,7 +93,7 @@ def test_the_same_seed_gives_the_same_scores_in_both(torch_model: Any, paddle_mo
 
 
 def test_the_order_of_segments_matters(torch_model: Any, clips: npt.NDArray[np.float32]) -> None:
-    from profkit.workloads import _tsm_torch
+    from profkit.workloads.tsm import torch_net as _tsm_torch
 
     with _tsm_torch.predictor(torch_model) as predict:
         forwards, backwards = predict(clips), predict(np.ascontiguousarray(clips[:, ::-1]))
@@ -110,7 +111,7 @@ def shift_by_hand(frames: npt.NDArray[np.float32], segments: int) -> npt.NDArray
 
 
 def test_the_shift_is_the_one_by_hand_in_both() -> None:
-    from profkit.workloads._tsm_torch import temporal_shift
+    from profkit.workloads.tsm.torch_net import temporal_shift
 
     paddle = import_paddle()
     frames = np.random.default_rng(1).standard_normal((12, 16, 2, 3), dtype=np.float32)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from profkit.importers._logs._assemble import parse_log
-from profkit.importers._logs._parsed import ParsedLog
-from profkit.importers._logs._placing import place_steps
+from profkit.importers.logs.assemble import parse_log
+from profkit.importers.logs.parsed import ParsedLog
+from profkit.importers.logs.placing import place_steps
 from tests.importers.logs.samples import SAMPLES, Sample
 
 WRONG = 0.05

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from profkit.importers._logs._assemble import GRAMMARS, load_grammars, parse_log
-from profkit.importers._logs._parsed import Mean, ParsedLog
+from profkit.importers.logs.assemble import GRAMMARS, load_grammars, parse_log
+from profkit.importers.logs.parsed import Mean, ParsedLog
 from tests.importers.logs.samples import BATCH, SAMPLES, STEP_S, Sample, mean, step_time
 
 

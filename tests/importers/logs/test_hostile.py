@@ -8,8 +8,8 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.importers._logs._assemble import parse_log
-from profkit.importers._logs._placing import MOST_ROWS, place_steps
+from profkit.importers.logs.assemble import parse_log
+from profkit.importers.logs.placing import MOST_ROWS, place_steps
 from tests.importers.logs.mutations import outcomes
 from tests.importers.logs.samples import SAMPLES
 

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from profkit.importers._logs._assemble import parse_log
-from profkit.importers._logs._integrity import check_efficiency, efficiency
-from profkit.importers._logs._parsed import ParsedLog
+from profkit.importers.logs.assemble import parse_log
+from profkit.importers.logs.integrity import check_efficiency, efficiency
+from profkit.importers.logs.parsed import ParsedLog
 from tests.importers.logs.samples import SAMPLES, STEP_S
 
 

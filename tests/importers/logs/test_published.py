@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from profkit.analysis.overview import build_overview
-from profkit.importers._base import Target
-from profkit.importers._logs._assemble import parse_log
-from profkit.importers._logs._parsed import Mean, ParsedLog
+from profkit.importers.base import Target
+from profkit.importers.logs.assemble import parse_log
+from profkit.importers.logs.parsed import Mean, ParsedLog
 from profkit.importers.training_log import IMPORTER
 from profkit.trace import Trace
 

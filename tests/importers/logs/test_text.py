@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.importers._logs._assemble import load_grammars, parse_log
-from profkit.importers._logs._text import LONGEST_LINE, Damage, as_count, as_number, number_after, read_lines
-from profkit.importers._logs._times import find_time, has_year
+from profkit.importers.logs.assemble import load_grammars, parse_log
+from profkit.importers.logs.text import LONGEST_LINE, Damage, as_count, as_number, number_after, read_lines
+from profkit.importers.logs.times import find_time, has_year
 
 
 def texts(data: bytes) -> list[str]:

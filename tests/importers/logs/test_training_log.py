@@ -13,7 +13,7 @@ from profkit.analysis.estimate import estimate_ratios
 from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
-from profkit.importers._base import Imported, ImportOptions, Target, plan_import
+from profkit.importers.base import Imported, ImportOptions, Target, plan_import
 from profkit.importers.training_log import IMPORTER
 from profkit.plugins import IMPORTERS
 from profkit.report import as_json, as_text

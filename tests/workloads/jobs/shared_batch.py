@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from profkit.instrument.recorder import NullRecorder
-from profkit.workloads._base import Build, Parts, Settings
-from profkit.workloads._prepare import Seat, prepare
+from profkit.workloads.base import Build, Parts, Settings
 from profkit.workloads.resnet50 import WORKLOAD
+from profkit.workloads.training.prepare import Seat, prepare
 
 STEPS, SAMPLES, SIZE = 6, 48, 32
 

@@ -1,0 +1,53 @@
+"""The functions of `paddle.distributed`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import paddle
+
+from profkit.instrument.collectives import Call, CallLog, Dialect, Group, Message, hook_calls
+from profkit.instrument.frameworks.base import Books
+from profkit.instrument.frameworks.paddlepaddle.calls import is_traced
+from profkit.instrument.guard import Patches
+
+BLOCKING = frozenset({"gloo"})
+
+
+class PaddleDialect(Dialect):
+    """A call that does not wait hands out a task that tells nobody when it has ended: it makes a row only where a device times it."""
+
+    calls: Mapping[str, Call] = {
+        "all_reduce": Call("all_reduce", "tensor"),
+        "broadcast": Call("broadcast", "tensor"),
+        "reduce": Call("reduce", "tensor"),
+        "all_gather": Call("all_gather", "tensor", is_part=True),
+        "gather": Call("gather", "tensor", is_part=True),
+        "scatter": Call("scatter", "tensor", is_part=True),
+        "reduce_scatter": Call("reduce_scatter", "tensor", is_part=True),
+        "alltoall": Call("all_to_all", "in_tensor_list"),
+        "alltoall_single": Call("all_to_all", "in_tensor"),
+    }
+
+    def group(self, given: Any) -> Group | None:
+        if not paddle.distributed.is_initialized():
+            return None
+        group = given if given is not None else paddle.distributed.communication.group._get_global_group()  # noqa: SLF001  # as its own calls do
+        if not group.is_member():
+            return None
+        backend = str(group.process_group.name()).lower()
+        return Group(str(group.name or "default"), int(group.nranks), backend, blocks=backend in BLOCKING)
+
+    def message(self, tensor: Any) -> Message:
+        return Message(int(tensor.size) * int(tensor.element_size()), str(tensor.dtype).removeprefix("paddle."))
+
+    def waits(self, arguments: Mapping[str, Any]) -> bool:
+        return bool(arguments.get("sync_op", True))
+
+    def is_traced(self) -> bool:
+        return is_traced()
+
+
+def hook_collectives(patches: Patches, books: Books, sequences: Mapping[str, Iterator[int]]) -> None:
+    hook_calls(patches, PaddleDialect(), CallLog(books.recorder, books.collectives, sequences), paddle.distributed)

@@ -1,0 +1,74 @@
+"""Paddle's static graph: a program that an optimizer has been added to trains one step each time that it runs."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from typing import Any
+
+import paddle
+
+from profkit.clock import now_ns
+from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.paddlepaddle.calls import Function
+from profkit.instrument.guard import Patches, guarded
+from profkit.vocab import WHOLE_STEPS
+
+log = logging.getLogger("profkit")
+
+_OPTIMIZES = ("_create_optimization_pass", "_pir_create_optimization_pass")
+"""Where every optimizer adds itself to a program, of the older and of the newer representation."""
+
+
+def hook_programs(patches: Patches, seams: Seams, framework: str) -> None:
+    """Programs that train are known from where they were built; others, of evaluation or of initial values, are none of ours."""
+    training: weakref.WeakSet[Any] = weakref.WeakSet()
+    note = guarded("static program", functools.partial(_note_training_program, training), None)
+    is_training = guarded("static program", functools.partial(_is_training, training), instead=False)
+    tell_once = functools.cache(functools.partial(_tell, seams))
+
+    def wrap_pass(original: Function) -> Function:
+        @functools.wraps(original)
+        def optimize(*args: Any, **kwargs: Any) -> Any:
+            note()
+            return original(*args, **kwargs)
+
+        return optimize
+
+    def wrap_run(original: Function) -> Function:
+        @functools.wraps(original)
+        def run(self: Any, program: Any = None, feed: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if not is_training(program) or not seams.begin_program(framework):
+                return original(self, program, feed, *args, **kwargs)
+            tell_once()
+            try:
+                result = original(self, program, feed, *args, **kwargs)
+            except BaseException:
+                seams.end_program(0, failed=True)
+                raise
+            seams.end_program(seams.count_samples(feed) if feed else 0)
+            return result
+
+        return run
+
+    for name in _OPTIMIZES:
+        if hasattr(paddle.optimizer.Optimizer, name):
+            patches.replace(paddle.optimizer.Optimizer, name, wrap_pass)
+    patches.replace(paddle.static.Executor, "run", wrap_run)
+
+
+def _note_training_program(training: weakref.WeakSet[Any]) -> None:
+    if not paddle.in_dynamic_mode():
+        training.add(paddle.static.default_main_program())
+
+
+def _is_training(training: weakref.WeakSet[Any], program: Any) -> bool:
+    """Whether the program, or the one that was compiled into it, trains; without one, the default program runs."""
+    known = paddle.static.default_main_program() if program is None else program
+    return bool(training) and getattr(known, "_program", known) in training
+
+
+def _tell(seams: Seams) -> None:
+    log.warning("profkit: this job trains a program of Paddle's static graph: its steps are recorded whole, and what is inside them stays unknown")
+    seams.samples((None, "framework", WHOLE_STEPS, now_ns(), 1.0))

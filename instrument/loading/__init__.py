@@ -1,0 +1,1 @@
+"""Time what the data loader does in the job and in its workers."""

@@ -1,0 +1,226 @@
+"""Times the making of one batch, in the thread that makes it: what it read, decoded and collated."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from profkit.clock import now_ns
+from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.recorder import Recorder
+
+if TYPE_CHECKING:
+    from profkit.instrument.tracking.notes import Notes
+
+SHORT_NS = 2_000_000
+"""A loop whose batches are made in less than this is not asked for its waits for a core, which costs 20 us a batch."""
+
+SAME_MOMENT_NS, TRIES = 200_000, 5
+"""Clocks that are read within so long tell of one moment."""
+
+
+class WaitClock:
+    """How long the thread that makes it has waited for a core."""
+
+    def __init__(self) -> None:
+        self._schedstat = -1
+        with contextlib.suppress(OSError):
+            self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._schedstat).atexit = False
+
+    def read(self) -> int:
+        """Nanoseconds until now; always 0 where the kernel does not tell."""
+        return int(os.pread(self._schedstat, 96, 0).split()[1]) if self._schedstat >= 0 else 0
+
+
+def _read_together(clock: WaitClock) -> tuple[int, int, int]:
+    """Wall time, processor time and the wait for a core, at one moment: where the thread lost its core in between, they are read again."""
+    for _ in range(TRIES):
+        before = now_ns()
+        waited = clock.read()
+        read = now_ns(), _processor_ns(), waited
+        if now_ns() - before < SAME_MOMENT_NS:
+            break
+    return read
+
+
+class BatchTimes(NamedTuple):
+    """How one batch was made; `collate_ns` is 0 where nothing collated it."""
+
+    worker: int
+    start_ns: int
+    collate_ns: int
+    end_ns: int
+    blocked_ns: int
+    processor_ns: int
+
+
+class Fetch:
+    """A batch that is being made; its fetcher's `collate_fn` tells when collating begins."""
+
+    __slots__ = ("_clock", "_collate", "_collated", "_processor_ns", "_start_ns", "_waited_ns", "fetcher", "task")
+
+    def __init__(self, fetcher: Any, clock: WaitClock | None, task: int = 0) -> None:
+        """Without a clock, waits for a core are not told apart."""
+        self.fetcher = fetcher
+        self.task = task
+        self._clock = clock
+        self._collated: tuple[int, int, int] | None = None
+        self._collate = fetcher.collate_fn
+        self._start_ns, self._processor_ns, self._waited_ns = (now_ns(), _processor_ns(), 0) if clock is None else _read_together(clock)
+        if self._collate:  # last: a fetch that could not be begun has changed nothing
+            fetcher.collate_fn = self.collate
+
+    def collate(self, *args: Any, **kwargs: Any) -> Any:
+        """The fetcher's `collate_fn`, timed."""
+        try:
+            self._collated = (now_ns(), _processor_ns(), 0) if self._clock is None else _read_together(self._clock)
+        except Exception as failure:  # noqa: BLE001  # the border to the job
+            report_failure("loader: collate", failure)
+        return self._collate(*args, **kwargs)
+
+    def drop(self) -> None:
+        """Give the fetcher its own `collate_fn` back."""
+        self.fetcher.collate_fn = self._collate
+
+    def close(self, worker: int) -> BatchTimes:
+        """What it took, until now. The fetcher has its own `collate_fn` back."""
+        self.fetcher.collate_fn = self._collate
+        start_ns, collated = self._start_ns, self._collated
+        made_ns, processor_ns, waited_ns = collated or ((now_ns(), _processor_ns(), 0) if self._clock is None else _read_together(self._clock))
+        took_ns = processor_ns - self._processor_ns
+        blocked_ns = made_ns - start_ns - took_ns - (waited_ns - self._waited_ns)
+        return _make_times((worker, start_ns, made_ns if collated else 0, now_ns() if collated else made_ns, max(0, blocked_ns), took_ns))
+
+
+_make_times: Callable[[tuple[int, ...]], BatchTimes] = functools.partial(tuple.__new__, BatchTimes)
+_processor_ns = time.thread_time_ns
+
+
+class Meter(Protocol):
+    """Who asks for the times of the batches that this process makes."""
+
+    @property
+    def begin(self) -> Callable[[Any], Any]:
+        """A fetcher is asked for a batch; gives what the others take, and `None` where its times are not wanted."""
+
+    @property
+    def end(self) -> Callable[[Any], None]:
+        """It is made."""
+
+    @property
+    def drop(self) -> Callable[[Any], None]:
+        """An exception came instead; a loader's end is one too."""
+
+
+class _Noted(NamedTuple):
+    """A loop's notes as a meter."""
+
+    begin: Callable[[Any], Any]
+    end: Callable[[Any], None]
+    drop: Callable[[Any], None]
+
+
+def hook_fetch(patches: Patches, fetchers: Iterable[type], meter: Meter) -> None:
+    """Time every batch that a fetcher of these classes makes in this process."""
+    drop = guarded("loader: no batch", meter.drop, None)
+    begin, end = meter.begin, meter.end
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                making = begin(self)
+            except Exception as failure:  # noqa: BLE001  # the border to the job
+                report_failure("loader: begin of a batch", failure)
+                making = None
+            if making is None:
+                return original(self, *args, **kwargs)
+            try:
+                batch = original(self, *args, **kwargs)
+            except BaseException:
+                drop(making)
+                raise
+            try:
+                end(making)
+            except Exception as failure:  # noqa: BLE001  # the border to the job
+                report_failure("loader: end of a batch", failure)
+            return batch
+
+        return fetch
+
+    for fetcher in fetchers:
+        patches.replace(fetcher, "fetch", wrap)
+
+
+class _InThread(threading.local):
+    """What a thread that makes batches in the process that trains has of its own."""
+
+    def __init__(self) -> None:
+        self.own = _Making()
+
+
+class _Making:
+    """The batch that one thread makes."""
+
+    __slots__ = ("clock", "fetching", "thread", "took_ns")
+
+    def __init__(self) -> None:
+        self.clock: WaitClock | None = None
+        self.fetching = False
+        self.thread = threading.current_thread().name
+        self.took_ns = 0
+
+
+class LoopMeter:
+    """Times the batches of loaders without workers, which a thread of the process that trains makes itself."""
+
+    def __init__(self, tell: Callable[[BatchTimes, str, Any], None], recorder: Recorder | None = None) -> None:
+        """With a recorder, only batches of steps that are recorded are timed."""
+        self._tell = tell
+        self._recorder = recorder
+        self._local = _InThread()
+
+    def begin(self, fetcher: Any) -> Fetch | None:
+        own, recorder = self._local.own, self._recorder
+        if own.fetching or (recorder is not None and not recorder.recording):
+            return None
+        if own.took_ns < SHORT_NS:
+            clock = None
+        else:
+            clock = own.clock = own.clock or WaitClock()
+        fetch = Fetch(fetcher, clock)
+        own.fetching = True
+        return fetch
+
+    def end(self, fetch: Fetch) -> None:
+        own = self._local.own
+        own.fetching = False
+        times = fetch.close(0)
+        own.took_ns = times.end_ns - times.start_ns
+        self._tell(times, own.thread, fetch.fetcher)
+
+    def drop(self, fetch: Fetch) -> None:
+        self._local.own.fetching = False
+        fetch.drop()
+
+    def close(self) -> None:
+        """Let go of the clocks of all threads."""
+        self._local = _InThread()
+
+
+def hook_loop_fetch(patches: Patches, fetchers: Iterable[type], meter: LoopMeter, notes: Notes | None = None) -> None:
+    """Time the batches that this process makes itself, until the patches are undone; with a loop's notes, in these where it may."""
+    patches.on_undo(meter.close)
+    if notes is None:
+        hook_fetch(patches, fetchers, meter)
+        return
+    notes.measure_with(meter)
+    patches.on_undo(functools.partial(notes.measure_with, None))
+    hook_fetch(patches, fetchers, _Noted(notes.begin_fetch, notes.end_fetch, notes.drop_fetch))

@@ -1,0 +1,146 @@
+"""Times a loader's batches where they are made: in worker processes, in a thread, or in the loop itself.
+
+A worker notes each batch's times in a ring of shared memory, under the batch's number; the process
+that trains reads them when it takes the batch. The batch itself is not touched, and nobody waits:
+where a slot holds another batch's times, nothing is recorded. The pieces become rows of `spans`, of
+the phase `data`, at depth 1:
+
+- `read`: the thread was blocked inside `dataset[index]`: wall time minus processor time minus the
+  wait for a core. That is waiting for files, and for other threads or processes where it uses some;
+- `decode`: it ran on a processor there: decoding and transforms;
+- `collate`: `collate_fn`, by the wall clock;
+- `queue`: from then until the process that trains has the batch: transport, pinning, waiting its turn.
+
+Reading and decoding alternate within a batch. Their rows are laid end to end from its beginning, each
+with its whole length; what remains until `collate` is the wait for a core. Where the kernel does not
+tell that wait (`/proc/thread-self/schedstat`), it is part of `read`; so it is for short batches in the loop itself,
+where asking would cost more than it tells.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from profkit.clock import now_ns
+from profkit.instrument.loading.fetching import BatchTimes
+from profkit.instrument.loading.ring import Ring
+from profkit.instrument.recorder import Append, Recorder, Row
+from profkit.vocab import Phase
+
+DEPTH_METRIC = "queue_depth_batches"
+"""How many finished batches waited when the loop asked for its next one."""
+
+MOST_UNTRAINED = 10_000
+"""Batches whose queue is kept before the first step ends: a process that only infers keeps no more."""
+
+_DATA = Phase.DATA.value
+
+
+class Channel:
+    """What the process that trains knows of one loader that has workers."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.epoch = 0
+        self.arrived: deque[int] = deque()
+        """The numbers of batches that have come from the workers and go to the loop in this order, where the loader keeps no such book."""
+        self.latest = -1
+        """The batch that came from the workers last."""
+        self.next_task = 0
+        """The first batch that the loop has not taken, where it takes them in order."""
+
+
+class _Starting(threading.local):
+    """The ring of the loader whose workers this thread starts now: what forks find."""
+
+    ring: Ring | None = None
+
+
+class Waiting(NamedTuple):
+    """What the loop found when it asked for a batch."""
+
+    time_ns: int
+    depth: int
+    channel: Channel | None = None
+
+
+class Loaders:
+    """All loaders of the process that trains: their channels, and the rows that their batches make."""
+
+    def __init__(self, recorder: Recorder, samples: Append) -> None:
+        self.recorder = recorder
+        self.starting = _Starting()
+        self._samples = samples
+        self._untrained = 0
+        self._channels: weakref.WeakKeyDictionary[Any, Channel] = weakref.WeakKeyDictionary()
+
+    def open(self, iterator: Any, workers: int, under_way: int) -> None:
+        """The loader is about to start its workers."""
+        ring = Ring.create(workers, under_way)
+        self._channels[iterator] = Channel(ring)
+        self.starting.ring = ring
+
+    def started(self) -> None:
+        self.starting.ring = None
+
+    def begin_epoch(self, iterator: Any, processes: Sequence[int]) -> None:
+        """The loader counts its batches from 0 again; its workers are these."""
+        channel = self._channels.get(iterator)
+        if channel is not None:
+            channel.epoch += 1
+            channel.next_task = 0
+            channel.ring.name_workers(processes)
+
+    def forget(self, iterator: Any) -> None:
+        """The loader has ended; where its iterator is kept alive, the ring is let go all the same."""
+        self._channels.pop(iterator, None)
+
+    def channel(self, iterator: Any) -> Channel | None:
+        return self._channels.get(iterator)
+
+    def look(self, iterator: Any, tasks: Callable[[Channel], Iterable[int]]) -> Waiting | None:
+        """How many of the loader's `tasks` are finished; `None` where that is not to be recorded."""
+        channel = self._channels.get(iterator)
+        if channel is None or not self.recorder.recording:
+            return None
+        return Waiting(now_ns(), channel.ring.count_finished(channel.epoch, tasks(channel)), channel)
+
+    def take(self, task: int, waiting: Waiting) -> None:
+        """The loop has the batch of this number."""
+        channel = waiting.channel
+        times = channel.ring.read(channel.epoch, task) if channel is not None else None
+        if times is not None:
+            self.keep_queued(times, f"loader worker {times.worker}", waiting)
+
+    def keep_queued(self, times: BatchTimes, thread: str, waiting: Waiting) -> None:
+        """The rows of a batch that waited until it was taken, which is now."""
+        if not self.recorder.recording:
+            return
+        self.keep(times, thread)
+        self.recorder.keep_rows([(self.recorder.step_index, _DATA, "queue", 1, thread, times.end_ns, now_ns(), None, None, None, None)])
+        if self.recorder.step_index or self._untrained < MOST_UNTRAINED:
+            self._untrained += 1
+            self._samples((None, "loader", DEPTH_METRIC, waiting.time_ns, float(waiting.depth)))
+
+    def keep(self, times: BatchTimes, thread: str, fetcher: object = None) -> None:
+        """The rows of a batch's making."""
+        if self.recorder.recording:
+            self.recorder.keep_rows(make_rows(times, self.recorder.step_index, thread))
+
+
+def make_rows(times: tuple[int, ...], step: int, thread: str) -> list[Row]:
+    """The rows of a batch's making, by what `BatchTimes` holds."""
+    _, start_ns, collate_ns, end_ns, blocked_ns, processor_ns = times
+    decode_ns = start_ns + blocked_ns
+    made_ns = min(decode_ns + processor_ns, collate_ns or end_ns)
+    rows: list[Row] = [
+        (step, _DATA, "read", 1, thread, start_ns, decode_ns, None, None, None, None),
+        (step, _DATA, "decode", 1, thread, decode_ns, made_ns, None, None, None, None),
+    ]
+    if collate_ns:
+        rows.append((step, _DATA, "collate", 1, thread, collate_ns, end_ns, None, None, None, None))
+    return rows

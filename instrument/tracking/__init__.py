@@ -1,0 +1,1 @@
+"""Which thread trains, and in which phase of which step it is."""

@@ -1,0 +1,688 @@
+/* Notes of the borders that hooks report: `_notes_python.py` compiled, which describes it.
+ *
+ * At a border of a phase the job's tensors have driven our code and data out of the caches. What is
+ * noted here touches one object, and no other function or dictionary of ours. Nothing here raises
+ * but what the tracker, a clock or a device has raised; the hooks that call it are guarded.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <time.h>
+
+#define ROOM 1000
+#define NOBODY 0UL
+#define SHORT 2000000 /* nanoseconds: of batches that take longer, the waits for a core are told apart, which is not done here */
+
+enum Kind { DATA, COPY, FORWARD, BACKWARD, OPTIMIZER, ROWS, FETCHED, SKIPPED, STEP, END, KINDS };
+
+static const char *const KIND_NAMES[KINDS] = {"data", "h2d", "forward", "backward", "optimizer", "rows", "fetched", "skipped", "step", "end"};
+
+typedef struct {
+    enum Kind kind;
+    int64_t at;
+    int64_t region;
+    PyObject *mark; /* or NULL */
+    PyObject *what; /* or NULL: None */
+} Note;
+
+typedef struct {
+    PyObject_HEAD
+    unsigned long thread;
+    int copies;
+    int quiet;        /* the step is switched off: no rows are made of it */
+    int stepped;      /* an optimizer has stepped in it */
+    Py_ssize_t ahead; /* how many steps after it are switched off too, and need not be told one by one */
+    Py_ssize_t first, count;
+    int64_t serial;
+    PyObject *mark;  /* or NULL */
+    PyObject *clock; /* or NULL: the monotonic clock itself */
+    PyObject *tracker;
+    PyObject *meter;   /* times batches that are made in the loop where this does not; or NULL */
+    PyObject *fetcher; /* makes a batch now; or NULL */
+    PyObject *collate; /* its own function */
+    int64_t fetch, fetch_processor, collated, collated_processor, took;
+    Note notes[ROOM];
+} Notes;
+
+static PyObject *kind_names[KINDS];
+static PyObject *shape_name, *collate_name, *now_ns, *count_batch;
+static PyObject *meter_begin, *meter_end, *meter_drop;
+static PyObject *read_name, *decode_name, *made_name;
+static PyObject *tracker_begin_data, *tracker_begin_copy, *tracker_begin_forward, *tracker_begin_backward, *tracker_begin_optimizer;
+static PyObject *tracker_end, *tracker_end_batch, *tracker_name_skipped, *tracker_keep_rows, *tracker_catch_up;
+static PyObject *with_gradients;
+
+static int is_here(const Notes *self) { return PyThread_get_thread_ident() == self->thread; }
+
+static int read_clock(Notes *self, int64_t *now)
+{
+    if (!self->clock) {
+        struct timespec time;
+        clock_gettime(CLOCK_MONOTONIC, &time);
+        *now = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+        return 0;
+    }
+    PyObject *read = PyObject_CallNoArgs(self->clock);
+    if (!read) return -1;
+    *now = PyLong_AsLongLong(read);
+    Py_DECREF(read);
+    return *now == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Notes a border with a new reference to what belongs to it, which is taken in any case. */
+static int note(Notes *self, enum Kind kind, int64_t region, PyObject *what)
+{
+    PyObject *mark = NULL;
+    int64_t at;
+    if (self->count >= ROOM) {
+        PyObject *done = PyObject_CallMethodObjArgs(self->tracker, tracker_catch_up, NULL);
+        if (!done) goto failed;
+        Py_DECREF(done);
+        if (self->count >= ROOM) {
+            PyErr_SetString(PyExc_OverflowError, "too many borders are noted");
+            goto failed;
+        }
+    }
+    if (self->mark && !self->quiet && (kind < ROWS || kind == END)) {
+        mark = PyObject_CallNoArgs(self->mark);
+        if (!mark) goto failed;
+        if (mark == Py_None) Py_CLEAR(mark);
+    }
+    if (read_clock(self, &at) < 0) goto failed;
+    Note *noted = &self->notes[self->count++];
+    noted->kind = kind;
+    noted->at = at;
+    noted->region = region;
+    noted->mark = mark;
+    noted->what = what;
+    return 0;
+failed:
+    Py_XDECREF(mark);
+    Py_XDECREF(what);
+    return -1;
+}
+
+static PyObject *begin(Notes *self, enum Kind kind, PyObject *what)
+{
+    int64_t region = ++self->serial;
+    return note(self, kind, region, what) < 0 ? NULL : PyLong_FromLongLong(region);
+}
+
+static int is_number(PyObject *span, int64_t *region)
+{
+    if (!PyLong_CheckExact(span)) return 0;
+    *region = PyLong_AsLongLong(span);
+    return 1;
+}
+
+static int has_arguments(Py_ssize_t given, Py_ssize_t least, Py_ssize_t most)
+{
+    if (given >= least && given <= most) return 1;
+    PyErr_SetString(PyExc_TypeError, "wrong number of arguments");
+    return 0;
+}
+
+static PyObject *begin_wait(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return begin((Notes *)object, DATA, NULL);
+}
+
+static PyObject *begin_batch(PyObject *object, PyObject *unused)
+{
+    Notes *self = (Notes *)object;
+    (void)unused;
+    if (!is_here(self) || !self->stepped || self->ahead <= 0) return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_data, NULL);
+    if (note(self, STEP, 0, NULL) < 0) return NULL;
+    self->ahead--;
+    self->stepped = self->copies = 0;
+    return begin(self, DATA, NULL);
+}
+
+static PyObject *begin_copy(PyObject *object, PyObject *unused)
+{
+    Notes *self = (Notes *)object;
+    (void)unused;
+    if (!is_here(self)) return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_copy, NULL);
+    if (!self->copies) Py_RETURN_NONE;
+    return begin(self, COPY, NULL);
+}
+
+static PyObject *begin_forward(PyObject *object, PyObject *const *arguments, Py_ssize_t count, PyObject *names)
+{
+    Notes *self = (Notes *)object;
+    if (!has_arguments(count, 0, 0) || !has_arguments(names ? PyTuple_GET_SIZE(names) : 0, 1, 1)) return NULL;
+    if (!self->tracker) Py_RETURN_NONE; /* collected */
+    if (!is_here(self)) {
+        PyObject *call[] = {self->tracker, arguments[0]};
+        return PyObject_VectorcallMethod(tracker_begin_forward, call, 1, with_gradients);
+    }
+    self->copies = 0;
+    Py_INCREF(arguments[0]);
+    return begin(self, FORWARD, arguments[0]);
+}
+
+static PyObject *begin_backward(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
+{
+    Notes *self = (Notes *)object;
+    if (!has_arguments(count, 2, 2)) return NULL;
+    if (!is_here(self)) return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_backward, arguments[0], arguments[1], NULL);
+    PyObject *what = PyTuple_Pack(2, arguments[0], arguments[1]);
+    return what ? begin(self, BACKWARD, what) : NULL;
+}
+
+static PyObject *begin_optimizer(PyObject *object, PyObject *optimizer)
+{
+    Notes *self = (Notes *)object;
+    if (!is_here(self)) return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_optimizer, optimizer, NULL);
+    self->stepped = 1;
+    Py_INCREF(optimizer);
+    return begin(self, OPTIMIZER, optimizer);
+}
+
+static PyObject *end(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
+{
+    Notes *self = (Notes *)object;
+    int64_t region;
+    if (!has_arguments(count, 1, 2)) return NULL;
+    PyObject *error = count > 1 ? arguments[1] : Py_None;
+    if (arguments[0] == Py_None) Py_RETURN_NONE;
+    if (error != Py_None || !is_here(self) || !is_number(arguments[0], &region))
+        return PyObject_CallMethodObjArgs(self->tracker, tracker_end, arguments[0], error, NULL);
+    if (note(self, END, region, NULL) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* The samples of a batch: the first tensor's first dimension where tensors lie side by side, else what Python finds. */
+static PyObject *samples_of(PyObject *batch)
+{
+    Py_ssize_t length = PyTuple_CheckExact(batch) ? PyTuple_GET_SIZE(batch) : PyList_CheckExact(batch) ? PyList_GET_SIZE(batch) : 0;
+    if (length) {
+        PyObject *first = PyTuple_CheckExact(batch) ? PyTuple_GET_ITEM(batch, 0) : PyList_GET_ITEM(batch, 0);
+        PyObject *shape = PyObject_GetAttr(first, shape_name);
+        if (shape && PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) && PyLong_CheckExact(PyTuple_GET_ITEM(shape, 0))) {
+            PyObject *samples = PyTuple_GET_ITEM(shape, 0);
+            Py_INCREF(samples);
+            Py_DECREF(shape);
+            return samples;
+        }
+        Py_XDECREF(shape);
+        if (PyErr_Occurred()) {
+            if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return NULL; /* an interrupt is the job's */
+            PyErr_Clear();
+        }
+    }
+    return PyObject_CallFunctionObjArgs(count_batch, batch, NULL);
+}
+
+static PyObject *end_batch(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
+{
+    Notes *self = (Notes *)object;
+    int64_t region;
+    if (!has_arguments(count, 2, 2)) return NULL;
+    if (!is_here(self) || !is_number(arguments[0], &region))
+        return PyObject_CallMethodObjArgs(self->tracker, tracker_end_batch, arguments[0], arguments[1], NULL);
+    PyObject *samples = samples_of(arguments[1]);
+    if (!samples || note(self, END, region, samples) < 0) return NULL;
+    self->copies = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *allow_copies(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    ((Notes *)object)->copies = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *keep_rows(PyObject *object, PyObject *rows)
+{
+    Notes *self = (Notes *)object;
+    if (!is_here(self)) return PyObject_CallMethodObjArgs(self->tracker, tracker_keep_rows, rows, NULL);
+    Py_INCREF(rows);
+    if (note(self, ROWS, 0, rows) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* The number of noted regions that are open, less those that were opened before and have ended. */
+static PyObject *open_regions(PyObject *object, PyObject *unused)
+{
+    Notes *self = (Notes *)object;
+    long open = 0;
+    (void)unused;
+    if (!is_here(self)) return PyLong_FromLong(0);
+    for (Py_ssize_t place = self->first; place < self->count; place++) {
+        if (self->notes[place].kind < ROWS) open++;
+        else if (self->notes[place].kind == END) open--;
+    }
+    return PyLong_FromLong(open);
+}
+
+/* ---- batches that are made in the loop itself ---- */
+
+static int read_clocks(Notes *self, int64_t *now, int64_t *processor)
+{
+    struct timespec time;
+    if (read_clock(self, now) < 0) return -1;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    *processor = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+    return 0;
+}
+
+/* A fetcher's own `collate_fn`, timed. What belongs to it is the notes and that function, so that whoever keeps it longer has what it was. */
+static PyObject *collate(PyObject *belongings, PyObject *const *arguments, Py_ssize_t count, PyObject *names)
+{
+    Notes *notes = (Notes *)PyTuple_GET_ITEM(belongings, 0);
+    PyObject *own = PyTuple_GET_ITEM(belongings, 1);
+    if (is_here(notes) && notes->collate == own && read_clocks(notes, &notes->collated, &notes->collated_processor) < 0) PyErr_Clear();
+    return PyObject_Vectorcall(own, arguments, count, names);
+}
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function))
+
+static PyMethodDef timed_collate = {"collate_fn", FAST(collate), METH_FASTCALL | METH_KEYWORDS, "The fetcher's `collate_fn`, timed."};
+
+static int replace_collate(PyObject *notes, PyObject *fetcher, PyObject *own)
+{
+    PyObject *belongings = PyTuple_Pack(2, notes, own);
+    PyObject *ours = belongings ? PyCFunction_New(&timed_collate, belongings) : NULL;
+    int failed = !ours || PyObject_SetAttr(fetcher, collate_name, ours) < 0;
+    Py_XDECREF(belongings);
+    Py_XDECREF(ours);
+    return failed ? -1 : 0;
+}
+
+static PyObject *begin_fetch(PyObject *object, PyObject *fetcher)
+{
+    Notes *self = (Notes *)object;
+    if (is_here(self) && self->fetcher) Py_RETURN_NONE; /* a batch inside another is part of it */
+    if (!is_here(self) || self->quiet || self->took >= SHORT) {
+        int64_t now = 0;
+        if (!self->meter) Py_RETURN_NONE;
+        if (is_here(self) && read_clock(self, &now) < 0) return NULL;
+        PyObject *making = PyObject_CallMethodObjArgs(self->meter, meter_begin, fetcher, NULL);
+        if (now && making && making != Py_None) self->fetch = now;
+        return making;
+    }
+    PyObject *own = PyObject_GetAttr(fetcher, collate_name);
+    self->collated = 0;
+    if (!own || read_clocks(self, &self->fetch, &self->fetch_processor) < 0 /* then: a batch that could not be begun has changed nothing */
+        || (own != Py_None && replace_collate(object, fetcher, own) < 0)) {
+        Py_XDECREF(own);
+        return NULL;
+    }
+    Py_INCREF(fetcher);
+    self->fetcher = fetcher;
+    self->collate = own;
+    return PyLong_FromLongLong(++self->serial);
+}
+
+/* The fetcher has its own function back. */
+static int release_fetcher(Notes *self)
+{
+    PyObject *fetcher = self->fetcher, *collate = self->collate;
+    self->fetcher = self->collate = NULL;
+    int failed = fetcher && collate != Py_None && PyObject_SetAttr(fetcher, collate_name, collate) < 0;
+    Py_XDECREF(fetcher);
+    Py_XDECREF(collate);
+    return failed ? -1 : 0;
+}
+
+static PyObject *end_fetch(PyObject *object, PyObject *making)
+{
+    Notes *self = (Notes *)object;
+    int64_t region, now, processor;
+    if (!is_number(making, &region)) {
+        if (is_here(self) && !self->fetcher && read_clock(self, &now) == 0) self->took = now - self->fetch;
+        if (PyErr_Occurred()) return NULL;
+        return self->meter ? PyObject_CallMethodObjArgs(self->meter, meter_end, making, NULL) : (Py_INCREF(Py_None), Py_None);
+    }
+    if (!self->fetcher) Py_RETURN_NONE;
+    if (release_fetcher(self) < 0 || read_clocks(self, &now, &processor) < 0) return NULL;
+    self->took = now - self->fetch;
+    int64_t made = self->collated ? self->collated : now, ran = (self->collated ? self->collated_processor : processor) - self->fetch_processor;
+    int64_t blocked = made - self->fetch - ran;
+    if (!is_here(self)) Py_RETURN_NONE;
+    PyObject *times = Py_BuildValue("(iLLLLL)", 0, (long long)self->fetch, (long long)self->collated, (long long)now,
+                                    (long long)(blocked > 0 ? blocked : 0), (long long)ran);
+    if (!times || note(self, FETCHED, 0, times) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *drop_fetch(PyObject *object, PyObject *making)
+{
+    Notes *self = (Notes *)object;
+    int64_t region;
+    if (!is_number(making, &region)) return self->meter ? PyObject_CallMethodObjArgs(self->meter, meter_drop, making, NULL) : (Py_INCREF(Py_None), Py_None);
+    if (release_fetcher(self) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *measure_with(PyObject *object, PyObject *meter)
+{
+    Notes *self = (Notes *)object;
+    PyObject *ours = meter == Py_None ? NULL : meter;
+    Py_XINCREF(ours);
+    Py_XSETREF(self->meter, ours);
+    Py_RETURN_NONE;
+}
+
+static PyObject *name_skipped(PyObject *object, PyObject *span)
+{
+    Notes *self = (Notes *)object;
+    int64_t region;
+    if (!is_here(self) || !is_number(span, &region)) return PyObject_CallMethodObjArgs(self->tracker, tracker_name_skipped, span, NULL);
+    if (note(self, SKIPPED, region, NULL) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *open_for(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
+{
+    Notes *self = (Notes *)object;
+    if (!has_arguments(count, 3, 3)) return NULL;
+    unsigned long thread = PyLong_AsUnsignedLong(arguments[0]);
+    if (PyErr_Occurred()) return NULL;
+    Py_ssize_t ahead = arguments[2] == Py_None ? -1 : PyLong_AsSsize_t(arguments[2]);
+    if (PyErr_Occurred()) return NULL;
+    self->quiet = arguments[2] != Py_None;
+    self->ahead = ahead;
+    self->stepped = 0;
+    PyObject *mark = arguments[1] == Py_None ? NULL : arguments[1];
+    Py_XINCREF(mark);
+    Py_XSETREF(self->mark, mark);
+    self->copies = 0;
+    self->thread = thread;
+    Py_RETURN_NONE;
+}
+
+static PyObject *close_all(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    ((Notes *)object)->thread = NOBODY;
+    Py_RETURN_NONE;
+}
+
+/* What was noted before `until` is taken; nothing is ahead any more for whoever asks between two steps. */
+static void forget_until(Notes *self, const Note *until)
+{
+    Note *noted = self->notes + self->first;
+    self->first = until - self->notes;
+    if (self->first == self->count) self->first = self->count = 0;
+    self->ahead = 0;
+    for (; noted < until; noted++) {
+        Py_CLEAR(noted->mark);
+        Py_CLEAR(noted->what);
+    }
+}
+
+static void forget(Notes *self)
+{
+    forget_until(self, self->notes + self->count);
+}
+
+static PyObject *as_tuple(const Note *noted)
+{
+    PyObject *mark = noted->mark ? noted->mark : Py_None, *what = noted->what ? noted->what : Py_None;
+    return Py_BuildValue("(OLOLO)", kind_names[noted->kind], (long long)noted->at, mark, (long long)noted->region, what);
+}
+
+static PyObject *take(PyObject *object, PyObject *unused)
+{
+    Notes *self = (Notes *)object;
+    Py_ssize_t count = self->count - self->first;
+    (void)unused;
+    PyObject *taken = PyList_New(count);
+    for (Py_ssize_t at = 0; taken && at < count; at++) {
+        PyObject *noted = as_tuple(&self->notes[self->first + at]);
+        if (noted)
+            PyList_SET_ITEM(taken, at, noted);
+        else
+            Py_CLEAR(taken);
+    }
+    forget(self);
+    return taken;
+}
+
+static int keep(PyObject *rows, PyObject *row, PyObject *before, PyObject *mark)
+{
+    PyObject *kept = row ? PyTuple_Pack(3, row, before ? before : Py_None, mark ? mark : Py_None) : NULL;
+    int failed = !kept || PyList_Append(rows, kept) < 0;
+    Py_XDECREF(kept);
+    return failed ? -1 : 0;
+}
+
+static int keep_foreign(PyObject *rows, PyObject *foreign)
+{
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(foreign); at++)
+        if (keep(rows, PyList_GET_ITEM(foreign, at), NULL, NULL) < 0) return -1;
+    return 0;
+}
+
+static int keep_part(PyObject *rows, PyObject *const *arguments, PyObject *name, int64_t from, int64_t until)
+{
+    PyObject *row = Py_BuildValue("(OOOiOLLOOOO)", arguments[0], kind_names[DATA], name, 1, arguments[2], (long long)from, (long long)until, Py_None,
+                                  Py_None, Py_None, Py_None);
+    int failed = keep(rows, row, NULL, NULL);
+    Py_XDECREF(row);
+    return failed;
+}
+
+/* How a batch was made, as `Loaders.keep` tells it. */
+static int keep_fetch(PyObject *rows, PyObject *const *arguments, PyObject *times)
+{
+    long long worker, start, collate, end, blocked, ran;
+    if (!PyArg_ParseTuple(times, "LLLLLL", &worker, &start, &collate, &end, &blocked, &ran)) return -1;
+    long long decode = start + blocked, made = decode + ran, most = collate ? collate : end;
+    if (made > most) made = most;
+    if (keep_part(rows, arguments, read_name, start, decode) < 0 || keep_part(rows, arguments, decode_name, decode, made) < 0) return -1;
+    return collate ? keep_part(rows, arguments, made_name, collate, end) : 0;
+}
+
+static int keep_span(PyObject *rows, PyObject *const *arguments, const Note *begun, const Note *ended)
+{
+    PyObject *phase = kind_names[begun->kind];
+    PyObject *row = Py_BuildValue("(OOOOOLLOOOO)", arguments[0], phase, phase, arguments[1], arguments[2], (long long)begun->at, (long long)ended->at,
+                                  Py_None, Py_None, Py_None, Py_None);
+    int failed = keep(rows, row, begun->mark, ended->mark);
+    Py_XDECREF(row);
+    return failed;
+}
+
+/* Where a step ends, or all that was noted, if its phases lie side by side, each of them over, with rows of loaders nowhere but inside of them. */
+static const Note *end_of_plain(const Notes *self, int used)
+{
+    const Note *begun = NULL, *noted = self->notes + self->first;
+    for (; noted < self->notes + self->count; noted++) {
+        if (noted->kind == STEP && !begun) return noted;
+        if (begun) {
+            if (noted->kind == END && noted->region == begun->region)
+                begun = NULL;
+            else if (noted->kind != FETCHED && (noted->kind != ROWS || !PyList_CheckExact(noted->what)))
+                return NULL;
+        } else if (noted->kind >= ROWS || (noted->kind == COPY && used))
+            return NULL;
+        else {
+            begun = noted;
+            used |= noted->kind == FORWARD;
+        }
+    }
+    return begun ? NULL : noted;
+}
+
+static PyObject *take_plain(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
+{
+    Notes *self = (Notes *)object;
+    if (!has_arguments(count, 4, 4)) return NULL;
+    int used = PyObject_IsTrue(arguments[3]), trains = 0;
+    if (used < 0) return NULL;
+    const Note *until = end_of_plain(self, used);
+    if (!until) Py_RETURN_NONE;
+    int64_t border = until < self->notes + self->count ? until->at : 0;
+    PyObject *rows = PyList_New(0), *batches = PyList_New(0), *optimizers = PyList_New(0), *gradients = Py_None, *plain = NULL;
+    const Note *begun = NULL;
+    int64_t ended = 0;
+    int failed = !rows || !batches || !optimizers;
+    for (const Note *noted = self->notes + self->first; !failed && noted < until; noted++) {
+        if (noted->kind == ROWS)
+            failed = keep_foreign(rows, noted->what) < 0;
+        else if (noted->kind == FETCHED)
+            failed = keep_fetch(rows, arguments, noted->what) < 0;
+        else if (noted->kind == END) {
+            failed = !self->quiet && keep_span(rows, arguments, begun, noted) < 0;
+            ended = noted->at;
+            if (!failed && noted->what && PyObject_IsTrue(noted->what) == 1) failed = PyList_Append(batches, noted->what) < 0;
+        } else {
+            begun = noted;
+            used |= noted->kind == FORWARD;
+            trains |= noted->kind == BACKWARD || noted->kind == OPTIMIZER || (noted->kind == FORWARD && noted->what == Py_True);
+            if (noted->kind == BACKWARD) gradients = noted->what;
+            if (noted->kind == OPTIMIZER) failed = PyList_Append(optimizers, noted->what) < 0;
+        }
+    }
+    if (!failed)
+        plain = Py_BuildValue("(OOOOOOLL)", rows, batches, optimizers, gradients, trains ? Py_True : Py_False, used ? Py_True : Py_False, (long long)ended,
+                              (long long)border);
+    Py_XDECREF(rows);
+    Py_XDECREF(batches);
+    Py_XDECREF(optimizers);
+    if (plain) forget_until(self, border ? until + 1 : until);
+    return plain;
+}
+
+static Py_ssize_t length(PyObject *object) { return ((Notes *)object)->count - ((Notes *)object)->first; }
+
+static int initialise(PyObject *object, PyObject *arguments, PyObject *names)
+{
+    Notes *self = (Notes *)object;
+    PyObject *tracker, *clock;
+    if ((names && PyDict_GET_SIZE(names)) || !PyArg_ParseTuple(arguments, "OO", &tracker, &clock)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "Notes takes no names of arguments");
+        return -1;
+    }
+    Py_INCREF(tracker);
+    Py_XSETREF(self->tracker, tracker);
+    PyObject *other = clock == now_ns ? NULL : clock;
+    Py_XINCREF(other);
+    Py_XSETREF(self->clock, other);
+    return 0;
+}
+
+static int traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Notes *self = (Notes *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->tracker);
+    Py_VISIT(self->clock);
+    Py_VISIT(self->meter);
+    Py_VISIT(self->fetcher);
+    Py_VISIT(self->collate);
+    Py_VISIT(self->mark);
+    for (Py_ssize_t at = self->first; at < self->count; at++) {
+        Py_VISIT(self->notes[at].mark);
+        Py_VISIT(self->notes[at].what);
+    }
+    return 0;
+}
+
+static int clear(PyObject *object)
+{
+    Notes *self = (Notes *)object;
+    self->thread = NOBODY;
+    forget(self);
+    Py_CLEAR(self->tracker);
+    Py_CLEAR(self->clock);
+    Py_CLEAR(self->meter);
+    Py_CLEAR(self->fetcher);
+    Py_CLEAR(self->collate);
+    Py_CLEAR(self->mark);
+    return 0;
+}
+
+static void release(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"open", FAST(open_for), METH_FASTCALL, "open(thread, mark, ahead): from here on what this thread reports is noted."},
+    {"close", close_all, METH_NOARGS, "close(): from here on the tracker is told at once."},
+    {"take", take, METH_NOARGS, "take() -> list: what was noted, in its order; nothing is left."},
+    {"take_plain", FAST(take_plain), METH_FASTCALL, "take_plain(step, depth, thread, used): the same as rows, where phases lie side by side."},
+    {"begin_batch", begin_batch, METH_NOARGS, "begin_batch(): the loop waits for a batch, as hooks report it."},
+    {"begin_wait", begin_wait, METH_NOARGS, "begin_wait() -> int: the loop waits for a batch."},
+    {"end_batch", FAST(end_batch), METH_FASTCALL, "end_batch(span, batch): the batch is there."},
+    {"allow_copies", allow_copies, METH_NOARGS, "allow_copies(): a batch is there, of which the tracker has been told."},
+    {"keep_rows", keep_rows, METH_O, "keep_rows(rows): rows from the inside of loaders."},
+    {"open_regions", open_regions, METH_NOARGS, "open_regions() -> int: how many noted regions of this thread are open."},
+    {"measure_with", measure_with, METH_O, "measure_with(meter): who times batches that are made in the loop where this does not."},
+    {"begin_fetch", begin_fetch, METH_O, "begin_fetch(fetcher): the loop makes a batch itself."},
+    {"end_fetch", end_fetch, METH_O, "end_fetch(making): the batch is made."},
+    {"drop_fetch", drop_fetch, METH_O, "drop_fetch(making): an exception came instead."},
+    {"begin_copy", begin_copy, METH_NOARGS, "begin_copy(): a batch is copied to the device."},
+    {"begin_forward", FAST(begin_forward), METH_FASTCALL | METH_KEYWORDS, "begin_forward(*, with_gradients): a model is called."},
+    {"begin_backward", FAST(begin_backward), METH_FASTCALL, "begin_backward(framework, loss): gradients are computed."},
+    {"begin_optimizer", begin_optimizer, METH_O, "begin_optimizer(optimizer): an optimizer steps."},
+    {"end", FAST(end), METH_FASTCALL, "end(span, error=None): what was opened is over."},
+    {"name_skipped", name_skipped, METH_O, "name_skipped(span): the optimizer did not step."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "What hooks call: notes of the borders that they report."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, initialise},
+    {Py_tp_dealloc, release},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_methods, methods},
+    {Py_sq_length, length},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {"profkit.instrument.tracking._notes.Notes", sizeof(Notes), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_notes", "The compiled twin of `_notes_python`.", -1, NULL, NULL, NULL, NULL, NULL};
+
+static PyObject *from_module(const char *module_name, const char *name)
+{
+    PyObject *source = PyImport_ImportModule(module_name);
+    PyObject *found = source ? PyObject_GetAttrString(source, name) : NULL;
+    Py_XDECREF(source);
+    return found;
+}
+
+static int prepare(void)
+{
+    static const struct { PyObject **place; const char *name; } words[] = {
+        {&shape_name, "shape"}, {&collate_name, "collate_fn"}, {&meter_begin, "begin"}, {&meter_end, "end"},
+        {&meter_drop, "drop"}, {&read_name, "read"}, {&decode_name, "decode"}, {&made_name, "collate"}, {&tracker_begin_data, "begin_data"}, {&tracker_begin_copy, "begin_copy"}, {&tracker_begin_forward, "begin_forward"},
+        {&tracker_begin_backward, "begin_backward"}, {&tracker_begin_optimizer, "begin_optimizer"}, {&tracker_end, "end"},
+        {&tracker_end_batch, "end_batch"}, {&tracker_name_skipped, "name_skipped"}, {&tracker_keep_rows, "keep_rows"},
+        {&tracker_catch_up, "catch_up"},
+    };
+    for (size_t at = 0; at < sizeof words / sizeof *words; at++)
+        if (!(*words[at].place = PyUnicode_InternFromString(words[at].name))) return -1;
+    for (int kind = 0; kind < KINDS; kind++)
+        if (!(kind_names[kind] = PyUnicode_InternFromString(KIND_NAMES[kind]))) return -1;
+    with_gradients = Py_BuildValue("(s)", "with_gradients");
+    now_ns = from_module("profkit.clock", "now_ns");
+    count_batch = from_module("profkit.instrument.batches", "count_batch");
+    return with_gradients && now_ns && count_batch ? 0 : -1;
+}
+
+PyMODINIT_FUNC PyInit__notes(void)
+{
+    if (prepare() < 0) return NULL;
+    PyObject *made = PyModule_Create(&module);
+    PyObject *type = made ? PyType_FromSpec(&spec) : NULL;
+    if (!type || PyModule_AddObject(made, "Notes", type) < 0) {
+        Py_XDECREF(type);
+        Py_XDECREF(made);
+        return NULL;
+    }
+    return made;
+}

@@ -1,0 +1,1 @@
+"""Capture kernels in windows of steps."""

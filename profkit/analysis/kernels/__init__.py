@@ -1,0 +1,1 @@
+"""Kernels: categories, time per step, views."""

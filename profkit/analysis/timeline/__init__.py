@@ -1,0 +1,1 @@
+"""The timeline of one run, ready to be drawn."""

@@ -1,0 +1,1 @@
+"""One frozen value per screen, which the TUI and `--json` share."""

@@ -1,0 +1,1 @@
+"""Run a matrix of settings and compare the results."""

@@ -1,0 +1,1 @@
+"""Why two runs differ: the ledger, its evidence and its causes."""

@@ -1,0 +1,31 @@
+"""Tensors are copied between layouts or number formats within the step."""
+
+from __future__ import annotations
+
+from profkit.analysis.estimate import Estimate
+from profkit.explain.rules._windows import moving_calls, moving_ns
+from profkit.explain.rules.base import Case, Finding, all_of, compute_row, cost, from_to, grew, is_material, share_of, share_of_gap
+from profkit.text import duration, significant
+
+MOST = 0.5
+"""Where the copies' own time is this share of what computing adds, they are all of it: they slow what lies between them, too."""
+
+_REMEDY = "keep one layout throughout (channels_last for model and batch alike), and no .contiguous(), .permute() or .to() inside the model that undoes another"
+
+
+def find(case: Case) -> Finding | None:
+    """From kernel windows of both sides."""
+    ledger, before, after = case.ledger, case.before.windows, case.after.windows
+    if before is None or after is None:
+        return None
+    added = moving_ns(after) - moving_ns(before)
+    row = compute_row(ledger)
+    if not is_material(added, ledger) or not grew(row, ledger):
+        return None
+    whole = added > MOST * row.delta.value * ledger.samples_per_step
+    evidence = (
+        f"casts and layout copies went from {duration(moving_ns(before))} to {duration(moving_ns(after))} a captured step, "
+        f"{significant(moving_calls(before))} to {significant(moving_calls(after))} calls; computing went from {from_to(row, ledger)} a step"
+    )
+    price, share = (cost(row, ledger), share_of_gap(row, ledger)) if whole else (Estimate(added), share_of(added, ledger))
+    return Finding("layout_copies", price, share, evidence, _REMEDY, takes=all_of("launch_bound"))

@@ -1,0 +1,14 @@
+"""The wait for batches looks long and costs nothing: the device still worked meanwhile."""
+
+from __future__ import annotations
+
+from profkit.analysis.costs import INPUT
+from profkit.explain.rules.base import Case, Finding, from_to, input_is_hidden
+
+
+def find(case: Case) -> Finding | None:
+    row = case.ledger.find(INPUT)
+    if row is None or not input_is_hidden(case.ledger):
+        return None
+    evidence = f"the host's wait for input went from {from_to(row, case.ledger)} a step, the step itself from {from_to(case.ledger.total, case.ledger)}"
+    return Finding("overlapped_reader", None, None, evidence + ": reader time overlaps with the device's work, no throughput is lost to it")

@@ -1,0 +1,50 @@
+"""GluonCV's detectors: `[Epoch 0][Batch 9], LR: 3.41E-07, Speed: 49.591 samples/sec, ObjLoss=...`, one batch in ten.
+
+`Speed` is the batch size of all cards over the time of the printed batch alone; losses are means
+since the epoch began. Nothing tells when a line was printed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from profkit.importers.logs.grammar import Found, Grammar
+from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.text import Line, as_count, number_after
+from profkit.importers.logs.times import find_time
+
+_RECORD = re.compile(r"\[Epoch (\d{1,9})\]\[Batch (\d{1,12})\], .{0,40}?Speed: \d")
+_END = re.compile(r"\[Epoch (\d{1,9})\] Training cost: \d")
+_ARGUMENTS = re.compile(r"^Namespace\(.{0,4000}?(?<!\w)batch_size=(\d{1,8}),")
+_CARDS = re.compile(r"(?<!\w)gpus='(\d{1,3}(?:,\d{1,3}){0,63})'")
+
+
+def read(line: Line, found: Found) -> None:
+    text = line.text
+    if match := _RECORD.search(text):
+        step, throughput = as_count(match[2]), number_after(text, "Speed:")
+        if step is not None and throughput:
+            found.add(Record(line.number, step, as_count(match[1]), find_time(text), throughput=throughput, lr=number_after(text, "LR:")))
+    elif match := _END.search(text):
+        seconds = number_after(text, "Training cost:")
+        if seconds is not None:
+            found.result(line.number, f"time of epoch {int(match[1])}", seconds, "s", "without validation")
+    elif match := _ARGUMENTS.match(text):
+        cards = _CARDS.search(text)
+        found.tell(global_batch_size=as_count(match[1]), world_size=cards[1].count(",") + 1 if cards else None)
+    elif "[Validation]" in text:
+        found.evaluations.append(line.number)
+
+
+GRAMMAR = Grammar(
+    name="gluoncv",
+    title="GluonCV",
+    framework="mxnet",
+    marker="Speed: ",
+    pattern=_RECORD,
+    read=read,
+    scope=Scope.ALL,
+    unit="samples",
+    times=Mean.STEP,
+    warm_up_records=1,
+)

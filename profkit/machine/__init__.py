@@ -1,0 +1,1 @@
+"""What this machine can do: its checks and its measured ceilings."""

@@ -1,0 +1,1 @@
+"""Record a job: start it, wire its ranks, collect beside it."""

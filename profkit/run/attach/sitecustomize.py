@@ -1,0 +1,57 @@
+"""Python imports this at start-up in processes that `profkit run` has started, and nowhere else.
+
+It runs the `sitecustomize` that it shadows, takes its own folder off the path again, and arms the
+hooks for the moment at which a framework is imported. It never raises.
+"""
+
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def _run_the_shadowed_one() -> None:
+    from importlib.machinery import PathFinder
+
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _FOLDER]
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    from importlib.util import module_from_spec
+
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+def _arm() -> None:
+    if not os.environ.get("PROFKIT_RUN"):
+        return
+    try:
+        from profkit.run.attach import arming
+    except ImportError:
+        _note_missing()
+        return
+    arming.arm_job()
+
+
+def _note_missing() -> None:
+    """Tell the launcher that this Python has no profkit."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    path = os.path.join(os.path.dirname(_FOLDER), "attached.py")
+    spec = spec_from_file_location("_profkit_attached", path)
+    if spec is None or spec.loader is None:
+        return
+    attached = module_from_spec(spec)
+    spec.loader.exec_module(attached)
+    attached.note(attached.WITHOUT_PROFKIT, attached.executable())
+
+
+try:
+    _run_the_shadowed_one()
+finally:
+    try:  # noqa: SIM105  # contextlib costs an import in every process of the job
+        _arm()
+    except Exception:  # noqa: BLE001, S110  # at the job's start: whatever is wrong here, it goes on
+        pass

@@ -1,0 +1,53 @@
+"""Which samples make which batch: the same for every framework, number of workers and number of ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from profkit.workloads.base import Key
+
+
+class Batches:
+    """The batches of one rank, as lists of keys. Set `epoch` before iterating.
+
+    All ranks shuffle alike, and each takes its slice of every global batch: two ranks with half the batch train on
+    the same samples, step by step, as one rank with all of it. What does not fill a global batch is left out.
+    """
+
+    def __init__(self, length: int, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1, groups: Sequence[int] | None = None) -> None:
+        self.epoch = 0
+        self._length = length
+        self._batch_size = batch_size
+        self._seed = seed
+        self._rank = rank
+        self._global = batch_size * world_size
+        self._groups = np.zeros(length, dtype=np.int64) if groups is None else np.asarray(groups)
+        counts = np.unique(self._groups, return_counts=True)[1]
+        self._count = int((counts // self._global).sum())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        start = self._rank * self._batch_size
+        for batch in self._global_batches():
+            yield [(self.epoch, index) for index in batch[start : start + self._batch_size]]
+
+    def _global_batches(self) -> Iterator[list[int]]:
+        """Batches of one group each, in the order in which a walk through the shuffled set fills them."""
+        waiting: defaultdict[int, list[int]] = defaultdict(list)
+        for index in np.random.default_rng((self._seed, self.epoch)).permutation(self._length).tolist():
+            group = waiting[int(self._groups[index])]
+            group.append(index)
+            if len(group) == self._global:
+                yield group.copy()
+                group.clear()
+
+
+def stack(samples: Sequence[Any]) -> tuple[Any, ...]:
+    """Samples' arrays and numbers, each field as one array."""
+    return tuple(np.stack([np.asarray(value) for value in field]) for field in zip(*samples, strict=True))

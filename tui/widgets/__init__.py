@@ -1,0 +1,1 @@
+"""Tables, charts and frames that screens share."""
