@@ -56,9 +56,13 @@ def added(blocks: Sequence[Sequence[int]], events: Events) -> Added:
     parts = [_excess(np.asarray(ends, np.int64), events) for ends in blocks]
     excess, touched = (np.concatenate(each) for each in zip(*parts, strict=True))
     beside, alone = (np.sort(excess[kind & np.isfinite(excess)]) for kind in (touched, ~touched))
-    beside, alone = (each[len(each) // _TRIMMED : len(each) - len(each) // _TRIMMED] for each in (beside, alone))
+    beside, alone = (
+        each[len(each) // _TRIMMED : len(each) - len(each) // _TRIMMED] for each in (beside, alone)
+    )
     share = float(touched.mean())
-    half = student_95(len(beside) - 1) * math.sqrt(beside.var(ddof=1) / len(beside) + alone.var(ddof=1) / len(alone))
+    half = student_95(len(beside) - 1) * math.sqrt(
+        beside.var(ddof=1) / len(beside) + alone.var(ddof=1) / len(alone)
+    )
     return Added(float(beside.mean() - alone.mean()) * share, float(half) * share)
 
 
@@ -67,7 +71,9 @@ def _excess(edges: Any, events: Events) -> tuple[Any, Any]:
     took = np.diff(edges) / 1e6
     touched = np.zeros(len(took), bool)
     for start, end in events:
-        touched[max(0, np.searchsorted(edges, start, "right") - 1) : np.searchsorted(edges, end)] = True
+        touched[
+            max(0, np.searchsorted(edges, start, "right") - 1) : np.searchsorted(edges, end)
+        ] = True
     return took - [_usual(took, touched, place) for place in range(len(took))], touched
 
 
@@ -83,5 +89,7 @@ def pool(found: Sequence[Added]) -> Added:
     means = [each.mean_ms for each in found]
     half = math.sqrt(sum(each.half_ms**2 for each in found)) / len(found)
     if len(means) >= FEWEST_MEANS:
-        half = max(half, student_95(len(means) - 1) * statistics.stdev(means) / math.sqrt(len(means)))
+        half = max(
+            half, student_95(len(means) - 1) * statistics.stdev(means) / math.sqrt(len(means))
+        )
     return Added(statistics.fmean(means), half)

@@ -24,31 +24,71 @@ from profkit.plugins import WORKLOADS
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 
-SIZES: Mapping[str, int] = {"resnet50": 64, "mask_rcnn": 96, "psenet": 64, "hrnet_w18": 64, "tsm": 32}
+SIZES: Mapping[str, int] = {
+    "resnet50": 64,
+    "mask_rcnn": 96,
+    "psenet": 64,
+    "hrnet_w18": 64,
+    "tsm": 32,
+}
 WARM_UP = 5
 LIMIT = 0.02
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("systems", nargs="*", metavar="SYSTEM", choices=(*SIZES, []), help=f"of {', '.join(SIZES)} (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "systems",
+        nargs="*",
+        metavar="SYSTEM",
+        choices=(*SIZES, []),
+        help=f"of {', '.join(SIZES)} (default: all)",
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     args = parser.parse_args()
-    plan = [(name, framework, ranks) for name in args.systems or SIZES for framework in WORKLOADS.load(name).frameworks for ranks in args.ranks]
+    plan = [
+        (name, framework, ranks)
+        for name in args.systems or SIZES
+        for framework in WORKLOADS.load(name).frameworks
+        for ranks in args.ranks
+    ]
     rows = [measure(*each, args.steps) for each in plan]
-    print(json.dumps({"load_average": os.getloadavg()[0], "limit_share": LIMIT, "rows": rows}, indent=2))
+    print(
+        json.dumps(
+            {"load_average": os.getloadavg()[0], "limit_share": LIMIT, "rows": rows}, indent=2
+        )
+    )
     return 0 if all(row["within_limit"] for row in rows) else 1
 
 
 def measure(system: str, framework: str, ranks: int, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        options = ("--batch-size=2", "--workers=1", f"--image-size={SIZES[system]}", f"--steps={steps}", f"--warmup={WARM_UP}", f"--ranks={ranks}")
+        options = (
+            "--batch-size=2",
+            "--workers=1",
+            f"--image-size={SIZES[system]}",
+            f"--steps={steps}",
+            f"--warmup={WARM_UP}",
+            f"--ranks={ranks}",
+        )
         _trace(system, "--framework", framework, *options, "--output", folder)
         view = build_overview(Trace.open(find_runs(Path(folder))[-1]), with_kernels=False)
     (unknown,) = (part.share for part in view.phases if part.name == UNKNOWN)
-    row = {"system": system, "framework": framework, "ranks": ranks, "step_ms": view.step_ns.value / 1e6}
-    row |= {"unknown_share": unknown.value, "low": unknown.low, "high": unknown.high, "within_limit": not _surely_over(unknown.low, unknown.high)}
+    row = {
+        "system": system,
+        "framework": framework,
+        "ranks": ranks,
+        "step_ms": view.step_ns.value / 1e6,
+    }
+    row |= {
+        "unknown_share": unknown.value,
+        "low": unknown.low,
+        "high": unknown.high,
+        "within_limit": not _surely_over(unknown.low, unknown.high),
+    }
     print(json.dumps(row), file=sys.stderr, flush=True)
     return row
 
@@ -60,7 +100,12 @@ def _surely_over(low: float | None, high: float | None) -> bool:
 
 def _trace(*options: str) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    subprocess.run([sys.executable, "-m", "profkit", "trace", *options], check=True, env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "profkit", "trace", *options],
+        check=True,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 if __name__ == "__main__":

@@ -53,21 +53,33 @@ def main() -> int:
         train(options)
         return 0
     endpoint = find_endpoint(Team(options.ranks))
-    environments = [{**os.environ, **rank_environment(rank, options.ranks, rank, options.ranks, endpoint)} for rank in range(options.ranks)]
+    environments = [
+        {**os.environ, **rank_environment(rank, options.ranks, rank, options.ranks, endpoint)}
+        for rank in range(options.ranks)
+    ]
     outputs = [subprocess.PIPE, *[subprocess.DEVNULL] * (options.ranks - 1)]
     command = [sys.executable, "-W", "ignore", *sys.argv]
-    processes = [subprocess.Popen(command, env=environ, stdout=output, text=True) for environ, output in zip(environments, outputs, strict=True)]
+    processes = [
+        subprocess.Popen(command, env=environ, stdout=output, text=True)
+        for environ, output in zip(environments, outputs, strict=True)
+    ]
     told, _ = processes[0].communicate()
     codes = [process.wait() for process in processes]
     if any(codes):
         return 1
-    found = {**json.loads(told.strip().splitlines()[-1]), "machine": f"{os.cpu_count()} cores", "load": round(os.getloadavg()[0], 1)}
+    found = {
+        **json.loads(told.strip().splitlines()[-1]),
+        "machine": f"{os.cpu_count()} cores",
+        "load": round(os.getloadavg()[0], 1),
+    }
     print(json.dumps(found, indent=2))
     return 0 if is_within(found) else 1
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--steps", type=int, default=5, help="of each case in a turn")
     parser.add_argument("--ranks", type=int, default=2)
@@ -77,7 +89,11 @@ def parse() -> argparse.Namespace:
 
 
 def is_within(found: Mapping[str, Any]) -> bool:
-    judged = [row["alone"] for row in found["sizes"] if row["bytes"] >= SHORTEST_JUDGED and row["alone"]["ratio"] is not None]
+    judged = [
+        row["alone"]
+        for row in found["sizes"]
+        if row["bytes"] >= SHORTEST_JUDGED and row["alone"]["ratio"] is not None
+    ]
     sound = all(row["high"] >= 1 - LIMIT and row["low"] <= 1 + LIMIT for row in judged)
     return bool(judged) and sound and found["gradient_bytes"] == found["bucket_bytes_per_step"]
 
@@ -98,19 +114,38 @@ def train(options: argparse.Namespace) -> None:
     inputs = torch.randn(options.batch_size, 3, options.image_size, options.image_size)
     model = _resnet50_torch.make_model(1000)
     exchange = Exchange()
-    step = {case: functools.partial(train_step, wrap(model, waits=case == "alone"), inputs) for case in CASES}
+    step = {
+        case: functools.partial(train_step, wrap(model, waits=case == "alone"), inputs)
+        for case in CASES
+    }
     for case in CASES:
         measure_job(exchange, step[case], 3)  # DDP orders its buckets anew after the first step
     sizes = sorted(measure_job(exchange, step["alone"], 1))
-    modes: dict[str, Callable[[], Transfers]] = {case: functools.partial(measure_job, exchange, step[case], options.steps) for case in CASES}
+    modes: dict[str, Callable[[], Transfers]] = {
+        case: functools.partial(measure_job, exchange, step[case], options.steps) for case in CASES
+    }
     modes[PLACED] = Placed(inputs, model, options.steps)
-    modes["links"] = functools.partial(measure_links, sizes, options.steps)  # as many as of each bucket: medians of fewer are higher
+    modes["links"] = functools.partial(
+        measure_links, sizes, options.steps
+    )  # as many as of each bucket: medians of fewer are higher
     random = Random(0)
-    turns = [{mode: modes[mode]() for mode in random.sample(list(modes), len(modes))} for _ in range(options.turns)]
+    turns = [
+        {mode: modes[mode]() for mode in random.sample(list(modes), len(modes))}
+        for _ in range(options.turns)
+    ]
     if torch.distributed.get_rank() == 0:
         gradients = sum(each.numel() * each.element_size() for each in model.parameters())
         rows = list(describe(turns, sizes))
-        print(json.dumps({"turns": options.turns, "gradient_bytes": gradients, "bucket_bytes_per_step": exchange.bytes_per_step, "sizes": rows}))
+        print(
+            json.dumps(
+                {
+                    "turns": options.turns,
+                    "gradient_bytes": gradients,
+                    "bucket_bytes_per_step": exchange.bytes_per_step,
+                    "sizes": rows,
+                }
+            )
+        )
     torch.distributed.destroy_process_group()
 
 
@@ -188,7 +223,9 @@ class Exchange:
 
         self.sink = MemorySink()
         self.recorder = Recorder(self.sink)
-        books = InnerBooks(self.recorder, self.sink.appender("collectives"), self.sink.appender("samples"))
+        books = InnerBooks(
+            self.recorder, self.sink.appender("collectives"), self.sink.appender("samples")
+        )
         self.patches, self.backward_done = load_framework("torch").install_inner(books)
         self.bytes_per_step = 0
 
@@ -222,7 +259,12 @@ def _bandwidths(exchange: Exchange, rows: Sequence[Sequence[tuple[Any, ...]]]) -
     from profkit.schema import SCHEMAS
 
     columns = zip(*((rank, *row) for rank, own in enumerate(rows) for row in own), strict=True)
-    table = pa.table({name: _column(values) for name, values in zip(SCHEMAS["collectives"].names, columns, strict=True)})
+    table = pa.table(
+        {
+            name: _column(values)
+            for name, values in zip(SCHEMAS["collectives"].names, columns, strict=True)
+        }
+    )
     steps = np.unique(table["step"].to_numpy())
     used = size_use(table, steps)
     exchange.bytes_per_step = round(sum(each.bytes * each.messages_per_step for each in used))
@@ -245,7 +287,9 @@ def measure_links(sizes: Sequence[int], rounds: int) -> Transfers:
     found = {}
     for size in sizes:
         messages = itertools.islice(itertools.cycle(_messages(size)), rounds + 1)
-        found[size] = _links_of(size, [time_one(message, torch.device("cpu")) for message in messages][1:])
+        found[size] = _links_of(
+            size, [time_one(message, torch.device("cpu")) for message in messages][1:]
+        )
     return found
 
 
@@ -255,7 +299,11 @@ def _links_of(size: int, took_s: Sequence[float]) -> float:
 
     shortest = torch.tensor(took_s, dtype=torch.float64)
     torch.distributed.all_reduce(shortest, op=torch.distributed.ReduceOp.MIN)
-    return float(size * FACTORS["all_reduce"](torch.distributed.get_world_size()) / statistics.median(shortest.tolist()))
+    return float(
+        size
+        * FACTORS["all_reduce"](torch.distributed.get_world_size())
+        / statistics.median(shortest.tolist())
+    )
 
 
 @functools.cache
@@ -270,12 +318,20 @@ def _messages(size: int) -> list[Any]:
 # -- what was found ----------------------------------------------------------------------------------
 
 
-def describe(turns: Sequence[Mapping[str, Transfers]], sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+def describe(
+    turns: Sequence[Mapping[str, Transfers]], sizes: Sequence[int]
+) -> Iterator[dict[str, Any]]:
     for size in sizes:
         links = [turn["links"][size] for turn in turns]
         row: dict[str, Any] = {"bytes": size, "links_bytes_per_s": round(statistics.median(links))}
         for case in (*CASES, PLACED):
-            row[case] = _ratio([turn[case][size] / link for turn, link in zip(turns, links, strict=True) if size in turn[case]])
+            row[case] = _ratio(
+                [
+                    turn[case][size] / link
+                    for turn, link in zip(turns, links, strict=True)
+                    if size in turn[case]
+                ]
+            )
         yield row
 
 

@@ -29,7 +29,18 @@ from typing import Any
 
 import torch
 from beside import Events, noting
-from overhead import Found, Modes, compare, compare_two, make_cases, make_parser, measure_in_processes, run_beside, run_case, train
+from overhead import (
+    Found,
+    Modes,
+    compare,
+    compare_two,
+    make_cases,
+    make_parser,
+    measure_in_processes,
+    run_beside,
+    run_case,
+    train,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -51,7 +62,12 @@ class CollectorModes(Modes):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.names = {"bare": self._bare, "profkit": self._profkit, "collectors": self._collectors, "torch.profiler": self._profiler}
+        self.names = {
+            "bare": self._bare,
+            "profkit": self._profkit,
+            "collectors": self._collectors,
+            "torch.profiler": self._profiler,
+        }
         self._choice = Choice.parse("", "every:100000000", operators=False)
 
     @contextlib.contextmanager
@@ -62,7 +78,13 @@ class CollectorModes(Modes):
     @contextlib.contextmanager
     def _collecting(self) -> Iterator[Collecting]:
         sink = self._job.sink
-        collecting = Collecting(self._choice, self._job.recorder, load_framework("torch"), sink.appender("kernels"), sink.appender("samples"))
+        collecting = Collecting(
+            self._choice,
+            self._job.recorder,
+            load_framework("torch"),
+            sink.appender("kernels"),
+            sink.appender("samples"),
+        )
         collecting.start()
         yield collecting
         collecting.stop()
@@ -114,12 +136,23 @@ def main() -> int:
     costs = thread_costs()
     print(
         json.dumps(
-            {"machine": machine, "threads_ms_per_s": costs, "torch": torch.__version__, "processes": args.processes, "keep_heap": args.keep_heap}
+            {
+                "machine": machine,
+                "threads_ms_per_s": costs,
+                "torch": torch.__version__,
+                "processes": args.processes,
+                "keep_heap": args.keep_heap,
+            }
             | {"turns": args.turns, "block_ms": args.block_ms, "cases": found},
             indent=2,
         )
     )
-    return 1 if sum(costs.values()) > 1_000 * LIMIT_SHARE or any(_costs_too_much(rows) for rows in found.values()) else 0
+    return (
+        1
+        if sum(costs.values()) > 1_000 * LIMIT_SHARE
+        or any(_costs_too_much(rows) for rows in found.values())
+        else 0
+    )
 
 
 def _measure(args: argparse.Namespace) -> dict[str, Found]:
@@ -127,7 +160,12 @@ def _measure(args: argparse.Namespace) -> dict[str, Found]:
     with tempfile.TemporaryDirectory() as folder:
         modes = CollectorModes(Path(folder) / "run")
         cases = [case for case in make_cases() if args.case in case.name]
-        found = {case.name: Found(run_case(case, modes, args.turns, args.block_ms), run_beside(case, modes)) for case in cases}
+        found = {
+            case.name: Found(
+                run_case(case, modes, args.turns, args.block_ms), run_beside(case, modes)
+            )
+            for case in cases
+        }
         modes.finish()
     return found
 
@@ -135,7 +173,9 @@ def _measure(args: argparse.Namespace) -> dict[str, Found]:
 def _compare(runs: Sequence[Found]) -> dict[str, dict[str, float]]:
     rows = compare(*runs)
     alone = compare_two("collectors", "profkit", [run.times for run in runs])
-    rows["collectors alone"] = alone | {"share_of_step": round(alone["over_bare_ms"] / rows["bare"]["median_ms"], 4)}
+    rows["collectors alone"] = alone | {
+        "share_of_step": round(alone["over_bare_ms"] / rows["bare"]["median_ms"], 4)
+    }
     return rows
 
 

@@ -31,21 +31,46 @@ LAST = 10
 
 def run(workload: str, framework: str, plan: dict[str, Any]) -> dict[str, Any]:
     """Train in a process of its own, and read the losses from its trace."""
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in plan.items() if name != "factor"]
+    options = [
+        f"--{name.replace('_', '-')}={value}" for name, value in plan.items() if name != "factor"
+    ]
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        command = [sys.executable, "-m", "profkit", "trace", workload, f"--framework={framework}", f"--output={folder}", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "profkit",
+            "trace",
+            workload,
+            f"--framework={framework}",
+            f"--output={folder}",
+            *options,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             return {"error": done.stderr.strip().splitlines()[-1], "reached": False}
-        losses = pc.fill_null(Trace.open(find_runs(Path(folder))[-1]).steps.sort_by("step")["loss"], float("nan")).to_pylist()
+        losses = pc.fill_null(
+            Trace.open(find_runs(Path(folder))[-1]).steps.sort_by("step")["loss"], float("nan")
+        ).to_pylist()
     share = sum(losses[-LAST:]) / LAST / losses[0]
-    figures = {"first_loss": losses[0], "last_losses_mean": sum(losses[-LAST:]) / LAST, "share": round(share, 4)}
-    return {**figures, "wanted_below": plan["factor"], "steps": len(losses), "seconds": round(time.monotonic() - began, 1), "reached": share < plan["factor"]}
+    figures = {
+        "first_loss": losses[0],
+        "last_losses_mean": sum(losses[-LAST:]) / LAST,
+        "share": round(share, 4),
+    }
+    return {
+        **figures,
+        "wanted_below": plan["factor"],
+        "steps": len(losses),
+        "seconds": round(time.monotonic() - began, 1),
+        "reached": share < plan["factor"],
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workload", choices=WORKLOADS.names())
     parser.add_argument("--framework", choices=("torch", "paddle"))
     args = parser.parse_args()

@@ -48,18 +48,33 @@ def costs_of(folder: Path, **options: Any) -> RunCosts:
 
 def _pair(folder: Path, cause: Mapping[str, Any], seed: int, steps: int) -> Ledger:
     base = {"ranks": cause.get("ranks", 1), "jitter": cause.get("jitter", 0.05)}
-    return compare(costs_of(folder, steps=steps, seed=seed, **base), costs_of(folder, steps=steps, seed=seed + 1, **cause))
+    return compare(
+        costs_of(folder, steps=steps, seed=seed, **base),
+        costs_of(folder, steps=steps, seed=seed + 1, **cause),
+    )
 
 
 def measure(folder: Path, *, pairs: int, steps: int, truth_steps: int) -> dict[str, float]:
     """For each row the share of pairs in which its interval holds the true value."""
-    truths = [{row.name: row.delta.value for row in _all_rows(_pair(folder, cause, _TRUTH_SEED, truth_steps))} for cause in CAUSES]
+    truths = [
+        {
+            row.name: row.delta.value
+            for row in _all_rows(_pair(folder, cause, _TRUTH_SEED, truth_steps))
+        }
+        for cause in CAUSES
+    ]
     held: Counter[str] = Counter()
     seen: Counter[str] = Counter()
-    for number, (cause, truth) in zip(range(pairs), itertools.cycle(zip(CAUSES, truths, strict=True)), strict=False):
+    for number, (cause, truth) in zip(
+        range(pairs), itertools.cycle(zip(CAUSES, truths, strict=True)), strict=False
+    ):
         for row in _all_rows(_pair(folder, cause, 2 * number, steps)):
             seen[row.name] += 1
-            held[row.name] += row.delta.low is not None and row.delta.high is not None and row.delta.low <= truth[row.name] <= row.delta.high
+            held[row.name] += (
+                row.delta.low is not None
+                and row.delta.high is not None
+                and row.delta.low <= truth[row.name] <= row.delta.high
+            )
     return {name: held[name] / seen[name] for name in seen}
 
 
@@ -74,15 +89,28 @@ def identical_pairs(folder: Path, *, pairs: int, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--truth-steps", type=int, default=50_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        coverage = measure(Path(folder), pairs=options.pairs, steps=options.steps, truth_steps=options.truth_steps)
+        coverage = measure(
+            Path(folder), pairs=options.pairs, steps=options.steps, truth_steps=options.truth_steps
+        )
         neutral = identical_pairs(Path(folder), pairs=options.pairs, steps=options.steps)
-    print(json.dumps({"pairs": options.pairs, "coverage_share": coverage, "identical_pairs_neutral_share": neutral}, indent=2))
+    print(
+        json.dumps(
+            {
+                "pairs": options.pairs,
+                "coverage_share": coverage,
+                "identical_pairs_neutral_share": neutral,
+            },
+            indent=2,
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -123,7 +123,10 @@ def pool(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         bare = statistics.fmean(pair["bare"]["median_ms"] for pair in pairs)
         found[case] = {"pairs": len(pairs), "bare_median_ms": bare}
         for mode in MODES[1:]:
-            found[case][mode] = {kind: _interval([pair[mode][kind] - pair["bare"][kind] for pair in pairs]) for kind in ("median_ms", "mean_ms")}
+            found[case][mode] = {
+                kind: _interval([pair[mode][kind] - pair["bare"][kind] for pair in pairs])
+                for kind in ("median_ms", "mean_ms")
+            }
     return found
 
 

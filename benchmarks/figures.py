@@ -52,7 +52,11 @@ def figures(top: Path = TOP) -> dict[str, str]:
 
 def _accuracy(top: Path) -> Iterator[tuple[str, str]]:
     lines = (top / "docs/accuracy.md").read_text(encoding="utf-8").splitlines()
-    rows = {cells[1]: cells for line in lines if len(cells := [cell.strip() for cell in line.split("|")]) > 4}
+    rows = {
+        cells[1]: cells
+        for line in lines
+        if len(cells := [cell.strip() for cell in line.split("|")]) > 4
+    }
     for names, title in ROWS.items():
         for cell, job in ((rows[title][3], ""), (rows[title][4], "_held_out")):
             yield from zip((f"{name}{job}" for name in names), cell.split(" of "), strict=True)
@@ -64,7 +68,11 @@ def _reliability(top: Path) -> dict[str, str]:
     results = _read(top / "docs/reliability/results.json")
     found = [found_of(step, results) for check in CHECKS.values() for step in check.steps]
     run = [each for each in found if each is not None]
-    return {"checks": str(len(found)), "run": str(len(run)), "broken": str(sum(not each["kept"] for each in run))}
+    return {
+        "checks": str(len(found)),
+        "run": str(len(run)),
+        "broken": str(sum(not each["kept"] for each in run)),
+    }
 
 
 def _performance(top: Path) -> Iterator[tuple[str, str]]:
@@ -73,13 +81,19 @@ def _performance(top: Path) -> Iterator[tuple[str, str]]:
     for name, step in (("long", LONG_STEP), ("short", SHORT_STEP)):
         cost = cases[step]["profkit"]
         yield name, f"{cost['over_bare_ms']:.2f}"
-        yield f"{name}_interval", " … ".join(f"{round(cost[end], 2) + 0.0:.2f}" for end in ("low_ms", "high_ms"))  # no -0.00
+        yield (
+            f"{name}_interval",
+            " … ".join(f"{round(cost[end], 2) + 0.0:.2f}" for end in ("low_ms", "high_ms")),
+        )  # no -0.00
         yield f"{name}_bare", f"{cases[step]['bare']['median_ms']:.1f}"
         yield f"{name}_peer", f"{cases[step]['torch.profiler']['over_bare_ms']:.2f}"
     ddp = next(iter(results["ddp"]["found"]["cases"].values()))
     added = ddp["profkit"]["median_ms"]
     yield "ddp", f"{added['added_ms']:.2f}"
-    yield "ddp_interval", " … ".join(f"{round(added[end], 2) + 0.0:.2f}" for end in ("low_ms", "high_ms"))
+    yield (
+        "ddp_interval",
+        " … ".join(f"{round(added[end], 2) + 0.0:.2f}" for end in ("low_ms", "high_ms")),
+    )
     yield "ddp_bare", f"{ddp['bare_median_ms']:.1f}"
     yield "ddp_pairs", str(ddp["pairs"])
     yield "start", f"{results['startup']['found']['profkit --help']['over_bare_ms']:.0f}"

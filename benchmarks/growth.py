@@ -40,7 +40,16 @@ def measure_size(grows: str, size: int, repeats: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         runs = [Path(folder) / "base", Path(folder) / "target"]
         for seed, run in enumerate(runs):
-            subprocess.run([sys.executable, "-c", _BUILD, str(run), json.dumps({**shape(grows, size), "seed": seed})], check=True)
+            subprocess.run(
+                [
+                    sys.executable,
+                    "-c",
+                    _BUILD,
+                    str(run),
+                    json.dumps({**shape(grows, size), "seed": seed}),
+                ],
+                check=True,
+            )
         base, target = map(str, runs)
         commands = {
             PEER: [sys.executable, "-c", PEER],
@@ -56,11 +65,18 @@ def _row(cost: Cost) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--largest", type=float, default=1.0)
     options = parser.parse_args()
-    plan = [(grows, size) for grows, sizes in SIZES.items() for size in sizes if size <= options.largest * sizes[-1]]
+    plan = [
+        (grows, size)
+        for grows, sizes in SIZES.items()
+        for size in sizes
+        if size <= options.largest * sizes[-1]
+    ]
     rows = [measure_size(grows, size, options.repeats) for grows, size in plan]
     print(json.dumps({"repeats": options.repeats, "rows": rows}, indent=2))
     return 0

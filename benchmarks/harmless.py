@@ -33,7 +33,10 @@ def torch_rows(folder: Path) -> Iterator[Row]:
         bare = ddp.launch(world, place / "bare", [])
         recorded = ddp.launch(world, place / "recorded", before)
         for name in ddp.names_of_cases():
-            sides = [[rank.get(name, {"outcome": "not reached", "digest": None}) for rank in side.ranks] for side in (bare, recorded)]
+            sides = [
+                [rank.get(name, {"outcome": "not reached", "digest": None}) for rank in side.ranks]
+                for side in (bare, recorded)
+            ]
             digests = [[rank["digest"] for rank in side] for side in sides]
             equal = digests[0] == digests[1] and None not in digests[0]
             yield _row("torch", name, world, sides[0][0]["outcome"], sides[1][0]["outcome"], equal)

@@ -60,14 +60,19 @@ class Cost(NamedTuple):
 
 def bytecode_in(folder: Path) -> dict[str, str]:
     """An environment that keeps bytecode, as an installed program has it, in a folder of its own."""
-    return {**{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}, "PYTHONPYCACHEPREFIX": str(folder)}
+    return {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+        "PYTHONPYCACHEPREFIX": str(folder),
+    }
 
 
 def measure(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
     """Run `command` to its end."""
     with tempfile.TemporaryFile("w+") as output:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, env=environment)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.DEVNULL, env=environment
+        )
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -78,19 +83,25 @@ def measure(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
     return Cost(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6, printed)
 
 
-def median(command: Sequence[str], repeats: int, folder: Path, environment: Mapping[str, str]) -> Cost:
+def median(
+    command: Sequence[str], repeats: int, folder: Path, environment: Mapping[str, str]
+) -> Cost:
     """The command `repeats` times after one that fills the caches, what it wrote removed before each."""
     seen = []
     for turn in range(repeats + 1):
         shutil.rmtree(folder, ignore_errors=True)
         cost = measure(command, environment)
         seen += [cost] if turn else []
-    return Cost(*(statistics.median(column) for column in zip(*(cost[:3] for cost in seen), strict=True)))
+    return Cost(
+        *(statistics.median(column) for column in zip(*(cost[:3] for cost in seen), strict=True))
+    )
 
 
 def make_trace(source: Path, target: Path, size: int) -> int:
     """Repeat the events of `source` until the text has `size` bytes; returns the number of duration events."""
-    text = (gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes()).decode()
+    text = (
+        gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes()
+    ).decode()
     begin = text.index("[", text.index('"traceEvents"')) + 1
     end = text.rindex("]")
     head, body, tail = text[:begin], text[begin:end].rstrip(), text[end:]
@@ -99,25 +110,43 @@ def make_trace(source: Path, target: Path, size: int) -> int:
     repeats = -(-size // len(body))
     with open(target, "w") as file:
         file.write(head)
-        file.writelines(("," if turn else "") + _shift(body, turn, later) for turn in range(repeats))
+        file.writelines(
+            ("," if turn else "") + _shift(body, turn, later) for turn in range(repeats)
+        )
         file.write(tail)
     return repeats * len(_EVENT.findall(body.encode()))
 
 
 def _shift(body: str, turn: int, later: int) -> str:
-    return _SHIFTED.sub(lambda found: f"{found[1]}{int(found[3]) + turn * (later if found[2] == 'ts' else 10_000_000)}", body)
+    return _SHIFTED.sub(
+        lambda found: (
+            f"{found[1]}{int(found[3]) + turn * (later if found[2] == 'ts' else 10_000_000)}"
+        ),
+        body,
+    )
 
 
 def compare(run: Path, printed: str) -> dict[str, Any]:
     """Idle and computing time of the device by both tools, in nanoseconds."""
     (ours,) = device_times(Trace.open(run).kernels)
     (theirs,) = json.loads(printed.splitlines()[-1])
-    hta = {"idle_ns": round(theirs["idle_time(us)"] * 1000), "compute_ns": round(theirs["compute_time(us)"] * 1000)}
-    return {"profkit": {"idle_ns": ours.idle_ns, "compute_ns": ours.compute_ns}, "hta": hta, "equal": hta["idle_ns"] == ours.idle_ns}
+    hta = {
+        "idle_ns": round(theirs["idle_time(us)"] * 1000),
+        "compute_ns": round(theirs["compute_time(us)"] * 1000),
+    }
+    return {
+        "profkit": {"idle_ns": ours.idle_ns, "compute_ns": ours.compute_ns},
+        "hta": hta,
+        "equal": hta["idle_ns"] == ours.idle_ns,
+    }
 
 
 def bench_size(megabytes: int, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    path, runs, environment = folder / f"{megabytes}.json", folder / "runs", bytecode_in(folder / "bytecode")
+    path, runs, environment = (
+        folder / f"{megabytes}.json",
+        folder / "runs",
+        bytecode_in(folder / "bytecode"),
+    )
     events = make_trace(arguments.source, path, megabytes * 10**6)
     ours = [sys.executable, "-m", "profkit", "import", "-o", str(runs)]
     plain = median([*ours, str(path)], arguments.repeats, runs, environment)
@@ -127,7 +156,14 @@ def bench_size(megabytes: int, arguments: argparse.Namespace, folder: Path) -> d
         "megabytes": round(path.stat().st_size / 1e6),
         "duration_events": events,
         "plain": _row(plain),
-        "reading_alone": _row(median([sys.executable, "-c", _READ, str(path)], arguments.repeats, folder / "none", environment)),
+        "reading_alone": _row(
+            median(
+                [sys.executable, "-c", _READ, str(path)],
+                arguments.repeats,
+                folder / "none",
+                environment,
+            )
+        ),
         "stored_bytes_an_event": round(stored / events, 2),
     }
     if arguments.hta and megabytes <= arguments.hta_megabytes:
@@ -141,28 +177,42 @@ def bench_size(megabytes: int, arguments: argparse.Namespace, folder: Path) -> d
     found["gzipped"] = _row(packed)
     seconds, peak = LIMITS.get(megabytes, (float("inf"), float("inf")))
     found["within_limits"] = (
-        max(plain.wall_s, packed.wall_s) <= seconds and max(plain.peak_mb, packed.peak_mb) <= peak and stored / events <= LIMIT_BYTES_AN_EVENT
+        max(plain.wall_s, packed.wall_s) <= seconds
+        and max(plain.peak_mb, packed.peak_mb) <= peak
+        and stored / events <= LIMIT_BYTES_AN_EVENT
     )
     return found
 
 
 def _row(cost: Cost) -> dict[str, float]:
-    return {"wall_s": round(cost.wall_s, 2), "cpu_s": round(cost.cpu_s, 2), "peak_mb": round(cost.peak_mb)}
+    return {
+        "wall_s": round(cost.wall_s, 2),
+        "cpu_s": round(cost.cpu_s, 2),
+        "peak_mb": round(cost.peak_mb),
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--source", type=Path, default=DATA / "resnet_2080ti" / "resnet_kineto.json.gz")
+    parser.add_argument(
+        "--source", type=Path, default=DATA / "resnet_2080ti" / "resnet_kineto.json.gz"
+    )
     parser.add_argument("--megabytes", type=int, nargs="+", default=[200, 1000])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--hta", type=Path, default=HTA if HTA.exists() else None, help="(default: %(default)s)")
+    parser.add_argument(
+        "--hta", type=Path, default=HTA if HTA.exists() else None, help="(default: %(default)s)"
+    )
     parser.add_argument("--hta-megabytes", type=int, default=200)
     arguments = parser.parse_args()
     if not arguments.source.exists():
-        print(f"{arguments.source} is not here; name a PyTorch trace with --source", file=sys.stderr)
+        print(
+            f"{arguments.source} is not here; name a PyTorch trace with --source", file=sys.stderr
+        )
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        found = [bench_size(megabytes, arguments, Path(folder)) for megabytes in arguments.megabytes]
+        found = [
+            bench_size(megabytes, arguments, Path(folder)) for megabytes in arguments.megabytes
+        ]
     print(json.dumps(found, indent=2))
     return 0 if all(row["within_limits"] for row in found) else 1
 

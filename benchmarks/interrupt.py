@@ -46,7 +46,18 @@ def import_trace(folder: Path) -> None:
 
 
 def export_run(folder: Path, shape: str) -> None:
-    profkit(["export", str(folder / "base"), "--format", shape, "--steps", "all", "-o", str(folder / "out")])
+    profkit(
+        [
+            "export",
+            str(folder / "base"),
+            "--format",
+            shape,
+            "--steps",
+            "all",
+            "-o",
+            str(folder / "out"),
+        ]
+    )
 
 
 def write_report(folder: Path) -> None:
@@ -58,7 +69,16 @@ def keep_baseline(folder: Path) -> None:
 
 
 def take_picture(folder: Path) -> None:
-    profkit(["tui", str(folder / "base"), "--screen", "overview", "--screenshot", str(folder / "picture.svg")])
+    profkit(
+        [
+            "tui",
+            str(folder / "base"),
+            "--screen",
+            "overview",
+            "--screenshot",
+            str(folder / "picture.svg"),
+        ]
+    )
 
 
 def keep_lanes(folder: Path) -> None:
@@ -79,7 +99,11 @@ def runs_are_whole(folder: Path) -> str:
 def export_is_whole(folder: Path, shape: str) -> str:
     if not (folder / "out").exists():
         return "nothing"
-    return "new" if _sum_of(folder / "out") == _sum_of(folder / f"whole {shape}") else "HALF: other files"
+    return (
+        "new"
+        if _sum_of(folder / "out") == _sum_of(folder / f"whole {shape}")
+        else "HALF: other files"
+    )
 
 
 def report_is_whole(folder: Path) -> str:
@@ -109,12 +133,18 @@ def _lanes() -> list[Lane]:
     """One lane, as long as the ones that are worth keeping."""
     times = np.arange(2 * WORTH_KEEPING, dtype=np.int64) * 10
     codes = np.zeros(len(times), dtype=np.int32)
-    return [Lane(Group.PHASES, "lane", Level(Pieces(times, times + 10, codes, codes, codes), ("kind",)))]
+    return [
+        Lane(Group.PHASES, "lane", Level(Pieces(times, times + 10, codes, codes, codes), ("kind",)))
+    ]
 
 
 def baseline_is_whole(folder: Path) -> str:
     kept = Trace.open(find_baseline(folder / "baselines", "main")).steps
-    fitting = (name for name, run in {"old": "base", "new": "again"}.items() if kept.equals(Trace.open(folder / run).steps))
+    fitting = (
+        name
+        for name, run in {"old": "base", "new": "again"}.items()
+        if kept.equals(Trace.open(folder / run).steps)
+    )
     return next(fitting, "HALF: other rows")
 
 
@@ -126,7 +156,10 @@ SHAPES = ("csv", "parquet", "chrome", "perfetto")
 
 PATHS: dict[str, tuple[Callable[[Path], None], Check]] = {
     "import": (import_trace, runs_are_whole),
-    **{f"export {shape}": (partial(export_run, shape=shape), partial(export_is_whole, shape=shape)) for shape in SHAPES},
+    **{
+        f"export {shape}": (partial(export_run, shape=shape), partial(export_is_whole, shape=shape))
+        for shape in SHAPES
+    },
     "report": (write_report, report_is_whole),
     "picture": (take_picture, picture_is_whole),
     "cache": (keep_lanes, lanes_are_whole),
@@ -143,7 +176,9 @@ def run(name: str, trials: int, seed: int) -> Counter[str]:
     with tempfile.TemporaryDirectory() as scratch:
         start = Path(scratch) / "start"
         _prepare(start)
-        usual_s = max(_write_and_kill(write, start, Path(scratch) / "first", None) for _ in range(2))
+        usual_s = max(
+            _write_and_kill(write, start, Path(scratch) / "first", None) for _ in range(2)
+        )
         for trial in range(trials):
             folder = Path(scratch) / str(trial)
             _write_and_kill(write, start, folder, chance.random() * usual_s)
@@ -162,12 +197,29 @@ def _prepare(folder: Path) -> None:
     (folder / "trace.json").write_bytes(kineto())
     for name in ("report.html", "picture.svg"):
         (folder / name).write_text("old")
-    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nothing,
+        contextlib.redirect_stdout(nothing),
+        contextlib.redirect_stderr(nothing),
+    ):
         for shape in SHAPES:
-            profkit(["export", str(base), "--format", shape, "--steps", "all", "-o", str(folder / f"whole {shape}")])
+            profkit(
+                [
+                    "export",
+                    str(base),
+                    "--format",
+                    shape,
+                    "--steps",
+                    "all",
+                    "-o",
+                    str(folder / f"whole {shape}"),
+                ]
+            )
 
 
-def _write_and_kill(write: Callable[[Path], None], start: Path, folder: Path, after_s: float | None) -> float:
+def _write_and_kill(
+    write: Callable[[Path], None], start: Path, folder: Path, after_s: float | None
+) -> float:
     """Let a fork write into a copy of the start, and kill it after a while, or never; how long it lived."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(start, folder)
@@ -191,12 +243,18 @@ def _write_and_kill(write: Callable[[Path], None], start: Path, folder: Path, af
 def _sum_of(folder: Path) -> str:
     """Of a folder's files, or of a file."""
     files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-    return hashlib.sha256(b"".join((path.name.encode() if folder.is_dir() else b"") + path.read_bytes() for path in files)).hexdigest()
+    return hashlib.sha256(
+        b"".join(
+            (path.name.encode() if folder.is_dir() else b"") + path.read_bytes() for path in files
+        )
+    ).hexdigest()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=200, help="of each path (default: %(default)s)")
+    parser.add_argument(
+        "--trials", type=int, default=200, help="of each path (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--paths", nargs="+", default=list(PATHS), choices=list(PATHS))
     arguments = parser.parse_args()
@@ -204,7 +262,11 @@ def main() -> int:
     for name in arguments.paths:
         found = run(name, arguments.trials, arguments.seed)
         half += sum(count for state, count in found.items() if state.startswith("HALF"))
-        print(f"{name}: {arguments.trials} kills: " + ", ".join(f"{state} {count}" for state, count in found.most_common()), flush=True)
+        print(
+            f"{name}: {arguments.trials} kills: "
+            + ", ".join(f"{state} {count}" for state, count in found.most_common()),
+            flush=True,
+        )
     print(f"{len(arguments.paths)} write paths, {arguments.trials} kills each: {half} half there")
     return 1 if half else 0
 

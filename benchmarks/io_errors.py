@@ -86,7 +86,9 @@ def _record(folder: Path, nth: int, code: int, alone: list[float], *, for_good: 
     RunManifest(workload="io", owner=this_process()).write(folder)
     failing = FailingWrite(nth, code, for_good=for_good)
     os.write = failing
-    writer = RankWriter(folder, RankManifest(0, "here", os.getpid(), "cpu", read_anchor()), interval_s=0.0005)
+    writer = RankWriter(
+        folder, RankManifest(0, "here", os.getpid(), "cpu", read_anchor()), interval_s=0.0005
+    )
     recorder = Recorder(writer)
     losses = []
     for number, loss in enumerate(train(recorder)):
@@ -101,7 +103,11 @@ def _record(folder: Path, nth: int, code: int, alone: list[float], *, for_good: 
         return "BROKEN: other losses"
     state = verify(folder).state
     if failing.calls < nth:
-        return "whole" if state is Integrity.COMPLETE and Trace.open(folder).steps.num_rows == STEPS else f"BROKEN: {state.value} without a failure"
+        return (
+            "whole"
+            if state is Integrity.COMPLETE and Trace.open(folder).steps.num_rows == STEPS
+            else f"BROKEN: {state.value} without a failure"
+        )
     fitting = state is Integrity.ENDED_EARLY and os.strerror(code) in writer.failure
     return "early" if fitting else f"BROKEN: {state.value}, {writer.failure or 'no reason'}"
 
@@ -112,12 +118,16 @@ def main() -> int:
     arguments = parser.parse_args()
     alone = list(train(NullRecorder()))
     found: Counter[str] = Counter()
-    for nth, code, for_good in itertools.product(range(1, arguments.most + 1), CODES, (False, True)):
+    for nth, code, for_good in itertools.product(
+        range(1, arguments.most + 1), CODES, (False, True)
+    ):
         with tempfile.TemporaryDirectory() as folder:
             found[run_trial(Path(folder), nth, code, alone, for_good=for_good)] += 1
     broken = sum(count for outcome, count in found.items() if outcome.startswith("BROKEN"))
     named = ", ".join(f"{outcome} {count:,}" for outcome, count in found.most_common())
-    print(f"n = 1 to {arguments.most}, {len(CODES)} errors, once and for good: {named}; losses equal to the bit; {broken} broken")
+    print(
+        f"n = 1 to {arguments.most}, {len(CODES)} errors, once and for good: {named}; losses equal to the bit; {broken} broken"
+    )
     return 1 if broken else 0
 
 

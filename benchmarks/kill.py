@@ -71,7 +71,10 @@ class Trial:
             return self.due == 0
         if self.state == Integrity.COMPLETE.value:
             return self.readable == self.rows
-        return self.state in {Integrity.ENDED_EARLY.value, Integrity.TORN.value} and self.exit_code != 0
+        return (
+            self.state in {Integrity.ENDED_EARLY.value, Integrity.TORN.value}
+            and self.exit_code != 0
+        )
 
     @property
     def kept_the_promise(self) -> bool:
@@ -81,19 +84,34 @@ class Trial:
 def run_trial(folder: Path, *, kill_after_s: float, rows: int, seconds: float) -> Trial:
     """Start a child that records `rows` over `seconds`, kill it, and read what it left in `folder`."""
     log, child_log = os.pipe()
-    command = [sys.executable, __file__, "--record", str(folder), "--log", str(child_log), "--rows", str(rows), "--seconds", str(seconds)]
+    command = [
+        sys.executable,
+        __file__,
+        "--record",
+        str(folder),
+        "--log",
+        str(child_log),
+        "--rows",
+        str(rows),
+        "--seconds",
+        str(seconds),
+    ]
     with subprocess.Popen(command, pass_fds=[child_log]) as child:
         os.close(child_log)
         time.sleep(min(kill_after_s, START_S))
         if kill_after_s > START_S:
-            select.select([log], [], [])  # its first rows: on a busy machine a child takes longer to get there
+            select.select(
+                [log], [], []
+            )  # its first rows: on a busy machine a child takes longer to get there
             time.sleep(kill_after_s - START_S)
         killed_ns = now_ns()
         child.kill()
         exit_code = child.wait()
     given, due = _read_log(log, killed_ns)
     readable, exact, state = _read_run(folder)
-    return Trial(kill_after_s, rows, given, due, readable, exact and readable <= rows, state, exit_code)
+    return Trial(
+        kill_after_s, rows, given, due, readable, exact and readable <= rows, state, exit_code
+    )
 
 
 def _read_log(log: int, killed_ns: int) -> tuple[int, int]:
@@ -126,11 +144,21 @@ def _is_prefix(spans: pa.Table) -> bool:
     """Whether the rows are those that `record` writes, from the first one on, none twice and none missing."""
     index = np.arange(spans.num_rows)
     numbers = {"step": index, "start_ns": index * 1000, "end_ns": index * 1000 + 500}
-    texts = {"name": [f"layer {number}" for number in index // 1000], "phase": [PHASES[number] for number in index % len(PHASES)]}
+    texts = {
+        "name": [f"layer {number}" for number in index // 1000],
+        "phase": [PHASES[number] for number in index % len(PHASES)],
+    }
     return (
-        all(np.array_equal(spans[column].to_numpy(), expected) for column, expected in numbers.items())
-        and all(spans[column].cast(pa.string()).to_pylist() == expected for column, expected in texts.items())
-        and spans["bytes"].to_pylist() == [number if number % 2 else None for number in index.tolist()]
+        all(
+            np.array_equal(spans[column].to_numpy(), expected)
+            for column, expected in numbers.items()
+        )
+        and all(
+            spans[column].cast(pa.string()).to_pylist() == expected
+            for column, expected in texts.items()
+        )
+        and spans["bytes"].to_pylist()
+        == [number if number % 2 else None for number in index.tolist()]
     )
 
 
@@ -155,7 +183,19 @@ def record(run: Path, *, log: int, rows: int, seconds: float) -> None:
 
 def _row(index: int) -> tuple[object, ...]:
     moved = index if index % 2 else None
-    return (index, PHASES[index % len(PHASES)], f"layer {index // 1000}", 0, "MainThread", index * 1000, index * 1000 + 500, None, None, moved, None)
+    return (
+        index,
+        PHASES[index % len(PHASES)],
+        f"layer {index // 1000}",
+        0,
+        "MainThread",
+        index * 1000,
+        index * 1000 + 500,
+        None,
+        None,
+        moved,
+        None,
+    )
 
 
 def moments(trials: int, life_s: float, seed: int) -> Iterator[float]:
@@ -183,16 +223,28 @@ def _run_trials(count: int, rows: int, seconds: float, seed: int) -> int:
     done = []
     for kill_after_s in moments(count, START_S + seconds + END_S, seed):
         with tempfile.TemporaryDirectory() as folder:
-            done.append(run_trial(Path(folder) / "run", kill_after_s=kill_after_s, rows=rows, seconds=seconds))
+            done.append(
+                run_trial(
+                    Path(folder) / "run", kill_after_s=kill_after_s, rows=rows, seconds=seconds
+                )
+            )
         print(_describe(done[-1]), flush=True)
-    states = ", ".join(f"{state} {number}" for state, number in Counter(trial.state for trial in done).items())
+    states = ", ".join(
+        f"{state} {number}" for state, number in Counter(trial.state for trial in done).items()
+    )
     broken = sum(not trial.kept_the_promise for trial in done)
-    print(f"{count} trials: {sum(trial.lost for trial in done)} rows older than a second lost; {states}; {broken} promises broken")
+    print(
+        f"{count} trials: {sum(trial.lost for trial in done)} rows older than a second lost; {states}; {broken} promises broken"
+    )
     return 1 if broken else 0
 
 
 def _describe(trial: Trial) -> str:
-    verdict = "" if trial.kept_the_promise else f"  BROKEN (exact {trial.exact}, honest {trial.honest}, exit {trial.exit_code})"
+    verdict = (
+        ""
+        if trial.kept_the_promise
+        else f"  BROKEN (exact {trial.exact}, honest {trial.honest}, exit {trial.exit_code})"
+    )
     return f"killed after {trial.killed_after_s:5.2f} s: {trial.given:7,} given, {trial.due:7,} due, {trial.readable:7,} readable, {trial.lost} lost, {trial.state}{verdict}"
 
 

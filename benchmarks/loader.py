@@ -61,7 +61,9 @@ def time_epoch(workers: int, batches: int) -> tuple[float, float]:
     next(iterator)
     wall, processor = time.perf_counter_ns(), time.thread_time_ns()
     count = sum(1 for _ in iterator)
-    return (time.perf_counter_ns() - wall) / count / 1e3, (time.thread_time_ns() - processor) / count / 1e3
+    return (time.perf_counter_ns() - wall) / count / 1e3, (
+        time.thread_time_ns() - processor
+    ) / count / 1e3
 
 
 def compare(workers: int, rounds: int, batches: int) -> dict[str, float]:
@@ -79,19 +81,38 @@ def compare(workers: int, rounds: int, batches: int) -> dict[str, float]:
     return _figures(bare, with_profkit)
 
 
-def _figures(bare: list[tuple[float, float]], with_profkit: list[tuple[float, float]]) -> dict[str, float]:
+def _figures(
+    bare: list[tuple[float, float]], with_profkit: list[tuple[float, float]]
+) -> dict[str, float]:
     figures: dict[str, float] = {}
     for place, name in enumerate(("wall", "loop_processor")):
-        without, with_it = (statistics.median(times[place] for times in kind) for kind in (bare, with_profkit))
-        added = statistics.median(after[place] - before[place] for before, after in zip(bare, with_profkit, strict=True))
-        ratio = statistics.median(after[place] / before[place] for before, after in zip(bare, with_profkit, strict=True))
-        figures |= {f"{name}_bare_us": without, f"{name}_us": with_it, f"{name}_added_us": added, f"{name}_ratio": ratio}
+        without, with_it = (
+            statistics.median(times[place] for times in kind) for kind in (bare, with_profkit)
+        )
+        added = statistics.median(
+            after[place] - before[place] for before, after in zip(bare, with_profkit, strict=True)
+        )
+        ratio = statistics.median(
+            after[place] / before[place] for before, after in zip(bare, with_profkit, strict=True)
+        )
+        figures |= {
+            f"{name}_bare_us": without,
+            f"{name}_us": with_it,
+            f"{name}_added_us": added,
+            f"{name}_ratio": ratio,
+        }
     return {name: round(value, 3) for name, value in figures.items()}
 
 
 def time_worker(batches: int) -> float:
     """Microseconds of processor time that a worker spends on our side of a batch."""
-    fetcher = _DatasetKind.create_fetcher(_DatasetKind.Map, Rows(1), auto_collation=True, collate_fn=lambda samples: samples, drop_last=False)
+    fetcher = _DatasetKind.create_fetcher(
+        _DatasetKind.Map,
+        Rows(1),
+        auto_collation=True,
+        collate_fn=lambda samples: samples,
+        drop_last=False,
+    )
     meter = WorkerMeter(0, Ring.create(1, 2))
     note = meter.numbered(lambda task: task)
     start = time.thread_time_ns()
@@ -110,9 +131,14 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=400)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows: dict[str, dict[str, float]] = {f"{workers} workers": compare(workers, options.rounds, options.batches) for workers in (0, 2)}
+    rows: dict[str, dict[str, float]] = {
+        f"{workers} workers": compare(workers, options.rounds, options.batches)
+        for workers in (0, 2)
+    }
     in_worker = statistics.median(time_worker(options.batches) for _ in range(options.rounds))
-    print(json.dumps({**rows, "in a worker": {"processor_added_us": round(in_worker, 3)}}, indent=2))
+    print(
+        json.dumps({**rows, "in a worker": {"processor_added_us": round(in_worker, 3)}}, indent=2)
+    )
     return 0 if all(row["loop_processor_added_us"] <= LIMIT_US for row in rows.values()) else 1
 
 

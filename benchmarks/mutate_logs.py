@@ -30,18 +30,26 @@ LARGEST_BYTES = 400_000
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logs", type=Path)
     args = parser.parse_args()
-    made = of_files(args.logs, args.count, args.seed) if args.logs else outcomes(args.count, args.seed)
+    made = (
+        of_files(args.logs, args.count, args.seed) if args.logs else outcomes(args.count, args.seed)
+    )
     return show(made)
 
 
 def of_files(folder: Path, count: int, seed: int) -> Iterator[tuple[str, Outcome]]:
     """Damaged real logs, by grammar; large ones would take the time of all others."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size <= LARGEST_BYTES]
+    files = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.stat().st_size <= LARGEST_BYTES
+    ]
     for path in files:
         data = path.read_bytes()
         sound = parse_log(lambda data=data: [data], path.name)  # type: ignore[misc]  # bound at once
@@ -61,9 +69,13 @@ def show(made: Iterator[tuple[str, Outcome]]) -> int:
     print(f"{'log':24}{'damaged':>9}{'slowest':>10}{'silently wrong':>16}")
     for name, all_of_it in found.items():
         wrong = sum(each.silently_wrong for each in all_of_it)
-        print(f"{name:24}{len(all_of_it):>9,}{max(each.seconds for each in all_of_it):>8.2f} s{wrong:>16,}")
+        print(
+            f"{name:24}{len(all_of_it):>9,}{max(each.seconds for each in all_of_it):>8.2f} s{wrong:>16,}"
+        )
     every = [each for all_of_it in found.values() for each in all_of_it]
-    print(f"{len(every):,} damaged logs, none raised; most memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB")
+    print(
+        f"{len(every):,} damaged logs, none raised; most memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB"
+    )
     return int(any(each.silently_wrong or each.seconds > SLOWEST_S for each in every))
 
 

@@ -51,20 +51,34 @@ def mutate(content: bytes, chance: random.Random) -> bytes:
         del made[chance.randrange(len(made)) :]
     for _ in range(chance.choice((1, 1, 1, 2, 8)) if made else 0):
         place = chance.randrange(len(made))
-        made[place] = chance.randrange(256) if chance.random() < 0.5 else made[place] ^ (1 << chance.randrange(8))
+        made[place] = (
+            chance.randrange(256)
+            if chance.random() < 0.5
+            else made[place] ^ (1 << chance.randrange(8))
+        )
     return bytes(made)
 
 
 def run(count: int, seed: int, *, validating: bool = True) -> Found:
     found = Found()
     with tempfile.TemporaryDirectory() as folder:
-        whole = synthetic_trace(Path(folder) / "run", ranks=2, steps=24, kernels_per_step=4, steps_per_epoch=0)
+        whole = synthetic_trace(
+            Path(folder) / "run", ranks=2, steps=24, kernels_per_step=4, steps_per_epoch=0
+        )
         for first in range(0, count, A_PROCESS):
-            _read_in_a_process(whole, found, f"{seed}.{first}", min(A_PROCESS, count - first), validating=validating)
+            _read_in_a_process(
+                whole,
+                found,
+                f"{seed}.{first}",
+                min(A_PROCESS, count - first),
+                validating=validating,
+            )
     return found
 
 
-def _read_in_a_process(whole: Path, found: Found, seed: str, count: int, *, validating: bool) -> None:
+def _read_in_a_process(
+    whole: Path, found: Found, seed: str, count: int, *, validating: bool
+) -> None:
     """A fork reads the mutations and tells each outcome; what it did not tell, it crashed at."""
     told, tell = os.pipe()
     child = os.fork()
@@ -110,8 +124,15 @@ def _tell_outcomes(whole: Path, tell: int, seed: str, count: int, *, validating:
         mutated = mutate(content, chance)
         path.write_bytes(mutated if mutated != content else content[:-1])
         begun = time.perf_counter()
-        outcome, failure = _judge(whole, path, truth, f"seed {seed}, mutation {number}, {path.relative_to(whole)}")
-        told = {"outcome": outcome, "failure": failure, "seconds": time.perf_counter() - begun, "growth_mb": _peak_mb() - before}
+        outcome, failure = _judge(
+            whole, path, truth, f"seed {seed}, mutation {number}, {path.relative_to(whole)}"
+        )
+        told = {
+            "outcome": outcome,
+            "failure": failure,
+            "seconds": time.perf_counter() - begun,
+            "growth_mb": _peak_mb() - before,
+        }
         os.write(tell, (json.dumps(told) + "\n").encode())
         path.write_bytes(content)
 
@@ -129,7 +150,9 @@ def _judge(run: Path, path: Path, truth: dict[str, Any], place: str) -> tuple[st
     finally:
         signal.alarm(0)
     same = _without_words(figures) == _without_words(truth)
-    warned = figures["data_quality"] != truth["data_quality"] or figures["verdict"] != truth["verdict"]
+    warned = (
+        figures["data_quality"] != truth["data_quality"] or figures["verdict"] != truth["verdict"]
+    )
     if path.suffix != ".arrows":
         return ("same" if same else "told" if warned else "a record says something else"), ""
     if state is Integrity.COMPLETE:
@@ -145,7 +168,9 @@ def _figures(run: Path) -> dict[str, Any]:
 
 
 def _without_words(figures: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in figures.items() if name not in {"data_quality", "verdict"}}
+    return {
+        name: value for name, value in figures.items() if name not in {"data_quality", "verdict"}
+    }
 
 
 def _switch_validation_off() -> None:
@@ -179,7 +204,9 @@ def main() -> int:
     for failure in found.failures[:20]:
         print(failure)
     named = ", ".join(f"{outcome} {number:,}" for outcome, number in found.outcomes.most_common())
-    print(f"{arguments.count:,} mutations: {named}; {len(found.failures)} failures; slowest {found.slowest_s:.2f} s, memory grew by {found.growth_mb:.0f} MB")
+    print(
+        f"{arguments.count:,} mutations: {named}; {len(found.failures)} failures; slowest {found.slowest_s:.2f} s, memory grew by {found.growth_mb:.0f} MB"
+    )
     return 1 if found.failures else 0
 
 

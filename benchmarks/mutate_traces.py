@@ -91,7 +91,9 @@ def mutate_format(name: str, content: bytes, count: int, seed: int, *, suffix: s
             try:
                 found.outcomes[_import(importer, path, Path(folder) / "traces")] += 1
             except (Exception, HungError) as error:  # noqa: BLE001  # whatever else is raised is what is looked for
-                found.failures.append(f"{name}, seed {seed}, mutation {number}: {type(error).__name__}: {error}"[:300])
+                found.failures.append(
+                    f"{name}, seed {seed}, mutation {number}: {type(error).__name__}: {error}"[:300]
+                )
             found.slowest_s = max(found.slowest_s, time.perf_counter() - begun)
     found.growth_mb = _peak_mb() - before
     if found.growth_mb > MOST_GROWTH_MB + 2 * len(content) / 1e6:
@@ -135,17 +137,82 @@ def kineto() -> bytes:
     for step in range(4):
         at = 1_712_195_495_519_689 + step * 1000
         events += [
-            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 2, "ts": at, "dur": 990},
-            {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 2, "ts": at + 5, "dur": 60, "args": {"External id": step + 1}},
-            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 2, "ts": at + 10, "dur": 5, "args": {"correlation": step + 7}},
+            {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": f"ProfilerStep#{step}",
+                "pid": 1,
+                "tid": 2,
+                "ts": at,
+                "dur": 990,
+            },
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": "aten::mm",
+                "pid": 1,
+                "tid": 2,
+                "ts": at + 5,
+                "dur": 60,
+                "args": {"External id": step + 1},
+            },
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "pid": 1,
+                "tid": 2,
+                "ts": at + 10,
+                "dur": 5,
+                "args": {"correlation": step + 7},
+            },
         ]
-        args = {"stream": 7, "device": 0, "correlation": step + 7, "External id": step + 1, "grid": [1, 2, 3], "block": [128, 1, 1], "shared memory": 64}
-        events.append({"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nt", "pid": 0, "tid": 7, "ts": at + 20, "dur": 300.125, "args": args})
-        told = {**args, "stream": 9, "Collective name": "allreduce", "In msg nelems": 64, "dtype": "Float", "Group size": 2}
+        args = {
+            "stream": 7,
+            "device": 0,
+            "correlation": step + 7,
+            "External id": step + 1,
+            "grid": [1, 2, 3],
+            "block": [128, 1, 1],
+            "shared memory": 64,
+        }
         events.append(
-            {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "pid": 0, "tid": 9, "ts": at + 100, "dur": 400, "args": told}
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "volta_sgemm_128x64_nt",
+                "pid": 0,
+                "tid": 7,
+                "ts": at + 20,
+                "dur": 300.125,
+                "args": args,
+            }
         )
-    header = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU", "totalGlobalMem": 1}], "distributedInfo": {"rank": 0, "world_size": 2}}
+        told = {
+            **args,
+            "stream": 9,
+            "Collective name": "allreduce",
+            "In msg nelems": 64,
+            "dtype": "Float",
+            "Group size": 2,
+        }
+        events.append(
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+                "pid": 0,
+                "tid": 9,
+                "ts": at + 100,
+                "dur": 400,
+                "args": told,
+            }
+        )
+    header = {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "GPU", "totalGlobalMem": 1}],
+        "distributedInfo": {"rank": 0, "world_size": 2},
+    }
     return json.dumps({**header, "traceEvents": events}).encode()
 
 
@@ -172,7 +239,14 @@ def nccl_inspector() -> bytes:
     """Lines of one rank."""
     header = {"id": "0x7f", "rank": 0, "n_ranks": 2}
     perf = {"coll": "AllReduce", "coll_msg_size_bytes": 65536, "coll_exec_time_us": 61.974}
-    lines = [{"header": header, "metadata": {"dump_timestamp_us": 1_750_000_000_000_000}, "coll_perf": {**perf, "coll_sn": number}} for number in range(8)]
+    lines = [
+        {
+            "header": header,
+            "metadata": {"dump_timestamp_us": 1_750_000_000_000_000},
+            "coll_perf": {**perf, "coll_sn": number},
+        }
+        for number in range(8)
+    ]
     return "\n".join(map(json.dumps, lines)).encode()
 
 
@@ -204,7 +278,12 @@ def run(forms: Sequence[str], count: int, seed: int) -> dict[str, Found]:
     """The mutations of each form, under an alarm."""
     previous = signal.signal(signal.SIGALRM, _hang)
     try:
-        return {form: mutate_format(SOURCES[form][0], SOURCES[form][1](), count, seed, suffix=SOURCES[form][2]) for form in forms}
+        return {
+            form: mutate_format(
+                SOURCES[form][0], SOURCES[form][1](), count, seed, suffix=SOURCES[form][2]
+            )
+            for form in forms
+        }
     finally:
         signal.signal(signal.SIGALRM, previous)
 
@@ -217,7 +296,12 @@ def main() -> int:
     arguments = parser.parse_args()
     found = run(arguments.formats, arguments.count, arguments.seed)
     shown = {
-        form: {**each.outcomes, "slowest_s": round(each.slowest_s, 2), "growth_mb": round(each.growth_mb, 1), "failures": each.failures[:20]}
+        form: {
+            **each.outcomes,
+            "slowest_s": round(each.slowest_s, 2),
+            "growth_mb": round(each.growth_mb, 1),
+            "failures": each.failures[:20],
+        }
         for form, each in found.items()
     }
     print(json.dumps(shown, indent=2))

@@ -47,7 +47,9 @@ def measure(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
     return Cost(wall_s, usage.ru_maxrss * 1024 / 1e6)
 
 
-def medians(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str], repeats: int) -> dict[str, Cost]:
+def medians(
+    commands: Mapping[str, Sequence[str]], environment: Mapping[str, str], repeats: int
+) -> dict[str, Cost]:
     """The commands in turn, `repeats` times after one that fills the caches, so that a noisy moment hits all of them."""
     seen: dict[str, list[Cost]] = {name: [] for name in commands}
     for turn in range(repeats + 1):
@@ -55,12 +57,18 @@ def medians(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str
             cost = measure(command, environment)
             if turn:
                 seen[name].append(cost)
-    return {name: Cost(*map(statistics.median, zip(*costs, strict=True))) for name, costs in seen.items()}
+    return {
+        name: Cost(*map(statistics.median, zip(*costs, strict=True)))
+        for name, costs in seen.items()
+    }
 
 
 def bytecode_in(folder: Path) -> dict[str, str]:
     """An environment that keeps bytecode, as an installed program has it, in a folder of its own."""
-    return {**{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}, "PYTHONPYCACHEPREFIX": str(folder)}
+    return {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+        "PYTHONPYCACHEPREFIX": str(folder),
+    }
 
 
 def main() -> int:
@@ -71,7 +79,10 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        subprocess.run([sys.executable, "-c", _BUILD, str(run), str(arguments.ranks), str(arguments.steps)], check=True)
+        subprocess.run(
+            [sys.executable, "-c", _BUILD, str(run), str(arguments.ranks), str(arguments.steps)],
+            check=True,
+        )
         commands = {
             PEER: [sys.executable, "-c", "import pyarrow, numpy"],
             OURS: [sys.executable, "-m", "profkit", "report", str(run)],
@@ -82,9 +93,21 @@ def main() -> int:
 
 
 def _rows(found: Mapping[str, Cost], ranks: int, steps: int) -> dict[str, object]:
-    costs = {name: {"median_s": round(cost.wall_s, 3), "peak_mb": round(cost.peak_mb, 1)} for name, cost in found.items()}
-    ratio = {"wall": round(found[OURS].wall_s / found[PEER].wall_s, 2), "peak": round(found[OURS].peak_mb / found[PEER].peak_mb, 2)}
-    return {"ranks": ranks, "steps": steps, **costs, "ratio_to_peer": ratio, "limits": {"s": LIMIT_S, "mb": LIMIT_MB}}
+    costs = {
+        name: {"median_s": round(cost.wall_s, 3), "peak_mb": round(cost.peak_mb, 1)}
+        for name, cost in found.items()
+    }
+    ratio = {
+        "wall": round(found[OURS].wall_s / found[PEER].wall_s, 2),
+        "peak": round(found[OURS].peak_mb / found[PEER].peak_mb, 2),
+    }
+    return {
+        "ranks": ranks,
+        "steps": steps,
+        **costs,
+        "ratio_to_peer": ratio,
+        "limits": {"s": LIMIT_S, "mb": LIMIT_MB},
+    }
 
 
 if __name__ == "__main__":

@@ -65,7 +65,9 @@ class Case:
     def loader(self, steps: int) -> DataLoader[tuple[torch.Tensor, ...]]:
         count = self.batch * steps
         rows = self.inputs[torch.arange(count) % len(self.inputs)]
-        return DataLoader(TensorDataset(rows, torch.zeros(count, dtype=torch.long)), batch_size=self.batch)
+        return DataLoader(
+            TensorDataset(rows, torch.zeros(count, dtype=torch.long)), batch_size=self.batch
+        )
 
 
 def make_cases(device: str = "cpu") -> list[Case]:
@@ -75,7 +77,11 @@ def make_cases(device: str = "cpu") -> list[Case]:
         torch.nn.BatchNorm2d(64), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10),
     )  # fmt: skip
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
-    attention = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.nn.Flatten(), torch.nn.LazyLinear(10))
+    attention = torch.nn.Sequential(
+        torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+        torch.nn.Flatten(),
+        torch.nn.LazyLinear(10),
+    )
     tiny = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     attention(torch.zeros(2, 16, 64))
     cases = [
@@ -95,7 +101,11 @@ class Took:
 
 
 def train(
-    case: Case, optimizer: torch.optim.Optimizer, steps: int, tell: Callable[[str], contextlib.AbstractContextManager[object]], ends: list[int] | None = None
+    case: Case,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    tell: Callable[[str], contextlib.AbstractContextManager[object]],
+    ends: list[int] | None = None,
 ) -> Took:
     """One block of steps, after its lead-in; when each ended is appended to `ends`."""
     loss_of = torch.nn.functional.cross_entropy
@@ -116,7 +126,9 @@ def train(
             ends.append(time.perf_counter_ns())
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return Took((time.perf_counter_ns() - start) / 1e6 / steps, (time.thread_time_ns() - busy) / 1e6 / steps)
+    return Took(
+        (time.perf_counter_ns() - start) / 1e6 / steps, (time.thread_time_ns() - busy) / 1e6 / steps
+    )
 
 
 def _nothing(name: str) -> contextlib.AbstractContextManager[object]:
@@ -130,7 +142,15 @@ class Modes:
         os.environ[COLLECT] = NOTHING  # the job's own would run beside every mode
         self._job = Job(folder)
         self._job.recorder._is_measured = lambda step: True  # noqa: SLF001  # never switched off here
-        self.names: dict[str, Callable[[], contextlib.AbstractContextManager[Callable[[str], contextlib.AbstractContextManager[object]]]]] = {
+        self.names: dict[
+            str,
+            Callable[
+                [],
+                contextlib.AbstractContextManager[
+                    Callable[[str], contextlib.AbstractContextManager[object]]
+                ],
+            ],
+        ] = {
             "bare": self._bare,
             "profkit": self._profkit,
             "record_function": self._record_function,
@@ -147,11 +167,15 @@ class Modes:
         yield _nothing
         self._job.unhook()
         self._job._frameworks.clear()  # noqa: SLF001  # so that the next block hooks again
-        while any(self._job.sink.rows.values()):  # else the writer would write them beside another mode
+        while any(
+            self._job.sink.rows.values()
+        ):  # else the writer would write them beside another mode
             time.sleep(0.01)
 
     @contextlib.contextmanager
-    def _record_function(self) -> Iterator[Callable[[str], contextlib.AbstractContextManager[object]]]:
+    def _record_function(
+        self,
+    ) -> Iterator[Callable[[str], contextlib.AbstractContextManager[object]]]:
         yield torch.profiler.record_function
 
     @contextlib.contextmanager
@@ -220,10 +244,20 @@ class Found:
 def compare(*found: Found) -> dict[str, dict[str, float]]:
     """Each mode against the bare block of the same turn, and what threads beside the loop add; of each process one."""
     runs = [each.times for each in found]
-    rows = {"bare": {"median_ms": round(statistics.median(took.wall_ms for run in runs for took in run["bare"]), 4)}}
+    rows = {
+        "bare": {
+            "median_ms": round(
+                statistics.median(took.wall_ms for run in runs for took in run["bare"]), 4
+            )
+        }
+    }
     for name in runs[0].keys() - {"bare"}:
-        wall, processor = (compare_two(name, "bare", runs, clock) for clock in ("wall_ms", "processor_ms"))
-        rows[name] = wall | {f"processor_{key}": value for key, value in processor.items() if key.endswith("_ms")}
+        wall, processor = (
+            compare_two(name, "bare", runs, clock) for clock in ("wall_ms", "processor_ms")
+        )
+        rows[name] = wall | {
+            f"processor_{key}": value for key, value in processor.items() if key.endswith("_ms")
+        }
     for name in found[0].beside:
         rows[name] = _as_row(pool([each.beside[name] for each in found]))
     if WRITER in rows:
@@ -232,7 +266,11 @@ def compare(*found: Found) -> dict[str, dict[str, float]]:
 
 
 def _as_row(cost: Added) -> dict[str, float]:
-    numbers = {"over_bare_ms": cost.mean_ms, "low_ms": cost.mean_ms - cost.half_ms, "high_ms": cost.mean_ms + cost.half_ms}
+    numbers = {
+        "over_bare_ms": cost.mean_ms,
+        "low_ms": cost.mean_ms - cost.half_ms,
+        "high_ms": cost.mean_ms + cost.half_ms,
+    }
     return {name: round(value, 4) for name, value in numbers.items()}
 
 
@@ -242,20 +280,32 @@ def _sum(hooks: dict[str, float], writer: dict[str, float], bare_ms: float) -> d
     half = math.hypot(*((row["high_ms"] - row["low_ms"]) / 2 for row in (hooks, writer)))
     return hooks | {
         name: round(value, 4)
-        for name, value in {"over_bare_ms": mean, "low_ms": mean - half, "high_ms": mean + half, "ratio_to_bare": 1 + mean / bare_ms}.items()
+        for name, value in {
+            "over_bare_ms": mean,
+            "low_ms": mean - half,
+            "high_ms": mean + half,
+            "ratio_to_bare": 1 + mean / bare_ms,
+        }.items()
     }
 
 
-def compare_two(name: str, base: str, runs: Sequence[Times], clock: str = "wall_ms") -> dict[str, float]:
+def compare_two(
+    name: str, base: str, runs: Sequence[Times], clock: str = "wall_ms"
+) -> dict[str, float]:
     """One mode against another of the same turn."""
-    times = [tuple([getattr(took, clock) for took in run[mode]] for mode in (name, base)) for run in runs]
+    times = [
+        tuple([getattr(took, clock) for took in run[mode]] for mode in (name, base)) for run in runs
+    ]
     found = difference(*([value for run in times for value in run[place]] for place in (0, 1)))
     means = [difference(*run)["over_bare_ms"] for run in times]
     if len(means) < FEWEST_MEANS:
         return found
     half = student_95(len(means) - 1) * statistics.stdev(means) / math.sqrt(len(means))
     low, high = found["over_bare_ms"] - half, found["over_bare_ms"] + half
-    return found | {"low_ms": round(min(low, found["low_ms"]), 4), "high_ms": round(max(high, found["high_ms"]), 4)}
+    return found | {
+        "low_ms": round(min(low, found["low_ms"]), 4),
+        "high_ms": round(max(high, found["high_ms"]), 4),
+    }
 
 
 def difference(values: list[float], bare: list[float]) -> dict[str, float]:
@@ -266,7 +316,13 @@ def difference(values: list[float], bare: list[float]) -> dict[str, float]:
     mean = statistics.fmean(kept)
     half = student_95(len(kept) - 1) * statistics.stdev(kept) / math.sqrt(len(kept))
     base = statistics.median(bare)
-    numbers = {"median_ms": statistics.median(values), "over_bare_ms": mean, "low_ms": mean - half, "high_ms": mean + half, "ratio_to_bare": 1 + mean / base}
+    numbers = {
+        "median_ms": statistics.median(values),
+        "over_bare_ms": mean,
+        "low_ms": mean - half,
+        "high_ms": mean + half,
+        "ratio_to_bare": 1 + mean / base,
+    }
     return {name: round(value, 4) for name, value in numbers.items()}
 
 
@@ -292,17 +348,30 @@ def main() -> int:
             indent=2,
         )
     )
-    return 1 if any(_costs_too_much(rows["profkit"]["over_bare_ms"], rows["bare"]["median_ms"]) for rows in found.values()) else 0
+    return (
+        1
+        if any(
+            _costs_too_much(rows["profkit"]["over_bare_ms"], rows["bare"]["median_ms"])
+            for rows in found.values()
+        )
+        else 0
+    )
 
 
 def make_parser(what: str | None, *, turns: int, block_ms: float) -> argparse.ArgumentParser:
     """The options of a benchmark whose modes take turns."""
-    parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=what, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--turns", type=_turns, default=turns)
     parser.add_argument("--block-ms", type=float, default=block_ms)
     parser.add_argument("--case", default="", help="only those with this in their name")
     parser.add_argument("--processes", type=int, default=1, help="one after the other")
-    parser.add_argument("--keep-heap", action="store_true", help="of several processes: no memory goes back to the system")
+    parser.add_argument(
+        "--keep-heap",
+        action="store_true",
+        help="of several processes: no memory goes back to the system",
+    )
     parser.add_argument("--times", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -313,15 +382,21 @@ def _turns(word: str) -> int:
     return turns
 
 
-def measure_in_processes(args: argparse.Namespace, measure: Callable[[], dict[str, Found]]) -> list[dict[str, Found]]:
+def measure_in_processes(
+    args: argparse.Namespace, measure: Callable[[], dict[str, Found]]
+) -> list[dict[str, Found]]:
     """What every case took in each process; one that was started for its times prints them and ends here."""
     if args.times:
         print(json.dumps({case: asdict(found) for case, found in measure().items()}))
         sys.exit(0)
     if args.processes > 1:
-        return [_measure_in_process(KEPT_HEAP if args.keep_heap else {}) for _ in range(args.processes)]
+        return [
+            _measure_in_process(KEPT_HEAP if args.keep_heap else {}) for _ in range(args.processes)
+        ]
     if args.keep_heap:
-        sys.exit("--keep-heap is for several processes: a heap is set up as its process starts; add --processes 4")
+        sys.exit(
+            "--keep-heap is for several processes: a heap is set up as its process starts; add --processes 4"
+        )
     return [measure()]
 
 
@@ -332,14 +407,25 @@ def _measure(args: argparse.Namespace) -> dict[str, Found]:
     with tempfile.TemporaryDirectory() as folder:
         modes = Modes(Path(folder) / "run")
         cases = [case for case in make_cases(args.device) if args.case in case.name]
-        found = {case.name: Found(run_case(case, modes, args.turns, args.block_ms), run_beside(case, modes)) for case in cases}
+        found = {
+            case.name: Found(
+                run_case(case, modes, args.turns, args.block_ms), run_beside(case, modes)
+            )
+            for case in cases
+        }
         modes.finish()
     return found
 
 
 def _measure_in_process(heap: dict[str, str]) -> dict[str, Found]:
     """The same in a process of its own."""
-    done = subprocess.run([sys.executable, *sys.argv, "--times"], check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **heap})
+    done = subprocess.run(
+        [sys.executable, *sys.argv, "--times"],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **heap},
+    )
     return {case: Found.from_json(told) for case, told in json.loads(done.stdout).items()}
 
 

@@ -25,7 +25,10 @@ def plot(title: str, across: str, up: str, lines: Sequence[Line]) -> str:
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     frame = _Frame(_decades(xs), _decades(ys))
-    body = [*frame.grid(), *(part for number, line in enumerate(lines) for part in frame.draw(number, line))]
+    body = [
+        *frame.grid(),
+        *(part for number, line in enumerate(lines) for part in frame.draw(number, line)),
+    ]
     words = [
         _text(LEFT, 20, title, size=14),
         _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, across, anchor="middle"),
@@ -59,7 +62,12 @@ class _Frame(NamedTuple):
         for power in range(self.across[0], self.across[1] + 1):
             x = self.x(10.0**power)
             yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="currentColor" stroke-opacity=".15"/>'
-            yield _text(x, HEIGHT - BOTTOM + 16, f"{10.0**power:,g}" if power < 0 else f"{10**power:,}", anchor="middle")
+            yield _text(
+                x,
+                HEIGHT - BOTTOM + 16,
+                f"{10.0**power:,g}" if power < 0 else f"{10**power:,}",
+                anchor="middle",
+            )
         for power in range(self.up[0], self.up[1] + 1):
             y = self.y(10.0**power)
             yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" stroke-opacity=".15"/>'
@@ -80,6 +88,8 @@ def _place(value: float, decades: tuple[int, int]) -> float:
     return (math.log10(value) - decades[0]) / (decades[1] - decades[0])
 
 
-def _text(x: float, y: float, words: str, *, anchor: str = "start", size: int = 12, turned: bool = False) -> str:
+def _text(
+    x: float, y: float, words: str, *, anchor: str = "start", size: int = 12, turned: bool = False
+) -> str:
     turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"{turn}>{escape(words)}</text>'

@@ -28,7 +28,9 @@ _BUILD = "import sys; from pathlib import Path; from profkit.testing import synt
 
 
 def build(path: Path, ranks: int, steps: int, seed: int) -> str:
-    subprocess.run([sys.executable, "-c", _BUILD, str(path), str(ranks), str(steps), str(seed)], check=True)
+    subprocess.run(
+        [sys.executable, "-c", _BUILD, str(path), str(ranks), str(steps), str(seed)], check=True
+    )
     return str(path)
 
 
@@ -40,24 +42,52 @@ def cluster(workers: int) -> Iterator[str | None]:
         return
     import distributed
 
-    with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as local:
+    with distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, dashboard_address=None
+    ) as local:
         yield str(local.scheduler_address)
 
 
-def measure_ranks(ranks: int, steps: int, repeats: int, schedulers: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def measure_ranks(
+    ranks: int, steps: int, repeats: int, schedulers: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        alone, base, target = build(folder / "alone", 1, steps, 0), build(folder / "base", ranks, steps, 1), build(folder / "target", ranks, steps, 2)
+        alone, base, target = (
+            build(folder / "alone", 1, steps, 0),
+            build(folder / "base", ranks, steps, 1),
+            build(folder / "target", ranks, steps, 2),
+        )
         environment = bytecode_in(folder / "bytecode")
         for what, runs in {"ledger": (base, target), "scaling": (alone, base, target)}.items():
-            commands = {each: [sys.executable, "-m", "profkit", "explain", *runs, "--json", "--scheduler", place] for each, place in schedulers.items()}
+            commands = {
+                each: [
+                    sys.executable,
+                    "-m",
+                    "profkit",
+                    "explain",
+                    *runs,
+                    "--json",
+                    "--scheduler",
+                    place,
+                ]
+                for each, place in schedulers.items()
+            }
             same = len({digest(command, environment) for command in commands.values()}) == 1
             costs = medians(commands, environment, repeats)
-            yield {"ranks": ranks, "steps": steps, "what": what, "same_bytes": same, **{each: _row(cost) for each, cost in costs.items()}}
+            yield {
+                "ranks": ranks,
+                "steps": steps,
+                "what": what,
+                "same_bytes": same,
+                **{each: _row(cost) for each, cost in costs.items()},
+            }
 
 
 def digest(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    return hashlib.sha256(subprocess.run(command, stdout=subprocess.PIPE, env=dict(environment), check=True).stdout).hexdigest()
+    return hashlib.sha256(
+        subprocess.run(command, stdout=subprocess.PIPE, env=dict(environment), check=True).stdout
+    ).hexdigest()
 
 
 def _row(cost: Cost) -> dict[str, float]:
@@ -65,16 +95,28 @@ def _row(cost: Cost) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 32, 1024])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     with cluster(options.workers) as address:
-        schedulers = {"serial": "serial", "threads": "threads", **({"dask": address} if address else {})}
-        rows = [row for ranks in options.ranks for row in measure_ranks(ranks, options.steps, options.repeats, schedulers)]
-    print(json.dumps({"repeats": options.repeats, "workers": options.workers, "rows": rows}, indent=2))
+        schedulers = {
+            "serial": "serial",
+            "threads": "threads",
+            **({"dask": address} if address else {}),
+        }
+        rows = [
+            row
+            for ranks in options.ranks
+            for row in measure_ranks(ranks, options.steps, options.repeats, schedulers)
+        ]
+    print(
+        json.dumps({"repeats": options.repeats, "workers": options.workers, "rows": rows}, indent=2)
+    )
     return 0 if all(row["same_bytes"] for row in rows) else 1
 
 

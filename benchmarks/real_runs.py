@@ -58,12 +58,18 @@ class Pair:
 
 def longer(part: str) -> Callable[[Means, Means], float]:
     """What a part takes longer on the target, on average over the ranks."""
-    return lambda base, target: statistics.mean(each[part] for each in target) - statistics.mean(each[part] for each in base)
+    return lambda base, target: (
+        statistics.mean(each[part] for each in target)
+        - statistics.mean(each[part] for each in base)
+    )
 
 
 def late_forward(base: Means, target: Means) -> float:
     """What the last rank's forward takes longer than the others', and did not in the base already."""
-    before, after = (side[-1]["forward"] - statistics.mean(each["forward"] for each in side[:-1]) for side in (base, target))
+    before, after = (
+        side[-1]["forward"] - statistics.mean(each["forward"] for each in side[:-1])
+        for side in (base, target)
+    )
     return after - max(0.0, before)
 
 
@@ -72,8 +78,18 @@ DECODING = ("--image-size=32", "--batch-size=32")
 """Crops so small that reading decides."""
 
 PAIRS = {
-    "workers": Pair(Side((*DECODING, "--workers=2")), Side((*DECODING, "--workers=0")), "input_bound", longer("input")),
-    "dali": Pair(Side((*DECODING, "--workers=0", "--dali")), Side((*DECODING, "--workers=0")), "input_bound", longer("input")),
+    "workers": Pair(
+        Side((*DECODING, "--workers=2")),
+        Side((*DECODING, "--workers=0")),
+        "input_bound",
+        longer("input"),
+    ),
+    "dali": Pair(
+        Side((*DECODING, "--workers=0", "--dali")),
+        Side((*DECODING, "--workers=0")),
+        "input_bound",
+        longer("input"),
+    ),
     "ranks": Pair(Side(SMALL), Side(SMALL, ranks=2), "exposed_communication", longer("exchange")),
     "late": Pair(
         Side(SMALL, ranks=2),
@@ -85,16 +101,41 @@ PAIRS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", metavar="CASE", choices=(*PAIRS, []), help=f"of {', '.join(PAIRS)} (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "cases",
+        nargs="*",
+        metavar="CASE",
+        choices=(*PAIRS, []),
+        help=f"of {', '.join(PAIRS)} (default: all)",
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the runs stay (default: nowhere)")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="where the runs stay (default: nowhere)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = {name: measure(PAIRS[name], (args.keep or Path(folder)) / name, args.repeats, args.steps) for name in args.cases or PAIRS}
-    print(json.dumps({"load_average": os.getloadavg()[0], "repeats": args.repeats, "steps": args.steps, "cases": found}, indent=2))
-    return 0 if all(each["right_cause"] and each["within_tolerance"] for each in found.values()) else 1
+        found = {
+            name: measure(PAIRS[name], (args.keep or Path(folder)) / name, args.repeats, args.steps)
+            for name in args.cases or PAIRS
+        }
+    print(
+        json.dumps(
+            {
+                "load_average": os.getloadavg()[0],
+                "repeats": args.repeats,
+                "steps": args.steps,
+                "cases": found,
+            },
+            indent=2,
+        )
+    )
+    return (
+        0 if all(each["right_cause"] and each["within_tolerance"] for each in found.values()) else 1
+    )
 
 
 def measure(pair: Pair, folder: Path, repeats: int, steps: int) -> dict[str, Any]:
@@ -104,7 +145,9 @@ def measure(pair: Pair, folder: Path, repeats: int, steps: int) -> dict[str, Any
         for name, side in sides.items():
             _run(side, folder / name, folder / f"own-{name}-{number}", steps)
     figures = json.loads(_profkit("explain", folder / "base", folder / "target", "--json"))
-    truth_ns = pair.truth_ns(*(_own_means(folder, name, side.ranks) for name, side in sides.items()))
+    truth_ns = pair.truth_ns(
+        *(_own_means(folder, name, side.ranks) for name, side in sides.items())
+    )
     first: dict[str, Any] = next(iter(figures["findings"]), {})
     said_ns = (first.get("cost_ns_per_step") or {}).get("value")
     return {
@@ -115,31 +158,70 @@ def measure(pair: Pair, folder: Path, repeats: int, steps: int) -> dict[str, Any
         "truth_ms": truth_ns / 1e6,
         "error_share": said_ns and said_ns / truth_ns - 1,
         "within_tolerance": said_ns is not None and abs(said_ns / truth_ns - 1) <= TOLERANCE,
-        "findings_ms": {each["kind"]: each["cost_ns_per_step"] and each["cost_ns_per_step"]["value"] / 1e6 for each in figures["findings"]},
+        "findings_ms": {
+            each["kind"]: each["cost_ns_per_step"] and each["cost_ns_per_step"]["value"] / 1e6
+            for each in figures["findings"]
+        },
         "evidence": first.get("evidence"),
     }
 
 
 def _run(side: Side, output: Path, own: Path, steps: int) -> None:
     output.mkdir(parents=True, exist_ok=True)
-    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={side.ranks}") if side.ranks > 1 else ()
-    command = [sys.executable, *launcher, str(JOB), "resnet50", *side.options, f"--steps={steps}", f"--warmup={WARM_UP}", "--output", str(output)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "OWN_CLOCK": str(own), **side.environment}
+    launcher = (
+        ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={side.ranks}")
+        if side.ranks > 1
+        else ()
+    )
+    command = [
+        sys.executable,
+        *launcher,
+        str(JOB),
+        "resnet50",
+        *side.options,
+        f"--steps={steps}",
+        f"--warmup={WARM_UP}",
+        "--output",
+        str(output),
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "OWN_CLOCK": str(own),
+        **side.environment,
+    }
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
 
 
 def _profkit(*arguments: object) -> str:
-    return subprocess.run([sys.executable, "-m", "profkit", *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        [sys.executable, "-m", "profkit", *map(str, arguments)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
 
 
 def _own_means(folder: Path, side: str, ranks: int) -> Means:
     """What the ranks' own clocks say, over all repeats, of the steps that profkit's figures are about."""
-    return [_rank_means([json.loads(path.read_text()) for path in sorted(folder.glob(f"own-{side}-*.{rank}.json"))]) for rank in range(ranks)]
+    return [
+        _rank_means(
+            [
+                json.loads(path.read_text())
+                for path in sorted(folder.glob(f"own-{side}-*.{rank}.json"))
+            ]
+        )
+        for rank in range(ranks)
+    ]
 
 
 def _rank_means(runs: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
     steps = [step for run in runs for step in run[WARM_UP:] if "starts_epoch" not in step]
-    return {part: 1e9 * statistics.mean(step[part] for step in steps) for part in ("input", "forward", "exchange", "step")}
+    return {
+        part: 1e9 * statistics.mean(step[part] for step in steps)
+        for part in ("input", "forward", "exchange", "step")
+    }
 
 
 if __name__ == "__main__":

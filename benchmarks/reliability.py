@@ -47,7 +47,11 @@ class Script:
     fails: bool = False
 
     def words(self, amount: int) -> list[str]:
-        return [f"benchmarks/{self.name}.py", *([self.option, str(amount)] if self.option else []), *self.more.split()]
+        return [
+            f"benchmarks/{self.name}.py",
+            *([self.option, str(amount)] if self.option else []),
+            *self.more.split(),
+        ]
 
     def amount(self, part: float) -> int:
         return max(self.short, round(self.full * part))
@@ -66,7 +70,14 @@ class Tests:
         return self.full
 
     def words(self, amount: int) -> list[str]:
-        return ["-m", "pytest", "-q", "-rN", *self.where.split(), *(["-k", self.named] if self.named else [])]
+        return [
+            "-m",
+            "pytest",
+            "-q",
+            "-rN",
+            *self.where.split(),
+            *(["-k", self.named] if self.named else []),
+        ]
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,10 @@ CHECKS: Mapping[str, Check] = {
     "2": Check(
         "A file cut at every byte",
         "Only rows that were written are read; the run is torn, or ended early where it had no end record.",
-        (Script("truncate", "--size", 65_536, 2_000), Tests("tests/trace/test_survival.py", "cut_at_any_byte")),
+        (
+            Script("truncate", "--size", 65_536, 2_000),
+            Tests("tests/trace/test_survival.py", "cut_at_any_byte"),
+        ),
     ),
     "3": Check(
         "Bytes flipped, 50,000 times in each format",
@@ -103,22 +117,34 @@ CHECKS: Mapping[str, Check] = {
         "The job goes on and ends as without profkit; whole files are left, and the run says why it ended early.",
         (
             Script("io_errors", "--most", 200, 8),
-            Tests("tests/trace/test_survival.py", "fails_at_any_time or broken_disk or disk_is_full or grow_no_more or vanishes"),
+            Tests(
+                "tests/trace/test_survival.py",
+                "fails_at_any_time or broken_disk or disk_is_full or grow_no_more or vanishes",
+            ),
         ),
     ),
     "5": Check(
         "An exception in every hook and collector",
         "The job trains to the bit as without profkit, with one warning for each place; the report counts them.",
         (
-            Tests("tests/instrument/test_frameworks.py tests/instrument/test_loader_workers.py", "fault_of_ours"),
-            Tests("tests/collectors/test_in_a_run.py tests/callbacks/test_told_steps.py", "failed or fails"),
+            Tests(
+                "tests/instrument/test_frameworks.py tests/instrument/test_loader_workers.py",
+                "fault_of_ours",
+            ),
+            Tests(
+                "tests/collectors/test_in_a_run.py tests/callbacks/test_told_steps.py",
+                "failed or fails",
+            ),
         ),
     ),
     "6": Check(
         "A rank dies",
         "The others end as without profkit; the missing rank is named, and nothing is said about who waited for whom.",
         (
-            Tests("tests/instrument/test_run_command.py tests/cli/test_trace_faults.py", "rank_that_dies or killed_rank"),
+            Tests(
+                "tests/instrument/test_run_command.py tests/cli/test_trace_faults.py",
+                "rank_that_dies or killed_rank",
+            ),
             Tests("tests/trust/test_unanswerable.py", "rank"),
         ),
     ),
@@ -126,14 +152,21 @@ CHECKS: Mapping[str, Check] = {
         "A rank or a disk hangs",
         "No call of profkit's waits for another rank or a device; a rank that was stopped is named, and loses no row; the end of a job waits at most two seconds for a "
         "disk.",
-        (Tests("tests/trust/test_hanging_rank.py"), Tests("tests/trace/test_survival.py", "hangs"), Tests("tests/trust/test_audit.py", "meets")),
+        (
+            Tests("tests/trust/test_hanging_rank.py"),
+            Tests("tests/trace/test_survival.py", "hangs"),
+            Tests("tests/trust/test_audit.py", "meets"),
+        ),
     ),
     "8": Check(
         "Forked and spawned workers",
         "Files stay whole, no row is there twice, no child writes or ends the trace.",
         (
             Tests("tests/trace/test_survival.py", "forked or outlives"),
-            Tests("tests/instrument/test_loader_workers.py", "same_to_the_bit or no_forks or descriptor"),
+            Tests(
+                "tests/instrument/test_loader_workers.py",
+                "same_to_the_bit or no_forks or descriptor",
+            ),
             Tests("tests/trust/test_forks.py"),
         ),
     ),
@@ -146,7 +179,12 @@ CHECKS: Mapping[str, Check] = {
     "10": Check(
         "Times that cannot be",
         "Zero, negative, 236 years, out of order: dropped or repaired, counted to the row, and the ranking is that of the clean trace.",
-        (Tests("tests/importers/test_kineto.py tests/importers/test_base.py", "times_that_cannot_be"),),
+        (
+            Tests(
+                "tests/importers/test_kineto.py tests/importers/test_base.py",
+                "times_that_cannot_be",
+            ),
+        ),
     ),
     "11": Check(
         "Overhead",
@@ -172,7 +210,12 @@ CHECKS: Mapping[str, Check] = {
     "15": Check(
         "Old and new schemas",
         "A kept run of each schema version is read to the value; a newer major version is refused by name.",
-        (Tests("tests/trust/test_golden.py tests/trace/test_contract.py", "earlier or kept or newer or older"),),
+        (
+            Tests(
+                "tests/trust/test_golden.py tests/trace/test_contract.py",
+                "earlier or kept or newer or older",
+            ),
+        ),
     ),
     "16": Check(
         "Names that are code",
@@ -204,7 +247,10 @@ CHECKS: Mapping[str, Check] = {
         "With validation and checksums taken away, check 3 must fail, and it does.",
         (
             Script("mutate_runs", "--count", 2_000, 200, "--without-validation", fails=True),
-            Tests("tests/importers/test_mutations.py tests/trust/test_damage.py", "planted or without_validation"),
+            Tests(
+                "tests/importers/test_mutations.py tests/trust/test_damage.py",
+                "planted or without_validation",
+            ),
         ),
     ),
     "B": Check(
@@ -221,7 +267,9 @@ def run(step: Script | Tests, part: float) -> Result:
     print("   python " + " ".join(words), file=sys.stderr)
     begin = time.perf_counter()
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    done = subprocess.run([sys.executable, *words], cwd=TOP, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=TOP, env=env, capture_output=True, text=True, check=False
+    )
     if bool(done.returncode) != step.fails:
         print(done.stdout[-4000:] + done.stderr[-2000:], file=sys.stderr)
     return {
@@ -255,7 +303,11 @@ def _added(cases: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[s
 def _in_words(found: Mapping[str, Any]) -> Iterator[str]:
     for form, said in found.items():
         if isinstance(said, dict):
-            words = [_with_unit(name, len(value) if isinstance(value, list) else value) for name, value in said.items() if not isinstance(value, dict)]
+            words = [
+                _with_unit(name, len(value) if isinstance(value, list) else value)
+                for name, value in said.items()
+                if not isinstance(value, dict)
+            ]
             yield f"{form}: {', '.join(words)}" if words else form
 
 
@@ -266,7 +318,12 @@ def _with_unit(name: str, value: object) -> str:
 
 
 def _versions() -> str:
-    return ", ".join([f"Python {platform.python_version()}", *(f"{name} {found}" for name in PACKAGES if (found := _version(name)))])
+    return ", ".join(
+        [
+            f"Python {platform.python_version()}",
+            *(f"{name} {found}" for name in PACKAGES if (found := _version(name))),
+        ]
+    )
 
 
 def _version(package: str) -> str:
@@ -321,12 +378,18 @@ def _matrix() -> list[str]:
         same = "yes" if all(row["equal"] for row in found) else "**no**"
         first = found[0]
         words = [each.replace("|", "\\|") for each in (first["bare"], first["recorded"])]
-        lines.append(f"| {framework} | {case.replace('_', ' ')} | {ranks} | {words[0]} | {words[1]} | {same} |")
+        lines.append(
+            f"| {framework} | {case.replace('_', ' ')} | {ranks} | {words[0]} | {words[1]} | {same} |"
+        )
     return [*lines, ""]
 
 
 def _processor() -> str:
-    names = (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if line.startswith("model name"))
+    names = (
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        if line.startswith("model name")
+    )
     return next(names, platform.machine())
 
 
@@ -336,7 +399,11 @@ def _lines(number: str, check: Check, results: Mapping[str, Result]) -> Iterator
         words = step.words(found["amount"] if found else step.full)
         told = _told(step, found) if found else "not run yet"
         head = (number, check.title, check.promise) if not place else ("", "", "")
-        yield "| " + " | ".join([*head, f"`{_shown(words)}`", told, found["date"] if found else ""]) + " |"
+        yield (
+            "| "
+            + " | ".join([*head, f"`{_shown(words)}`", told, found["date"] if found else ""])
+            + " |"
+        )
 
 
 def _told(step: Script | Tests, found: Result) -> str:
@@ -346,7 +413,10 @@ def _told(step: Script | Tests, found: Result) -> str:
 
 
 def _shown(words: Sequence[str]) -> str:
-    return " ".join(f'"{word}"' if " " in word else word for word in (["python", *words] if words[0] != "-m" else words[1:]))
+    return " ".join(
+        f'"{word}"' if " " in word else word
+        for word in (["python", *words] if words[0] != "-m" else words[1:])
+    )
 
 
 def _key(step: Script | Tests, amount: int) -> str:
@@ -355,7 +425,11 @@ def _key(step: Script | Tests, amount: int) -> str:
 
 def found_of(step: Script | Tests, results: Mapping[str, Result]) -> Result | None:
     """What the longest run of a command found."""
-    return max((result for result in results.values() if _is_of(step, result)), key=lambda result: int(result["amount"]), default=None)
+    return max(
+        (result for result in results.values() if _is_of(step, result)),
+        key=lambda result: int(result["amount"]),
+        default=None,
+    )
 
 
 def _is_of(step: Script | Tests, result: Result) -> bool:
@@ -364,16 +438,24 @@ def _is_of(step: Script | Tests, result: Result) -> bool:
 
 def kept_results() -> dict[str, Result]:
     """What was measured before, of the commands that there still are."""
-    found: dict[str, Result] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    found: dict[str, Result] = (
+        json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    )
     steps = [step for check in CHECKS.values() for step in check.steps]
-    return {key: result for key, result in found.items() if any(_is_of(step, result) for step in steps)}
+    return {
+        key: result for key, result in found.items() if any(_is_of(step, result) for step in steps)
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", choices=list(CHECKS), default=list(CHECKS))
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--part", type=float, default=1.0, help="how much of each count (default: all)")
+    length.add_argument(
+        "--part", type=float, default=1.0, help="how much of each count (default: all)"
+    )
     length.add_argument("--short", dest="part", action="store_const", const=0.0)
     parser.add_argument("--render", action="store_true", help="only write the page again")
     options = parser.parse_args()

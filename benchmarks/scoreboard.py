@@ -65,7 +65,14 @@ def overhead_rows(found: Found) -> Iterable[Sequence[str]]:
         bare = rows["bare"]["median_ms"]
         for name in ("profkit", "its writer", "record_function", "torch.profiler"):
             row = rows[name]
-            yield case, name, ms(bare), ms(row["over_bare_ms"]), f"{ms(row['low_ms'])} to {ms(row['high_ms'])}", f"{100 * row['over_bare_ms'] / bare:.1f} %"
+            yield (
+                case,
+                name,
+                ms(bare),
+                ms(row["over_bare_ms"]),
+                f"{ms(row['low_ms'])} to {ms(row['high_ms'])}",
+                f"{100 * row['over_bare_ms'] / bare:.1f} %",
+            )
 
 
 def ddp_rows(found: Found) -> Iterable[Sequence[str]]:
@@ -81,9 +88,22 @@ def ddp_rows(found: Found) -> Iterable[Sequence[str]]:
 def collector_rows(found: Found) -> Iterable[Sequence[str]]:
     for case, rows in found["cases"].items():
         bare = rows["bare"]["median_ms"]
-        for name in ("profkit", "collectors", "collectors alone", "their threads", "torch.profiler"):
+        for name in (
+            "profkit",
+            "collectors",
+            "collectors alone",
+            "their threads",
+            "torch.profiler",
+        ):
             row = rows[name]
-            yield case, name, ms(bare), ms(row["over_bare_ms"]), f"{ms(row['low_ms'])} to {ms(row['high_ms'])}", f"{100 * row['over_bare_ms'] / bare:.1f} %"
+            yield (
+                case,
+                name,
+                ms(bare),
+                ms(row["over_bare_ms"]),
+                f"{ms(row['low_ms'])} to {ms(row['high_ms'])}",
+                f"{100 * row['over_bare_ms'] / bare:.1f} %",
+            )
     for name, cost in found["threads_ms_per_s"].items():
         yield f"thread of `{name}`", "collectors", "-", f"{cost:.2f} ms a second", "-", "-"
 
@@ -94,20 +114,36 @@ def link_rows(found: Found) -> Iterable[Sequence[str]]:
             held = row[case]
             links = f"{row['links_bytes_per_s'] / 1e6:,.0f} MB/s"
             if held["ratio"] is not None:
-                yield f"{row['bytes'] / 1e6:.1f} MB", case, links, f"{held['ratio']:.2f}", f"{held['low']:.2f} to {held['high']:.2f}"
+                yield (
+                    f"{row['bytes'] / 1e6:.1f} MB",
+                    case,
+                    links,
+                    f"{held['ratio']:.2f}",
+                    f"{held['low']:.2f} to {held['high']:.2f}",
+                )
 
 
 def loader_rows(found: Found) -> Iterable[Sequence[str]]:
     for case, row in found.items():
         if "loop_processor_added_us" in row:
-            yield case, f"{row['loop_processor_bare_us']:.1f} us", f"{row['loop_processor_added_us']:.1f} us", f"{row['loop_processor_ratio']:.2f}"
+            yield (
+                case,
+                f"{row['loop_processor_bare_us']:.1f} us",
+                f"{row['loop_processor_added_us']:.1f} us",
+                f"{row['loop_processor_ratio']:.2f}",
+            )
         else:
             yield case, "-", f"{row['processor_added_us']:.1f} us", "-"
 
 
 def startup_rows(found: Found) -> Iterable[Sequence[str]]:
     for command, row in found.items():
-        yield f"`{command}`", ms(row["median_ms"]), ms(row["over_bare_ms"]), f"{row['ratio_to_bare']:.2f}"
+        yield (
+            f"`{command}`",
+            ms(row["median_ms"]),
+            ms(row["over_bare_ms"]),
+            f"{row['ratio_to_bare']:.2f}",
+        )
 
 
 def open_rows(found: Found) -> Iterable[Sequence[str]]:
@@ -121,26 +157,59 @@ def import_rows(found: Found) -> Iterable[Sequence[str]]:
         for kind in ("plain", "gzipped", "hta"):
             if kind in size:
                 name = "HTA, plain" if kind == "hta" else f"profkit, {kind}"
-                yield f"{size['megabytes']:,} MB, {size['duration_events']:,} events", name, seconds(size[kind]["wall_s"]), f"{size[kind]['peak_mb']:,} MB"
-        yield f"{size['megabytes']:,} MB", "stored", f"{size['stored_bytes_an_event']} bytes an event", "-"
+                yield (
+                    f"{size['megabytes']:,} MB, {size['duration_events']:,} events",
+                    name,
+                    seconds(size[kind]["wall_s"]),
+                    f"{size[kind]['peak_mb']:,} MB",
+                )
+        yield (
+            f"{size['megabytes']:,} MB",
+            "stored",
+            f"{size['stored_bytes_an_event']} bytes an event",
+            "-",
+        )
         if "times_faster" in size:
-            yield f"{size['megabytes']:,} MB", "profkit against HTA", f"{size['times_faster']} times faster", f"{size['times_smaller']} times smaller"
+            yield (
+                f"{size['megabytes']:,} MB",
+                "profkit against HTA",
+                f"{size['times_faster']} times faster",
+                f"{size['times_smaller']} times smaller",
+            )
 
 
 def growth_rows(found: Found) -> Iterable[Sequence[str]]:
     for row in found["rows"]:
-        yield plural(row["size"], row["grows"].removesuffix("s")), *(f"{seconds(row[name]['median_s'])}, {row[name]['peak_mb']:.0f} MB" for name in GROWTH)
+        yield (
+            plural(row["size"], row["grows"].removesuffix("s")),
+            *(
+                f"{seconds(row[name]['median_s'])}, {row[name]['peak_mb']:.0f} MB"
+                for name in GROWTH
+            ),
+        )
 
 
 def interface_rows(found: Found) -> Iterable[Sequence[str]]:
     for case, row in found["cases"].items():
-        yield case, seconds(row["first_frame_s"]), f"{row['key_median_ms']:.0f} ms", f"{row['key_p95_ms']:.0f} ms", f"{row['peak_memory_bytes'] / 1e6:,.0f} MB"
+        yield (
+            case,
+            seconds(row["first_frame_s"]),
+            f"{row['key_median_ms']:.0f} ms",
+            f"{row['key_p95_ms']:.0f} ms",
+            f"{row['peak_memory_bytes'] / 1e6:,.0f} MB",
+        )
 
 
 def timeline_rows(found: Found) -> Iterable[Sequence[str]]:
     for case, row in found.items():
         if isinstance(row, dict) and case != "limits":
-            yield case, seconds(row["first_frame_s"]), f"{row['key_median_ms']:.0f} ms", f"{row['key_p95_ms']:.0f} ms", f"{row['peak_mb']:,.0f} MB"
+            yield (
+                case,
+                seconds(row["first_frame_s"]),
+                f"{row['key_median_ms']:.0f} ms",
+                f"{row['key_p95_ms']:.0f} ms",
+                f"{row['peak_mb']:,.0f} MB",
+            )
 
 
 def rank_rows(found: Found) -> Iterable[Sequence[str]]:
@@ -160,7 +229,10 @@ GROWTH = ("report", "explain", "import pyarrow, numpy")
 
 
 def growth_plots(found: Found) -> Mapping[str, str]:
-    return {grows: plot(f"whole process, by {grows}", grows, "seconds", list(_lines(found, grows))) for grows in ("steps", "ranks", "kernels")}
+    return {
+        grows: plot(f"whole process, by {grows}", grows, "seconds", list(_lines(found, grows)))
+        for grows in ("steps", "ranks", "kernels")
+    }
 
 
 def _lines(found: Found, grows: str) -> Iterable[Line]:
@@ -219,7 +291,12 @@ BOARD: Mapping[str, Benchmark] = {
         ("loader", "bare", "added", "ratio"),
         loader_rows,
     ),
-    "startup": Benchmark("Start-up", "Beside the bare interpreter, in turns.", ("command", "median", "over the interpreter", "ratio"), startup_rows),
+    "startup": Benchmark(
+        "Start-up",
+        "Beside the bare interpreter, in turns.",
+        ("command", "median", "over the interpreter", "ratio"),
+        startup_rows,
+    ),
     "open_trace": Benchmark(
         "Opening a run of 32 ranks x 1,000 steps",
         "Whole processes, in turns. The limits are 1 s and 250 MB.",
@@ -279,7 +356,9 @@ def run(name: str, arguments: Sequence[str]) -> dict[str, Any] | None:
     began = time.monotonic()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
     try:
-        found = json.loads(done.stdout[min(place for place in map(done.stdout.find, "{[") if place >= 0) :])
+        found = json.loads(
+            done.stdout[min(place for place in map(done.stdout.find, "{[") if place >= 0) :]
+        )
     except ValueError:
         print(f"{name}: printed no JSON object (exit code {done.returncode})", file=sys.stderr)
         return None
@@ -289,9 +368,14 @@ def run(name: str, arguments: Sequence[str]) -> dict[str, Any] | None:
         "command": " ".join(["python", f"benchmarks/{name}.py", *arguments]),
         "seconds": round(time.monotonic() - began),
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB, no GPU" if not _has_gpu() else f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB",
+        "machine": f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB, no GPU"
+        if not _has_gpu()
+        else f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB",
         "load": round(os.getloadavg()[0], 1),
-        "versions": {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}},
+        "versions": {
+            "python": platform.python_version(),
+            **{package: _version(package) for package in PACKAGES},
+        },
     }
 
 
@@ -321,7 +405,9 @@ def render(results: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _section(name: str, benchmark: Benchmark, result: Mapping[str, Any], *, plots: bool = True) -> Iterable[str]:
+def _section(
+    name: str, benchmark: Benchmark, result: Mapping[str, Any], *, plots: bool = True
+) -> Iterable[str]:
     yield f"## {benchmark.title}"
     yield benchmark.says
     rows = [benchmark.columns, ["---"] * len(benchmark.columns), *benchmark.rows(result["found"])]
@@ -330,16 +416,22 @@ def _section(name: str, benchmark: Benchmark, result: Mapping[str, Any], *, plot
         path = RESULTS.parent / f"{name}-{plot_name}.svg"
         path.write_text(svg, encoding="utf-8")
         yield f"![{benchmark.title}: {plot_name}]({path.relative_to(DOCS).as_posix()})"
-    versions = ", ".join(f"{package} {number}" for package, number in result["versions"].items() if number != "-")
+    versions = ", ".join(
+        f"{package} {number}" for package, number in result["versions"].items() if number != "-"
+    )
     state = "within its limits" if result["within_limits"] else "**over its limit**"
     yield f"`{result['command']}`, {result['date']}, {state}; {result['machine']}, load {result['load']} at its end; {versions}."
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", choices=list(BOARD), default=list(BOARD))
     parser.add_argument("--render", action="store_true", help="only write the page again")
-    parser.add_argument("--short", action="store_true", help="try whether they work, and keep nothing")
+    parser.add_argument(
+        "--short", action="store_true", help="try whether they work, and keep nothing"
+    )
     options = parser.parse_args()
     return show(options.only) if options.short else keep([] if options.render else options.only)
 

@@ -56,8 +56,13 @@ class Soaked:
     @property
     def grows(self) -> bool:
         """Whether memory surely grows by more than it may, or anything else was left open."""
-        surely = self.slope_mb_per_h is not None and self.slope_mb_per_h - self.error_mb_per_h > MOST_MB_PER_H
-        return surely or self.descriptors[1] > self.descriptors[0] or self.threads[1] > self.threads[0]
+        surely = (
+            self.slope_mb_per_h is not None
+            and self.slope_mb_per_h - self.error_mb_per_h > MOST_MB_PER_H
+        )
+        return (
+            surely or self.descriptors[1] > self.descriptors[0] or self.threads[1] > self.threads[0]
+        )
 
 
 def soak(folder: Path, seconds: float) -> Soaked:
@@ -81,8 +86,19 @@ def soak(folder: Path, seconds: float) -> Soaked:
     RunManifest(workload="soak", state=RunState.COMPLETE).write(folder)
     slope, error = _fit(readings) if seconds >= SETTLED_S + TELLING_S else (None, 0.0)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    whole = verify(folder).state is Integrity.COMPLETE and Trace.open(folder).steps.num_rows == steps
-    return Soaked(steps, seconds, slope, error, (descriptors, _descriptors()), (threads, threading.active_count()), size / steps, whole)
+    whole = (
+        verify(folder).state is Integrity.COMPLETE and Trace.open(folder).steps.num_rows == steps
+    )
+    return Soaked(
+        steps,
+        seconds,
+        slope,
+        error,
+        (descriptors, _descriptors()),
+        (threads, threading.active_count()),
+        size / steps,
+        whole,
+    )
 
 
 def _train_one_step(recorder: Recorder) -> None:
@@ -117,7 +133,11 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = soak(Path(folder), arguments.minutes * 60)
-    growth = "too short to tell" if found.slope_mb_per_h is None else f"{found.slope_mb_per_h:+.2f} MB/h (± {found.error_mb_per_h:.2f})"
+    growth = (
+        "too short to tell"
+        if found.slope_mb_per_h is None
+        else f"{found.slope_mb_per_h:+.2f} MB/h (± {found.error_mb_per_h:.2f})"
+    )
     print(
         f"{found.steps:,} steps in {found.seconds / 60:.1f} min: memory {growth}, "
         f"descriptors {found.descriptors[0]} and {found.descriptors[1]}, threads {found.threads[0]} and {found.threads[1]}, "

@@ -50,7 +50,12 @@ def main() -> int:
     found = medians(parser.parse_args().repeats)
     bare = found["python -c pass"]
     rows = {
-        name: {"median_ms": round(value, 2), "over_bare_ms": round(value - bare, 2), "ratio_to_bare": round(value / bare, 2)} for name, value in found.items()
+        name: {
+            "median_ms": round(value, 2),
+            "over_bare_ms": round(value - bare, 2),
+            "ratio_to_bare": round(value / bare, 2),
+        }
+        for name, value in found.items()
     }
     print(json.dumps(rows, indent=2))
     return 0 if found["profkit --help"] - bare <= LIMIT_MS else 1

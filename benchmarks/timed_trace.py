@@ -50,7 +50,9 @@ class OwnClock:
         self.steps.append(self._step)
         self._step, self._began = {}, now
         if len(self.steps) == HEALTHY_STEPS and RANK == WORLD_SIZE - 1:
-            self._delay_s = self._late_share * statistics.median(step["step"] for step in self.steps)
+            self._delay_s = self._late_share * statistics.median(
+                step["step"] for step in self.steps
+            )
 
     def batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The loader's batches, each with the time that it was waited for; the first of them opens the loader."""
@@ -64,7 +66,9 @@ class OwnClock:
             self.add("input", time.perf_counter() - began)
             yield batch
 
-    def forward(self, model: torch.nn.Module, run: Callable[[Any], Any], images: torch.Tensor) -> Any:
+    def forward(
+        self, model: torch.nn.Module, run: Callable[[Any], Any], images: torch.Tensor
+    ) -> Any:
         began = time.perf_counter()
         if self._last_weight is None:
             self._last_weight = next(model.parameters())
@@ -84,8 +88,14 @@ class OwnClock:
 
 def install(clock: OwnClock) -> None:
     """Wrap what the loop calls."""
-    forward, backward, iterate = torchvision.models.ResNet.forward, torch.autograd.backward, torch.utils.data.DataLoader.__iter__
-    torchvision.models.ResNet.forward = lambda model, images: clock.forward(model, functools.partial(forward, model), images)
+    forward, backward, iterate = (
+        torchvision.models.ResNet.forward,
+        torch.autograd.backward,
+        torch.utils.data.DataLoader.__iter__,
+    )
+    torchvision.models.ResNet.forward = lambda model, images: clock.forward(
+        model, functools.partial(forward, model), images
+    )
     torch.autograd.backward = functools.partial(clock.backward, backward)
     torch.utils.data.DataLoader.__iter__ = lambda loader: clock.batches(iter(iterate(loader)))  # type: ignore[assignment,method-assign,return-value]  # a generator does for an iterator
     register_optimizer_step_post_hook(clock.end_step)

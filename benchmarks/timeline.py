@@ -31,7 +31,20 @@ FIRST_FRAME_LIMIT_S = 1.5
 MEMORY_LIMIT_MB = 1500.0
 KEY_LIMIT_MS = 100.0
 SIZE = (200, 50)
-WALK = ("plus", "right", "right", "plus", "left", "down", "full_stop", "right_square_bracket", "minus", "greater_than_sign", "L", "0")
+WALK = (
+    "plus",
+    "right",
+    "right",
+    "plus",
+    "left",
+    "down",
+    "full_stop",
+    "right_square_bracket",
+    "minus",
+    "greater_than_sign",
+    "L",
+    "0",
+)
 
 
 async def drive(run: Path, keys: int, began_s: float, *, devices: bool) -> dict[str, float]:
@@ -53,7 +66,11 @@ async def drive(run: Path, keys: int, began_s: float, *, devices: bool) -> dict[
     app = Timed(run, screen="timeline")
     gc.freeze()  # as the verb does
     async with app.run_test(size=SIZE) as pilot:
-        while not (isinstance(app.screen, TimelineScreen) and app.screen.sight is not None and app.screen.sight.view is not None):
+        while not (
+            isinstance(app.screen, TimelineScreen)
+            and app.screen.sight is not None
+            and app.screen.sight.view is not None
+        ):
             await pilot.pause(0.005)
         first_s, first_cpu_s = time.time() - began_s, time.process_time()
         if devices:
@@ -81,9 +98,23 @@ async def drive(run: Path, keys: int, began_s: float, *, devices: bool) -> dict[
 
 def measure(run: Path, keys: int, cache: Path, *, devices: bool) -> dict[str, float]:
     """One case in a process of its own."""
-    command = [sys.executable, __file__, "--case", str(run), "--keys", str(keys), *(["--devices"] if devices else [])]
-    environment = {**bytecode_in(cache.parent / "bytecode"), "PROFKIT_CACHE": str(cache), "PROFKIT_BENCH_BEGAN": str(time.time())}
-    found: dict[str, float] = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    command = [
+        sys.executable,
+        __file__,
+        "--case",
+        str(run),
+        "--keys",
+        str(keys),
+        *(["--devices"] if devices else []),
+    ]
+    environment = {
+        **bytecode_in(cache.parent / "bytecode"),
+        "PROFKIT_CACHE": str(cache),
+        "PROFKIT_BENCH_BEGAN": str(time.time()),
+    }
+    found: dict[str, float] = json.loads(
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    )
     return found
 
 
@@ -91,7 +122,13 @@ def make_run(folder: Path, arguments: argparse.Namespace) -> Path:
     from profkit.testing import synthetic_trace
 
     if not folder.exists():
-        synthetic_trace(folder, ranks=arguments.ranks, steps=arguments.steps, kernels_per_step=arguments.kernels_per_step, device="cuda")
+        synthetic_trace(
+            folder,
+            ranks=arguments.ranks,
+            steps=arguments.steps,
+            kernels_per_step=arguments.kernels_per_step,
+            device="cuda",
+        )
     return folder
 
 
@@ -106,21 +143,57 @@ def main() -> int:
     parser.add_argument("--devices", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
-        print(json.dumps(asyncio.run(drive(arguments.case, arguments.keys, float(os.environ["PROFKIT_BENCH_BEGAN"]), devices=arguments.devices))))
+        print(
+            json.dumps(
+                asyncio.run(
+                    drive(
+                        arguments.case,
+                        arguments.keys,
+                        float(os.environ["PROFKIT_BENCH_BEGAN"]),
+                        devices=arguments.devices,
+                    )
+                )
+            )
+        )
         return 0
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(arguments.run or Path(folder) / "run", arguments)
-        measure(run, len(WALK), Path(folder) / "none", devices=False)  # leaves the bytecode that an installed program has
+        measure(
+            run, len(WALK), Path(folder) / "none", devices=False
+        )  # leaves the bytecode that an installed program has
         load = os.getloadavg()[0]
         cases = {
             "phases": measure(run, arguments.keys, Path(folder) / "none", devices=False),
-            "kernels of all ranks, never opened": measure(run, arguments.keys, Path(folder) / "cache", devices=True),
-            "kernels of all ranks, opened before": measure(run, arguments.keys, Path(folder) / "cache", devices=True),
+            "kernels of all ranks, never opened": measure(
+                run, arguments.keys, Path(folder) / "cache", devices=True
+            ),
+            "kernels of all ranks, opened before": measure(
+                run, arguments.keys, Path(folder) / "cache", devices=True
+            ),
         }
-    limits = {"first_frame_s": FIRST_FRAME_LIMIT_S, "peak_mb": MEMORY_LIMIT_MB, "key_p95_ms": KEY_LIMIT_MS}
+    limits = {
+        "first_frame_s": FIRST_FRAME_LIMIT_S,
+        "peak_mb": MEMORY_LIMIT_MB,
+        "key_p95_ms": KEY_LIMIT_MS,
+    }
     kernels = arguments.ranks * arguments.steps * arguments.kernels_per_step
-    print(json.dumps({"ranks": arguments.ranks, "kernels": kernels, "load_average": round(load, 1), **cases, "limits": limits}, indent=2))
-    return 0 if all(case[name] <= limit for case in cases.values() for name, limit in limits.items()) else 1
+    print(
+        json.dumps(
+            {
+                "ranks": arguments.ranks,
+                "kernels": kernels,
+                "load_average": round(load, 1),
+                **cases,
+                "limits": limits,
+            },
+            indent=2,
+        )
+    )
+    return (
+        0
+        if all(case[name] <= limit for case in cases.values() for name, limit in limits.items())
+        else 1
+    )
 
 
 if __name__ == "__main__":

@@ -50,7 +50,14 @@ def _steps(random: np.random.Generator, count: int) -> dict[str, Any]:
     """Rows that compress badly, with nulls among them."""
     times = random.integers(0, 2**62, (2, count))
     losses = [None if number % 3 else float(number) for number in random.integers(0, 2**40, count)]
-    return {"step": range(count), "start_ns": times[0], "end_ns": times[1], "sample_count": [32] * count, "loss": losses, "instrumented": [True] * count}
+    return {
+        "step": range(count),
+        "start_ns": times[0],
+        "end_ns": times[1],
+        "sample_count": [32] * count,
+        "loss": losses,
+        "instrumented": [True] * count,
+    }
 
 
 def _spans(random: np.random.Generator, count: int) -> dict[str, Any]:
@@ -64,7 +71,9 @@ def _spans(random: np.random.Generator, count: int) -> dict[str, Any]:
         "thread": ["MainThread"] * count,
         "start_ns": times[0],
         "end_ns": times[1],
-        "bytes": [None if number % 3 else int(number) for number in random.integers(0, 2**40, count)],
+        "bytes": [
+            None if number % 3 else int(number) for number in random.integers(0, 2**40, count)
+        ],
     }
 
 
@@ -79,23 +88,39 @@ def cut_everywhere(run: Path, path: Path) -> Counter[Integrity]:
     for size in range(path.stat().st_size - 1, -1, -1):
         os.truncate(path, size)
         found = Trace.open(run).table(table)
-        assert found.equals(whole[: found.num_rows]), f"cut to {size} bytes: rows that were never written"
+        assert found.equals(whole[: found.num_rows]), (
+            f"cut to {size} bytes: rows that were never written"
+        )
         states[verify(run).state] += 1
     return states
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--size", type=int, default=65_536, help="bytes of the file (default: %(default)s)")
-    parser.add_argument("--table", choices=sorted(_BATCHES), default="spans", help="which table to cut (default: %(default)s)")
     parser.add_argument(
-        "--end-record", choices=("present", "absent", "both"), default="both", help="a run that ended, one that was killed (default: %(default)s)"
+        "--size", type=int, default=65_536, help="bytes of the file (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--table",
+        choices=sorted(_BATCHES),
+        default="spans",
+        help="which table to cut (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--end-record",
+        choices=("present", "absent", "both"),
+        default="both",
+        help="a run that ended, one that was killed (default: %(default)s)",
     )
     arguments = parser.parse_args()
     cuts = wrong = 0
-    for ended in {"present": (True,), "absent": (False,), "both": (True, False)}[arguments.end_record]:
+    for ended in {"present": (True,), "absent": (False,), "both": (True, False)}[
+        arguments.end_record
+    ]:
         with tempfile.TemporaryDirectory() as folder:
-            positions, misjudged = _report(Path(folder), arguments.table, arguments.size, ended=ended)
+            positions, misjudged = _report(
+                Path(folder), arguments.table, arguments.size, ended=ended
+            )
             cuts, wrong = cuts + positions, wrong + misjudged
     print(f"{cuts:,} cuts: no row that was not written, {wrong:,} states that are not so")
     return 1 if wrong else 0
@@ -109,7 +134,9 @@ def _report(run: Path, table: str, size: int, *, ended: bool) -> tuple[int, int]
     states = cut_everywhere(run, path)
     seconds = time.perf_counter() - begin
     named = ", ".join(f"{state.value} {count:,}" for state, count in states.items())
-    print(f"{table}, {positions:,} positions, {'with' if ended else 'without'} an end record: {named}; {seconds:.1f} s")
+    print(
+        f"{table}, {positions:,} positions, {'with' if ended else 'without'} an end record: {named}; {seconds:.1f} s"
+    )
     fitting = {Integrity.TORN} if ended else {Integrity.TORN, Integrity.ENDED_EARLY}
     return positions, sum(count for state, count in states.items() if state not in fitting)
 

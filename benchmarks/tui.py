@@ -39,22 +39,38 @@ def folder_of_runs(count: int) -> Path:
     folder = cache_root() / "bench-tui" / f"runs-{count}"
     for number in range(count):
         if not (folder / f"run-{number:03d}").exists():
-            synthetic_trace(folder / f"run-{number:03d}", ranks=1 + number % 2, steps=STEPS, seed=number)
+            synthetic_trace(
+                folder / f"run-{number:03d}", ranks=1 + number % 2, steps=STEPS, seed=number
+            )
     return folder
 
 
 def large_run(ranks: int, kernels: int) -> Path:
     run = cache_root() / "bench-tui" / f"{ranks}x{kernels}"
     if not run.exists():
-        synthetic_trace(run, ranks=ranks, steps=STEPS, kernels_per_step=max(1, kernels // STEPS), device="cuda")
+        synthetic_trace(
+            run, ranks=ranks, steps=STEPS, kernels_per_step=max(1, kernels // STEPS), device="cuda"
+        )
     return run
 
 
-def measure(path: Path, screen: str, keys: tuple[str, ...], count: int, cache: Path) -> dict[str, float]:
+def measure(
+    path: Path, screen: str, keys: tuple[str, ...], count: int, cache: Path
+) -> dict[str, float]:
     """In a process of its own, whose start counts: the first frame, the first view, the answers to keys, and the memory at the most."""
     arguments = [str(path), screen, ",".join(keys), str(count)]
-    environment = {**bytecode_in(cache_root() / "bench-tui" / "bytecode"), "PROFKIT_CACHE": str(cache), "BENCH_BEGAN": str(time.time())}
-    done = subprocess.run([sys.executable, __file__, "--inside", *arguments], capture_output=True, text=True, check=True, env=environment)
+    environment = {
+        **bytecode_in(cache_root() / "bench-tui" / "bytecode"),
+        "PROFKIT_CACHE": str(cache),
+        "BENCH_BEGAN": str(time.time()),
+    }
+    done = subprocess.run(
+        [sys.executable, __file__, "--inside", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -82,7 +98,9 @@ def inside(path: Path, screen: str, keys: list[str], count: int) -> dict[str, fl
             first_frame, first_cpu = time.time() - began, time.process_time()
             await settle(pilot)
             first_view = time.time() - began
-            answers = [await _answer(pilot, keys[place % len(keys)], painted) for place in range(count)]
+            answers = [
+                await _answer(pilot, keys[place % len(keys)], painted) for place in range(count)
+            ]
         ordered = sorted(answers)
         return {
             "first_frame_s": first_frame,
@@ -100,7 +118,11 @@ def _shows_something(screen: Any) -> bool:
     """Whether the list has its rows, or the screen its view."""
     from profkit.tui.screens.runs import RunsScreen
 
-    return bool(screen.table.count) if isinstance(screen, RunsScreen) else getattr(screen, "view", None) is not None
+    return (
+        bool(screen.table.count)
+        if isinstance(screen, RunsScreen)
+        else getattr(screen, "view", None) is not None
+    )
 
 
 async def _answer(pilot: Any, key: str, painted: list[float]) -> float:
@@ -119,7 +141,9 @@ def main() -> int:
         where, screen, pressed, count = sys.argv[2:]
         print(json.dumps(inside(Path(where), screen, pressed.split(","), int(count))))
         return 0
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--ranks", type=int, default=32)
     parser.add_argument("--kernels", type=int, default=1_000_000, help="of each rank")
@@ -134,15 +158,22 @@ def main() -> int:
         f"{what}, timeline": (large, "timeline", KEYS_OF_TIMELINE, RUN_LIMIT_S),
     }
     with tempfile.TemporaryDirectory() as scratch:
-        measure(folder, "", KEYS_OF_LIST, 1, Path(scratch) / "warm-up")  # leaves the bytecode that an installed program has
+        measure(
+            folder, "", KEYS_OF_LIST, 1, Path(scratch) / "warm-up"
+        )  # leaves the bytecode that an installed program has
         cache = Path(scratch) / "cache"
-        found = {name: measure(path, first, keys, args.keys, cache) | {"first_frame_limit_s": limit} for name, (path, first, keys, limit) in cases.items()}
+        found = {
+            name: measure(path, first, keys, args.keys, cache) | {"first_frame_limit_s": limit}
+            for name, (path, first, keys, limit) in cases.items()
+        }
     print(json.dumps({"keys": args.keys, "cases": found}, indent=2))
     return 0 if all(map(_within_limits, found.values())) else 1
 
 
 def _within_limits(case: dict[str, float]) -> bool:
-    is_quick = case["first_frame_s"] <= case["first_frame_limit_s"] and case["key_p95_ms"] <= KEY_LIMIT_MS
+    is_quick = (
+        case["first_frame_s"] <= case["first_frame_limit_s"] and case["key_p95_ms"] <= KEY_LIMIT_MS
+    )
     return is_quick and case["peak_memory_bytes"] <= MEMORY_LIMIT_BYTES
 
 

@@ -39,7 +39,9 @@ class Gpu:
 class Door:
     """NVML, opened at the first question and never closed: other users of it in the process are not disturbed."""
 
-    def __init__(self, load: Callable[[], Library] = lambda: importlib.import_module("pynvml")) -> None:
+    def __init__(
+        self, load: Callable[[], Library] = lambda: importlib.import_module("pynvml")
+    ) -> None:
         self._load = load
         self._library: Library | None = None
 
@@ -50,7 +52,9 @@ class Door:
             try:
                 library = self._load()
             except ImportError as error:
-                raise NoDriverError(f"the package nvidia-ml-py is not installed ({error}); pip install nvidia-ml-py") from error
+                raise NoDriverError(
+                    f"the package nvidia-ml-py is not installed ({error}); pip install nvidia-ml-py"
+                ) from error
             try:
                 library.nvmlInit()
             except library.NVMLError as error:
@@ -67,7 +71,14 @@ class Door:
         try:
             return function(*arguments)
         except library.NVMLError as error:
-            if _code(error) in _codes(library, "NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT", "NO_DATA"):
+            if _code(error) in _codes(
+                library,
+                "NOT_SUPPORTED",
+                "NO_PERMISSION",
+                "FUNCTION_NOT_FOUND",
+                "INVALID_ARGUMENT",
+                "NO_DATA",
+            ):
                 return None
             if _code(error) in _codes(library, "GPU_IS_LOST", "RESET_REQUIRED"):
                 raise LostGpuError(str(error)) from error
@@ -80,9 +91,19 @@ class Door:
     def gpus(self, environ: Mapping[str, str] = os.environ) -> list[Gpu]:
         """The devices that this process trains on, as far as its environment tells."""
         count = int(self.ask("nvmlDeviceGetCount") or 0)
-        handles = {number: self.ask("nvmlDeviceGetHandleByIndex", number) for number in range(count)}
-        names = {str(self.ask("nvmlDeviceGetUUID", handle)): number for number, handle in handles.items() if handle is not None}
-        numbers = [number for number in own_gpus(visible_gpus(list(handles), names, environ), environ) if handles[number[0]] is not None]
+        handles = {
+            number: self.ask("nvmlDeviceGetHandleByIndex", number) for number in range(count)
+        }
+        names = {
+            str(self.ask("nvmlDeviceGetUUID", handle)): number
+            for number, handle in handles.items()
+            if handle is not None
+        }
+        numbers = [
+            number
+            for number in own_gpus(visible_gpus(list(handles), names, environ), environ)
+            if handles[number[0]] is not None
+        ]
         return [Gpu(number, f"cuda:{place}", handles[number]) for number, place in numbers]
 
     def is_split(self, gpu: Gpu) -> bool:
@@ -91,7 +112,9 @@ class Door:
         return bool(mode and mode[0])
 
 
-def visible_gpus(numbers: Sequence[int], names: Mapping[str, int], environ: Mapping[str, str]) -> list[int]:
+def visible_gpus(
+    numbers: Sequence[int], names: Mapping[str, int], environ: Mapping[str, str]
+) -> list[int]:
     """The driver's numbers in the order in which CUDA shows them.
 
     CUDA counts the fastest first where the devices differ, the driver by their place on the bus;
@@ -102,7 +125,13 @@ def visible_gpus(numbers: Sequence[int], names: Mapping[str, int], environ: Mapp
         return list(numbers)
     found: list[int] = []
     for word in (part.strip() for part in said.split(",")):
-        number = int(word) if word.isdigit() else next((known for name, known in names.items() if word and name.startswith(word)), -1)
+        number = (
+            int(word)
+            if word.isdigit()
+            else next(
+                (known for name, known in names.items() if word and name.startswith(word)), -1
+            )
+        )
         if number not in numbers:
             break  # CUDA too stops at the first that is none
         found.append(number)
@@ -112,7 +141,12 @@ def visible_gpus(numbers: Sequence[int], names: Mapping[str, int], environ: Mapp
 def own_gpus(visible: Sequence[int], environ: Mapping[str, str]) -> list[tuple[int, int]]:
     """Number and place of each device that is this process's: one of several ranks on a machine reads its own alone."""
     places = list(enumerate(visible))
-    local = environ.get("LOCAL_RANK") or environ.get("PADDLE_RANK_IN_NODE") or environ.get("OMPI_COMM_WORLD_LOCAL_RANK") or ""
+    local = (
+        environ.get("LOCAL_RANK")
+        or environ.get("PADDLE_RANK_IN_NODE")
+        or environ.get("OMPI_COMM_WORLD_LOCAL_RANK")
+        or ""
+    )
     if local.isdigit() and int(local) < len(places) > 1:
         places = [places[int(local)]]
     return [(number, place) for place, number in places]
@@ -123,9 +157,21 @@ def _code(error: Any) -> Any:
 
 
 def _codes(library: Library, *names: str) -> set[Any]:
-    return {getattr(library, f"NVML_ERROR_{name}") for name in names if hasattr(library, f"NVML_ERROR_{name}")}
+    return {
+        getattr(library, f"NVML_ERROR_{name}")
+        for name in names
+        if hasattr(library, f"NVML_ERROR_{name}")
+    }
 
 
 def _why_no_driver(library: Library, error: Exception) -> str:
-    words = {"LIBRARY_NOT_FOUND": _NO_LIBRARY, "DRIVER_NOT_LOADED": _NO_DRIVER, "NO_PERMISSION": _NO_PERMISSION, "LIB_RM_VERSION_MISMATCH": _OTHER_VERSION}
-    return next((text for name, text in words.items() if _code(error) in _codes(library, name)), f"NVML does not start: {error}")
+    words = {
+        "LIBRARY_NOT_FOUND": _NO_LIBRARY,
+        "DRIVER_NOT_LOADED": _NO_DRIVER,
+        "NO_PERMISSION": _NO_PERMISSION,
+        "LIB_RM_VERSION_MISMATCH": _OTHER_VERSION,
+    }
+    return next(
+        (text for name, text in words.items() if _code(error) in _codes(library, name)),
+        f"NVML does not start: {error}",
+    )

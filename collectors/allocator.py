@@ -34,7 +34,9 @@ class AllocatorCollector:
     def why_not(self) -> str:
         if any(True for _ in self._sources()):
             return ""
-        return "no framework of this process uses a GPU (yet); on the CPU, memory is the process's own"
+        return (
+            "no framework of this process uses a GPU (yet); on the CPU, memory is the process's own"
+        )
 
     def read(self) -> Iterator[Reading]:
         for source in self._sources():
@@ -44,7 +46,11 @@ class AllocatorCollector:
         torch, paddle = self._modules.get("torch"), self._modules.get("paddle")
         if torch is not None and torch.cuda.is_initialized():
             yield lambda: _read_torch(torch.cuda)
-        if paddle is not None and paddle.device.is_compiled_with_cuda() and paddle.device.get_device().startswith("gpu"):
+        if (
+            paddle is not None
+            and paddle.device.is_compiled_with_cuda()
+            and paddle.device.get_device().startswith("gpu")
+        ):
             yield lambda: _read_paddle(paddle.device.cuda, paddle.device.get_device())
 
 

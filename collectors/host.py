@@ -32,23 +32,34 @@ class HostCollector:
     root: Path = Path("/")
 
     def why_not(self) -> str:
-        return "" if (self.root / "proc/stat").exists() else f"there is no {self.root / 'proc/stat'} here; it needs Linux with /proc mounted"
+        return (
+            ""
+            if (self.root / "proc/stat").exists()
+            else f"there is no {self.root / 'proc/stat'} here; it needs Linux with /proc mounted"
+        )
 
     def read(self) -> Iterator[Reading]:
         for part in (*(_OF_THE_MACHINE if _speaks_for_machine(os.environ) else ()), _workers):
-            with contextlib.suppress(OSError, ValueError, LookupError):  # a kernel or a container that does not show one thing shows the others
+            with contextlib.suppress(
+                OSError, ValueError, LookupError
+            ):  # a kernel or a container that does not show one thing shows the others
                 yield from part(self.root)
 
 
 def _speaks_for_machine(environ: Mapping[str, str]) -> bool:
     """Of several ranks on a machine the first reads what is the same for all; each reads its own workers."""
-    return all(environ.get(local, "0") in {"", "0"} for local in ("LOCAL_RANK", "PADDLE_RANK_IN_NODE", "OMPI_COMM_WORLD_LOCAL_RANK"))
+    return all(
+        environ.get(local, "0") in {"", "0"}
+        for local in ("LOCAL_RANK", "PADDLE_RANK_IN_NODE", "OMPI_COMM_WORLD_LOCAL_RANK")
+    )
 
 
 def _processors(root: Path) -> Iterator[Reading]:
     ticks = [int(word) for word in _first_line(root / "proc/stat").split()[1:]]
     for state, columns in _CPU_STATES.items():
-        yield Reading(f"cpu_{state}_seconds", sum(ticks[column] for column in columns) / _TICKS_PER_S)
+        yield Reading(
+            f"cpu_{state}_seconds", sum(ticks[column] for column in columns) / _TICKS_PER_S
+        )
 
 
 def _queue(root: Path) -> Iterator[Reading]:
@@ -62,7 +73,9 @@ def _memory(root: Path) -> Iterator[Reading]:
     found = _content(root / "proc/meminfo")
     yield Reading("memory_available_bytes", _number(found, b"MemAvailable:") * _KIB)
     yield Reading("page_cache_bytes", _number(found, b"Cached:") * _KIB)
-    yield Reading("swap_used_bytes", (_number(found, b"SwapTotal:") - _number(found, b"SwapFree:")) * _KIB)
+    yield Reading(
+        "swap_used_bytes", (_number(found, b"SwapTotal:") - _number(found, b"SwapFree:")) * _KIB
+    )
 
 
 def _faults(root: Path) -> Iterator[Reading]:
@@ -73,7 +86,10 @@ def _faults(root: Path) -> Iterator[Reading]:
 
 def _throttling(root: Path) -> Iterator[Reading]:
     """How long the container's processor quota held its threads back; without a quota the file has no such line."""
-    yield Reading("cpu_throttled_seconds", _number(_content(root / "sys/fs/cgroup/cpu.stat"), b"throttled_usec ") / 1e6)
+    yield Reading(
+        "cpu_throttled_seconds",
+        _number(_content(root / "sys/fs/cgroup/cpu.stat"), b"throttled_usec ") / 1e6,
+    )
 
 
 def _disks(root: Path) -> Iterator[Reading]:
@@ -103,7 +119,11 @@ def _workers(root: Path) -> Iterator[Reading]:
     for pid in sorted(_children(root / "proc/self/task"))[:MOST_WORKERS]:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             words = _content(root / "proc" / str(pid) / "stat").rpartition(b")")[2].split()
-            yield Reading("worker_cpu_seconds", (int(words[11]) + int(words[12])) / _TICKS_PER_S, f"process {pid}")
+            yield Reading(
+                "worker_cpu_seconds",
+                (int(words[11]) + int(words[12])) / _TICKS_PER_S,
+                f"process {pid}",
+            )
             yield Reading("worker_major_faults_count", int(words[9]), f"process {pid}")
             yield Reading("worker_resident_bytes", int(words[21]) * _PAGE_BYTES, f"process {pid}")
 

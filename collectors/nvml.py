@@ -48,12 +48,28 @@ def _power(door: Door, gpu: Gpu) -> Iterator[Reading]:
 
 
 def _clocks(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    yield from _one(door, gpu, "sm_clock_mhz", 1.0, "nvmlDeviceGetClockInfo", door.constant("NVML_CLOCK_SM"))
-    yield from _one(door, gpu, "memory_clock_mhz", 1.0, "nvmlDeviceGetClockInfo", door.constant("NVML_CLOCK_MEM"))
+    yield from _one(
+        door, gpu, "sm_clock_mhz", 1.0, "nvmlDeviceGetClockInfo", door.constant("NVML_CLOCK_SM")
+    )
+    yield from _one(
+        door,
+        gpu,
+        "memory_clock_mhz",
+        1.0,
+        "nvmlDeviceGetClockInfo",
+        door.constant("NVML_CLOCK_MEM"),
+    )
 
 
 def _temperature(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    yield from _one(door, gpu, "temperature_celsius", 1.0, "nvmlDeviceGetTemperature", door.constant("NVML_TEMPERATURE_GPU"))
+    yield from _one(
+        door,
+        gpu,
+        "temperature_celsius",
+        1.0,
+        "nvmlDeviceGetTemperature",
+        door.constant("NVML_TEMPERATURE_GPU"),
+    )
 
 
 def _throttling(door: Door, gpu: Gpu) -> Iterator[Reading]:
@@ -74,25 +90,46 @@ def _flag(door: Door, reason: str) -> Any:
 
 def _pcie(door: Door, gpu: Gpu) -> Iterator[Reading]:
     for ours, theirs in (("pcie_sent_bytes_per_s", "TX"), ("pcie_received_bytes_per_s", "RX")):
-        yield from _one(door, gpu, ours, 1000.0, "nvmlDeviceGetPcieThroughput", door.constant(f"NVML_PCIE_UTIL_{theirs}_BYTES"))
+        yield from _one(
+            door,
+            gpu,
+            ours,
+            1000.0,
+            "nvmlDeviceGetPcieThroughput",
+            door.constant(f"NVML_PCIE_UTIL_{theirs}_BYTES"),
+        )
 
 
 def _nvlink(door: Door, gpu: Gpu) -> Iterator[Reading]:
     """Bytes over all links since the driver was loaded."""
     for ours, theirs in (("nvlink_sent_bytes", "TX"), ("nvlink_received_bytes", "RX")):
         field = door.constant(f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{theirs}")
-        answers = door.ask("nvmlDeviceGetFieldValues", gpu.handle, [(field, _ALL_LINKS)]) if field is not None else None
+        answers = (
+            door.ask("nvmlDeviceGetFieldValues", gpu.handle, [(field, _ALL_LINKS)])
+            if field is not None
+            else None
+        )
         if answers and answers[0].nvmlReturn == 0:
             yield Reading(ours, answers[0].value.ullVal * _KIB, gpu.device)
 
 
-def _one(door: Door, gpu: Gpu, metric: str, scale: float, question: str, *arguments: Any) -> Iterator[Reading]:
+def _one(
+    door: Door, gpu: Gpu, metric: str, scale: float, question: str, *arguments: Any
+) -> Iterator[Reading]:
     answer = door.ask(question, gpu.handle, *arguments)
     if answer is not None:
         yield Reading(metric, answer * scale, gpu.device)
 
 
-QUESTIONS: tuple[Question, ...] = (_utilisation, _memory, _power, _clocks, _temperature, _throttling, _nvlink)
+QUESTIONS: tuple[Question, ...] = (
+    _utilisation,
+    _memory,
+    _power,
+    _clocks,
+    _temperature,
+    _throttling,
+    _nvlink,
+)
 
 
 class NvmlCollector:
@@ -109,15 +146,25 @@ class NvmlCollector:
 
     def why_not(self) -> str:
         try:
-            return "" if self._find_gpus() else "the driver is here, and shows this process no GPU; look at CUDA_VISIBLE_DEVICES"
+            return (
+                ""
+                if self._find_gpus()
+                else "the driver is here, and shows this process no GPU; look at CUDA_VISIBLE_DEVICES"
+            )
         except NoDriverError as error:
             return str(error)
 
     def limits(self) -> list[str]:
         """What cannot be told though the library is there."""
         split = [gpu.device for gpu in self._find_gpus() if self._door.is_split(gpu)]
-        silent = [f"{gpu.device}: {', '.join(names)} not supported by this device" for gpu in self._find_gpus() if (names := self._silent(gpu))]
-        return [f"{', '.join(split)}: split by MIG; figures are the whole device's, and utilisation of a slice needs DCGM"] * bool(split) + silent
+        silent = [
+            f"{gpu.device}: {', '.join(names)} not supported by this device"
+            for gpu in self._find_gpus()
+            if (names := self._silent(gpu))
+        ]
+        return [
+            f"{', '.join(split)}: split by MIG; figures are the whole device's, and utilisation of a slice needs DCGM"
+        ] * bool(split) + silent
 
     def read(self) -> Iterator[Reading]:
         questions = (*QUESTIONS, _pcie) if next(self._rounds) % SELDOM == 0 else QUESTIONS
@@ -138,7 +185,11 @@ class NvmlCollector:
         return found
 
     def _silent(self, gpu: Gpu) -> list[str]:
-        return [question.__name__.strip("_") for question in (*QUESTIONS, _pcie) if not list(question(self._door, gpu))]
+        return [
+            question.__name__.strip("_")
+            for question in (*QUESTIONS, _pcie)
+            if not list(question(self._door, gpu))
+        ]
 
     def _find_gpus(self) -> list[Gpu]:
         if self._gpus is None:

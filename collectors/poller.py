@@ -32,7 +32,9 @@ _METRIC = re.compile(r"[a-z0-9_]{1,100}")
 class Poller:
     """Reads each collector at its interval and appends rows of the `samples` table."""
 
-    def __init__(self, collectors: Sequence[Collector], append: Append, *, clock: Clock = now_ns) -> None:
+    def __init__(
+        self, collectors: Sequence[Collector], append: Append, *, clock: Clock = now_ns
+    ) -> None:
         self._due = {collector.name: (collector, 0) for collector in collectors}
         self._append = append
         self._clock = clock
@@ -86,7 +88,15 @@ class Poller:
                     return
                 problem = _problem(reading) or problem
                 if not _problem(reading):
-                    self._append((reading.device, collector.name, reading.metric, self._clock(), float(reading.value)))
+                    self._append(
+                        (
+                            reading.device,
+                            collector.name,
+                            reading.metric,
+                            self._clock(),
+                            float(reading.value),
+                        )
+                    )
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a collector is a plug-in: whatever it raises, the job goes on
             problem = str(error) or type(error).__name__
         if problem:
@@ -109,7 +119,9 @@ class Poller:
             try:
                 getattr(collector, "close", lambda: None)()
             except Exception as error:  # noqa: BLE001  # as in a reading
-                log.warning("profkit: the %s collector could not be closed: %s", collector.name, error)
+                log.warning(
+                    "profkit: the %s collector could not be closed: %s", collector.name, error
+                )
 
 
 def _problem(reading: Any) -> str:
@@ -118,7 +130,11 @@ def _problem(reading: Any) -> str:
         return f"it gave {type(reading).__name__} for a reading"
     if not isinstance(reading.metric, str) or not _METRIC.fullmatch(reading.metric):
         return "it gave a reading without a proper name"
-    if reading.device is not None and not (isinstance(reading.device, str) and len(reading.device) < 100 and reading.device.isprintable()):
+    if reading.device is not None and not (
+        isinstance(reading.device, str)
+        and len(reading.device) < 100
+        and reading.device.isprintable()
+    ):
         return "it gave a reading without a proper device"
     if not isinstance(reading.value, int | float) or not math.isfinite(reading.value):
         return f"it gave no number for {reading.metric}"
@@ -138,7 +154,9 @@ def hang_metric(name: str) -> str:
 class Pollers:
     """Each collector on a poller of its own, so that one that hangs keeps none of the others waiting."""
 
-    def __init__(self, collectors: Sequence[Collector], append: Append, *, clock: Clock = now_ns) -> None:
+    def __init__(
+        self, collectors: Sequence[Collector], append: Append, *, clock: Clock = now_ns
+    ) -> None:
         self._append = append
         self._clock = clock
         self._pollers = [Poller([collector], append, clock=clock) for collector in collectors]

@@ -24,15 +24,24 @@ class ProcessCollector:
     proc: Path = Path("/proc/self")
 
     def why_not(self) -> str:
-        return "" if (self.proc / "statm").exists() else f"there is no {self.proc} here; it needs Linux with /proc mounted"
+        return (
+            ""
+            if (self.proc / "statm").exists()
+            else f"there is no {self.proc} here; it needs Linux with /proc mounted"
+        )
 
     def read(self) -> Iterator[Reading]:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         yield Reading("cpu_seconds", usage.ru_utime + usage.ru_stime)
         yield Reading("major_faults_count", usage.ru_majflt)
         yield Reading("involuntary_switches_count", usage.ru_nivcsw)
-        yield Reading("threads_count", int((self.proc / "stat").read_text().rpartition(")")[2].split()[_THREADS]))
-        yield Reading("resident_bytes", int((self.proc / "statm").read_text().split()[1]) * _PAGE_BYTES)
+        yield Reading(
+            "threads_count",
+            int((self.proc / "stat").read_text().rpartition(")")[2].split()[_THREADS]),
+        )
+        yield Reading(
+            "resident_bytes", int((self.proc / "statm").read_text().split()[1]) * _PAGE_BYTES
+        )
 
 
 COLLECTOR = ProcessCollector()

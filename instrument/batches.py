@@ -40,11 +40,22 @@ def count_samples(batch: Any) -> int:
 def _count_items(items: list[Any] | tuple[Any, ...]) -> int:
     if _is_detection(items):
         return len(items[0])
-    first = next((item for item in items if isinstance(item, dict | list | tuple) or getattr(item, "shape", None)), None)
+    first = next(
+        (
+            item
+            for item in items
+            if isinstance(item, dict | list | tuple) or getattr(item, "shape", None)
+        ),
+        None,
+    )
     return len(items) if first is None else count_samples(first)
 
 
 def _is_detection(items: list[Any] | tuple[Any, ...]) -> bool:
     """Whether a batch is lists side by side, one entry a sample, as detectors take them."""
     lengths = {len(item) for item in items if isinstance(item, list | tuple)}
-    return len(items) > 1 and len(lengths) == 1 and all(isinstance(item, list | tuple) for item in items)
+    return (
+        len(items) > 1
+        and len(lengths) == 1
+        and all(isinstance(item, list | tuple) for item in items)
+    )

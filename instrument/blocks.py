@@ -11,7 +11,9 @@ WINDOW = 12
 LENGTH = 2
 
 
-def off_blocks(seed: int = 0, *, warm_up: int = WARM_UP, window: int = WINDOW, length: int = LENGTH) -> Callable[[int], bool]:
+def off_blocks(
+    seed: int = 0, *, warm_up: int = WARM_UP, window: int = WINDOW, length: int = LENGTH
+) -> Callable[[int], bool]:
     """Tells for each step whether it is measured: in each window of steps, one block at a random place is not.
 
     The same seed gives the same blocks, so that all ranks of a job are switched off together.

@@ -91,9 +91,21 @@ class BucketLog:
         if device is not None:
             bucket.end_mark = device.mark()
 
-    def completed(self, index: int, size: int, dtype: str, ready: int, start: int, end: int, *, on_device: bool) -> None:
+    def completed(
+        self,
+        index: int,
+        size: int,
+        dtype: str,
+        ready: int,
+        start: int,
+        end: int,
+        *,
+        on_device: bool,
+    ) -> None:
         """A bucket is done; `on_device`, the host does not know when, and the device is past it here."""
-        bucket = Bucket(index, size, dtype, ready, start, self._recorder.step_index, next(self._sequence), None)
+        bucket = Bucket(
+            index, size, dtype, ready, start, self._recorder.step_index, next(self._sequence), None
+        )
         device = self._recorder.device
         if not self._recorder.recording:
             return

@@ -65,7 +65,14 @@ QUIET = Quiet()
 class CallLog:
     """The rows of these calls. `sequences` counts each communicator's collectives, whoever makes them."""
 
-    def __init__(self, recorder: Recorder, append: Append, sequences: Mapping[str, Iterator[int]], *, clock: Clock = now_ns) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        append: Append,
+        sequences: Mapping[str, Iterator[int]],
+        *,
+        clock: Clock = now_ns,
+    ) -> None:
         self._recorder = recorder
         self._append = append
         self._sequences = sequences
@@ -74,14 +81,34 @@ class CallLog:
     def begin(self, group: Group, op: str, message: Message) -> Sent:
         device = self._recorder.device
         mark = device.mark() if device is not None and not group.blocks else None
-        return Sent(group, op, message, next(self._sequences[group.name]), self._recorder.step_index, self._clock(), mark)
+        return Sent(
+            group,
+            op,
+            message,
+            next(self._sequences[group.name]),
+            self._recorder.step_index,
+            self._clock(),
+            mark,
+        )
 
     def end(self, sent: Sent, *, waited: bool) -> None:
         """Its result is there, or its device will know when; `waited`: this thread did nothing else meanwhile."""
         now = self._clock()
         if not self._recorder.recording:
             return
-        row = (sent.group.name, sent.sequence, sent.op, *sent.message, sent.group.size, sent.start_ns, sent.start_ns, now, sent.group.backend, sent.step, None)
+        row = (
+            sent.group.name,
+            sent.sequence,
+            sent.op,
+            *sent.message,
+            sent.group.size,
+            sent.start_ns,
+            sent.start_ns,
+            now,
+            sent.group.backend,
+            sent.step,
+            None,
+        )
         device: DeviceTimer | None = self._recorder.device
         if sent.group.blocks:
             self._append(row)
@@ -126,8 +153,14 @@ def hook_calls(patches: Patches, dialect: Dialect, log: CallLog, *owners: Any) -
                 patches.replace(owner, name, wrap)
 
 
-def _wrap(dialect: Dialect, log: CallLog, call: Call, original: Callable[..., Any]) -> Callable[..., Any]:
-    begin = guarded("collective begun", functools.partial(_begin, dialect, log, call, inspect.signature(original)), None)
+def _wrap(
+    dialect: Dialect, log: CallLog, call: Call, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    begin = guarded(
+        "collective begun",
+        functools.partial(_begin, dialect, log, call, inspect.signature(original)),
+        None,
+    )
     finish = guarded("collective done", functools.partial(_finish, dialect, log), None)
 
     @functools.wraps(original)
@@ -149,14 +182,22 @@ def _wrap(dialect: Dialect, log: CallLog, call: Call, original: Callable[..., An
 
 
 def _begin(
-    dialect: Dialect, log: CallLog, call: Call, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    dialect: Dialect,
+    log: CallLog,
+    call: Call,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
 ) -> tuple[Sent, bool] | None:
     given = signature.bind(*args, **kwargs).arguments
     group = dialect.group(given.get("group"))
     if group is None:
         return None
     tensors = given[call.message]
-    parts = [dialect.message(tensor) for tensor in (tensors if isinstance(tensors, list | tuple) else [tensors])]
+    parts = [
+        dialect.message(tensor)
+        for tensor in (tensors if isinstance(tensors, list | tuple) else [tensors])
+    ]
     size = sum(part.bytes for part in parts) * (group.size if call.is_part else 1)
     return log.begin(group, call.op, Message(size, parts[0].dtype)), dialect.waits(given)
 
@@ -165,4 +206,6 @@ def _finish(dialect: Dialect, log: CallLog, sent: Sent, waits: bool, work: Any) 
     if waits:
         log.end(sent, waited=True)
     elif work is not None:
-        dialect.when_done(work, guarded("collective done", lambda: log.end(sent, waited=False), None))
+        dialect.when_done(
+            work, guarded("collective done", lambda: log.end(sent, waited=False), None)
+        )

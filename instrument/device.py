@@ -58,7 +58,14 @@ class DeviceAnchor:
 class DeviceTimer:
     """Marks phase borders on the device, and completes the rows of spans when the device has passed them."""
 
-    def __init__(self, device: Device, append: Callable[[Row], None], *, clock: Clock = now_ns, largest_pool: int = LARGEST_POOL) -> None:
+    def __init__(
+        self,
+        device: Device,
+        append: Callable[[Row], None],
+        *,
+        clock: Clock = now_ns,
+        largest_pool: int = LARGEST_POOL,
+    ) -> None:
         self._device = device
         self._append = append
         self._clock = clock
@@ -91,7 +98,13 @@ class DeviceTimer:
         """An event that was recorded for nothing. Called by the training thread."""
         self._free.append(event)
 
-    def hold(self, row: Row, start: Event | None, end: Event | None, append: Callable[[Row], None] | None = None) -> None:
+    def hold(
+        self,
+        row: Row,
+        start: Event | None,
+        end: Event | None,
+        append: Callable[[Row], None] | None = None,
+    ) -> None:
         """Keep a row until its events are reached, then hand it to `append`. Called by the training thread."""
         self._held.append((row, start, end, append or self._append))
 
@@ -111,7 +124,12 @@ class DeviceTimer:
             self._free.extend(event for event in (start, end) if event is not None and reached)
 
     def _complete(self, row: Row, start: Event | None, end: Event | None) -> Row:
-        return (*row[:_START], self._host_ns(start, row[_START]), self._host_ns(end, row[_END]), *row[_END + 1 :])
+        return (
+            *row[:_START],
+            self._host_ns(start, row[_START]),
+            self._host_ns(end, row[_END]),
+            *row[_END + 1 :],
+        )
 
     def _host_ns(self, event: Event | None, otherwise: int | None) -> int | None:
         if event is None or self._anchor is None:

@@ -35,7 +35,12 @@ def report_failure(site: str, error: Exception) -> None:
     """Count a failure, and warn of the first at its site."""
     FAILURES[site] += 1
     if FAILURES[site] == 1:
-        log.warning("profkit: %s failed, and is left out where it fails; the job goes on: %s: %s", site, type(error).__name__, error)
+        log.warning(
+            "profkit: %s failed, and is left out where it fails; the job goes on: %s: %s",
+            site,
+            type(error).__name__,
+            error,
+        )
 
 
 class Patches:

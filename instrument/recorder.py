@@ -51,7 +51,12 @@ class Region(Protocol):
 
     def __enter__(self) -> Region: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 class Step(Protocol):
@@ -64,7 +69,12 @@ class Step(Protocol):
 
     def __enter__(self) -> Step: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 class LoopRecorder(Protocol):
@@ -111,7 +121,12 @@ class Span:
         self._start = recorder._clock()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close(kind.__name__ if kind is not None else None)
 
     def close(self, error: str | None = None) -> int:
@@ -126,7 +141,19 @@ class Span:
         nest = recorder._local.nest
         nest.depth = self._depth
         if recorder.recording:
-            row = (recorder.step_index, self._phase, self._name, self._depth, nest.thread, self._start, end, None, None, self.bytes, error)
+            row = (
+                recorder.step_index,
+                self._phase,
+                self._name,
+                self._depth,
+                nest.thread,
+                self._start,
+                end,
+                None,
+                None,
+                self.bytes,
+                error,
+            )
             try:
                 recorder._keep(row, self._mark, mark)
             except Exception as failure:  # noqa: BLE001  # the border to the job: a row is lost, the job goes on
@@ -151,9 +178,16 @@ class _OpenStep:
     def __enter__(self) -> _OpenStep:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is None:
-            self._recorder.end_step(self._recorder._clock(), self.sample_count, self.loss, self.grad_scale, self.epoch)
+            self._recorder.end_step(
+                self._recorder._clock(), self.sample_count, self.loss, self.grad_scale, self.epoch
+            )
 
 
 class Nest:
@@ -256,7 +290,9 @@ class Recorder:
         nest = self._local.nest
         notes = self.notes
         depth = nest.depth
-        if notes is not None and self._noted:  # replaying the notes now would cost more than the row
+        if (
+            notes is not None and self._noted
+        ):  # replaying the notes now would cost more than the row
             depth += notes.open_regions()
         row = (self.step_index, phase, name, depth, nest.thread, start, end, None, None, None, None)
         if notes is not None and self._noted:
@@ -282,7 +318,10 @@ class Recorder:
         """How many steps after this one, which is switched off, are switched off too, with nobody who wants to know of each border."""
         if self.measuring or self.at_border is not None:
             return 0
-        return next((number for number in range(most) if self._is_measured(self.step_index + 1 + number)), most)
+        return next(
+            (number for number in range(most) if self._is_measured(self.step_index + 1 + number)),
+            most,
+        )
 
     def drop_marks(self, *marks: Event | None) -> None:
         """What happened at these borders is not recorded."""
@@ -319,7 +358,14 @@ class Recorder:
         if not self._stopped:
             self._append_sample((None, "workload", metric, self._clock(), float(value)))
 
-    def end_step(self, end: int, sample_count: int, loss: float | None = None, grad_scale: float | None = None, epoch: int | None = None) -> None:
+    def end_step(
+        self,
+        end: int,
+        sample_count: int,
+        loss: float | None = None,
+        grad_scale: float | None = None,
+        epoch: int | None = None,
+    ) -> None:
         """Close the step at the time `end`; the next one begins there."""
         if self._stopped:
             return
@@ -327,7 +373,18 @@ class Recorder:
         if is_full:
             self._sink.drop("steps")
         else:
-            self._append_step((self.step_index, self._boundary_ns, end, sample_count, loss, grad_scale, self.recording, epoch))
+            self._append_step(
+                (
+                    self.step_index,
+                    self._boundary_ns,
+                    end,
+                    sample_count,
+                    loss,
+                    grad_scale,
+                    self.recording,
+                    epoch,
+                )
+            )
         self.last_step_ns = end - self._boundary_ns
         self._boundary_ns = end
         self.step_index += 1
@@ -387,7 +444,12 @@ class _Nothing:
     def __enter__(self) -> _Nothing:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         pass
 
 
@@ -412,7 +474,9 @@ def _stop_all() -> None:
 os.register_at_fork(after_in_child=_stop_all)
 
 
-def measure_span_cost(*, clock: Clock = now_ns, ranges: Ranges | None = None, repeats: int = 2_000) -> float:
+def measure_span_cost(
+    *, clock: Clock = now_ns, ranges: Ranges | None = None, repeats: int = 2_000
+) -> float:
     """Nanoseconds that one phase costs the loop here and now, the median of a few rounds."""
     rounds = []
     for _ in range(5):

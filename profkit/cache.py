@@ -60,7 +60,14 @@ def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
         raise ProfkitError(f"no home folder to keep generated data in; {REMEDY}") from error
 
 
-def ensure(recipe: Recipe, make: Maker, *, what: str = "a data set", root: Path | None = None, narrate: Narrator = ProgressBar) -> Path:
+def ensure(
+    recipe: Recipe,
+    make: Maker,
+    *,
+    what: str = "a data set",
+    root: Path | None = None,
+    narrate: Narrator = ProgressBar,
+) -> Path:
     """The folder of the set that `recipe` tells, made by `make` if it is not there whole.
 
     Processes that call it at once end with the same folder, but each does the work: call it before
@@ -73,9 +80,13 @@ def ensure(recipe: Recipe, make: Maker, *, what: str = "a data set", root: Path 
             return folder
         if folder.exists():
             print(f"{safe_text(str(folder))}: {damage}; making it again", file=sys.stderr)
-        _make_and_publish(recipe, make, folder, narrate(f"making {what} in {safe_text(str(folder))}"))
+        _make_and_publish(
+            recipe, make, folder, narrate(f"making {what} in {safe_text(str(folder))}")
+        )
     except OSError as error:
-        raise ProfkitError(f"{safe_text(str(folder))}: cannot be made: {error.strerror or error}; {REMEDY}") from error
+        raise ProfkitError(
+            f"{safe_text(str(folder))}: cannot be made: {error.strerror or error}; {REMEDY}"
+        ) from error
     return folder
 
 
@@ -93,7 +104,9 @@ def find_damage(folder: Path, recipe: Recipe, *, full: bool = False) -> str | No
     header = json.loads(body[0].removeprefix(_HEADER))
     if header["recipe"] != json.loads(_json_line(recipe.json)):
         return f"{MANIFEST} tells another recipe"
-    return _wrong_size(folder, header["sizes"]) or (_wrong_content(folder, body[1:]) if full else None)
+    return _wrong_size(folder, header["sizes"]) or (
+        _wrong_content(folder, body[1:]) if full else None
+    )
 
 
 def _wrong_size(folder: Path, sizes: Mapping[str, int]) -> str | None:
@@ -109,10 +122,19 @@ def _wrong_size(folder: Path, sizes: Mapping[str, int]) -> str | None:
 
 def _wrong_content(folder: Path, lines: list[str]) -> str | None:
     pairs = (line.split("  ", 1) for line in lines)
-    return next((f"{safe_text(name)} has another content" for digest, name in pairs if _digest(folder / name) != digest), None)
+    return next(
+        (
+            f"{safe_text(name)} has another content"
+            for digest, name in pairs
+            if _digest(folder / name) != digest
+        ),
+        None,
+    )
 
 
-def _make_and_publish(recipe: Recipe, make: Maker, folder: Path, telling: contextlib.AbstractContextManager[Progress]) -> None:
+def _make_and_publish(
+    recipe: Recipe, make: Maker, folder: Path, telling: contextlib.AbstractContextManager[Progress]
+) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _sweep(folder)
     with _temporary_sibling(folder) as made, telling as progress:
@@ -172,7 +194,9 @@ def _remove(path: Path) -> None:
 
 
 def _write_manifest(folder: Path, recipe: Recipe) -> None:
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    names = sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
     sizes = {name: (folder / name).stat().st_size for name in names}
     body = [_HEADER + _json_line({"recipe": recipe.json, "sizes": sizes})]
     body += [f"{_digest(folder / name)}  {name}" for name in names]

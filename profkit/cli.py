@@ -14,7 +14,22 @@ from profkit import __version__
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import did_you_mean, safe_text
 
-VERBS = ("trace", "run", "report", "explain", "bench", "tui", "import", "export", "verify", "doctor", "ceilings", "workloads", "schema", "completions")
+VERBS = (
+    "trace",
+    "run",
+    "report",
+    "explain",
+    "bench",
+    "tui",
+    "import",
+    "export",
+    "verify",
+    "doctor",
+    "ceilings",
+    "workloads",
+    "schema",
+    "completions",
+)
 """In the order of `--help`; each is a module of `profkit.commands`, with an underscore after it where Python has the word."""
 
 
@@ -34,7 +49,9 @@ class Parser(argparse.ArgumentParser):
     """Reports what is wrong as a `UsageError`, so that it is one line like every other error."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        super().__init__(
+            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options
+        )
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see '{self.prog} --help')")
@@ -42,7 +59,11 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser(verbs: Sequence[str] = VERBS) -> Parser:
     """The parser with the named verbs in it; each one's module is imported, none of them imports much."""
-    parser = Parser(prog="profkit", description="Tells where training throughput went.", epilog="'profkit VERB --help' tells more of each.")
+    parser = Parser(
+        prog="profkit",
+        description="Tells where training throughput went.",
+        epilog="'profkit VERB --help' tells more of each.",
+    )
     parser.add_argument("--version", action="version", version=f"profkit {__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for verb in verbs:
@@ -53,14 +74,18 @@ def build_parser(verbs: Sequence[str] = VERBS) -> Parser:
 def add_verb(subparsers: Any, verb: str) -> Parser:
     command = load_command(verb)
     summary = (command.__doc__ or "").strip()
-    parser: Parser = subparsers.add_parser(verb, help=summary.partition("\n")[0].rstrip("."), description=summary)
+    parser: Parser = subparsers.add_parser(
+        verb, help=summary.partition("\n")[0].rstrip("."), description=summary
+    )
     command.configure(parser)
     parser.set_defaults(run=command.run)
     return parser
 
 
 def load_command(verb: str) -> Command:
-    module: Any = importlib.import_module(f"profkit.commands.{verb + '_' * keyword.iskeyword(verb)}")
+    module: Any = importlib.import_module(
+        f"profkit.commands.{verb + '_' * keyword.iskeyword(verb)}"
+    )
     return module  # type: ignore[no-any-return]  # a module stands for the protocol
 
 
@@ -81,7 +106,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _parse_without_verb(arguments: Sequence[str]) -> argparse.Namespace:
     if arguments and not arguments[0].startswith("-"):
-        raise UsageError(f"unknown verb '{safe_text(arguments[0])}'{did_you_mean(arguments[0], VERBS)} (see 'profkit --help')")
+        raise UsageError(
+            f"unknown verb '{safe_text(arguments[0])}'{did_you_mean(arguments[0], VERBS)} (see 'profkit --help')"
+        )
     parser = build_parser()
     args = parser.parse_args(arguments)
     parser.print_help()

@@ -24,19 +24,27 @@ class Setting:
     source: str
 
 
-def apply_settings(parser: argparse.ArgumentParser, verb: str, environ: Mapping[str, str], folder: Path) -> None:
+def apply_settings(
+    parser: argparse.ArgumentParser, verb: str, environ: Mapping[str, str], folder: Path
+) -> None:
     """Make what environment and files say the defaults of the parser's options.
 
     Flags win because argparse lets them. A file's table `[verb]` holds the options of one verb, and
     `[defaults]` those of any verb that has them. A wrong value or an unknown name is a `UsageError`
     that says where it stands.
     """
-    options = {action.dest: action for action in parser._actions if action.option_strings and action.dest not in {"help", "json"}}
+    options = {
+        action.dest: action
+        for action in parser._actions
+        if action.option_strings and action.dest not in {"help", "json"}
+    }
     for dest, setting in _settings(verb, options, environ, folder).items():
         parser.set_defaults(**{dest: _convert(options[dest], setting)})
 
 
-def _settings(verb: str, options: Mapping[str, argparse.Action], environ: Mapping[str, str], folder: Path) -> dict[str, Setting]:
+def _settings(
+    verb: str, options: Mapping[str, argparse.Action], environ: Mapping[str, str], folder: Path
+) -> dict[str, Setting]:
     found: dict[str, Setting] = {}
     for path, content in _files(environ, folder):
         found.update(_from_file(path, content, verb, options))
@@ -49,8 +57,14 @@ def _settings(verb: str, options: Mapping[str, argparse.Action], environ: Mappin
 
 def _files(environ: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The files that exist, weakest first."""
-    home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/nonexistent")) / ".config")
-    for path in (home / "profkit" / "config.toml", folder / "pyproject.toml", folder / "profkit.toml"):
+    home = Path(
+        environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/nonexistent")) / ".config"
+    )
+    for path in (
+        home / "profkit" / "config.toml",
+        folder / "pyproject.toml",
+        folder / "profkit.toml",
+    ):
         if os.path.isfile(path):  # unlike Path.is_file, false for a home that is not ours
             content = _read_toml(path)
             yield path, _own_table(path, content) if path.name == "pyproject.toml" else content
@@ -59,7 +73,9 @@ def _files(environ: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, dic
 def _own_table(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     table: Any = content.get("tool", {}).get("profkit", {})
     if not isinstance(table, dict):
-        raise UsageError(f"{safe_text(str(path))}: 'tool.profkit' must be a table, written [tool.profkit]")
+        raise UsageError(
+            f"{safe_text(str(path))}: 'tool.profkit' must be a table, written [tool.profkit]"
+        )
     return table
 
 
@@ -77,17 +93,23 @@ def _read_toml(path: Path) -> dict[str, Any]:
     return content
 
 
-def _from_file(path: Path, content: Mapping[str, Any], verb: str, options: Mapping[str, argparse.Action]) -> Iterator[tuple[str, Setting]]:
+def _from_file(
+    path: Path, content: Mapping[str, Any], verb: str, options: Mapping[str, argparse.Action]
+) -> Iterator[tuple[str, Setting]]:
     for section in ("defaults", verb):
         table = content.get(section, {})
         if not isinstance(table, dict):
-            raise UsageError(f"{safe_text(str(path))}: '{section}' must be a table, written [{section}]")
+            raise UsageError(
+                f"{safe_text(str(path))}: '{section}' must be a table, written [{section}]"
+            )
         for key, value in table.items():
             dest = key.replace("-", "_")
             if dest in options:
                 yield dest, Setting(value, f"{safe_text(str(path))}: [{section}] {key}")
             elif section == verb:
-                raise UsageError(f"{safe_text(str(path))}: [{section}] has no option '{safe_text(key)}'{did_you_mean(dest, options)}")
+                raise UsageError(
+                    f"{safe_text(str(path))}: [{section}] has no option '{safe_text(key)}'{did_you_mean(dest, options)}"
+                )
 
 
 def _convert(action: argparse.Action, setting: Setting) -> Any:
@@ -99,7 +121,9 @@ def _convert(action: argparse.Action, setting: Setting) -> Any:
     except (argparse.ArgumentTypeError, ValueError) as error:
         raise UsageError(f"{setting.source}: {error}") from error
     if action.choices is not None and value not in action.choices:
-        raise UsageError(f"{setting.source}: '{value}' is none of {', '.join(map(str, action.choices))}")
+        raise UsageError(
+            f"{setting.source}: '{value}' is none of {', '.join(map(str, action.choices))}"
+        )
     return value
 
 

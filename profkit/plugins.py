@@ -36,7 +36,9 @@ class Seam:
         """The one thing of this name; an unknown name is a `UsageError` that tells the nearest."""
         targets = self._targets()
         if name not in targets:
-            raise UsageError(f"unknown {self.kind} '{name}'{did_you_mean(name, targets)} (there are: {', '.join(sorted(targets))})")
+            raise UsageError(
+                f"unknown {self.kind} '{name}'{did_you_mean(name, targets)} (there are: {', '.join(sorted(targets))})"
+            )
         return _load(targets[name])
 
     def load_all(self) -> tuple[dict[str, Any], dict[str, Exception]]:
@@ -70,7 +72,9 @@ WORKLOADS = Seam(
     "profkit.workloads",
     frozenset({"datasets", "training"}),
 )
-COLLECTORS = Seam("collector", "profkit.collectors", "COLLECTOR", "profkit.collectors", frozenset({"poller"}))
+COLLECTORS = Seam(
+    "collector", "profkit.collectors", "COLLECTOR", "profkit.collectors", frozenset({"poller"})
+)
 IMPORTERS = Seam(
     "format",
     "profkit.importers",

@@ -26,7 +26,9 @@ _BAR_WIDTH = 20
 class ProgressBar:
     """A bar on a terminal; where the stream is none, one line at the start and one at the end."""
 
-    def __init__(self, what: str, stream: TextIO | None = None, clock: Clock = time.perf_counter_ns) -> None:
+    def __init__(
+        self, what: str, stream: TextIO | None = None, clock: Clock = time.perf_counter_ns
+    ) -> None:
         self._what = what
         self._stream = stream or sys.stderr
         self._clock = clock
@@ -43,7 +45,12 @@ class ProgressBar:
             self._drawn_ns = now_ns
             self._write("\r\x1b[K" + bar_line(self._what, done, total, _columns()))
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         ending = "stopped after" if kind else "done in"
         took = duration(self._clock() - self._started_ns, digits=2)
         self._write(("\r\x1b[K" if self._live else "") + f"{self._what} ... {ending} {took}\n")
@@ -57,7 +64,9 @@ def bar_line(what: str, done: int, total: int, width: int) -> str:
     """One line of at most `width` characters; what does not fit is cut from `what`, never from the figures."""
     share = min(1.0, done / total) if total else 1.0
     filled = int(share * _BAR_WIDTH)
-    figures = f" [{'#' * filled}{'-' * (_BAR_WIDTH - filled)}] {done:,}/{total:,} {int(100 * share):3d} %"
+    figures = (
+        f" [{'#' * filled}{'-' * (_BAR_WIDTH - filled)}] {done:,}/{total:,} {int(100 * share):3d} %"
+    )
     return _cut(what, width - len(figures)) + figures
 
 

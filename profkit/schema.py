@@ -26,8 +26,12 @@ NAME_UNIT: Final = "name"
 """The unit of columns that hold string ids on disk and dictionary values in memory."""
 
 
-def _field(name: str, kind: pa.DataType, unit: str, meaning: str, *, null: bool = False) -> pa.Field:
-    return pa.field(name, kind, nullable=null, metadata={UNIT: unit.encode(), MEANING: meaning.encode()})
+def _field(
+    name: str, kind: pa.DataType, unit: str, meaning: str, *, null: bool = False
+) -> pa.Field:
+    return pa.field(
+        name, kind, nullable=null, metadata={UNIT: unit.encode(), MEANING: meaning.encode()}
+    )
 
 
 def _time(name: str, meaning: str, *, null: bool = False) -> pa.Field:
@@ -38,7 +42,9 @@ def _name(name: str, meaning: str, *, null: bool = False) -> pa.Field:
     return _field(name, pa.int32(), NAME_UNIT, meaning, null=null)
 
 
-def _int(name: str, unit: str, meaning: str, *, null: bool = False, kind: pa.DataType | None = None) -> pa.Field:
+def _int(
+    name: str, unit: str, meaning: str, *, null: bool = False, kind: pa.DataType | None = None
+) -> pa.Field:
     return _field(name, kind or pa.int64(), unit, meaning, null=null)
 
 
@@ -51,21 +57,34 @@ def _flag(name: str, meaning: str, *, null: bool = False) -> pa.Field:
 
 
 def _triple(name: str, meaning: str) -> pa.Field:
-    return _field(name, pa.list_(pa.field("item", pa.int32(), nullable=False), 3), "count x, y, z", meaning, null=True)
+    return _field(
+        name,
+        pa.list_(pa.field("item", pa.int32(), nullable=False), 3),
+        "count x, y, z",
+        meaning,
+        null=True,
+    )
 
 
 _RANK: Final = _int("rank", "rank", "which process of the job wrote the row", kind=pa.int32())
-_STEP_OR_NULL: Final = _int("step", "index", "the step it belongs to; null outside all steps", null=True)
+_STEP_OR_NULL: Final = _int(
+    "step", "index", "the step it belongs to; null outside all steps", null=True
+)
 
 _STEPS: Final = [
     _RANK,
     _int("step", "index", "counts from 0 over the whole run"),
-    _time("start_ns", "when the previous step ended, or when the loop began to wait for its first batch"),
+    _time(
+        "start_ns",
+        "when the previous step ended, or when the loop began to wait for its first batch",
+    ),
     _time("end_ns", "when the step's last statement returned"),
     _int("sample_count", "samples", "samples that this rank trained on in the step"),
     _float("loss", "loss", "the loss that the job itself had on the host", null=True),
     _float("grad_scale", "factor", "the gradient scaler's scale after the step", null=True),
-    _flag("instrumented", "false where profkit was switched off for the step, to measure its own cost"),
+    _flag(
+        "instrumented", "false where profkit was switched off for the step, to measure its own cost"
+    ),
     _int("epoch", "index", "the epoch that the step belongs to", null=True, kind=pa.int32()),
 ]
 
@@ -78,7 +97,9 @@ _SPANS: Final = [
     _name("thread", "the name of the thread that ran it"),
     _time("start_ns", "when the host entered it"),
     _time("end_ns", "when the host left it"),
-    _time("device_start_ns", "when the device reached its beginning, on the host's clock", null=True),
+    _time(
+        "device_start_ns", "when the device reached its beginning, on the host's clock", null=True
+    ),
     _time("device_end_ns", "when the device reached its end, on the host's clock", null=True),
     _int("bytes", "bytes", "what it moved, where it moved something", null=True),
     _name("error", "the class of the exception that left it", null=True),
@@ -102,7 +123,12 @@ _KERNELS: Final = [
     _int("registers", "count", "registers a thread", null=True, kind=pa.int32()),
     _int("shared_bytes", "bytes", "shared memory a block", null=True),
     _int("bytes", "bytes", "bytes that it moved, where that is known", null=True),
-    _float("flops", "floating-point operations", "arithmetic that it did, where that is known", null=True),
+    _float(
+        "flops",
+        "floating-point operations",
+        "arithmetic that it did, where that is known",
+        null=True,
+    ),
     _flag("tensor_core", "whether it used Tensor Cores", null=True),
 ]
 
@@ -147,7 +173,13 @@ ABOUT: Final[Mapping[str, str]] = {
 }
 
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {
-    table: pa.schema(fields, metadata={b"profkit.table": table.encode(), b"profkit.schema": ".".join(map(str, SCHEMA_VERSION)).encode()})
+    table: pa.schema(
+        fields,
+        metadata={
+            b"profkit.table": table.encode(),
+            b"profkit.schema": ".".join(map(str, SCHEMA_VERSION)).encode(),
+        },
+    )
     for table, fields in (
         ("steps", _STEPS),
         ("spans", _SPANS),
@@ -173,14 +205,23 @@ def name_columns(table: str) -> tuple[str, ...]:
 def open_schema(table: str) -> pa.Schema:
     """The schema that the reader hands out: name columns are dictionaries of text."""
     return pa.schema(
-        [field.with_type(pa.dictionary(pa.int32(), pa.string())) if is_name(field) else field for field in SCHEMAS[table]],
+        [
+            field.with_type(pa.dictionary(pa.int32(), pa.string())) if is_name(field) else field
+            for field in SCHEMAS[table]
+        ],
         metadata=SCHEMAS[table].metadata,
     )
 
 
 def describe_type(field: pa.Field) -> str:
     """The column's type in words: what is on disk, a `?` where it may be null."""
-    kind = "name (int32 id)" if is_name(field) else "3 x int32" if pa.types.is_fixed_size_list(field.type) else str(field.type)
+    kind = (
+        "name (int32 id)"
+        if is_name(field)
+        else "3 x int32"
+        if pa.types.is_fixed_size_list(field.type)
+        else str(field.type)
+    )
     return kind + ("?" if field.nullable else "")
 
 

@@ -77,7 +77,9 @@ def duration(ns: float, digits: int = 3) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    return f"{round(100 * share, digits) + 0.0:.{digits}f} %" if math.isfinite(share) else "-"  # + 0.0: zero has no sign
+    return (
+        f"{round(100 * share, digits) + 0.0:.{digits}f} %" if math.isfinite(share) else "-"
+    )  # + 0.0: zero has no sign
 
 
 def byte_size(count: float) -> str:
@@ -97,13 +99,18 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), indent: str = "  ") -> str:
+def table(
+    rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), indent: str = "  "
+) -> str:
     """Rows in aligned columns; `right` names the columns that are aligned to the right."""
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = (cell.rjust(width) if column in right else cell.ljust(width) for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        cells = (
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         lines.append(indent + "  ".join(cells).rstrip())
     return "\n".join(lines)

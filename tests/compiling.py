@@ -16,9 +16,23 @@ def compile_module(source: Path, folder: Path) -> ModuleType:
     """The extension that this file in C is; skips where there is no compiler, and where it fails."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
-        pytest.skip(f"no compiled {source.stem} is installed, and there is no compiler to build one")
+        pytest.skip(
+            f"no compiled {source.stem} is installed, and there is no compiler to build one"
+        )
     built = folder / f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    done = subprocess.run([compiler, "-O2", "-shared", "-fPIC", f"-I{sysconfig.get_paths()['include']}", str(source), "-o", str(built)], check=False)
+    done = subprocess.run(
+        [
+            compiler,
+            "-O2",
+            "-shared",
+            "-fPIC",
+            f"-I{sysconfig.get_paths()['include']}",
+            str(source),
+            "-o",
+            str(built),
+        ],
+        check=False,
+    )
     if done.returncode:
         pytest.skip(f"{source.stem} could not be built here")
     spec = importlib.util.spec_from_file_location(source.stem, built)

@@ -11,7 +11,9 @@ import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("shared machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "shared machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("shared machine")
 
 pytest_plugins = ["pytester"]
@@ -22,13 +24,20 @@ RAN_AGAIN = pytest.StashKey[list[str]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     _heed_signals()
-    config.addinivalue_line("markers", "measured: compares a duration that a pause of the machine moves; has three attempts")
+    config.addinivalue_line(
+        "markers",
+        "measured: compares a duration that a pause of the machine moves; has three attempts",
+    )
     config.stash[RAN_AGAIN] = []
 
 
 def _heed_signals() -> None:
     """A shell has what it runs in its background ignore Ctrl-C, and `nohup` the end of the terminal; jobs of tests inherit that, and are to heed both."""
-    defaults: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    defaults: dict[signal.Signals, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGQUIT: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
     for number, default in defaults.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, default)
@@ -52,10 +61,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _error(report: pytest.TestReport) -> str:
-    return next((line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")), report.longreprtext)
+    return next(
+        (line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")),
+        report.longreprtext,
+    )
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     if config.stash[RAN_AGAIN]:
         terminalreporter.section("measured tests that ran again")
         for line in config.stash[RAN_AGAIN]:
@@ -78,5 +92,7 @@ def generated_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if "PROFKIT_CACHE" not in os.environ:
             patch.setenv("PROFKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # jobs of tests share the cores with their own loaders, and with other tests
+        patch.setenv(
+            "OMP_WAIT_POLICY", "PASSIVE"
+        )  # jobs of tests share the cores with their own loaders, and with other tests
         yield

@@ -47,7 +47,9 @@ def hostile_run(folder: Path, *, steps: int = 30) -> Path:
     texts = list(INJECTIONS.values())
     for rank in range(2):
         files = RankFiles(folder / rank_folder(rank), rank)
-        RankManifest(rank, texts[0], 1, texts[rank], Anchor(1, 2, 3), world_size=2, framework=texts[2]).write(files.folder)
+        RankManifest(
+            rank, texts[0], 1, texts[rank], Anchor(1, 2, 3), world_size=2, framework=texts[2]
+        ).write(files.folder)
         files.write("steps", _steps(steps))
         files.write("spans", _spans(texts, steps))
         files.write("collectives", _collectives(texts, steps))
@@ -55,7 +57,14 @@ def hostile_run(folder: Path, *, steps: int = 30) -> Path:
         files.close(texts[5])
     known = dict(zip(texts, texts, strict=True))
     RunManifest(
-        workload=texts[0], framework=texts[5], state=RunState.ABORTED, why="".join(texts), world_size=2, config=known, environment=known, flags=tuple(texts)
+        workload=texts[0],
+        framework=texts[5],
+        state=RunState.ABORTED,
+        why="".join(texts),
+        world_size=2,
+        config=known,
+        environment=known,
+        flags=tuple(texts),
     ).write(folder)
     return folder
 
@@ -66,7 +75,13 @@ def _chosen(texts: Sequence[str], count: int) -> list[str]:
 
 def _steps(steps: int) -> dict[str, Any]:
     begin = 1000 * np.arange(steps)
-    return {"step": range(steps), "start_ns": begin, "end_ns": begin + 1000, "sample_count": [4] * steps, "instrumented": [True] * steps}
+    return {
+        "step": range(steps),
+        "start_ns": begin,
+        "end_ns": begin + 1000,
+        "sample_count": [4] * steps,
+        "instrumented": [True] * steps,
+    }
 
 
 def _spans(texts: Sequence[str], steps: int) -> dict[str, Any]:
@@ -89,9 +104,23 @@ def _collectives(texts: Sequence[str], steps: int) -> dict[str, Any]:
     names, begin = _chosen(texts, steps), 1000 * np.arange(steps)
     told: dict[str, Any] = dict.fromkeys(("communicator", "op", "dtype", "backend"), names)
     times = {"ready_ns": begin + 700, "start_ns": begin + 700, "end_ns": begin + 900}
-    return {**told, **times, "sequence": range(steps), "bytes": [64] * steps, "group_size": [2] * steps, "step": range(steps), "bucket": [0] * steps}
+    return {
+        **told,
+        **times,
+        "sequence": range(steps),
+        "bytes": [64] * steps,
+        "group_size": [2] * steps,
+        "step": range(steps),
+        "bucket": [0] * steps,
+    }
 
 
 def _samples(texts: Sequence[str]) -> dict[str, Any]:
     metrics = [f"{kind}{text}" for kind in (FAILURES, HANGS, "bad_sample:") for text in texts]
-    return {"device": _chosen(texts, len(metrics)), "source": metrics, "metric": metrics, "time_ns": range(len(metrics)), "value": [2.0] * len(metrics)}
+    return {
+        "device": _chosen(texts, len(metrics)),
+        "source": metrics,
+        "metric": metrics,
+        "time_ns": range(len(metrics)),
+        "value": [2.0] * len(metrics),
+    }

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from profkit.environment import allowed_variables, gpu_models, nvidia_driver, plain_words, read_environment
+from profkit.environment import (
+    allowed_variables,
+    gpu_models,
+    nvidia_driver,
+    plain_words,
+    read_environment,
+)
 
 SECRETS = {
     "NCCL_AUTH_TOKEN": "abc",
@@ -37,7 +43,15 @@ SECRETS = {
     "CUDA_ESCAPE": "\x1b[31m",
     "CUDA_SHELL": "$(cat /etc/passwd)",
 }
-ELSEWHERE = {"HOME": "/root", "AWS_REGION": "eu", "GITHUB_ACTOR": "me", "USER": "me", "PATH": "/bin", "MY_NCCL_DEBUG": "INFO", "cuda_x": "1"}
+ELSEWHERE = {
+    "HOME": "/root",
+    "AWS_REGION": "eu",
+    "GITHUB_ACTOR": "me",
+    "USER": "me",
+    "PATH": "/bin",
+    "MY_NCCL_DEBUG": "INFO",
+    "cuda_x": "1",
+}
 SETTINGS = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "CUDA_HOME": "/usr/local/cuda-12.4",
@@ -76,7 +90,9 @@ def test_a_setting_passes_as_it_is(name: str, value: str) -> None:
 
 
 def test_devices_may_be_named_by_their_ids() -> None:
-    devices = {"CUDA_VISIBLE_DEVICES": "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,MIG-8932f937-d72c-4106-c12f-20bd9faed9f6"}
+    devices = {
+        "CUDA_VISIBLE_DEVICES": "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,MIG-8932f937-d72c-4106-c12f-20bd9faed9f6"
+    }
     assert allowed_variables(devices) == devices
     assert allowed_variables({"CUDA_VISIBLE_DEVICES": "8932f937-d72c-4106-c12f-20bd9faed9f6"}) == {}
 
@@ -90,22 +106,36 @@ def test_variables_are_kept_in_order_and_all_of_them() -> None:
     ("words", "shown"),
     [
         (["python", "train.py", "--lr", "0.1"], ["python", "train.py", "--lr", "0.1"]),
-        (["train.py", "--api-key", "abc", "--lr", "1"], ["train.py", "--api-key", "(left out)", "--lr", "1"]),
+        (
+            ["train.py", "--api-key", "abc", "--lr", "1"],
+            ["train.py", "--api-key", "(left out)", "--lr", "1"],
+        ),
         (["train.py", "--token=abc"], ["train.py", "(left out)"]),
         (["WANDB_API_KEY=abc", "python"], ["(left out)", "python"]),
         (["train.py", "ghp_16C7e42F292c"], ["train.py", "(left out)"]),
         (["train.py", "--db", "postgres://me:hunter2@host/db"], ["train.py", "--db", "(left out)"]),
         (["train.py", "d41d8cd98f00b204e9800998ecf8427e"], ["train.py", "(left out)"]),
-        (["train.py", "--tokenizer", "bert-base-uncased"], ["train.py", "--tokenizer", "bert-base-uncased"]),
-        (["train.py", "--model", "EfficientNetB7NoisyStudent"], ["train.py", "--model", "EfficientNetB7NoisyStudent"]),
-        (["train.py", "/data/imagenet/a/very/long/path/to/the/images"], ["train.py", "/data/imagenet/a/very/long/path/to/the/images"]),
+        (
+            ["train.py", "--tokenizer", "bert-base-uncased"],
+            ["train.py", "--tokenizer", "bert-base-uncased"],
+        ),
+        (
+            ["train.py", "--model", "EfficientNetB7NoisyStudent"],
+            ["train.py", "--model", "EfficientNetB7NoisyStudent"],
+        ),
+        (
+            ["train.py", "/data/imagenet/a/very/long/path/to/the/images"],
+            ["train.py", "/data/imagenet/a/very/long/path/to/the/images"],
+        ),
     ],
 )
 def test_a_command_is_kept_without_its_secrets(words: list[str], shown: list[str]) -> None:
     assert plain_words(words) == shown
 
 
-def test_the_environment_of_this_machine_fits_into_the_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_this_machine_fits_into_the_manifest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, value in {**SETTINGS, **SECRETS}.items():
         monkeypatch.setenv(name, value)
     found = read_environment()
@@ -118,10 +148,15 @@ def test_the_environment_of_this_machine_fits_into_the_manifest(monkeypatch: pyt
 
 
 def test_gpus_and_their_driver_are_named_where_the_driver_tells(tmp_path: Path) -> None:
-    for place, model in (("0000:65:00.0", "NVIDIA V100"), ("0000:17:00.0", "NVIDIA H100 80GB HBM3")):
+    for place, model in (
+        ("0000:65:00.0", "NVIDIA V100"),
+        ("0000:17:00.0", "NVIDIA H100 80GB HBM3"),
+    ):
         folder = tmp_path / "gpus" / place
         folder.mkdir(parents=True)
-        (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 43\nGPU UUID: \t GPU-1234\n")
+        (folder / "information").write_text(
+            f"Model: \t\t {model}\nIRQ:   \t\t 43\nGPU UUID: \t GPU-1234\n"
+        )
     (tmp_path / "version").write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)\nGCC version: 12.3.0\n"
     )

@@ -13,15 +13,38 @@ import pytest
 from profkit.errors import ProfkitError, UsageError
 from profkit.instrument.frameworks.base import Place
 from profkit.run import ranks
-from profkit.run.ranks import Team, find_endpoint, first_host, place_of_this_process, rank_environment, run_ranks, slurm_rank, slurm_team, write_error
+from profkit.run.ranks import (
+    Team,
+    find_endpoint,
+    first_host,
+    place_of_this_process,
+    rank_environment,
+    run_ranks,
+    slurm_rank,
+    slurm_team,
+    write_error,
+)
 
 PATIENCE_S = 120.0
-SLURM = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_JOB_ID": "20007", "SLURM_STEP_NODELIST": "gpu[07-08],gpu12"}
+SLURM = {
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "20007",
+    "SLURM_STEP_NODELIST": "gpu[07-08],gpu12",
+}
 
 
 @pytest.mark.parametrize(
     ("hosts", "first"),
-    [("gpu[07-09,12],big1", "gpu07"), ("node3", "node3"), ("a,b", "a"), ("rack[1-2]-n[01-04],x", "rack1-n01"), ("n[3]x", "n3x"), ("", "")],
+    [
+        ("gpu[07-09,12],big1", "gpu07"),
+        ("node3", "node3"),
+        ("a,b", "a"),
+        ("rack[1-2]-n[01-04],x", "rack1-n01"),
+        ("n[3]x", "n3x"),
+        ("", ""),
+    ],
 )
 def test_the_first_host_of_slurms_list(hosts: str, first: str) -> None:
     assert first_host(hosts) == first
@@ -30,7 +53,12 @@ def test_the_first_host_of_slurms_list(hosts: str, first: str) -> None:
 def test_slurms_tasks_are_ranks() -> None:
     found = slurm_rank({**SLURM, "SLURM_NTASKS": "8", "SLURM_NNODES": "2"})
     assert found is not None
-    assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"]) == ("5", "8", "1", "4")
+    assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"]) == (
+        "5",
+        "8",
+        "1",
+        "4",
+    )
     assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("gpu07", "20007")
     assert place_of_this_process(found) == Place(5, 8, 1)
 
@@ -52,14 +80,23 @@ def test_a_process_that_was_started_alone_is_no_rank(environ: dict[str, str]) ->
 def test_both_frameworks_are_told_the_same() -> None:
     told = rank_environment(2, 4, 0, 2, "10.0.0.1:29500")
     assert place_of_this_process(told) == Place(2, 4, 0)
-    assert place_of_this_process({name: value for name, value in told.items() if name.startswith("PADDLE")}) == Place(2, 4, 0)
-    assert told["PADDLE_CURRENT_ENDPOINT"] == told["PADDLE_TRAINER_ENDPOINTS"].split(",")[2] == "10.0.0.1:29502"
+    assert place_of_this_process(
+        {name: value for name, value in told.items() if name.startswith("PADDLE")}
+    ) == Place(2, 4, 0)
+    assert (
+        told["PADDLE_CURRENT_ENDPOINT"]
+        == told["PADDLE_TRAINER_ENDPOINTS"].split(",")[2]
+        == "10.0.0.1:29502"
+    )
 
 
 def test_a_busy_port_is_told_before_anything_is_started() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(ProfkitError, match=rf"127\.0\.0\.1:{port}: the port is in use; choose another place with --rdzv-endpoint"):
+        with pytest.raises(
+            ProfkitError,
+            match=rf"127\.0\.0\.1:{port}: the port is in use; choose another place with --rdzv-endpoint",
+        ):
             find_endpoint(Team(2, endpoint=f"127.0.0.1:{port}"))
     assert find_endpoint(Team(2, endpoint=f"127.0.0.1:{port}")) == f"127.0.0.1:{port}"
 
@@ -105,7 +142,9 @@ if what == "fail":
         (["hang on", "fail"], (3, "rank 1: no such folder")),
     ],
 )
-def test_the_first_error_is_told_and_nobody_is_waited_for(what: list[str], ended: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_error_is_told_and_nobody_is_waited_for(
+    what: list[str], ended: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = tmp_path / "python"
     (tmp_path / "rank.py").write_text(FAKE_PROFKIT)
     fake.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {tmp_path}/rank.py "$@"\n')
@@ -115,7 +154,9 @@ def test_the_first_error_is_told_and_nobody_is_waited_for(what: list[str], ended
     assert run_ranks(Team(2), what, None, extra={}) == ended
 
 
-def test_an_error_of_a_rank_that_something_else_started_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_rank_that_something_else_started_is_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("PROFKIT_RANK_ERROR", raising=False)
     assert not write_error("x")
 
@@ -123,4 +164,13 @@ def test_an_error_of_a_rank_that_something_else_started_is_its_own(monkeypatch: 
 def test_the_launchers_variables_do_not_leak() -> None:
     code = "import os; from profkit.run.ranks import slurm_rank; slurm_rank(dict(SLURM_PROCID='0', SLURM_NTASKS='2')); print('RANK' in os.environ)"
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        == "False\n"
+    )

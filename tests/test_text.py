@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.text import byte_size, did_you_mean, duration, nearest, percent, plural, safe_text, significant, table
+from profkit.text import (
+    byte_size,
+    did_you_mean,
+    duration,
+    nearest,
+    percent,
+    plural,
+    safe_text,
+    significant,
+    table,
+)
 
 INJECTIONS = {
     "OSC: window title": "\x1b]0;owned\x07",
@@ -47,7 +57,17 @@ INJECTIONS = {
     "private use": "a\ue000b",
     "no character": "a\uffffb",
 }
-PLAIN = ("", "resnet50", "void f<int>[/b](x)", "naïve", "日本", "🚀", "a\u0301", "void at::native::reduce_kernel<512, 1>(int*)", "\\x1b")
+PLAIN = (
+    "",
+    "resnet50",
+    "void f<int>[/b](x)",
+    "naïve",
+    "日本",
+    "🚀",
+    "a\u0301",
+    "void at::native::reduce_kernel<512, 1>(int*)",
+    "\\x1b",
+)
 
 
 @pytest.mark.parametrize("text", INJECTIONS.values(), ids=INJECTIONS.keys())
@@ -131,7 +151,15 @@ def test_a_duration_has_the_unit_that_suits_it(ns: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("share", "digits", "shown"),
-    [(0, 1, "0.0 %"), (0.5, 1, "50.0 %"), (1, 0, "100 %"), (0.00061, 3, "0.061 %"), (-0.0001, 1, "0.0 %"), (-0.1, 1, "-10.0 %"), (math.nan, 1, "-")],
+    [
+        (0, 1, "0.0 %"),
+        (0.5, 1, "50.0 %"),
+        (1, 0, "100 %"),
+        (0.00061, 3, "0.061 %"),
+        (-0.0001, 1, "0.0 %"),
+        (-0.1, 1, "-10.0 %"),
+        (math.nan, 1, "-"),
+    ],
 )
 def test_a_share_is_shown_in_percent(share: float, digits: int, shown: str) -> None:
     assert percent(share, digits) == shown
@@ -163,11 +191,15 @@ def test_the_nearest_word_is_offered_where_one_is_near() -> None:
     assert did_you_mean("xyz", ["report"]) == ""
 
 
-@pytest.mark.parametrize(("count", "shown"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks"), (1_200, "1,200 ranks")])
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks"), (1_200, "1,200 ranks")]
+)
 def test_a_count_has_its_plural(count: int, shown: str) -> None:
     assert plural(count, "rank") == shown
 
 
 def test_a_tables_columns_are_aligned() -> None:
-    assert table([["a", "1", "x"], ["bb", "22", ""]], right=frozenset({1})) == "  a    1  x\n  bb  22"
+    assert (
+        table([["a", "1", "x"], ["bb", "22", ""]], right=frozenset({1})) == "  a    1  x\n  bb  22"
+    )
     assert table([]) == ""

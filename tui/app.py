@@ -42,6 +42,8 @@ _KEY_NAMES: Final = {
     "space": "Space",
 }
 
+MARK_TWO_RUNS = "this compares runs: mark two or more in the list of runs (Space), then d"
+
 
 def load_screens() -> dict[str, type[RunScreen[Any]]]:
     """All screens of a run that can be loaded, in the order of their keys."""
@@ -71,10 +73,22 @@ class ProfkitApp(App[None]):
         Binding("ctrl+s", "picture", "screenshot", show=False),
         Binding("ctrl+p", "command_palette", "all commands", show=False, priority=True),
         Binding("q,ctrl+q", "quit", "quit", key_display="q"),
-        *(Binding(digit, f"show_digit('{digit}')", "a screen of the run", show=False) for digit in "123456789"),
+        *(
+            Binding(digit, f"show_digit('{digit}')", "a screen of the run", show=False)
+            for digit in "123456789"
+        ),
     ]
 
-    def __init__(self, path: Path, *, bases: Sequence[Path] = (), screen: str = "", follow: bool = False, theme: str = "dark", plain: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        bases: Sequence[Path] = (),
+        screen: str = "",
+        follow: bool = False,
+        theme: str = "dark",
+        plain: bool = False,
+    ) -> None:
         super().__init__()
         for palette in PALETTES.values():
             self.register_theme(palette.theme)
@@ -93,7 +107,11 @@ class ProfkitApp(App[None]):
 
     def on_mount(self) -> None:
         for name, error in plugins.SCREENS.load_all()[1].items():
-            self.notify(f"the screen {name} cannot be loaded: {one_line(error)}", severity="warning", markup=False)
+            self.notify(
+                f"the screen {name} cannot be loaded: {one_line(error)}",
+                severity="warning",
+                markup=False,
+            )
         if self.run_path is None and self.follow and (runs := find_runs(self._path)):
             self.run_path = runs[-1]
         if self.run_path is None:
@@ -111,7 +129,9 @@ class ProfkitApp(App[None]):
     def ranks(self) -> tuple[int, ...]:
         return self.library.ranks(self.run_path) if self.run_path else ()
 
-    def open_run(self, path: Path, *, compared: Sequence[Path] = (), screen: str = FIRST_SCREEN) -> None:
+    def open_run(
+        self, path: Path, *, compared: Sequence[Path] = (), screen: str = FIRST_SCREEN
+    ) -> None:
         """Open a run on top of the list, with the runs to compare, the base first, where there are some."""
         self.run_path, self.compared = path, tuple(compared)
         self.push_screen(self.screens[screen]())
@@ -121,7 +141,12 @@ class ProfkitApp(App[None]):
         self.run_path = path
 
     def on_run_screen_wanted(self, message: RunScreen.Wanted) -> None:
-        self.run_worker(functools.partial(self._build, message.screen), group=message.screen.NAME, thread=True, exclusive=True)
+        self.run_worker(
+            functools.partial(self._build, message.screen),
+            group=message.screen.NAME,
+            thread=True,
+            exclusive=True,
+        )
 
     def _build(self, screen: RunScreen[Any]) -> None:
         """On a thread: make the view, and hand it to the screen where that is still there."""
@@ -129,7 +154,7 @@ class ProfkitApp(App[None]):
         began = time.thread_time()
         try:
             if path is None:
-                raise ProfkitError("this compares runs: mark two or more in the list of runs (Space), then d")  # noqa: TRY301  # shown as every other problem is
+                raise ProfkitError(MARK_TWO_RUNS)  # noqa: TRY301  # shown as every other problem is
             view = self.library.view(screen.NAME, screen.build, path, bases, screen.rank)
         except Exception as error:  # noqa: BLE001  # what a damaged file or a fault does to one screen must not take the others away
             screen.later(screen.fail, one_line(error))
@@ -139,12 +164,19 @@ class ProfkitApp(App[None]):
 
     def has_cost(self, processor_s: float) -> None:
         """What reading for a screen has cost; a followed run is left alone for so much longer."""
-        self._look_after = max(self._look_after, time.monotonic()) + processor_s / MOST_OF_A_PROCESSOR
+        self._look_after = (
+            max(self._look_after, time.monotonic()) + processor_s / MOST_OF_A_PROCESSOR
+        )
 
     def _keep_up(self) -> None:
         """Build the screen again that is in view, where the run has grown."""
         screen = self.screen
-        if time.monotonic() < self._look_after or not isinstance(screen, RunScreen) or not screen.KEEPS_UP or self.run_path is None:
+        if (
+            time.monotonic() < self._look_after
+            or not isinstance(screen, RunScreen)
+            or not screen.KEEPS_UP
+            or self.run_path is None
+        ):
             return
         if self.library.grew(self.run_path):
             self.library.forget(self.run_path)
@@ -199,11 +231,15 @@ class ProfkitApp(App[None]):
                 known = keys.get(meaning, "").split()
                 keys[meaning] = " ".join([*known, shown] if shown not in known else known)
         title = self.screen.TITLE if isinstance(self.screen, FrameScreen) else self.TITLE
-        self.push_screen(Help(title or self.TITLE, {shown: meaning for meaning, shown in keys.items()}))
+        self.push_screen(
+            Help(title or self.TITLE, {shown: meaning for meaning, shown in keys.items()})
+        )
 
     def action_next_theme(self) -> None:
         names = list(PALETTES)
-        self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
+        self.theme = (
+            names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
+        )
 
     def watch_theme(self, theme: str) -> None:
         for screen in self.screen_stack:
@@ -214,15 +250,27 @@ class ProfkitApp(App[None]):
     def action_picture(self) -> None:
         if isinstance(self.screen, FrameScreen):
             try:
-                self.screen.tell(f"wrote {_share.export(_share.as_picture(self.export_screenshot(title='profkit', simplify=True)), self.screen.stem, 'svg')}")
+                self.screen.tell(
+                    f"wrote {_share.export(_share.as_picture(self.export_screenshot(title='profkit', simplify=True)), self.screen.stem, 'svg')}"
+                )
             except ProfkitError as error:
                 self.screen.tell(str(error))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         for tab in self.tabs:
-            yield SystemCommand(f"{tab.title}", f"screen {tab.key} of the run", functools.partial(self.action_show_screen, tab.name))
+            yield SystemCommand(
+                f"{tab.title}",
+                f"screen {tab.key} of the run",
+                functools.partial(self.action_show_screen, tab.name),
+            )
         for name in PALETTES:
-            yield SystemCommand(f"Theme: {name}", "how everything looks", functools.partial(setattr, self, "theme", name))
+            yield SystemCommand(
+                f"Theme: {name}",
+                "how everything looks",
+                functools.partial(setattr, self, "theme", name),
+            )
         yield SystemCommand("Help", "the keys of this screen", self.action_help)
-        yield SystemCommand("Screenshot", "an SVG picture in the current folder", self.action_picture)
+        yield SystemCommand(
+            "Screenshot", "an SVG picture in the current folder", self.action_picture
+        )
         yield SystemCommand("Quit", "leave profkit", self.action_quit)

@@ -29,7 +29,9 @@ def check_screen(name: str) -> None:
     """An unknown screen is a `UsageError` that names the nearest."""
     known = load_screens()
     if name and name not in known:
-        raise UsageError(f"unknown screen '{name}'{did_you_mean(name, known)} (there are: {', '.join(known)})")
+        raise UsageError(
+            f"unknown screen '{name}'{did_you_mean(name, known)} (there are: {', '.join(known)})"
+        )
 
 
 def twin(path: Path, screen: str, bases: Sequence[Path] = ()) -> Any:

@@ -61,7 +61,14 @@ class Library:
             trace = self._traces.get(path)
         return tuple(rank.rank for rank in trace.ranks) if trace else ()
 
-    def view(self, name: str, build: Callable[[Source], Any], path: Path, bases: Sequence[Path] = (), rank: int | None = None) -> Any:
+    def view(
+        self,
+        name: str,
+        build: Callable[[Source], Any],
+        path: Path,
+        bases: Sequence[Path] = (),
+        rank: int | None = None,
+    ) -> Any:
         """The view of a screen, built where there is none yet."""
         key = _Key(path, tuple(bases), name, rank)
         with self._lock:
@@ -88,10 +95,18 @@ class Library:
         """Read the run anew when it is next asked for."""
         with self._lock:
             self._traces.pop(path, None)
-            self._views = OrderedDict((key, view) for key, view in self._views.items() if path not in {key.path, *key.bases})
+            self._views = OrderedDict(
+                (key, view)
+                for key, view in self._views.items()
+                if path not in {key.path, *key.bases}
+            )
 
 
 def stamp(run: Path) -> tuple[int, int, int]:
     """What changes when a run grows: how many files it has, how large they are in all, and when one was last written."""
     sizes = [file.stat() for file in run.rglob("*") if file.is_file()]
-    return len(sizes), sum(size.st_size for size in sizes), max((size.st_mtime_ns for size in sizes), default=0)
+    return (
+        len(sizes),
+        sum(size.st_size for size in sizes),
+        max((size.st_mtime_ns for size in sizes), default=0),
+    )

@@ -29,7 +29,17 @@ PHASE_LETTERS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What stands for a phase where there is no room for its name, and where there are no colours."""
 
-_ROLES: Final = (*PHASE_LETTERS, "good", "bad", "unsure", "dim", "title", "accent", "marked", "cursor")
+_ROLES: Final = (
+    *PHASE_LETTERS,
+    "good",
+    "bad",
+    "unsure",
+    "dim",
+    "title",
+    "accent",
+    "marked",
+    "cursor",
+)
 
 _DARK: Final = (
     *("#e8b339", "#c77dff", "#4ea8de", "#2f6fb0", "#ef6f6c", "#5fb878", "#8d99ae", "#bcbcbc"),
@@ -41,7 +51,16 @@ _LIGHT: Final = (
 )
 _ANSI: Final = (
     *("yellow", "magenta", "bright_cyan", "blue", "red", "green", "cyan", "bright_black"),
-    *("green", "red", "yellow", "bright_black", "bold", "bright_yellow", "bold bright_yellow", "reverse"),
+    *(
+        "green",
+        "red",
+        "yellow",
+        "bright_black",
+        "bold",
+        "bright_yellow",
+        "bold bright_yellow",
+        "reverse",
+    ),
 )
 _COLOUR_BLIND: Final = (  # the palette of Okabe and Ito, which people of all kinds of colour vision tell apart
     *("#e69f00", "#cc79a7", "#56b4e9", "#0072b2", "#d55e00", "#009e73", "#999999", "#f0e442"),
@@ -65,18 +84,56 @@ class Palette:
 def _theme(name: str, like: str, **changes: str) -> Theme:
     base = BUILTIN_THEMES[like]
     parts = {
-        part: getattr(base, part) for part in ("primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface", "panel")
+        part: getattr(base, part)
+        for part in (
+            "primary",
+            "secondary",
+            "warning",
+            "error",
+            "success",
+            "accent",
+            "foreground",
+            "background",
+            "surface",
+            "panel",
+        )
     }
-    return Theme(name=name, **{**parts, **changes}, dark=base.dark, ansi=base.ansi, boost=base.boost, variables=dict(base.variables))
+    return Theme(
+        name=name,
+        **{**parts, **changes},
+        dark=base.dark,
+        ansi=base.ansi,
+        boost=base.boost,
+        variables=dict(base.variables),
+    )
 
 
 PALETTES: Final[Mapping[str, Palette]] = MappingProxyType(
     {
-        "dark": Palette(_theme("dark", "textual-dark", background="#101418", surface="#161b20", panel="#1e252b"), _DARK),
-        "light": Palette(_theme("light", "textual-light", background="#fbfbfb", surface="#f1f1f1", panel="#e6e6e6"), _LIGHT),
+        "dark": Palette(
+            _theme(
+                "dark", "textual-dark", background="#101418", surface="#161b20", panel="#1e252b"
+            ),
+            _DARK,
+        ),
+        "light": Palette(
+            _theme(
+                "light", "textual-light", background="#fbfbfb", surface="#f1f1f1", panel="#e6e6e6"
+            ),
+            _LIGHT,
+        ),
         "ansi": Palette(_theme("ansi", "ansi-dark"), _ANSI),
         "colour-blind": Palette(
-            _theme("colour-blind", "textual-dark", primary="#0072b2", accent="#e69f00", success="#56b4e9", error="#d55e00", warning="#f0e442"), _COLOUR_BLIND
+            _theme(
+                "colour-blind",
+                "textual-dark",
+                primary="#0072b2",
+                accent="#e69f00",
+                success="#56b4e9",
+                error="#d55e00",
+                warning="#f0e442",
+            ),
+            _COLOUR_BLIND,
         ),
     }
 )

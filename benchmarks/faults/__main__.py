@@ -18,11 +18,23 @@ DOCUMENT = Path(__file__).parents[2] / "docs/accuracy.md"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("run", "score", "list"))
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="only these")
-    parser.add_argument("--work", type=Path, default=Path("/tmp/profkit-faults"), help="where the runs lie (%(default)s)")
-    parser.add_argument("--variant", choices=tuple(SHAPES), action="append", help="the job that is planted in; may be repeated")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("/tmp/profkit-faults"),
+        help="where the runs lie (%(default)s)",
+    )
+    parser.add_argument(
+        "--variant",
+        choices=tuple(SHAPES),
+        action="append",
+        help="the job that is planted in; may be repeated",
+    )
     parser.add_argument("--trials", type=int, default=1, help="how often each pair is run")
     parser.add_argument("--on-gpu", action="store_true", help="only those that need a GPU")
     parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
@@ -38,10 +50,17 @@ def chosen(args: argparse.Namespace) -> tuple[Fault, ...]:
 def run(args: argparse.Namespace, variants: list[str]) -> None:
     for trial in range(args.trials):
         for variant in variants:
-            for line in run_pairs(args.work, chosen(args), variant=variant, trial=trial, has_gpu=has_gpu()):
+            for line in run_pairs(
+                args.work, chosen(args), variant=variant, trial=trial, has_gpu=has_gpu()
+            ):
                 print(f"{variant}, trial {trial}: {line}", flush=True)
     wanted = [fault for fault in chosen(args) if why_not(fault, has_gpu=has_gpu()) is None]
-    failed = sum(not is_done(args.work, fault, variant, trial) for trial in range(args.trials) for variant in variants for fault in wanted)
+    failed = sum(
+        not is_done(args.work, fault, variant, trial)
+        for trial in range(args.trials)
+        for variant in variants
+        for fault in wanted
+    )
     if failed:
         raise SystemExit(f"{failed} pairs failed; the same command runs these again")
 
@@ -58,7 +77,9 @@ def score(args: argparse.Namespace, variants: list[str]) -> None:
 def show(args: argparse.Namespace, variants: list[str]) -> None:
     for fault in FAULTS:
         reason = why_not(fault, has_gpu=has_gpu())
-        print(f"{fault.name:36s} {fault.framework:7s}{fault.ranks} ranks  {as_words(fault)}{f'  ({reason})' if reason else ''}")
+        print(
+            f"{fault.name:36s} {fault.framework:7s}{fault.ranks} ranks  {as_words(fault)}{f'  ({reason})' if reason else ''}"
+        )
 
 
 def has_gpu() -> bool:

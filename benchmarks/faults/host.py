@@ -26,7 +26,10 @@ from typing import Any, NoReturn
 from job_parts import OPTIONS_VARIABLE, OWN_FOLDER_VARIABLE
 
 LOG = "log.txt"
-LATE_IMPORTS = {"torch": ("torch._dynamo", "torch.profiler", "PIL.JpegImagePlugin"), "paddle": ("PIL.JpegImagePlugin",)}
+LATE_IMPORTS = {
+    "torch": ("torch._dynamo", "torch.profiler", "PIL.JpegImagePlugin"),
+    "paddle": ("PIL.JpegImagePlugin",),
+}
 PROFKIT = (
     "pyarrow.compute",
     "pyarrow.dataset",
@@ -58,8 +61,14 @@ def main() -> None:
         request = json.loads(line)
         ranks = request["ranks"]
         ports = _free_ports(ranks)
-        pids = [_fork(job, request, rank, _rank_variables(rank, ranks, *ports)) for rank in range(ranks)]
-        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), file=answers, flush=True)
+        pids = [
+            _fork(job, request, rank, _rank_variables(rank, ranks, *ports)) for rank in range(ranks)
+        ]
+        print(
+            json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]),
+            file=answers,
+            flush=True,
+        )
 
 
 def _go_first() -> None:
@@ -85,7 +94,13 @@ def _rank_variables(rank: int, ranks: int, *ports: int) -> dict[str, str]:
     if ranks == 1:
         return {}
     endpoints = [f"127.0.0.1:{port}" for port in ports]
-    torch = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0])}
+    torch = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(ports[0]),
+    }
     paddle = {
         "PADDLE_TRAINER_ID": str(rank),
         "PADDLE_TRAINERS_NUM": str(ranks),
@@ -105,7 +120,9 @@ def _fork(job: Any, request: Mapping[str, Any], rank: int, variables: Mapping[st
     return pid
 
 
-def _be_a_rank(job: Any, request: Mapping[str, Any], rank: int, variables: Mapping[str, str]) -> NoReturn:
+def _be_a_rank(
+    job: Any, request: Mapping[str, Any], rank: int, variables: Mapping[str, str]
+) -> NoReturn:
     """Train, end as a process of its own ends, and never return to the host's loop."""
     code = 1
     signal.alarm(LONGEST_S)
@@ -115,7 +132,13 @@ def _be_a_rank(job: Any, request: Mapping[str, Any], rank: int, variables: Mappi
         os.dup2(log, 2)
         os.environ.update(variables)
         os.environ.update(request.get("environment", {}))
-        os.environ.update({OPTIONS_VARIABLE: json.dumps(request["options"]), OWN_FOLDER_VARIABLE: request["folder"], "PROFKIT_OUTPUT": request["folder"]})
+        os.environ.update(
+            {
+                OPTIONS_VARIABLE: json.dumps(request["options"]),
+                OWN_FOLDER_VARIABLE: request["folder"],
+                "PROFKIT_OUTPUT": request["folder"],
+            }
+        )
         sys.argv = [job.__file__]
         importlib.import_module("profkit.run.attach.arming").arm()
         job.RANK = rank

@@ -49,8 +49,13 @@ class Model(paddle.nn.Layer):
         self.options, self.clock = options, clock
         width = options.width
         self.stem = paddle.nn.Conv2D(3, width, 3, padding=1)
-        self.deep = paddle.nn.LayerList([paddle.nn.Conv2D(width, width, 3, padding=1) for _ in range(4)])
-        self.wide, self.narrow = paddle.nn.Linear(width, 40 * width), paddle.nn.Linear(40 * width, width)
+        self.deep = paddle.nn.LayerList(
+            [paddle.nn.Conv2D(width, width, 3, padding=1) for _ in range(4)]
+        )
+        self.wide, self.narrow = (
+            paddle.nn.Linear(width, 40 * width),
+            paddle.nn.Linear(40 * width, width),
+        )
         self.head = paddle.nn.Linear(width, CLASSES)
         self.late = ""
 
@@ -81,9 +86,13 @@ class Trainer:
             dist.init_parallel_env()
         self.inner = Model(options, self.clock)
         self.model: Any = paddle.DataParallel(self.inner) if self.parallel else self.inner
-        self.optimizer = paddle.optimizer.Adam(learning_rate=1e-3, parameters=self.inner.parameters())
+        self.optimizer = paddle.optimizer.Adam(
+            learning_rate=1e-3, parameters=self.inner.parameters()
+        )
         self.garbage = Garbage(options)
-        self.ballast = paddle.zeros([options.checkpoint_mb * 250_000]) if options.checkpoint_every else None
+        self.ballast = (
+            paddle.zeros([options.checkpoint_mb * 250_000]) if options.checkpoint_every else None
+        )
         self.late = options.late_phase if options.late_rank == RANK else ""
 
     def train(self) -> None:
@@ -134,7 +143,10 @@ class Trainer:
     def _beside(self, step: int) -> None:
         options, clock = self.options, self.clock
         self.garbage.after_step(step, clock)
-        if options.checkpoint_every and step % options.checkpoint_every == options.checkpoint_every - 1:
+        if (
+            options.checkpoint_every
+            and step % options.checkpoint_every == options.checkpoint_every - 1
+        ):
             self._save()
         if options.evaluate_every and step % options.evaluate_every == options.evaluate_every - 1:
             with clock.time("planted"):
@@ -143,7 +155,11 @@ class Trainer:
     def _save(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "checkpoint.pdparams")
-            state: Any = {"model": self.inner.state_dict(), "optimizer": self.optimizer.state_dict(), "ballast": self.ballast}
+            state: Any = {
+                "model": self.inner.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "ballast": self.ballast,
+            }
             with self.clock.time("planted"):
                 paddle.save(state, str(path))
 
@@ -153,7 +169,9 @@ class Trainer:
         self.inner.late = ""
         part = Subset(Data(Pictures(options)), range(options.batch * options.evaluate_batches))
         with paddle.no_grad():
-            for pictures, labels in DataLoader(part, batch_size=options.batch, collate_fn=COLLATE, num_workers=0):
+            for pictures, labels in DataLoader(
+                part, batch_size=options.batch, collate_fn=COLLATE, num_workers=0
+            ):
                 nn_functional.cross_entropy(self.inner(pictures), labels)
         self.inner.train()
 

@@ -128,7 +128,9 @@ class OwnClock:
 
     def end_step(self, *, starts_epoch: bool) -> None:
         now = time.perf_counter()
-        self._steps.append({**self._now, "step": 1e3 * (now - self._began), "starts_epoch": float(starts_epoch)})
+        self._steps.append(
+            {**self._now, "step": 1e3 * (now - self._began), "starts_epoch": float(starts_epoch)}
+        )
         self._began, self._now = now, {}
 
     def write(self, rank: int) -> None:
@@ -173,7 +175,9 @@ class Pictures:
 
 def _jpeg(rng: np.random.Generator, size: int) -> bytes:
     target = io.BytesIO()
-    Image.fromarray(rng.integers(0, 255, (size, size, 3), dtype=np.uint8)).save(target, "JPEG", quality=90)
+    Image.fromarray(rng.integers(0, 255, (size, size, 3), dtype=np.uint8)).save(
+        target, "JPEG", quality=90
+    )
     return target.getvalue()
 
 

@@ -52,11 +52,15 @@ class Model(torch.nn.Module):
         width = options.width
         self.stem = torch.nn.Conv2d(3, width, 3, padding=1)
         self.middle = torch.nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.deep = torch.nn.ModuleList([torch.nn.Conv2d(width, width, 3, padding=1) for _ in range(3)])
+        self.deep = torch.nn.ModuleList(
+            [torch.nn.Conv2d(width, width, 3, padding=1) for _ in range(3)]
+        )
         self.head = torch.nn.Linear(width, CLASSES)
         self.wide = torch.nn.Linear(width, 40 * width)
         self.narrow = torch.nn.Linear(40 * width, width)
-        self.extra = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(16)) for _ in range(options.tensors)])
+        self.extra = torch.nn.ParameterList(
+            [torch.nn.Parameter(torch.zeros(16)) for _ in range(options.tensors)]
+        )
         self.late = ""
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
@@ -94,12 +98,16 @@ class Link:
 
     def __init__(self, options: Options, clock: OwnClock) -> None:
         self._options, self._clock = options, clock
-        self._waiting: queue.SimpleQueue[tuple[torch.futures.Future[torch.Tensor], torch.Tensor, float]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[
+            tuple[torch.futures.Future[torch.Tensor], torch.Tensor, float]
+        ] = queue.SimpleQueue()
         threading.Thread(target=self._carry, daemon=True).start()
 
     def exchange(self, state: object, bucket: Any) -> Any:
         size_mb = bucket.buffer().numel() * bucket.buffer().element_size() / 1e6
-        seconds = self._options.delay_ms / 1e3 + (size_mb / self._options.link_mb_s if self._options.link_mb_s else 0.0)
+        seconds = self._options.delay_ms / 1e3 + (
+            size_mb / self._options.link_mb_s if self._options.link_mb_s else 0.0
+        )
         passed: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
         def arrived(done: Any) -> torch.Tensor:
@@ -133,7 +141,9 @@ class Trainer:
         self.optimizer = _optimizer(options, self.inner)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.scaler)
         self.garbage = Garbage(options)
-        self.ballast = torch.zeros(options.checkpoint_mb * 250_000) if options.checkpoint_every else None
+        self.ballast = (
+            torch.zeros(options.checkpoint_mb * 250_000) if options.checkpoint_every else None
+        )
         self.late = options.late_phase if options.late_rank == RANK else ""
 
     def _parallel(self) -> Any:
@@ -198,13 +208,18 @@ class Trainer:
             self.optimizer.zero_grad()
 
     def _synced(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
-        apart = self.options.no_sync and not last and isinstance(self.model, DistributedDataParallel)
+        apart = (
+            self.options.no_sync and not last and isinstance(self.model, DistributedDataParallel)
+        )
         return self.model.no_sync() if apart else contextlib.nullcontext()
 
     def _gradients(self, pictures: torch.Tensor, labels: torch.Tensor, step: int) -> None:
         clock = self.clock
         self.inner.late = self.late
-        with clock.time("forward"), torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.autocast):
+        with (
+            clock.time("forward"),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.autocast),
+        ):
             loss = nn_functional.cross_entropy(self.model(pictures).float(), labels)
             self._drift(step)
         if self.options.overflow_every and step % self.options.overflow_every == 0:
@@ -223,7 +238,10 @@ class Trainer:
     def _beside(self, step: int) -> None:
         options, clock = self.options, self.clock
         self.garbage.after_step(step, clock)
-        if options.checkpoint_every and step % options.checkpoint_every == options.checkpoint_every - 1:
+        if (
+            options.checkpoint_every
+            and step % options.checkpoint_every == options.checkpoint_every - 1
+        ):
             self._save()
         if options.evaluate_every and step % options.evaluate_every == options.evaluate_every - 1:
             with clock.time("planted"):
@@ -232,7 +250,11 @@ class Trainer:
     def _save(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "checkpoint.pt")
-            state = {"model": self.inner.state_dict(), "optimizer": self.optimizer.state_dict(), "ballast": self.ballast}
+            state = {
+                "model": self.inner.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "ballast": self.ballast,
+            }
             with self.clock.time("planted"):
                 torch.save(state, path)
 
@@ -242,16 +264,24 @@ class Trainer:
         self.inner.late = ""
         with torch.no_grad():
             for pictures, labels in DataLoader(
-                torch.utils.data.Subset(Data(Pictures(options)), range(options.batch * options.evaluate_batches)), options.batch, collate_fn=collate
+                torch.utils.data.Subset(
+                    Data(Pictures(options)), range(options.batch * options.evaluate_batches)
+                ),
+                options.batch,
+                collate_fn=collate,
             ):
-                nn_functional.cross_entropy(self.inner(pictures.to(self.device)), labels.to(self.device))
+                nn_functional.cross_entropy(
+                    self.inner(pictures.to(self.device)), labels.to(self.device)
+                )
         self.inner.train()
 
 
 def _optimizer(options: Options, model: torch.nn.Module) -> torch.optim.Optimizer:
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "fused": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
-        "loop": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, foreach=False, fused=False),
+        "loop": lambda parameters: torch.optim.Adam(
+            parameters, lr=1e-3, foreach=False, fused=False
+        ),
     }
     return kinds[options.optimizer](model.parameters())
 

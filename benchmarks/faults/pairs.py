@@ -21,7 +21,12 @@ DONE = "done.json"
 KERNEL_WINDOWS = "3:9"
 """Captured in the warm-up, which no figure is about; so many steps that one slow one does not decide what the others look like."""
 
-QUIET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "2"}
+QUIET = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GLOG_minloglevel": "2",
+}
 
 
 class Host:
@@ -63,9 +68,15 @@ def folder_of(work: Path, variant: str, trial: int, fault: Fault) -> Path:
     return work / variant / str(trial) / fault.name
 
 
-def run_pairs(work: Path, faults: Sequence[Fault], *, variant: str, trial: int, has_gpu: bool) -> Iterator[str]:
+def run_pairs(
+    work: Path, faults: Sequence[Fault], *, variant: str, trial: int, has_gpu: bool
+) -> Iterator[str]:
     """Run what is not there yet; yields a line for each pair."""
-    order = [fault for fault in faults if why_not(fault, has_gpu=has_gpu) is None and not is_done(work, fault, variant, trial)]
+    order = [
+        fault
+        for fault in faults
+        if why_not(fault, has_gpu=has_gpu) is None and not is_done(work, fault, variant, trial)
+    ]
     random.Random(f"{variant} {trial}").shuffle(order)
     for framework in sorted({fault.framework for fault in order}):
         pending = [fault for fault in order if fault.framework == framework]
@@ -92,17 +103,32 @@ def is_done(work: Path, fault: Fault, variant: str, trial: int) -> bool:
 def done_at(work: Path, fault: Fault, variant: str, trial: int) -> str | None:
     """When the pair was run as it is planted now; `None` where it was not."""
     try:
-        done: dict[str, Any] = json.loads((folder_of(work, variant, trial, fault) / DONE).read_text())
+        done: dict[str, Any] = json.loads(
+            (folder_of(work, variant, trial, fault) / DONE).read_text()
+        )
     except FileNotFoundError:
         return None
-    return done.get("at") if done.get("jobs") == {side: job_of(fault, side, variant, trial) for side in (BASE, TARGET)} else None
+    return (
+        done.get("at")
+        if done.get("jobs")
+        == {side: job_of(fault, side, variant, trial) for side in (BASE, TARGET)}
+        else None
+    )
 
 
 def job_of(fault: Fault, side: str, variant: str, trial: int) -> dict[str, Any]:
     """What the host is asked for."""
     options = options_of(fault, planted=side == TARGET, variant=variant)
-    environment = {"PROFKIT_KERNELS": KERNEL_WINDOWS, "PROFKIT_OPS": "1"} if fault.kernels else {"PROFKIT_KERNELS": ""}
-    return {"options": {**options, "seed": options.get("seed", 0) + trial}, "ranks": fault.ranks, "environment": environment}
+    environment = (
+        {"PROFKIT_KERNELS": KERNEL_WINDOWS, "PROFKIT_OPS": "1"}
+        if fault.kernels
+        else {"PROFKIT_KERNELS": ""}
+    )
+    return {
+        "options": {**options, "seed": options.get("seed", 0) + trial},
+        "ranks": fault.ranks,
+        "environment": environment,
+    }
 
 
 def _run_pair(host: Host, work: Path, fault: Fault, variant: str, trial: int) -> str:
@@ -120,5 +146,7 @@ def _run_pair(host: Host, work: Path, fault: Fault, variant: str, trial: int) ->
         codes = host.run({**job, "folder": str(place)})
         if any(codes):
             return f"FAILED: its {side} ended with {codes}, see {place}"
-    (folder / DONE).write_text(json.dumps({"jobs": jobs, "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}))
+    (folder / DONE).write_text(
+        json.dumps({"jobs": jobs, "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())})
+    )
     return f"{time.monotonic() - began:.1f} s"

@@ -56,9 +56,28 @@ _INPUT_CHANGES: tuple[Fault, ...] = (
     Fault("slow_read", _single("input_bound"), {"read_ms": 4.0}, "data", ("read",)),
     Fault("slow_decode", _single("input_bound"), {"blurs": 80}, "data", ("decode",)),
     Fault("zero_workers", _single("input_bound"), {"workers": 0}, "data", base={"read_ms": 0.6}),
-    Fault("slow_read_on_two_ranks", _single("input_bound"), {"read_ms": 4.0}, "step", ("read",), base={"workers": 1}, ranks=2),
-    Fault("workers_restart_each_epoch", _single(("worker_start", "input_stalls")), {"persistent": False}, "all data", base={"epoch_steps": 8, "workers": 3}),
-    Fault("too_many_workers", _single("loader_contention"), {"workers": 6}, base={"polling": 0.15, "placed": False}),
+    Fault(
+        "slow_read_on_two_ranks",
+        _single("input_bound"),
+        {"read_ms": 4.0},
+        "step",
+        ("read",),
+        base={"workers": 1},
+        ranks=2,
+    ),
+    Fault(
+        "workers_restart_each_epoch",
+        _single(("worker_start", "input_stalls")),
+        {"persistent": False},
+        "all data",
+        base={"epoch_steps": 8, "workers": 3},
+    ),
+    Fault(
+        "too_many_workers",
+        _single("loader_contention"),
+        {"workers": 6},
+        base={"polling": 0.15, "placed": False},
+    ),
     Fault(
         "cache_cold_epochs",
         _single("input_bound"),
@@ -71,13 +90,45 @@ _INPUT_CHANGES: tuple[Fault, ...] = (
 )
 
 _RANKS: tuple[Fault, ...] = (
-    Fault("late_in_input", _single("late_rank"), _late("input"), "planted", ("data", "input"), ranks=2),
-    Fault("late_in_forward", _single("late_rank"), _late("forward"), "planted", ("forward",), ranks=2),
-    Fault("late_in_backward", _single("late_rank"), _late("backward"), "planted", ("backward",), ranks=2),
-    Fault("late_in_forward_of_four", _single("late_rank"), _late("forward", rank=2, ms=20.0), "planted", ("forward",), ranks=4),
+    Fault(
+        "late_in_input", _single("late_rank"), _late("input"), "planted", ("data", "input"), ranks=2
+    ),
+    Fault(
+        "late_in_forward", _single("late_rank"), _late("forward"), "planted", ("forward",), ranks=2
+    ),
+    Fault(
+        "late_in_backward",
+        _single("late_rank"),
+        _late("backward"),
+        "planted",
+        ("backward",),
+        ranks=2,
+    ),
+    Fault(
+        "late_in_forward_of_four",
+        _single("late_rank"),
+        _late("forward", rank=2, ms=20.0),
+        "planted",
+        ("forward",),
+        ranks=4,
+    ),
     Fault("slow_link", _single("exposed_communication"), {"delay_ms": 12.0}, "backward", ranks=2),
-    Fault("tiny_buckets", _single("tiny_buckets"), {"bucket_mb": 0.0001}, "backward", base={"tensors": 40, "delay_ms": 0.3}, ranks=2),
-    Fault("one_huge_bucket", _single("huge_bucket"), {"bucket_mb": 100.0}, "backward", base={"bucket_mb": 0.1, "link_mb_s": 20.0, "batch": 16}, ranks=2),
+    Fault(
+        "tiny_buckets",
+        _single("tiny_buckets"),
+        {"bucket_mb": 0.0001},
+        "backward",
+        base={"tensors": 40, "delay_ms": 0.3},
+        ranks=2,
+    ),
+    Fault(
+        "one_huge_bucket",
+        _single("huge_bucket"),
+        {"bucket_mb": 100.0},
+        "backward",
+        base={"bucket_mb": 0.1, "link_mb_s": 20.0, "batch": 16},
+        ranks=2,
+    ),
     Fault(
         "accumulation_without_no_sync",
         _single(("accumulation_without_no_sync", "unsynced_accumulation")),
@@ -91,36 +142,135 @@ _RANKS: tuple[Fault, ...] = (
 _HOST: tuple[Fault, ...] = (
     Fault("tiny_operators", _single("launch_bound"), {"slices": 200}, COMPUTE, kernels=True),
     Fault("layout_copies", _single("layout_copies"), {"round_trips": 24}, COMPUTE, kernels=True),
-    Fault("unfused_optimizer", _single("optimizer_unfused"), {"optimizer": "loop"}, "optimizer", base={"tensors": 150}, kernels=True),
-    Fault("amp_without_effect", _single("amp_without_effect"), {"autocast": True}, COMPUTE, base={"batch": 2, "width": 8, "workers": 0}, kernels=True),
-    Fault("thread_oversubscription", _single("thread_oversubscription"), {"threads": 4}, base={"batch": 16, "placed": False}),
+    Fault(
+        "unfused_optimizer",
+        _single("optimizer_unfused"),
+        {"optimizer": "loop"},
+        "optimizer",
+        base={"tensors": 150},
+        kernels=True,
+    ),
+    Fault(
+        "amp_without_effect",
+        _single("amp_without_effect"),
+        {"autocast": True},
+        COMPUTE,
+        base={"batch": 2, "width": 8, "workers": 0},
+        kernels=True,
+    ),
+    Fault(
+        "thread_oversubscription",
+        _single("thread_oversubscription"),
+        {"threads": 4},
+        base={"batch": 16, "placed": False},
+    ),
     Fault("garbage_pauses", _single("garbage_pauses"), {"garbage_every": 3}, "planted"),
-    Fault("checkpoint_every_ten_steps", _single(("checkpoint_in_training", "evaluation_in_training")), {"checkpoint_every": 10}, "planted"),
-    Fault("evaluation_in_training", _single("evaluation_in_training"), {"evaluate_every": 10}, "planted"),
+    Fault(
+        "checkpoint_every_ten_steps",
+        _single(("checkpoint_in_training", "evaluation_in_training")),
+        {"checkpoint_every": 10},
+        "planted",
+    ),
+    Fault(
+        "evaluation_in_training",
+        _single("evaluation_in_training"),
+        {"evaluate_every": 10},
+        "planted",
+    ),
     Fault("drift", _single("drift"), {"drift_ms": 0.1}, "planted"),
-    Fault("skipped_steps", _single("skipped_amp_steps"), {"overflow_every": 4}, None, base={"scaler": True}),
+    Fault(
+        "skipped_steps",
+        _single("skipped_amp_steps"),
+        {"overflow_every": 4},
+        None,
+        base={"scaler": True},
+    ),
 )
 
 _PADDLE: tuple[Fault, ...] = (
-    Fault("paddle_slow_read", _single("input_bound"), {"read_ms": 4.0}, "data", ("read",), framework="paddle"),
-    Fault("paddle_slow_decode", _single("input_bound"), {"blurs": 120}, "data", ("decode",), framework="paddle"),
-    Fault("paddle_tiny_operators", _single("launch_bound"), {"slices": 400}, COMPUTE, framework="paddle", kernels=True),
-    Fault("paddle_garbage_pauses", _single("garbage_pauses"), {"garbage_every": 3}, "planted", framework="paddle"),
-    Fault("paddle_evaluation", _single("evaluation_in_training"), {"evaluate_every": 10}, "planted", framework="paddle"),
-    Fault("paddle_checkpoint", _single(("checkpoint_in_training", "evaluation_in_training")), {"checkpoint_every": 10}, "planted", framework="paddle"),
-    Fault("paddle_late_in_forward", _single("late_rank"), _late("forward", ms=12.0), "planted", ("forward",), ranks=2, framework="paddle"),
-    Fault("paddle_late_in_input", _single("late_rank"), _late("input", ms=60.0), "step", ("data", "input"), ranks=2, framework="paddle"),
+    Fault(
+        "paddle_slow_read",
+        _single("input_bound"),
+        {"read_ms": 4.0},
+        "data",
+        ("read",),
+        framework="paddle",
+    ),
+    Fault(
+        "paddle_slow_decode",
+        _single("input_bound"),
+        {"blurs": 120},
+        "data",
+        ("decode",),
+        framework="paddle",
+    ),
+    Fault(
+        "paddle_tiny_operators",
+        _single("launch_bound"),
+        {"slices": 400},
+        COMPUTE,
+        framework="paddle",
+        kernels=True,
+    ),
+    Fault(
+        "paddle_garbage_pauses",
+        _single("garbage_pauses"),
+        {"garbage_every": 3},
+        "planted",
+        framework="paddle",
+    ),
+    Fault(
+        "paddle_evaluation",
+        _single("evaluation_in_training"),
+        {"evaluate_every": 10},
+        "planted",
+        framework="paddle",
+    ),
+    Fault(
+        "paddle_checkpoint",
+        _single(("checkpoint_in_training", "evaluation_in_training")),
+        {"checkpoint_every": 10},
+        "planted",
+        framework="paddle",
+    ),
+    Fault(
+        "paddle_late_in_forward",
+        _single("late_rank"),
+        _late("forward", ms=12.0),
+        "planted",
+        ("forward",),
+        ranks=2,
+        framework="paddle",
+    ),
+    Fault(
+        "paddle_late_in_input",
+        _single("late_rank"),
+        _late("input", ms=60.0),
+        "step",
+        ("data", "input"),
+        ranks=2,
+        framework="paddle",
+    ),
 )
 
 _TOGETHER: tuple[Fault, ...] = (
-    Fault("slow_read_and_garbage", (("input_bound",), ("garbage_pauses",)), {"read_ms": 4.0, "garbage_every": 3}),
+    Fault(
+        "slow_read_and_garbage",
+        (("input_bound",), ("garbage_pauses",)),
+        {"read_ms": 4.0, "garbage_every": 3},
+    ),
     Fault(
         "late_forward_and_checkpoint",
         (("late_rank",), ("checkpoint_in_training", "evaluation_in_training")),
         {**_late("forward"), "checkpoint_every": 10},
         ranks=2,
     ),
-    Fault("slow_link_and_slow_decode", (("exposed_communication",), ("input_bound",)), {"delay_ms": 12.0, "blurs": 10}, ranks=2),
+    Fault(
+        "slow_link_and_slow_decode",
+        (("exposed_communication",), ("input_bound",)),
+        {"delay_ms": 12.0, "blurs": 10},
+        ranks=2,
+    ),
     Fault(
         "evaluation_and_unfused_optimizer",
         (("evaluation_in_training",), ("optimizer_unfused",)),
@@ -132,8 +282,22 @@ _TOGETHER: tuple[Fault, ...] = (
 
 _GPU: tuple[Fault, ...] = (
     Fault("item_syncs", _single("sync_stalls"), {"item_syncs": 8}, kernels=True, needs_gpu=True),
-    Fault("pageable_copies", _single("unpinned_copy"), {"pin": False}, base={"image": 224, "batch": 64}, kernels=True, needs_gpu=True),
-    Fault("gpu_layout_copies", _single("layout_copies"), {"round_trips": 8}, base={"image": 128, "batch": 64}, kernels=True, needs_gpu=True),
+    Fault(
+        "pageable_copies",
+        _single("unpinned_copy"),
+        {"pin": False},
+        base={"image": 224, "batch": 64},
+        kernels=True,
+        needs_gpu=True,
+    ),
+    Fault(
+        "gpu_layout_copies",
+        _single("layout_copies"),
+        {"round_trips": 8},
+        base={"image": 128, "batch": 64},
+        kernels=True,
+        needs_gpu=True,
+    ),
     Fault(
         "clock_throttling",
         _single(("drift", "throttling")),
@@ -144,8 +308,24 @@ _GPU: tuple[Fault, ...] = (
 )
 
 
-def _healthy(name: str, base: Mapping[str, Any], *, ranks: int = 1, framework: str = "torch", kernels: bool = False) -> Fault:
-    return Fault(f"healthy_{name}", (), {"seed": 1_000}, None, base=base, ranks=ranks, framework=framework, kernels=kernels)
+def _healthy(
+    name: str,
+    base: Mapping[str, Any],
+    *,
+    ranks: int = 1,
+    framework: str = "torch",
+    kernels: bool = False,
+) -> Fault:
+    return Fault(
+        f"healthy_{name}",
+        (),
+        {"seed": 1_000},
+        None,
+        base=base,
+        ranks=ranks,
+        framework=framework,
+        kernels=kernels,
+    )
 
 
 _HEALTHY: tuple[Fault, ...] = (
@@ -173,7 +353,15 @@ _HEALTHY: tuple[Fault, ...] = (
     _healthy("paddle_four_ranks", {}, ranks=4, framework="paddle"),
 )
 
-FAULTS: tuple[Fault, ...] = (*_INPUT_CHANGES, *_RANKS, *_HOST, *_PADDLE, *_TOGETHER, *_GPU, *_HEALTHY)
+FAULTS: tuple[Fault, ...] = (
+    *_INPUT_CHANGES,
+    *_RANKS,
+    *_HOST,
+    *_PADDLE,
+    *_TOGETHER,
+    *_GPU,
+    *_HEALTHY,
+)
 
 DEVELOPMENT, HELD_OUT = "development", "held-out"
 SHAPES: Mapping[str, Mapping[str, Any]] = {
@@ -191,7 +379,12 @@ HELD_OUT_AMOUNT = 1.3
 
 def options_of(fault: Fault, *, planted: bool, variant: str) -> dict[str, Any]:
     """What a twin's job is told."""
-    given = {**SHAPES[variant], **RANKS[fault.ranks], **fault.base, **(fault.change if planted else {})}
+    given = {
+        **SHAPES[variant],
+        **RANKS[fault.ranks],
+        **fault.base,
+        **(fault.change if planted else {}),
+    }
     if variant == HELD_OUT:
         given |= {name: given[name] * HELD_OUT_AMOUNT for name in _AMOUNTS if name in given}
     return given
@@ -208,4 +401,7 @@ def named(names: list[str]) -> tuple[Fault, ...]:
 
 def as_words(fault: Fault) -> str:
     """The planted change, as it was written."""
-    return ", ".join(f"{name} {value}" for name, value in fault.change.items()) or fault.needs_administrator
+    return (
+        ", ".join(f"{name} {value}" for name, value in fault.change.items())
+        or fault.needs_administrator
+    )

@@ -78,14 +78,26 @@ class Score:
 
     @property
     def cost_error(self) -> float | None:
-        return abs(self.named_ms - self.true_ms) / abs(self.true_ms) if self.named_ms is not None and self.true_ms else None
+        return (
+            abs(self.named_ms - self.true_ms) / abs(self.true_ms)
+            if self.named_ms is not None and self.true_ms
+            else None
+        )
 
 
 def score_all(work: Path, faults: Sequence[Fault], variants: Sequence[str]) -> list[Score]:
     """Every pair that has been run as it is planted now; of the others, a word on stderr."""
     known = {fault.name: fault for fault in faults}
-    found = sorted((work / variant, path.parent) for variant in variants for path in (work / variant).glob(f"*/*/{DONE}"))
-    scores = (_score_or_say_why_not(work, known[folder.name], variant.name, int(folder.parent.name)) for variant, folder in found if folder.name in known)
+    found = sorted(
+        (work / variant, path.parent)
+        for variant in variants
+        for path in (work / variant).glob(f"*/*/{DONE}")
+    )
+    scores = (
+        _score_or_say_why_not(work, known[folder.name], variant.name, int(folder.parent.name))
+        for variant, folder in found
+        if folder.name in known
+    )
     return [score for score in scores if score is not None]
 
 
@@ -97,8 +109,14 @@ def _score_or_say_why_not(work: Path, fault: Fault, variant: str, trial: int) ->
             return dataclasses.replace(score_pair(folder, fault, variant, trial), at=at)
     except (OSError, ValueError, IndexError, UnreadableError) as error:
         if (folder / DONE).exists():
-            raise SystemExit(f"{folder}: cannot be scored ({error}); take it away and run it again") from error
-    why = "something else was planted when it was run; run it again" if (folder / DONE).exists() else "it is being run again"
+            raise SystemExit(
+                f"{folder}: cannot be scored ({error}); take it away and run it again"
+            ) from error
+    why = (
+        "something else was planted when it was run; run it again"
+        if (folder / DONE).exists()
+        else "it is being run again"
+    )
     print(f"{folder}: left out, {why}", file=sys.stderr)
     return None
 
@@ -111,11 +129,19 @@ def score_pair(folder: Path, fault: Fault, variant: str, trial: int) -> Score:
 
 
 def _said(finding: Finding) -> Said:
-    return Said(finding.kind, finding.cost_ns.value / 1e6 if finding.cost_ns else None, f"{finding.cause} {finding.evidence}")
+    return Said(
+        finding.kind,
+        finding.cost_ns.value / 1e6 if finding.cost_ns else None,
+        f"{finding.cause} {finding.evidence}",
+    )
 
 
 def _place(findings: Sequence[Said], kinds: Sequence[str], words: Sequence[str]) -> int | None:
-    rightly = (number for number, each in enumerate(findings) if each.kind in kinds and (not words or any(word in each.words for word in words)))
+    rightly = (
+        number
+        for number, each in enumerate(findings)
+        if each.kind in kinds and (not words or any(word in each.words for word in words))
+    )
     return next(rightly, None)
 
 
@@ -128,17 +154,28 @@ def true_cost_ms(folder: Path, fault: Fault) -> float | None:
         return max(_mean_ms(folder / TARGET, rank, fault.truth) for rank in ranks)
     if fault.truth == "samples":
         return statistics.mean(_longer_for_as_many_samples(folder, rank) for rank in ranks)
-    return statistics.mean(_mean_ms(folder / TARGET, rank, fault.truth) - _mean_ms(folder / BASE, rank, fault.truth) for rank in ranks)
+    return statistics.mean(
+        _mean_ms(folder / TARGET, rank, fault.truth) - _mean_ms(folder / BASE, rank, fault.truth)
+        for rank in ranks
+    )
 
 
 def _mean_ms(side: Path, rank: int, truth: str) -> float:
     parts, of_all = truth.removeprefix(OVER_ALL).split(), truth.startswith(OVER_ALL)
-    return statistics.mean(sum(step.get(part, 0.0) for part in parts) for step in _own_steps(side, rank) if of_all or not step["starts_epoch"])
+    return statistics.mean(
+        sum(step.get(part, 0.0) for part in parts)
+        for step in _own_steps(side, rank)
+        if of_all or not step["starts_epoch"]
+    )
 
 
 def _longer_for_as_many_samples(folder: Path, rank: int) -> float:
     (base_ms, base_samples), (target_ms, target_samples) = (
-        [statistics.mean(step[part] for step in _own_steps(folder / side, rank)) for part in ("step", "samples")] for side in (BASE, TARGET)
+        [
+            statistics.mean(step[part] for step in _own_steps(folder / side, rank))
+            for part in ("step", "samples")
+        ]
+        for side in (BASE, TARGET)
     )
     return target_ms / target_samples * base_samples - base_ms
 
@@ -192,15 +229,34 @@ def _share(flags: Sequence[bool]) -> float:
 
 def as_text(scores: Sequence[Score]) -> str:
     """The score for a terminal: each pair, then the figures."""
-    rows = [["variant", "pair", "true", "named", "first", "place", "findings"], *(_line(score) for score in scores)]
+    rows = [
+        ["variant", "pair", "true", "named", "first", "place", "findings"],
+        *(_line(score) for score in scores),
+    ]
     variants = dict.fromkeys(score.variant for score in scores)
-    return "\n".join([table(rows), *(f"{variant}: {summarize([score for score in scores if score.variant == variant])}" for variant in variants)])
+    return "\n".join(
+        [
+            table(rows),
+            *(
+                f"{variant}: {summarize([score for score in scores if score.variant == variant])}"
+                for variant in variants
+            ),
+        ]
+    )
 
 
 def _line(score: Score) -> list[str]:
     said = ", ".join(f"{each.kind} {_ms(each.cost_ms)}" for each in score.findings)
     places = ", ".join("-" if place is None else str(place + 1) for place in score.places)
-    return [score.variant[:3], score.fault.name, _ms(score.true_ms), _ms(score.named_ms), score.first, places, said]
+    return [
+        score.variant[:3],
+        score.fault.name,
+        _ms(score.true_ms),
+        _ms(score.named_ms),
+        score.first,
+        places,
+        said,
+    ]
 
 
 def _ms(value: float | None) -> str:
@@ -211,7 +267,14 @@ def as_document(scores: Sequence[Score], *, has_gpu: bool) -> str:
     """docs/accuracy.md."""
     return (
         "\n\n".join(
-            [*_opening(scores, has_gpu=has_gpu), *_figures(scores), *_wrong(scores), *_pairs(scores), *_confusion(scores), *_left_out(scores, has_gpu=has_gpu)]
+            [
+                *_opening(scores, has_gpu=has_gpu),
+                *_figures(scores),
+                *_wrong(scores),
+                *_pairs(scores),
+                *_confusion(scores),
+                *_left_out(scores, has_gpu=has_gpu),
+            ]
         )
         + "\n"
     )
@@ -219,9 +282,16 @@ def as_document(scores: Sequence[Score], *, has_gpu: bool) -> str:
 
 def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
     environment = read_environment()
-    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items() if name in {"torch", "paddlepaddle", "pyarrow"})
+    packages = ", ".join(
+        f"{name} {version}"
+        for name, version in environment["packages"].items()
+        if name in {"torch", "paddlepaddle", "pyarrow"}
+    )
     trials = Counter((score.variant, score.trial) for score in scores)
-    told = ", ".join(f"{variant} {sum(1 for each, _ in trials if each == variant)}" for variant in dict.fromkeys(score.variant for score in scores))
+    told = ", ".join(
+        f"{variant} {sum(1 for each, _ in trials if each == variant)}"
+        for variant in dict.fromkeys(score.variant for score in scores)
+    )
     yield "# How often profkit names the right cause"
     yield (
         "Faults with a known truth are planted in small training jobs that really run: each pair is a job and its twin, which differ in one option of the job. "
@@ -248,19 +318,52 @@ def _when(scores: Sequence[Score]) -> str:
 
 def _figures(scores: Sequence[Score]) -> Iterator[str]:
     yield "## The figures"
-    head = ["", "goal", *(variant for variant in (DEVELOPMENT, HELD_OUT) if any(score.variant == variant for score in scores))]
-    found = [summarize([score for score in scores if score.variant == variant]) for variant in head[2:]]
+    head = [
+        "",
+        "goal",
+        *(
+            variant
+            for variant in (DEVELOPMENT, HELD_OUT)
+            if any(score.variant == variant for score in scores)
+        ),
+    ]
+    found = [
+        summarize([score for score in scores if score.variant == variant]) for variant in head[2:]
+    ]
     lines = [
-        ["single faults whose cause is named first", f"{GOALS['top-1']:.0%}", *(f"{each.top_1:.0%} of {each.single}" for each in found)],
-        ["single faults whose cause is among the first three", f"{GOALS['top-3']:.0%}", *(f"{each.top_3:.0%} of {each.single}" for each in found)],
+        [
+            "single faults whose cause is named first",
+            f"{GOALS['top-1']:.0%}",
+            *(f"{each.top_1:.0%} of {each.single}" for each in found),
+        ],
+        [
+            "single faults whose cause is among the first three",
+            f"{GOALS['top-3']:.0%}",
+            *(f"{each.top_3:.0%} of {each.single}" for each in found),
+        ],
         [
             "error of the named cause's cost, median",
             f"{GOALS['cost error']:.0%}",
-            *(f"{each.cost_error:.0%} of {each.costs}" if each.cost_error is not None else "-" for each in found),
+            *(
+                f"{each.cost_error:.0%} of {each.costs}" if each.cost_error is not None else "-"
+                for each in found
+            ),
         ],
-        ["healthy pairs without a finding", f"{GOALS['quiet']:.0%}", *(f"{each.quiet:.0%} of {each.healthy}" for each in found)],
-        ["two faults together: one of them is named first", "-", *(f"{each.together_top_1:.0%} of {each.together}" for each in found)],
-        ["two faults together: both are among the first three", "-", *(f"{each.together_top_3:.0%} of {each.together}" for each in found)],
+        [
+            "healthy pairs without a finding",
+            f"{GOALS['quiet']:.0%}",
+            *(f"{each.quiet:.0%} of {each.healthy}" for each in found),
+        ],
+        [
+            "two faults together: one of them is named first",
+            "-",
+            *(f"{each.together_top_1:.0%} of {each.together}" for each in found),
+        ],
+        [
+            "two faults together: both are among the first three",
+            "-",
+            *(f"{each.together_top_3:.0%} of {each.together}" for each in found),
+        ],
     ]
     yield _markdown([head, *lines])
 
@@ -268,26 +371,62 @@ def _figures(scores: Sequence[Score]) -> Iterator[str]:
 def _wrong(scores: Sequence[Score]) -> Iterator[str]:
     """Everything that is not as it should be, one line each."""
     yield "## What is wrong"
-    wrong = [score for score in scores if (score.fault.healthy and score.findings) or (not score.fault.healthy and not (score.top_1 and score.top_3))]
-    lines = [f"- {score.variant}, trial {score.trial}, `{score.fault.name}`: {_complaint(score)}" for score in wrong]
-    far = [score for score in scores if score.cost_error is not None and score.cost_error > GOALS["cost error"]]
-    costs = [f"- {score.variant}, trial {score.trial}, `{score.fault.name}`: {_ms(score.named_ms)} ms named, {_ms(score.true_ms)} ms true" for score in far]
-    yield "\n".join(lines) or "Every planted cause is named first, and nothing is said of healthy pairs."
+    wrong = [
+        score
+        for score in scores
+        if (score.fault.healthy and score.findings)
+        or (not score.fault.healthy and not (score.top_1 and score.top_3))
+    ]
+    lines = [
+        f"- {score.variant}, trial {score.trial}, `{score.fault.name}`: {_complaint(score)}"
+        for score in wrong
+    ]
+    far = [
+        score
+        for score in scores
+        if score.cost_error is not None and score.cost_error > GOALS["cost error"]
+    ]
+    costs = [
+        f"- {score.variant}, trial {score.trial}, `{score.fault.name}`: {_ms(score.named_ms)} ms named, {_ms(score.true_ms)} ms true"
+        for score in far
+    ]
+    yield (
+        "\n".join(lines)
+        or "Every planted cause is named first, and nothing is said of healthy pairs."
+    )
     yield f"Costs that are off by more than {GOALS['cost error']:.0%}:"
     yield "\n".join(costs) or "none."
 
 
 def _complaint(score: Score) -> str:
-    said = ", ".join(f"{each.kind} ({_ms(each.cost_ms)} ms)" for each in score.findings[:TOP]) or "nothing"
+    said = (
+        ", ".join(f"{each.kind} ({_ms(each.cost_ms)} ms)" for each in score.findings[:TOP])
+        or "nothing"
+    )
     if score.fault.healthy:
         return f"says {said}, and nothing is wrong"
-    missing = [kinds[0] for kinds, place in zip(score.fault.causes, score.places, strict=True) if place is None or place >= TOP]
-    return f"says {said}" + (f"; {' and '.join(missing)} is not among the first three" if missing else "")
+    missing = [
+        kinds[0]
+        for kinds, place in zip(score.fault.causes, score.places, strict=True)
+        if place is None or place >= TOP
+    ]
+    return f"says {said}" + (
+        f"; {' and '.join(missing)} is not among the first three" if missing else ""
+    )
 
 
 def _pairs(scores: Sequence[Score]) -> Iterator[str]:
     yield "## Every fault"
-    head = ["fault", "job", "planted", "right cause", "variant", "named first", "true cost, ms", "named cost, ms"]
+    head = [
+        "fault",
+        "job",
+        "planted",
+        "right cause",
+        "variant",
+        "named first",
+        "true cost, ms",
+        "named cost, ms",
+    ]
     faulty = [score for score in scores if not score.fault.healthy]
     rows = [
         [
@@ -309,11 +448,19 @@ def _confusion(scores: Sequence[Score]) -> Iterator[str]:
     """What is said first, for each cause that was planted alone, over both variants."""
     yield "## What is taken for what"
     single = [score for score in scores if len(score.places) <= 1]
-    said = Counter((_planted(score), score.first if score.first not in _right(score) else _planted(score)) for score in single)
+    said = Counter(
+        (_planted(score), score.first if score.first not in _right(score) else _planted(score))
+        for score in single
+    )
     columns = sorted({column for _, column in said}, key=lambda name: (name == NOTHING, name))
     rows = sorted({row for row, _ in said}, key=lambda name: (name == NOTHING, name))
     yield "A row for each planted cause, a column for what profkit names first; healthy pairs are in the last row."
-    yield _markdown([["planted", *columns], *([row, *(str(said[row, column] or "") for column in columns)] for row in rows)])
+    yield _markdown(
+        [
+            ["planted", *columns],
+            *([row, *(str(said[row, column] or "") for column in columns)] for row in rows),
+        ]
+    )
 
 
 def _planted(score: Score) -> str:
@@ -328,7 +475,9 @@ def _left_out(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
     yield "## What was not planted here"
     run = {(score.variant, score.fault.name) for score in scores}
     reasons = [(fault, why_not(fault, has_gpu=has_gpu)) for fault in FAULTS]
-    lines = [f"- `{fault.name}` ({as_words(fault)}): {reason}" for fault, reason in reasons if reason]
+    lines = [
+        f"- `{fault.name}` ({as_words(fault)}): {reason}" for fault, reason in reasons if reason
+    ]
     missing = [
         f"- `{fault.name}`, {variant}: not run"
         for variant in dict.fromkeys(score.variant for score in scores)

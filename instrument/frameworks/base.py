@@ -95,7 +95,9 @@ class Framework(Protocol):
 
 def load_framework(name: str) -> Framework:
     """The framework of this name; it must be installed."""
-    framework: Framework = importlib.import_module(f"profkit.instrument.frameworks.{FRAMEWORKS[name]}").FRAMEWORK
+    framework: Framework = importlib.import_module(
+        f"profkit.instrument.frameworks.{FRAMEWORKS[name]}"
+    ).FRAMEWORK
     return framework
 
 
@@ -135,15 +137,23 @@ class Seams:
     name_skipped: Callable[[Followed | int | None], None]
     note_scale: Callable[[float | None], None]
 
-    def __init__(self, tracker: Tracker, collectives: Append, samples: Append = lambda row: None) -> None:
+    def __init__(
+        self, tracker: Tracker, collectives: Append, samples: Append = lambda row: None
+    ) -> None:
         self.tracker = tracker
         self.recorder = tracker.recorder
         self.collectives = collectives
         self.samples = samples
         for name in _OF_TRACKER:
-            setattr(self, name, guarded(name, getattr(tracker.notes, name, None) or getattr(tracker, name), None))
+            setattr(
+                self,
+                name,
+                guarded(name, getattr(tracker.notes, name, None) or getattr(tracker, name), None),
+            )
         self.autocast: bool | None = None
-        self.note_autocast: Callable[[bool], None] = guarded("note_autocast", self._note_autocast, None)
+        self.note_autocast: Callable[[bool], None] = guarded(
+            "note_autocast", self._note_autocast, None
+        )
         self.count_samples: Callable[[Any], int] = guarded("count_samples", count_samples, 0)
 
     def _note_autocast(self, enabled: bool) -> None:

@@ -64,7 +64,16 @@ class BatchTimes(NamedTuple):
 class Fetch:
     """A batch that is being made; its fetcher's `collate_fn` tells when collating begins."""
 
-    __slots__ = ("_clock", "_collate", "_collated", "_processor_ns", "_start_ns", "_waited_ns", "fetcher", "task")
+    __slots__ = (
+        "_clock",
+        "_collate",
+        "_collated",
+        "_processor_ns",
+        "_start_ns",
+        "_waited_ns",
+        "fetcher",
+        "task",
+    )
 
     def __init__(self, fetcher: Any, clock: WaitClock | None, task: int = 0) -> None:
         """Without a clock, waits for a core are not told apart."""
@@ -73,14 +82,20 @@ class Fetch:
         self._clock = clock
         self._collated: tuple[int, int, int] | None = None
         self._collate = fetcher.collate_fn
-        self._start_ns, self._processor_ns, self._waited_ns = (now_ns(), _processor_ns(), 0) if clock is None else _read_together(clock)
+        self._start_ns, self._processor_ns, self._waited_ns = (
+            (now_ns(), _processor_ns(), 0) if clock is None else _read_together(clock)
+        )
         if self._collate:  # last: a fetch that could not be begun has changed nothing
             fetcher.collate_fn = self.collate
 
     def collate(self, *args: Any, **kwargs: Any) -> Any:
         """The fetcher's `collate_fn`, timed."""
         try:
-            self._collated = (now_ns(), _processor_ns(), 0) if self._clock is None else _read_together(self._clock)
+            self._collated = (
+                (now_ns(), _processor_ns(), 0)
+                if self._clock is None
+                else _read_together(self._clock)
+            )
         except Exception as failure:  # noqa: BLE001  # the border to the job
             report_failure("loader: collate", failure)
         return self._collate(*args, **kwargs)
@@ -93,10 +108,21 @@ class Fetch:
         """What it took, until now. The fetcher has its own `collate_fn` back."""
         self.fetcher.collate_fn = self._collate
         start_ns, collated = self._start_ns, self._collated
-        made_ns, processor_ns, waited_ns = collated or ((now_ns(), _processor_ns(), 0) if self._clock is None else _read_together(self._clock))
+        made_ns, processor_ns, waited_ns = collated or (
+            (now_ns(), _processor_ns(), 0) if self._clock is None else _read_together(self._clock)
+        )
         took_ns = processor_ns - self._processor_ns
         blocked_ns = made_ns - start_ns - took_ns - (waited_ns - self._waited_ns)
-        return _make_times((worker, start_ns, made_ns if collated else 0, now_ns() if collated else made_ns, max(0, blocked_ns), took_ns))
+        return _make_times(
+            (
+                worker,
+                start_ns,
+                made_ns if collated else 0,
+                now_ns() if collated else made_ns,
+                max(0, blocked_ns),
+                took_ns,
+            )
+        )
 
 
 _make_times: Callable[[tuple[int, ...]], BatchTimes] = functools.partial(tuple.__new__, BatchTimes)
@@ -181,7 +207,9 @@ class _Making:
 class LoopMeter:
     """Times the batches of loaders without workers, which a thread of the process that trains makes itself."""
 
-    def __init__(self, tell: Callable[[BatchTimes, str, Any], None], recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, tell: Callable[[BatchTimes, str, Any], None], recorder: Recorder | None = None
+    ) -> None:
         """With a recorder, only batches of steps that are recorded are timed."""
         self._tell = tell
         self._recorder = recorder
@@ -215,7 +243,9 @@ class LoopMeter:
         self._local = _InThread()
 
 
-def hook_loop_fetch(patches: Patches, fetchers: Iterable[type], meter: LoopMeter, notes: Notes | None = None) -> None:
+def hook_loop_fetch(
+    patches: Patches, fetchers: Iterable[type], meter: LoopMeter, notes: Notes | None = None
+) -> None:
     """Time the batches that this process makes itself, until the patches are undone; with a loop's notes, in these where it may."""
     patches.on_undo(meter.close)
     if notes is None:

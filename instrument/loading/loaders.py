@@ -107,7 +107,9 @@ class Loaders:
         channel = self._channels.get(iterator)
         if channel is None or not self.recorder.recording:
             return None
-        return Waiting(now_ns(), channel.ring.count_finished(channel.epoch, tasks(channel)), channel)
+        return Waiting(
+            now_ns(), channel.ring.count_finished(channel.epoch, tasks(channel)), channel
+        )
 
     def take(self, task: int, waiting: Waiting) -> None:
         """The loop has the batch of this number."""
@@ -121,7 +123,23 @@ class Loaders:
         if not self.recorder.recording:
             return
         self.keep(times, thread)
-        self.recorder.keep_rows([(self.recorder.step_index, _DATA, "queue", 1, thread, times.end_ns, now_ns(), None, None, None, None)])
+        self.recorder.keep_rows(
+            [
+                (
+                    self.recorder.step_index,
+                    _DATA,
+                    "queue",
+                    1,
+                    thread,
+                    times.end_ns,
+                    now_ns(),
+                    None,
+                    None,
+                    None,
+                    None,
+                )
+            ]
+        )
         if self.recorder.step_index or self._untrained < MOST_UNTRAINED:
             self._untrained += 1
             self._samples((None, "loader", DEPTH_METRIC, waiting.time_ns, float(waiting.depth)))

@@ -96,7 +96,9 @@ def find_ring(worker: int) -> Ring | None:
         return None
     folder = f"/proc/{parent.pid}/fd"
     rings = (_open_ring(f"{folder}/{name}") for name in os.listdir(folder))
-    return next((ring for ring in rings if ring is not None and ring.is_for(worker, os.getpid())), None)
+    return next(
+        (ring for ring in rings if ring is not None and ring.is_for(worker, os.getpid())), None
+    )
 
 
 def _open_ring(path: str) -> Ring | None:

@@ -73,10 +73,16 @@ class WorkerLoop:
     there in the worker is run: this, or the framework's own where no hooks were installed.
     """
 
-    def __init__(self, original: Callable[..., Any], place: str, set_up: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self, original: Callable[..., Any], place: str, set_up: Callable[[Mapping[str, Any]], None]
+    ) -> None:
         self._original = original
         self._place = place
-        self._set_up = guarded("loader: worker", lambda *args, **kwargs: set_up(_arguments(original, *args, **kwargs)), None)
+        self._set_up = guarded(
+            "loader: worker",
+            lambda *args, **kwargs: set_up(_arguments(original, *args, **kwargs)),
+            None,
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._set_up(*args, **kwargs)
@@ -90,7 +96,9 @@ def _arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Mappi
     return inspect.signature(function).bind(*args, **kwargs).arguments
 
 
-def hook_worker_loop(patches: Patches, module: Any, name: str, fetchers: Sequence[type], loaders: Loaders, queue: str) -> None:
+def hook_worker_loop(
+    patches: Patches, module: Any, name: str, fetchers: Sequence[type], loaders: Loaders, queue: str
+) -> None:
     """Have workers time their batches; `queue` names the argument of the loop `module.name` that brings the tasks.
 
     A worker does not train: all other hooks are taken back there, and nothing is recorded.
@@ -106,4 +114,6 @@ def hook_worker_loop(patches: Patches, module: Any, name: str, fetchers: Sequenc
         arguments[queue].get = meter.numbered(arguments[queue].get)
         hook_fetch(Patches(), fetchers, meter)
 
-    patches.replace(module, name, lambda original: WorkerLoop(original, f"{module.__name__}:{name}", set_up))
+    patches.replace(
+        module, name, lambda original: WorkerLoop(original, f"{module.__name__}:{name}", set_up)
+    )

@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from profkit.instrument.guard import report_failure
 from profkit.instrument.loading.loaders import make_rows
-from profkit.instrument.tracking.notes import BACKWARD, DATA, END, FETCHED, FORWARD, OPTIMIZER, ROWS, SKIPPED, STEP, Note, Notes
+from profkit.instrument.tracking.notes import (
+    BACKWARD,
+    DATA,
+    END,
+    FETCHED,
+    FORWARD,
+    OPTIMIZER,
+    ROWS,
+    SKIPPED,
+    STEP,
+    Note,
+    Notes,
+)
 
 if TYPE_CHECKING:
     from profkit.instrument.tracking.tracker import Followed, Tracker
@@ -51,12 +63,22 @@ class Borders:
     def may_open(self) -> bool:
         """Not where ranges are opened too, in long steps, and where nothing is recorded any more."""
         recorder = self._tracker.recorder
-        return recorder._ranges is None and recorder.last_step_ns < LONG_STEP_NS and recorder.takes_rows
+        return (
+            recorder._ranges is None
+            and recorder.last_step_ns < LONG_STEP_NS
+            and recorder.takes_rows
+        )
 
     def open(self, thread: int) -> None:
         """A loop that trains waits for its next batch: what comes now in this thread may be noted."""
         recorder = self._tracker.recorder
-        ahead = None if recorder.recording else 0 if self._tracker._explicit else recorder.count_switched_off(MOST_AHEAD)
+        ahead = (
+            None
+            if recorder.recording
+            else 0
+            if self._tracker._explicit
+            else recorder.count_switched_off(MOST_AHEAD)
+        )
         self.notes.open(thread, None if recorder.device is None else recorder._mark, ahead)
         if self._open:
             opened = self._tracker._opened
@@ -84,7 +106,9 @@ class Borders:
         tracker = self._tracker
         nest = tracker._nest
         while self.notes and not (tracker._opened or tracker._inside or self._open):
-            plain = self.notes.take_plain(tracker.recorder.step_index, nest.depth, nest.thread, tracker._used)
+            plain = self.notes.take_plain(
+                tracker.recorder.step_index, nest.depth, nest.thread, tracker._used
+            )
             if plain is None:
                 break
             if plain[0] and not tracker.recorder.recording:  # it has ended meanwhile

@@ -32,7 +32,9 @@ Note = tuple[str, int, "Event | None", int, Any]
 Kept = tuple["Row", "Event | None", "Event | None"]
 """The row of a span, and the device's events at its borders."""
 
-Plain = tuple[list[Kept], list[int], list[int], "tuple[str, float | None] | None", bool, bool, int, int]
+Plain = tuple[
+    list[Kept], list[int], list[int], "tuple[str, float | None] | None", bool, bool, int, int
+]
 """Phases that lay side by side: their rows, the samples of batches that came, the optimizers that stepped, the framework and loss of gradients,
 whether any of it was training, whether a model was called, when the last was over, and when the step ended if it did."""
 
@@ -100,14 +102,34 @@ class Notes:
             elif kind == END:
                 ended = at
                 if not self._quiet:
-                    rows.append(((step, phase, phase, depth, thread, start, at, None, None, None, None), before, mark))
+                    rows.append(
+                        (
+                            (step, phase, phase, depth, thread, start, at, None, None, None, None),
+                            before,
+                            mark,
+                        )
+                    )
             else:
                 phase, start, before = kind, at, mark
         batches = [what for kind, _, _, _, what in notes if kind == END and what]
         optimizers = [what for kind, _, _, _, what in notes if kind == OPTIMIZER]
-        gradients = next((what for kind, _, _, _, what in reversed(notes) if kind == BACKWARD), None)
-        trains = any(kind in (BACKWARD, OPTIMIZER) or (kind == FORWARD and what) for kind, _, _, _, what in notes)
-        return rows, batches, optimizers, gradients, trains, used or any(note[0] == FORWARD for note in notes), ended, border
+        gradients = next(
+            (what for kind, _, _, _, what in reversed(notes) if kind == BACKWARD), None
+        )
+        trains = any(
+            kind in (BACKWARD, OPTIMIZER) or (kind == FORWARD and what)
+            for kind, _, _, _, what in notes
+        )
+        return (
+            rows,
+            batches,
+            optimizers,
+            gradients,
+            trains,
+            used or any(note[0] == FORWARD for note in notes),
+            ended,
+            border,
+        )
 
     def _end_of_plain(self, *, used: bool) -> int | None:
         """How many notes there are up to the end of a step, or at all, if phases lie side by side, and rows of loaders nowhere but inside of them."""
@@ -233,5 +255,9 @@ class Notes:
     def _note(self, kind: str, region: int, what: Any) -> None:
         if len(self._notes) >= ROOM:
             self._tracker.catch_up()
-        mark = self._mark() if self._mark is not None and not self._quiet and kind not in (ROWS, SKIPPED, STEP) else None
+        mark = (
+            self._mark()
+            if self._mark is not None and not self._quiet and kind not in (ROWS, SKIPPED, STEP)
+            else None
+        )
         self._notes.append((kind, self._clock(), mark, region, what))

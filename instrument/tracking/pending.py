@@ -65,7 +65,12 @@ class Pending:
         if not self.rows:
             return
         recorder = self._recorder
-        if self.decided and not evaluation and recorder.device is None and recorder.span_copies is None:
+        if (
+            self.decided
+            and not evaluation
+            and recorder.device is None
+            and recorder.span_copies is None
+        ):
             for row, _, _ in self.rows:
                 self._append(row)
         else:
@@ -82,7 +87,9 @@ class Pending:
 
     def take_samples(self, batches: int | None = None) -> int:
         """The samples of the first so many batches that are trained on, or of all; the others wait for the next step."""
-        count = len(self.trained) if batches is None else max(batches, len(self.trained) - MOST_AHEAD)
+        count = (
+            len(self.trained) if batches is None else max(batches, len(self.trained) - MOST_AHEAD)
+        )
         taken = sum(self.trained[:count])
         del self.trained[:count]
         return taken

@@ -84,7 +84,13 @@ class Followed:
 class Tracker:
     """Follows one training loop. The frameworks call it; it never raises and never waits."""
 
-    def __init__(self, recorder: Recorder, *, on_training: Callable[[], None] = lambda: None, clock: Clock = now_ns) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        on_training: Callable[[], None] = lambda: None,
+        clock: Clock = now_ns,
+    ) -> None:
         self.recorder = recorder
         self._on_training = on_training
         self._trains = False
@@ -143,7 +149,9 @@ class Tracker:
         if self._stepped if not self._explicit else self._told and self._training:
             self._end_step(end)
         fetched = self._pending.batches
-        if fetched and (self._used or self._training or starts_epoch or len(fetched) >= MOST_IN_A_ROW):
+        if fetched and (
+            self._used or self._training or starts_epoch or len(fetched) >= MOST_IN_A_ROW
+        ):
             self._settle(evaluation=not self._training)
         self._training = self._in_step and not starts_epoch
         self._loaded = True
@@ -154,10 +162,20 @@ class Tracker:
         """The wait for a batch, that has begun, turns out to hold more than reading."""
         return Followed(self, _DATA, _DATA, at)
 
-    def end_data(self, span: Followed | int | None, samples: int, error: str | None = None, at: Note | None = None) -> None:
+    def end_data(
+        self,
+        span: Followed | int | None,
+        samples: int,
+        error: str | None = None,
+        at: Note | None = None,
+    ) -> None:
         """The batch is there, with so many samples; 0 where the loader has ended."""
         self.catch_up()
-        if samples and (_this_thread() == self._thread or self._is_ours()) and self._inside != _OTHER:
+        if (
+            samples
+            and (_this_thread() == self._thread or self._is_ours())
+            and self._inside != _OTHER
+        ):
             self._pending.batches.append(samples)
         self.end(span, error, at)
         if at is None:
@@ -198,7 +216,9 @@ class Tracker:
                 self._settle(evaluation=False)
         return Followed(self, _FORWARD, _FORWARD, at)
 
-    def begin_backward(self, framework: str = "", loss: float | None = None, at: Note | None = None) -> Followed | None:
+    def begin_backward(
+        self, framework: str = "", loss: float | None = None, at: Note | None = None
+    ) -> Followed | None:
         """Gradients are computed, of a loss with this value where the host has it."""
         self.catch_up()
         if not self._pending.decided:
@@ -241,7 +261,9 @@ class Tracker:
     def begin_optimizer(self, optimizer: int, at: Note | None = None) -> Followed | None:
         """An optimizer steps, or a gradient scaler decides whether it does."""
         self.catch_up()
-        if (_this_thread() != self._thread and not self._is_ours()) or self._inside in _NO_OPTIMIZER:
+        if (
+            _this_thread() != self._thread and not self._is_ours()
+        ) or self._inside in _NO_OPTIMIZER:
             return None
         if not self._begun:
             self._begin_loop()
@@ -256,9 +278,15 @@ class Tracker:
     def begin_checkpoint(self) -> Followed | None:
         """The job writes its state to a file. The batch that it may hold already is trained on afterwards."""
         self.catch_up()
-        return Followed(self, _OTHER, CHECKPOINT) if self._begun and not self._inside and self._follows() else None
+        return (
+            Followed(self, _OTHER, CHECKPOINT)
+            if self._begun and not self._inside and self._follows()
+            else None
+        )
 
-    def end(self, span: Followed | int | None, error: str | None = None, at: Note | None = None) -> None:
+    def end(
+        self, span: Followed | int | None, error: str | None = None, at: Note | None = None
+    ) -> None:
         """What a `begin_...` opened is over. Nothing happens where it is closed already, and where its thread turned out to be none of ours."""
         self.catch_up()
         if isinstance(span, int):
@@ -271,7 +299,13 @@ class Tracker:
         recorder = self.recorder
         self._last_end_ns = end = recorder._clock() if at is None else at[1]
         if not span.muted:
-            mark = at[2] if at is not None else recorder._mark() if recorder.device is not None else None
+            mark = (
+                at[2]
+                if at is not None
+                else recorder._mark()
+                if recorder.device is not None
+                else None
+            )
             if at is None and recorder._ranges is not None:
                 recorder._pop()
             self._close(span, end, mark, error)
@@ -283,7 +317,23 @@ class Tracker:
             recorder.drop_marks(span.mark, mark)
             return
         try:
-            self._take((recorder.step_index, span.phase, span.name, span.depth, nest.thread, span.start, end, None, None, span.bytes, error), span.mark, mark)
+            self._take(
+                (
+                    recorder.step_index,
+                    span.phase,
+                    span.name,
+                    span.depth,
+                    nest.thread,
+                    span.start,
+                    end,
+                    None,
+                    None,
+                    span.bytes,
+                    error,
+                ),
+                span.mark,
+                mark,
+            )
         except Exception as failure:  # noqa: BLE001  # the border to the job: a row is lost, the job goes on
             report_failure("spans", failure)
 
@@ -348,7 +398,9 @@ class Tracker:
         if not self._training:
             self._train()
 
-    def end_explicit_step(self, sample_count: int | None = None, *, batches: int | None = None) -> None:
+    def end_explicit_step(
+        self, sample_count: int | None = None, *, batches: int | None = None
+    ) -> None:
         """It has trained on so many samples, or on so many of the batches that have come; on all of these where it tells neither."""
         self.catch_up()
         if not self._in_step:
@@ -392,7 +444,9 @@ class Tracker:
             self._end_step(self._last_end_ns)
         self.notes.close()
         self.recorder.step_index += self._begun  # what has been recorded since the last step
-        self._explicit = self._in_step = self._told = self._begun = self._training = self._loaded = False
+        self._explicit = self._in_step = self._told = self._begun = self._training = (
+            self._loaded
+        ) = False
         self._rounds = 0
         self.epoch = self._loss = None
         self._pending.trained.clear()
@@ -415,7 +469,9 @@ class Tracker:
         thread = threading.get_ident()
         if thread == self._thread:
             return True
-        if self._pending.decided or (self._thread is not None and thread != threading.main_thread().ident):
+        if self._pending.decided or (
+            self._thread is not None and thread != threading.main_thread().ident
+        ):
             return False
         self._follow(thread)
         return True
@@ -453,7 +509,12 @@ class Tracker:
 
     def _ends_without_loader(self) -> bool:
         """Whether a forward begins a step: no loader tells, and every optimizer has stepped."""
-        return bool(self._stepped) and not self._explicit and not self._loaded and self._stepped >= self._known
+        return (
+            bool(self._stepped)
+            and not self._explicit
+            and not self._loaded
+            and self._stepped >= self._known
+        )
 
     def _come_round(self) -> None:
         """An optimizer steps again in a loop without a loader: a closure's forward, inside it, has begun no step."""
@@ -527,11 +588,19 @@ class Tracker:
         self._starts_epoch = False
         self._pending.settle(evaluation=evaluation)
 
-    def _end_step(self, end: int | None = None, samples: int | None = None, batches: int | None = None) -> None:
+    def _end_step(
+        self, end: int | None = None, samples: int | None = None, batches: int | None = None
+    ) -> None:
         self.notes.close()
         self._settle(evaluation=False)
         counted = self._pending.take_samples(batches)
-        self.recorder.end_step(self._clock() if end is None else end, counted if samples is None else samples, self._loss, self.grad_scale, self.epoch)
+        self.recorder.end_step(
+            self._clock() if end is None else end,
+            counted if samples is None else samples,
+            self._loss,
+            self.grad_scale,
+            self.epoch,
+        )
         self._stepped.clear()
         self._rounds = 0
         self._loss = None

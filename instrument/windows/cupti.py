@@ -71,7 +71,13 @@ class CuptiKernels:
     A record is gone when the call that hands it over returns, so it is made plain there: mostly in `stop`, between two steps.
     """
 
-    def __init__(self, watch: Watch, *, load: Callable[[], Any] = load_cupti, wait: Callable[[], None] = wait_for_device) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        load: Callable[[], Any] = load_cupti,
+        wait: Callable[[], None] = wait_for_device,
+    ) -> None:
         self._is_profiled = watch(self.give_up)
         self._load = load
         self._wait = wait
@@ -124,7 +130,9 @@ class CuptiKernels:
     def _take(self, records: Iterable[Any]) -> None:
         """Called by CUPTI, through which nothing may be raised."""
         try:
-            self._events.extend(event for record in records if (event := as_event(self._cupti, record)))
+            self._events.extend(
+                event for record in records if (event := as_event(self._cupti, record))
+            )
         except Exception as error:  # noqa: BLE001  # the border to a library written in C
             report_failure("the reading of CUPTI's records", error)
 
@@ -140,7 +148,10 @@ def explain_refusal(error: object) -> str:
         return PACKAGE_MISSING
     if "driver is not found" in str(error):
         return NO_DRIVER
-    return next((words for name, words in _WHY_NOT.items() if name in str(error)), f"CUPTI does not start: {error}")
+    return next(
+        (words for name, words in _WHY_NOT.items() if name in str(error)),
+        f"CUPTI does not start: {error}",
+    )
 
 
 def as_event(cupti: Any, record: Any) -> Event | None:
@@ -149,19 +160,39 @@ def as_event(cupti: Any, record: Any) -> Event | None:
     if record.kind == kinds.CONCURRENT_KERNEL:
         return _on_device(record, "kernel", record.name, _shape(record))
     if record.kind in {kinds.MEMCPY, kinds.MEMCPY2}:
-        return _on_device(record, "gpu_memcpy", f"Memcpy {_direction(cupti, record)}", {"bytes": record.bytes})
+        return _on_device(
+            record, "gpu_memcpy", f"Memcpy {_direction(cupti, record)}", {"bytes": record.bytes}
+        )
     if record.kind == kinds.MEMSET:
         return _on_device(record, "gpu_memset", "Memset", {"bytes": record.bytes})
     if record.kind in {kinds.RUNTIME, kinds.DRIVER}:
         category = "cuda_runtime" if record.kind == kinds.RUNTIME else "cuda_driver"
         place = {"pid": record.process_id, "tid": record.thread_id}
-        return {"cat": category, "name": category, **_times(record), **place, "args": {"correlation": record.correlation_id}}
+        return {
+            "cat": category,
+            "name": category,
+            **_times(record),
+            **place,
+            "args": {"correlation": record.correlation_id},
+        }
     return None
 
 
 def _on_device(record: Any, category: str, name: str, more: Mapping[str, Any]) -> Event:
-    args = {"device": record.device_id, "stream": record.stream_id, "correlation": record.correlation_id, **more}
-    return {"cat": category, "name": name, **_times(record), "pid": record.device_id, "tid": record.stream_id, "args": args}
+    args = {
+        "device": record.device_id,
+        "stream": record.stream_id,
+        "correlation": record.correlation_id,
+        **more,
+    }
+    return {
+        "cat": category,
+        "name": name,
+        **_times(record),
+        "pid": record.device_id,
+        "tid": record.stream_id,
+        "args": args,
+    }
 
 
 def _times(record: Any) -> dict[str, int]:
@@ -179,7 +210,11 @@ def _shape(record: Any) -> dict[str, Any]:
 
 def _direction(cupti: Any, record: Any) -> str:
     """As the taxonomy spells it; a copy between devices has a record of its own kind."""
-    name = "PTOP" if record.kind == cupti.ActivityKind.MEMCPY2 else cupti.ActivityMemcpyKind(record.copy_kind).name
+    name = (
+        "PTOP"
+        if record.kind == cupti.ActivityKind.MEMCPY2
+        else cupti.ActivityMemcpyKind(record.copy_kind).name
+    )
     return _COPIES.get(name, name)
 
 
@@ -188,11 +223,21 @@ def save_capture(path: Path, events: list[Event], anchor: Anchor) -> None:
     work = [event for event in events if "device" in event["args"]]
     unfinished = sum(not _ended(event) for event in work)
     if unfinished:
-        report_failure("a kernel window", RuntimeError(f"{unfinished} kernels or copies had not ended when it closed, and are left out"))
+        report_failure(
+            "a kernel window",
+            RuntimeError(
+                f"{unfinished} kernels or copies had not ended when it closed, and are left out"
+            ),
+        )
     wanted = {event["args"]["correlation"] for event in work}
     kept = [event for event in events if _ended(event) and event["args"]["correlation"] in wanted]
-    kept.sort(key=lambda event: event["start"])  # of a runtime call and the driver call inside it, the outer one counts
-    document = {"baseTimeNanoseconds": anchor.realtime_ns, "traceEvents": list(_as_chrome(kept, anchor.monotonic_ns))}
+    kept.sort(
+        key=lambda event: event["start"]
+    )  # of a runtime call and the driver call inside it, the outer one counts
+    document = {
+        "baseTimeNanoseconds": anchor.realtime_ns,
+        "traceEvents": list(_as_chrome(kept, anchor.monotonic_ns)),
+    }
     path.write_text(json.dumps(document), encoding="utf-8")
 
 
@@ -203,8 +248,19 @@ def _ended(event: Mapping[str, Any]) -> bool:
 def _as_chrome(events: Iterable[Event], origin: int) -> Iterator[dict[str, Any]]:
     plain = find_demangler()
     for event in events:
-        times = {"ts": _microseconds(event["start"] - origin), "dur": _microseconds(event["end"] - event["start"])}
-        yield {"ph": "X", "cat": event["cat"], "name": plain(event["name"]), "pid": event["pid"], "tid": event["tid"], "args": event["args"], **times}
+        times = {
+            "ts": _microseconds(event["start"] - origin),
+            "dur": _microseconds(event["end"] - event["start"]),
+        }
+        yield {
+            "ph": "X",
+            "cat": event["cat"],
+            "name": plain(event["name"]),
+            "pid": event["pid"],
+            "tid": event["tid"],
+            "args": event["args"],
+            **times,
+        }
 
 
 def _microseconds(ns: int) -> float:

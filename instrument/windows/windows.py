@@ -26,7 +26,9 @@ from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
 LONGEST_WAIT_S = 20.0
 """How long the end of a job waits for its last window to be read."""
 
-_PLAN = re.compile(r"(?:(?P<start>\d{1,9}):(?P<stop>\d{1,9})|every:(?P<period>\d{1,9})(?::(?P<length>\d{1,9}))?)")
+_PLAN = re.compile(
+    r"(?:(?P<start>\d{1,9}):(?P<stop>\d{1,9})|every:(?P<period>\d{1,9})(?::(?P<length>\d{1,9}))?)"
+)
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,15 @@ class WindowPlan:
         """The plan that a user wrote; a `UsageError` for what is none."""
         found = _PLAN.fullmatch(text.strip())
         if found is None:
-            raise UsageError(f"--kernels {text!a}: write FIRST:END for one window of steps, END not included, or every:N[:LENGTH]")
+            raise UsageError(
+                f"--kernels {text!a}: write FIRST:END for one window of steps, END not included, or every:N[:LENGTH]"
+            )
         if found["period"]:
             period, length = int(found["period"]), int(found["length"] or 1)
             if not 0 < length < period:
-                raise UsageError(f"--kernels {text!a}: a window of {length} steps must be shorter than its period of {period}")
+                raise UsageError(
+                    f"--kernels {text!a}: a window of {length} steps must be shorter than its period of {period}"
+                )
             return cls(period, length, period)
         start, stop = int(found["start"]), int(found["stop"])
         if stop <= start:
@@ -164,14 +170,20 @@ class WindowCapture:
 
     def _read_later(self, save: Callable[[Path], None], window: Window) -> None:
         before = self._reader
-        self._reader = threading.Thread(target=self._read, args=(save, window, before), name="profkit-kernels", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, args=(save, window, before), name="profkit-kernels", daemon=True
+        )
         self._reader.start()
 
-    def _read(self, save: Callable[[Path], None], window: Window, before: threading.Thread | None) -> None:
+    def _read(
+        self, save: Callable[[Path], None], window: Window, before: threading.Thread | None
+    ) -> None:
         """Read one capture, after the one before it."""
         if before is not None:
             before.join()
-        folder = Path(tempfile.mkdtemp(prefix="profkit-kernels-"))  # a TemporaryDirectory is removed when the interpreter begins to end
+        folder = Path(
+            tempfile.mkdtemp(prefix="profkit-kernels-")
+        )  # a TemporaryDirectory is removed when the interpreter begins to end
         try:
             path = folder / "window.json"
             save(path)

@@ -87,13 +87,20 @@ def _share(rate: float | None, ceiling: float | None) -> float | None:
     return rate / ceiling if rate is not None and ceiling else None
 
 
-def link_use(collectives: pa.Table, used: Ints, ceilings: Ceilings | None = None) -> tuple[LinkUse, ...]:
+def link_use(
+    collectives: pa.Table, used: Ints, ceilings: Ceilings | None = None
+) -> tuple[LinkUse, ...]:
     """Every communicator and operation of the used steps, those with most bytes first."""
-    found = (_use(*key, size, transfer, len(used), ceilings) for key, size, transfer in _by_operation(collectives, used))
+    found = (
+        _use(*key, size, transfer, len(used), ceilings)
+        for key, size, transfer in _by_operation(collectives, used)
+    )
     return tuple(sorted(found, key=lambda use: -use.bytes_per_step))
 
 
-def size_use(collectives: pa.Table, used: Ints, ceilings: Ceilings | None = None) -> tuple[SizeUse, ...]:
+def size_use(
+    collectives: pa.Table, used: Ints, ceilings: Ceilings | None = None
+) -> tuple[SizeUse, ...]:
     """The same by the size of the messages, the sizes of each operation ascending."""
     return tuple(
         _use_of_size(key, int(each), transfer[size == each], len(used), ceilings)
@@ -122,7 +129,12 @@ def _transfers(rows: pa.Table) -> tuple[Floats, Ints]:
     """For each collective its time on the rank where it was shortest, and that rank's row."""
     rank, sequence = (rows[name].to_numpy().astype(np.int64) for name in ("rank", "sequence"))
     communicator = rows["communicator"].combine_chunks().indices.to_numpy().astype(np.int64)
-    own = _own_times(rank * (communicator.max() + 1) + communicator, sequence, rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+    own = _own_times(
+        rank * (communicator.max() + 1) + communicator,
+        sequence,
+        rows["start_ns"].to_numpy(),
+        rows["end_ns"].to_numpy(),
+    )
     order = np.lexsort((own, sequence, communicator))
     fresh = np.append(True, (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0))
     return own[order[fresh]], order[fresh]
@@ -138,9 +150,15 @@ def _own_times(lane: Ints, sequence: Ints, start: Ints, end: Ints) -> Floats:
     return own
 
 
-def _use_of_size(key: _Key, size: int, transfer: Floats, steps: int, ceilings: Ceilings | None) -> SizeUse:
+def _use_of_size(
+    key: _Key, size: int, transfer: Floats, steps: int, ceilings: Ceilings | None
+) -> SizeUse:
     communicator, op, backend, ranks = key
-    took, factor, links = float(np.median(transfer)), _factor(op, ranks), _links(op, backend, ranks, ceilings)
+    took, factor, links = (
+        float(np.median(transfer)),
+        _factor(op, ranks),
+        _links(op, backend, ranks, ceilings),
+    )
     return SizeUse(
         communicator=communicator,
         op=op,
@@ -149,8 +167,12 @@ def _use_of_size(key: _Key, size: int, transfer: Floats, steps: int, ceilings: C
         bytes=size,
         messages_per_step=len(transfer) / steps,
         transfer_ns=took,
-        bus_bytes_per_s=size * factor * 1e9 / took if factor is not None and size > 0 and took > 0 else None,
-        ceiling_bus_bytes_per_s=links.at(size) if links and factor is not None and size > 0 else None,
+        bus_bytes_per_s=size * factor * 1e9 / took
+        if factor is not None and size > 0 and took > 0
+        else None,
+        ceiling_bus_bytes_per_s=links.at(size)
+        if links and factor is not None and size > 0
+        else None,
     )
 
 
@@ -162,11 +184,25 @@ def _links(op: str, backend: str, ranks: int, ceilings: Ceilings | None) -> Link
     return ceilings.links_of(backend, ranks) if ceilings and op == MEASURED_ALONE else None
 
 
-def _use(communicator: str, op: str, backend: str, ranks: int, size: Floats, transfer: Floats, steps: int, ceilings: Ceilings | None) -> LinkUse:
+def _use(
+    communicator: str,
+    op: str,
+    backend: str,
+    ranks: int,
+    size: Floats,
+    transfer: Floats,
+    steps: int,
+    ceilings: Ceilings | None,
+) -> LinkUse:
     """Time is counted as the median of each size, so that one that was disturbed does not count."""
     factor, links = _factor(op, ranks), _links(op, backend, ranks, ceilings)
     sizes, which, counts = np.unique(size, return_inverse=True, return_counts=True)
-    seconds = float(sum(count * np.median(transfer[which == place]) for place, count in enumerate(counts))) / 1e9
+    seconds = (
+        float(
+            sum(count * np.median(transfer[which == place]) for place, count in enumerate(counts))
+        )
+        / 1e9
+    )
     algorithm = float(size.sum()) / seconds if seconds > 0 and size.any() else None
     return LinkUse(
         communicator=communicator,
@@ -177,12 +213,22 @@ def _use(communicator: str, op: str, backend: str, ranks: int, size: Floats, tra
         bytes_per_step=float(size.sum()) / steps,
         transfer_ns_per_step=seconds * 1e9 / steps,
         algorithm_bytes_per_s=algorithm,
-        bus_bytes_per_s=algorithm * factor if algorithm is not None and factor is not None else None,
-        ceiling_bus_bytes_per_s=_alone(sizes, counts, links) if links and factor is not None else None,
+        bus_bytes_per_s=algorithm * factor
+        if algorithm is not None and factor is not None
+        else None,
+        ceiling_bus_bytes_per_s=_alone(sizes, counts, links)
+        if links and factor is not None
+        else None,
     )
 
 
 def _alone(sizes: Floats, counts: Ints, links: Links) -> float | None:
     """The bus bandwidth of these messages one after the other, each as fast as alone."""
-    seconds = float(sum(count * size / links.at(size) for size, count in zip(sizes, counts, strict=True) if size > 0))
+    seconds = float(
+        sum(
+            count * size / links.at(size)
+            for size, count in zip(sizes, counts, strict=True)
+            if size > 0
+        )
+    )
     return float((sizes * counts).sum()) / seconds if seconds > 0 else None

@@ -23,7 +23,9 @@ class Links:
         """The bus bandwidth at a size, between the measured ones by their logarithms; NaN where nothing was measured."""
         if not self.sizes or size <= 0:
             return math.nan
-        return float(np.exp(np.interp(math.log(size), np.log(self.sizes), np.log(self.bus_bytes_per_s))))
+        return float(
+            np.exp(np.interp(math.log(size), np.log(self.sizes), np.log(self.bus_bytes_per_s)))
+        )
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,32 @@ class Ceilings:
     links: tuple[Links, ...] = ()
 
     def links_of(self, backend: str, ranks: int) -> Links | None:
-        return next((links for links in self.links if (links.backend, links.ranks) == (backend, ranks)), None)
+        return next(
+            (links for links in self.links if (links.backend, links.ranks) == (backend, ranks)),
+            None,
+        )
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Ceilings:
         """What a file holds; a `ValueError` or `TypeError` for what is no such file."""
         links = tuple(
-            Links(str(each["backend"]), int(each["ranks"]), tuple(map(int, each["sizes"])), tuple(map(float, each["bus_bytes_per_s"])))
+            Links(
+                str(each["backend"]),
+                int(each["ranks"]),
+                tuple(map(int, each["sizes"])),
+                tuple(map(float, each["bus_bytes_per_s"])),
+            )
             for each in content.get("links", ())
         )
-        if any(len(each.sizes) != len(each.bus_bytes_per_s) or min((*each.sizes, *each.bus_bytes_per_s), default=1) <= 0 for each in links):
+        if any(
+            len(each.sizes) != len(each.bus_bytes_per_s)
+            or min((*each.sizes, *each.bus_bytes_per_s), default=1) <= 0
+            for each in links
+        ):
             raise ValueError("links without sizes")
-        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content and name != "links"}
+        known = {
+            name: content[name]
+            for name in cls.__dataclass_fields__
+            if name in content and name != "links"
+        }
         return cls(**known, links=links)

@@ -15,11 +15,23 @@ NONE = "none"
 NOT_SAID = "not said"
 
 AFFECTS: tuple[tuple[str, str], ...] = (
-    (r"steps|epochs|warmup|until|lr|momentum|weight_decay|seed|schedule.*|profkit_version|steps_per_line|step_times", NONE),
-    (r"workers|prefetch|data|loader|dali|bad_samples|generated.*|packages\.(nvidia-dali.*|pillow|torchvision)|variables\.DALI_.*", "input"),
+    (
+        r"steps|epochs|warmup|until|lr|momentum|weight_decay|seed|schedule.*|profkit_version|steps_per_line|step_times",
+        NONE,
+    ),
+    (
+        r"workers|prefetch|data|loader|dali|bad_samples|generated.*|packages\.(nvidia-dali.*|pillow|torchvision)|variables\.DALI_.*",
+        "input",
+    ),
     (r"pin", "input, h2d"),
-    (r"cpu|cpu_count|memory_bytes|system|python|threads|variables\.(OMP|MKL|KMP|GOMP|OPENBLAS|BLIS)_.*|packages\.numpy", "input, and any launch"),
-    (r"precision|amp|memory_format|compile|image_size|variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*", "h2d, compute"),
+    (
+        r"cpu|cpu_count|memory_bytes|system|python|threads|variables\.(OMP|MKL|KMP|GOMP|OPENBLAS|BLIS)_.*|packages\.numpy",
+        "input, and any launch",
+    ),
+    (
+        r"precision|amp|memory_format|compile|image_size|variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*",
+        "h2d, compute",
+    ),
     (r"sync_bn", "forward, backward"),
     (r"batch_size|global_batch_size", "any, per sample"),
     (r"world_size|gpus|nodes|variables\.(NCCL|GLOO)_.*|bucket.*|backend", "allreduce, input"),
@@ -47,8 +59,15 @@ class Difference:
 def join_config(base: RunManifest, target: RunManifest) -> tuple[Difference, ...]:
     """Every knob, version and variable that differs, those that can affect nothing last."""
     left, right = _settings(base), _settings(target)
-    names = [name for name in dict.fromkeys([*left, *right]) if left.get(name) != right.get(name) and not _PROVENANCE.fullmatch(name)]
-    found = (Difference(name, left.get(name, NOT_SAID), right.get(name, NOT_SAID), affected_rows(name)) for name in names)
+    names = [
+        name
+        for name in dict.fromkeys([*left, *right])
+        if left.get(name) != right.get(name) and not _PROVENANCE.fullmatch(name)
+    ]
+    found = (
+        Difference(name, left.get(name, NOT_SAID), right.get(name, NOT_SAID), affected_rows(name))
+        for name in names
+    )
     return tuple(sorted(found, key=lambda each: each.rows == NONE))
 
 
@@ -62,7 +81,12 @@ def _settings(manifest: RunManifest) -> dict[str, str]:
         "framework": manifest.framework,
         "profkit_version": manifest.profkit_version,
     }
-    found = {**described, "world_size": manifest.world_size, **manifest.config, **manifest.environment}
+    found = {
+        **described,
+        "world_size": manifest.world_size,
+        **manifest.config,
+        **manifest.environment,
+    }
     return dict(_flat(found))
 
 
@@ -78,9 +102,16 @@ def find_unlike(base: RunManifest, target: RunManifest) -> tuple[str, ...]:
     """What makes a verdict impossible: another device or workload is not the same job run slower, and some sources have times that cannot be."""
     left, right = _settings(base), _settings(target)
     on_cpu = _device_kind(left.get("device", "")) == "cpu"
-    pairs = ((name, _device_kind(left.get(name, "")), _device_kind(right.get(name, ""))) for name in ("workload", "device", *["cpu"] * on_cpu))
+    pairs = (
+        (name, _device_kind(left.get(name, "")), _device_kind(right.get(name, "")))
+        for name in ("workload", "device", *["cpu"] * on_cpu)
+    )
     bad = (flag for run in (base, target) for flag in run.flags if flag.startswith(BAD_TIMES))
-    return *bad, *(f"unlike {name}: {before} and {after}" for name, before, after in pairs if before and after and before != after)
+    return *bad, *(
+        f"unlike {name}: {before} and {after}"
+        for name, before, after in pairs
+        if before and after and before != after
+    )
 
 
 def _device_kind(device: str) -> str:
@@ -91,6 +122,16 @@ def _device_kind(device: str) -> str:
 def find_caveats(base: RunManifest, target: RunManifest) -> tuple[str, ...]:
     """What a reader must know who compares the two: they are no repeats of one job."""
     left, right = _settings(base), _settings(target)
-    words = {"batch_size": "batch a rank", "world_size": "ranks", "framework": "framework", "precision": "precision", "cpu_count": "processor cores"}
+    words = {
+        "batch_size": "batch a rank",
+        "world_size": "ranks",
+        "framework": "framework",
+        "precision": "precision",
+        "cpu_count": "processor cores",
+    }
     pairs = ((label, left.get(name, ""), right.get(name, "")) for name, label in words.items())
-    return tuple(f"{label}: {before} and {after}" for label, before, after in pairs if before and after and before != after)
+    return tuple(
+        f"{label}: {before} and {after}"
+        for label, before, after in pairs
+        if before and after and before != after
+    )

@@ -99,14 +99,18 @@ class RunCosts:
         """The same with input, where it is known, and a rest: what a log supports."""
         kept = {INPUT: self.parts[INPUT]} if INPUT in self.parts else {}
         inside = {name: split for name, split in self.inside.items() if name in kept}
-        return dataclasses.replace(self, parts={**kept, REST: self.wall_ns - sum(kept.values())}, inside=inside)
+        return dataclasses.replace(
+            self, parts={**kept, REST: self.wall_ns - sum(kept.values())}, inside=inside
+        )
 
     def without_own(self) -> RunCosts:
         """The same with profkit's own time where it lies while nobody knows of it."""
         if OWN not in self.parts:
             return self
         kept = {name: ns for name, ns in self.parts.items() if name not in {OWN, UNKNOWN}}
-        return dataclasses.replace(self, parts={**kept, UNKNOWN: self.parts[UNKNOWN] + self.parts[OWN]})
+        return dataclasses.replace(
+            self, parts={**kept, UNKNOWN: self.parts[UNKNOWN] + self.parts[OWN]}
+        )
 
     def of_wall_alone(self) -> RunCosts:
         """The same with nothing but the wall clock."""
@@ -124,35 +128,60 @@ def run_costs(trace: Trace, sums: SpanSums | None = None) -> RunCosts:
     steady = steady_steps(trace)
     sums = sum_spans(trace.spans, steady.steps) if sums is None else sums
     selection = _set_far_apart(steps, sums, steady)
-    costs = _cost_of_sums(steps, sums.take(np.isin(steady.steps, selection.steps)), trace.collectives, selection, span_price_ns(trace.samples))
+    costs = _cost_of_sums(
+        steps,
+        sums.take(np.isin(steady.steps, selection.steps)),
+        trace.collectives,
+        selection,
+        span_price_ns(trace.samples),
+    )
     return dataclasses.replace(costs, switched=_switched(trace))
 
 
 def _switched(trace: Trace) -> Estimate | None:
-    return switched_cost(without(trace.steps, window_steps(trace.samples)), warm_up_of(trace, trace.steps))
+    return switched_cost(
+        without(trace.steps, window_steps(trace.samples)), warm_up_of(trace, trace.steps)
+    )
 
 
-def cost_steps(steps: pa.Table, spans: pa.Table, collectives: pa.Table, selection: Selection) -> RunCosts:
+def cost_steps(
+    steps: pa.Table, spans: pa.Table, collectives: pa.Table, selection: Selection
+) -> RunCosts:
     """The costs of the selected steps, from the tables alone."""
     return _cost_of_sums(steps, sum_spans(spans, selection.steps), collectives, selection)
 
 
-def _cost_of_sums(steps: pa.Table, sums: SpanSums, collectives: pa.Table, selection: Selection, price_ns: float | None = None) -> RunCosts:
+def _cost_of_sums(
+    steps: pa.Table,
+    sums: SpanSums,
+    collectives: pa.Table,
+    selection: Selection,
+    price_ns: float | None = None,
+) -> RunCosts:
     used = selection.steps
     wall_ns, samples = _walls(steps, used)
-    parts = {INPUT if name == Phase.DATA.value else name: ns for name, ns in sums.by_phase(sums.exposed).items()}
+    parts = {
+        INPUT if name == Phase.DATA.value else name: ns
+        for name, ns in sums.by_phase(sums.exposed).items()
+    }
     inside, beside = {}, dict(_hidden_wait(sums)) if sums.on_device else {}
     if INPUT in parts and (split := share_input(sums.pieces, sums.waits)):
         inside[INPUT] = {**split, "waiting otherwise": parts[INPUT] - sum(split.values())}
     if found := split_allreduce(collectives, sums.windows, used):
-        inside[Phase.ALLREDUCE.value] = {**found.parts, "otherwise": parts.get(Phase.ALLREDUCE.value, np.zeros_like(wall_ns)) - sum(found.parts.values())}
+        inside[Phase.ALLREDUCE.value] = {
+            **found.parts,
+            "otherwise": parts.get(Phase.ALLREDUCE.value, np.zeros_like(wall_ns))
+            - sum(found.parts.values()),
+        }
         beside["allreduce under backward"] = found.hidden_ns
     known = {name: split for name, split in inside.items() if name in parts}
     ranks = max(1, len(pc.unique(steps["rank"])))
     if price_ns is not None and not sums.on_device:
         parts[OWN] = _whole(np.asarray(price_ns * sums.outer, dtype=np.float64))
     parts[UNKNOWN] = wall_ns - sum(parts.values())
-    return RunCosts(wall_ns, samples, ranks, parts, known, beside, selection, tuple(_apart(steps, selection)))
+    return RunCosts(
+        wall_ns, samples, ranks, parts, known, beside, selection, tuple(_apart(steps, selection))
+    )
 
 
 def _walls(steps: pa.Table, used: Ints) -> tuple[Ints, Ints]:
@@ -186,12 +215,20 @@ def _set_far_apart(steps: pa.Table, sums: SpanSums, selection: Selection) -> Sel
         return selection
     evaluated = far & (sums.host[PHASES.index(Phase.OTHER.value)] > wall_ns / 2)
     found = {EVALUATION: selection.steps[evaluated], OUTLIER: selection.steps[far & ~evaluated]}
-    which = {**selection.which, **{reason: numbers for reason, numbers in found.items() if len(numbers)}}
-    return Selection(selection.steps[~far], {reason: len(numbers) for reason, numbers in which.items()}, which)
+    which = {
+        **selection.which,
+        **{reason: numbers for reason, numbers in found.items() if len(numbers)},
+    }
+    return Selection(
+        selection.steps[~far], {reason: len(numbers) for reason, numbers in which.items()}, which
+    )
 
 
 def _apart(steps: pa.Table, selection: Selection) -> Iterator[Apart]:
-    index, wall = steps["step"].to_numpy(), steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy()
+    index, wall = (
+        steps["step"].to_numpy(),
+        steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy(),
+    )
     inside = np.isin(index, selection.steps)
     usual = float(wall[inside].mean()) if inside.any() else 0.0
     for reason, numbers in selection.which.items():

@@ -58,8 +58,13 @@ def estimate_ratios(numerators: Floats, denominators: Floats, *, seed: int = 0) 
     sums = _resampled_sums(stacked, block, seed)
     ratios = sums[:, : len(values)] / sums[:, len(values) :]
     widening = _widening(errors, ratios.std(axis=0), block)
-    low, high = (values + (np.quantile(ratios, tail, axis=0) - values) * widening for tail in (0.025, 0.975))
-    return [Estimate(float(value), _finite(least), _finite(most)) for value, least, most in zip(values, low, high, strict=True)]
+    low, high = (
+        values + (np.quantile(ratios, tail, axis=0) - values) * widening for tail in (0.025, 0.975)
+    )
+    return [
+        Estimate(float(value), _finite(least), _finite(most))
+        for value, least, most in zip(values, low, high, strict=True)
+    ]
 
 
 def _finite(value: float) -> float | None:
@@ -81,7 +86,9 @@ def _widening(errors: Floats, spread: Floats, block: int) -> Floats:
     largest = (count - _FEWEST_BLOCKS) / (count + _FEWEST_BLOCKS)
     correlation = np.clip(seen + (1 + 4 * seen) / count, 0, largest)
     remembered = np.array([_memory(_correlations(row), count) for row in errors])
-    alike = np.minimum(np.maximum((1 + correlation) / (1 - correlation), remembered), count / _FEWEST_BLOCKS)
+    alike = np.minimum(
+        np.maximum((1 + correlation) / (1 - correlation), remembered), count / _FEWEST_BLOCKS
+    )
     least = np.sqrt(variance * alike / (count - alike))
     too_narrow = np.divide(least, spread, out=np.ones_like(least), where=spread > 0)
     student = np.array([student_95(count / max(steps, block) - 1) for steps in alike])
@@ -97,8 +104,12 @@ def _memory(correlations: Floats, count: int) -> float:
     seen = correlations[1 : _last_lag(correlations, count) + 1]
     if len(seen) < 2 or seen[0] <= 0:
         return 1.0
-    ratio = float(np.clip(seen[1:].sum() / seen[:-1].sum(), 0, 0.97)) if seen[:-1].sum() > 0 else 0.0
-    ratio = min(ratio + 2 * (1 + 3 * ratio) / count, (count - _FEWEST_BLOCKS) / (count + _FEWEST_BLOCKS))
+    ratio = (
+        float(np.clip(seen[1:].sum() / seen[:-1].sum(), 0, 0.97)) if seen[:-1].sum() > 0 else 0.0
+    )
+    ratio = min(
+        ratio + 2 * (1 + 3 * ratio) / count, (count - _FEWEST_BLOCKS) / (count + _FEWEST_BLOCKS)
+    )
     return float(1 + 2 * min(1.0, float(seen[0]) / ratio) * ratio / (1 - ratio))
 
 
@@ -107,7 +118,9 @@ def _correlations(series: Floats) -> Floats:
     count = len(series)
     centred = series - series.mean()
     lags = min(count - 1, max(5, math.isqrt(count)) + math.ceil(math.log10(count)) * 2)
-    covariances = np.array([float(centred[lag:] @ centred[: count - lag]) for lag in range(lags + 1)])
+    covariances = np.array(
+        [float(centred[lag:] @ centred[: count - lag]) for lag in range(lags + 1)]
+    )
     return np.asarray(covariances / covariances[0] if covariances[0] > 0 else np.zeros(lags + 1))
 
 
@@ -122,17 +135,29 @@ def _shorten(rows: Floats) -> Floats:
 def _deviations(stacked: Floats, values: Floats) -> Floats:
     """Per step, what each quantity adds to the ratio's error: the series whose autocorrelation matters."""
     half = len(values)
-    return np.asarray((stacked[:half] - values[:, None] * stacked[half:]) / stacked[half:].mean(axis=1, keepdims=True))
+    return np.asarray(
+        (stacked[:half] - values[:, None] * stacked[half:])
+        / stacked[half:].mean(axis=1, keepdims=True)
+    )
 
 
 def _resampled_sums(rows: Floats, block: int, seed: int) -> Floats:
     """Sums of every row over each resample of circular blocks: an array of (resample, row)."""
     count = rows.shape[1]
-    padded = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(np.concatenate([rows, rows[:, :block]], axis=1), axis=1)], axis=1)
+    padded = np.concatenate(
+        [
+            np.zeros((len(rows), 1)),
+            np.cumsum(np.concatenate([rows, rows[:, :block]], axis=1), axis=1),
+        ],
+        axis=1,
+    )
     block_sums = (padded[:, block : block + count] - padded[:, :count]) / block
     drawn = max(1, round(count / block))
     starts = np.random.default_rng(seed).integers(0, count, size=(RESAMPLES, drawn))
-    return np.asarray(np.concatenate([_sums_of_drawn(part, block_sums) for part in np.array_split(starts, 8)]) / drawn)
+    return np.asarray(
+        np.concatenate([_sums_of_drawn(part, block_sums) for part in np.array_split(starts, 8)])
+        / drawn
+    )
 
 
 def _sums_of_drawn(starts: Ints, block_sums: Floats) -> Floats:
@@ -158,7 +183,9 @@ def block_length(series: Floats) -> int:
     if variance <= 0 or not math.isfinite(variance):
         return 1
     lags = min(count - 1, max(5, math.isqrt(count)) + math.ceil(math.log10(count)) * 2)
-    covariances = np.array([float(centred[lag:] @ centred[: count - lag]) / count for lag in range(lags + 1)])
+    covariances = np.array(
+        [float(centred[lag:] @ centred[: count - lag]) / count for lag in range(lags + 1)]
+    )
     reach = 2 * _last_lag(covariances / variance, count)
     if reach == 0:
         return 1
@@ -188,7 +215,10 @@ def student_95(freedom: float) -> float:
     freedom = max(3.0, freedom)
     z = Z_95
     return (
-        z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2) + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
     )
 
 

@@ -49,7 +49,11 @@ class Exchange:
     @property
     def late_rank(self) -> int | None:
         """The rank that causes most of the waiting; `None` where nobody waits."""
-        return max(self.waited_for, key=lambda rank: self.waited_for[rank]) if self.waited_for else None
+        return (
+            max(self.waited_for, key=lambda rank: self.waited_for[rank])
+            if self.waited_for
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -69,20 +73,39 @@ LATE_SHARE = 0.6
 """A rank is named when more than this share of the waiting is for it; else ranks take turns at being late."""
 
 
-def find_late_rank(exchange: Exchange, steps: pa.Table, spans: pa.Table, used: Ints) -> LateRank | None:
+def find_late_rank(
+    exchange: Exchange, steps: pa.Table, spans: pa.Table, used: Ints
+) -> LateRank | None:
     """The rank that is late again and again, with the phase that makes it so; `None` where there is none."""
     rank = exchange.late_rank
-    waits = [each.waiting_ns for each in exchange.ranks if each.rank != rank and each.waiting_ns is not None]
+    waits = [
+        each.waiting_ns
+        for each in exchange.ranks
+        if each.rank != rank and each.waiting_ns is not None
+    ]
     if rank is None or not waits or exchange.waited_for[rank] < LATE_SHARE:
         return None
-    own, others = (_mean_parts(steps.filter(chosen(steps)), spans.filter(chosen(spans)), used) for chosen in _only_and_without(rank))
-    excess = {phase: own[phase] - others.get(phase, 0.0) for phase in own if phase != Phase.ALLREDUCE.value}
+    own, others = (
+        _mean_parts(steps.filter(chosen(steps)), spans.filter(chosen(spans)), used)
+        for chosen in _only_and_without(rank)
+    )
+    excess = {
+        phase: own[phase] - others.get(phase, 0.0)
+        for phase in own
+        if phase != Phase.ALLREDUCE.value
+    }
     phase = max(excess, key=lambda name: excess[name], default="")
-    return LateRank(rank, exchange.waited_for[rank], float(np.mean(waits)), phase, excess.get(phase, 0.0))
+    return LateRank(
+        rank, exchange.waited_for[rank], float(np.mean(waits)), phase, excess.get(phase, 0.0)
+    )
 
 
-def _only_and_without(rank: int) -> tuple[Callable[[pa.Table], pa.Array], Callable[[pa.Table], pa.Array]]:
-    return lambda table: pc.equal(table["rank"], rank), lambda table: pc.not_equal(table["rank"], rank)
+def _only_and_without(
+    rank: int,
+) -> tuple[Callable[[pa.Table], pa.Array], Callable[[pa.Table], pa.Array]]:
+    return lambda table: pc.equal(table["rank"], rank), lambda table: pc.not_equal(
+        table["rank"], rank
+    )
 
 
 def _mean_parts(steps: pa.Table, spans: pa.Table, used: Ints) -> dict[str, float]:
@@ -113,7 +136,9 @@ def split_exchange(collectives: pa.Table, spans: pa.Table, used: Ints) -> Exchan
     if not parts.count or not len(used):
         return None
     windows = exposed_windows(spans, used)
-    ranks = tuple(_split_rank(int(rank), parts, windows, len(used)) for rank in np.unique(parts.rank))
+    ranks = tuple(
+        _split_rank(int(rank), parts, windows, len(used)) for rank in np.unique(parts.rank)
+    )
     return Exchange(ranks, _waited_for(parts), parts.count, parts.matched_count)
 
 
@@ -131,7 +156,10 @@ def _of_steps(rows: pa.Table, used: Ints) -> pa.Table:
 def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
     """Bring the rows of each collective of the used steps together: equal communicator and sequence."""
     rows = _of_buckets(_of_steps(collectives, used))
-    rank, start, end, sequence, size = (rows[name].to_numpy().astype(np.int64) for name in ("rank", "start_ns", "end_ns", "sequence", "group_size"))
+    rank, start, end, sequence, size = (
+        rows[name].to_numpy().astype(np.int64)
+        for name in ("rank", "start_ns", "end_ns", "sequence", "group_size")
+    )
     communicator = rows["communicator"].combine_chunks().indices.to_numpy() if len(rank) else rank
     order = np.lexsort((end - start, sequence, communicator))
     first = np.ones(len(order), dtype=bool)
@@ -141,7 +169,18 @@ def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
     quickest = order[first]  # sorted by duration within the collective
     matched = np.bincount(group, minlength=len(quickest)) == size[quickest]
     transfer = (end - start)[quickest][group]
-    return Matched(rank, rows["step"].to_numpy(), start, end, transfer, rank[quickest][group], group, matched[group], len(quickest), int(matched.sum()))
+    return Matched(
+        rank,
+        rows["step"].to_numpy(),
+        start,
+        end,
+        transfer,
+        rank[quickest][group],
+        group,
+        matched[group],
+        len(quickest),
+        int(matched.sum()),
+    )
 
 
 def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
@@ -162,10 +201,14 @@ def _split_rank(rank: int, parts: Matched, windows: pa.Table, steps: int) -> Ran
     hidden = covered(start, end, start[:0], start[:0], everywhere=True) - flying
     known = parts.count == parts.matched_count
     waiting, transfer = ((flying - moving) / steps, moving / steps) if known else (None, None)
-    return RankExchange(rank, exposed / steps, waiting, transfer, (exposed - flying) / steps, hidden / steps)
+    return RankExchange(
+        rank, exposed / steps, waiting, transfer, (exposed - flying) / steps, hidden / steps
+    )
 
 
-def covered(starts: Ints, ends: Ints, opens: Ints, closes: Ints, *, everywhere: bool = False) -> float:
+def covered(
+    starts: Ints, ends: Ints, opens: Ints, closes: Ints, *, everywhere: bool = False
+) -> float:
     """How much of the windows lies under at least one interval; with `everywhere`, how much time does at all.
 
     The windows must be sorted and apart from each other.

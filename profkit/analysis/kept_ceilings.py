@@ -25,8 +25,16 @@ def machine_key(environment: Mapping[str, Any]) -> str:
     Another driver or another version of a library reaches other rates on the same device.
     """
     packages = environment.get("packages")
-    versions = {name: packages.get(name) for name in MEASURING} if isinstance(packages, Mapping) else {}
-    told = [*(environment.get(name) or None for name in ("cpu", "cpu_count", "gpu_models", "nvidia_driver")), versions]
+    versions = (
+        {name: packages.get(name) for name in MEASURING} if isinstance(packages, Mapping) else {}
+    )
+    told = [
+        *(
+            environment.get(name) or None
+            for name in ("cpu", "cpu_count", "gpu_models", "nvidia_driver")
+        ),
+        versions,
+    ]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
@@ -48,5 +56,7 @@ def keep_ceilings(found: Ceilings) -> Path:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_json(path, dataclasses.asdict(found))
     except OSError as error:
-        raise ProfkitError(f"{path}: {error.strerror}; set PROFKIT_CACHE to a folder that can be written") from error
+        raise ProfkitError(
+            f"{path}: {error.strerror}; set PROFKIT_CACHE to a folder that can be written"
+        ) from error
     return path

@@ -77,7 +77,9 @@ def rank_work(steps: pa.Table, spans: pa.Table, used: Ints) -> RankWork:
     ns = np.zeros((len(ranks), len(WORK), len(used)))
     for name, part in zip(times.names, times.parts, strict=True):
         if name in WORK:
-            ns[:, WORK.index(name)] = part.reshape(len(ranks), len(used)) * len(ranks)  # a mean over ranks, all but one of which have no such step
+            ns[:, WORK.index(name)] = part.reshape(len(ranks), len(used)) * len(
+                ranks
+            )  # a mean over ranks, all but one of which have no such step
     return RankWork(tuple(ranks.tolist()), WORK, ns)
 
 
@@ -87,7 +89,9 @@ def _number_by_rank(rows: pa.Table, ranks: Ints, used: Ints) -> pa.Table:
     place = np.minimum(np.searchsorted(used, step), max(0, len(used) - 1))
     is_used = used[place] == step if len(used) else np.zeros(len(step), dtype=bool)
     number = np.searchsorted(ranks, rows["rank"].to_numpy()) * len(used) + place
-    return rows.set_column(rows.schema.get_field_index("step"), "step", pa.array(number, mask=~is_used))
+    return rows.set_column(
+        rows.schema.get_field_index("step"), "step", pa.array(number, mask=~is_used)
+    )
 
 
 def minus(one: Estimate, other: Estimate | None) -> Estimate:
@@ -97,4 +101,8 @@ def minus(one: Estimate, other: Estimate | None) -> Estimate:
     value = one.value - other.value
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return Estimate(value)
-    return Estimate(value, value - math.hypot(one.value - one.low, other.high - other.value), value + math.hypot(one.high - one.value, other.value - other.low))
+    return Estimate(
+        value,
+        value - math.hypot(one.value - one.low, other.high - other.value),
+        value + math.hypot(one.high - one.value, other.value - other.low),
+    )

@@ -70,7 +70,10 @@ def invert(estimate: Estimate, factor: float) -> Estimate:
     """`factor` divided by what was estimated: a time for a rate, and a rate for a time."""
     if not estimate.value > 0:
         return NOTHING
-    low, high = (factor / bound if bound is not None and bound > 0 else None for bound in (estimate.high, estimate.low))
+    low, high = (
+        factor / bound if bound is not None and bound > 0 else None
+        for bound in (estimate.high, estimate.low)
+    )
     return Estimate(factor / estimate.value, low, high)
 
 
@@ -96,7 +99,11 @@ def lay_out(cells: Iterable[Cell]) -> Grid:
     """The table of these cells, of which no two are of one setting; full precision stands before AMP."""
     by_setting = {cell.setting: cell for cell in cells}
     columns = {at_gpus(setting, 0) for setting in by_setting}
-    return Grid(tuple(sorted({setting.gpus for setting in by_setting})), tuple(sorted(columns, key=_place)), by_setting)
+    return Grid(
+        tuple(sorted({setting.gpus for setting in by_setting})),
+        tuple(sorted(columns, key=_place)),
+        by_setting,
+    )
 
 
 def _place(column: Setting) -> tuple[bool, str, int, str]:

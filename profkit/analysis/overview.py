@@ -75,7 +75,12 @@ class Overview:
 
     @property
     def judged(self) -> bool:
-        return self.throughput.judged and not self.bad_times and not self.changed and not self.silent_ranks
+        return (
+            self.throughput.judged
+            and not self.bad_times
+            and not self.changed
+            and not self.silent_ranks
+        )
 
     @property
     def bad_times(self) -> tuple[str, ...]:
@@ -93,7 +98,9 @@ class Overview:
         return max(0, FEWEST_STEPS - len(self.selection.steps))
 
 
-def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kernels: bool = True) -> Overview:
+def build_overview(
+    trace: Trace, ceilings: Ceilings | None = None, *, with_kernels: bool = True
+) -> Overview:
     """The figures of a run; an `UnreadableError` where not one step of it can be read.
 
     Without kernels, that table, which may be far larger than all others together, is not read.
@@ -101,7 +108,9 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kerne
     steps = trace.steps
     if not steps.num_rows:
         shown = safe_text(str(trace.path))
-        raise UnreadableError(f"{shown}: holds no steps; it ended before the first one did, or they are damaged (see 'profkit verify {shown}')")
+        raise UnreadableError(
+            f"{shown}: holds no steps; it ended before the first one did, or they are damaged (see 'profkit verify {shown}')"
+        )
     selection = steady_steps(trace)
     times = step_times(steps, trace.spans, selection.steps)
     exchange = split_exchange(trace.collectives, trace.spans, selection.steps)
@@ -122,11 +131,17 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kerne
         first_loss=_loss(steps, first=True),
         last_loss=_loss(steps, first=False),
         exchange=exchange,
-        late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps) if exchange else None,
-        own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), window_steps(trace.samples)),
+        late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps)
+        if exchange
+        else None,
+        own_cost=own_cost(
+            steps, trace.spans, trace.samples, warm_up_of(trace, steps), window_steps(trace.samples)
+        ),
         links=link_use(trace.collectives, selection.steps, ceilings),
         by_kernel=by_kernel if by_kernel and by_kernel.calls else None,
-        kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps) if with_kernels else None,
+        kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps)
+        if with_kernels
+        else None,
         quality=tuple(_quality(trace)),
         flags=trace.manifest.flags,
         changed=trace.changed,
@@ -136,7 +151,9 @@ def build_overview(trace: Trace, ceilings: Ceilings | None = None, *, with_kerne
 
 def steady_steps(trace: Trace) -> Selection:
     """The steps that a run's figures are about."""
-    return select_steps(trace.steps, warm_up=warm_up_of(trace, trace.steps), windows=window_steps(trace.samples))
+    return select_steps(
+        trace.steps, warm_up=warm_up_of(trace, trace.steps), windows=window_steps(trace.samples)
+    )
 
 
 def warm_up_of(trace: Trace, steps: pa.Table) -> int:
@@ -157,7 +174,11 @@ def silent_ranks(trace: Trace) -> int:
 def _ranks_spoken_for(trace: Trace) -> int:
     """For how many ranks each row speaks: a log of rank 0 may count the samples of all cards."""
     said = trace.manifest.config.get("rows_speak_for_ranks")
-    return min(max(1, said), _MOST_RANKS) if isinstance(said, int) and not isinstance(said, bool) else 1
+    return (
+        min(max(1, said), _MOST_RANKS)
+        if isinstance(said, int) and not isinstance(said, bool)
+        else 1
+    )
 
 
 def _figures(times: StepTimes, ranks_spoken_for: int = 1) -> dict[str, Any]:
@@ -169,12 +190,20 @@ def _figures(times: StepTimes, ranks_spoken_for: int = 1) -> dict[str, Any]:
     ones = np.ones((1, count))
     parts = len(times.names)
     wall = times.wall_ns[None, :]
-    numerators = np.concatenate([times.samples[None, :] * ranks_spoken_for, wall, times.parts, times.parts])
-    denominators = np.concatenate([wall / 1e9, ones, np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)])
+    numerators = np.concatenate(
+        [times.samples[None, :] * ranks_spoken_for, wall, times.parts, times.parts]
+    )
+    denominators = np.concatenate(
+        [wall / 1e9, ones, np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)]
+    )
     throughput, step_ns, *rest = estimate_ratios(numerators, denominators)
     if not times.samples.any():
-        throughput = Estimate(math.nan)  # other tools' traces do not say how many samples there were; none is not zero a second
-    phases = tuple(PhaseShare(name, rest[row], rest[parts + row]) for row, name in enumerate(times.names))
+        throughput = Estimate(
+            math.nan
+        )  # other tools' traces do not say how many samples there were; none is not zero a second
+    phases = tuple(
+        PhaseShare(name, rest[row], rest[parts + row]) for row, name in enumerate(times.names)
+    )
     return {"throughput": throughput, "step_ns": step_ns, "phases": phases}
 
 
@@ -194,11 +223,15 @@ def _quality(trace: Trace) -> list[str]:
         notices.append("the run has no end: it still runs, or it was killed")
     notices += _notices_of_ends(trace)
     if trace.missing_ranks:
-        notices.append(f"no files of {len(trace.missing_ranks)} of {trace.manifest.world_size} ranks")
+        notices.append(
+            f"no files of {len(trace.missing_ranks)} of {trace.manifest.world_size} ranks"
+        )
     notices += _failures(trace)
     notices += _bad_samples(trace)
     if pc.any(pc.equal(trace.samples["metric"], WHOLE_STEPS)).as_py():
-        notices.append("the job trains a program of Paddle's static graph: its steps are whole, and what is inside them is unknown")
+        notices.append(
+            "the job trains a program of Paddle's static graph: its steps are whole, and what is inside them is unknown"
+        )
     notices += trace.problems
     return notices
 
@@ -212,7 +245,14 @@ def _failures(trace: Trace) -> Iterator[str]:
     for what in _most_by_name(trace, UNMEASURED):
         yield f"not measured: {what}"
     lost = trace.samples.filter(pc.equal(trace.samples["metric"], LOST_GPU))
-    for rank, device in sorted({(rank, str(device)) for rank, device in zip(lost["rank"].to_pylist(), lost["device"].to_pylist(), strict=True)}):
+    for rank, device in sorted(
+        {
+            (rank, str(device))
+            for rank, device in zip(
+                lost["rank"].to_pylist(), lost["device"].to_pylist(), strict=True
+            )
+        }
+    ):
         yield f"{device} of rank {rank} was lost while it trained; its readings end there"
 
 
@@ -220,16 +260,25 @@ def _most_by_name(trace: Trace, kind: str) -> dict[str, float]:
     """For each name behind the metric, the sum over the ranks of each rank's last and largest count."""
     rows = trace.samples.filter(pc.starts_with(trace.samples["metric"].cast(pa.string()), kind))
     largest: dict[tuple[int, str], float] = {}
-    for rank, metric, value in zip(*(rows[name].to_pylist() for name in ("rank", "metric", "value")), strict=True):
+    for rank, metric, value in zip(
+        *(rows[name].to_pylist() for name in ("rank", "metric", "value")), strict=True
+    ):
         largest[rank, metric] = max(value, largest.get((rank, metric), 0.0))
     names = dict.fromkeys(metric for _, metric in largest)
     combine = sum if kind == FAILURES else max
-    return {name.removeprefix(kind): combine(value for (_, metric), value in largest.items() if metric == name) for name in names}
+    return {
+        name.removeprefix(kind): combine(
+            value for (_, metric), value in largest.items() if metric == name
+        )
+        for name in names
+    }
 
 
 def _bad_samples(trace: Trace) -> Iterator[str]:
     """Samples that could not be read, of which the run has made something else."""
-    met = trace.samples.filter(pc.starts_with(trace.samples["metric"].cast(pa.string()), "bad_sample:"))
+    met = trace.samples.filter(
+        pc.starts_with(trace.samples["metric"].cast(pa.string()), "bad_sample:")
+    )
     names = dict.fromkeys(name.partition(":")[2] for name in met["metric"].to_pylist())
     if names:
         yield f"bad samples met {plural(met.num_rows, 'time')}, {plural(len(names), 'file')}, the first: {next(iter(names))}"
@@ -246,7 +295,9 @@ def _notices_of_ends(trace: Trace) -> Iterator[str]:
             continue
         dropped += end.dropped if end else 0
         if end is None or end.reason != RunState.COMPLETE.value:
-            early.append(f"rank {rank.rank} stopped early: {end.reason if end else 'it wrote no end record'}")
+            early.append(
+                f"rank {rank.rank} stopped early: {end.reason if end else 'it wrote no end record'}"
+            )
     if dropped:
         yield f"{dropped:,} rows were dropped while recording"
     if trace.manifest.state is RunState.COMPLETE and early:

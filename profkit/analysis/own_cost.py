@@ -53,7 +53,11 @@ class OwnCost:
     def exceeds_budget(self, step_ns: float) -> bool:
         """Whether profkit surely cost more than it may: by its count, or by the lower end of the difference."""
         budget = max(BUDGET_NS, BUDGET_SHARE * step_ns)
-        surely = self.switched.low if self.switched is not None and self.switched.low is not None else 0.0
+        surely = (
+            self.switched.low
+            if self.switched is not None and self.switched.low is not None
+            else 0.0
+        )
         return surely > budget or (self.hooks_ns or 0.0) > budget
 
 
@@ -65,11 +69,14 @@ def as_record(cost: OwnCost) -> dict[str, Any]:
         "writer_ns_per_step": cost.writer_ns,
         "collectors_ns_per_step": cost.collectors_ns,
         "opening_ns": cost.opening_ns,
-        "switched_off_ns_per_step": switched and {"value": switched.value, "low": switched.low, "high": switched.high},
+        "switched_off_ns_per_step": switched
+        and {"value": switched.value, "low": switched.low, "high": switched.high},
     }
 
 
-def own_cost(steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int, windows: Ints = NO_STEPS) -> OwnCost:
+def own_cost(
+    steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int, windows: Ints = NO_STEPS
+) -> OwnCost:
     """profkit's cost a step and rank. The writer's time and the collectors' are upper bounds: they run on threads of their own."""
     count = max(1, steps.num_rows)
     price = span_price_ns(samples)
@@ -79,20 +86,30 @@ def own_cost(steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int, 
     ranks = max(1, pc.count_distinct(opening["rank"]).as_py())
     return OwnCost(
         hooks_ns=None if price is None else price * spans.num_rows / count,
-        writer_ns=float(np.sum(writer["value_max"].to_numpy())) / count if writer.num_rows else None,
+        writer_ns=float(np.sum(writer["value_max"].to_numpy())) / count
+        if writer.num_rows
+        else None,
         switched=switched_cost(without(steps, windows), warm_up),
-        collectors_ns=float(pc.sum(collectors["value"]).as_py()) / count if collectors.num_rows else None,
+        collectors_ns=float(pc.sum(collectors["value"]).as_py()) / count
+        if collectors.num_rows
+        else None,
         opening_ns=float(pc.sum(opening["value"]).as_py()) / ranks if opening.num_rows else None,
     )
 
 
 def without(steps: pa.Table, windows: Ints) -> pa.Table:
     """The steps but for those in kernel windows, whose cost is told by itself."""
-    return steps.filter(pc.invert(pc.is_in(steps["step"], pa.array(windows.tolist(), pa.int64())))) if len(windows) else steps
+    return (
+        steps.filter(pc.invert(pc.is_in(steps["step"], pa.array(windows.tolist(), pa.int64()))))
+        if len(windows)
+        else steps
+    )
 
 
 def _own(samples: pa.Table, metric: str) -> pa.Table:
-    return samples.filter(pc.and_(pc.equal(samples["source"], "profkit"), pc.equal(samples["metric"], metric)))
+    return samples.filter(
+        pc.and_(pc.equal(samples["source"], "profkit"), pc.equal(samples["metric"], metric))
+    )
 
 
 def span_price_ns(samples: pa.Table) -> float | None:
@@ -109,17 +126,24 @@ def switched_cost(steps: pa.Table, warm_up: int) -> Estimate | None:
     there are too few blocks.
     """
     rank = pc.min(steps["rank"])
-    own = steps.filter(pc.and_(pc.equal(steps["rank"], rank), pc.greater_equal(steps["step"], warm_up))).sort_by("step")
+    own = steps.filter(
+        pc.and_(pc.equal(steps["rank"], rank), pc.greater_equal(steps["step"], warm_up))
+    ).sort_by("step")
     duration = (own["end_ns"].to_numpy() - own["start_ns"].to_numpy()).astype(np.float64)
     measured = own["instrumented"].to_numpy(zero_copy_only=False)
     edges = np.flatnonzero(np.diff(np.concatenate([[True], measured, [True]]).astype(np.int8)))
     begins, lengths = edges[::2], edges[1::2] - edges[::2]
-    differences = [_against_neighbours(duration, measured, begins[lengths == length], length) for length in sorted(set(lengths.tolist()))]
+    differences = [
+        _against_neighbours(duration, measured, begins[lengths == length], length)
+        for length in sorted(set(lengths.tolist()))
+    ]
     found = np.concatenate([np.empty(0), *differences])
     return _mean_estimate(found[np.isfinite(found)])
 
 
-def _against_neighbours(duration: Floats, measured: npt.NDArray[np.bool_], begins: Ints, length: int) -> Floats:
+def _against_neighbours(
+    duration: Floats, measured: npt.NDArray[np.bool_], begins: Ints, length: int
+) -> Floats:
     """How much longer the measured steps near each of these blocks are than those in it; NaN where there are none.
 
     They are taken in blocks as long as it: where some steps are far longer than the others, the median of many
@@ -129,11 +153,18 @@ def _against_neighbours(duration: Floats, measured: npt.NDArray[np.bool_], begin
         return np.full(len(begins), np.nan)
     medians = np.median(sliding_window_view(duration, length), axis=1)
     whole = np.asarray(sliding_window_view(measured, length).all(axis=1))
-    places = begins[:, None] + length * np.array([number for number in range(-(NEIGHBOURS // length), NEIGHBOURS // length + 1) if number])
+    places = begins[:, None] + length * np.array(
+        [number for number in range(-(NEIGHBOURS // length), NEIGHBOURS // length + 1) if number]
+    )
     there = np.clip(places, 0, len(medians) - 1)
     known = (places == there) & whole[there]
     count = known.sum(axis=1)
-    near = np.divide((medians[there] * known).sum(axis=1), count, out=np.full(len(begins), np.nan), where=count > 0)
+    near = np.divide(
+        (medians[there] * known).sum(axis=1),
+        count,
+        out=np.full(len(begins), np.nan),
+        where=count > 0,
+    )
     return np.asarray(near - medians[begins])
 
 

@@ -43,7 +43,9 @@ def step_times(steps: pa.Table, spans: pa.Table, used: Ints) -> StepTimes:
     phases = phase_sums(spans, used) / ranks
     seen = np.flatnonzero(phases.any(axis=1))
     names = (*(PHASES[row] for row in seen), UNKNOWN)
-    return StepTimes(wall_ns, samples, names, np.concatenate([phases[seen], [wall_ns - phases.sum(axis=0)]]))
+    return StepTimes(
+        wall_ns, samples, names, np.concatenate([phases[seen], [wall_ns - phases.sum(axis=0)]])
+    )
 
 
 def _sums(places: Ints, values: npt.NDArray[np.generic], count: int) -> Floats:
@@ -55,7 +57,11 @@ def _positions(column: pa.ChunkedArray, used: Ints) -> tuple[Ints, Ints]:
     """For each row, the place of its step in `used`; and which rows have one."""
     index = column.fill_null(-1).to_numpy()
     where = np.minimum(np.searchsorted(used, index), max(0, len(used) - 1))
-    has_one = (used[where] == index) & column.is_valid().to_numpy() if len(used) else np.zeros(len(index), dtype=bool)
+    has_one = (
+        (used[where] == index) & column.is_valid().to_numpy()
+        if len(used)
+        else np.zeros(len(index), dtype=bool)
+    )
     return where, np.flatnonzero(has_one)
 
 
@@ -77,7 +83,9 @@ def sum_phases(spans: pa.Table, used: Ints) -> tuple[Floats, Ints]:
     phase = _phase_codes(spans["phase"])
     kept = kept[(_runs_steps(rank, lane, np.where(level, 0, end - start)) & (phase >= 0))[kept]]
     sums = _sums(phase[kept] * len(used) + where[kept], own_ns[kept], len(PHASES) * len(used))
-    return sums.reshape(len(PHASES), len(used)), np.bincount(where[kept[level[kept] == 0]], minlength=len(used))
+    return sums.reshape(len(PHASES), len(used)), np.bincount(
+        where[kept[level[kept] == 0]], minlength=len(used)
+    )
 
 
 def _runs_steps(rank: Ints, lane: Ints, outer_ns: Ints) -> npt.NDArray[np.bool_]:
@@ -99,7 +107,9 @@ def _self_times(lane: Ints, level: Ints, start: Ints, end: Ints) -> Ints:
         return own_ns
     around = _parents(lane * (level.max() + 1) + level, start, end, inner)
     nested = around >= 0
-    return np.asarray(own_ns - _sums(around[nested], own_ns[inner[nested]], len(start)).astype(np.int64))
+    return np.asarray(
+        own_ns - _sums(around[nested], own_ns[inner[nested]], len(start)).astype(np.int64)
+    )
 
 
 def _parents(shelf: Ints, start: Ints, end: Ints, inner: Ints) -> Ints:
@@ -122,7 +132,9 @@ def _phase_codes(column: pa.ChunkedArray) -> Ints:
     if not len(column):
         return np.empty(0, dtype=np.int64)
     names = column.combine_chunks().dictionary.to_pylist()
-    places = np.array([PHASES.index(name) if name in PHASES else -1 for name in names], dtype=np.int64)
+    places = np.array(
+        [PHASES.index(name) if name in PHASES else -1 for name in names], dtype=np.int64
+    )
     return np.asarray(places[_codes(column)])
 
 

@@ -34,7 +34,9 @@ _PERF_RESNET: Final = "PaddlePaddle/Perf at c1ad14b, ResNet50V1.5/README.md"
 _PERF_RESNET_OTHER: Final = "PaddlePaddle/Perf at c1ad14b, ResNet50V1.5/OtherReports"
 _PERF_RESNET_TF: Final = "PaddlePaddle/Perf at 8d0ca2f, ResNet50V1.5/OtherReports"
 _NGC_MASK: Final = "NVIDIA/DeepLearningExamples at 99b1c89, PyTorch/Segmentation/MaskRCNN"
-_NGC_RESNET: Final = "NVIDIA/DeepLearningExamples at 99b1c89, PyTorch/Classification/ConvNets/resnet50v1.5"
+_NGC_RESNET: Final = (
+    "NVIDIA/DeepLearningExamples at 99b1c89, PyTorch/Classification/ConvNets/resnet50v1.5"
+)
 
 _WHOLE_RUN: Final = "iterations x batch / total time, first steps and the last checkpoint included"
 _TOTAL_IPS: Final = "mean of total_ips"
@@ -206,7 +208,10 @@ _SHEETS = (
     ),
 )  # fmt: skip  # a sheet a block
 
-PUBLISHED: Final[tuple[Cell, ...]] = (*_TRAINED, *(cell for sheet in _SHEETS for cell in sheet.cells()))
+PUBLISHED: Final[tuple[Cell, ...]] = (
+    *_TRAINED,
+    *(cell for sheet in _SHEETS for cell in sheet.cells()),
+)
 
 
 def published_cells(workload: str) -> tuple[Cell, ...]:

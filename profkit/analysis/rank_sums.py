@@ -53,7 +53,15 @@ class SpanSums:
     def take(self, kept: npt.NDArray[np.bool_]) -> SpanSums:
         """Those of some of the steps; the windows of others do no harm."""
         host, exposed, pieces = (sums[:, kept] for sums in (self.host, self.exposed, self.pieces))
-        return dataclasses.replace(self, steps=self.steps[kept], host=host, exposed=exposed, pieces=pieces, waits=self.waits[kept], outer=self.outer[kept])
+        return dataclasses.replace(
+            self,
+            steps=self.steps[kept],
+            host=host,
+            exposed=exposed,
+            pieces=pieces,
+            waits=self.waits[kept],
+            outer=self.outer[kept],
+        )
 
 
 def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
@@ -63,7 +71,9 @@ def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
     host, outer = _phases(spans, used)
     pieces, waits = input_pieces(spans, exposed, used)
     windows = _windows(spans)
-    seen, seen_windows = (_phases(exposed, used)[0], _windows(exposed)) if on_device else (host, windows)
+    seen, seen_windows = (
+        (_phases(exposed, used)[0], _windows(exposed)) if on_device else (host, windows)
+    )
     return SpanSums(used, host, seen, on_device, pieces, waits, seen_windows, windows, outer)
 
 
@@ -79,17 +89,41 @@ def _windows(spans: pa.Table) -> pa.Table:
 def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
     """The sums of several ranks as one."""
     summed = ("host", "exposed", "pieces", "waits", "outer")
-    host, exposed, pieces, waits, outer = (np.sum([getattr(part, name) for part in parts], axis=0) for name in summed)
-    windows, host_windows = (pa.concat_tables([getattr(part, name) for part in parts]).unify_dictionaries() for name in ("windows", "host_windows"))
-    on_device, damaged = (any(getattr(part, name) for part in parts) for name in ("on_device", "damaged"))
-    return SpanSums(parts[0].steps, host, exposed, on_device, pieces, waits, windows, host_windows, outer, damaged)
+    host, exposed, pieces, waits, outer = (
+        np.sum([getattr(part, name) for part in parts], axis=0) for name in summed
+    )
+    windows, host_windows = (
+        pa.concat_tables([getattr(part, name) for part in parts]).unify_dictionaries()
+        for name in ("windows", "host_windows")
+    )
+    on_device, damaged = (
+        any(getattr(part, name) for part in parts) for name in ("on_device", "damaged")
+    )
+    return SpanSums(
+        parts[0].steps,
+        host,
+        exposed,
+        on_device,
+        pieces,
+        waits,
+        windows,
+        host_windows,
+        outer,
+        damaged,
+    )
 
 
 def sum_ranks(trace: Trace, used: Ints, each: Mapper = map) -> dict[int, SpanSums]:
     """Every rank's own sums, made where `each` makes them; there, the run must lie at the same place."""
     folders = [(str(rank.folder.absolute()), rank.rank) for rank in trace.ranks]
     sizes = [rank.size("spans") for rank in trace.ranks]
-    found = each(sum_rank, [folder for folder, _ in folders], [rank for _, rank in folders], sizes, [used] * len(folders))
+    found = each(
+        sum_rank,
+        [folder for folder, _ in folders],
+        [rank for _, rank in folders],
+        sizes,
+        [used] * len(folders),
+    )
     return dict(zip([rank for _, rank in folders], found, strict=True))
 
 
@@ -104,4 +138,8 @@ def sum_rank(folder: str, rank: int, size: int | None, used: Ints) -> SpanSums:
 def mean_phases(sums: SpanSums, used: Ints) -> dict[str, float]:
     """By phase, the host's mean time a step over some of the steps; nothing where none is used."""
     kept = np.isin(sums.steps, used)
-    return {phase: float(row[kept].mean()) for phase, row in sums.by_phase(sums.host).items()} if kept.any() else {}
+    return (
+        {phase: float(row[kept].mean()) for phase, row in sums.by_phase(sums.host).items()}
+        if kept.any()
+        else {}
+    )

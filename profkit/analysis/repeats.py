@@ -31,9 +31,14 @@ def check_repeats(traces: Sequence[Trace]) -> None:
     """A `UsageError` for runs that are no repeats of one job."""
     settings = [_settings(trace) for trace in traces]
     for name, value in settings[0].items():
-        other = next((trace for trace, found in zip(traces, settings, strict=True) if found[name] != value), None)
+        other = next(
+            (trace for trace, found in zip(traces, settings, strict=True) if found[name] != value),
+            None,
+        )
         if other is not None:
-            raise UsageError(f"{traces[0].name} and {other.name} are no repeats of one job: their {name} differs; name one run, or repeats alone")
+            raise UsageError(
+                f"{traces[0].name} and {other.name} are no repeats of one job: their {name} differs; name one run, or repeats alone"
+            )
 
 
 def group_repeats(traces: Sequence[Trace]) -> list[list[Trace]]:
@@ -54,8 +59,15 @@ def _affecting(one: Trace, other: Trace) -> list[Difference]:
 
 def _settings(trace: Trace) -> dict[str, str]:
     manifest = trace.manifest
-    found = {"workload": manifest.workload, "framework": manifest.framework, "ranks": manifest.world_size}
-    return {name: safe_text(str(value)) for name, value in (*found.items(), *((name, manifest.config.get(name)) for name in _ALIKE))}
+    found = {
+        "workload": manifest.workload,
+        "framework": manifest.framework,
+        "ranks": manifest.world_size,
+    }
+    return {
+        name: safe_text(str(value))
+        for name, value in (*found.items(), *((name, manifest.config.get(name)) for name in _ALIKE))
+    }
 
 
 def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
@@ -71,9 +83,16 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
         wall_ns=_joined([run.wall_ns for run in known]),
         samples=_joined([run.samples for run in known]),
         parts=_join([run.parts for run in known], known),
-        inside={name: _join([run.inside[name] for run in known], known) for name in known[0].inside if name in split},
+        inside={
+            name: _join([run.inside[name] for run in known], known)
+            for name in known[0].inside
+            if name in split
+        },
         beside=_join([run.beside for run in known], known),
-        selection=Selection(np.arange(sum(run.steps for run in known)), _add_up([run.selection.left_out for run in runs])),
+        selection=Selection(
+            np.arange(sum(run.steps for run in known)),
+            _add_up([run.selection.left_out for run in runs]),
+        ),
         apart=_apart(runs),
         repeats=tuple(run.steps for run in known),
         switched=_mean([run.switched for run in known]),
@@ -82,10 +101,17 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
 
 def _mean(found: Sequence[Estimate | None]) -> Estimate | None:
     """Of independent figures, each as good as the other; null where one of them is."""
-    known = [(each.value, each.high - each.value) for each in found if each is not None and each.high is not None]
+    known = [
+        (each.value, each.high - each.value)
+        for each in found
+        if each is not None and each.high is not None
+    ]
     if len(known) < len(found):
         return None
-    value, half = sum(each for each, _ in known) / len(known), math.hypot(*(each for _, each in known)) / len(known)
+    value, half = (
+        sum(each for each, _ in known) / len(known),
+        math.hypot(*(each for _, each in known)) / len(known),
+    )
     return Estimate(value, value - half, value + half)
 
 
@@ -96,7 +122,15 @@ def _joined(parts: Sequence[Ints]) -> Ints:
 def _join(parts: Sequence[Mapping[str, Ints]], runs: Sequence[RunCosts]) -> dict[str, Ints]:
     """By name; a run that knows of none has measured that there was none, as all of them know the same phases."""
     names = dict.fromkeys(name for each in parts for name in each)
-    return {name: _joined([each.get(name, np.zeros_like(run.wall_ns)) for each, run in zip(parts, runs, strict=True)]) for name in names}
+    return {
+        name: _joined(
+            [
+                each.get(name, np.zeros_like(run.wall_ns))
+                for each, run in zip(parts, runs, strict=True)
+            ]
+        )
+        for name in names
+    }
 
 
 def _add_up(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -113,17 +147,30 @@ def _apart(runs: Sequence[RunCosts]) -> tuple[Apart, ...]:
     for run in runs:
         for each in run.apart:
             found[each.reason].append(each)
-    return tuple(Apart(reason, sum(each.steps for each in some), sum(each.excess_ns for each in some) / len(runs)) for reason, some in found.items())
+    return tuple(
+        Apart(
+            reason,
+            sum(each.steps for each in some),
+            sum(each.excess_ns for each in some) / len(runs),
+        )
+        for reason, some in found.items()
+    )
 
 
-def widen(estimates: Sequence[Estimate], numerators: Floats, denominators: Floats, repeats: Sequence[int]) -> list[Estimate]:
+def widen(
+    estimates: Sequence[Estimate], numerators: Floats, denominators: Floats, repeats: Sequence[int]
+) -> list[Estimate]:
     """The intervals as wide as the repeats' own ratios demand; unchanged for a single run."""
     if len(repeats) < 2:
         return list(estimates)
     starts = np.concatenate([[0], np.cumsum(repeats)[:-1]])
-    ratios = np.add.reduceat(numerators, starts, axis=1) / np.add.reduceat(denominators, starts, axis=1)
+    ratios = np.add.reduceat(numerators, starts, axis=1) / np.add.reduceat(
+        denominators, starts, axis=1
+    )
     half = _student(len(repeats) - 1) * ratios.std(axis=1, ddof=1) / math.sqrt(len(repeats))
-    return [_at_least(estimate, float(each)) for estimate, each in zip(estimates, half, strict=True)]
+    return [
+        _at_least(estimate, float(each)) for estimate, each in zip(estimates, half, strict=True)
+    ]
 
 
 def _student(freedom: int) -> float:
@@ -133,4 +180,8 @@ def _student(freedom: int) -> float:
 def _at_least(estimate: Estimate, half: float) -> Estimate:
     if estimate.low is None or estimate.high is None:
         return estimate
-    return Estimate(estimate.value, min(estimate.low, estimate.value - half), max(estimate.high, estimate.value + half))
+    return Estimate(
+        estimate.value,
+        min(estimate.low, estimate.value - half),
+        max(estimate.high, estimate.value + half),
+    )

@@ -62,7 +62,9 @@ def select_steps(steps: pa.Table, *, warm_up: int, windows: Ints = NO_STEPS) -> 
         if (used & applies).any():
             which[reason] = numbers[used & applies]
         used &= ~applies
-    return Selection(numbers[used], {reason: len(left_out) for reason, left_out in which.items()}, which)
+    return Selection(
+        numbers[used], {reason: len(left_out) for reason, left_out in which.items()}, which
+    )
 
 
 def _any(flags: npt.NDArray[np.bool_], position: Ints, count: int) -> npt.NDArray[np.bool_]:
@@ -73,8 +75,12 @@ def _once_on_each_rank(rank: Ints, position: Ints, count: int) -> npt.NDArray[np
     """Whether each step has one row of every rank there is; a damaged trace may have two of one."""
     ranks, which = np.unique(rank, return_inverse=True)
     pairs = np.sort(position * len(ranks) + which)
-    distinct = np.bincount(pairs[np.diff(pairs, prepend=-1) != 0] // max(1, len(ranks)), minlength=count)
-    return np.asarray((distinct == len(ranks)) & (np.bincount(position, minlength=count) == len(ranks)))
+    distinct = np.bincount(
+        pairs[np.diff(pairs, prepend=-1) != 0] // max(1, len(ranks)), minlength=count
+    )
+    return np.asarray(
+        (distinct == len(ranks)) & (np.bincount(position, minlength=count) == len(ranks))
+    )
 
 
 def _epoch_starts(steps: pa.Table, numbers: Ints, position: Ints) -> npt.NDArray[np.bool_]:
@@ -85,7 +91,9 @@ def _epoch_starts(steps: pa.Table, numbers: Ints, position: Ints) -> npt.NDArray
     return starts
 
 
-def _partial(samples: Ints, position: Ints, everywhere: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _partial(
+    samples: Ints, position: Ints, everywhere: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
     """Steps with fewer samples than is usual: the number that most steps have; of two, the larger."""
     totals = np.bincount(position, weights=samples, minlength=len(everywhere))
     values, frequency = np.unique(-totals[everywhere], return_counts=True)

@@ -31,23 +31,36 @@ class Trend:
 
     @property
     def rises(self) -> bool:
-        return self.share_rising > RISING and self.rises_throughout and self.added_ns.low is not None and self.added_ns.low > 0
+        return (
+            self.share_rising > RISING
+            and self.rises_throughout
+            and self.added_ns.low is not None
+            and self.added_ns.low > 0
+        )
 
 
 def find_trend(costs: RunCosts) -> Trend | None:
     """`None` where there are too few steps for blocks of some."""
     if costs.steps < 4 * BLOCKS:
         return None
-    blocks = np.array([np.median(part) for part in np.array_split(costs.wall_ns / costs.ranks, BLOCKS)])
+    blocks = np.array(
+        [np.median(part) for part in np.array_split(costs.wall_ns / costs.ranks, BLOCKS)]
+    )
     place = np.arange(BLOCKS) - (BLOCKS - 1) / 2
     slope = float(place @ blocks / (place @ place))
-    error = float(np.sqrt(((blocks - blocks.mean() - slope * place) ** 2).sum() / (BLOCKS - 2) / (place @ place)))
+    error = float(
+        np.sqrt(
+            ((blocks - blocks.mean() - slope * place) ** 2).sum() / (BLOCKS - 2) / (place @ place)
+        )
+    )
     half = student_95(BLOCKS - 2) * error
     reach = BLOCKS / 2
     mean = float(blocks.mean())
     added = Estimate(*(bound * reach for bound in (slope, slope - half, slope + half)))
     throughout = all(_share_rising(half) >= RISING for half in np.split(blocks, 2))
-    return Trend(mean - slope * reach, mean + slope * reach, _share_rising(blocks), throughout, added)
+    return Trend(
+        mean - slope * reach, mean + slope * reach, _share_rising(blocks), throughout, added
+    )
 
 
 def _share_rising(blocks: Floats) -> float:

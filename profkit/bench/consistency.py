@@ -51,9 +51,20 @@ def _speed_ups(cells: Sequence[Cell]) -> Iterator[Contradiction]:
 def _first_of_its_row(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
     """The cell of one GPU in the same table; of the same batch, if there is one."""
     alike = [
-        each for each in cells if each.setting.gpus == 1 and each.measured and _table_of(each) == _table_of(cell) and each.setting.mixed == cell.setting.mixed
+        each
+        for each in cells
+        if each.setting.gpus == 1
+        and each.measured
+        and _table_of(each) == _table_of(cell)
+        and each.setting.mixed == cell.setting.mixed
     ]
-    return min(alike, key=lambda each: each.setting.batch_size != cell.setting.batch_size, default=None) if cell.measured else None
+    return (
+        min(
+            alike, key=lambda each: each.setting.batch_size != cell.setting.batch_size, default=None
+        )
+        if cell.measured
+        else None
+    )
 
 
 def _table_of(cell: Cell) -> tuple[str, str, str, str]:
@@ -89,26 +100,55 @@ def _where_the_rest_went(ratio: float) -> str:
 
 def _statistics(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Figures that stand in one table and are not the same statistic."""
-    for group in _groups(cells, lambda cell: (cell.workload, cell.framework, cell.device, cell.source)):
-        named = {cell.statistic: cell for cell in group if cell.measured and cell.statistic not in {"", UNNAMED}}
+    for group in _groups(
+        cells, lambda cell: (cell.workload, cell.framework, cell.device, cell.source)
+    ):
+        named = {
+            cell.statistic: cell
+            for cell in group
+            if cell.measured and cell.statistic not in {"", UNNAMED}
+        }
         if len(named) > 1:
-            parts = "; ".join(f"{_figure(cell)} ({cell.setting.precision}) is the {statistic}" for statistic, cell in named.items())
-            yield Contradiction("statistic", tuple(named.values()), f"one table, different statistics: {parts}")
+            parts = "; ".join(
+                f"{_figure(cell)} ({cell.setting.precision}) is the {statistic}"
+                for statistic, cell in named.items()
+            )
+            yield Contradiction(
+                "statistic", tuple(named.values()), f"one table, different statistics: {parts}"
+            )
 
 
 def _two_batches(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """One figure that is printed for two batch sizes."""
-    for group in _groups(cells, lambda cell: (cell.workload, cell.framework, cell.device, cell.setting.gpus, cell.setting.mixed, cell.throughput.value)):
+    for group in _groups(
+        cells,
+        lambda cell: (
+            cell.workload,
+            cell.framework,
+            cell.device,
+            cell.setting.gpus,
+            cell.setting.mixed,
+            cell.throughput.value,
+        ),
+    ):
         batches = sorted({cell.setting.batch_size for cell in group})
         if len(batches) > 1 and group[0].measured:
-            places = " and ".join(dict.fromkeys(f"batch {cell.setting.batch_size} in {cell.source}" for cell in group))
-            yield Contradiction("one figure, two batches", tuple(group), f"{_figure(group[0])} on {plural(group[0].setting.gpus, 'GPU')} stands for {places}")
+            places = " and ".join(
+                dict.fromkeys(f"batch {cell.setting.batch_size} in {cell.source}" for cell in group)
+            )
+            yield Contradiction(
+                "one figure, two batches",
+                tuple(group),
+                f"{_figure(group[0])} on {plural(group[0].setting.gpus, 'GPU')} stands for {places}",
+            )
 
 
 def _two_sources(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """One configuration of which two sources print different figures."""
     measured = [cell for cell in cells if cell.measured]
-    for group in _groups(measured, lambda cell: (cell.workload, cell.framework, cell.device, cell.setting)):
+    for group in _groups(
+        measured, lambda cell: (cell.workload, cell.framework, cell.device, cell.setting)
+    ):
         for one, other in itertools.combinations(group, 2):
             ratio = one.throughput.value / other.throughput.value
             if one.source != other.source and abs(ratio - 1) > TOLERANCE:
@@ -119,7 +159,16 @@ def _two_sources(cells: Sequence[Cell]) -> Iterator[Contradiction]:
 def _superlinear(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """More GPUs that do more each than fewer did."""
     measured = [cell for cell in cells if cell.measured]
-    for group in _groups(measured, lambda cell: (_table_of(cell), cell.statistic, cell.setting.precision, cell.setting.batch_size, cell.setting.loader)):
+    for group in _groups(
+        measured,
+        lambda cell: (
+            _table_of(cell),
+            cell.statistic,
+            cell.setting.precision,
+            cell.setting.batch_size,
+            cell.setting.loader,
+        ),
+    ):
         ordered = sorted(group, key=lambda cell: cell.setting.gpus)
         for fewer, more in itertools.pairwise(ordered):
             ratio = fewer.sample_ns.value / more.sample_ns.value
@@ -143,7 +192,15 @@ def _loaders(cells: Sequence[Cell]) -> Iterator[Contradiction]:
             yield Contradiction("loader", (cell,), words)
 
 
-_CHECKS: Final = (_speed_ups, _samples_in_time, _statistics, _two_batches, _two_sources, _superlinear, _loaders)
+_CHECKS: Final = (
+    _speed_ups,
+    _samples_in_time,
+    _statistics,
+    _two_batches,
+    _two_sources,
+    _superlinear,
+    _loaders,
+)
 
 
 def _groups(cells: Iterable[Cell], key: Callable[[Cell], object]) -> Iterator[list[Cell]]:
@@ -155,7 +212,11 @@ def _groups(cells: Iterable[Cell], key: Callable[[Cell], object]) -> Iterator[li
 
 def _figure(cell: Cell) -> str:
     """As it was printed; a figure of ours has an interval, and no more digits than that deserves."""
-    shown = significant(cell.throughput.value, _DIGITS) if cell.throughput.judged else f"{cell.throughput.value:,.10g}"
+    shown = (
+        significant(cell.throughput.value, _DIGITS)
+        if cell.throughput.judged
+        else f"{cell.throughput.value:,.10g}"
+    )
     return f"{shown} {cell.unit}"
 
 

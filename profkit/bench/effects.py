@@ -87,11 +87,16 @@ class Interaction:
 
     @property
     def sure(self) -> bool:
-        return excludes_zero(self.delta) and abs(self.delta.value) >= NEGLIGIBLE * self.first.base.total.value
+        return (
+            excludes_zero(self.delta)
+            and abs(self.delta.value) >= NEGLIGIBLE * self.first.base.total.value
+        )
 
     @property
     def other_levels(self) -> tuple[Any, Any]:
-        return getattr(self.first.base.setting, self.other_axis), getattr(self.second.base.setting, self.other_axis)
+        return getattr(self.first.base.setting, self.other_axis), getattr(
+            self.second.base.setting, self.other_axis
+        )
 
 
 @dataclass(frozen=True)
@@ -135,14 +140,31 @@ def time_cells(runs: Mapping[Setting, Sequence[RunCosts]]) -> tuple[Timing, ...]
     Repeats differ by more than the steps of one run tell: where there are any, an interval is at least what the repeats
     of all cells together scatter, which is told as a share because longer steps scatter more.
     """
-    usable = {setting: [costs for costs in repeats if costs.steps and costs.samples.any()] for setting, repeats in runs.items()}
-    found = {setting: [_time_of(costs) for costs in repeats] for setting, repeats in usable.items() if repeats}
+    usable = {
+        setting: [costs for costs in repeats if costs.steps and costs.samples.any()]
+        for setting, repeats in runs.items()
+    }
+    found = {
+        setting: [_time_of(costs) for costs in repeats]
+        for setting, repeats in usable.items()
+        if repeats
+    }
     scatter, freedom = _scatter(list(found.values()))
-    return tuple(Timing(setting, _over_repeats(times, scatter, freedom), _mean_parts(usable[setting]), len(times)) for setting, times in found.items())
+    return tuple(
+        Timing(
+            setting,
+            _over_repeats(times, scatter, freedom),
+            _mean_parts(usable[setting]),
+            len(times),
+        )
+        for setting, times in found.items()
+    )
 
 
 def _time_of(costs: RunCosts) -> Estimate:
-    (time,) = estimate_ratios(costs.wall_ns[None, :].astype(np.float64), costs.samples[None, :].astype(np.float64))
+    (time,) = estimate_ratios(
+        costs.wall_ns[None, :].astype(np.float64), costs.samples[None, :].astype(np.float64)
+    )
     return time
 
 
@@ -175,13 +197,23 @@ def _mean_parts(repeats: Sequence[RunCosts]) -> dict[str, float]:
     """Per sample, over all repeats; nothing where one of them knows no phases."""
     if not all(costs.knows_phases for costs in repeats):
         return {}
-    each = [{name: float(ns.sum()) / float(costs.samples.sum()) for name, ns in costs.parts.items()} for costs in repeats]
-    return {name: float(np.mean([parts.get(name, 0.0) for parts in each])) for name in dict.fromkeys(name for parts in each for name in parts)}
+    each = [
+        {name: float(ns.sum()) / float(costs.samples.sum()) for name, ns in costs.parts.items()}
+        for costs in repeats
+    ]
+    return {
+        name: float(np.mean([parts.get(name, 0.0) for parts in each]))
+        for name in dict.fromkeys(name for parts in each for name in parts)
+    }
 
 
 def published_timings(cells: Iterable[Cell]) -> tuple[Timing, ...]:
     """The times of cells that somebody has published, which have no intervals and no parts."""
-    return tuple(Timing(cell.setting, replace(cell.sample_ns, low=None, high=None)) for cell in cells if cell.measured)
+    return tuple(
+        Timing(cell.setting, replace(cell.sample_ns, low=None, high=None))
+        for cell in cells
+        if cell.measured
+    )
 
 
 # -- from times to effects -------------------------------------------------------------------------
@@ -216,7 +248,9 @@ def _levels(axis: str, settings: Iterable[Setting]) -> list[Any]:
 def _main_effects(effects: Sequence[Effect]) -> Iterator[MainEffect]:
     for axis, levels in dict.fromkeys((effect.axis, effect.levels) for effect in effects):
         own = tuple(effect for effect in effects if (effect.axis, effect.levels) == (axis, levels))
-        yield MainEffect(axis, levels, combine([(1 / len(own), effect.delta) for effect in own]), own)
+        yield MainEffect(
+            axis, levels, combine([(1 / len(own), effect.delta) for effect in own]), own
+        )
 
 
 def _interactions(effects: Sequence[Effect]) -> Iterator[Interaction]:
@@ -225,14 +259,21 @@ def _interactions(effects: Sequence[Effect]) -> Iterator[Interaction]:
         own = [effect for effect in effects if effect.axis == axis]
         for other in AXES[place + 1 :]:
             levels = _levels(other, (effect.base.setting for effect in own))
-            yield from (_interaction(first, second, other) for first in own for second in own if _differ_in(other, levels, first, second))
+            yield from (
+                _interaction(first, second, other)
+                for first in own
+                for second in own
+                if _differ_in(other, levels, first, second)
+            )
 
 
 def _differ_in(other: str, levels: Sequence[Any], first: Effect, second: Effect) -> bool:
     """Whether the two are one change at the first level of the other axis and at a further one, all else being equal."""
     at_first, at_second = getattr(first.base.setting, other), getattr(second.base.setting, other)
     same = replace(second.base.setting, **{other: at_first}) == first.base.setting
-    return same and first.levels == second.levels and at_first == levels[0] and at_second != at_first
+    return (
+        same and first.levels == second.levels and at_first == levels[0] and at_second != at_first
+    )
 
 
 def _interaction(first: Effect, second: Effect, other: str) -> Interaction:
@@ -245,10 +286,21 @@ def _reason(first: Effect, second: Effect, whole: float) -> tuple[str, float]:
     """The part of the step that makes most of an interaction; parts add up to the whole."""
     if not all(side.parts for effect in (first, second) for side in (effect.base, effect.target)):
         return "", math.nan
-    names = dict.fromkeys(name for effect in (first, second) for side in (effect.base, effect.target) for name in side.parts)
-    changes = {name: _change(second, name) - _change(first, name) for name in names if name != UNKNOWN}
+    names = dict.fromkeys(
+        name
+        for effect in (first, second)
+        for side in (effect.base, effect.target)
+        for name in side.parts
+    )
+    changes = {
+        name: _change(second, name) - _change(first, name) for name in names if name != UNKNOWN
+    }
     name = max(changes, key=lambda each: changes[each] * math.copysign(1, whole), default="")
-    return (name, changes[name]) if whole and name and changes[name] / whole > DECISIVE else ("", math.nan)
+    return (
+        (name, changes[name])
+        if whole and name and changes[name] / whole > DECISIVE
+        else ("", math.nan)
+    )
 
 
 def _change(effect: Effect, part: str) -> float:

@@ -18,7 +18,20 @@ from profkit.bench.run import Plan, Progress
 from profkit.text import plural
 from profkit.trace import RunManifest, Trace
 
-AXES_OF_A_CELL = frozenset({"world_size", "batch_size", "global_batch_size", "precision", "loader", "threads", "lr", "amp", "rank", "reduced"})
+AXES_OF_A_CELL = frozenset(
+    {
+        "world_size",
+        "batch_size",
+        "global_batch_size",
+        "precision",
+        "loader",
+        "threads",
+        "lr",
+        "amp",
+        "rank",
+        "reduced",
+    }
+)
 """Knobs that differ from cell to cell because the cells do."""
 
 SAME_THROUGHOUT = ("cpu", "cpu_count", "device", "python", "packages.", "profkit_version")
@@ -52,7 +65,11 @@ class BenchedCell:
     def whole_share(self) -> float:
         """What the whole runs came to, first steps and all, as a share of the steady throughput: throughput x time against samples."""
         seconds = sum(run.steps_s for run in self.runs)
-        return sum(run.samples for run in self.runs) / seconds / self.cell.throughput.value if seconds > 0 else math.nan
+        return (
+            sum(run.samples for run in self.runs) / seconds / self.cell.throughput.value
+            if seconds > 0
+            else math.nan
+        )
 
 
 @dataclass(frozen=True)
@@ -84,24 +101,50 @@ class Benched:
     def alike(self) -> tuple[tuple[BenchedCell, Cell], ...]:
         """Cells of ours beside published ones of as many GPUs, the same batch and the same kind of precision."""
         theirs = [cell for table in self.published for cell in table.cells if cell.measured]
-        return tuple((own, cell) for own in self.cells for cell in theirs if own.cell.measured and _same(own.cell.setting, cell.setting))
+        return tuple(
+            (own, cell)
+            for own in self.cells
+            for cell in theirs
+            if own.cell.measured and _same(own.cell.setting, cell.setting)
+        )
 
 
 def _same(own: Setting, published: Setting) -> bool:
-    return (own.gpus, own.batch_size, own.mixed) == (published.gpus, published.batch_size, published.mixed)
+    return (own.gpus, own.batch_size, own.mixed) == (
+        published.gpus,
+        published.batch_size,
+        published.mixed,
+    )
 
 
 def read_published(workload: str, title: str) -> Benched:
     """What was published alone."""
-    return Benched(workload, title, "", "GPU", (), find_effects(()), _tables(workload), find_contradictions(published_cells(workload)), ())
+    return Benched(
+        workload,
+        title,
+        "",
+        "GPU",
+        (),
+        find_effects(()),
+        _tables(workload),
+        find_contradictions(published_cells(workload)),
+        (),
+    )
 
 
 def read_matrix(plan: Plan, title: str, progress: Progress) -> Benched:
     """The runs of a matrix, cell by cell."""
-    runs = {setting: [_read_run(path) for path in progress.of(setting)] for setting in plan.settings}
-    timings = time_cells({setting: [run.costs for run in repeats] for setting, repeats in runs.items()})
+    runs = {
+        setting: [_read_run(path) for path in progress.of(setting)] for setting in plan.settings
+    }
+    timings = time_cells(
+        {setting: [run.costs for run in repeats] for setting, repeats in runs.items()}
+    )
     by_setting = {timing.setting: timing for timing in timings}
-    cells = tuple(_cell(plan, setting, by_setting.get(setting), runs[setting], progress.why_not(setting)) for setting in sorted(plan.settings))
+    cells = tuple(
+        _cell(plan, setting, by_setting.get(setting), runs[setting], progress.why_not(setting))
+        for setting in sorted(plan.settings)
+    )
     own = find_contradictions([each.cell for each in cells])
     manifests = [run.manifest for each in cells for run in each.runs]
     return Benched(
@@ -121,14 +164,30 @@ def _read_run(path: Path) -> BenchedRun:
     trace = Trace.open(path)
     costs = run_costs(trace)
     steps = trace.steps
-    seconds = (int(steps["end_ns"].to_numpy().max()) - int(steps["start_ns"].to_numpy().min())) / NS_A_SECOND
-    return BenchedRun(path, trace.manifest, costs, int(steps["sample_count"].to_numpy().sum()), seconds)
+    seconds = (
+        int(steps["end_ns"].to_numpy().max()) - int(steps["start_ns"].to_numpy().min())
+    ) / NS_A_SECOND
+    return BenchedRun(
+        path, trace.manifest, costs, int(steps["sample_count"].to_numpy().sum()), seconds
+    )
 
 
-def _cell(plan: Plan, setting: Setting, timing: Timing | None, runs: Sequence[BenchedRun], why: str) -> BenchedCell:
-    cell = Cell(plan.workload, plan.framework, _device(runs), setting, unit="samples/sec", statistic=_statistic(runs), source="here")
+def _cell(
+    plan: Plan, setting: Setting, timing: Timing | None, runs: Sequence[BenchedRun], why: str
+) -> BenchedCell:
+    cell = Cell(
+        plan.workload,
+        plan.framework,
+        _device(runs),
+        setting,
+        unit="samples/sec",
+        statistic=_statistic(runs),
+        source="here",
+    )
     if timing is not None:
-        cell = dataclasses.replace(cell, throughput=invert(timing.total, NS_A_SECOND * setting.gpus))
+        cell = dataclasses.replace(
+            cell, throughput=invert(timing.total, NS_A_SECOND * setting.gpus)
+        )
     return BenchedCell(cell, timing, tuple(runs), plan.repeats, why)
 
 
@@ -150,7 +209,9 @@ def _tables(workload: str) -> tuple[Table, ...]:
     groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in published_cells(workload):
         groups.setdefault((cell.framework, cell.device, cell.source), []).append(cell)
-    return tuple(Table(*key, tuple(own), find_effects(published_timings(own))) for key, own in groups.items())
+    return tuple(
+        Table(*key, tuple(own), find_effects(published_timings(own))) for key, own in groups.items()
+    )
 
 
 def _unlike_machines(manifests: Sequence[RunManifest]) -> Iterator[str]:
@@ -160,7 +221,10 @@ def _unlike_machines(manifests: Sequence[RunManifest]) -> Iterator[str]:
         for each in join_config(manifests[0], other):
             if each.name not in AXES_OF_A_CELL and each.name.startswith(SAME_THROUGHOUT):
                 seen.setdefault(each.name, set()).update((each.base, each.target))
-    yield from (f"the runs differ in {name}: {' and '.join(sorted(values))}" for name, values in seen.items())
+    yield from (
+        f"the runs differ in {name}: {' and '.join(sorted(values))}"
+        for name, values in seen.items()
+    )
 
 
 def rows(view: Benched) -> list[Mapping[str, object]]:
@@ -171,7 +235,11 @@ def rows(view: Benched) -> list[Mapping[str, object]]:
 def _row(view: Benched, each: BenchedCell) -> Mapping[str, object]:
     setting, timing = each.cell.setting, each.timing
     throughput = each.cell.throughput
-    runs_s = [run.manifest.ended_ns - run.manifest.created_ns for run in each.runs if run.manifest.ended_ns is not None]
+    runs_s = [
+        run.manifest.ended_ns - run.manifest.created_ns
+        for run in each.runs
+        if run.manifest.ended_ns is not None
+    ]
     first = each.runs[0].manifest if each.runs else None
     alone = {"log_with_profiler": None, "profiler_path": None} if setting.gpus == 1 else {}
     return {
@@ -215,5 +283,13 @@ def _row(view: Benched, each: BenchedCell) -> Mapping[str, object]:
 def _frame_version(manifest: RunManifest) -> str | None:
     packages = manifest.environment.get("packages")
     versions = packages if isinstance(packages, Mapping) else {}
-    found = (versions.get(name) for name in (manifest.framework, f"{manifest.framework}paddle", f"{manifest.framework}paddle-gpu") if name)
+    found = (
+        versions.get(name)
+        for name in (
+            manifest.framework,
+            f"{manifest.framework}paddle",
+            f"{manifest.framework}paddle-gpu",
+        )
+        if name
+    )
     return next((str(version) for version in found if version), None)

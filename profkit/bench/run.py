@@ -38,7 +38,14 @@ DALI: Final = "DALI"
 AMP: Final = "amp"
 FULL: Final = "fp32"
 
-AXES: Final = ("PROFKIT_GPUS", "PROFKIT_DEVICES", "PROFKIT_RANKS", "PROFKIT_AMP", "PROFKIT_BATCH_SIZE", "PROFKIT_DALI")
+AXES: Final = (
+    "PROFKIT_GPUS",
+    "PROFKIT_DEVICES",
+    "PROFKIT_RANKS",
+    "PROFKIT_AMP",
+    "PROFKIT_BATCH_SIZE",
+    "PROFKIT_DALI",
+)
 
 _FORMAT: Final = "profkit-bench"
 _GRACE_S: Final = 30.0
@@ -65,7 +72,17 @@ class Plan:
         """The command line of one cell, behind `profkit`."""
         options = [self.scale, str(setting.gpus), "--batch-size", str(setting.batch_size)]
         switches = ["--amp"] * setting.mixed + ["--dali"] * (setting.loader == DALI)
-        return ["trace", self.workload, "--framework", self.framework, *options, *switches, *self.shared, "--output", str(output)]
+        return [
+            "trace",
+            self.workload,
+            "--framework",
+            self.framework,
+            *options,
+            *switches,
+            *self.shared,
+            "--output",
+            str(output),
+        ]
 
     def name(self, setting: Setting, repeat: int) -> str:
         """As the reports name their logs: model, GPUs, precision, batch size."""
@@ -135,7 +152,11 @@ def _departure(run: Path, setting: Setting) -> str:
         "mixed precision": (setting.mixed, mixed),
         "loader": (setting.loader, config.get("loader")),
     }
-    return "; ".join(f"{name}: {wanted} was asked for, the run has {got}" for name, (wanted, got) in pairs.items() if wanted != got)
+    return "; ".join(
+        f"{name}: {wanted} was asked for, the run has {got}"
+        for name, (wanted, got) in pairs.items()
+        if wanted != got
+    )
 
 
 # -- the folder ------------------------------------------------------------------------------------
@@ -145,7 +166,12 @@ def _departure(run: Path, setting: Setting) -> str:
 def claim(plan: Plan, folder: Path) -> Iterator[None]:
     """Hold the matrix' folder while cells run: one process at a time, and one set of shared options for all its runs."""
     path = folder / MATRIX_FILE
-    settings = {"workload": plan.workload, "framework": plan.framework, "scale": plan.scale, "shared": list(plan.shared)}
+    settings = {
+        "workload": plan.workload,
+        "framework": plan.framework,
+        "scale": plan.scale,
+        "shared": list(plan.shared),
+    }
     shown = safe_text(str(folder))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,24 +181,36 @@ def claim(plan: Plan, folder: Path) -> Iterator[None]:
         yield
         replace_json(path, {"format": _FORMAT, "settings": settings, "owner": {}})
     except OSError as error:
-        raise ProfkitError(f"{shown}: {error.strerror}; choose another folder with --output") from error
+        raise ProfkitError(
+            f"{shown}: {error.strerror}; choose another folder with --output"
+        ) from error
 
 
 def _check_same(content: Mapping[str, Any], settings: Mapping[str, Any], shown: str) -> None:
     before = content.get("settings")
     if content.get("format") != _FORMAT or not isinstance(before, dict):
-        raise UnreadableError(f"{shown}/{MATRIX_FILE}: not a matrix of profkit's; choose another folder with --output")
+        raise UnreadableError(
+            f"{shown}/{MATRIX_FILE}: not a matrix of profkit's; choose another folder with --output"
+        )
     if owner_lives(content.get("owner") or {}):
         raise ProfkitError(
             f"{shown}: a matrix is being run there by process {content['owner'].get('pid')}; wait for it, or choose another folder with --output"
         )
-    unlike = [f"{name}: {_said(before.get(name))} there, {_said(value)} now" for name, value in settings.items() if before.get(name) != value]
+    unlike = [
+        f"{name}: {_said(before.get(name))} there, {_said(value)} now"
+        for name, value in settings.items()
+        if before.get(name) != value
+    ]
     if unlike:
-        raise UsageError(f"{shown}: holds a matrix of other settings ({'; '.join(unlike)}); choose another folder with --output")
+        raise UsageError(
+            f"{shown}: holds a matrix of other settings ({'; '.join(unlike)}); choose another folder with --output"
+        )
 
 
 def _said(value: Any) -> str:
-    return safe_text(" ".join(map(str, value)) if isinstance(value, list) else str(value)) or "nothing"
+    return (
+        safe_text(" ".join(map(str, value)) if isinstance(value, list) else str(value)) or "nothing"
+    )
 
 
 # -- running ---------------------------------------------------------------------------------------
@@ -183,7 +221,9 @@ def run_matrix(plan: Plan, folder: Path, tell: Callable[[str], None]) -> Progres
     progress = find_finished(plan, folder)
     order = list(run_order(plan))
     if progress.runs:
-        tell(f"{len(progress.runs)} of {plural(len(order), 'run')} {'is' if len(progress.runs) == 1 else 'are'} finished already\n")
+        tell(
+            f"{len(progress.runs)} of {plural(len(order), 'run')} {'is' if len(progress.runs) == 1 else 'are'} finished already\n"
+        )
     for number, (setting, repeat) in enumerate(order, start=1):
         if (setting, repeat) in progress.runs:
             continue
@@ -241,7 +281,12 @@ def _run_logged(words: Sequence[str], log: Path) -> int:
     """Run `profkit` with these words, all it says kept in `log`; an interruption of ours is handed to all its processes, once."""
     with log.open("wb") as file, _interruptible():
         process = subprocess.Popen(
-            [sys.executable, "-m", "profkit", *words], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=_environment(), start_new_session=True
+            [sys.executable, "-m", "profkit", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=_environment(),
+            start_new_session=True,
         )
         try:
             return process.wait()

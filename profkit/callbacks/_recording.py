@@ -82,7 +82,9 @@ class Recording:
     def end_step(self, epoch: int, join: Callable[[Iterable[float]], float]) -> None:
         """The batches since the last step are one step; its samples are those told, else what the loader has brought, and its loss is their losses joined."""
         self.tracker.note_epoch(epoch)
-        self.tracker.loss = join(self._losses) if self._losses and len(self._losses) == self._batches else None
+        self.tracker.loss = (
+            join(self._losses) if self._losses and len(self._losses) == self._batches else None
+        )
         self.tracker.end_explicit_step(self._samples, batches=self._batches)
         self._forget_batches()
 
@@ -108,12 +110,17 @@ class Recording:
     def count_handed_out(self, loader: Any) -> None:
         """Until the training ends, a rank's batches are those that this loader hands to it, whichever rank has fetched them."""
         count = guarded("count_samples", lambda batch: self._count(count_samples(batch)), None)
-        begin, end = guarded("loader", self.tracker.begin_data, None), guarded("loader", self.tracker.end_data, None)
+        begin, end = (
+            guarded("loader", self.tracker.begin_data, None),
+            guarded("loader", self.tracker.end_data, None),
+        )
         dataset = loader.dataset
 
         def wrap(original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
             def iterate(other: Any) -> Iterator[Any]:
-                is_ours = getattr(other, "dataset", None) is dataset  # a loader that resumes an epoch is another object
+                is_ours = (
+                    getattr(other, "dataset", None) is dataset
+                )  # a loader that resumes an epoch is another object
                 return _counted(original(other), count, begin, end) if is_ours else original(other)
 
             return iterate
@@ -123,12 +130,18 @@ class Recording:
     def _count(self, samples: int) -> None:
         self._samples = (self._samples or 0) + samples
 
-    def _time_calls(self, owner: Any, method: str, begin: Callable[[], Followed | int | None]) -> None:
+    def _time_calls(
+        self, owner: Any, method: str, begin: Callable[[], Followed | int | None]
+    ) -> None:
         begin, end = guarded(method, begin, None), guarded(method, self.tracker.end, None)
         self._patches.replace(owner, method, lambda original: _timed(original, begin, end))
 
 
-def _timed(original: Callable[..., Any], begin: Callable[[], Followed | int | None], end: Callable[..., None]) -> Callable[..., Any]:
+def _timed(
+    original: Callable[..., Any],
+    begin: Callable[[], Followed | int | None],
+    end: Callable[..., None],
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def timed(*args: Any, **kwargs: Any) -> Any:
         span = begin()
@@ -143,7 +156,12 @@ def _timed(original: Callable[..., Any], begin: Callable[[], Followed | int | No
     return timed
 
 
-def _counted(batches: Iterator[Any], count: Callable[[Any], None], begin: Callable[[], Followed | int | None], end: Callable[..., None]) -> Iterator[Any]:
+def _counted(
+    batches: Iterator[Any],
+    count: Callable[[Any], None],
+    begin: Callable[[], Followed | int | None],
+    end: Callable[..., None],
+) -> Iterator[Any]:
     """The batches as they come, the wait for each timed as data; those that come within an evaluation are not counted."""
     while True:
         span = begin()

@@ -12,7 +12,14 @@ import statistics
 import sys
 from typing import TYPE_CHECKING, Any
 
-from profkit.callbacks._recording import CHECKPOINT, EVALUATION, LOGGING, Recording, begins_training, hook
+from profkit.callbacks._recording import (
+    CHECKPOINT,
+    EVALUATION,
+    LOGGING,
+    Recording,
+    begins_training,
+    hook,
+)
 from profkit.instrument.batches import count_samples
 
 if TYPE_CHECKING:
@@ -61,15 +68,22 @@ class ProfkitCallback(Callback):
         self._global_step = trainer.global_step
 
     @hook
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         self.recording.begin_step()
 
     @hook
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.recording.end_batch(samples=count_samples(batch))
         if trainer.global_step != self._global_step:
             self._global_step = trainer.global_step
-            self.recording.end_step(trainer.current_epoch, lambda losses: statistics.fmean(losses) * trainer.accumulate_grad_batches)  # it has divided them
+            self.recording.end_step(
+                trainer.current_epoch,
+                lambda losses: statistics.fmean(losses) * trainer.accumulate_grad_batches,
+            )  # it has divided them
 
     @hook
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -92,5 +106,7 @@ class ProfkitCallback(Callback):
         self.recording.end()
 
     @hook
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         self.recording.end()

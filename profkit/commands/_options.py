@@ -18,7 +18,12 @@ def add_json(parser: Any) -> None:
 def add_output(parser: argparse.ArgumentParser, *, short: bool = True) -> None:
     """`short` gives it the letter `-o`, unless a verb has a file of its own to write."""
     parser.add_argument(
-        *(["-o"] if short else []), "--output", type=Path, default=Path("traces"), metavar="FOLDER", help="where runs are kept (default: %(default)s)"
+        *(["-o"] if short else []),
+        "--output",
+        type=Path,
+        default=Path("traces"),
+        metavar="FOLDER",
+        help="where runs are kept (default: %(default)s)",
     )
 
 
@@ -39,24 +44,39 @@ def add_collect(parser: Any) -> None:
         metavar="NAMES",
         help="collectors, as in host,nvml,kernels; 'none' for none (default: all that work here; see 'profkit doctor')",
     )
-    parser.add_argument("--kernels", default="", metavar="STEPS", help="capture kernels in steps 20:23 (20 to 22), or every:100 (default: in none)")
+    parser.add_argument(
+        "--kernels",
+        default="",
+        metavar="STEPS",
+        help="capture kernels in steps 20:23 (20 to 22), or every:100 (default: in none)",
+    )
     parser.add_argument(
         "--kernels-from",
         default="profiler",
         choices=("profiler", "cupti"),
         help="the framework's profiler, or NVIDIA's CUPTI through the package cupti-python (default: %(default)s)",
     )
-    parser.add_argument("--ops", action="store_true", help="name the operators that launch the kernels; on the CPU they are always there")
+    parser.add_argument(
+        "--ops",
+        action="store_true",
+        help="name the operators that launch the kernels; on the CPU they are always there",
+    )
 
 
 def pass_on_collect(args: argparse.Namespace) -> None:
     """Check what was chosen, and leave it where ranks and jobs find it."""
     from profkit.run import collecting
 
-    choice = collecting.Choice.parse(args.collect, args.kernels, operators=args.ops, source=args.kernels_from)
+    choice = collecting.Choice.parse(
+        args.collect, args.kernels, operators=args.ops, source=args.kernels_from
+    )
     if choice.windows is not None and choice.source == collecting.CUPTI:
         _check_cupti()
-    chosen = {collecting.COLLECT: args.collect, collecting.WINDOWS: args.kernels, collecting.SOURCE: args.kernels_from}
+    chosen = {
+        collecting.COLLECT: args.collect,
+        collecting.WINDOWS: args.kernels,
+        collecting.SOURCE: args.kernels_from,
+    }
     chosen[collecting.OPERATORS] = str(int(args.ops))
     os.environ.update(chosen)
 
@@ -109,7 +129,9 @@ def duration_s(word: str) -> float:
 def count_not_ids(word: str) -> int:
     """A converter for a number of GPUs; a list of ids, which Paddle's own option of the name takes, is told where it belongs."""
     if "," in word:
-        raise argparse.ArgumentTypeError(f"'{word}' is a list of ids, and --gpus is a count; write --devices {word}")
+        raise argparse.ArgumentTypeError(
+            f"'{word}' is a list of ids, and --gpus is a count; write --devices {word}"
+        )
     return whole(1, 1024)(word)
 
 
@@ -129,10 +151,18 @@ def run_or_newest(run: Path | None, folder: Path) -> Path:
 
     runs = find_runs(folder)
     if not runs:
-        raise UsageError(f"no run was named, and there is none in {folder}; make one with 'profkit trace WORKLOAD'")
+        raise UsageError(
+            f"no run was named, and there is none in {folder}; make one with 'profkit trace WORKLOAD'"
+        )
     return runs[-1]
 
 
 def add_run(parser: argparse.ArgumentParser, *, short: bool = True) -> None:
-    parser.add_argument("path", type=Path, nargs="?", metavar="RUN", help="the run's folder (default: the newest run below --output)")
+    parser.add_argument(
+        "path",
+        type=Path,
+        nargs="?",
+        metavar="RUN",
+        help="the run's folder (default: the newest run below --output)",
+    )
     add_output(parser, short=short)

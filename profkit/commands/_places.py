@@ -36,12 +36,18 @@ def find_team(args: argparse.Namespace) -> Team | None:
     if gpus:
         check_gpus(gpus)
     if args.node_rank >= args.nnodes:
-        raise UsageError(f"--node-rank {args.node_rank} is out of range: {args.nnodes} nodes are numbered from 0")
+        raise UsageError(
+            f"--node-rank {args.node_rank} is out of range: {args.nnodes} nodes are numbered from 0"
+        )
     if args.nnodes > 1 and not args.rdzv_endpoint:
-        raise UsageError("--nnodes needs --rdzv-endpoint HOST:PORT: a place on the machine of --node-rank 0 where all ranks meet")
+        raise UsageError(
+            "--nnodes needs --rdzv-endpoint HOST:PORT: a place on the machine of --node-rank 0 where all ranks meet"
+        )
     if args.rdzv_endpoint:
         ranks.check_endpoint(args.rdzv_endpoint)
-    team = ranks.slurm_team(gpus or 0) or ranks.Team(gpus or args.ranks or 1, args.nnodes, args.node_rank, args.rdzv_endpoint)
+    team = ranks.slurm_team(gpus or 0) or ranks.Team(
+        gpus or args.ranks or 1, args.nnodes, args.node_rank, args.rdzv_endpoint
+    )
     return team if team.world_size > 1 else None
 
 
@@ -58,7 +64,9 @@ def check_gpus(wanted: int) -> None:
     """Refuse GPUs that are not there; never train on the CPU instead."""
     there, why = visible_gpus()
     if wanted > there:
-        raise UsageError(f"{plural(wanted, 'GPU')} asked for, {there} here{why}; --ranks trains on the CPU")
+        raise UsageError(
+            f"{plural(wanted, 'GPU')} asked for, {there} here{why}; --ranks trains on the CPU"
+        )
 
 
 def visible_gpus() -> tuple[int, str]:
@@ -73,7 +81,9 @@ def visible_gpus() -> tuple[int, str]:
     if listed is None:
         return count, ""
     ids = [word for word in listed.split(",") if word.strip()]
-    return len([word for word in ids if not word.isdigit() or int(word) < count]), f" (CUDA_VISIBLE_DEVICES={listed}, of {count})"
+    return len(
+        [word for word in ids if not word.isdigit() or int(word) < count]
+    ), f" (CUDA_VISIBLE_DEVICES={listed}, of {count})"
 
 
 def find_seat(args: argparse.Namespace, settings: Settings, place: Place) -> Seat:
@@ -82,7 +92,11 @@ def find_seat(args: argparse.Namespace, settings: Settings, place: Place) -> Sea
 
     there = 0 if args.ranks else gpu_count(settings.framework)
     if (wanted_gpus(args) or 0) > 0 and not there:
-        raise UsageError(f"{settings.framework} sees no GPU here: its build has no CUDA, or the driver is too old for it; --ranks trains on the CPU")
+        raise UsageError(
+            f"{settings.framework} sees no GPU here: its build has no CUDA, or the driver is too old for it; --ranks trains on the CPU"
+        )
     if there and place.local_rank >= there:
-        raise UsageError(f"rank {place.rank} is number {place.local_rank} on its machine, which has {plural(there, 'GPU')}")
+        raise UsageError(
+            f"rank {place.rank} is number {place.local_rank} on its machine, which has {plural(there, 'GPU')}"
+        )
     return Seat(place.rank, place.world_size, place.local_rank if there else None)

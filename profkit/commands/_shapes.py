@@ -16,7 +16,14 @@ SHAPES = ("text", "json", "markdown", "html", "github")
 SUMMARY = "GITHUB_STEP_SUMMARY"
 """Names the file that GitHub shows as the summary of a step."""
 
-_SUFFIXES = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".json": "json", ".txt": "text"}
+_SUFFIXES = {
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".txt": "text",
+}
 
 Renderers = Mapping[str, Callable[[], str]]
 """For each shape but `github`, which is Markdown, what makes it."""
@@ -30,7 +37,9 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
         choices=SHAPES,
         help=f"text, JSON, Markdown, one HTML file, or Markdown appended to ${SUMMARY} (default: what --write's name ends in, else text)",
     )
-    parser.add_argument("-o", "--write", type=Path, metavar="FILE", help="write to this file, not to the screen")
+    parser.add_argument(
+        "-o", "--write", type=Path, metavar="FILE", help="write to this file, not to the screen"
+    )
 
 
 def deliver(args: argparse.Namespace, renderers: Renderers) -> None:
@@ -51,9 +60,13 @@ def check_shape(args: argparse.Namespace) -> None:
     if args.write and args.write.is_dir():
         raise UsageError(f"{safe_text(str(args.write))}: a folder; name a file in it")
     if shape == "github" and args.write:
-        raise UsageError(f"--format github appends to the file that ${SUMMARY} names; leave --write out, or write --format markdown")
+        raise UsageError(
+            f"--format github appends to the file that ${SUMMARY} names; leave --write out, or write --format markdown"
+        )
     if shape == "github" and not os.environ.get(SUMMARY):
-        raise UsageError(f"--format github appends to the file that ${SUMMARY} names, and that is not set; outside GitHub's jobs write --format markdown")
+        raise UsageError(
+            f"--format github appends to the file that ${SUMMARY} names, and that is not set; outside GitHub's jobs write --format markdown"
+        )
 
 
 def _shape(args: argparse.Namespace) -> str:
@@ -69,7 +82,9 @@ def _append_summary(args: argparse.Namespace, renderers: Renderers) -> None:
         with open(summary, "a", encoding="utf-8") as file:
             file.write(made + "\n")
     except OSError as error:
-        raise ProfkitError(f"{safe_text(str(summary))}: {error.strerror}; it is the file that ${SUMMARY} names") from error
+        raise ProfkitError(
+            f"{safe_text(str(summary))}: {error.strerror}; it is the file that ${SUMMARY} names"
+        ) from error
     print(renderers["text"]())
 
 
@@ -77,8 +92,15 @@ def write_file(path: Path, content: str) -> None:
     """Write `content`, so that a reader sees the old file or the new one, never a part."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(content.removesuffix("\n") + "\n", encoding="utf-8", errors="backslashreplace", newline="\n")
+        partial.write_text(
+            content.removesuffix("\n") + "\n",
+            encoding="utf-8",
+            errors="backslashreplace",
+            newline="\n",
+        )
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise ProfkitError(f"{safe_text(str(path))}: {error.strerror}; name a file in a folder that exists, may be written to and has room") from error
+        raise ProfkitError(
+            f"{safe_text(str(path))}: {error.strerror}; name a file in a folder that exists, may be written to and has room"
+        ) from error

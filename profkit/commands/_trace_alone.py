@@ -31,7 +31,9 @@ def train_alone(args: argparse.Namespace, workload: Workload, settings: Settings
     return _train_bare(job) if disabled() else _train_traced(args, settings, job)
 
 
-def prepare_job(args: argparse.Namespace, workload: Workload, settings: Settings, place: Place) -> ReadyJob:
+def prepare_job(
+    args: argparse.Namespace, workload: Workload, settings: Settings, place: Place
+) -> ReadyJob:
     from profkit.workloads.base import wait_passively
     from profkit.workloads.training import prepare as _prepare
 
@@ -43,7 +45,11 @@ def prepare_job(args: argparse.Namespace, workload: Workload, settings: Settings
 
 def announce(title: str, settings: Settings, job: ReadyJob) -> None:
     config = job.config
-    ranks = f" and {config['global_batch_size']} in all, {plural(config['world_size'], 'rank')}" if config["world_size"] > 1 else ""
+    ranks = (
+        f" and {config['global_batch_size']} in all, {plural(config['world_size'], 'rank')}"
+        if config["world_size"] > 1
+        else ""
+    )
     line = f"{title}, {settings.framework} on {job.device}, {config['precision']}, batch {config['batch_size']} a rank{ranks}, {config['steps']} steps"
     note = f"; reduced for this machine: {config['reduced']}" if config.get("reduced") else ""
     print(safe_text(line + note), file=sys.stderr)
@@ -60,14 +66,19 @@ def _train_bare(job: ReadyJob) -> int:
 
 
 def say_outcome(outcome: Outcome) -> None:
-    print(f"{outcome.steps} steps, loss {outcome.first_loss!r} at the first and {outcome.last_loss!r} at the last", file=sys.stderr)
+    print(
+        f"{outcome.steps} steps, loss {outcome.first_loss!r} at the first and {outcome.last_loss!r} at the last",
+        file=sys.stderr,
+    )
     for line in notes(outcome):
         print(safe_text(line), file=sys.stderr)
 
 
 def notes(outcome: Outcome) -> tuple[str, ...]:
     figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.figures.items())
-    return tuple(note for note in (outcome.stopped, f"evaluation: {figures}" if figures else "") if note)
+    return tuple(
+        note for note in (outcome.stopped, f"evaluation: {figures}" if figures else "") if note
+    )
 
 
 def _train_traced(args: argparse.Namespace, settings: Settings, job: ReadyJob) -> int:
@@ -76,7 +87,12 @@ def _train_traced(args: argparse.Namespace, settings: Settings, job: ReadyJob) -
 
     path = None
     try:
-        with open_session(args.output, run_name(args, job), manifest(args, settings, job), device=job.device) as session, ProgressBar("training") as progress:
+        with (
+            open_session(
+                args.output, run_name(args, job), manifest(args, settings, job), device=job.device
+            ) as session,
+            ProgressBar("training") as progress,
+        ):
             path = session.path
             outcome = job.train(session.recorder, lambda step, steps, loss: progress(step, steps))
             session.notes = notes(outcome)
@@ -92,13 +108,21 @@ def _train_traced(args: argparse.Namespace, settings: Settings, job: ReadyJob) -
 def say_where(path: Path | None, error: BaseException) -> None:
     if path and isinstance(error, KeyboardInterrupt | Terminated | ProfkitError):
         shown = safe_text(str(path))
-        print(f"stopped early; what was recorded is in {shown} (see 'profkit report {shown}')", file=sys.stderr)
+        print(
+            f"stopped early; what was recorded is in {shown} (see 'profkit report {shown}')",
+            file=sys.stderr,
+        )
 
 
 def manifest(args: argparse.Namespace, settings: Settings, job: ReadyJob) -> RunManifest:
     from profkit.trace import RunManifest
 
-    return RunManifest(workload=args.workload, framework=settings.framework, config=job.config, world_size=job.config["world_size"])
+    return RunManifest(
+        workload=args.workload,
+        framework=settings.framework,
+        config=job.config,
+        world_size=job.config["world_size"],
+    )
 
 
 def run_name(args: argparse.Namespace, job: ReadyJob) -> str:
@@ -112,4 +136,8 @@ def show(path: Path, json: bool) -> None:
     from profkit.trace.reader import Trace
 
     view = build_overview(Trace.open(path))
-    print(as_json.dumps(as_json.overview(view)) if json else as_text.overview(view, next_command=f"profkit report {shlex.quote(str(path))}"))
+    print(
+        as_json.dumps(as_json.overview(view))
+        if json
+        else as_text.overview(view, next_command=f"profkit report {shlex.quote(str(path))}")
+    )

@@ -9,10 +9,27 @@ from profkit.commands._options import count_not_ids, duration_s, gpu_ids, positi
 
 
 def add_training(group: Any) -> None:
-    group.add_argument("--framework", default="torch", metavar="NAME", help="torch or paddle (default: %(default)s)")
-    group.add_argument("--batch-size", type=whole(1), metavar="N", help="samples a step on each rank")
-    group.add_argument("--image-size", type=whole(32, 4096), metavar="PX", help="the side by which the system's images are named")
-    group.add_argument("--lr", type=positive, metavar="RATE", help="learning rate (default: the published one, scaled to the global batch)")
+    group.add_argument(
+        "--framework",
+        default="torch",
+        metavar="NAME",
+        help="torch or paddle (default: %(default)s)",
+    )
+    group.add_argument(
+        "--batch-size", type=whole(1), metavar="N", help="samples a step on each rank"
+    )
+    group.add_argument(
+        "--image-size",
+        type=whole(32, 4096),
+        metavar="PX",
+        help="the side by which the system's images are named",
+    )
+    group.add_argument(
+        "--lr",
+        type=positive,
+        metavar="RATE",
+        help="learning rate (default: the published one, scaled to the global batch)",
+    )
     group.add_argument(
         "--amp",
         nargs="?",
@@ -23,7 +40,13 @@ def add_training(group: Any) -> None:
     )
     group.add_argument("--channels-last", action="store_true", help="images as NHWC in memory")
     group.add_argument("--compile", action="store_true", help="compile the model first")
-    group.add_argument("--seed", type=whole(0), default=0, metavar="N", help="the same seed gives the same losses (default: %(default)s)")
+    group.add_argument(
+        "--seed",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="the same seed gives the same losses (default: %(default)s)",
+    )
 
 
 def add_data(group: Any) -> None:
@@ -33,9 +56,23 @@ def add_data(group: Any) -> None:
         metavar="WHAT",
         help="'generated'; 'synthetic', for tensors without any input pipeline; or the folder of the real data set (default: %(default)s)",
     )
-    group.add_argument("--workers", type=whole(0, 512), metavar="N", help="loader processes (DALI: threads) of each rank; 0 loads in the training process")
-    group.add_argument("--prefetch", type=whole(1, 64), metavar="N", help="batches that each worker makes ahead (default: 2)")
-    group.add_argument("--pin", action=argparse.BooleanOptionalAction, help="batches in pinned memory (default: on a GPU)")
+    group.add_argument(
+        "--workers",
+        type=whole(0, 512),
+        metavar="N",
+        help="loader processes (DALI: threads) of each rank; 0 loads in the training process",
+    )
+    group.add_argument(
+        "--prefetch",
+        type=whole(1, 64),
+        metavar="N",
+        help="batches that each worker makes ahead (default: 2)",
+    )
+    group.add_argument(
+        "--pin",
+        action=argparse.BooleanOptionalAction,
+        help="batches in pinned memory (default: on a GPU)",
+    )
     group.add_argument("--dali", action="store_true", help="decode with NVIDIA DALI, on the CPU")
     group.add_argument(
         "--bad-samples",
@@ -46,19 +83,66 @@ def add_data(group: Any) -> None:
 
 
 def add_scale(group: Any) -> None:
-    group.add_argument("--gpus", type=count_not_ids, metavar="N", help="how many GPUs of this machine (a count; ids go into --devices)")
+    group.add_argument(
+        "--gpus",
+        type=count_not_ids,
+        metavar="N",
+        help="how many GPUs of this machine (a count; ids go into --devices)",
+    )
     group.add_argument("--devices", type=gpu_ids, metavar="IDS", help="which GPUs, as in 0,2")
-    group.add_argument("--ranks", type=whole(1, 1024), metavar="N", help="processes on the CPU, over gloo")
-    group.add_argument("--nnodes", type=whole(1, 4096), default=1, metavar="N", help="machines that take part (default: %(default)s)")
-    group.add_argument("--node-rank", type=whole(0, 4095), default=0, metavar="N", help="which of them this is, from 0")
-    group.add_argument("--rdzv-endpoint", default="", metavar="HOST:PORT", help="where all ranks meet, on the machine of --node-rank 0")
+    group.add_argument(
+        "--ranks", type=whole(1, 1024), metavar="N", help="processes on the CPU, over gloo"
+    )
+    group.add_argument(
+        "--nnodes",
+        type=whole(1, 4096),
+        default=1,
+        metavar="N",
+        help="machines that take part (default: %(default)s)",
+    )
+    group.add_argument(
+        "--node-rank",
+        type=whole(0, 4095),
+        default=0,
+        metavar="N",
+        help="which of them this is, from 0",
+    )
+    group.add_argument(
+        "--rdzv-endpoint",
+        default="",
+        metavar="HOST:PORT",
+        help="where all ranks meet, on the machine of --node-rank 0",
+    )
 
 
 def add_end(group: Any) -> None:
     group.add_argument("--steps", type=whole(1), metavar="N", help="how many steps to train")
-    group.add_argument("--epochs", type=whole(1), metavar="N", help="how many epochs to train, where --steps is not given")
-    group.add_argument("--warmup", type=whole(0), metavar="N", help="how many steps to leave out of the figures")
-    group.add_argument("--until", default="", metavar="TARGET", help="stop at loss<0.05, or at loss<0.3x, a share of the first steps' loss; means of 10 steps")
-    group.add_argument("--max-time", type=duration_s, metavar="TIME", help="stop after 90, 15m or 2h")
-    group.add_argument("--nan", default="stop", choices=("stop", "continue"), help="when the loss is no number any more (default: %(default)s)")
-    group.add_argument("--evaluate", action="store_true", help="score the model on the validation set at the end, and after each epoch of --epochs")
+    group.add_argument(
+        "--epochs",
+        type=whole(1),
+        metavar="N",
+        help="how many epochs to train, where --steps is not given",
+    )
+    group.add_argument(
+        "--warmup", type=whole(0), metavar="N", help="how many steps to leave out of the figures"
+    )
+    group.add_argument(
+        "--until",
+        default="",
+        metavar="TARGET",
+        help="stop at loss<0.05, or at loss<0.3x, a share of the first steps' loss; means of 10 steps",
+    )
+    group.add_argument(
+        "--max-time", type=duration_s, metavar="TIME", help="stop after 90, 15m or 2h"
+    )
+    group.add_argument(
+        "--nan",
+        default="stop",
+        choices=("stop", "continue"),
+        help="when the loss is no number any more (default: %(default)s)",
+    )
+    group.add_argument(
+        "--evaluate",
+        action="store_true",
+        help="score the model on the validation set at the end, and after each epoch of --epochs",
+    )

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profkit.commands._places import wanted_gpus
-from profkit.commands._trace_alone import announce, manifest, notes, prepare_job, run_name, say_outcome, say_where, show
+from profkit.commands._trace_alone import (
+    announce,
+    manifest,
+    notes,
+    prepare_job,
+    run_name,
+    say_outcome,
+    say_where,
+    show,
+)
 from profkit.errors import ExitCode, ProfkitError
 
 if TYPE_CHECKING:
@@ -57,8 +66,12 @@ def _new_team_run(args: argparse.Namespace, settings: Settings, team: Team) -> P
     from profkit.run.session import make_run
     from profkit.trace import RunManifest
 
-    manifest = RunManifest(workload=args.workload, framework=settings.framework, world_size=team.world_size)
-    return make_run(args.output, f"{args.workload}-{args.framework}-{team.world_size}ranks", manifest)
+    manifest = RunManifest(
+        workload=args.workload, framework=settings.framework, world_size=team.world_size
+    )
+    return make_run(
+        args.output, f"{args.workload}-{args.framework}-{team.world_size}ranks", manifest
+    )
 
 
 def _conclude(run: Path | None, why: str) -> None:
@@ -71,14 +84,18 @@ def _conclude(run: Path | None, why: str) -> None:
         record_own_cost(run)
 
 
-def train_as_rank(args: argparse.Namespace, workload: Workload, settings: Settings, place: Place) -> int:
+def train_as_rank(
+    args: argparse.Namespace, workload: Workload, settings: Settings, place: Place
+) -> int:
     """Train as one of several; an error goes to the process that started this one, if that was profkit."""
     try:
         job = prepare_job(args, workload, settings, place)
         if place.rank == 0:
             announce(workload.title, settings, job)
         _record_as_rank(args, settings, job, place)
-    except Exception as error:  # the rank's end: whatever it was goes to the process that started it, else on
+    except (
+        Exception
+    ) as error:  # the rank's end: whatever it was goes to the process that started it, else on
         from profkit.run.ranks import write_error
 
         expected = isinstance(error, ProfkitError)
@@ -95,7 +112,9 @@ def _last_lines(error: Exception) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def _record_as_rank(args: argparse.Namespace, settings: Settings, job: ReadyJob, place: Place) -> None:
+def _record_as_rank(
+    args: argparse.Namespace, settings: Settings, job: ReadyJob, place: Place
+) -> None:
     from profkit.instrument.recorder import NullRecorder
     from profkit.run.session import open_rank
 
@@ -103,7 +122,10 @@ def _record_as_rank(args: argparse.Namespace, settings: Settings, job: ReadyJob,
         _say_rank(place, job.train(NullRecorder(), lambda step, steps, loss: None))
         return
     run, is_ours = _rank_run(args, settings, job, place)
-    with open_rank(run, settings.framework, job.device, place=place) as recorder, _progress(place) as progress:
+    with (
+        open_rank(run, settings.framework, job.device, place=place) as recorder,
+        _progress(place) as progress,
+    ):
         outcome = job.train(recorder, lambda step, steps, loss: progress(step, steps))
     _say_rank(place, outcome)
     if place.rank == 0:
@@ -129,7 +151,9 @@ def _progress(place: Place) -> Iterator[Any]:
         yield progress
 
 
-def _rank_run(args: argparse.Namespace, settings: Settings, job: ReadyJob, place: Place) -> tuple[Path, bool]:
+def _rank_run(
+    args: argparse.Namespace, settings: Settings, job: ReadyJob, place: Place
+) -> tuple[Path, bool]:
     """The run's folder, and whether this rank keeps `run.json` because no process of profkit's has started it.
 
     On a node that does not share the first one's disk, a folder of the same name is made.

@@ -32,32 +32,103 @@ RESULTS = ("results.md", "results.csv", "results.jsonl")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("workload", metavar="WORKLOAD", help="which one; 'profkit workloads' lists them")
+    parser.add_argument(
+        "workload", metavar="WORKLOAD", help="which one; 'profkit workloads' lists them"
+    )
     _add_axes(parser.add_argument_group("what is varied"))
     _add_shared(parser.add_argument_group("the same in all cells"))
-    parser.add_argument("--repeats", type=whole(1, 1000), default=3, metavar="N", help="how often each cell is run (default: %(default)s)")
-    parser.add_argument("--published", action="store_true", help="show what was published of the workload, and run nothing")
-    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="where the matrix is kept (default: traces/bench-WORKLOAD-FRAMEWORK)")
+    parser.add_argument(
+        "--repeats",
+        type=whole(1, 1000),
+        default=3,
+        metavar="N",
+        help="how often each cell is run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--published",
+        action="store_true",
+        help="show what was published of the workload, and run nothing",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where the matrix is kept (default: traces/bench-WORKLOAD-FRAMEWORK)",
+    )
     add_json(parser)
 
 
 def _add_axes(group: Any) -> None:
-    group.add_argument("--gpus", type=several(1, 1024), metavar="LIST", help="numbers of GPUs of this machine, as in 1,8")
-    group.add_argument("--ranks", type=several(1, 1024), metavar="LIST", help="numbers of processes on the CPU, as in 1,2")
-    group.add_argument("--batch-size", type=several(1), metavar="LIST", help="samples a step on each rank, as in 128,256")
-    group.add_argument("--amp", choices=tuple(SWITCHED), default="off", help="mixed precision (default: %(default)s)")
-    group.add_argument("--dali", choices=tuple(SWITCHED), default="off", help="decode with NVIDIA DALI (default: %(default)s)")
+    group.add_argument(
+        "--gpus",
+        type=several(1, 1024),
+        metavar="LIST",
+        help="numbers of GPUs of this machine, as in 1,8",
+    )
+    group.add_argument(
+        "--ranks",
+        type=several(1, 1024),
+        metavar="LIST",
+        help="numbers of processes on the CPU, as in 1,2",
+    )
+    group.add_argument(
+        "--batch-size",
+        type=several(1),
+        metavar="LIST",
+        help="samples a step on each rank, as in 128,256",
+    )
+    group.add_argument(
+        "--amp",
+        choices=tuple(SWITCHED),
+        default="off",
+        help="mixed precision (default: %(default)s)",
+    )
+    group.add_argument(
+        "--dali",
+        choices=tuple(SWITCHED),
+        default="off",
+        help="decode with NVIDIA DALI (default: %(default)s)",
+    )
 
 
 def _add_shared(group: Any) -> None:
-    group.add_argument("--framework", default="torch", metavar="NAME", help="torch or paddle (default: %(default)s)")
+    group.add_argument(
+        "--framework",
+        default="torch",
+        metavar="NAME",
+        help="torch or paddle (default: %(default)s)",
+    )
     group.add_argument("--steps", type=whole(1), metavar="N", help="how many steps to train")
-    group.add_argument("--warmup", type=whole(0), metavar="N", help="how many steps to leave out of the figures")
-    group.add_argument("--image-size", type=whole(32, 4096), metavar="PX", help="the side by which the system's images are named")
-    group.add_argument("--workers", type=whole(0, 512), metavar="N", help="loader processes (DALI: threads) of each rank")
+    group.add_argument(
+        "--warmup", type=whole(0), metavar="N", help="how many steps to leave out of the figures"
+    )
+    group.add_argument(
+        "--image-size",
+        type=whole(32, 4096),
+        metavar="PX",
+        help="the side by which the system's images are named",
+    )
+    group.add_argument(
+        "--workers",
+        type=whole(0, 512),
+        metavar="N",
+        help="loader processes (DALI: threads) of each rank",
+    )
     group.add_argument("--channels-last", action="store_true", help="images as NHWC in memory")
-    group.add_argument("--data", default="generated", metavar="WHAT", help="'generated', 'synthetic', or the folder of the data set (default: %(default)s)")
-    group.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the training and of the order of the cells (default: %(default)s)")
+    group.add_argument(
+        "--data",
+        default="generated",
+        metavar="WHAT",
+        help="'generated', 'synthetic', or the folder of the data set (default: %(default)s)",
+    )
+    group.add_argument(
+        "--seed",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="of the training and of the order of the cells (default: %(default)s)",
+    )
 
 
 def several(least: int, most: int | None = None) -> Callable[[str], tuple[int, ...]]:
@@ -103,7 +174,9 @@ def _plan(args: argparse.Namespace, workload: Workload) -> Plan:
     settings = _settings(args)
     _prepare.check(workload, settings, on_gpu=scale == "--gpus")
     _prepare.find_data(workload, settings)
-    usual = workload.defaults.batch_size if scale == "--gpus" else workload.defaults.reduced_batch_size
+    usual = (
+        workload.defaults.batch_size if scale == "--gpus" else workload.defaults.reduced_batch_size
+    )
     cells = _cells(args, counts, args.batch_size or (usual,))
     return Plan(args.workload, args.framework, scale, cells, args.repeats, args.seed, _shared(args))
 
@@ -128,7 +201,9 @@ def _settings(args: argparse.Namespace) -> Settings:
     return Settings(framework=args.framework, data=args.data)
 
 
-def _cells(args: argparse.Namespace, counts: tuple[int, ...], batches: tuple[int, ...]) -> tuple[Setting, ...]:
+def _cells(
+    args: argparse.Namespace, counts: tuple[int, ...], batches: tuple[int, ...]
+) -> tuple[Setting, ...]:
     from profkit.analysis.matrix import Setting
     from profkit.bench.run import AMP, DALI, FULL
 
@@ -152,7 +227,9 @@ def _shared(args: argparse.Namespace) -> tuple[str, ...]:
         "--data": _absolute(args.data),
         "--seed": args.seed,
     }
-    words = [word for name, value in named.items() if value is not None for word in (name, str(value))]
+    words = [
+        word for name, value in named.items() if value is not None for word in (name, str(value))
+    ]
     return (*words, *["--channels-last"] * args.channels_last)
 
 
@@ -170,15 +247,22 @@ def _measure(plan: Plan, folder: Path) -> Progress:
         with claim(plan, folder):
             return run_matrix(plan, folder, _tell)
     except KeyboardInterrupt:
-        print(f"\ninterrupted; finished runs are in {safe_text(str(folder))}, and the same command goes on from there", file=sys.stderr)
+        print(
+            f"\ninterrupted; finished runs are in {safe_text(str(folder))}, and the same command goes on from there",
+            file=sys.stderr,
+        )
         raise
 
 
 def _tell(words: str) -> None:
-    print(safe_text(words.rstrip("\n")), end="\n" * words.endswith("\n"), file=sys.stderr, flush=True)
+    print(
+        safe_text(words.rstrip("\n")), end="\n" * words.endswith("\n"), file=sys.stderr, flush=True
+    )
 
 
-def _show(args: argparse.Namespace, plan: Plan, workload: Workload, progress: Progress, folder: Path) -> int:
+def _show(
+    args: argparse.Namespace, plan: Plan, workload: Workload, progress: Progress, folder: Path
+) -> int:
     from profkit.bench.read import read_matrix
     from profkit.bench.run import exit_code
     from profkit.report import bench_text
@@ -189,9 +273,14 @@ def _show(args: argparse.Namespace, plan: Plan, workload: Workload, progress: Pr
         for name, shape in zip(RESULTS, shapes, strict=True):
             (folder / name).write_text(shape(view), encoding="utf-8")
     except OSError as error:
-        raise ProfkitError(f"{safe_text(str(folder))}: the results cannot be written ({error.strerror}); its runs are whole") from error
+        raise ProfkitError(
+            f"{safe_text(str(folder))}: the results cannot be written ({error.strerror}); its runs are whole"
+        ) from error
     _print(view, as_json=args.json)
-    print(f"written to {safe_text(str(folder))}: {', '.join(RESULTS)}; each run is a folder there, beside its log", file=sys.stderr)
+    print(
+        f"written to {safe_text(str(folder))}: {', '.join(RESULTS)}; each run is a folder there, beside its log",
+        file=sys.stderr,
+    )
     return exit_code(progress)
 
 

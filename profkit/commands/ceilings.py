@@ -17,8 +17,16 @@ from profkit.errors import ExitCode
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--links", action="store_true", help="measure the links between processes, too")
-    parser.add_argument("--ranks", type=whole(2, 64), default=2, metavar="N", help="how many processes the links are between (default: %(default)s)")
+    parser.add_argument(
+        "--links", action="store_true", help="measure the links between processes, too"
+    )
+    parser.add_argument(
+        "--ranks",
+        type=whole(2, 64),
+        default=2,
+        metavar="N",
+        help="how many processes the links are between (default: %(default)s)",
+    )
     parser.add_argument("--again", action="store_true", help="measure anew what is known already")
     add_json(parser)
 
@@ -35,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
     known = load_ceilings(read_environment())
     found = known
     if found is None or args.again:
-        found = dataclasses.replace(ceilings.measure_machine(_tell), links=known.links if known else ())
+        found = dataclasses.replace(
+            ceilings.measure_machine(_tell), links=known.links if known else ()
+        )
     if args.links and (args.again or not any(links.ranks == args.ranks for links in found.links)):
         _tell(f"links between {args.ranks} processes")
         found = ceilings.with_links(found, ceilings.measure_links(args.ranks))

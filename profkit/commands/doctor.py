@@ -22,5 +22,9 @@ def run(args: argparse.Namespace) -> int:
     from profkit.report.as_text import examination
 
     findings = examine()
-    print(dumps([dataclasses.asdict(finding) for finding in findings]) if args.json else examination(findings))
+    print(
+        dumps([dataclasses.asdict(finding) for finding in findings])
+        if args.json
+        else examination(findings)
+    )
     return ExitCode.DONE

@@ -39,12 +39,34 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="BASE, then TARGET, each a run or repeats; more than one target for the scaling table"
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="BASE, then TARGET, each a run or repeats; more than one target for the scaling table",
     )
-    parser.add_argument("--gate", action="append", default=[], metavar="LIMIT", help="a change that is too much, as in 3%% or allreduce=4ms; may be repeated")
-    parser.add_argument("--baseline", metavar="NAME", help="take the run that was kept under this name for BASE")
-    parser.add_argument("--save-baseline", metavar="NAME", help="keep a copy of the last run under this name, once it has passed its gates")
-    parser.add_argument("--baselines", type=Path, default=Path("baselines"), metavar="FOLDER", help="where baselines are kept (default: %(default)s)")
+    parser.add_argument(
+        "--gate",
+        action="append",
+        default=[],
+        metavar="LIMIT",
+        help="a change that is too much, as in 3%% or allreduce=4ms; may be repeated",
+    )
+    parser.add_argument(
+        "--baseline", metavar="NAME", help="take the run that was kept under this name for BASE"
+    )
+    parser.add_argument(
+        "--save-baseline",
+        metavar="NAME",
+        help="keep a copy of the last run under this name, once it has passed its gates",
+    )
+    parser.add_argument(
+        "--baselines",
+        type=Path,
+        default=Path("baselines"),
+        metavar="FOLDER",
+        help="where baselines are kept (default: %(default)s)",
+    )
     add_scheduler(parser)
     add_shapes(parser)
 
@@ -62,18 +84,29 @@ def run(args: argparse.Namespace) -> int:
     base = [find_baseline(args.baselines, args.baseline)] if args.baseline else []
     paths = [*base, *args.runs]
     if args.save_baseline and len(_repeats(paths[-1])) > 1:
-        raise UsageError(f"--save-baseline keeps one run, and '{safe_text(str(paths[-1]))}' names several")
-    code = _compare([[Trace.open(each) for each in _repeats(path)] for path in paths], gates, args) if len(paths) > 1 else ExitCode.DONE
+        raise UsageError(
+            f"--save-baseline keeps one run, and '{safe_text(str(paths[-1]))}' names several"
+        )
+    code = (
+        _compare([[Trace.open(each) for each in _repeats(path)] for path in paths], gates, args)
+        if len(paths) > 1
+        else ExitCode.DONE
+    )
     if args.save_baseline and code == ExitCode.DONE:
         kept = save_baseline(args.baselines, args.save_baseline, paths[-1])
-        print(f"baseline {args.save_baseline} is now {safe_text(str(paths[-1]))}, kept as {safe_text(str(kept))}", file=sys.stderr)
+        print(
+            f"baseline {args.save_baseline} is now {safe_text(str(paths[-1]))}, kept as {safe_text(str(kept))}",
+            file=sys.stderr,
+        )
     return code
 
 
 def _check_runs(args: argparse.Namespace) -> None:
     given = len(args.runs) + bool(args.baseline)
     if given < 2 and (args.gate or not args.save_baseline):
-        raise UsageError("two runs are compared: give BASE and TARGET, or --baseline NAME and TARGET (see 'profkit explain --help')")
+        raise UsageError(
+            "two runs are compared: give BASE and TARGET, or --baseline NAME and TARGET (see 'profkit explain --help')"
+        )
     if args.gate and given > 2:
         raise UsageError("--gate takes two runs: BASE and one TARGET")
 
@@ -85,18 +118,31 @@ def _repeats(path: Path) -> list[Path]:
     if path.is_dir():
         return find_runs(path) if not (path / RUN_FILE).exists() and find_runs(path) else [path]
     several = str(path).split(",")
-    return [run for each in several for run in _repeats(Path(each))] if len(several) > 1 and not path.exists() else [path]
+    return (
+        [run for each in several for run in _repeats(Path(each))]
+        if len(several) > 1 and not path.exists()
+        else [path]
+    )
 
 
-def _compare(sides: Sequence[Sequence[Trace]], gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
+def _compare(
+    sides: Sequence[Sequence[Trace]], gates: Sequence[Gate], args: argparse.Namespace
+) -> ExitCode:
     if len(sides) == 2:
         return _explain(sides[0], sides[1], gates, args)
     if any(len(runs) > 1 for runs in sides):
-        raise UsageError("the scaling table takes one run each; repeats are for two sides: BASE1,BASE2 TARGET1,TARGET2")
+        raise UsageError(
+            "the scaling table takes one run each; repeats are for two sides: BASE1,BASE2 TARGET1,TARGET2"
+        )
     return _scale([runs[0] for runs in sides], args)
 
 
-def _explain(bases: Sequence[Trace], targets: Sequence[Trace], gates: Sequence[Gate], args: argparse.Namespace) -> ExitCode:
+def _explain(
+    bases: Sequence[Trace],
+    targets: Sequence[Trace],
+    gates: Sequence[Gate],
+    args: argparse.Namespace,
+) -> ExitCode:
     from profkit.analysis.kept_ceilings import load_ceilings
     from profkit.explain.explained import explain_repeats
     from profkit.explain.gate import apply_gates, exit_code
@@ -130,7 +176,9 @@ def _shapes(view: Explained, judgements: Sequence[Judgement]) -> Renderers:
     def document() -> Document:
         from profkit.report.ledger_document import explained, illustrate_sides
 
-        return explained(view, judgements, illustrate_sides(view.case.before.trace, view.case.after.trace))
+        return explained(
+            view, judgements, illustrate_sides(view.case.before.trace, view.case.after.trace)
+        )
 
     def markdown() -> str:
         from profkit.report import as_markdown

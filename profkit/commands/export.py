@@ -22,11 +22,39 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, nargs="?", metavar="RUN", help="the run's folder (default: the newest run below --traces)")
-    parser.add_argument("--traces", type=Path, default=Path("traces"), metavar="FOLDER", help="where runs are kept (default: %(default)s)")
-    parser.add_argument("--format", default="perfetto", metavar="NAME", help="perfetto, chrome, parquet or csv (default: %(default)s)")
-    parser.add_argument("--steps", default="", metavar="FROM:TO", help="these steps, TO not among them; one step; or all (default: the last 20)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file, or the folder of a format that has several (default: the run's name)")
+    parser.add_argument(
+        "path",
+        type=Path,
+        nargs="?",
+        metavar="RUN",
+        help="the run's folder (default: the newest run below --traces)",
+    )
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        default=Path("traces"),
+        metavar="FOLDER",
+        help="where runs are kept (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--format",
+        default="perfetto",
+        metavar="NAME",
+        help="perfetto, chrome, parquet or csv (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--steps",
+        default="",
+        metavar="FROM:TO",
+        help="these steps, TO not among them; one step; or all (default: the last 20)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the file, or the folder of a format that has several (default: the run's name)",
+    )
     add_json(parser)
 
 
@@ -39,13 +67,25 @@ def run(args: argparse.Namespace) -> int:
 
     exporter = EXPORTERS.load(args.format)
     window = open_window(Trace.open(run_or_newest(args.path, args.traces)), args.steps)
-    output = new_path(args.output or Path(window.trace.name + (exporter.suffix or f".{exporter.name}")))
+    output = new_path(
+        args.output or Path(window.trace.name + (exporter.suffix or f".{exporter.name}"))
+    )
     rows, estimate = sum(window.rows.values()), window.estimate(exporter)
-    print(f"profkit: {plural(len(window.steps), 'step')}, {plural(rows, 'row')}, about {byte_size(estimate)} as {exporter.title}", file=sys.stderr)
+    print(
+        f"profkit: {plural(len(window.steps), 'step')}, {plural(rows, 'row')}, about {byte_size(estimate)} as {exporter.title}",
+        file=sys.stderr,
+    )
     _write_whole(exporter, window, output)
     files = sorted(output.iterdir()) if exporter.is_folder else [output]
     size = sum(file.stat().st_size for file in files)
-    made = {"output": str(output), "format": exporter.name, "steps": list(window.steps), "rows": window.rows, "bytes": size, "estimated_bytes": estimate}
+    made = {
+        "output": str(output),
+        "format": exporter.name,
+        "steps": list(window.steps),
+        "rows": window.rows,
+        "bytes": size,
+        "estimated_bytes": estimate,
+    }
     print(dumps(made) if args.json else f"{safe_text(str(output))}  {byte_size(size)}")
     return ExitCode.DONE
 
@@ -57,7 +97,9 @@ def _write_whole(exporter: Exporter, window: Window, output: Path) -> None:
         exporter.write(window, partial)
         os.rename(partial, output)
     except OSError as error:
-        raise ProfkitError(f"{safe_text(str(output))}: {error.strerror or error}; choose another place with --output") from error
+        raise ProfkitError(
+            f"{safe_text(str(output))}: {error.strerror or error}; choose another place with --output"
+        ) from error
     finally:
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)

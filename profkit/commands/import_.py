@@ -16,12 +16,28 @@ from profkit.errors import ExitCode
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="files, or folders of them")
+    parser.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="files, or folders of them"
+    )
     add_output(parser)
-    parser.add_argument("--format", default="", metavar="NAME", help="read the files as this format, whatever they look like")
+    parser.add_argument(
+        "--format",
+        default="",
+        metavar="NAME",
+        help="read the files as this format, whatever they look like",
+    )
     parser.add_argument("--name", default="", help="the run's name (default: the first file's)")
-    parser.add_argument("--samples-per-step", type=whole(1), metavar="N", help="samples that a rank trains on in a step, where the file does not say")
-    parser.add_argument("--keep-private", action="store_true", help="keep command lines, user names and environment variables")
+    parser.add_argument(
+        "--samples-per-step",
+        type=whole(1),
+        metavar="N",
+        help="samples that a rank trains on in a step, where the file does not say",
+    )
+    parser.add_argument(
+        "--keep-private",
+        action="store_true",
+        help="keep command lines, user names and environment variables",
+    )
     add_json(parser)
 
 
@@ -34,11 +50,22 @@ def run(args: argparse.Namespace) -> int:
 
     importers, broken = IMPORTERS.load_all()
     for name, error in broken.items():
-        print(f"profkit: importer '{safe_text(name)}' cannot be loaded: {safe_text(str(error))}", file=sys.stderr)
+        print(
+            f"profkit: importer '{safe_text(name)}' cannot be loaded: {safe_text(str(error))}",
+            file=sys.stderr,
+        )
     plan = plan_import(args.files, importers, args.format)
     for path in plan.unknown:
         print(f"profkit: {safe_text(str(path))}: of no known format, left out", file=sys.stderr)
     target = Target(args.output, ImportOptions(args.name, args.samples_per_step, args.keep_private))
-    runs = [made for name, sources in plan.sources.items() for made in importers[name].read(sources, target)]
-    print(dumps([screens.as_json(made) for made in runs]) if args.json else "\n\n".join(map(screens.as_text, runs)))
+    runs = [
+        made
+        for name, sources in plan.sources.items()
+        for made in importers[name].read(sources, target)
+    ]
+    print(
+        dumps([screens.as_json(made) for made in runs])
+        if args.json
+        else "\n\n".join(map(screens.as_text, runs))
+    )
     return ExitCode.DONE

@@ -19,7 +19,12 @@ from profkit.commands._options import add_collect, add_output, pass_on_collect
 def configure(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     add_collect(parser)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command and its arguments")
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND ...",
+        help="the command and its arguments",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,7 +25,9 @@ from profkit.commands._trace_ranks import train_as_rank, train_team
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("workload", metavar="WORKLOAD", help="which one; 'profkit workloads' lists them")
+    parser.add_argument(
+        "workload", metavar="WORKLOAD", help="which one; 'profkit workloads' lists them"
+    )
     add_training(parser.add_argument_group("training"))
     add_data(parser.add_argument_group("data"))
     add_scale(parser.add_argument_group("scale"))
@@ -41,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
     from profkit.workloads.training.loop import Target
 
     workload = WORKLOADS.load(args.workload)
-    settings = Settings(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)})
+    settings = Settings(
+        **{field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)}
+    )
     workload.check(settings)
     pass_on_collect(args)
     Target.parse(settings.until)

@@ -27,13 +27,51 @@ SLOW_LINE_FPS = "15"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, nargs="?", default=Path("traces"), metavar="TRACES", help="a folder of runs, or a run (default: %(default)s)")
-    parser.add_argument("--follow", action="store_true", help="keep up with a run that is still being written")
-    parser.add_argument("--base", type=Path, action="append", default=[], metavar="RUN", help="a run to compare with, for the screen explain; may be repeated")
-    parser.add_argument("--screen", default="", metavar="NAME", help="the screen to begin with, as in overview or kernels")
-    parser.add_argument("--screenshot", type=Path, metavar="FILE.svg", help="write a picture of the screen and leave; needs no terminal")
-    parser.add_argument("--size", type=cells, default=DEFAULT_SIZE, metavar="COLSxROWS", help="the size of that picture (default: 120x40)")
-    parser.add_argument("--theme", choices=THEMES, default="dark", metavar="NAME", help=f"one of {', '.join(THEMES)} (default: %(default)s)")
+    parser.add_argument(
+        "path",
+        type=Path,
+        nargs="?",
+        default=Path("traces"),
+        metavar="TRACES",
+        help="a folder of runs, or a run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="keep up with a run that is still being written"
+    )
+    parser.add_argument(
+        "--base",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="a run to compare with, for the screen explain; may be repeated",
+    )
+    parser.add_argument(
+        "--screen",
+        default="",
+        metavar="NAME",
+        help="the screen to begin with, as in overview or kernels",
+    )
+    parser.add_argument(
+        "--screenshot",
+        type=Path,
+        metavar="FILE.svg",
+        help="write a picture of the screen and leave; needs no terminal",
+    )
+    parser.add_argument(
+        "--size",
+        type=cells,
+        default=DEFAULT_SIZE,
+        metavar="COLSxROWS",
+        help="the size of that picture (default: 120x40)",
+    )
+    parser.add_argument(
+        "--theme",
+        choices=THEMES,
+        default="dark",
+        metavar="NAME",
+        help=f"one of {', '.join(THEMES)} (default: %(default)s)",
+    )
     parser.add_argument("--ascii", action="store_true", help="draw with plain ASCII alone")
     add_json(parser)
 
@@ -44,7 +82,9 @@ def cells(word: str) -> tuple[int, int]:
     if not (columns.isdigit() and rows.isdigit()):
         raise argparse.ArgumentTypeError(f"'{word}' is no size such as 120x40")
     size = (int(columns), int(rows))
-    if not all(least <= value <= most for least, value, most in zip(SMALLEST, size, LARGEST, strict=True)):
+    if not all(
+        least <= value <= most for least, value, most in zip(SMALLEST, size, LARGEST, strict=True)
+    ):
         raise argparse.ArgumentTypeError(f"{word} is out of range: 20x6 to 500x300")
     return size
 
@@ -83,9 +123,13 @@ def _print_json(args: argparse.Namespace, *, is_run: bool) -> int:
 
     headless.check_screen(args.screen)
     if is_run:
-        print(as_json.dumps(headless.twin(args.path, args.screen or headless.FIRST_SCREEN, args.base)))
+        print(
+            as_json.dumps(headless.twin(args.path, args.screen or headless.FIRST_SCREEN, args.base))
+        )
     elif args.screen:
-        raise UsageError(f"--screen {args.screen} is about one run, and {args.path} is a folder of runs; name one of them")
+        raise UsageError(
+            f"--screen {args.screen} is about one run, and {args.path} is a folder of runs; name one of them"
+        )
     else:
         print(as_json.dumps(headless.runs_twin(args.path)))
     return ExitCode.DONE
@@ -101,7 +145,10 @@ def _take_screenshot(args: argparse.Namespace) -> int:
 
 def _print_text(path: Path, *, is_run: bool) -> int:
     """What there is to read without a terminal."""
-    print("profkit: no terminal here, so this is the text report (see also --json and --screenshot)", file=sys.stderr)
+    print(
+        "profkit: no terminal here, so this is the text report (see also --json and --screenshot)",
+        file=sys.stderr,
+    )
     if is_run:
         from profkit.analysis.kept_ceilings import load_ceilings
         from profkit.analysis.overview import build_overview
@@ -133,4 +180,11 @@ def _app(args: argparse.Namespace) -> ProfkitApp:
     from profkit.tui.app import ProfkitApp
 
     headless.check_screen(args.screen)
-    return ProfkitApp(args.path, bases=args.base, screen=args.screen, follow=args.follow, theme=args.theme, plain=args.ascii)
+    return ProfkitApp(
+        args.path,
+        bases=args.base,
+        screen=args.screen,
+        follow=args.follow,
+        theme=args.theme,
+        plain=args.ascii,
+    )

@@ -21,15 +21,34 @@ def run(args: argparse.Namespace) -> int:
     loaded, broken = WORKLOADS.load_all()
     if args.json:
         rows = [
-            {"name": name, "title": workload.title, "frameworks": list(workload.frameworks), "data": workload.data, "published": dict(workload.published)}
+            {
+                "name": name,
+                "title": workload.title,
+                "frameworks": list(workload.frameworks),
+                "data": workload.data,
+                "published": dict(workload.published),
+            }
             for name, workload in loaded.items()
         ]
         print(dumps(rows))
     else:
         header = ["name", "frameworks", "data", "published settings"]
-        print(table([header, *([name, ", ".join(each.frameworks), each.data, _settings(each.published)] for name, each in loaded.items())]))
+        print(
+            table(
+                [
+                    header,
+                    *(
+                        [name, ", ".join(each.frameworks), each.data, _settings(each.published)]
+                        for name, each in loaded.items()
+                    ),
+                ]
+            )
+        )
     for name, error in broken.items():
-        print(f"profkit: workload '{safe_text(name)}' cannot be loaded: {safe_text(str(error))}", file=sys.stderr)
+        print(
+            f"profkit: workload '{safe_text(name)}' cannot be loaded: {safe_text(str(error))}",
+            file=sys.stderr,
+        )
     return ExitCode.DONE
 
 

@@ -37,7 +37,10 @@ class Compared:
     def pairs(self) -> tuple[Pair, ...]:
         """The base with each of the others, then the neighbours among these."""
         count = len(self.sides)
-        return (*(Pair(0, target) for target in range(1, count)), *(Pair(target - 1, target) for target in range(2, count)))
+        return (
+            *(Pair(0, target) for target in range(1, count)),
+            *(Pair(target - 1, target) for target in range(2, count)),
+        )
 
     @functools.cached_property
     def scaling(self) -> tuple[ScalingRow, ...]:
@@ -51,7 +54,9 @@ class Compared:
         """The ledger from one side to another, and its causes."""
         if pair not in self._known:
             sides = self.sides[pair.base], self.sides[pair.target]
-            self._known[pair] = explain_sides(sides[0].runs, sides[1].runs, (_ceilings(sides[0]), _ceilings(sides[1])))
+            self._known[pair] = explain_sides(
+                sides[0].runs, sides[1].runs, (_ceilings(sides[0]), _ceilings(sides[1]))
+            )
         return self._known[pair]
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.costs import RunCosts
-from profkit.analysis.estimate import Z_95, Estimate, Floats, Ints, as_floats, student_95
+from profkit.analysis.estimate import Z_95, Estimate, Floats, Ints, as_floats, scale, student_95
 from profkit.analysis.exchange import LateRank, find_late_rank, split_exchange
 from profkit.analysis.exposed import INPUT_PIECES
 from profkit.analysis.kernels.categories import COPY_CATEGORIES, MATRIX_WORK
@@ -57,7 +57,11 @@ class Load:
     @property
     def others(self) -> float | None:
         """What neither the ranks nor their workers used."""
-        return None if self.machine is None or self.own is None else self.machine - self.own - self.workers
+        return (
+            None
+            if self.machine is None or self.own is None
+            else self.machine - self.own - self.workers
+        )
 
     @property
     def full(self) -> bool:
@@ -112,7 +116,11 @@ class Windows:
     @property
     def matrix_share(self) -> float:
         """Of all time, what matrix work takes."""
-        return sum(self.by_category.get(name, 0.0) for name in MATRIX_WORK) / self.busy_ns if self.busy_ns else 0.0
+        return (
+            sum(self.by_category.get(name, 0.0) for name in MATRIX_WORK) / self.busy_ns
+            if self.busy_ns
+            else 0.0
+        )
 
     @property
     def mean_ns(self) -> float:
@@ -132,19 +140,31 @@ class Evidence:
 
     @property
     def step_ns(self) -> float:
-        return float(self.costs.wall_ns.sum()) / (self.costs.steps * self.costs.ranks) if self.costs.steps else math.nan
+        return (
+            float(self.costs.wall_ns.sum()) / (self.costs.steps * self.costs.ranks)
+            if self.costs.steps
+            else math.nan
+        )
 
     @property
     def step_samples(self) -> float:
         """Samples that one rank trains on in a step; 0 where nothing says."""
-        return float(self.costs.samples.sum()) / (self.costs.steps * self.costs.ranks) if self.costs.steps else 0.0
+        return (
+            float(self.costs.samples.sum()) / (self.costs.steps * self.costs.ranks)
+            if self.costs.steps
+            else 0.0
+        )
 
     # -- ranks -----------------------------------------------------------------------------------
 
     @functools.cached_property
     def late_rank(self) -> LateRank | None:
         exchange = split_exchange(self.trace.collectives, self.trace.spans, self.used)
-        return find_late_rank(exchange, self.trace.steps, self.trace.spans, self.used) if exchange else None
+        return (
+            find_late_rank(exchange, self.trace.steps, self.trace.spans, self.used)
+            if exchange
+            else None
+        )
 
     @functools.cached_property
     def work(self) -> RankWork:
@@ -170,15 +190,26 @@ class Evidence:
     @functools.cached_property
     def loader(self) -> Loader | None:
         """`None` where the inside of the loader was not timed."""
-        rows = self._of_used(self.trace.spans.filter(pc.equal(self.trace.spans["phase"], Phase.DATA.value)))
+        rows = self._of_used(
+            self.trace.spans.filter(pc.equal(self.trace.spans["phase"], Phase.DATA.value))
+        )
         rows = rows.filter(pc.is_in(rows["name"].cast(pa.string()), pa.array(INPUT_PIECES)))
         if not rows.num_rows:
             return None
         names, codes = _codes(rows["name"])
         length = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
-        sums = np.bincount(codes, weights=length, minlength=len(names)) / (len(self.used) * self.costs.ranks)
-        workers = {thread for thread in pc.unique(rows["thread"]).to_pylist() if thread and thread.startswith(WORKER_THREADS)}
-        return Loader({name: float(total) for name, total in zip(names, sums, strict=True) if total}, len(workers))
+        sums = np.bincount(codes, weights=length, minlength=len(names)) / (
+            len(self.used) * self.costs.ranks
+        )
+        workers = {
+            thread
+            for thread in pc.unique(rows["thread"]).to_pylist()
+            if thread and thread.startswith(WORKER_THREADS)
+        }
+        return Loader(
+            {name: float(total) for name, total in zip(names, sums, strict=True) if total},
+            len(workers),
+        )
 
     @functools.cached_property
     def epoch_start_ns(self) -> Estimate | None:
@@ -189,7 +220,7 @@ class Evidence:
         waits, usual = (self._phase_ns(Phase.DATA.value, steps) for steps in (starts, self.used))
         share = len(starts) / (len(starts) + len(self.used))
         found = estimate_mean(waits - usual.mean())
-        return Estimate(*(value * share if value is not None else None for value in (found.value, found.low, found.high)))  # type: ignore[arg-type]  # the value itself is never null
+        return scale(found, share)
 
     @functools.cached_property
     def short_share(self) -> float:
@@ -203,14 +234,27 @@ class Evidence:
         short = self.costs.selection.which.get(PARTIAL_BATCH)
         if short is None or not (self.costs.steps and self.costs.samples_known):
             return 0.0
-        rows = self.trace.steps.filter(pc.is_in(self.trace.steps["step"], pa.array([*self.used.tolist(), *short.tolist()], pa.int64())))
+        rows = self.trace.steps.filter(
+            pc.is_in(
+                self.trace.steps["step"],
+                pa.array([*self.used.tolist(), *short.tolist()], pa.int64()),
+            )
+        )
         wall_ns = pc.sum(rows["end_ns"]).as_py() - pc.sum(rows["start_ns"]).as_py()
-        return float(wall_ns / pc.sum(rows["sample_count"]).as_py() - self.costs.wall_ns.sum() / self.costs.samples.sum())
+        return float(
+            wall_ns / pc.sum(rows["sample_count"]).as_py()
+            - self.costs.wall_ns.sum() / self.costs.samples.sum()
+        )
 
     @functools.cached_property
     def bad_samples(self) -> int:
         """Samples that could not be read and are told one by one."""
-        return int(pc.sum(pc.starts_with(self.trace.samples["metric"].cast(pa.string()), "bad_sample:")).as_py() or 0)
+        return int(
+            pc.sum(
+                pc.starts_with(self.trace.samples["metric"].cast(pa.string()), "bad_sample:")
+            ).as_py()
+            or 0
+        )
 
     # -- the step --------------------------------------------------------------------------------
 
@@ -221,7 +265,15 @@ class Evidence:
         named = self._of_used(spans.filter(pc.equal(spans["name"], SKIPPED)))
         noted = self._readings("workload", "skipped_steps").num_rows
         every = max(1, self.trace.steps.num_rows)
-        return max(named.num_rows / self.costs.ranks / len(self.used), noted / every, self._lowered_scales / every) if len(self.used) else 0.0
+        return (
+            max(
+                named.num_rows / self.costs.ranks / len(self.used),
+                noted / every,
+                self._lowered_scales / every,
+            )
+            if len(self.used)
+            else 0.0
+        )
 
     @property
     def _lowered_scales(self) -> int:
@@ -234,18 +286,38 @@ class Evidence:
     def making_ns(self) -> Mapping[int, float]:
         """What each rank's batches take to be read, decoded and collated, whoever does it: ns a step."""
         spans = self.trace.spans
-        rows = self._of_used(spans.filter(pc.is_in(spans["name"].cast(pa.string()), pa.array(MAKING))))
-        rank, length = rows["rank"].to_numpy(), rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
-        return {int(each): float(length[rank == each].sum()) / len(self.used) for each in np.unique(rank)}
+        rows = self._of_used(
+            spans.filter(pc.is_in(spans["name"].cast(pa.string()), pa.array(MAKING)))
+        )
+        rank, length = (
+            rows["rank"].to_numpy(),
+            rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy(),
+        )
+        return {
+            int(each): float(length[rank == each].sum()) / len(self.used)
+            for each in np.unique(rank)
+        }
 
     @functools.cached_property
     def beside(self) -> Mapping[str, float]:
         """What is no training, by its name: ns a step and rank."""
         spans = self.trace.spans
-        rows = self._of_used(spans.filter(pc.and_(pc.equal(spans["phase"], Phase.OTHER.value), pc.equal(spans["depth"], 0))))
+        rows = self._of_used(
+            spans.filter(
+                pc.and_(pc.equal(spans["phase"], Phase.OTHER.value), pc.equal(spans["depth"], 0))
+            )
+        )
         names, codes = _codes(rows["name"])
-        sums = np.bincount(codes, weights=rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy(), minlength=len(names))
-        return {name: float(total) / (len(self.used) * self.costs.ranks) for name, total in zip(names, sums, strict=True) if total}
+        sums = np.bincount(
+            codes,
+            weights=rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy(),
+            minlength=len(names),
+        )
+        return {
+            name: float(total) / (len(self.used) * self.costs.ranks)
+            for name, total in zip(names, sums, strict=True)
+            if total
+        }
 
     @functools.cached_property
     def autocast(self) -> bool | None:
@@ -284,7 +356,15 @@ class Evidence:
         for rank in self.trace.ranks:
             if rank.rank in view.ranks:
                 names, codes = _codes(rank.select("kernels", ["phase"])[0]["phase"])
-                found.update(dict(zip(names, np.bincount(codes[codes >= 0], minlength=len(names)).tolist(), strict=True)))
+                found.update(
+                    dict(
+                        zip(
+                            names,
+                            np.bincount(codes[codes >= 0], minlength=len(names)).tolist(),
+                            strict=True,
+                        )
+                    )
+                )
         return {name: calls / view.steps for name, calls in found.items() if calls}
 
     # -- the machine -----------------------------------------------------------------------------
@@ -300,9 +380,15 @@ class Evidence:
             cores=float(cores),
             own=own.value * self.costs.ranks,
             workers=self._worker_cores(),
-            machine=None if (machine := self.rate("host", "cpu_busy_seconds")) is None else machine.value,
-            threads=None if (threads := self.level("process", "threads_count")) is None else threads * self.costs.ranks,
-            switches_per_s=None if (switches := self.rate("process", "involuntary_switches_count")) is None else switches.value,
+            machine=None
+            if (machine := self.rate("host", "cpu_busy_seconds")) is None
+            else machine.value,
+            threads=None
+            if (threads := self.level("process", "threads_count")) is None
+            else threads * self.costs.ranks,
+            switches_per_s=None
+            if (switches := self.rate("process", "involuntary_switches_count")) is None
+            else switches.value,
         )
 
     @functools.cached_property
@@ -311,8 +397,9 @@ class Evidence:
         rate = self.rate("garbage", "pause_seconds")
         if rate is None:
             return None
-        known = rate if rate.judged else of_events(rate.value, self._gain("garbage", "collections_count"))
-        return Estimate(*(None if value is None else value * self.step_ns for value in (known.value, known.low, known.high)))  # type: ignore[arg-type]  # the value itself is never null
+        if not rate.judged:
+            rate = of_events(rate.value, self._gain("garbage", "collections_count"))
+        return scale(rate, self.step_ns)
 
     def rate(self, source: str, metric: str) -> Estimate | None:
         """By how much a counter grows in a second, on average over what it is read of; `None` where it was not read twice."""
@@ -325,28 +412,45 @@ class Evidence:
 
     def level(self, source: str, metric: str) -> float | None:
         """The mean of a reading over the used steps; `None` where there is none."""
-        values = [reading for _, series in self._series(source, metric) for reading in series.tolist()]
+        values = [
+            reading for _, series in self._series(source, metric) for reading in series.tolist()
+        ]
         return float(np.mean(values)) if values else None
 
     def _worker_cores(self) -> float:
         """All workers together; each counts for as long as it was there."""
-        series = [(times, values) for times, values in self._series("host", "worker_cpu_seconds") if len(times) > 1]
+        series = [
+            (times, values)
+            for times, values in self._series("host", "worker_cpu_seconds")
+            if len(times) > 1
+        ]
         if not series:
             return 0.0
-        seconds = (max(times[-1] for times, _ in series) - min(times[0] for times, _ in series)) / 1e9
+        seconds = (
+            max(times[-1] for times, _ in series) - min(times[0] for times, _ in series)
+        ) / 1e9
         return float(sum(float(values[-1] - values[0]) for _, values in series) / seconds)
 
     @functools.cached_property
     def _period(self) -> tuple[int, int]:
         """The clock of the first rank, from its first used step to the reading behind its last."""
         rows = self._of_used(self.trace.steps)
-        return (pc.min(rows["start_ns"]).as_py(), pc.max(rows["end_ns"]).as_py()) if rows.num_rows else (0, 0)
+        return (
+            (pc.min(rows["start_ns"]).as_py(), pc.max(rows["end_ns"]).as_py())
+            if rows.num_rows
+            else (0, 0)
+        )
 
     def _series(self, source: str, metric: str) -> Iterator[tuple[Ints, Floats]]:
         """Times and values of each rank's and device's readings, in order, while the used steps ran."""
         begin, end = self._period
         rows = self._readings(source, metric)
-        rows = rows.filter(pc.and_(pc.greater_equal(rows["time_ns"], begin), pc.less_equal(rows["time_ns"], end + _READING_NS))).sort_by("time_ns")
+        rows = rows.filter(
+            pc.and_(
+                pc.greater_equal(rows["time_ns"], begin),
+                pc.less_equal(rows["time_ns"], end + _READING_NS),
+            )
+        ).sort_by("time_ns")
         _, device = _codes(rows["device"])
         lane = rows["rank"].to_numpy().astype(np.int64) * (device.max(initial=0) + 2) + device
         for each in np.unique(lane):
@@ -356,14 +460,18 @@ class Evidence:
 
     def _readings(self, source: str, metric: str) -> pa.Table:
         samples = self.trace.samples
-        return samples.filter(pc.and_(pc.equal(samples["metric"], metric), pc.equal(samples["source"], source)))
+        return samples.filter(
+            pc.and_(pc.equal(samples["metric"], metric), pc.equal(samples["source"], source))
+        )
 
     def _of_used(self, rows: pa.Table) -> pa.Table:
         return rows.filter(pc.is_in(rows["step"], pa.array(self.used.tolist(), pa.int64())))
 
     def _phase_ns(self, phase: str, steps: Ints) -> Floats:
         times = step_times(self.trace.steps, self.trace.spans, steps)
-        return np.asarray(times.parts[times.names.index(phase)] if phase in times.names else np.zeros(len(steps)))
+        return np.asarray(
+            times.parts[times.names.index(phase)] if phase in times.names else np.zeros(len(steps))
+        )
 
 
 def estimate_mean(values: Floats) -> Estimate:
@@ -395,7 +503,9 @@ def _growth(times: Ints, values: Floats) -> Floats:
 def _codes(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
     """The distinct names, and each row's place among them; -1 for null."""
     whole = column.combine_chunks()
-    return whole.dictionary.to_pylist(), np.asarray(whole.indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+    return whole.dictionary.to_pylist(), np.asarray(
+        whole.indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64
+    )
 
 
 def _by_category(view: KernelsView, figure: Callable[[KernelGroup], float]) -> dict[str, float]:
@@ -408,4 +518,6 @@ def _by_category(view: KernelsView, figure: Callable[[KernelGroup], float]) -> d
 def _pageable_share(view: KernelsView) -> float | None:
     copies = [group for group in view.groups if group.category == COPY_CATEGORIES["HtoD"]]
     whole = sum(group.total_ns for group in copies)
-    return sum(group.total_ns for group in copies if PAGEABLE in group.name) / whole if whole else None
+    return (
+        sum(group.total_ns for group in copies if PAGEABLE in group.name) / whole if whole else None
+    )

@@ -39,20 +39,32 @@ class Explained:
         return self.case.ledger
 
 
-def explain(base: Trace, target: Trace, ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)) -> Explained:
+def explain(
+    base: Trace, target: Trace, ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)
+) -> Explained:
     """Compare two runs and ask every rule; `ceilings` are those of the machines that they ran on, where they are known."""
     return explain_repeats([base], [target], ceilings)
 
 
-def explain_repeats(bases: Sequence[Trace], targets: Sequence[Trace], ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)) -> Explained:
+def explain_repeats(
+    bases: Sequence[Trace],
+    targets: Sequence[Trace],
+    ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None),
+) -> Explained:
     """The same of several runs of each side. Rows are about all of them; what else was recorded is looked at in the run of middle speed."""
     for traces in (bases, targets):
         check_repeats(traces)
-    before, after = ([Evidence(trace, run_costs(trace)) for trace in traces] for traces in (bases, targets))
+    before, after = (
+        [Evidence(trace, run_costs(trace)) for trace in traces] for traces in (bases, targets)
+    )
     return explain_sides(before, after, ceilings)
 
 
-def explain_sides(bases: Sequence[Evidence], targets: Sequence[Evidence], ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)) -> Explained:
+def explain_sides(
+    bases: Sequence[Evidence],
+    targets: Sequence[Evidence],
+    ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None),
+) -> Explained:
     """The same of what was read of both sides already."""
     sides = bases, targets
     before, after = map(_middle, sides)
@@ -60,10 +72,16 @@ def explain_sides(bases: Sequence[Evidence], targets: Sequence[Evidence], ceilin
     traces = [run.trace for side in sides for run in side]
     pooled = [pool_costs([run.costs for run in side]) for side in sides]
     changed = [place for trace in traces for place in _changed(trace)]
-    ledger = compare(*pooled, unlike=[*find_unlike(*manifests), *changed], differences=join_config(*manifests))
+    ledger = compare(
+        *pooled, unlike=[*find_unlike(*manifests), *changed], differences=join_config(*manifests)
+    )
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
-    caveats = [*find_caveats(*manifests), *_samples_caveat(ledger), *(f"the rule {name} could not be loaded: {error}" for name, error in broken.items())]
+    caveats = [
+        *find_caveats(*manifests),
+        *_samples_caveat(ledger),
+        *(f"the rule {name} could not be loaded: {error}" for name, error in broken.items()),
+    ]
     return Explained(
         case,
         find_all(case, rules.values()),
@@ -79,11 +97,19 @@ def _middle(runs: Sequence[Evidence]) -> Evidence:
 
 def side_name(runs: Sequence[Evidence]) -> str:
     """The run of middle speed, and how many others stand beside it."""
-    return _middle(runs).trace.name + (f" and {plural(len(runs) - 1, 'repeat')}" if len(runs) > 1 else "")
+    return _middle(runs).trace.name + (
+        f" and {plural(len(runs) - 1, 'repeat')}" if len(runs) > 1 else ""
+    )
 
 
 def _samples_caveat(ledger: Ledger) -> list[str]:
-    return [] if ledger.per_sample else ["nothing says how many samples a step trains on, so steps are compared; that is fair for equal batches alone"]
+    return (
+        []
+        if ledger.per_sample
+        else [
+            "nothing says how many samples a step trains on, so steps are compared; that is fair for equal batches alone"
+        ]
+    )
 
 
 def _changed(trace: Trace) -> list[str]:
@@ -92,7 +118,13 @@ def _changed(trace: Trace) -> list[str]:
 
 def _flags(trace: Trace) -> list[str]:
     silent = silent_ranks(trace)
-    missing = [f"{silent:,} of {plural(trace.manifest.world_size, 'rank')} left no steps; the rows are about the others"] if silent else []
+    missing = (
+        [
+            f"{silent:,} of {plural(trace.manifest.world_size, 'rank')} left no steps; the rows are about the others"
+        ]
+        if silent
+        else []
+    )
     return [f"{trace.name}: {flag}" for flag in (*trace.manifest.flags, *missing, *trace.problems)]
 
 
@@ -120,12 +152,27 @@ def read_side(traces: Sequence[Trace], each: Mapper = map) -> Side:
     middle = _middle(runs)
     sums = next(found for run, (_, found) in zip(runs, read, strict=True) if run is middle)
     trace = middle.trace
-    return Side(runs, find_meeting(trace.collectives, sums, middle.costs.selection.steps, load_ceilings(trace.manifest.environment)))
+    return Side(
+        runs,
+        find_meeting(
+            trace.collectives,
+            sums,
+            middle.costs.selection.steps,
+            load_ceilings(trace.manifest.environment),
+        ),
+    )
 
 
 def scale_sides(sides: Sequence[Side]) -> tuple[ScalingRow, ...]:
     """How a job scales over sides, the first of which is the base."""
-    runs = [(side_name(side.runs), side.middle.trace.manifest.world_size, pool_costs([run.costs for run in side.runs])) for side in sides]
+    runs = [
+        (
+            side_name(side.runs),
+            side.middle.trace.manifest.world_size,
+            pool_costs([run.costs for run in side.runs]),
+        )
+        for side in sides
+    ]
     return scaling_table(runs, [side.meeting for side in sides])
 
 

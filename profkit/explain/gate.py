@@ -39,10 +39,16 @@ class Gate:
         """From `3%`, `4ms`, `input=2%` or `allreduce=4ms`."""
         match = _LIMIT.fullmatch(word.strip())
         if not match:
-            raise UsageError(f"'{safe_text(word)}' is no limit; write --gate 3%, or --gate allreduce=4ms")
+            raise UsageError(
+                f"'{safe_text(word)}' is no limit; write --gate 3%, or --gate allreduce=4ms"
+            )
         row = _NAMES.get(match["row"] or TOTAL, match["row"] or TOTAL)
         number = float(match["number"])
-        return cls(row, number / 100, None) if match["unit"] == "%" else cls(row, None, number * _NS[match["unit"]])
+        return (
+            cls(row, number / 100, None)
+            if match["unit"] == "%"
+            else cls(row, None, number * _NS[match["unit"]])
+        )
 
     def __str__(self) -> str:
         return f"{self.row} within {percent(self.share) if self.share is not None else duration(self.step_ns or 0.0) + ' a step'}"
@@ -75,7 +81,11 @@ def _judgements(ledger: Ledger, gates: Sequence[Gate]) -> Iterator[Judgement]:
         row = ledger.total if gate.row == TOTAL else ledger.find(gate.row)
         if row is None:
             names = [each.name for each in ledger.rows]
-            yield Judgement(gate, Outcome.NOT_JUDGED, f"there is no row '{gate.row}' here{did_you_mean(gate.row, names)} (there are: {', '.join(names)})")
+            yield Judgement(
+                gate,
+                Outcome.NOT_JUDGED,
+                f"there is no row '{gate.row}' here{did_you_mean(gate.row, names)} (there are: {', '.join(names)})",
+            )
         elif reason:
             yield Judgement(gate, Outcome.NOT_JUDGED, reason)
         else:
@@ -95,8 +105,16 @@ def _judge(gate: Gate, delta: Estimate, limit: float, base: float) -> Judgement:
         return Judgement(gate, Outcome.NOT_JUDGED, "there is no interval")
     if delta.value <= limit:
         if delta.high > limit + INDECISIVE * base:
-            return Judgement(gate, Outcome.NOT_JUDGED, "within the limit, but its interval reaches far beyond it: more steps are needed")
+            return Judgement(
+                gate,
+                Outcome.NOT_JUDGED,
+                "within the limit, but its interval reaches far beyond it: more steps are needed",
+            )
         return Judgement(gate, Outcome.PASSED, "within the limit")
     if delta.low > 0:
         return Judgement(gate, Outcome.FAILED, "above the limit, and beyond its interval")
-    return Judgement(gate, Outcome.NOT_JUDGED, "above the limit, but its interval holds zero: more steps are needed")
+    return Judgement(
+        gate,
+        Outcome.NOT_JUDGED,
+        "above the limit, but its interval holds zero: more steps are needed",
+    )

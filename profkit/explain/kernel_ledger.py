@@ -97,7 +97,12 @@ class KernelLedger:
         return tuple(dict.fromkeys(row.phase for row in self.rows))
 
 
-def compare_kernels(before: Evidence, after: Evidence, ledger: Ledger, ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)) -> KernelLedger | None:
+def compare_kernels(
+    before: Evidence,
+    after: Evidence,
+    ledger: Ledger,
+    ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None),
+) -> KernelLedger | None:
     """`None` where not both runs have captured steps."""
     views = before.kernels, after.kernels
     if views[0] is None or views[1] is None:
@@ -112,7 +117,12 @@ def compare_kernels(before: Evidence, after: Evidence, ledger: Ledger, ceilings:
         moving_added_ns=sum(row.delta_ns for row in rows if row.category in _MOVING),
         tensor_core_share=Sides(*(view.tensor_core_share for view in views if view)),
         launch_bound_share=Sides(*(view.launch_bound_share for view in views if view)),
-        ceiling_share=Sides(*(_ceiling_share(side, known) for side, known in zip((before, after), ceilings, strict=True))),
+        ceiling_share=Sides(
+            *(
+                _ceiling_share(side, known)
+                for side, known in zip((before, after), ceilings, strict=True)
+            )
+        ),
     )
 
 
@@ -124,7 +134,10 @@ def _match(base: Mapping[_Key, _Figures], target: Mapping[_Key, _Figures]) -> It
     """Operators that both sides have are a row each; what only one side has is joined with the rest of its phase and category."""
     for key in base.keys() & target.keys():
         yield _row(key, base[key], target[key])
-    rest = [_joined({key: figures for key, figures in side.items() if key not in other}) for side, other in ((base, target), (target, base))]
+    rest = [
+        _joined({key: figures for key, figures in side.items() if key not in other})
+        for side, other in ((base, target), (target, base))
+    ]
     for key in rest[0].keys() | rest[1].keys():
         yield _row(key, rest[0].get(key, _NOTHING), rest[1].get(key, _NOTHING))
 
@@ -146,12 +159,19 @@ def _per_step(side: Evidence, ledger: Ledger) -> Iterator[tuple[_Key, _Figures]]
     view = side.kernels
     if view is None:
         return
-    scale = (ledger.samples_per_step / side.step_samples if ledger.per_sample and side.step_samples else 1.0) / view.steps
+    scale = (
+        ledger.samples_per_step / side.step_samples
+        if ledger.per_sample and side.step_samples
+        else 1.0
+    ) / view.steps
     sums: defaultdict[_Key, _Figures] = defaultdict(lambda: _NOTHING)
     for rank in side.trace.ranks:
         if rank.rank in view.ranks:
             rows = rank.select("kernels", _COLUMNS)[0]
-            for key, ns, calls in (*_busy(rows.filter(rows["step"].is_valid())), *_idle(rows.filter(rows["step"].is_valid()))):
+            for key, ns, calls in (
+                *_busy(rows.filter(rows["step"].is_valid())),
+                *_idle(rows.filter(rows["step"].is_valid())),
+            ):
                 sums[key] = _Figures(sums[key].ns + ns * scale, sums[key].calls + calls * scale)
     yield from sums.items()
 
@@ -164,15 +184,29 @@ def _busy(rows: pa.Table) -> Iterator[_Sum]:
     if not rows.num_rows:
         return
     op = rows["op"].cast(pa.string()).combine_chunks()
-    name = op.fill_null("") if op.null_count < len(op) else rows["name"].cast(pa.string()).combine_chunks()
-    yield from _sum_up(rows["phase"], name, rows["category"].cast(pa.string()).combine_chunks(), exclusive_times(rows), np.ones(rows.num_rows, dtype=np.int64))
+    name = (
+        op.fill_null("")
+        if op.null_count < len(op)
+        else rows["name"].cast(pa.string()).combine_chunks()
+    )
+    yield from _sum_up(
+        rows["phase"],
+        name,
+        rows["category"].cast(pa.string()).combine_chunks(),
+        exclusive_times(rows),
+        np.ones(rows.num_rows, dtype=np.int64),
+    )
 
 
 def _idle(rows: pa.Table) -> Iterator[_Sum]:
     """What lies between two pieces of work of one step, in the phase of the later: after a copy to the host it is that copy's."""
     if rows.num_rows < 2:
         return
-    device, step, rank = rows["device"].combine_chunks(), rows["step"].to_numpy(), rows["rank"].to_numpy().astype(np.int64)
+    device, step, rank = (
+        rows["device"].combine_chunks(),
+        rows["step"].to_numpy(),
+        rows["rank"].to_numpy().astype(np.int64),
+    )
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     lane = rank * 2**31 + device.indices.to_numpy().astype(np.int64)
     order = np.lexsort((start, step, lane))
@@ -180,11 +214,24 @@ def _idle(rows: pa.Table) -> Iterator[_Sum]:
     reach = _reach(end[order], same)
     gap = np.where(same, start[order][1:] - reach[:-1], 0)
     later, earlier = order[1:][gap > 0], order[:-1][gap > 0]
-    on_host = np.array([str(name) == HOST for name in device.dictionary.to_pylist()])[device.indices.to_numpy()]
-    asked = np.array([str(name) == COPY_CATEGORIES["DtoH"] for name in rows["category"].cast(pa.string()).to_pylist()])
+    on_host = np.array([str(name) == HOST for name in device.dictionary.to_pylist()])[
+        device.indices.to_numpy()
+    ]
+    asked = np.array(
+        [
+            str(name) == COPY_CATEGORIES["DtoH"]
+            for name in rows["category"].cast(pa.string()).to_pylist()
+        ]
+    )
     names = np.where(on_host[later], BETWEEN, np.where(asked[earlier], SYNC_STALL, LAUNCH_IDLE))
     nothing = pa.array([""] * len(later), pa.string())
-    yield from _sum_up(rows["phase"].take(pa.array(later)), pa.array(names.tolist(), pa.string()), nothing, gap[gap > 0], np.ones(len(later), dtype=np.int64))
+    yield from _sum_up(
+        rows["phase"].take(pa.array(later)),
+        pa.array(names.tolist(), pa.string()),
+        nothing,
+        gap[gap > 0],
+        np.ones(len(later), dtype=np.int64),
+    )
 
 
 def _reach(end: Ints, same: Ints) -> Ints:
@@ -195,17 +242,37 @@ def _reach(end: Ints, same: Ints) -> Ints:
     return np.asarray(reach)
 
 
-def _sum_up(phase: pa.ChunkedArray, name: pa.Array, category: pa.Array, ns: Ints, calls: Ints) -> Iterator[_Sum]:
-    table = pa.table({"phase": phase.cast(pa.string()).fill_null(NO_PHASE), "name": name, "category": category, "ns": ns, "calls": calls})
-    sums = table.group_by(["phase", "name", "category"]).aggregate([("ns", "sum"), ("calls", "sum")])
+def _sum_up(
+    phase: pa.ChunkedArray, name: pa.Array, category: pa.Array, ns: Ints, calls: Ints
+) -> Iterator[_Sum]:
+    table = pa.table(
+        {
+            "phase": phase.cast(pa.string()).fill_null(NO_PHASE),
+            "name": name,
+            "category": category,
+            "ns": ns,
+            "calls": calls,
+        }
+    )
+    sums = table.group_by(["phase", "name", "category"]).aggregate(
+        [("ns", "sum"), ("calls", "sum")]
+    )
     for row in sums.to_pylist():
-        yield _Key(row["phase"], row["name"], row["category"]), float(row["ns_sum"]), float(row["calls_sum"])
+        yield (
+            _Key(row["phase"], row["name"], row["category"]),
+            float(row["ns_sum"]),
+            float(row["calls_sum"]),
+        )
 
 
 def _ceiling_share(side: Evidence, ceilings: Ceilings | None) -> float | None:
     if ceilings is None:
         return None
-    known = [(group.ceiling_share, group.total_ns) for group in kernels_of(side.trace, ceilings).groups if group.ceiling_share is not None]
+    known = [
+        (group.ceiling_share, group.total_ns)
+        for group in kernels_of(side.trace, ceilings).groups
+        if group.ceiling_share is not None
+    ]
     return _mean(known)
 
 

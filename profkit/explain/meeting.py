@@ -47,7 +47,12 @@ class Meeting:
     links: tuple[LinkUse, ...]
 
 
-def find_meeting(collectives: pa.Table, sums: Mapping[int, SpanSums], used: Ints, ceilings: Ceilings | None = None) -> Meeting | None:
+def find_meeting(
+    collectives: pa.Table,
+    sums: Mapping[int, SpanSums],
+    used: Ints,
+    ceilings: Ceilings | None = None,
+) -> Meeting | None:
     """From all ranks' collectives and each rank's sums; `None` where no rank recorded collectives, or no step is used."""
     if not sums:
         return None
@@ -56,19 +61,45 @@ def find_meeting(collectives: pa.Table, sums: Mapping[int, SpanSums], used: Ints
         return None
     found = match_collectives(collectives, used)
     known = found.count == found.matched_count
-    last_in = np.bincount(found.rank[found.rank == found.late_rank], minlength=int(found.rank.max(initial=0)) + 1)
+    last_in = np.bincount(
+        found.rank[found.rank == found.late_rank], minlength=int(found.rank.max(initial=0)) + 1
+    )
     phases = {rank: _own_work(each, used) for rank, each in sums.items()}
-    waited_for = [WaitedFor(rank, int(last_in[rank]), share, *_longest(phases, rank)) for rank, share in exchange.waited_for.items()] if known else []
-    waits = [(each.waiting_ns, each.transfer_ns) for each in exchange.ranks if each.waiting_ns is not None and each.transfer_ns is not None]
-    waiting, transfer = (float(np.mean(column)) for column in zip(*waits, strict=True)) if waits else (None, None)
+    waited_for = (
+        [
+            WaitedFor(rank, int(last_in[rank]), share, *_longest(phases, rank))
+            for rank, share in exchange.waited_for.items()
+        ]
+        if known
+        else []
+    )
+    waits = [
+        (each.waiting_ns, each.transfer_ns)
+        for each in exchange.ranks
+        if each.waiting_ns is not None and each.transfer_ns is not None
+    ]
+    waiting, transfer = (
+        (float(np.mean(column)) for column in zip(*waits, strict=True)) if waits else (None, None)
+    )
     ordered = tuple(sorted(waited_for, key=lambda each: -each.share))
-    return Meeting(found.count, found.matched_count, waiting, transfer, ordered, link_use(collectives, used, ceilings))
+    return Meeting(
+        found.count,
+        found.matched_count,
+        waiting,
+        transfer,
+        ordered,
+        link_use(collectives, used, ceilings),
+    )
 
 
 def _own_work(sums: SpanSums, used: Ints) -> dict[str, float]:
     """What one rank itself does, a step; waiting in the exchange is what the others make it do."""
     means = mean_phases(sums, used)
-    return {INPUT if name == Phase.DATA.value else name: ns for name, ns in means.items() if name != Phase.ALLREDUCE.value}
+    return {
+        INPUT if name == Phase.DATA.value else name: ns
+        for name, ns in means.items()
+        if name != Phase.ALLREDUCE.value
+    }
 
 
 def _longest(phases: Mapping[int, Mapping[str, float]], rank: int) -> tuple[str, float]:

@@ -41,7 +41,9 @@ class ScalingRow:
         return name if self.factors[name].value < 1 else ""
 
 
-def scaling_table(runs: Sequence[tuple[str, int, RunCosts]], meetings: Sequence[Meeting | None] = ()) -> tuple[ScalingRow, ...]:
+def scaling_table(
+    runs: Sequence[tuple[str, int, RunCosts]], meetings: Sequence[Meeting | None] = ()
+) -> tuple[ScalingRow, ...]:
     """The runs, given as name, GPUs and costs, against the first of them; `meetings` are theirs, where they were looked at."""
     _, base_gpus, base = runs[0]
     first = _levels(base)
@@ -50,11 +52,24 @@ def scaling_table(runs: Sequence[tuple[str, int, RunCosts]], meetings: Sequence[
         own = _levels(costs)
         efficiency = divide(first[-1], own[-1])
         throughput = divide(_known(gpus * 1e9), own[-1])
-        factors = dict(zip(FACTORS, _factors(first, own, _shares(base), _shares(costs)), strict=True))
+        factors = dict(
+            zip(FACTORS, _factors(first, own, _shares(base), _shares(costs)), strict=True)
+        )
         if not place:
             efficiency, factors = _known(1.0), dict.fromkeys(FACTORS, _known(1.0))
         meeting = meetings[place] if meetings else None
-        rows.append(ScalingRow(name, gpus, throughput, scale(efficiency, gpus / base_gpus), efficiency, factors, _waiting_known(costs), meeting))
+        rows.append(
+            ScalingRow(
+                name,
+                gpus,
+                throughput,
+                scale(efficiency, gpus / base_gpus),
+                efficiency,
+                factors,
+                _waiting_known(costs),
+                meeting,
+            )
+        )
     return tuple(rows)
 
 
@@ -63,7 +78,12 @@ def _known(value: float) -> Estimate:
     return Estimate(value, value, value)
 
 
-def _factors(base: Sequence[Estimate], own: Sequence[Estimate], base_shares: Sequence[Estimate], shares: Sequence[Estimate]) -> Iterator[Estimate]:
+def _factors(
+    base: Sequence[Estimate],
+    own: Sequence[Estimate],
+    base_shares: Sequence[Estimate],
+    shares: Sequence[Estimate],
+) -> Iterator[Estimate]:
     """Computation by itself; then by how much each further cost makes a step longer, on the base and here."""
     yield divide(base[0], own[0])
     for before, after in zip(base_shares, shares, strict=True):
@@ -77,12 +97,18 @@ def _stages(costs: RunCosts) -> Floats:
     exchange = costs.parts.get(Phase.ALLREDUCE.value, nothing)
     waiting = costs.inside.get(Phase.ALLREDUCE.value, {}).get(WAITING, nothing)
     computing = costs.wall_ns - input_ns - exchange
-    return np.cumsum(np.stack([computing, input_ns, waiting, exchange - waiting]).astype(np.float64), axis=0)
+    return np.cumsum(
+        np.stack([computing, input_ns, waiting, exchange - waiting]).astype(np.float64), axis=0
+    )
 
 
 def _levels(costs: RunCosts) -> list[Estimate]:
     """Each stage per sample per GPU."""
-    return _ratios(_stages(costs), np.broadcast_to(costs.samples.astype(np.float64), (len(FACTORS), costs.steps)), costs.repeats)
+    return _ratios(
+        _stages(costs),
+        np.broadcast_to(costs.samples.astype(np.float64), (len(FACTORS), costs.steps)),
+        costs.repeats,
+    )
 
 
 def _shares(costs: RunCosts) -> list[Estimate]:

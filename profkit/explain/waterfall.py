@@ -32,5 +32,7 @@ def waterfall(ledger: Ledger) -> tuple[Drop, ...]:
             drops.append(Drop(part.name, part, inner, inner + part.delta.value * factor, depth=1))
             inner += part.delta.value * factor
         at += row.delta.value * factor
-    drops.append(Drop("target", ledger.total, 0.0, ledger.total.target.value * factor, kind="target"))
+    drops.append(
+        Drop("target", ledger.total, 0.0, ledger.total.target.value * factor, kind="target")
+    )
     return (*drops, *(Drop(row.name, row, 0.0, 0.0, kind="overlapped") for row in ledger.beside))

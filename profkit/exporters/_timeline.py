@@ -66,7 +66,9 @@ def counters(window: Window) -> Iterator[Counter]:
         readings: dict[str, list[Reading]] = {}
         for row in _rows(window, "samples", rank):
             label = f"{row['metric']} ({row['device'] or 'host'})"
-            readings.setdefault(label, []).append(Reading(row["time_ns"] + window.shifts[rank], row["value"]))
+            readings.setdefault(label, []).append(
+                Reading(row["time_ns"] + window.shifts[rank], row["value"])
+            )
         for label, values in sorted(readings.items()):
             yield Counter(rank, label, tuple(sorted(values)))
 
@@ -107,8 +109,14 @@ def _by_label(window: Window, rank: int, table: str) -> dict[str, list[Slice]]:
     shift = window.shifts[rank]
     for place, row in enumerate(_rows(window, table, rank)):
         label, name, category = _describe(table, row)
-        flow = _flow(rank, place) if row.get("launch_ns") is not None and row.get("device") != "cpu" else None
-        found.setdefault(label, []).append(Slice(row["start_ns"] + shift, row["end_ns"] + shift, name, category, flow))
+        flow = (
+            _flow(rank, place)
+            if row.get("launch_ns") is not None and row.get("device") != "cpu"
+            else None
+        )
+        found.setdefault(label, []).append(
+            Slice(row["start_ns"] + shift, row["end_ns"] + shift, name, category, flow)
+        )
     return found
 
 
@@ -128,7 +136,13 @@ def _launches(window: Window, rank: int) -> Iterator[Slice]:
     shift = window.shifts[rank]
     for place, row in enumerate(_rows(window, "kernels", rank)):
         if row["launch_ns"] is not None and row["device"] != "cpu":
-            yield Slice(row["launch_ns"] + shift, row["launch_ns"] + shift, str(row["name"]), "launch", _flow(rank, place))
+            yield Slice(
+                row["launch_ns"] + shift,
+                row["launch_ns"] + shift,
+                str(row["name"]),
+                "launch",
+                _flow(rank, place),
+            )
 
 
 def _stacks(rank: int, by_label: dict[str, list[Slice]]) -> Iterator[Track]:

@@ -61,12 +61,18 @@ class Window:
         """What brings each rank's clock to the time of day; nothing where the ranks' anchors do not tell."""
         anchors = {rank.rank: rank.manifest.anchor for rank in self.trace.ranks}
         known = all(anchor.realtime_ns > 0 for anchor in anchors.values())
-        return {rank: anchor.realtime_ns - anchor.monotonic_ns if known else 0 for rank, anchor in anchors.items()}
+        return {
+            rank: anchor.realtime_ns - anchor.monotonic_ns if known else 0
+            for rank, anchor in anchors.items()
+        }
 
     def estimate(self, exporter: Exporter) -> int:
         """About how many bytes it takes in a format."""
         rows = sum(count * exporter.row_bytes.get(name, 0) for name, count in self.rows.items())
-        return rows + sum(_name_bytes(self.tables[name]["name"], exporter.name_copies) for name in ("spans", "kernels"))
+        return rows + sum(
+            _name_bytes(self.tables[name]["name"], exporter.name_copies)
+            for name in ("spans", "kernels")
+        )
 
 
 def _name_bytes(column: pa.ChunkedArray, copies: int) -> int:
@@ -84,7 +90,9 @@ def open_window(trace: Trace, wanted: str) -> Window:
     if wanted == "all" or not chosen:
         return Window(trace, tuple(chosen), {name: trace.table(name) for name in TABLES})
     bounds = _bounds(trace.steps, chosen)
-    return Window(trace, tuple(chosen), {name: _within(trace.table(name), bounds) for name in TABLES})
+    return Window(
+        trace, tuple(chosen), {name: _within(trace.table(name), bounds) for name in TABLES}
+    )
 
 
 def choose_steps(numbers: list[int], wanted: str) -> list[int]:
@@ -110,12 +118,17 @@ def _bounds(steps: pa.Table, chosen: Iterable[int]) -> dict[int, tuple[int, int]
     """Each rank's first beginning and last end of the chosen steps."""
     mine = steps.filter(pc.is_in(steps["step"], value_set=pa.array(list(chosen), pa.int64())))
     rank, start, end = (mine[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
-    return {int(each): (int(start[rank == each].min()), int(end[rank == each].max())) for each in np.unique(rank)}
+    return {
+        int(each): (int(start[rank == each].min()), int(end[rank == each].max()))
+        for each in np.unique(rank)
+    }
 
 
 def _within(table: pa.Table, bounds: Mapping[int, tuple[int, int]]) -> pa.Table:
     """The rows that overlap their rank's bounds."""
-    begin, finish = ("time_ns", "time_ns") if "time_ns" in table.column_names else ("start_ns", "end_ns")
+    begin, finish = (
+        ("time_ns", "time_ns") if "time_ns" in table.column_names else ("start_ns", "end_ns")
+    )
     rank, start, end = (table[name].to_numpy() for name in ("rank", begin, finish))
     kept = np.zeros(table.num_rows, dtype=bool)
     for each, (first, last) in bounds.items():
@@ -124,13 +137,17 @@ def _within(table: pa.Table, bounds: Mapping[int, tuple[int, int]]) -> pa.Table:
 
 
 def _places(values: Any) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype=np.int64))])
+    return pa.Array.from_buffers(
+        pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype=np.int64))]
+    )
 
 
 def new_path(path: Path) -> Path:
     """`path`, if nothing is there; what is there is never written over."""
     if os.path.lexists(path):
-        raise UsageError(f"{safe_text(str(path))} exists already; name another with -o, or remove it")
+        raise UsageError(
+            f"{safe_text(str(path))} exists already; name another with -o, or remove it"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -57,7 +57,11 @@ def _slices(track: Track, place: int) -> Iterator[str]:
     where = f'"pid": {track.rank}, "tid": {place}'
     for each in track.slices:
         named = f'"name": {json.dumps(each.name)}, "cat": {json.dumps(each.category)}, {where}, "ts": {microseconds(each.start_ns)}'
-        kind = '"ph": "i", "s": "t"' if track.instants else f'"ph": "X", "dur": {microseconds(each.end_ns - each.start_ns)}'
+        kind = (
+            '"ph": "i", "s": "t"'
+            if track.instants
+            else f'"ph": "X", "dur": {microseconds(each.end_ns - each.start_ns)}'
+        )
         yield f"{{{kind}, {named}}}"
         if each.flow is not None:
             step = '"ph": "s"' if track.instants else '"ph": "f", "bp": "e"'

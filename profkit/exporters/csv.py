@@ -36,7 +36,10 @@ class Csv:
 
 def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
     for batch in table.to_batches(max_chunksize=65_536):
-        yield from zip(*([cell(value) for value in column.to_pylist()] for column in batch.columns), strict=True)
+        yield from zip(
+            *([cell(value) for value in column.to_pylist()] for column in batch.columns),
+            strict=True,
+        )
 
 
 def cell(value: Any) -> Any:

@@ -8,7 +8,16 @@ import pyarrow as pa
 
 from profkit.exporters.base import Window
 
-_DELTA = {"start_ns", "end_ns", "time_ns", "launch_ns", "correlation", "device_start_ns", "device_end_ns", "ready_ns"}
+_DELTA = {
+    "start_ns",
+    "end_ns",
+    "time_ns",
+    "launch_ns",
+    "correlation",
+    "device_start_ns",
+    "device_end_ns",
+    "ready_ns",
+}
 
 
 class Parquet:
@@ -27,9 +36,21 @@ class Parquet:
         path.mkdir(mode=0o700)
         for name, table in window.tables.items():
             if table.num_rows:
-                encodings = {column: "DELTA_BINARY_PACKED" for column in table.column_names if column in _DELTA}
-                dictionaries = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
-                pq.write_table(table, path / f"{name}.parquet", compression="zstd", use_dictionary=dictionaries, column_encoding=encodings)
+                encodings = {
+                    column: "DELTA_BINARY_PACKED"
+                    for column in table.column_names
+                    if column in _DELTA
+                }
+                dictionaries = [
+                    field.name for field in table.schema if pa.types.is_dictionary(field.type)
+                ]
+                pq.write_table(
+                    table,
+                    path / f"{name}.parquet",
+                    compression="zstd",
+                    use_dictionary=dictionaries,
+                    column_encoding=encodings,
+                )
 
 
 EXPORTER = Parquet()

@@ -95,7 +95,11 @@ class _Encoder:
         self._tracks += 1
         uuid = _process_track(track.rank) + self._tracks
         thread = number(1, track.rank + 1) + number(2, self._tracks) + text(5, track.label)
-        yield _packet(message(60, number(1, uuid) + number(5, _process_track(track.rank)) + message(4, thread)))
+        yield _packet(
+            message(
+                60, number(1, uuid) + number(5, _process_track(track.rank)) + message(4, thread)
+            )
+        )
         yield from self._instants(track, uuid) if track.instants else self._slices(track, uuid)
 
     def _slices(self, track: Track, uuid: int) -> Iterator[bytes]:
@@ -131,7 +135,15 @@ class _Encoder:
     def _counter(self, counter: Counter) -> Iterator[bytes]:
         self._tracks += 1
         uuid = _process_track(counter.rank) + self._tracks
-        yield _packet(message(60, number(1, uuid) + text(2, counter.label) + number(5, _process_track(counter.rank)) + message(8, b"")))
+        yield _packet(
+            message(
+                60,
+                number(1, uuid)
+                + text(2, counter.label)
+                + number(5, _process_track(counter.rank))
+                + message(8, b""),
+            )
+        )
         for reading in counter.readings:
             value = varint(44 << 3 | 1) + struct.pack("<d", reading.value)
             yield _timed(reading.time_ns, number(9, _COUNTER) + number(11, uuid) + value)
@@ -146,7 +158,13 @@ def _packet(content: bytes) -> bytes:
 
 
 def _timed(time_ns: int, event: bytes, more: bytes = b"") -> bytes:
-    return number(8, max(0, time_ns)) + number(10, SEQUENCE) + message(11, event) + more + number(13, _NEEDED)
+    return (
+        number(8, max(0, time_ns))
+        + number(10, SEQUENCE)
+        + message(11, event)
+        + more
+        + number(13, _NEEDED)
+    )
 
 
 EXPORTER = Perfetto()

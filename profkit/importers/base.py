@@ -87,7 +87,9 @@ class Target:
         """A run to be written; its name is the user's, else `name`, else the first file's."""
         chosen = self.options.name or name or _stem(sources[0])
         with _writing_into(self.folder):
-            return RunDraft(new_run_folder(self.folder, file_name(chosen)), importer, tuple(sources))
+            return RunDraft(
+                new_run_folder(self.folder, file_name(chosen)), importer, tuple(sources)
+            )
 
 
 class RunDraft:
@@ -108,14 +110,21 @@ class RunDraft:
     def __enter__(self) -> RunDraft:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if not self._finished:
             shutil.rmtree(self.run, ignore_errors=True)
 
     def rank(self, manifest: RankManifest) -> RankDraft:
         """A rank's tables, open for rows."""
         with _writing_into(self.run):
-            draft = RankDraft(RankFiles(self.run / rank_folder(manifest.rank), manifest.rank), manifest)
+            draft = RankDraft(
+                RankFiles(self.run / rank_folder(manifest.rank), manifest.rank), manifest
+            )
         self._ranks.append(draft)
         return draft
 
@@ -127,7 +136,11 @@ class RunDraft:
             rows.update(rank.rows)
         notes = tuple(f"{count:,} {what}" for what, count in sorted(self.dropped.items()))
         flags = tuple(map(safe_text, self.flags))
-        config = {"imported_from": self._importer, "sources": [safe_text(path.name) for path in self._sources], **manifest.config}
+        config = {
+            "imported_from": self._importer,
+            "sources": [safe_text(path.name) for path in self._sources],
+            **manifest.config,
+        }
         state = RunState.COMPLETE if manifest.state is RunState.RUNNING else manifest.state
         whole = dataclasses.replace(
             manifest,
@@ -140,7 +153,15 @@ class RunDraft:
         with _writing_into(self.run):
             whole.write(self.run)
         self._finished = True
-        return Imported(self.run, self._importer, self._sources, len(self._ranks), dict(rows), dict(self.dropped), flags)
+        return Imported(
+            self.run,
+            self._importer,
+            self._sources,
+            len(self._ranks),
+            dict(rows),
+            dict(self.dropped),
+            flags,
+        )
 
 
 @contextlib.contextmanager
@@ -148,7 +169,9 @@ def _writing_into(run: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ProfkitError(f"{safe_text(str(run))}: cannot be written ({error.strerror or error}); choose another place with --output") from error
+        raise ProfkitError(
+            f"{safe_text(str(run))}: cannot be written ({error.strerror or error}); choose another place with --output"
+        ) from error
 
 
 class RankDraft:
@@ -162,20 +185,33 @@ class RankDraft:
     def write(self, table: str, columns: Mapping[str, Any]) -> None:
         """Append rows, given as columns without `rank`: lists, numpy arrays, Arrow arrays; names as text or dictionaries."""
         names = name_columns(table)
-        self._files.write(table, {column: _clean(values) if column in names else values for column, values in columns.items()})
+        self._files.write(
+            table,
+            {
+                column: _clean(values) if column in names else values
+                for column, values in columns.items()
+            },
+        )
         if self._files.failure:
-            raise ProfkitError(f"{safe_text(str(self._files.folder))}: {self._files.failure}; choose another place with --output")
+            raise ProfkitError(
+                f"{safe_text(str(self._files.folder))}: {self._files.failure}; choose another place with --output"
+            )
         self.rows[table] += len(next(iter(columns.values())))
 
     def close(self) -> None:
         self._files.close()
         if self._files.failure:
-            raise ProfkitError(f"{safe_text(str(self._files.folder))}: {self._files.failure}; choose another place with --output")
+            raise ProfkitError(
+                f"{safe_text(str(self._files.folder))}: {self._files.failure}; choose another place with --output"
+            )
 
 
 def _clean(values: Any) -> Any:
     if isinstance(values, pa.DictionaryArray):
-        return pa.DictionaryArray.from_arrays(values.indices, pa.array([clean_name(name) for name in values.dictionary.to_pylist()], pa.string()))
+        return pa.DictionaryArray.from_arrays(
+            values.indices,
+            pa.array([clean_name(name) for name in values.dictionary.to_pylist()], pa.string()),
+        )
     return [None if name is None else clean_name(name) for name in values]
 
 
@@ -219,7 +255,13 @@ def expand(paths: Sequence[Path]) -> tuple[list[Path], set[Path]]:
     files: list[Path] = []
     found: set[Path] = set()
     for path in paths:
-        inside = sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith(".")) if path.is_dir() else [path]
+        inside = (
+            sorted(
+                each for each in path.iterdir() if each.is_file() and not each.name.startswith(".")
+            )
+            if path.is_dir()
+            else [path]
+        )
         found.update(inside if path.is_dir() else [])
         files.extend(inside)
     return list(dict.fromkeys(files)), found
@@ -233,10 +275,14 @@ class Plan:
     unknown: tuple[Path, ...]
 
 
-def plan_import(paths: Sequence[Path], importers: Mapping[str, Importer], format_name: str = "") -> Plan:
+def plan_import(
+    paths: Sequence[Path], importers: Mapping[str, Importer], format_name: str = ""
+) -> Plan:
     """Who reads what, by content; raises where a file that was named itself is of no known format."""
     if format_name and format_name not in importers:
-        raise UsageError(f"unknown format '{safe_text(format_name)}'{did_you_mean(format_name, importers)} (there are: {', '.join(sorted(importers))})")
+        raise UsageError(
+            f"unknown format '{safe_text(format_name)}'{did_you_mean(format_name, importers)} (there are: {', '.join(sorted(importers))})"
+        )
     files, found = expand(paths)
     sources: dict[str, list[Path]] = {}
     unknown = []
@@ -247,14 +293,21 @@ def plan_import(paths: Sequence[Path], importers: Mapping[str, Importer], format
         elif path in found:
             unknown.append(path)
         else:
-            raise UnreadableError(f"{safe_text(str(path))}: not a format that profkit imports (there are: {', '.join(sorted(importers))}); --format names one")
+            raise UnreadableError(
+                f"{safe_text(str(path))}: not a format that profkit imports (there are: {', '.join(sorted(importers))}); --format names one"
+            )
     if not sources:
-        raise UnreadableError(f"{safe_text(os.fspath(paths[0]))}: holds no file that profkit imports")
+        raise UnreadableError(
+            f"{safe_text(os.fspath(paths[0]))}: holds no file that profkit imports"
+        )
     return Plan({name: tuple(each) for name, each in sources.items()}, tuple(unknown))
 
 
 def recognise(path: Path, importers: Mapping[str, Importer]) -> str:
     """The importer that is surest of the file, or nothing."""
     head = read_head(path)
-    surest = max(((importer.recognises(head, path), name) for name, importer in importers.items()), default=(0.0, ""))
+    surest = max(
+        ((importer.recognises(head, path), name) for name, importer in importers.items()),
+        default=(0.0, ""),
+    )
     return surest[1] if surest[0] > 0 else ""

@@ -35,7 +35,11 @@ class FlightRecorder:
     title = "PyTorch flight recorder, JSON or pickle"
 
     def recognises(self, head: bytes, path: Path) -> float:
-        known = b"collective_seq_id" in head or b"pg_config" in head or (b"record_id" in head and b"profiling_name" in head)
+        known = (
+            b"collective_seq_id" in head
+            or b"pg_config" in head
+            or (b"record_id" in head and b"profiling_name" in head)
+        )
         if not known or b'"traceEvents"' in head:
             return 0.0
         return 0.8 if head.lstrip().startswith((b"{", b"\x80")) else 0.0
@@ -45,7 +49,9 @@ class FlightRecorder:
         for place, path in enumerate(sources):
             _read_dump(load(path), _rank(path, place), rows)
         if not rows.by_rank:
-            raise UnreadableError(f"{safe_text(str(sources[0]))}: no collective of the flight recorder that ran can be read in it")
+            raise UnreadableError(
+                f"{safe_text(str(sources[0]))}: no collective of the flight recorder that ran can be read in it"
+            )
         if rows.dropped[PENDING]:
             rows.flags.append(f"{rows.dropped[PENDING]:,} {PENDING}: the job may have hung there")
         yield write_rows(self.name, sources, target, rows, "nccl")
@@ -70,16 +76,26 @@ def load(path: Path) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if size > LARGEST_BYTES:
-            raise UnreadableError(f"{shown}: {byte_size(size)} is too large for a dump (limit {byte_size(LARGEST_BYTES)})")
+            raise UnreadableError(
+                f"{shown}: {byte_size(size)} is too large for a dump (limit {byte_size(LARGEST_BYTES)})"
+            )
         content = path.read_bytes()
     except OSError as error:
         raise UnreadableError(f"{shown}: {error.strerror}") from error
     try:
-        found = json.loads(content) if content.lstrip().startswith(b"{") else _PlainUnpickler(io.BytesIO(content)).load()
+        found = (
+            json.loads(content)
+            if content.lstrip().startswith(b"{")
+            else _PlainUnpickler(io.BytesIO(content)).load()
+        )
     except Exception as error:  # a damaged pickle raises whatever its opcodes stumble over
-        raise UnreadableError(f"{shown}: not a dump that can be read: {safe_text(str(error))[:200]}") from error
+        raise UnreadableError(
+            f"{shown}: not a dump that can be read: {safe_text(str(error))[:200]}"
+        ) from error
     if not isinstance(found, dict) or not isinstance(found.get("entries"), list):
-        raise UnreadableError(f"{shown}: not a dump of the flight recorder (it has no list of entries)")
+        raise UnreadableError(
+            f"{shown}: not a dump of the flight recorder (it has no list of entries)"
+        )
     return found
 
 
@@ -107,8 +123,13 @@ def _row(entry: Any, rank: int, groups: dict[str, Any]) -> Row | None:
     if not isinstance(entry, dict):
         raise TypeError("an entry is no object")
     group = entry.get("process_group")
-    name = str(group[0]) if isinstance(group, list | tuple) and group else str(entry.get("pg_id", ""))
-    started, ended, created = (count(entry.get(key)) for key in ("time_discovered_started_ns", "time_discovered_completed_ns", "time_created_ns"))
+    name = (
+        str(group[0]) if isinstance(group, list | tuple) and group else str(entry.get("pg_id", ""))
+    )
+    started, ended, created = (
+        count(entry.get(key))
+        for key in ("time_discovered_started_ns", "time_discovered_completed_ns", "time_created_ns")
+    )
     if not ended or not (started or created):
         return None
     size, dtype = _message(entry)
@@ -131,7 +152,11 @@ def _message(entry: dict[str, Any]) -> tuple[int, str]:
     shapes, dtypes = entry.get("input_sizes"), entry.get("input_dtypes")
     if not isinstance(shapes, list | tuple) or not isinstance(dtypes, list | tuple) or not dtypes:
         return 0, "unknown"
-    total = sum(math.prod(min(count(each), 2**40) for each in shape[:16]) for shape in shapes[:4096] if isinstance(shape, list | tuple))
+    total = sum(
+        math.prod(min(count(each), 2**40) for each in shape[:16])
+        for shape in shapes[:4096]
+        if isinstance(shape, list | tuple)
+    )
     return min(total * DTYPE_BYTES.get(str(dtypes[0]).casefold(), 0), 2**62), str(dtypes[0])
 
 

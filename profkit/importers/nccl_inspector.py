@@ -42,7 +42,9 @@ class Inspector:
             _read_file(path, rows, timeless)
         _stack_before_dumps(rows, timeless)
         if not rows.by_rank:
-            raise UnreadableError(f"{safe_text(str(sources[0]))}: no collective of NCCL Inspector can be read in it")
+            raise UnreadableError(
+                f"{safe_text(str(sources[0]))}: no collective of NCCL Inspector can be read in it"
+            )
         yield write_rows(self.name, sources, target, rows, "nccl")
 
 
@@ -70,7 +72,10 @@ def _read_line(line: bytes, rows: Rows, timeless: list[tuple[int, Row]]) -> None
         return
     try:
         found = json.loads(line, parse_float=str)
-        perf, header, metadata = (_part(found, *names) for names in (("coll_perf", "p2p_perf"), ("header",), ("metadata",)))
+        perf, header, metadata = (
+            _part(found, *names)
+            for names in (("coll_perf", "p2p_perf"), ("header",), ("metadata",))
+        )
         row, dumped_ns = _row(perf, header, metadata)
     except (ValueError, RecursionError, KeyError, TypeError):
         rows.dropped[BROKEN] += 1

@@ -27,11 +27,32 @@ from profkit.importers.reading.chrome import EVENT, MISSING, MISSING_SMALL, WORK
 from profkit.importers.reading.rank_files import RankFile, Summary, write_rank
 from profkit.text import safe_text
 
-KERNEL_NEEDS = ("deviceId", "streamId", "start", "end", "shortName", "demangledName", "correlationId")
-_KERNEL_MORE = ("globalPid", "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+KERNEL_NEEDS = (
+    "deviceId",
+    "streamId",
+    "start",
+    "end",
+    "shortName",
+    "demangledName",
+    "correlationId",
+)
+_KERNEL_MORE = (
+    "globalPid",
+    "registersPerThread",
+    "staticSharedMemory",
+    "dynamicSharedMemory",
+    "gridX",
+    "gridY",
+    "gridZ",
+    "blockX",
+    "blockY",
+    "blockZ",
+)
 _MOVE = ("deviceId", "streamId", "start", "end", "correlationId", "globalPid", "bytes", "copyKind")
 _COPY_KINDS = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
-_OPERATOR = re.compile(r",(?: seq = \d+,?)?(?: op_id = \d+)?(?:, sizes = .*)?$|, (?:seq|op_id) = \d+.*$", re.DOTALL)
+_OPERATOR = re.compile(
+    r",(?: seq = \d+,?)?(?: op_id = \d+)?(?:, sizes = .*)?$|, (?:seq|op_id) = \d+.*$", re.DOTALL
+)
 _STEP = re.compile(r"(?:train[_ ]?)?(?:iter(?:ation)?|step)[ _#:=-]*(\d{1,9})$", re.IGNORECASE)
 _RANGES = (59, 60)
 _PID_SHIFT, _PID_MASK = 24, 0xFFFFFF
@@ -79,7 +100,9 @@ class Export:
         self._tables = _sqlite.tables(connection)
         strings = self._find("StringIds", ("id", "value"))
         given = _sqlite.rows(connection, strings, self._tables[strings], ("id", "value"))
-        self._strings = {row[0]: row[1] for row in given if isinstance(row[0], int) and isinstance(row[1], str)}
+        self._strings = {
+            row[0]: row[1] for row in given if isinstance(row[0], int) and isinstance(row[1], str)
+        }
 
     def _find(self, name: str, needs: Sequence[str], *, must: bool = True) -> str:
         """The table of this name, or of this name with a version behind it, that has the columns."""
@@ -90,10 +113,16 @@ class Export:
         if not must:
             return ""
         lacking = sorted(set(needs) - set(self._tables[versions[0]])) if versions else []
-        what = f"its table {name} lacks {', '.join(lacking)}" if lacking else f"it has no table {name}"
-        raise UnreadableError(f"{self._shown}: not an export of Nsight Systems that can be read: {what}")
+        what = (
+            f"its table {name} lacks {', '.join(lacking)}" if lacking else f"it has no table {name}"
+        )
+        raise UnreadableError(
+            f"{self._shown}: not an export of Nsight Systems that can be read: {what}"
+        )
 
-    def _columns(self, name: str, needs: Sequence[str], more: Sequence[str], *, must: bool = False) -> Mapping[str, Ints]:
+    def _columns(
+        self, name: str, needs: Sequence[str], more: Sequence[str], *, must: bool = False
+    ) -> Mapping[str, Ints]:
         table = self._find(name, needs, must=must)
         wanted = (*needs, *more)
         if not table:
@@ -105,34 +134,75 @@ class Export:
         kernels = self._columns("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL_NEEDS, _KERNEL_MORE, must=True)
         copies = self._columns("CUPTI_ACTIVITY_KIND_MEMCPY", _MOVE[:4], _MOVE[4:])
         fills = self._columns("CUPTI_ACTIVITY_KIND_MEMSET", _MOVE[:4], _MOVE[4:])
-        calls = self._columns("CUPTI_ACTIVITY_KIND_RUNTIME", ("start", "end", "globalTid", "correlationId"), ("nameId",))
-        owners = sorted({*zip(kernels["deviceId"].tolist(), kernels["globalPid"].tolist(), strict=True)})
+        calls = self._columns(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            ("start", "end", "globalTid", "correlationId"),
+            ("nameId",),
+        )
+        owners = sorted(
+            {*zip(kernels["deviceId"].tolist(), kernels["globalPid"].tolist(), strict=True)}
+        )
         if not owners:
             raise UnreadableError(f"{self._shown}: no kernel is in it")
         ranges = self._ranges()
-        return [self._trace(rank, len(owners), device, process, (kernels, copies, fills, calls), ranges) for rank, (device, process) in enumerate(owners)]
+        return [
+            self._trace(rank, len(owners), device, process, (kernels, copies, fills, calls), ranges)
+            for rank, (device, process) in enumerate(owners)
+        ]
 
-    def _trace(self, rank: int, ranks: int, device: int, process: int, tables: Sequence[Mapping[str, Ints]], ranges: Sequence[tuple[Any, ...]]) -> ChromeTrace:
+    def _trace(
+        self,
+        rank: int,
+        ranks: int,
+        device: int,
+        process: int,
+        tables: Sequence[Mapping[str, Ints]],
+        ranges: Sequence[tuple[Any, ...]],
+    ) -> ChromeTrace:
         names, extras = Names({}), list[dict[str, Any]]()
         kernels, copies, fills, calls = tables
-        mine = [_rows(table, (table["deviceId"] == device) & (table["globalPid"] == process)) for table in (kernels, copies, fills)]
-        called = _rows(calls, _pid(calls["globalTid"]) == _pid(np.array([process]))[0] if process != MISSING else np.ones(len(calls["start"]), dtype=bool))
-        work = [self._work(table, names, category) for table, category in zip(mine, ("kernel", "gpu_memcpy", "gpu_memset"), strict=True)]
+        mine = [
+            _rows(table, (table["deviceId"] == device) & (table["globalPid"] == process))
+            for table in (kernels, copies, fills)
+        ]
+        called = _rows(
+            calls,
+            _pid(calls["globalTid"]) == _pid(np.array([process]))[0]
+            if process != MISSING
+            else np.ones(len(calls["start"]), dtype=bool),
+        )
+        work = [
+            self._work(table, names, category)
+            for table, category in zip(mine, ("kernel", "gpu_memcpy", "gpu_memset"), strict=True)
+        ]
         details = np.concatenate([detail for _, detail in work])
         details["event"] = np.arange(len(details))
-        own_ranges = [row for row in ranges if process == MISSING or (row[2] >> _PID_SHIFT) & _PID_MASK == (process >> _PID_SHIFT) & _PID_MASK]
-        events = [*(events for events, _ in work), self._calls(called, names), _range_events(own_ranges, names, extras)]
+        own_ranges = [
+            row
+            for row in ranges
+            if process == MISSING
+            or (row[2] >> _PID_SHIFT) & _PID_MASK == (process >> _PID_SHIFT) & _PID_MASK
+        ]
+        events = [
+            *(events for events, _ in work),
+            self._calls(called, names),
+            _range_events(own_ranges, names, extras),
+        ]
         header = {
             "distributedInfo": {"rank": str(rank), "world_size": str(ranks)},
             "deviceProperties": self._devices(device),
             "baseTimeNanoseconds": self._epoch(),
         }
-        return ChromeTrace(header, np.concatenate(events), details, tuple(names.ids), tuple(extras), 0, 0, 0, "")
+        return ChromeTrace(
+            header, np.concatenate(events), details, tuple(names.ids), tuple(extras), 0, 0, 0, ""
+        )
 
     def _text(self, string: int) -> str:
         return self._strings.get(string, "(name lost)")
 
-    def _work(self, table: Mapping[str, Ints], names: Names, category: str) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
+    def _work(
+        self, table: Mapping[str, Ints], names: Names, category: str
+    ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
         count = len(table["start"])
         events = _events(table["start"], table["end"], names(category), count)
         events["correlation"] = table["correlationId"]
@@ -140,24 +210,38 @@ class Export:
         details = np.zeros(count, WORK)
         details["device"], details["stream"] = _small(table["deviceId"]), table["streamId"]
         details["bytes"] = table.get("bytes", MISSING)
-        details["registers"] = details["shared"] = details["grid"][:, 0] = details["block"][:, 0] = MISSING_SMALL
+        details["registers"] = details["shared"] = details["grid"][:, 0] = details["block"][
+            :, 0
+        ] = MISSING_SMALL
         if category == "kernel":
             details["registers"] = _small(table["registersPerThread"])
             details["shared"] = _small(
-                np.where(table["staticSharedMemory"] >= 0, table["staticSharedMemory"] + np.maximum(table["dynamicSharedMemory"], 0), MISSING)
+                np.where(
+                    table["staticSharedMemory"] >= 0,
+                    table["staticSharedMemory"] + np.maximum(table["dynamicSharedMemory"], 0),
+                    MISSING,
+                )
             )
             for place, axis in enumerate("XYZ"):
-                details["grid"][:, place], details["block"][:, place] = _small(table[f"grid{axis}"]), _small(table[f"block{axis}"])
+                details["grid"][:, place], details["block"][:, place] = (
+                    _small(table[f"grid{axis}"]),
+                    _small(table[f"block{axis}"]),
+                )
         return events, details
 
     def _names(self, table: Mapping[str, Ints], names: Names, category: str) -> list[int]:
         if category == "kernel":
             return [
                 names(self._strings.get(full) or self._text(short))
-                for full, short in zip(table["demangledName"].tolist(), table["shortName"].tolist(), strict=True)
+                for full, short in zip(
+                    table["demangledName"].tolist(), table["shortName"].tolist(), strict=True
+                )
             ]
         if category == "gpu_memcpy":
-            return [names(_COPY_KINDS.get(kind, f"Memcpy of kind {kind}")) for kind in table["copyKind"].tolist()]
+            return [
+                names(_COPY_KINDS.get(kind, f"Memcpy of kind {kind}"))
+                for kind in table["copyKind"].tolist()
+            ]
         return [names("Memset")] * len(table["start"])
 
     def _calls(self, table: Mapping[str, Ints], names: Names) -> npt.NDArray[np.void]:
@@ -172,18 +256,40 @@ class Export:
         table = self._find("NVTX_EVENTS", ("start", "end", "eventType", "globalTid"), must=False)
         if not table:
             return []
-        wanted = ("start", "end", "globalTid", "eventType", "text", "textId", "jsonText", "jsonTextId", "binaryData")
+        wanted = (
+            "start",
+            "end",
+            "globalTid",
+            "eventType",
+            "text",
+            "textId",
+            "jsonText",
+            "jsonTextId",
+            "binaryData",
+        )
         found = []
-        for start, end, thread, kind, text, string, payload, payload_string, blob in _sqlite.rows(self._connection, table, self._tables[table], wanted):
+        for start, end, thread, kind, text, string, payload, payload_string, blob in _sqlite.rows(
+            self._connection, table, self._tables[table], wanted
+        ):
             shown = text if isinstance(text, str) else self._strings.get(string, "")
-            if kind in _RANGES and shown and all(isinstance(each, int) for each in (start, end, thread)):
-                told = payload if isinstance(payload, str) else self._strings.get(payload_string, "")
+            if (
+                kind in _RANGES
+                and shown
+                and all(isinstance(each, int) for each in (start, end, thread))
+            ):
+                told = (
+                    payload if isinstance(payload, str) else self._strings.get(payload_string, "")
+                )
                 found.append((start, end, thread, shown, read_payload(shown, told, blob)))
         return sorted(found, key=lambda row: row[:2])
 
     def _epoch(self) -> str:
         table = self._find("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",), must=False)
-        found = _sqlite.rows(self._connection, table, self._tables[table], ("utcEpochNs",)) if table else []
+        found = (
+            _sqlite.rows(self._connection, table, self._tables[table], ("utcEpochNs",))
+            if table
+            else []
+        )
         return str(found[0][0]) if found and isinstance(found[0][0], int) else "0"
 
     def _devices(self, device: int) -> list[dict[str, Any]]:
@@ -193,7 +299,9 @@ class Export:
         wanted = ("id", "name", "totalMemory", "smCount", "computeMajor", "computeMinor")
         given = _sqlite.rows(self._connection, table, self._tables[table], wanted)
         ours = ("id", "name", "totalGlobalMem", "numSms", "computeMajor", "computeMinor")
-        return [dict(zip(ours, row, strict=True)) for row in given if row[0] == device] or [dict(zip(ours, row, strict=True)) for row in given[:1]]
+        return [dict(zip(ours, row, strict=True)) for row in given if row[0] == device] or [
+            dict(zip(ours, row, strict=True)) for row in given[:1]
+        ]
 
 
 def _rows(table: Mapping[str, Ints], chosen: npt.NDArray[np.bool_]) -> dict[str, Ints]:
@@ -212,13 +320,18 @@ def _events(start: Ints, end: Ints, category: int, count: int) -> npt.NDArray[np
     events = np.zeros(count, EVENT)
     known = (start != MISSING) & (end != MISSING)
     apart = np.abs(end.astype(np.float64) - start) < 2.0**62
-    events["start"], events["duration"] = start, np.where(known & apart, end - start, np.where(known, 2**62, MISSING))
+    events["start"], events["duration"] = (
+        start,
+        np.where(known & apart, end - start, np.where(known, 2**62, MISSING)),
+    )
     events["correlation"] = events["external"] = MISSING
     events["category"], events["extra"], events["kind"] = category, -1, ord("X")
     return events
 
 
-def _range_events(ranges: Sequence[tuple[Any, ...]], names: Names, extras: list[dict[str, Any]]) -> npt.NDArray[np.void]:
+def _range_events(
+    ranges: Sequence[tuple[Any, ...]], names: Names, extras: list[dict[str, Any]]
+) -> npt.NDArray[np.void]:
     """Ranges as annotations; those that PyTorch emits for operators (they end in `op_id = 7`) as operators."""
     times = np.array([row[:2] for row in ranges], dtype=np.int64).reshape(-1, 2)
     events = _events(times[:, 0], times[:, 1], names("user_annotation"), len(ranges))
@@ -237,12 +350,17 @@ def _range_events(ranges: Sequence[tuple[Any, ...]], names: Names, extras: list[
     return events
 
 
-def _group_payload(waiting: list[dict[str, Any]], text: str, payload: dict[str, Any]) -> dict[str, Any]:
+def _group_payload(
+    waiting: list[dict[str, Any]], text: str, payload: dict[str, Any]
+) -> dict[str, Any]:
     """A range's own payload; of a group's end, which is what launches, the sum of what the group holds."""
     if text == "ncclGroupStart":
         waiting.clear()
     elif text == "ncclGroupEnd" and waiting:
-        total = {**waiting[0], MESSAGE_BYTES: str(sum(int(each[MESSAGE_BYTES]) for each in waiting))}
+        total = {
+            **waiting[0],
+            MESSAGE_BYTES: str(sum(int(each[MESSAGE_BYTES]) for each in waiting)),
+        }
         waiting.clear()
         return total
     elif payload:
@@ -264,7 +382,11 @@ def read_payload(name: str, told: str, blob: Any) -> dict[str, Any]:
             return {}
         return _sized(found) if isinstance(found, dict) else {}
     size = 16 if name in _NAME_ONLY else 24
-    if not isinstance(blob, bytes) or len(blob) < size or name in {"ncclGroupStart", "ncclGroupEnd"}:
+    if (
+        not isinstance(blob, bytes)
+        or len(blob) < size
+        or name in {"ncclGroupStart", "ncclGroupEnd"}
+    ):
         return {}
     communicator, count = struct.unpack_from("<QQ", blob, len(blob) - size)
     return _sized({COMMUNICATOR: f"{communicator:x}", MESSAGE_BYTES: str(count)})

@@ -25,7 +25,13 @@ from typing import Any
 
 from profkit.errors import UnreadableError
 from profkit.importers.base import Imported, Target, clean_name
-from profkit.importers.logs.assemble import GRAMMARS, MARKS_ALONE, find_grammar, load_grammars, parse_log
+from profkit.importers.logs.assemble import (
+    GRAMMARS,
+    MARKS_ALONE,
+    find_grammar,
+    load_grammars,
+    parse_log,
+)
 from profkit.importers.logs.parsed import ParsedLog, Scope, Stated
 from profkit.importers.logs.placing import Placed, place_steps, world_size
 from profkit.importers.logs.text import read_lines
@@ -47,7 +53,11 @@ class TrainingLog:
     title = "training logs: PaddleClas, PaddleSeg, PaddleVideo, PaddleNLP, OpenMMLab, detectron2, NVIDIA DLLogger, AI-Rank, and others"
 
     def recognises(self, head: bytes, path: Path) -> float:
-        if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_NOT_LOGS) or head.count(0) > len(head) / 8 or not head:
+        if (
+            head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_NOT_LOGS)
+            or head.count(0) > len(head) / 8
+            or not head
+        ):
             return 0.0
         grammars = load_grammars()
         found = find_grammar(read_lines([head]), grammars)
@@ -60,11 +70,19 @@ class TrainingLog:
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         for path in sources:
             torn: list[str] = []
-            logs = parse_log(functools.partial(_whole, path, torn), path.name, samples_per_step=target.options.samples_per_step)
+            logs = parse_log(
+                functools.partial(_whole, path, torn),
+                path.name,
+                samples_per_step=target.options.samples_per_step,
+            )
             if not logs:
-                raise UnreadableError(f"{safe_text(str(path))}: no line of it is of a training log that profkit knows (it knows {', '.join(GRAMMARS.names())})")
+                raise UnreadableError(
+                    f"{safe_text(str(path))}: no line of it is of a training log that profkit knows (it knows {', '.join(GRAMMARS.names())})"
+                )
             for place, log in enumerate(logs, 1):
-                yield _write(log, path, f"{path.stem}-run{place}" if len(logs) > 1 else "", target, torn[-1:])
+                yield _write(
+                    log, path, f"{path.stem}-run{place}" if len(logs) > 1 else "", target, torn[-1:]
+                )
 
 
 def _beginning(path: Path) -> Iterator[bytes]:
@@ -92,7 +110,15 @@ def _write(log: ParsedLog, path: Path, name: str, target: Target, torn: Iterable
     with target.new_run(TrainingLog.name, [path], name) as draft:
         placed = place_steps(log)
         tables = draft.rank(
-            RankManifest(0, "", 0, clean_name(log.metadata.device or ""), placed.anchor, world_size=world_size(log), framework=log.metadata.framework)
+            RankManifest(
+                0,
+                "",
+                0,
+                clean_name(log.metadata.device or ""),
+                placed.anchor,
+                world_size=world_size(log),
+                framework=log.metadata.framework,
+            )
         )
         if len(placed.step):
             tables.write("steps", placed.step_columns())
@@ -116,7 +142,11 @@ def describe(log: ParsedLog, placed: Placed) -> RunManifest:
         created_ns=created,
         ended_ns=created + int(placed.end_ns[-1]) if created and len(placed.end_ns) else None,
         config={key: value for key, value in _config(log, placed).items() if value is not None},
-        environment={"versions": {clean_name(name): clean_name(value) for name, value in log.metadata.versions.items()}},
+        environment={
+            "versions": {
+                clean_name(name): clean_name(value) for name, value in log.metadata.versions.items()
+            }
+        },
     )
 
 
@@ -142,7 +172,13 @@ def _config(log: ParsedLog, placed: Placed) -> dict[str, Any]:
 
 
 def _stated(each: Stated) -> dict[str, Any]:
-    return {"what": each.what, "value": each.value, "unit": each.unit, "how": each.how, "line": each.line}
+    return {
+        "what": each.what,
+        "value": each.value,
+        "unit": each.unit,
+        "how": each.how,
+        "line": each.line,
+    }
 
 
 IMPORTER = TrainingLog()

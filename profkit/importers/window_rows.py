@@ -37,14 +37,20 @@ def read_rows(path: Path, window: Window, *, device: str = "") -> list[Row]:
     offset = _offset(trace, window)
     steps = _steps(window, offset)
     work = find_work(events, gate)
-    made = _device_columns(events, work, steps, window, offset) if len(work.place) else _host_columns(events, steps, window, offset)
+    made = (
+        _device_columns(events, work, steps, window, offset)
+        if len(work.place)
+        else _host_columns(events, steps, window, offset)
+    )
     columns = {name: _plain(values) for name, values in made.items()}
     if device and len(set(columns["device"])) == 1 and len(work.place):
         columns["device"] = [device] * len(columns["device"])
     return _rows(columns, offset)
 
 
-def _device_columns(events: Events, work: Work, steps: Steps, window: Window, offset: int) -> dict[str, Any]:
+def _device_columns(
+    events: Events, work: Work, steps: Steps, window: Window, offset: int
+) -> dict[str, Any]:
     return kernel_columns(events, work, steps, Phases(_regions(window, offset), 0))
 
 
@@ -60,7 +66,10 @@ def _operators(events: Events) -> Events:
     """Without Paddle's ranges of Python and of its bindings, which lie around the operators."""
     categories = np.array([name.casefold() in _OPERATORS for name in events.names], dtype=bool)
     kept = np.flatnonzero(categories[events.trace.events["category"][events.row]])
-    columns = {name: getattr(events, name)[kept] for name in ("start", "end", "name", "role", "lane", "row")}
+    columns = {
+        name: getattr(events, name)[kept]
+        for name in ("start", "end", "name", "role", "lane", "row")
+    }
     return dataclasses.replace(events, **columns)
 
 
@@ -77,8 +86,13 @@ def _steps(window: Window, offset: int) -> Steps:
 
 def _regions(window: Window, offset: int) -> list[Region]:
     """The window's phases by time."""
-    spans = sorted((row[_START], -row[_END], row[_PHASE]) for row in window.spans if row[_DEPTH] == 0)
-    return [Region(Span(0, start - offset, -end - offset, phase, phase), phase, 0) for start, end, phase in spans]
+    spans = sorted(
+        (row[_START], -row[_END], row[_PHASE]) for row in window.spans if row[_DEPTH] == 0
+    )
+    return [
+        Region(Span(0, start - offset, -end - offset, phase, phase), phase, 0)
+        for start, end, phase in spans
+    ]
 
 
 def _phases_at(times: Ints, regions: Sequence[Region]) -> list[str | None]:
@@ -86,7 +100,10 @@ def _phases_at(times: Ints, regions: Sequence[Region]) -> list[str | None]:
         return [None] * len(times)
     start = np.array([region.span.start for region in regions], dtype=np.int64)
     place = np.searchsorted(start, times, side="right") - 1
-    return [regions[at].phase if at >= 0 and time < regions[at].span.end else None for at, time in zip(place.tolist(), times.tolist(), strict=True)]
+    return [
+        regions[at].phase if at >= 0 and time < regions[at].span.end else None
+        for at, time in zip(place.tolist(), times.tolist(), strict=True)
+    ]
 
 
 def _plain(values: Any) -> list[Any]:
@@ -101,6 +118,10 @@ def _rows(columns: dict[str, list[Any]], offset: int) -> list[Row]:
     for name in _TIMES:
         columns[name] = [None if value is None else int(value) + offset for value in columns[name]]
     for name in _NAMES:
-        columns[name] = [None if value is None else clean_name(plain_name(str(value))) for value in columns[name]]
+        columns[name] = [
+            None if value is None else clean_name(plain_name(str(value))) for value in columns[name]
+        ]
     nothing = [None] * count
-    return list(zip(*(columns.get(name, nothing) for name in SCHEMAS["kernels"].names[1:]), strict=True))
+    return list(
+        zip(*(columns.get(name, nothing) for name in SCHEMAS["kernels"].names[1:]), strict=True)
+    )

@@ -38,12 +38,16 @@ def measure_machine(tell: Callable[[str], None]) -> Ceilings:
     tell("decoding of JPEG files")
     decoded = _measure_jpeg()
     tell("reading from the disk")
-    return dataclasses.replace(device, jpeg_images_per_s=decoded, disk_read_bytes_per_s=_measure_disk(cache_root()))
+    return dataclasses.replace(
+        device, jpeg_images_per_s=decoded, disk_read_bytes_per_s=_measure_disk(cache_root())
+    )
 
 
 def with_links(known: Ceilings, links: Links) -> Ceilings:
     """The ceilings with these links in the place of those of the same kind."""
-    others = tuple(each for each in known.links if (each.backend, each.ranks) != (links.backend, links.ranks))
+    others = tuple(
+        each for each in known.links if (each.backend, each.ranks) != (links.backend, links.ranks)
+    )
     return dataclasses.replace(known, links=(*others, links))
 
 
@@ -67,13 +71,28 @@ def _measure_numpy() -> Ceilings:
     rates = {}
     for precision, kind in (("fp32", np.float32), ("fp64", np.float64)):
         left = np.ones((side, side), dtype=kind)
-        rates[precision] = best_rate(functools.partial(np.matmul, left, left, out=np.empty_like(left)), 2.0 * side**3)
+        rates[precision] = best_rate(
+            functools.partial(np.matmul, left, left, out=np.empty_like(left)), 2.0 * side**3
+        )
     source = np.ones(COPY_BYTES["cpu"], dtype=np.uint8)
-    copied = best_rate(functools.partial(np.copyto, np.empty_like(source), source), 2.0 * len(source))
-    return Ceilings(device="cpu", library=f"numpy {np.__version__}", matrix_flops_per_s=rates, copy_bytes_per_s=copied)
+    copied = best_rate(
+        functools.partial(np.copyto, np.empty_like(source), source), 2.0 * len(source)
+    )
+    return Ceilings(
+        device="cpu",
+        library=f"numpy {np.__version__}",
+        matrix_flops_per_s=rates,
+        copy_bytes_per_s=copied,
+    )
 
 
-def best_rate(act: Callable[[], object], amount: float, *, shortest_s: float | None = None, clock: Callable[[], int] = time.perf_counter_ns) -> float:
+def best_rate(
+    act: Callable[[], object],
+    amount: float,
+    *,
+    shortest_s: float | None = None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> float:
     """The highest rate over some rounds: what disturbs only makes it slower. `act` returns when the work is done."""
     shortest = SHORTEST_S if shortest_s is None else shortest_s
     act()
@@ -132,24 +151,42 @@ def _read_once(path: Path) -> float:
 
 def measure_links(ranks: int) -> Links:
     """All-reduce alone between so many processes of this machine: over NCCL where each has a GPU, else over gloo."""
-    from profkit.run.ranks import Team, find_endpoint, rank_environment  # an interface that only reads ceilings starts no ranks
+    from profkit.run.ranks import (
+        Team,
+        find_endpoint,
+        rank_environment,
+    )  # an interface that only reads ceilings starts no ranks
 
     if not importlib.util.find_spec("torch"):
-        raise ProfkitError("links are measured with torch, which is not installed: pip install 'profkit[torch]'")
+        raise ProfkitError(
+            "links are measured with torch, which is not installed: pip install 'profkit[torch]'"
+        )
     endpoint = find_endpoint(Team(ranks))
     command = [sys.executable, "-W", "ignore", "-m", "profkit.machine.ceilings_torch"]
-    environments = [{**os.environ, **rank_environment(rank, ranks, rank, ranks, endpoint)} for rank in range(ranks)]
+    environments = [
+        {**os.environ, **rank_environment(rank, ranks, rank, ranks, endpoint)}
+        for rank in range(ranks)
+    ]
     outputs = [subprocess.PIPE, *[subprocess.DEVNULL] * (ranks - 1)]
-    processes = [subprocess.Popen(command, env=environ, stdout=output, text=True) for environ, output in zip(environments, outputs, strict=True)]
+    processes = [
+        subprocess.Popen(command, env=environ, stdout=output, text=True)
+        for environ, output in zip(environments, outputs, strict=True)
+    ]
     try:
         told, _ = processes[0].communicate(timeout=LINKS_TIMEOUT_S)
         codes = [process.wait(30) for process in processes]
     except subprocess.TimeoutExpired as error:
-        raise ProfkitError(f"the links could not be measured: {ranks} ranks did not end within {LINKS_TIMEOUT_S} s") from error
+        raise ProfkitError(
+            f"the links could not be measured: {ranks} ranks did not end within {LINKS_TIMEOUT_S} s"
+        ) from error
     finally:
         for process in processes:
             process.kill()
     if any(codes):
-        raise ProfkitError(f"the links could not be measured: a rank ended with {next(filter(None, codes))}")
+        raise ProfkitError(
+            f"the links could not be measured: a rank ended with {next(filter(None, codes))}"
+        )
     content = json.loads(told.strip().splitlines()[-1])
-    return Links(content["backend"], ranks, tuple(content["sizes"]), tuple(content["bus_bytes_per_s"]))
+    return Links(
+        content["backend"], ranks, tuple(content["sizes"]), tuple(content["bus_bytes_per_s"])
+    )

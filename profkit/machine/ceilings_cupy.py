@@ -31,14 +31,24 @@ def measure(side: int, size: int, rate: Rate) -> Ceilings | None:
     matrix = {}
     for precision, kind in (("fp32", cupy.float32), ("fp16", cupy.float16), ("fp64", cupy.float64)):
         left = cupy.ones((side, side), dtype=kind)
-        matrix[precision] = rate(done(functools.partial(cupy.matmul, left, left, out=cupy.empty_like(left))), 2.0 * side**3)
+        matrix[precision] = rate(
+            done(functools.partial(cupy.matmul, left, left, out=cupy.empty_like(left))),
+            2.0 * side**3,
+        )
     source, target = cupy.ones(size, dtype=cupy.uint8), cupy.empty(size, dtype=cupy.uint8)
     copied = rate(done(lambda: cupy.copyto(target, source)), 2.0 * size)
-    return Ceilings(name, f"cupy {cupy.__version__}", matrix, copied, _to_device(cupy, target, size, rate, done))
+    return Ceilings(
+        name, f"cupy {cupy.__version__}", matrix, copied, _to_device(cupy, target, size, rate, done)
+    )
 
 
-def _to_device(cupy: Any, target: Any, size: int, rate: Rate, done: Callable[..., Any]) -> dict[str, float]:
+def _to_device(
+    cupy: Any, target: Any, size: int, rate: Rate, done: Callable[..., Any]
+) -> dict[str, float]:
     pageable = np.ones(size, dtype=np.uint8)
     pinned = np.frombuffer(cupy.cuda.alloc_pinned_memory(size), np.uint8, size)
     sources = {"pinned": pinned, "pageable": pageable}
-    return {name: rate(done(functools.partial(target.set, source)), float(size)) for name, source in sources.items()}
+    return {
+        name: rate(done(functools.partial(target.set, source)), float(size))
+        for name, source in sources.items()
+    }

@@ -56,8 +56,18 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
         collectives(frameworks),
         counters(read_restriction(), find_programs(_HOLDERS)),
         _package("nvtx ranges", "phases in an nsys or ncu session", "nvtx", "pip install nvtx"),
-        _package("CuPy", "ceilings without a framework", "cupy-cuda11x cupy-cuda12x cupy-cuda13x", "pip install 'profkit[cuda12]', or cuda11, or cuda13"),
-        _package("DALI", "--dali", "nvidia-dali-cuda130 nvidia-dali-cuda120 nvidia-dali-cuda110", "pip install 'profkit[dali]'"),
+        _package(
+            "CuPy",
+            "ceilings without a framework",
+            "cupy-cuda11x cupy-cuda12x cupy-cuda13x",
+            "pip install 'profkit[cuda12]', or cuda11, or cuda13",
+        ),
+        _package(
+            "DALI",
+            "--dali",
+            "nvidia-dali-cuda130 nvidia-dali-cuda120 nvidia-dali-cuda110",
+            "pip install 'profkit[dali]'",
+        ),
         scanner(),
         pressure(Path("/proc/pressure/cpu")),
         switched_off(environ),
@@ -69,19 +79,38 @@ def _probe(what: str) -> dict[str, Any]:
     import json
 
     try:
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", _PROBES[what]], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", _PROBES[what]],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
         lines = done.stdout.strip().splitlines()
-        found: dict[str, Any] = json.loads(lines[-1]) if done.returncode == 0 and lines else {"error": (done.stderr.strip().splitlines() or ["it ended"])[-1]}
+        found: dict[str, Any] = (
+            json.loads(lines[-1])
+            if done.returncode == 0 and lines
+            else {"error": (done.stderr.strip().splitlines() or ["it ended"])[-1]}
+        )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return {"error": str(error)}
     return found
 
 
 def _framework(name: str, found: Mapping[str, Any]) -> Finding:
-    title, measures = {"torch": "PyTorch", "paddle": "Paddle"}[name], "phases, steps and the gradient exchange of its jobs"
+    title, measures = (
+        {"torch": "PyTorch", "paddle": "Paddle"}[name],
+        "phases, steps and the gradient exchange of its jobs",
+    )
     if "error" in found:
         missing = "No module named" in found["error"]
-        return Finding(title, measures, CANNOT, "not installed" if missing else found["error"], f"pip install 'profkit[{name}]'" if missing else "")
+        return Finding(
+            title,
+            measures,
+            CANNOT,
+            "not installed" if missing else found["error"],
+            f"pip install 'profkit[{name}]'" if missing else "",
+        )
     unbuilt = not_built_for(found)
     if unbuilt:
         return Finding(title, measures, PARTLY, *unbuilt)
@@ -94,21 +123,36 @@ def _framework(name: str, found: Mapping[str, Any]) -> Finding:
 
 def _why_no_gpu(framework: str, cuda: str | None) -> tuple[str, str]:
     if cuda:
-        return f"built for CUDA {cuda}, and sees no GPU", "a driver new enough for that CUDA, and --gpus all for a container"
-    return "its build has no CUDA", "pip install 'profkit[paddle-gpu]'" if framework == "paddle" else "a build of torch with CUDA, from https://pytorch.org"
+        return (
+            f"built for CUDA {cuda}, and sees no GPU",
+            "a driver new enough for that CUDA, and --gpus all for a container",
+        )
+    return (
+        "its build has no CUDA",
+        "pip install 'profkit[paddle-gpu]'"
+        if framework == "paddle"
+        else "a build of torch with CUDA, from https://pytorch.org",
+    )
 
 
 def not_built_for(found: Mapping[str, Any]) -> tuple[str, str] | None:
     """Why a build has no kernels for a GPU that it sees, and what would help: CUDA 13 has dropped Volta, and so did torch 2.11."""
-    built = sorted(int(arch) for word in found.get("built", ()) if (arch := re.sub(r"\D", "", word)))
+    built = sorted(
+        int(arch) for word in found.get("built", ()) if (arch := re.sub(r"\D", "", word))
+    )
     for capability, device in found["devices"]:
         if not built or not capability or _runs(int(capability), built):
             continue
         older = int(capability) < built[0]
         helps = (
-            "torch 2.10 is the last with sm_70: pip install 'profkit[v100]'" if capability == "70" else "another build of torch, older or newer than this one"
+            "torch 2.10 is the last with sm_70: pip install 'profkit[v100]'"
+            if capability == "70"
+            else "another build of torch, older or newer than this one"
         )
-        return f"{device} has sm_{capability}, and this build's kernels are for sm_{built[0]}{'' if older else f' to sm_{built[-1]}'}", helps
+        return (
+            f"{device} has sm_{capability}, and this build's kernels are for sm_{built[0]}{'' if older else f' to sm_{built[-1]}'}",
+            helps,
+        )
     return None
 
 
@@ -127,7 +171,12 @@ def _collectors() -> Iterator[Finding]:
 
 def collector_finding(name: str, collector: Any) -> Finding:
     """What one collector says of itself; whatever it does is its own fault."""
-    measures = (sys.modules[type(collector).__module__].__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    measures = (
+        (sys.modules[type(collector).__module__].__doc__ or "")
+        .strip()
+        .partition("\n")[0]
+        .rstrip(".")
+    )
     try:
         why, _, helps = collector.why_not().partition("; ")
         if why:
@@ -142,9 +191,21 @@ def kernels(frameworks: Mapping[str, Mapping[str, Any]], holders: Sequence[str])
     measures = "kernels in windows of steps (--kernels)"
     able = [name for name, found in frameworks.items() if "error" not in found]
     if not able:
-        return Finding("kernels", measures, CANNOT, "there is no framework whose profiler captures them", "pip install 'profkit[torch]'")
+        return Finding(
+            "kernels",
+            measures,
+            CANNOT,
+            "there is no framework whose profiler captures them",
+            "pip install 'profkit[torch]'",
+        )
     if not any(frameworks[name]["devices"] for name in able):
-        return Finding("kernels", measures, PARTLY, f"no GPU: operators of {' and '.join(able)} stand in for kernels", "")
+        return Finding(
+            "kernels",
+            measures,
+            PARTLY,
+            f"no GPU: operators of {' and '.join(able)} stand in for kernels",
+            "",
+        )
     if holders:
         return Finding(
             "kernels",
@@ -160,7 +221,9 @@ def cupti() -> Finding:
     """Tried in a process of its own, as frameworks are: it is refused there as it would be in a job, by an old driver or under nsys."""
     from profkit.instrument.windows.cupti import explain_refusal
 
-    measures = "kernels in windows of steps, without the framework's profiler (--kernels-from cupti)"
+    measures = (
+        "kernels in windows of steps, without the framework's profiler (--kernels-from cupti)"
+    )
     found = _probe("cupti")
     if "error" in found:
         why, _, helps = explain_refusal(found["error"]).partition("; ")
@@ -172,9 +235,24 @@ def collectives(frameworks: Mapping[str, Mapping[str, Any]]) -> Finding:
     measures = "gradient buckets and collectives with their bandwidth"
     able = [name for name, found in frameworks.items() if "error" not in found]
     if not able:
-        return Finding("collectives", measures, CANNOT, "there is no framework", "pip install 'profkit[torch]'")
-    backends = ["nccl", "gloo"] if any(found.get("nccl") and found["devices"] for found in frameworks.values() if "error" not in found) else ["gloo"]
-    return Finding("collectives", measures, WORKS, f"over {' and '.join(backends)}; 'profkit ceilings --links' measures what these links can do")
+        return Finding(
+            "collectives", measures, CANNOT, "there is no framework", "pip install 'profkit[torch]'"
+        )
+    backends = (
+        ["nccl", "gloo"]
+        if any(
+            found.get("nccl") and found["devices"]
+            for found in frameworks.values()
+            if "error" not in found
+        )
+        else ["gloo"]
+    )
+    return Finding(
+        "collectives",
+        measures,
+        WORKS,
+        f"over {' and '.join(backends)}; 'profkit ceilings --links' measures what these links can do",
+    )
 
 
 def read_restriction(path: Path = Path("/proc/driver/nvidia/params")) -> bool | None:
@@ -186,16 +264,34 @@ def read_restriction(path: Path = Path("/proc/driver/nvidia/params")) -> bool | 
     return found is not None and found[1] == "1"
 
 
-def counters(restricted: bool | None, holders: Sequence[str], *, is_root: bool | None = None) -> Finding:
+def counters(
+    restricted: bool | None, holders: Sequence[str], *, is_root: bool | None = None
+) -> Finding:
     """Performance counters, which ncu needs; kernels' times do not."""
     name, measures = "hardware counters", "what ncu tells of a kernel; profkit itself needs none"
     if restricted is None:
-        return Finding(name, measures, CANNOT, "no NVIDIA driver is loaded", "install the driver, or start the container with --gpus all")
+        return Finding(
+            name,
+            measures,
+            CANNOT,
+            "no NVIDIA driver is loaded",
+            "install the driver, or start the container with --gpus all",
+        )
     if holders:
-        return Finding(name, measures, CANNOT, f"{', '.join(holders)} holds the counters' lock", "dcgmi profile --pause, or stop dcgm-exporter meanwhile")
+        return Finding(
+            name,
+            measures,
+            CANNOT,
+            f"{', '.join(holders)} holds the counters' lock",
+            "dcgmi profile --pause, or stop dcgm-exporter meanwhile",
+        )
     if restricted and not (os.geteuid() == 0 if is_root is None else is_root):
         return Finding(
-            name, measures, CANNOT, "the driver keeps them for administrators", "NVreg_RestrictProfilingToAdminUsers=0, or a container with --cap-add SYS_ADMIN"
+            name,
+            measures,
+            CANNOT,
+            "the driver keeps them for administrators",
+            "NVreg_RestrictProfilingToAdminUsers=0, or a container with --cap-add SYS_ADMIN",
         )
     return Finding(name, measures, WORKS)
 
@@ -227,7 +323,11 @@ def scanner() -> Finding:
     if CompiledScanner is not None:
         return Finding("compiled scanner", measures, WORKS)
     return Finding(
-        "compiled scanner", measures, PARTLY, "not compiled: its twin in Python does the same, more slowly", "pip install profkit where a C compiler is"
+        "compiled scanner",
+        measures,
+        PARTLY,
+        "not compiled: its twin in Python does the same, more slowly",
+        "pip install profkit where a C compiler is",
     )
 
 
@@ -236,7 +336,13 @@ def pressure(path: Path) -> Finding:
     try:
         found = re.search(r"avg60=([\d.]+)", path.read_text())
     except OSError:
-        return Finding("quiet machine", measures, PARTLY, f"this kernel does not tell ({path})", "look at the run queue of the host collector")
+        return Finding(
+            "quiet machine",
+            measures,
+            PARTLY,
+            f"this kernel does not tell ({path})",
+            "look at the run queue of the host collector",
+        )
     share = float(found[1]) if found else 0.0
     if share > 10:
         return Finding(
@@ -254,5 +360,11 @@ def switched_off(environ: Mapping[str, str]) -> Finding:
 
     measures = "anything at all"
     if disabled():
-        return Finding("switch", measures, CANNOT, f"PROFKIT_DISABLE={environ.get('PROFKIT_DISABLE', '')} switches profkit off", "unset PROFKIT_DISABLE")
+        return Finding(
+            "switch",
+            measures,
+            CANNOT,
+            f"PROFKIT_DISABLE={environ.get('PROFKIT_DISABLE', '')} switches profkit off",
+            "unset PROFKIT_DISABLE",
+        )
     return Finding("switch", measures, WORKS)

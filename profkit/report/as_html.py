@@ -118,4 +118,11 @@ def _grid(grid: Grid) -> str:
 
 
 def _row(tag: str, cells: Sequence[str], right: frozenset[int]) -> str:
-    return "<tr>" + "".join(f"<{tag}{' class=n' if column in right else ''}>{text(cell)}</{tag}>" for column, cell in enumerate(cells)) + "</tr>"
+    return (
+        "<tr>"
+        + "".join(
+            f"<{tag}{' class=n' if column in right else ''}>{text(cell)}</{tag}>"
+            for column, cell in enumerate(cells)
+        )
+        + "</tr>"
+    )

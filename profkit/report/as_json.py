@@ -30,7 +30,11 @@ def _finite(content: Any) -> Any:
 
 
 def _estimate(estimate: Estimate, scale: float = 1.0) -> dict[str, float | None]:
-    return {"value": _scaled(estimate.value, scale), "low": _scaled(estimate.low, scale), "high": _scaled(estimate.high, scale)}
+    return {
+        "value": _scaled(estimate.value, scale),
+        "low": _scaled(estimate.low, scale),
+        "high": _scaled(estimate.high, scale),
+    }
 
 
 def _scaled(value: float | None, scale: float) -> float | None:
@@ -55,7 +59,14 @@ def overview(view: Overview) -> dict[str, Any]:
         "steps_left_out": dict(view.selection.left_out),
         "throughput_samples_per_s": _estimate(view.throughput),
         "step_ms": _estimate(view.step_ns, 1e-6),
-        "phases": [{"phase": part.name, "share": _estimate(part.share), "step_ms": _estimate(part.step_ns, 1e-6)} for part in view.phases],
+        "phases": [
+            {
+                "phase": part.name,
+                "share": _estimate(part.share),
+                "step_ms": _estimate(part.step_ns, 1e-6),
+            }
+            for part in view.phases
+        ],
         "first_loss": _scaled(view.first_loss, 1.0),
         "last_loss": _scaled(view.last_loss, 1.0),
         "exchange": _exchange(view),
@@ -64,10 +75,15 @@ def overview(view: Overview) -> dict[str, Any]:
             "writer": _scaled(view.own_cost.writer_ns, 1e-6),
             "collectors": _scaled(view.own_cost.collectors_ns, 1e-6),
             "total": _scaled(view.own_cost.total_ns, 1e-6),
-            "by_switching_off": _estimate(view.own_cost.switched, 1e-6) if view.own_cost.switched else None,
+            "by_switching_off": _estimate(view.own_cost.switched, 1e-6)
+            if view.own_cost.switched
+            else None,
         },
         "own_cost_opening_ms": _scaled(view.own_cost.opening_ns, 1e-6),
-        "collectives": [dataclasses.asdict(use) | {"share_of_ceiling": use.share_of_ceiling} for use in view.links],
+        "collectives": [
+            dataclasses.asdict(use) | {"share_of_ceiling": use.share_of_ceiling}
+            for use in view.links
+        ],
         "kernels": _kernels(view),
         "kernels_by_name": view_json.of(view.by_kernel),
         "data_quality": list(view.quality),
@@ -83,9 +99,17 @@ def _exchange(view: Overview) -> dict[str, Any] | None:
     return {
         "collectives": view.exchange.collectives,
         "collectives_seen_on_all_ranks": view.exchange.matched,
-        "share_of_waiting_by_late_rank": {str(rank): share for rank, share in view.exchange.waited_for.items()},
+        "share_of_waiting_by_late_rank": {
+            str(rank): share for rank, share in view.exchange.waited_for.items()
+        },
         "late_rank": late
-        and {"rank": late.rank, "share": late.share, "waited_ms": late.waited_ns * 1e-6, "phase": late.phase, "excess_ms": late.excess_ns * 1e-6},
+        and {
+            "rank": late.rank,
+            "share": late.share,
+            "waited_ms": late.waited_ns * 1e-6,
+            "phase": late.phase,
+            "excess_ms": late.excess_ns * 1e-6,
+        },
         "ranks_ms_per_step": [
             {
                 "rank": part.rank,
@@ -111,7 +135,9 @@ def _kernels(view: Overview) -> dict[str, Any] | None:
         "devices": list(found.devices),
         "busy_ms_per_step": found.busy_ns * 1e-6,
         "ms_per_step_by_phase": {name: value * 1e-6 for name, value in found.by_phase.items()},
-        "ms_per_step_by_category": {name: value * 1e-6 for name, value in found.by_category.items()},
+        "ms_per_step_by_category": {
+            name: value * 1e-6 for name, value in found.by_category.items()
+        },
         "tensor_core_share_of_matrix_work": found.tensor_core_share,
         "steps_left_out": found.steps_left_out,
         "slowdown_ratio": found.slowdown,

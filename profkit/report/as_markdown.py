@@ -28,9 +28,18 @@ def plain(text: str) -> str:
 def _blocks(content: Document) -> Iterator[str]:
     yield f"# {plain(content.title)}"
     yield plain(content.subtitle)
-    yield f"{_MARKS[content.tone]} **{plain(content.verdict)}**" + (f": {plain(content.summary)}" if content.summary else "")
+    yield f"{_MARKS[content.tone]} **{plain(content.verdict)}**" + (
+        f": {plain(content.summary)}" if content.summary else ""
+    )
     if content.figures:
-        yield _table(("", "", ""), [(f"**{plain(label)}**", plain(figure), plain(below)) for label, figure, below in content.figures], frozenset())
+        yield _table(
+            ("", "", ""),
+            [
+                (f"**{plain(label)}**", plain(figure), plain(below))
+                for label, figure, below in content.figures
+            ],
+            frozenset(),
+        )
     for warning in content.warnings:
         yield f"> **mind:** {plain(warning)}"
     for section in content.sections:
@@ -38,7 +47,11 @@ def _blocks(content: Document) -> Iterator[str]:
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield f"<details><summary>{plain(section.title)}</summary>" if section.folded else f"## {plain(section.title)}"
+    yield (
+        f"<details><summary>{plain(section.title)}</summary>"
+        if section.folded
+        else f"## {plain(section.title)}"
+    )
     yield from map(plain, section.notes)
     yield from map(_cause, section.causes)
     if section.grid:

@@ -29,7 +29,15 @@ def _text_lines(section: Section) -> Iterator[str]:
         cells = [[safe_text(cell) for cell in row] for row in (section.header, *section.rows)]
         yield table(cells, right=section.right)
     for line in section.lines:
-        yield "\n".join(textwrap.wrap(safe_text(line), WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+        yield "\n".join(
+            textwrap.wrap(
+                safe_text(line),
+                WIDTH,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+        )
 
 
 def as_markdown(view: Benched) -> str:
@@ -40,8 +48,19 @@ def as_markdown(view: Benched) -> str:
 def _markdown_lines(section: Section) -> Iterator[str]:
     yield from (f"## {plain(section.title)}", "")
     if section.header:
-        for row in (section.header, tuple(":---:" if column in section.right else ":---" for column in range(len(section.header))), *section.rows):
-            yield "|" + "|".join(f" {cell if cell.strip(':-') == '' else plain(cell)} " for cell in row) + "|"
+        for row in (
+            section.header,
+            tuple(
+                ":---:" if column in section.right else ":---"
+                for column in range(len(section.header))
+            ),
+            *section.rows,
+        ):
+            yield (
+                "|"
+                + "|".join(f" {cell if cell.strip(':-') == '' else plain(cell)} " for cell in row)
+                + "|"
+            )
         yield ""
     yield from (f"- {plain(line)}" for line in section.lines)
     if section.lines:
@@ -91,7 +110,10 @@ def as_json(view: Benched) -> dict[str, Any]:
             }
             for table in view.published
         ],
-        "contradictions": [{"kind": each.kind, "words": each.words, "source": each.cells[0].source} for each in view.contradictions],
+        "contradictions": [
+            {"kind": each.kind, "words": each.words, "source": each.cells[0].source}
+            for each in view.contradictions
+        ],
         "notes": list(view.notes),
     }
 
@@ -130,4 +152,9 @@ def _interaction(each: Interaction) -> dict[str, Any]:
 
 
 def _setting(setting: Any) -> dict[str, Any]:
-    return {"gpus": setting.gpus, "precision": setting.precision, "batch_size": setting.batch_size, "loader": setting.loader or None}
+    return {
+        "gpus": setting.gpus,
+        "precision": setting.precision,
+        "batch_size": setting.batch_size,
+        "loader": setting.loader or None,
+    }

@@ -60,7 +60,10 @@ def _all_published(view: Benched) -> Iterator[Section]:
 
 def _contradictions(view: Benched) -> Iterator[Section]:
     if view.contradictions:
-        yield Section("what the figures contradict", lines=tuple(f"{each.kind}: {each.words}" for each in view.contradictions))
+        yield Section(
+            "what the figures contradict",
+            lines=tuple(f"{each.kind}: {each.words}" for each in view.contradictions),
+        )
 
 
 def _own_table(view: Benched) -> Section:
@@ -68,9 +71,20 @@ def _own_table(view: Benched) -> Section:
     by_setting = {each.cell.setting: each for each in view.cells}
     loaders = [column.loader for column in grid.columns]
     rows = tuple(
-        (str(gpus), *(_own_cell(by_setting.get(cell.setting) if (cell := grid.at(gpus, column)) else None) for column in grid.columns)) for gpus in grid.gpus
+        (
+            str(gpus),
+            *(
+                _own_cell(by_setting.get(cell.setting) if (cell := grid.at(gpus, column)) else None)
+                for column in grid.columns
+            ),
+        )
+        for gpus in grid.gpus
     )
-    lines = [f"{MISSING} {_describe(each.cell.setting, view.unit)}: {each.why}" for each in view.cells if not each.cell.measured]
+    lines = [
+        f"{MISSING} {_describe(each.cell.setting, view.unit)}: {each.why}"
+        for each in view.cells
+        if not each.cell.measured
+    ]
     lines += [
         f"{_describe(each.cell.setting, view.unit)}: {len(each.runs)} of {plural(each.planned, 'repeat')}; {each.why}"
         for each in view.cells
@@ -79,9 +93,16 @@ def _own_table(view: Benched) -> Section:
     lines += [f"mind: {note}" for note in view.notes]
     lines += _whole_runs(view)
     if all(each.planned == 1 for each in view.cells):
-        lines.append("one repeat of each: the intervals do not know how runs differ from each other")
+        lines.append(
+            "one repeat of each: the intervals do not know how runs differ from each other"
+        )
     title = f"{view.title}, {view.framework}: samples/sec of all {view.unit}s, steady steps, with 95 % intervals"
-    return Section(title, (f"{view.unit}s", *(column_name(column, loaders) for column in grid.columns)), rows, tuple(lines))
+    return Section(
+        title,
+        (f"{view.unit}s", *(column_name(column, loaders) for column in grid.columns)),
+        rows,
+        tuple(lines),
+    )
 
 
 def _whole_runs(view: Benched) -> list[str]:
@@ -90,7 +111,9 @@ def _whole_runs(view: Benched) -> list[str]:
     if not shares:
         return []
     span = " to ".join(dict.fromkeys(percent(share, 0) for share in (min(shares), max(shares))))
-    return [f"whole runs, with warm-up, epoch starts and what else is left out above, came to {span} of these figures"]
+    return [
+        f"whole runs, with warm-up, epoch starts and what else is left out above, came to {span} of these figures"
+    ]
 
 
 def _is_partial(each: BenchedCell) -> bool:
@@ -109,7 +132,9 @@ def _with_interval(figure: Estimate) -> str:
 
 
 def _describe(setting: Setting, unit: str) -> str:
-    return f"{plural(setting.gpus, unit)}, {setting.precision}, batch {setting.batch_size}" + (f", {setting.loader}" if setting.loader else "")
+    return f"{plural(setting.gpus, unit)}, {setting.precision}, batch {setting.batch_size}" + (
+        f", {setting.loader}" if setting.loader else ""
+    )
 
 
 # -- published -------------------------------------------------------------------------------------
@@ -123,22 +148,53 @@ def _published(table: Table) -> Section:
     grid = lay_out(table.cells)
     loaders = [column.loader for column in grid.columns]
     header = ("GPUs", *(column_name(column, loaders) for column in grid.columns))
-    rows = tuple((str(count), *(_figure(grid.at(count, column)) for column in grid.columns)) for count in grid.gpus)
-    return Section(f"published, {table.cells[0].unit}: {_of(table)}", header, rows, tuple(_about(table.cells)))
+    rows = tuple(
+        (str(count), *(_figure(grid.at(count, column)) for column in grid.columns))
+        for count in grid.gpus
+    )
+    return Section(
+        f"published, {table.cells[0].unit}: {_of(table)}", header, rows, tuple(_about(table.cells))
+    )
 
 
 def _published_in_short(view: Benched) -> Section:
     """All sources in one table, in the shape of ours."""
     cells = [cell for table in view.published for cell in table.cells]
-    columns = sorted({(cell.setting.mixed, cell.setting.precision, cell.setting.batch_size) for cell in cells if cell.measured})
-    header = ("of", "on", "GPUs", *(f"{precision.upper()}(BS={batch})" for _, precision, batch in columns), "source")
+    columns = sorted(
+        {
+            (cell.setting.mixed, cell.setting.precision, cell.setting.batch_size)
+            for cell in cells
+            if cell.measured
+        }
+    )
+    header = (
+        "of",
+        "on",
+        "GPUs",
+        *(f"{precision.upper()}(BS={batch})" for _, precision, batch in columns),
+        "source",
+    )
     sources = list(dict.fromkeys(table.source for table in view.published))
     rows = []
     for table in view.published:
-        by_place = {(cell.setting.gpus, cell.setting.precision, cell.setting.batch_size): cell for cell in table.cells if cell.measured}
+        by_place = {
+            (cell.setting.gpus, cell.setting.precision, cell.setting.batch_size): cell
+            for cell in table.cells
+            if cell.measured
+        }
         for gpus in sorted({gpus for gpus, _, _ in by_place}):
-            figures = (_figure(by_place.get((gpus, precision, batch))) for _, precision, batch in columns)
-            rows.append((table.framework, table.device, str(gpus), *figures, str(sources.index(table.source) + 1)))
+            figures = (
+                _figure(by_place.get((gpus, precision, batch))) for _, precision, batch in columns
+            )
+            rows.append(
+                (
+                    table.framework,
+                    table.device,
+                    str(gpus),
+                    *figures,
+                    str(sources.index(table.source) + 1),
+                )
+            )
     units = " or ".join(dict.fromkeys(cell.unit for cell in cells))
     numbered = (f"{number}: {source}" for number, source in enumerate(sources, start=1))
     more = f"'profkit bench {view.workload} --published' tells their statistics, their effects and what they contradict themselves in"
@@ -152,7 +208,13 @@ def _figure(cell: Cell | None) -> str:
 def _about(cells: Sequence[Cell]) -> Iterator[str]:
     """Which statistic the figures are, and what else the source says of them."""
     for statistic in dict.fromkeys(cell.statistic for cell in cells if cell.measured):
-        which = ", ".join(dict.fromkeys(cell.setting.precision.upper() for cell in cells if cell.measured and cell.statistic == statistic))
+        which = ", ".join(
+            dict.fromkeys(
+                cell.setting.precision.upper()
+                for cell in cells
+                if cell.measured and cell.statistic == statistic
+            )
+        )
         yield f"statistic of {which}: {statistic}"
     for cell in cells:
         if cell.time_to_train_s is not None:
@@ -173,7 +235,11 @@ def _beside(view: Benched) -> Section:
         for own, cell in view.alike
     )
     return Section(
-        "here beside what was published for the same cell", ("cell", "here", "published", "here of published", "published of"), rows, left=1, last_is_words=True
+        "here beside what was published for the same cell",
+        ("cell", "here", "published", "here of published", "published of"),
+        rows,
+        left=1,
+        last_is_words=True,
     )
 
 
@@ -184,16 +250,26 @@ def _effects(found: Effects, title: str, unit: str) -> Iterator[Section]:
     """Each effect in time per sample per GPU, the mean of those that repeat, and what they depend on."""
     if not found.effects:
         return
-    loaders = {side.setting.loader for effect in found.effects for side in (effect.base, effect.target)}
+    loaders = {
+        side.setting.loader for effect in found.effects for side in (effect.base, effect.target)
+    }
     hidden = ["loader"] if len(loaders) == 1 else []
     rows = []
     for main in found.main:
         rows += [_effect_row(effect, unit, hidden=hidden) for effect in main.effects]
         rows += [_mean_row(main, unit)] * (len(main.effects) > 1)
     header = ("", "where", "without", "with", "difference", "share", "95 % interval")
-    lines = [_interaction(each, unit, hidden=hidden) for each in found.interactions if _is_worth_telling(each, judged=found.judged)]
+    lines = [
+        _interaction(each, unit, hidden=hidden)
+        for each in found.interactions
+        if _is_worth_telling(each, judged=found.judged)
+    ]
     if found.interactions and not lines:
-        lines = ["none of these depends on another beyond the noise" if found.judged else "none of these depends on another by more than a twentieth"]
+        lines = [
+            "none of these depends on another beyond the noise"
+            if found.judged
+            else "none of these depends on another by more than a twentieth"
+        ]
     if not found.judged:
         lines.append("no intervals: nothing says how far these figures repeat")
     yield Section(f"{title}, per sample and {unit}", header, tuple(rows), tuple(lines), left=2)
@@ -213,11 +289,23 @@ def _effect_row(effect: Effect, unit: str, *, hidden: Collection[str]) -> tuple[
 
 
 def _mean_row(main: MainEffect, unit: str) -> tuple[str, ...]:
-    return _what(main.axis, main.levels, unit), f"mean of {len(main.effects)}", "", "", _signed(main.delta.value), "", _span(main.delta)
+    return (
+        _what(main.axis, main.levels, unit),
+        f"mean of {len(main.effects)}",
+        "",
+        "",
+        _signed(main.delta.value),
+        "",
+        _span(main.delta),
+    )
 
 
 def _span(delta: Estimate) -> str:
-    return MISSING if delta.low is None or delta.high is None else f"{_signed(delta.low)} to {_signed(delta.high)}"
+    return (
+        MISSING
+        if delta.low is None or delta.high is None
+        else f"{_signed(delta.low)} to {_signed(delta.high)}"
+    )
 
 
 def _signed(ns: float) -> str:
@@ -232,7 +320,11 @@ def _what(axis: str, levels: tuple[Any, Any], unit: str) -> str:
     """What changes, as people call it."""
     base, target = levels
     if axis == "precision":
-        return "AMP" if base in FULL_PRECISIONS and target not in FULL_PRECISIONS else f"{target} instead of {base}"
+        return (
+            "AMP"
+            if base in FULL_PRECISIONS and target not in FULL_PRECISIONS
+            else f"{target} instead of {base}"
+        )
     if axis == "loader":
         return "DALI" if "dali" in str(target).lower() else f"{target} instead of {base}"
     if axis == "gpus":
@@ -242,7 +334,12 @@ def _what(axis: str, levels: tuple[Any, Any], unit: str) -> str:
 
 def _what_stays(setting: Setting, changing: Collection[str], unit: str) -> list[str]:
     """All axes but those that change, in words."""
-    words = {"gpus": plural(setting.gpus, unit), "precision": setting.precision, "batch_size": f"batch {setting.batch_size}", "loader": setting.loader}
+    words = {
+        "gpus": plural(setting.gpus, unit),
+        "precision": setting.precision,
+        "batch_size": f"batch {setting.batch_size}",
+        "loader": setting.loader,
+    }
     return [word for name, word in words.items() if name not in changing and word]
 
 
@@ -269,7 +366,11 @@ def _does(effect: Effect) -> str:
 def _level(axis: str, level: Any, unit: str) -> str:
     if axis == "gpus":
         return f"at {plural(level, unit)}"
-    return {"batch_size": f"at batch {level}", "loader": f"with {level}", "precision": f"in {level}"}[axis]
+    return {
+        "batch_size": f"at batch {level}",
+        "loader": f"with {level}",
+        "precision": f"in {level}",
+    }[axis]
 
 
 def _because(each: Interaction) -> str:

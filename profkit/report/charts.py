@@ -53,7 +53,9 @@ def _svg(height: float, name: str, body: Iterator[str]) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{text(name)}">{"".join(body)}</svg>'
 
 
-def _rect(kind: str, x: float, y: float, width: float, height: float, title: str = "", more: str = "") -> str:
+def _rect(
+    kind: str, x: float, y: float, width: float, height: float, title: str = "", more: str = ""
+) -> str:
     inner = f"<title>{text(title)}</title>" if title else ""
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.8):.1f}" height="{height:.1f}"{more}>{inner}</rect>'
 
@@ -63,7 +65,9 @@ def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _label(kind: str, x: float, y: float, value: str, anchor: str = "start") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text(value)}</text>'
+    return (
+        f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text(value)}</text>'
+    )
 
 
 def _short(value: str, longest: int) -> str:
@@ -84,7 +88,11 @@ def _waterfall(chart: Waterfall) -> str:
         levels.append(levels[-1] + delta.value)
     low, high = _domain(chart, levels)
     height = ROW * (len(rows) + 2) + 26
-    return _svg(height, "from the base to the target, row by row", _waterfall_body(chart, rows, levels, low, high))
+    return _svg(
+        height,
+        "from the base to the target, row by row",
+        _waterfall_body(chart, rows, levels, low, high),
+    )
 
 
 def _domain(chart: Waterfall, levels: Sequence[float]) -> tuple[float, float]:
@@ -96,7 +104,13 @@ def _domain(chart: Waterfall, levels: Sequence[float]) -> tuple[float, float]:
     return bottom - 0.5 * room, top + 0.15 * room
 
 
-def _waterfall_body(chart: Waterfall, rows: Sequence[tuple[str, Estimate]], levels: Sequence[float], low: float, high: float) -> Iterator[str]:
+def _waterfall_body(
+    chart: Waterfall,
+    rows: Sequence[tuple[str, Estimate]],
+    levels: Sequence[float],
+    low: float,
+    high: float,
+) -> Iterator[str]:
     scale = (WIDTH - LABEL - FIGURE) / (high - low)
 
     def at(value: float) -> float:
@@ -106,18 +120,40 @@ def _waterfall_body(chart: Waterfall, rows: Sequence[tuple[str, Estimate]], leve
     for place, (name, delta) in enumerate(rows):
         yield from _floating_bar(name, delta, (place + 1) * ROW, levels[place], at)
     yield from _total_bar(chart.end, len(rows) + 1, at(chart.end[1]))
-    begins = f"the axis begins at {duration(low)}, not at zero" if low > 0 else "the axis begins at zero"
-    yield _label("faint", LABEL, ROW * (len(rows) + 2) + 18, f"{begins}; whiskers are 95 % intervals; grey: as good as no difference")
+    begins = (
+        f"the axis begins at {duration(low)}, not at zero" if low > 0 else "the axis begins at zero"
+    )
+    yield _label(
+        "faint",
+        LABEL,
+        ROW * (len(rows) + 2) + 18,
+        f"{begins}; whiskers are 95 % intervals; grey: as good as no difference",
+    )
 
 
-def _floating_bar(name: str, delta: Estimate, y: float, level: float, at: Callable[[float], float]) -> Iterator[str]:
+def _floating_bar(
+    name: str, delta: Estimate, y: float, level: float, at: Callable[[float], float]
+) -> Iterator[str]:
     """A difference, from where the rows above it have led."""
     begin, end = at(level), at(level + delta.value)
     yield _label("name", LABEL - 10, y + BAR, _short(name, 20), "end")
-    yield _rect(_sense(delta), min(begin, end), y + 4, abs(end - begin), BAR, f"{name}: {signed(delta.value)}{_range(delta)}")
+    yield _rect(
+        _sense(delta),
+        min(begin, end),
+        y + 4,
+        abs(end - begin),
+        BAR,
+        f"{name}: {signed(delta.value)}{_range(delta)}",
+    )
     yield _line("link", end, y + 4, end, y + ROW + 4 + BAR)
     if delta.low is not None and delta.high is not None:
-        yield _line("whisker", at(level + delta.low), y + 4 + BAR / 2, at(level + delta.high), y + 4 + BAR / 2)
+        yield _line(
+            "whisker",
+            at(level + delta.low),
+            y + 4 + BAR / 2,
+            at(level + delta.high),
+            y + 4 + BAR / 2,
+        )
     yield _label("figure", WIDTH - SPREAD - 8, y + BAR, signed(delta.value), "end")
     yield _label("faint", WIDTH - SPREAD, y + BAR, _plus_minus(delta))
 
@@ -138,18 +174,31 @@ def _sense(delta: Estimate) -> str:
 
 
 def _range(delta: Estimate) -> str:
-    return "" if delta.low is None or delta.high is None else f", 95 % interval {signed(delta.low)} to {signed(delta.high)}"
+    return (
+        ""
+        if delta.low is None or delta.high is None
+        else f", 95 % interval {signed(delta.low)} to {signed(delta.high)}"
+    )
 
 
 def _plus_minus(delta: Estimate) -> str:
-    return "" if delta.low is None or delta.high is None else f"± {duration((delta.high - delta.low) / 2, 2)}"
+    return (
+        ""
+        if delta.low is None or delta.high is None
+        else f"± {duration((delta.high - delta.low) / 2, 2)}"
+    )
 
 
 # --- shares ---------------------------------------------------------------------------------------
 
 
 def _shares(chart: Shares) -> str:
-    return _svg(74, "where a step goes: " + ", ".join(f"{name} {percent(share)}" for name, share in chart.parts), _shares_body(chart))
+    return _svg(
+        74,
+        "where a step goes: "
+        + ", ".join(f"{name} {percent(share)}" for name, share in chart.parts),
+        _shares_body(chart),
+    )
 
 
 def _shares_body(chart: Shares) -> Iterator[str]:
@@ -179,7 +228,9 @@ def _part(name: str, place: int) -> str:
 
 
 def _strip(chart: Strip, label: str) -> str:
-    return _svg(STRIP_HEIGHT + 34, f"wall time of each step {label}".strip(), _strip_body(chart, label))
+    return _svg(
+        STRIP_HEIGHT + 34, f"wall time of each step {label}".strip(), _strip_body(chart, label)
+    )
 
 
 def _strip_body(chart: Strip, label: str) -> Iterator[str]:
@@ -188,7 +239,9 @@ def _strip_body(chart: Strip, label: str) -> Iterator[str]:
     scale = (WIDTH - STRIP_LEFT) / max(1, last - first)
     yield from _levels(chart.top_ns)
     for point in points:
-        yield from _mark(point, STRIP_LEFT + (point.step - first) * scale, point.count * scale, chart.top_ns)
+        yield from _mark(
+            point, STRIP_LEFT + (point.step - first) * scale, point.count * scale, chart.top_ns
+        )
     yield _label("faint", STRIP_LEFT, STRIP_HEIGHT + 16, f"step {first:,}")
     yield _label("faint", WIDTH, STRIP_HEIGHT + 16, f"step {last - 1:,}", "end")
     yield _label("strong", 0, 44, label)
@@ -205,7 +258,9 @@ def _levels(top_ns: float) -> Iterator[str]:
 def _strip_legend(points: Sequence[StepPoint]) -> Iterator[str]:
     at = float(STRIP_LEFT)
     for kind in dict.fromkeys(point.kind for point in points):
-        words = f"{kind} ({plural(sum(point.count for point in points if point.kind == kind), 'step')})"
+        words = (
+            f"{kind} ({plural(sum(point.count for point in points if point.kind == kind), 'step')})"
+        )
         yield _rect(_kind(kind), at, STRIP_HEIGHT + 23, 9, 9)
         yield _label("faint", at + 14, STRIP_HEIGHT + 32, words)
         at += 34 + 6.2 * len(words)
@@ -222,7 +277,14 @@ def _mark(point: StepPoint, x: float, width: float, top_ns: float) -> Iterator[s
     high = min(point.high_ns, top_ns)
     spread = (high - point.low_ns) * scale
     length = max(3.0, spread)
-    yield _rect(_kind(point.kind), x, STRIP_HEIGHT - high * scale - (length - spread) / 2, max(1.5, width - 0.5), length, title)
+    yield _rect(
+        _kind(point.kind),
+        x,
+        STRIP_HEIGHT - high * scale - (length - spread) / 2,
+        max(1.5, width - 0.5),
+        length,
+        title,
+    )
 
 
 _KINDS = {kind: kind.replace(" ", "-") for kind in (USED, WARM_UP, EPOCH_START, PARTIAL_BATCH)}
@@ -254,7 +316,9 @@ def _heat_body(chart: Heat) -> Iterator[str]:
             title = f"rank {rank}, {phase}: {duration(value)} a step, {'+' if spread > 0 else ''}{percent(spread)} of a step against the median rank"
             strength = f' fill-opacity="{min(1.0, abs(spread) / STRONG) * STRONGEST:.2f}"'
             yield _rect("cell", x + 1, y + 1, width - 2, 24)
-            yield _rect("bad" if spread > 0 else "good", x + 1, y + 1, width - 2, 24, title, strength)
+            yield _rect(
+                "bad" if spread > 0 else "good", x + 1, y + 1, width - 2, 24, title, strength
+            )
             yield _label("inside-cell", x + width / 2, y + 17, duration(value), "middle")
     words = f"time a step; red is longer and green shorter than the median rank, strongest from {percent(STRONG, 0)} of a step"
     yield _label("faint", 80, 26 * len(found.ranks) + 40, words)

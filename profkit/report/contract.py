@@ -45,7 +45,14 @@ def as_markdown() -> str:
 
 
 def _section(name: str) -> str:
-    lines = [f"## {name}", "", ABOUT[name], "", "| column | type | unit | meaning |", "|---|---|---|---|"]
+    lines = [
+        f"## {name}",
+        "",
+        ABOUT[name],
+        "",
+        "| column | type | unit | meaning |",
+        "|---|---|---|---|",
+    ]
     lines += ["| " + " | ".join(_cells(field)) + " |" for field in SCHEMAS[name]]
     return "\n".join(lines) + "\n"
 
@@ -66,7 +73,13 @@ def _text_sections() -> Iterator[str]:
 def as_json() -> str:
     tables = {
         name: [
-            {"column": field.name, "type": str(field.type), "nullable": field.nullable, "unit": unit_of(field), "meaning": meaning_of(field)}
+            {
+                "column": field.name,
+                "type": str(field.type),
+                "nullable": field.nullable,
+                "unit": unit_of(field),
+                "meaning": meaning_of(field),
+            }
             for field in schema
         ]
         for name, schema in SCHEMAS.items()

@@ -23,7 +23,12 @@ class Tone(str, Enum):
     UNSURE = "unsure"
 
 
-TONES = {Verdict.REGRESSION: Tone.BAD, Verdict.IMPROVEMENT: Tone.GOOD, Verdict.NEUTRAL: Tone.PLAIN, Verdict.CANNOT_JUDGE: Tone.UNSURE}
+TONES = {
+    Verdict.REGRESSION: Tone.BAD,
+    Verdict.IMPROVEMENT: Tone.GOOD,
+    Verdict.NEUTRAL: Tone.PLAIN,
+    Verdict.CANNOT_JUDGE: Tone.UNSURE,
+}
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,17 @@ from profkit.text import plural, safe_text
 
 
 def as_text(made: Imported) -> str:
-    rows = ", ".join(plural(count, table.removesuffix("s")) for table, count in made.rows.items() if count)
-    files = made.sources[0].name if len(made.sources) == 1 else f"{made.sources[0].name} and {plural(len(made.sources) - 1, 'more file')}"
-    lines = [f"{safe_text(files)} ({made.importer}): {plural(made.ranks, 'rank')}, {rows or 'nothing'}"]
+    rows = ", ".join(
+        plural(count, table.removesuffix("s")) for table, count in made.rows.items() if count
+    )
+    files = (
+        made.sources[0].name
+        if len(made.sources) == 1
+        else f"{made.sources[0].name} and {plural(len(made.sources) - 1, 'more file')}"
+    )
+    lines = [
+        f"{safe_text(files)} ({made.importer}): {plural(made.ranks, 'rank')}, {rows or 'nothing'}"
+    ]
     lines += [f"  flag      {flag}" for flag in made.flags]
     lines += [f"  left out  {count:,} {what}" for what, count in sorted(made.dropped.items())]
     lines += [f"  next      profkit report {safe_text(str(made.run))}"]

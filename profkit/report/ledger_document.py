@@ -33,7 +33,9 @@ def illustrate_sides(base: Trace, target: Trace) -> dict[str, Illustrated]:
     return found
 
 
-def explained(view: Explained, judgements: Sequence[Judgement], sides: Mapping[str, Illustrated]) -> Document:
+def explained(
+    view: Explained, judgements: Sequence[Judgement], sides: Mapping[str, Illustrated]
+) -> Document:
     """`sides` are the runs' own figures, by `base` and `target`; one without a step is not in it."""
     ledger = view.ledger
     return Document(
@@ -50,15 +52,28 @@ def explained(view: Explained, judgements: Sequence[Judgement], sides: Mapping[s
 
 def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
     ledger, case = view.ledger, view.case
-    for side, name, own, run in (("base", case.base_name, ledger.total.base, case.base), (TARGET, case.target_name, ledger.total.target, case.target)):
+    for side, name, own, run in (
+        ("base", case.base_name, ledger.total.base, case.base),
+        (TARGET, case.target_name, ledger.total.target, case.target),
+    ):
         speed, _, where = ledger_text.pace(ledger, own, run.world_size).partition(" on ")
         yield side, speed, f"{where}: {name}" if where else name
     change = ledger.change
-    interval = "" if change.low is None or change.high is None else f"95 % interval {percent(change.low)} to {percent(change.high)}"
-    yield "time per " + ("sample and rank" if ledger.per_sample else "step and rank"), ("+" if change.value > 0 else "") + percent(change.value), interval
+    interval = (
+        ""
+        if change.low is None or change.high is None
+        else f"95 % interval {percent(change.low)} to {percent(change.high)}"
+    )
+    yield (
+        "time per " + ("sample and rank" if ledger.per_sample else "step and rank"),
+        ("+" if change.value > 0 else "") + percent(change.value),
+        interval,
+    )
 
 
-def _sections(view: Explained, judgements: Sequence[Judgement], sides: Mapping[str, Illustrated]) -> Iterator[Section]:
+def _sections(
+    view: Explained, judgements: Sequence[Judgement], sides: Mapping[str, Illustrated]
+) -> Iterator[Section]:
     yield from _gates(judgements)
     yield _rows(view.ledger)
     if view.kernels:
@@ -75,23 +90,40 @@ def _sections(view: Explained, judgements: Sequence[Judgement], sides: Mapping[s
 def _gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
     if judgements:
         marks = {Outcome.PASSED: "✓ ", Outcome.FAILED: "✗ ", Outcome.NOT_JUDGED: "? "}
-        rows = tuple((str(each.gate), marks[each.outcome] + each.outcome.value, each.why) for each in judgements)
+        rows = tuple(
+            (str(each.gate), marks[each.outcome] + each.outcome.value, each.why)
+            for each in judgements
+        )
         yield Section("Gate", grid=Grid(("limit", "outcome", "why"), rows))
 
 
 def _rows(ledger: Ledger) -> Section:
     """In time of a step of the base's batch, as the text has it."""
     factor = ledger.samples_per_step
-    unit = f"per {amount(factor)} samples of a rank (a step of the base)" if ledger.per_sample else "a step"
-    cells = [tuple(ledger_text.row_cells(ledger, row, name, factor)) for row, name in _named(ledger)]
-    beside = "; ".join(f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}" for row in ledger.beside)
+    unit = (
+        f"per {amount(factor)} samples of a rank (a step of the base)"
+        if ledger.per_sample
+        else "a step"
+    )
+    cells = [
+        tuple(ledger_text.row_cells(ledger, row, name, factor)) for row, name in _named(ledger)
+    ]
+    beside = "; ".join(
+        f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}"
+        for row in ledger.beside
+    )
     switched = ledger_text.switched_words(ledger)
     notes = (
         f"Time {unit}. Only exposed time counts, and the rows add up to the total.",
         *([f"Overlapped, and not in the rows: {beside}."] if beside else []),
         *([f"{switched}."] if switched else []),
     )
-    grid = Grid(("", "base", TARGET, "difference", "95 % interval", ""), tuple(cells), frozenset({1, 2, 3, 4}), total=True)
+    grid = Grid(
+        ("", "base", TARGET, "difference", "95 % interval", ""),
+        tuple(cells),
+        frozenset({1, 2, 3, 4}),
+        total=True,
+    )
     return Section("Where the time goes", notes, _waterfall(ledger, factor), grid)
 
 
@@ -106,15 +138,28 @@ def _named(ledger: Ledger) -> Iterator[tuple[Row, str]]:
 def _kernels(found: KernelLedger, ledger: Ledger) -> Iterator[Section]:
     """The phases as the captured steps show them, and each of them opened into its operators."""
     header, right = ("", "base", TARGET, "difference", "calls"), frozenset({1, 2, 3, 4})
-    whole = tuple((phase, *ledger_text.kernel_cells(found.of_phase(phase))) for phase in found.phases)
-    notes = (ledger_text.kernels_title(found).capitalize() + ".", *(f"{words[0].upper()}{words[1:]}." for words in ledger_text.kernel_words(found, ledger)))
+    whole = tuple(
+        (phase, *ledger_text.kernel_cells(found.of_phase(phase))) for phase in found.phases
+    )
+    notes = (
+        ledger_text.kernels_title(found).capitalize() + ".",
+        *(f"{words[0].upper()}{words[1:]}." for words in ledger_text.kernel_words(found, ledger)),
+    )
     yield Section(f"{found.noun.capitalize()}s", notes, grid=Grid(header, whole, right))
     for phase in found.phases:
         shown, hidden = ledger_text.kernels_to_show(found.of_phase(phase), ledger, MOST_KERNELS)
         rows = [(row.name, *ledger_text.kernel_cells([row])) for row in shown]
-        rest = [(ledger_text.other_kernels(hidden), *ledger_text.kernel_cells(hidden))] if hidden else []
+        rest = (
+            [(ledger_text.other_kernels(hidden), *ledger_text.kernel_cells(hidden))]
+            if hidden
+            else []
+        )
         if shown:
-            yield Section(f"{phase}: {plural(len(shown), found.noun)} that changed", grid=Grid(header, (*rows, *rest), right), folded=True)
+            yield Section(
+                f"{phase}: {plural(len(shown), found.noun)} that changed",
+                grid=Grid(header, (*rows, *rest), right),
+                folded=True,
+            )
 
 
 def _waterfall(ledger: Ledger, factor: float) -> tuple[tuple[str, Chart], ...]:
@@ -122,25 +167,47 @@ def _waterfall(ledger: Ledger, factor: float) -> tuple[tuple[str, Chart], ...]:
     if not (total.base.value > 0 and total.target.value > 0):
         return ()
     rows = tuple((row.name, scale(row.delta, factor)) for row in ledger.rows)
-    return (("", Waterfall(("base", total.base.value * factor), rows, (TARGET, total.target.value * factor))),)
+    return (
+        (
+            "",
+            Waterfall(
+                ("base", total.base.value * factor), rows, (TARGET, total.target.value * factor)
+            ),
+        ),
+    )
 
 
 def _causes(view: Explained) -> Section:
-    causes = tuple(Cause(each.kind, ledger_text.finding_cost(each), each.evidence, each.remedy) for each in view.findings)
-    return Section("Causes", () if causes else ("No cause stands out of the noise.",), causes=causes)
+    causes = tuple(
+        Cause(each.kind, ledger_text.finding_cost(each), each.evidence, each.remedy)
+        for each in view.findings
+    )
+    return Section(
+        "Causes", () if causes else ("No cause stands out of the noise.",), causes=causes
+    )
 
 
 def _differences(ledger: Ledger) -> Section:
     if not ledger.differences:
-        return Section("What else differs", ("Nothing else differs: every recorded knob, version and variable is the same.",))
+        return Section(
+            "What else differs",
+            ("Nothing else differs: every recorded knob, version and variable is the same.",),
+        )
     rows = tuple((each.name, each.base, each.target, each.rows) for each in ledger.differences)
     return Section("What else differs", grid=Grid(("differs", "base", TARGET, "can affect"), rows))
 
 
 def _steps(ledger: Ledger, sides: Mapping[str, Illustrated]) -> Section:
-    notes = tuple(f"{side}: {ledger_text.steps_of(costs)}" for side, costs in (("base", ledger.base), (TARGET, ledger.target)))
+    notes = tuple(
+        f"{side}: {ledger_text.steps_of(costs)}"
+        for side, costs in (("base", ledger.base), (TARGET, ledger.target))
+    )
     all_points = tuple(point for each in sides.values() for point in each.points)
-    return Section("Steps", notes, tuple((side, strip(each.points, all_points)) for side, each in sides.items()))
+    return Section(
+        "Steps",
+        notes,
+        tuple((side, strip(each.points, all_points)) for side, each in sides.items()),
+    )
 
 
 def scaling(rows: Sequence[ScalingRow]) -> Document:

@@ -39,9 +39,15 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "steps": _steps(ledger),
         "findings": [_finding(found) for found in view.findings],
         "caveats": list(view.caveats),
-        "differences": [{"name": each.name, "base": each.base, "target": each.target, "can_affect": each.rows} for each in ledger.differences],
+        "differences": [
+            {"name": each.name, "base": each.base, "target": each.target, "can_affect": each.rows}
+            for each in ledger.differences
+        ],
         "nothing_else_differs": not ledger.differences,
-        "gates": [{"gate": str(each.gate), "outcome": each.outcome.value, "why": each.why} for each in judgements],
+        "gates": [
+            {"gate": str(each.gate), "outcome": each.outcome.value, "why": each.why}
+            for each in judgements
+        ],
     }
 
 
@@ -51,16 +57,30 @@ def estimate(found: Estimate) -> dict[str, float | None]:
 
 def _row(row: Row) -> dict[str, Any]:
     """The figures of a row; `rows` only where it opens into finer ones."""
-    figures = {"name": row.name, "base": estimate(row.base), "target": estimate(row.target), "difference": estimate(row.delta)}
+    figures = {
+        "name": row.name,
+        "base": estimate(row.base),
+        "target": estimate(row.target),
+        "difference": estimate(row.delta),
+    }
     return figures | ({"rows": [_row(part) for part in row.inside]} if row.inside else {})
 
 
 def _steps(ledger: Ledger) -> dict[str, Any]:
-    return {side: _side(costs) for side, costs in (("base", ledger.base), ("target", ledger.target))}
+    return {
+        side: _side(costs) for side, costs in (("base", ledger.base), ("target", ledger.target))
+    }
 
 
 def _side(costs: RunCosts) -> dict[str, Any]:
-    apart = [{"reason": each.reason, "steps": each.steps, "excess_ns_per_step_of_the_run": each.excess_ns} for each in costs.apart]
+    apart = [
+        {
+            "reason": each.reason,
+            "steps": each.steps,
+            "excess_ns_per_step_of_the_run": each.excess_ns,
+        }
+        for each in costs.apart
+    ]
     return {"used": costs.steps, "needed": costs.steps_needed, "apart": apart}
 
 
@@ -132,5 +152,8 @@ def _meeting(found: Meeting) -> dict[str, Any]:
             }
             for each in found.waited_for
         ],
-        "links": [dataclasses.asdict(use) | {"share_of_ceiling": use.share_of_ceiling} for use in found.links],
+        "links": [
+            dataclasses.asdict(use) | {"share_of_ceiling": use.share_of_ceiling}
+            for use in found.links
+        ],
     }

@@ -34,20 +34,40 @@ LEAST_KERNEL = 0.002
 def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> str:
     """One screen: the verdict, the rows, the causes, and what else differs."""
     ledger = view.ledger
-    blocks = [_heading(view), _rows(ledger), kernels(view), _steps(ledger), _findings(view.findings), _differences(view), gates(judgements)]
+    blocks = [
+        _heading(view),
+        _rows(ledger),
+        kernels(view),
+        _steps(ledger),
+        _findings(view.findings),
+        _differences(view),
+        gates(judgements),
+    ]
     return "\n\n".join(block for block in blocks if block)
 
 
 def _fold(text: str, indent: str = "  ") -> str:
     """Lines that fit, the first indented by `indent`, the others by two more; nothing in them steers a terminal."""
-    return "\n".join(textwrap.wrap(safe_text(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False))
+    return "\n".join(
+        textwrap.wrap(
+            safe_text(text),
+            WIDTH,
+            initial_indent=indent,
+            subsequent_indent=indent + "  ",
+            break_on_hyphens=False,
+        )
+    )
 
 
 def _heading(view: Explained) -> str:
     ledger = view.ledger
     sides = [
         ("base", view.case.base_name, pace(ledger, ledger.total.base, view.case.base.world_size)),
-        ("target", view.case.target_name, pace(ledger, ledger.total.target, view.case.target.world_size)),
+        (
+            "target",
+            view.case.target_name,
+            pace(ledger, ledger.total.target, view.case.target.world_size),
+        ),
     ]
     lines = [table([[side, _short(name, LONGEST_NAME), speed] for side, name, speed in sides])]
     lines.append(_fold(f"{ledger.verdict.value}: {verdict_words(ledger)}"))
@@ -70,7 +90,12 @@ def verdict_words(ledger: Ledger) -> str:
     reason = why_not(ledger)
     if not math.isfinite(change.value):
         return reason
-    return size + _interval(change, percent) + efficiency + (f"; {reason}{_largest(ledger)}" if reason else "")
+    return (
+        size
+        + _interval(change, percent)
+        + efficiency
+        + (f"; {reason}{_largest(ledger)}" if reason else "")
+    )
 
 
 def _largest(ledger: Ledger) -> str:
@@ -90,7 +115,11 @@ def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
 def _rows(ledger: Ledger) -> str:
     """In time of a step of the base's batch, which reads better than time per sample and is the same for both sides."""
     factor = ledger.samples_per_step
-    title = f"  where the time goes, per {amount(factor)} samples of a rank (a step of the base)" if ledger.per_sample else "  where a step goes"
+    title = (
+        f"  where the time goes, per {amount(factor)} samples of a rank (a step of the base)"
+        if ledger.per_sample
+        else "  where a step goes"
+    )
     lines = [["", "base", "target", "difference", "95 % interval", ""]]
     for row in ledger.rows:
         lines.append(row_cells(ledger, row, row.name, factor))
@@ -98,7 +127,10 @@ def _rows(ledger: Ledger) -> str:
     lines.append(row_cells(ledger, ledger.total, "total", factor))
     blocks = [title, table(lines, right=frozenset({1, 2, 3}))]
     if ledger.beside:
-        hidden = "; ".join(f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}" for row in ledger.beside)
+        hidden = "; ".join(
+            f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}"
+            for row in ledger.beside
+        )
         blocks.append(_fold(f"overlapped, and not in the rows: {hidden}"))
     if words := switched_words(ledger):
         blocks.append(_fold(words))
@@ -118,8 +150,16 @@ def switched_words(ledger: Ledger) -> str:
 def row_cells(ledger: Ledger, row: Row, name: str, factor: float) -> list[str]:
     """A row's name, both sides, the difference, its interval and what that means."""
     delta = row.delta
-    cells = [duration(row.base.value * factor), duration(row.target.value * factor), signed(delta.value * factor)]
-    interval = "-" if delta.low is None or delta.high is None else f"{signed(delta.low * factor)} to {signed(delta.high * factor)}"
+    cells = [
+        duration(row.base.value * factor),
+        duration(row.target.value * factor),
+        signed(delta.value * factor),
+    ]
+    interval = (
+        "-"
+        if delta.low is None or delta.high is None
+        else f"{signed(delta.low * factor)} to {signed(delta.high * factor)}"
+    )
     return [name, *cells, interval, _word(ledger, delta)]
 
 
@@ -145,14 +185,22 @@ def kernels(view: Explained) -> str:
         lines += [["  " + _short(row.name, LONGEST_KERNEL), *kernel_cells([row])] for row in shown]
         if shown and hidden:
             lines.append([f"  {other_kernels(hidden)}", *kernel_cells(hidden)])
-    return "\n".join(["  " + kernels_title(found), table(lines, right=frozenset({1, 2, 3, 4})), *map(_fold, kernel_words(found, view.ledger))])
+    return "\n".join(
+        [
+            "  " + kernels_title(found),
+            table(lines, right=frozenset({1, 2, 3, 4})),
+            *map(_fold, kernel_words(found, view.ledger)),
+        ]
+    )
 
 
 def kernels_title(found: KernelLedger) -> str:
     return f"{found.noun}s in the captured steps ({found.base_steps:,} and {found.target_steps:,} of all ranks), which are slower than others"
 
 
-def kernels_to_show(rows: Sequence[KernelRow], ledger: Ledger, most: int) -> tuple[Sequence[KernelRow], Sequence[KernelRow]]:
+def kernels_to_show(
+    rows: Sequence[KernelRow], ledger: Ledger, most: int
+) -> tuple[Sequence[KernelRow], Sequence[KernelRow]]:
     """The rows of a phase that changed by enough, at most so many, and all others."""
     least = LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step
     shown = [row for row in rows if abs(row.delta_ns) >= least][:most]
@@ -164,14 +212,22 @@ def other_kernels(hidden: Sequence[KernelRow]) -> str:
 
 
 def kernel_cells(rows: Sequence[KernelRow]) -> list[str]:
-    base, target = (sum(side) for side in zip(*((row.base_ns, row.target_ns) for row in rows), strict=True))
-    calls = [amount(sum(side)) for side in zip(*((row.base_calls, row.target_calls) for row in rows), strict=True)]
+    base, target = (
+        sum(side) for side in zip(*((row.base_ns, row.target_ns) for row in rows), strict=True)
+    )
+    calls = [
+        amount(sum(side))
+        for side in zip(*((row.base_calls, row.target_calls) for row in rows), strict=True)
+    ]
     return [duration(base), duration(target), signed(target - base), " to ".join(calls)]
 
 
 def kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:
     """Shares that are known on both sides, and copies that are worth a word."""
-    if abs(found.moving_added_ns) >= LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step:
+    if (
+        abs(found.moving_added_ns)
+        >= LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step
+    ):
         yield f"casts and layout copies: {signed(found.moving_added_ns)} a captured step"
     shares = {
         "of the work that could run on Tensor Cores, what does": found.tensor_core_share,
@@ -184,12 +240,18 @@ def kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:
 
 
 def _steps(ledger: Ledger) -> str:
-    return "\n".join(_fold(f"{side} {steps_of(costs)}") for side, costs in (("base:  ", ledger.base), ("target:", ledger.target)))
+    return "\n".join(
+        _fold(f"{side} {steps_of(costs)}")
+        for side, costs in (("base:  ", ledger.base), ("target:", ledger.target))
+    )
 
 
 def steps_of(costs: RunCosts) -> str:
     """Which steps the rows are about, and what those that stand apart would add."""
-    apart = [f"{plural(each.steps, 'step')} {each.reason} ({signed(each.excess_ns)} a step, if they were averaged in)" for each in costs.apart]
+    apart = [
+        f"{plural(each.steps, 'step')} {each.reason} ({signed(each.excess_ns)} a step, if they were averaged in)"
+        for each in costs.apart
+    ]
     return f"{plural(costs.steps, 'steady step')}; apart: {', '.join(apart) or 'none'}"
 
 
@@ -199,8 +261,16 @@ def _findings(findings: Sequence[Finding]) -> str:
 
 def finding_cost(finding: Finding) -> str:
     """What a cause costs, and which part of the gap that is."""
-    cost = f"{duration(finding.cost_ns.value)} a step{_interval(finding.cost_ns, duration)}" if finding.cost_ns else "costs nothing"
-    return cost + (f", {percent(finding.share_of_gap, 0)} of the gap" if finding.share_of_gap is not None and math.isfinite(finding.share_of_gap) else "")
+    cost = (
+        f"{duration(finding.cost_ns.value)} a step{_interval(finding.cost_ns, duration)}"
+        if finding.cost_ns
+        else "costs nothing"
+    )
+    return cost + (
+        f", {percent(finding.share_of_gap, 0)} of the gap"
+        if finding.share_of_gap is not None and math.isfinite(finding.share_of_gap)
+        else ""
+    )
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -216,7 +286,10 @@ def _differences(view: Explained) -> str:
     if not found:
         return "  nothing else differs: every recorded knob, version and variable is the same"
     shown = found[:MOST_DIFFERENCES]
-    rows = [["differs", "base", "target", "can affect"], *([each.name, each.base, each.target, each.rows] for each in shown)]
+    rows = [
+        ["differs", "base", "target", "can affect"],
+        *([each.name, each.base, each.target, each.rows] for each in shown),
+    ]
     lines = [table([[_short(cell) for cell in row] for row in rows])]
     if len(found) > len(shown):
         lines.append(f"  and {plural(len(found) - len(shown), 'more difference')} in --json")
@@ -231,25 +304,55 @@ def _short(value: str, longest: int = LONGEST_VALUE) -> str:
 
 
 def gates(judgements: Sequence[Judgement]) -> str:
-    return "\n".join(_fold(f"gate {each.gate}: {each.outcome.value}, {each.why}") for each in judgements)
+    return "\n".join(
+        _fold(f"gate {each.gate}: {each.outcome.value}, {each.why}") for each in judgements
+    )
 
 
 def scaling(rows: Sequence[ScalingRow]) -> str:
     """The runs side by side; each row's factors multiply out to its efficiency."""
-    header = ["run", "ranks", "throughput", "speed-up", "efficiency", *FACTORS[:-1], "communication"]
+    header = [
+        "run",
+        "ranks",
+        "throughput",
+        "speed-up",
+        "efficiency",
+        *FACTORS[:-1],
+        "communication",
+    ]
     lines = [header, *(_scaling_line(row) for row in rows)]
     title = "  efficiency = " + " x ".join(FACTORS)
     notes = (
         []
         if all(row.waiting_known for row in rows)
-        else [_fold("waiting for late ranks could not be told from transfer in all runs, and is communication there")]
+        else [
+            _fold(
+                "waiting for late ranks could not be told from transfer in all runs, and is communication there"
+            )
+        ]
     )
-    return "\n".join([title, table(lines, right=frozenset(range(1, len(header)))), *notes, *_scaling_intervals(rows)])
+    return "\n".join(
+        [
+            title,
+            table(lines, right=frozenset(range(1, len(header)))),
+            *notes,
+            *_scaling_intervals(rows),
+        ]
+    )
 
 
 def _scaling_line(row: ScalingRow) -> list[str]:
-    figures = (row.speed_up.value, row.efficiency.value, *(row.factors[name].value for name in FACTORS))
-    return [_short(row.name), str(row.gpus), significant(row.throughput.value, 4), *(significant(value) for value in figures)]
+    figures = (
+        row.speed_up.value,
+        row.efficiency.value,
+        *(row.factors[name].value for name in FACTORS),
+    )
+    return [
+        _short(row.name),
+        str(row.gpus),
+        significant(row.throughput.value, 4),
+        *(significant(value) for value in figures),
+    ]
 
 
 def _scaling_intervals(rows: Sequence[ScalingRow]) -> Iterator[str]:
@@ -260,7 +363,11 @@ def _scaling_intervals(rows: Sequence[ScalingRow]) -> Iterator[str]:
 
 def scaling_words(row: ScalingRow) -> str:
     """A run's efficiency against the first one's, and what takes most of it."""
-    loss = f"; {row.largest_loss} takes most of it ({significant(row.factors[row.largest_loss].value)})" if row.largest_loss else ""
+    loss = (
+        f"; {row.largest_loss} takes most of it ({significant(row.factors[row.largest_loss].value)})"
+        if row.largest_loss
+        else ""
+    )
     return f"efficiency {percent(row.efficiency.value)}{_interval(row.efficiency, percent)}{loss}"
 
 
@@ -276,8 +383,14 @@ def meeting_words(found: Meeting | None) -> Iterator[str]:
     for use in found.links:
         if use.bus_bytes_per_s is not None:
             share = use.share_of_ceiling
-            reached = f", {percent(share, 0)} of what the links reach alone" if share is not None else ""
-            unknown = "" if reached else "; 'profkit ceilings --links' measures what the links reach alone"
+            reached = (
+                f", {percent(share, 0)} of what the links reach alone" if share is not None else ""
+            )
+            unknown = (
+                ""
+                if reached
+                else "; 'profkit ceilings --links' measures what the links reach alone"
+            )
             yield f"{use.op} over {use.backend}: {byte_size(use.bytes_per_step)} a step at {byte_size(use.bus_bytes_per_s)}/s on the bus{reached}{unknown}"
 
 

@@ -17,8 +17,23 @@ def run(view: RunView) -> dict[str, Any]:
         "wall_ns_per_step": view.wall_ns,
         "parts": [_part(part) for part in view.parts],
         "hidden": [_part(part) for part in view.hidden],
-        "steps_apart": [{"reason": each.reason, "steps": each.steps, "excess_ns_per_step_of_the_run": each.excess_ns} for each in view.apart],
-        "findings": [{"kind": each.kind, "cost_ns_per_step": of(each.step_ns), "share": each.share, "evidence": each.evidence} for each in view.losses],
+        "steps_apart": [
+            {
+                "reason": each.reason,
+                "steps": each.steps,
+                "excess_ns_per_step_of_the_run": each.excess_ns,
+            }
+            for each in view.apart
+        ],
+        "findings": [
+            {
+                "kind": each.kind,
+                "cost_ns_per_step": of(each.step_ns),
+                "share": each.share,
+                "evidence": each.evidence,
+            }
+            for each in view.losses
+        ],
         "step_times_ns": [of(point) for point in view.points],
     }
 

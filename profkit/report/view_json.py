@@ -16,7 +16,11 @@ def of(view: Any) -> Any:
     if isinstance(view, Enum):
         return view.value
     if dataclasses.is_dataclass(view) and not isinstance(view, type):
-        return {field.name: of(getattr(view, field.name)) for field in dataclasses.fields(view) if not field.name.startswith("_")}
+        return {
+            field.name: of(getattr(view, field.name))
+            for field in dataclasses.fields(view)
+            if not field.name.startswith("_")
+        }
     if isinstance(view, Mapping):
         return {_key(key): of(value) for key, value in view.items()}
     if isinstance(view, np.ndarray | np.generic):

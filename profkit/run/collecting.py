@@ -31,7 +31,12 @@ log = logging.getLogger("profkit")
 KERNELS = "kernels"
 NOTHING = "none"
 DEFAULT_PLAN = "every:100"
-COLLECT, WINDOWS, SOURCE, OPERATORS = "PROFKIT_COLLECT", "PROFKIT_KERNELS", "PROFKIT_KERNELS_FROM", "PROFKIT_OPS"
+COLLECT, WINDOWS, SOURCE, OPERATORS = (
+    "PROFKIT_COLLECT",
+    "PROFKIT_KERNELS",
+    "PROFKIT_KERNELS_FROM",
+    "PROFKIT_OPS",
+)
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 """What captures kernels: the framework's own profiler, or NVIDIA's library itself."""
 
@@ -50,25 +55,43 @@ class Choice:
         """What the environment says; what is wrong there is told and left out: a job is no place to end over it."""
         try:
             operators = environ.get(OPERATORS, "0").lower() in {"1", "true", "yes", "on"}
-            return cls.parse(environ.get(COLLECT, ""), environ.get(WINDOWS, ""), operators=operators, source=environ.get(SOURCE) or PROFILER)
+            return cls.parse(
+                environ.get(COLLECT, ""),
+                environ.get(WINDOWS, ""),
+                operators=operators,
+                source=environ.get(SOURCE) or PROFILER,
+            )
         except ProfkitError as error:
             log.warning("profkit: nothing is collected beside the loop: %s", error)
             return cls(())
 
     @classmethod
-    def parse(cls, collect: str, windows: str, *, operators: bool, source: str = PROFILER) -> Choice:
+    def parse(
+        cls, collect: str, windows: str, *, operators: bool, source: str = PROFILER
+    ) -> Choice:
         """What a user wrote; a `UsageError` for a name or a window that there is not."""
         names = tuple(name for name in (part.strip() for part in collect.split(",")) if name)
         known = (*COLLECTORS.names(), KERNELS, NOTHING) if names else ()
         for name in names:
             if name not in known:
-                raise UsageError(f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} (there are: {', '.join(sorted(known))})")
+                raise UsageError(
+                    f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} (there are: {', '.join(sorted(known))})"
+                )
         if source not in SOURCES:
-            raise UsageError(f"--kernels-from: unknown source '{safe_text(source)}' (there are: {', '.join(SOURCES)})")
+            raise UsageError(
+                f"--kernels-from: unknown source '{safe_text(source)}' (there are: {', '.join(SOURCES)})"
+            )
         if operators and source == CUPTI:
-            raise UsageError("--ops: CUPTI knows no operators; leave out --kernels-from cupti, and the framework's profiler names them")
+            raise UsageError(
+                "--ops: CUPTI knows no operators; leave out --kernels-from cupti, and the framework's profiler names them"
+            )
         plan = WindowPlan.parse(windows or DEFAULT_PLAN) if windows or KERNELS in names else None
-        return cls(tuple(name for name in names if name not in {KERNELS, NOTHING}) if names else None, plan, operators, source)
+        return cls(
+            tuple(name for name in names if name not in {KERNELS, NOTHING}) if names else None,
+            plan,
+            operators,
+            source,
+        )
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
         """Whether a step's phases are timed: those of a window are, for its kernels are to have phases."""
@@ -82,18 +105,31 @@ class Collecting:
     Nothing of it raises, and nothing of it waits for a collector.
     """
 
-    def __init__(self, choice: Choice, recorder: Recorder, framework: Framework | None, kernels: Append, samples: Append, *, device: str = "") -> None:
+    def __init__(
+        self,
+        choice: Choice,
+        recorder: Recorder,
+        framework: Framework | None,
+        kernels: Append,
+        samples: Append,
+        *,
+        device: str = "",
+    ) -> None:
         self._patches = Patches()
         self._capture: WindowCapture | None = None
         if choice.windows is not None and framework is not None:
-            guarded("kernel windows", self._open_windows, None)(choice, recorder, framework, kernels, samples, device)
+            guarded("kernel windows", self._open_windows, None)(
+                choice, recorder, framework, kernels, samples, device
+            )
         self._choice = choice
         self._samples = samples
         self._pollers: Pollers | None = None
 
     def start(self) -> None:
         """Start the collectors. They load what they need: a job calls this on a thread of its own."""
-        self._pollers = Pollers(list(usable_collectors(self._choice.collectors, self._samples)), self._samples)
+        self._pollers = Pollers(
+            list(usable_collectors(self._choice.collectors, self._samples)), self._samples
+        )
         self._pollers.start()
 
     def stop(self) -> None:
@@ -103,11 +139,26 @@ class Collecting:
             guarded("kernel windows", self._capture.finish, None)()
         guarded("kernel windows", self._patches.undo, None)()
 
-    def _open_windows(self, choice: Choice, recorder: Recorder, framework: Framework, kernels: Append, samples: Append, device: str) -> None:
+    def _open_windows(
+        self,
+        choice: Choice,
+        recorder: Recorder,
+        framework: Framework,
+        kernels: Append,
+        samples: Append,
+        device: str,
+    ) -> None:
         if choice.windows is None:
             return
         profiler = self._make_profiler(choice, framework)
-        self._capture = WindowCapture(recorder, choice.windows, profiler, kernels, samples, read_rows=functools.partial(_read_rows, device))
+        self._capture = WindowCapture(
+            recorder,
+            choice.windows,
+            profiler,
+            kernels,
+            samples,
+            read_rows=functools.partial(_read_rows, device),
+        )
 
     def _make_profiler(self, choice: Choice, framework: Framework) -> KernelProfiler:
         if choice.source == PROFILER:

@@ -94,7 +94,9 @@ class Job:
         self.ranges = nvtx_ranges()
         self._choice = Choice.read()
         self._collecting: Collecting | None = None
-        self.recorder = Recorder(self.sink, ranges=self.ranges, is_measured=self._choice.is_measured(off_blocks()))
+        self.recorder = Recorder(
+            self.sink, ranges=self.ranges, is_measured=self._choice.is_measured(off_blocks())
+        )
         self.tracker = Tracker(self.recorder, on_training=self._begin)
         self._patches: list[Patches] = []
         self._frameworks: list[Framework] = []
@@ -104,10 +106,14 @@ class Job:
 
     def hook(self, framework: str) -> None:
         """Install the hooks of a framework that has been imported; a second time does nothing."""
-        known: Framework = importlib.import_module(f"profkit.instrument.frameworks.{framework}").FRAMEWORK
+        known: Framework = importlib.import_module(
+            f"profkit.instrument.frameworks.{framework}"
+        ).FRAMEWORK
         if known not in self._frameworks:
             self._frameworks.append(known)
-            seams = Seams(self.tracker, self.sink.appender("collectives"), self.sink.appender("samples"))
+            seams = Seams(
+                self.tracker, self.sink.appender("collectives"), self.sink.appender("samples")
+            )
             self._patches.append(known.install(seams))
 
     def unhook(self) -> None:
@@ -127,7 +133,12 @@ class Job:
             self._collecting.stop()
         self._count_failures()
         self.sink.close()
-        if self._owns_run and self._opener is not None and self._place.rank == 0 and not self.sink.failure:
+        if (
+            self._owns_run
+            and self._opener is not None
+            and self._place.rank == 0
+            and not self.sink.failure
+        ):
             self._write_run(RunState.COMPLETE)
             guarded("the record of its own cost", self._record_own_cost, None)()
 
@@ -140,9 +151,14 @@ class Job:
         note(TRAINED)
         self._place, device, timer = self._look_around()
         appenders = self.sink.appender("kernels"), self.sink.appender("samples")
-        self._collecting = Collecting(self._choice, self.recorder, self._framework_in_use(), *appenders, device=device)
+        self._collecting = Collecting(
+            self._choice, self.recorder, self._framework_in_use(), *appenders, device=device
+        )
         self._opener = threading.Thread(
-            target=guarded("opening the trace", self._open_files, None), args=(self._place, device, timer), name="profkit-opener", daemon=True
+            target=guarded("opening the trace", self._open_files, None),
+            args=(self._place, device, timer),
+            name="profkit-opener",
+            daemon=True,
         )
         self._opener.start()
 
@@ -158,7 +174,9 @@ class Job:
 
     def _framework_in_use(self) -> Framework | None:
         """The framework whose seam reported last; with only one there is no question."""
-        in_use = [framework for framework in self._frameworks if framework.name == self.tracker.framework]
+        in_use = [
+            framework for framework in self._frameworks if framework.name == self.tracker.framework
+        ]
         return next(iter(in_use or self._frameworks), None)
 
     def _open_files(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
@@ -175,7 +193,14 @@ class Job:
         if self._collecting is not None:
             guarded("collectors", self._collecting.start, None)()
         manifest = RankManifest(
-            place.rank, platform.node(), os.getpid(), device, read_anchor(), place.local_rank, place.world_size, framework.name if framework else ""
+            place.rank,
+            platform.node(),
+            os.getpid(),
+            device,
+            read_anchor(),
+            place.local_rank,
+            place.world_size,
+            framework.name if framework else "",
         )
         self._append_span_cost()
         complete = guarded("device times", functools.partial(_complete, timer), None)
@@ -184,7 +209,9 @@ class Job:
                 self._write_run(RunState.RUNNING)
             self.sink.attach(RankWriter(self.run, manifest, rows=self.sink.rows, complete=complete))
         except FileExistsError:
-            self._stay_out(f"another process of the job trains as rank {place.rank} and is recorded already")
+            self._stay_out(
+                f"another process of the job trains as rank {place.rank} and is recorded already"
+            )
         except OSError as error:
             self._stay_out(f"{self.run}: {error.strerror}")
 
@@ -269,7 +296,10 @@ def current_job() -> Job:
 def _own_run() -> Path:
     """A run for a job that was not started by `profkit run`: all ranks of one launch share it."""
     script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "python"
-    folder = Path(os.environ.get("PROFKIT_OUTPUT", "traces")).absolute() / f"{script}-{time.strftime('%Y%m%d')}-{_launch()}"
+    folder = (
+        Path(os.environ.get("PROFKIT_OUTPUT", "traces")).absolute()
+        / f"{script}-{time.strftime('%Y%m%d')}-{_launch()}"
+    )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -114,13 +114,17 @@ def _job_name(command: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def _started(program: str, command: Sequence[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    program: str, command: Sequence[str], environment: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start the job; signals are passed on to it within the block."""
     with forwarding() as start:
         try:
             process = start(command, executable=program, env=environment)
         except PermissionError as error:
-            raise CannotStartError(f"{safe_text(program)}: {error.strerror}", ExitCode.NOT_EXECUTABLE) from error
+            raise CannotStartError(
+                f"{safe_text(program)}: {error.strerror}", ExitCode.NOT_EXECUTABLE
+            ) from error
         except OSError as error:
             raise CannotStartError(f"{safe_text(program)}: {error.strerror}") from error
         yield process
@@ -148,8 +152,15 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             process.send_signal(number)
         return process
 
-    wanted = {**dict.fromkeys(FORWARDED, forward), **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), _do_nothing)}
-    handlers = {number: signal.signal(number, handler) for number, handler in wanted.items() if signal.getsignal(number) is not signal.SIG_IGN}
+    wanted = {
+        **dict.fromkeys(FORWARDED, forward),
+        **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), _do_nothing),
+    }
+    handlers = {
+        number: signal.signal(number, handler)
+        for number, handler in wanted.items()
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield start
     finally:
@@ -229,5 +240,7 @@ def check_command(command: Sequence[str]) -> Sequence[str]:
     if words[:1] == ["--"]:
         del words[0]
     if not words:
-        raise UsageError("no command was given; write it behind '--', as in: profkit run -- python train.py")
+        raise UsageError(
+            "no command was given; write it behind '--', as in: profkit run -- python train.py"
+        )
     return words

@@ -52,7 +52,10 @@ class Team:
 
 def place_of_this_process(environ: Mapping[str, str] = os.environ) -> Place | None:
     """Which rank something has made this process; `None` for one that was started alone."""
-    for rank, size, local in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_RANK_IN_NODE")):
+    for rank, size, local in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_RANK_IN_NODE"),
+    ):
         if environ.get(rank, "").isdigit() and environ.get(size, "").isdigit():
             return Place(int(environ[rank]), int(environ[size]), int(environ.get(local) or 0))
     return None
@@ -72,11 +75,21 @@ def slurm_rank(environ: Mapping[str, str] = os.environ) -> dict[str, str] | None
     if "SLURM_PROCID" not in environ or tasks < 2:
         return None
     rank, local = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_LOCALID")
-    return rank_environment(rank, tasks, local, max(1, tasks // max(1, _number(environ, "SLURM_NNODES"))), _slurm_endpoint(environ))
+    return rank_environment(
+        rank,
+        tasks,
+        local,
+        max(1, tasks // max(1, _number(environ, "SLURM_NNODES"))),
+        _slurm_endpoint(environ),
+    )
 
 
 def _slurm_endpoint(environ: Mapping[str, str]) -> str:
-    hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
+    hosts = (
+        environ.get("SLURM_STEP_NODELIST")
+        or environ.get("SLURM_JOB_NODELIST")
+        or environ.get("SLURM_NODELIST", "")
+    )
     return f"{first_host(hosts) or 'localhost'}:{SLURM_PORTS + _number(environ, 'SLURM_JOB_ID') % SLURM_PORTS}"
 
 
@@ -91,7 +104,9 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     return int(value) if value.isdigit() else 0
 
 
-def rank_environment(rank: int, world_size: int, local: int, local_size: int, endpoint: str) -> dict[str, str]:
+def rank_environment(
+    rank: int, world_size: int, local: int, local_size: int, endpoint: str
+) -> dict[str, str]:
     """What torch and Paddle ask the environment for; Paddle wants an address of each rank, and uses the first."""
     host, _, port = endpoint.rpartition(":")
     addresses = [f"{host}:{int(port) + number}" for number in range(world_size)]
@@ -137,10 +152,14 @@ def _check_free(endpoint: str) -> None:
             pass
     except OSError as error:
         why = "the port is in use" if error.errno == 98 else error.strerror or str(error)
-        raise ProfkitError(f"{safe_text(endpoint)}: {why}; choose another place with --rdzv-endpoint HOST:PORT, on this machine for --node-rank 0") from error
+        raise ProfkitError(
+            f"{safe_text(endpoint)}: {why}; choose another place with --rdzv-endpoint HOST:PORT, on this machine for --node-rank 0"
+        ) from error
 
 
-def run_ranks(team: Team, words: Sequence[str], run: Path | None, *, extra: Mapping[str, str]) -> tuple[int, str]:
+def run_ranks(
+    team: Team, words: Sequence[str], run: Path | None, *, extra: Mapping[str, str]
+) -> tuple[int, str]:
     """Start this node's ranks, wait for them, and return the exit code with the reason of the first that failed.
 
     When one ends badly the others are ended within seconds.
@@ -149,8 +168,14 @@ def run_ranks(team: Team, words: Sequence[str], run: Path | None, *, extra: Mapp
     with tempfile.TemporaryDirectory(prefix="profkit-ranks-") as folder:
         errors = [Path(folder) / f"rank{team.first + local}" for local in range(team.count)]
         with forwarding() as start:
-            told = [_environment(team, local, endpoint, run, {**extra, ERROR_VARIABLE: str(error)}) for local, error in enumerate(errors)]
-            processes = [start([sys.executable, "-m", "profkit", *words], env=environment) for environment in told]
+            told = [
+                _environment(team, local, endpoint, run, {**extra, ERROR_VARIABLE: str(error)})
+                for local, error in enumerate(errors)
+            ]
+            processes = [
+                start([sys.executable, "-m", "profkit", *words], env=environment)
+                for environment in told
+            ]
             first = _wait(processes)
             ours = _end(processes)
         if first is None:
@@ -159,8 +184,14 @@ def run_ranks(team: Team, words: Sequence[str], run: Path | None, *, extra: Mapp
         return _told(team.first + first, processes[first].returncode, errors[first])
 
 
-def _environment(team: Team, local: int, endpoint: str, run: Path | None, extra: Mapping[str, str]) -> dict[str, str]:
-    environment = {**os.environ, **rank_environment(team.first + local, team.world_size, local, team.count, endpoint), **extra}
+def _environment(
+    team: Team, local: int, endpoint: str, run: Path | None, extra: Mapping[str, str]
+) -> dict[str, str]:
+    environment = {
+        **os.environ,
+        **rank_environment(team.first + local, team.world_size, local, team.count, endpoint),
+        **extra,
+    }
     if run is not None:
         environment[RUN_VARIABLE] = str(run.absolute())
     return environment
@@ -197,15 +228,25 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> set[int]:
 
 def _earliest(first: int, codes: Sequence[int], ours: set[int], errors: Sequence[Path]) -> int:
     """Which rank failed of itself: one that a signal killed that was not `ours`, else the one that wrote its error first; the others only lost it."""
-    killed = [number for number, code in enumerate(codes) if code < 0 and code != -signal.SIGTERM and number not in ours]
+    killed = [
+        number
+        for number, code in enumerate(codes)
+        if code < 0 and code != -signal.SIGTERM and number not in ours
+    ]
     if killed and not errors[killed[0]].exists():
         return killed[0]
-    written = [(path.stat().st_mtime_ns, number) for number, path in enumerate(errors) if path.exists()]
+    written = [
+        (path.stat().st_mtime_ns, number) for number, path in enumerate(errors) if path.exists()
+    ]
     return min(written)[1] if written else first
 
 
 def _told(rank: int, code: int, error: Path) -> tuple[int, str]:
-    words = error.read_text(encoding="utf-8", errors="replace").strip() if error.exists() else describe_end(code).replace("the job", "it", 1)
+    words = (
+        error.read_text(encoding="utf-8", errors="replace").strip()
+        if error.exists()
+        else describe_end(code).replace("the job", "it", 1)
+    )
     return (code if code > 0 else ExitCode.UNFINISHED), f"rank {rank}: {words}"
 
 

@@ -29,7 +29,9 @@ CONNECT_S: Final = 10
 def check_scheduler(where: str) -> None:
     """Refuse what is no scheduler, before anything is read."""
     if where not in {SERIAL, THREADS} and not where.startswith(CLUSTERS):
-        raise UsageError(f"--scheduler '{safe_text(where)}' is none: it takes {SERIAL}, {THREADS}, or the address of a Dask scheduler, as in tcp://host:8786")
+        raise UsageError(
+            f"--scheduler '{safe_text(where)}' is none: it takes {SERIAL}, {THREADS}, or the address of a Dask scheduler, as in tcp://host:8786"
+        )
     if where.startswith(CLUSTERS) and importlib.util.find_spec("distributed") is None:
         raise UsageError("--scheduler: Dask is not installed here: pip install 'profkit[dask]'")
 
@@ -56,14 +58,18 @@ def _cluster(address: str) -> Iterator[Executor]:
     try:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise ProfkitError(f"{safe_text(address)}: no Dask scheduler answers there ({safe_text(str(error))[:200]}); start one with 'dask scheduler'") from error
+        raise ProfkitError(
+            f"{safe_text(address)}: no Dask scheduler answers there ({safe_text(str(error))[:200]}); start one with 'dask scheduler'"
+        ) from error
     with client:
         _check_workers(client, address)
         executor: Executor = client.get_executor(pure=False)
         yield executor
 
 
-def _map_there(address: str, executor: Executor, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
+def _map_there(
+    address: str, executor: Executor, function: Callable[..., Any], *columns: Iterable[Any]
+) -> list[Any]:
     """The results in order; our own errors are theirs as they are, the cluster's become one line."""
     try:
         return list(executor.map(function, *columns))
@@ -80,4 +86,6 @@ def _check_workers(client: object, address: str) -> None:
     """Without workers a map would wait for ever."""
     workers = client.scheduler_info()["workers"]  # type: ignore[attr-defined]  # Dask has no types
     if not workers:
-        raise ProfkitError(f"{safe_text(address)}: the scheduler has no workers; start some with 'dask worker {safe_text(address)}'")
+        raise ProfkitError(
+            f"{safe_text(address)}: the scheduler has no workers; start some with 'dask worker {safe_text(address)}'"
+        )

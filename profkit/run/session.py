@@ -46,7 +46,9 @@ class Session:
 
 
 @contextlib.contextmanager
-def open_session(parent: Path, name: str, manifest: RunManifest, *, device: str) -> Iterator[Session]:
+def open_session(
+    parent: Path, name: str, manifest: RunManifest, *, device: str
+) -> Iterator[Session]:
     """Record what happens in the block as a new run below `parent`, of one rank.
 
     An exception that leaves the block marks the run aborted, with its class as the reason, and
@@ -72,7 +74,11 @@ def make_run(parent: Path, name: str, manifest: RunManifest) -> Path:
     """A new folder with its `run.json`."""
     path = _new_folder(parent, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     manifest = dataclasses.replace(
-        manifest, created_ns=wall_ns(), profkit_version=__version__, owner=this_process(), environment={**read_environment(), **manifest.environment}
+        manifest,
+        created_ns=wall_ns(),
+        profkit_version=__version__,
+        owner=this_process(),
+        environment={**read_environment(), **manifest.environment},
     )
     try:
         manifest.write(path)
@@ -83,7 +89,12 @@ def make_run(parent: Path, name: str, manifest: RunManifest) -> Path:
 
 @contextlib.contextmanager
 def open_rank(
-    path: Path, framework: str, device: str, *, place: Place | None = None, on_failure: Callable[[str], None] = lambda why: None
+    path: Path,
+    framework: str,
+    device: str,
+    *,
+    place: Place | None = None,
+    on_failure: Callable[[str], None] = lambda why: None,
 ) -> Iterator[Recorder]:
     """Record what happens in the block as one rank of the run in `path`. A disk that fails meanwhile is told when the block has ended."""
     place = place or Place()
@@ -92,16 +103,41 @@ def open_rank(
     timed_device = guarded("the device's clock", known.device, None)() if known else None
     timer = DeviceTimer(timed_device, rows["spans"].append) if timed_device is not None else None
     try:
-        manifest = RankManifest(place.rank, platform.node(), os.getpid(), device, read_anchor(), place.local_rank, place.world_size, framework)
-        writer = RankWriter(path, manifest, rows=rows, complete=guarded("device times", timer.collect, None) if timer else None)
+        manifest = RankManifest(
+            place.rank,
+            platform.node(),
+            os.getpid(),
+            device,
+            read_anchor(),
+            place.local_rank,
+            place.world_size,
+            framework,
+        )
+        writer = RankWriter(
+            path,
+            manifest,
+            rows=rows,
+            complete=guarded("device times", timer.collect, None) if timer else None,
+        )
     except OSError as error:
         raise _not_writable(path, error) from error
     ranges = nvtx_ranges()
-    writer.appender("samples")((None, "profkit", "span_cost_ns", now_ns(), measure_span_cost(ranges=ranges)))
+    writer.appender("samples")(
+        (None, "profkit", "span_cost_ns", now_ns(), measure_span_cost(ranges=ranges))
+    )
     choice = Choice.read()
-    recorder = Recorder(writer, ranges=ranges, is_measured=choice.is_measured(off_blocks()), device=timer)
+    recorder = Recorder(
+        writer, ranges=ranges, is_measured=choice.is_measured(off_blocks()), device=timer
+    )
     patches = _hook_inside(known, recorder, writer)
-    collecting = Collecting(choice, recorder, known, writer.appender("kernels"), writer.appender("samples"), device=device)
+    collecting = Collecting(
+        choice,
+        recorder,
+        known,
+        writer.appender("kernels"),
+        writer.appender("samples"),
+        device=device,
+    )
     guarded("collectors", collecting.start, None)()
     state = "complete"
     try:
@@ -155,11 +191,15 @@ def _new_folder(parent: Path, name: str) -> Path:
     try:
         return new_run_folder(parent, name)
     except OSError as error:
-        raise ProfkitError(f"{safe_text(str(parent))}: cannot make a run's folder there ({error.strerror}); choose another place with --output") from error
+        raise ProfkitError(
+            f"{safe_text(str(parent))}: cannot make a run's folder there ({error.strerror}); choose another place with --output"
+        ) from error
 
 
 def _not_writable(path: Path, error: OSError) -> ProfkitError:
-    return ProfkitError(f"{safe_text(str(path))}: cannot be written ({error.strerror}); choose another place with --output")
+    return ProfkitError(
+        f"{safe_text(str(path))}: cannot be written ({error.strerror}); choose another place with --output"
+    )
 
 
 def reason(error: BaseException) -> str:
@@ -173,6 +213,16 @@ def finish_run(path: Path, why: str = "", **changes: Any) -> None:
     """Write into `run.json` that the run has ended, and why if not as planned."""
     try:
         manifest = RunManifest.read(path)
-        dataclasses.replace(manifest, state=RunState.ABORTED if why else RunState.COMPLETE, why=why, ended_ns=wall_ns(), **changes).write(path)
+        dataclasses.replace(
+            manifest,
+            state=RunState.ABORTED if why else RunState.COMPLETE,
+            why=why,
+            ended_ns=wall_ns(),
+            **changes,
+        ).write(path)
     except (ProfkitError, OSError) as error:
-        log.warning("profkit: %s cannot be marked as ended: %s", safe_text(str(path)), getattr(error, "strerror", None) or error)
+        log.warning(
+            "profkit: %s cannot be marked as ended: %s",
+            safe_text(str(path)),
+            getattr(error, "strerror", None) or error,
+        )

@@ -116,7 +116,9 @@ class Witness:
             return "it belongs to another user, so its environment cannot be read; run profkit as that user"
         flags = [flag for flag in _flags(words) if flag in FLAGS_WITHOUT_HOOKS]
         if RUN_VARIABLE not in variables:
-            return f"its environment was cleared: {RUN_VARIABLE} is missing; keep it, and PYTHONPATH"
+            return (
+                f"its environment was cleared: {RUN_VARIABLE} is missing; keep it, and PYTHONPATH"
+            )
         if flags:
             return f"it was started with -{flags[0]}, which keeps Python from loading the hooks; leave that option out"
         path = variables.get("PYTHONPATH", "")

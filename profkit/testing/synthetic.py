@@ -68,10 +68,18 @@ class _Plan:
 
     @property
     def phases(self) -> tuple[str, ...]:
-        return tuple(phase for phase in _ORDER if self.phase_ns.get(phase) and (phase != "allreduce" or self.ranks > 1))
+        return tuple(
+            phase
+            for phase in _ORDER
+            if self.phase_ns.get(phase) and (phase != "allreduce" or self.ranks > 1)
+        )
 
     def mean_ns(self, phase: str, rank: int) -> int:
-        return self.rank_phase_ns.get(rank, {}).get(phase, self.phase_ns[phase]) if phase in self.phases else 0
+        return (
+            self.rank_phase_ns.get(rank, {}).get(phase, self.phase_ns[phase])
+            if phase in self.phases
+            else 0
+        )
 
 
 def synthetic_trace(
@@ -102,7 +110,21 @@ def synthetic_trace(
     means = _mean_durations(phase_ns or {})
     last = batch_size if last_batch_size is None else last_batch_size
     knobs = {"gpus": ranks, "batch_size": batch_size, "amp": False, **(config or {})}
-    plan = _Plan(ranks, steps, kernels_per_step, seed, means, rank_phase_ns or {}, jitter, steps_per_epoch, batch_size, last, buckets, device, knobs)
+    plan = _Plan(
+        ranks,
+        steps,
+        kernels_per_step,
+        seed,
+        means,
+        rank_phase_ns or {},
+        jitter,
+        steps_per_epoch,
+        batch_size,
+        last,
+        buckets,
+        device,
+        knobs,
+    )
     folder.mkdir(mode=0o700, parents=True)
     timeline = _build_timeline(plan)
     for rank in range(ranks):
@@ -129,7 +151,10 @@ class _Timeline:
 
 def _build_timeline(plan: _Plan) -> _Timeline:
     """Lay the phases end to end; all ranks leave a step's all-reduce at the same moment."""
-    took = {phase: np.stack([_durations(plan, phase, rank) for rank in range(plan.ranks)]) for phase in _ORDER}
+    took = {
+        phase: np.stack([_durations(plan, phase, rank) for rank in range(plan.ranks)])
+        for phase in _ORDER
+    }
     took["allreduce"][:] = took["allreduce"].min(axis=0)
     lead: Ints = np.sum([took[phase] for phase in _BEFORE_MEETING], axis=0)
     tail: Ints = np.sum([took[phase] for phase in _AFTER_MEETING], axis=0)
@@ -147,7 +172,9 @@ def _meeting_ends(lead: Ints, transfer: Ints, tail: Ints) -> Ints:
     return BEGIN_NS + np.cumsum(np.concatenate([first, between]) + transfer[0])
 
 
-def _lay_phases(took: Mapping[str, Ints], step_begin: Ints, step_end: Ints, meeting_end: Ints) -> _Timeline:
+def _lay_phases(
+    took: Mapping[str, Ints], step_begin: Ints, step_end: Ints, meeting_end: Ints
+) -> _Timeline:
     begin, end = {}, {}
     at = step_begin
     for phase in _ORDER:
@@ -159,7 +186,9 @@ def _lay_phases(took: Mapping[str, Ints], step_begin: Ints, step_end: Ints, meet
 def _durations(plan: _Plan, phase: str, rank: int) -> Ints:
     """A phase's duration in each step: the mean, a drift that all ranks share, and noise of its own."""
     drift = _smooth(np.random.default_rng([plan.seed, _SHARED]).standard_normal(plan.steps))
-    noise = np.random.default_rng([plan.seed, rank, 1 + _ORDER.index(phase)]).standard_normal(plan.steps)
+    noise = np.random.default_rng([plan.seed, rank, 1 + _ORDER.index(phase)]).standard_normal(
+        plan.steps
+    )
     factor = np.maximum(0.1, 1 + plan.jitter * (0.8 * drift + 0.6 * noise))
     return (plan.mean_ns(phase, rank) * factor * _slowness(plan, phase)).astype(np.int64)
 
@@ -181,7 +210,9 @@ def _slowness(plan: _Plan, phase: str) -> Floats:
     return factor
 
 
-def _write_manifest(folder: Path, plan: _Plan, timeline: _Timeline, workload: str, framework: str) -> None:
+def _write_manifest(
+    folder: Path, plan: _Plan, timeline: _Timeline, workload: str, framework: str
+) -> None:
     length = int(timeline.step_end_ns.max()) - BEGIN_NS
     RunManifest(
         workload=workload,
@@ -199,7 +230,14 @@ def _write_manifest(folder: Path, plan: _Plan, timeline: _Timeline, workload: st
 def _write_rank(folder: Path, plan: _Plan, timeline: _Timeline, rank: int) -> None:
     files = RankFiles(folder / rank_folder(rank), rank)
     device = f"{plan.device}:{rank}" if plan.device == "cuda" else plan.device
-    RankManifest(rank, f"host{rank // 8}", 1000 + rank, device, Anchor(BEGIN_NS, BEGIN_REALTIME_NS, 100), rank % 8).write(files.folder)
+    RankManifest(
+        rank,
+        f"host{rank // 8}",
+        1000 + rank,
+        device,
+        Anchor(BEGIN_NS, BEGIN_REALTIME_NS, 100),
+        rank % 8,
+    ).write(files.folder)
     files.write("steps", _steps(plan, timeline, rank))
     files.write("spans", _spans(plan, timeline, rank))
     if plan.kernels_per_step:
@@ -235,7 +273,9 @@ def _spans(plan: _Plan, timeline: _Timeline, rank: int) -> dict[str, Any]:
     start = np.stack([timeline.begin_ns[name][rank] for name in plan.phases], axis=1).ravel()
     end = np.stack([timeline.end_ns[name][rank] for name in plan.phases], axis=1).ravel()
     copied = np.array([name == "h2d" for name in plan.phases])[which]
-    on_device = np.array([name != "data" for name in plan.phases])[which] & plan.device.startswith("cuda")
+    on_device = np.array([name != "data" for name in plan.phases])[which] & plan.device.startswith(
+        "cuda"
+    )
     return {
         "step": np.repeat(np.arange(plan.steps), count),
         "phase": phase,
@@ -252,7 +292,9 @@ def _spans(plan: _Plan, timeline: _Timeline, rank: int) -> dict[str, Any]:
 
 def _collectives(plan: _Plan, timeline: _Timeline, rank: int) -> dict[str, Any]:
     """One all-reduce a bucket and step. The backward pass hides all but the last."""
-    ready, start, end = (np.stack(part, axis=2)[rank].ravel() for part in _bucket_times(plan, timeline))
+    ready, start, end = (
+        np.stack(part, axis=2)[rank].ravel() for part in _bucket_times(plan, timeline)
+    )
     count = len(ready)
     bucket = np.tile(np.arange(plan.buckets), plan.steps)
     same = np.zeros(count, np.int64)
@@ -282,9 +324,15 @@ def _bucket_times(plan: _Plan, timeline: _Timeline) -> tuple[list[Ints], list[In
     length = timeline.end_ns["backward"] - begin
     ready = [begin + length * (bucket + 1) // plan.buckets for bucket in range(plan.buckets)]
     latest = [times.max(axis=0) for times in ready]
-    done = [np.broadcast_to(now + (after - now) * 4 // 5, begin.shape) for now, after in itertools.pairwise(latest)]
+    done = [
+        np.broadcast_to(now + (after - now) * 4 // 5, begin.shape)
+        for now, after in itertools.pairwise(latest)
+    ]
     done.append(timeline.end_ns["allreduce"])
-    start = [ready[0], *(np.maximum(mine, before) for mine, before in zip(ready[1:], done, strict=False))]
+    start = [
+        ready[0],
+        *(np.maximum(mine, before) for mine, before in zip(ready[1:], done, strict=False)),
+    ]
     return ready, start, done
 
 
@@ -305,14 +353,84 @@ class _KernelKind(NamedTuple):
 
 
 _KERNEL_KINDS = (
-    _KernelKind("sm90_xmma_fprop_implicit_gemm_f16f16_nhwc", "convolution", "aten::cudnn_convolution", 7, 1568, 256, 232, 98_304, 51_380_224, 3.7e9, True),
-    _KernelKind("ampere_sgemm_128x64_nn", "gemm", "aten::mm", 7, 512, 128, 122, 12_288, 8_388_608, 1.1e9, False),
     _KernelKind(
-        "void cudnn::bn_fw_tr_1C11_kernel_NHWC<float, 512>", "normalisation", "aten::cudnn_batch_norm", 7, 256, 512, 40, 4_096, 102_760_448, 0.0, False
+        "sm90_xmma_fprop_implicit_gemm_f16f16_nhwc",
+        "convolution",
+        "aten::cudnn_convolution",
+        7,
+        1568,
+        256,
+        232,
+        98_304,
+        51_380_224,
+        3.7e9,
+        True,
     ),
-    _KernelKind("void at::native::vectorized_elementwise_kernel<4, relu>", "elementwise", "aten::relu_", 7, 784, 128, 16, 0, 25_690_112, 0.0, False),
-    _KernelKind("void at::native::reduce_kernel<512, 1>", "reduction", "aten::sum", 7, 32, 512, 32, 2_048, 4_194_304, 0.0, False),
-    _KernelKind("Memcpy HtoD (Pinned -> Device)", "copy to device", "aten::copy_", 13, 0, 0, 0, 0, 19_267_584, 0.0, False),
+    _KernelKind(
+        "ampere_sgemm_128x64_nn",
+        "gemm",
+        "aten::mm",
+        7,
+        512,
+        128,
+        122,
+        12_288,
+        8_388_608,
+        1.1e9,
+        False,
+    ),
+    _KernelKind(
+        "void cudnn::bn_fw_tr_1C11_kernel_NHWC<float, 512>",
+        "normalisation",
+        "aten::cudnn_batch_norm",
+        7,
+        256,
+        512,
+        40,
+        4_096,
+        102_760_448,
+        0.0,
+        False,
+    ),
+    _KernelKind(
+        "void at::native::vectorized_elementwise_kernel<4, relu>",
+        "elementwise",
+        "aten::relu_",
+        7,
+        784,
+        128,
+        16,
+        0,
+        25_690_112,
+        0.0,
+        False,
+    ),
+    _KernelKind(
+        "void at::native::reduce_kernel<512, 1>",
+        "reduction",
+        "aten::sum",
+        7,
+        32,
+        512,
+        32,
+        2_048,
+        4_194_304,
+        0.0,
+        False,
+    ),
+    _KernelKind(
+        "Memcpy HtoD (Pinned -> Device)",
+        "copy to device",
+        "aten::copy_",
+        13,
+        0,
+        0,
+        0,
+        0,
+        19_267_584,
+        0.0,
+        False,
+    ),
 )
 _KERNEL_PHASES = {"forward": 0.35, "backward": 0.5, "optimizer": 0.15}
 
@@ -323,7 +441,9 @@ def _kernels(plan: _Plan, timeline: _Timeline, rank: int, device: str) -> dict[s
     random = np.random.default_rng([plan.seed, rank, _KERNEL_STREAM])
     phase, place, room = _kernel_slots(plan.kernels_per_step)
     begin = np.stack([timeline.begin_ns[name][rank] for name in _KERNEL_PHASES], axis=1)[:, phase]
-    length = np.stack([(timeline.end_ns[name] - timeline.begin_ns[name])[rank] for name in _KERNEL_PHASES], axis=1)[:, phase]
+    length = np.stack(
+        [(timeline.end_ns[name] - timeline.begin_ns[name])[rank] for name in _KERNEL_PHASES], axis=1
+    )[:, phase]
     start = (begin + length * place // room).ravel()
     busy = (random.uniform(0.5, 0.95, count) * (length // room).ravel()).astype(np.int64)
     kind = random.integers(0, len(_KERNEL_KINDS), count)
@@ -351,7 +471,10 @@ def _kind_columns(kind: Ints) -> dict[str, Any]:
     flops = np.array(of_kind["flops"])[kind]
     return {
         **{name: _names(of_kind[name], kind) for name in ("name", "category", "op")},
-        **{name: np.array(of_kind[name])[kind] for name in ("stream", "registers", "shared_bytes", "bytes")},
+        **{
+            name: np.array(of_kind[name])[kind]
+            for name in ("stream", "registers", "shared_bytes", "bytes")
+        },
         "grid": _triples(np.array(of_kind["blocks"])[kind]),
         "block": _triples(np.array(of_kind["threads"])[kind]),
         "flops": _nullable(flops, flops > 0),
@@ -362,14 +485,18 @@ def _kind_columns(kind: Ints) -> dict[str, Any]:
 def _triples(first: Ints) -> pa.Array:
     """Extents `(first, 1, 1)`, null where `first` is 0."""
     extents = np.stack([first, np.ones_like(first), np.ones_like(first)], axis=1).astype(np.int32)
-    absent = pa.Array.from_buffers(pa.bool_(), len(first), [None, pa.py_buffer(np.packbits(first == 0, bitorder="little"))])
+    absent = pa.Array.from_buffers(
+        pa.bool_(), len(first), [None, pa.py_buffer(np.packbits(first == 0, bitorder="little"))]
+    )
     return pa.FixedSizeListArray.from_arrays(_array(extents.ravel()), 3, mask=absent)
 
 
 def _samples(timeline: _Timeline, rank: int) -> dict[str, Any]:
     """profkit's own cost, as a real run holds it: the price of a span, and the writer's processor time."""
     begin, end = int(timeline.step_begin_ns[rank, 0]), int(timeline.step_end_ns[rank, -1])
-    ticks = np.arange(begin + WRITER_SAMPLE_NS, max(end, begin + WRITER_SAMPLE_NS) + 1, WRITER_SAMPLE_NS)
+    ticks = np.arange(
+        begin + WRITER_SAMPLE_NS, max(end, begin + WRITER_SAMPLE_NS) + 1, WRITER_SAMPLE_NS
+    )
     which = np.minimum(np.arange(len(ticks) + 1), 1)
     return {
         "source": _names(("profkit",), np.zeros(len(which), np.int64)),
@@ -380,7 +507,9 @@ def _samples(timeline: _Timeline, rank: int) -> dict[str, Any]:
 
 
 def _names(values: Sequence[str], which: Ints) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(_array(which.astype(np.int32)), pa.array(values, pa.string()))
+    return pa.DictionaryArray.from_arrays(
+        _array(which.astype(np.int32)), pa.array(values, pa.string())
+    )
 
 
 def _array(values: npt.NDArray[Any]) -> pa.Array:
@@ -390,4 +519,8 @@ def _array(values: npt.NDArray[Any]) -> pa.Array:
 def _nullable(values: npt.NDArray[Any], known: npt.NDArray[np.bool_] | None) -> pa.Array:
     """An Arrow array that is null where `known` is false."""
     mask = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [mask, pa.py_buffer(np.ascontiguousarray(values))])
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype),
+        len(values),
+        [mask, pa.py_buffer(np.ascontiguousarray(values))],
+    )

@@ -31,18 +31,30 @@ def save_baseline(folder: Path, name: str, run: Path) -> Path:
     _check_name(name)
     found = verify(run)
     if found.state in {Integrity.TORN, Integrity.RUNNING}:
-        raise UnreadableError(f"{safe_text(str(run))}: is {found.state.value} and makes no baseline ({safe_text('; '.join(found.reasons))})")
+        raise UnreadableError(
+            f"{safe_text(str(run))}: is {found.state.value} and makes no baseline ({safe_text('; '.join(found.reasons))})"
+        )
     sums = {path: _checksum(run / path) for path in _files(run)}
     copy = folder / f"{name}-{_digest(sums)}"
     try:
         before = _copy_of(folder, name)
         if not copy.exists():
             _copy(run, copy, sums)
-        replace_json(_pointer(folder, name), {"format": FORMAT, "run": copy.name, "saved_from": os.fspath(run.resolve()), "sha256": sums})
+        replace_json(
+            _pointer(folder, name),
+            {
+                "format": FORMAT,
+                "run": copy.name,
+                "saved_from": os.fspath(run.resolve()),
+                "sha256": sums,
+            },
+        )
         if before is not None and before != copy:
             shutil.rmtree(before, ignore_errors=True)
     except OSError as error:
-        raise ProfkitError(f"{safe_text(str(error.filename or folder))}: {error.strerror}; the baseline '{name}' was not saved") from error
+        raise ProfkitError(
+            f"{safe_text(str(error.filename or folder))}: {error.strerror}; the baseline '{name}' was not saved"
+        ) from error
     return copy
 
 
@@ -52,21 +64,37 @@ def find_baseline(folder: Path, name: str) -> Path:
     pointer = _pointer(folder, name)
     if not pointer.exists():
         known = [path.stem for path in sorted(folder.glob("*.json"))]
-        there = f"{did_you_mean(name, known)} (there are: {safe_text(', '.join(known))})" if known else ""
-        raise UnreadableError(f"{safe_text(str(folder))}: there is no baseline '{name}'{there}; save one with 'profkit explain --save-baseline {name} RUN'")
+        there = (
+            f"{did_you_mean(name, known)} (there are: {safe_text(', '.join(known))})"
+            if known
+            else ""
+        )
+        raise UnreadableError(
+            f"{safe_text(str(folder))}: there is no baseline '{name}'{there}; save one with 'profkit explain --save-baseline {name} RUN'"
+        )
     content = read_json(pointer)
     copy, sums = folder / _folder_name(content, name), content.get("sha256")
-    if content.get("format") != FORMAT or not isinstance(sums, dict) or not _is_copy(copy.name, name):
-        raise UnreadableError(f"{safe_text(str(pointer))}: not a profkit baseline, or damaged{_again(name)}")
+    if (
+        content.get("format") != FORMAT
+        or not isinstance(sums, dict)
+        or not _is_copy(copy.name, name)
+    ):
+        raise UnreadableError(
+            f"{safe_text(str(pointer))}: not a profkit baseline, or damaged{_again(name)}"
+        )
     for path in sorted({*sums, *_files(copy)}):
         if sums.get(path) != _checksum(copy / path):
-            raise UnreadableError(f"{safe_text(str(copy / path))}: is not what was saved as baseline '{name}'{_again(name)}")
+            raise UnreadableError(
+                f"{safe_text(str(copy / path))}: is not what was saved as baseline '{name}'{_again(name)}"
+            )
     return copy
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise UsageError(f"'{safe_text(name)}' is no name for a baseline; use letters, digits, '.', '_' and '-', 64 at most")
+        raise UsageError(
+            f"'{safe_text(name)}' is no name for a baseline; use letters, digits, '.', '_' and '-', 64 at most"
+        )
 
 
 def _again(name: str) -> str:
@@ -113,7 +141,9 @@ def _checksum(path: Path) -> str:
 
 
 def _digest(sums: Mapping[str, str]) -> str:
-    return hashlib.sha256("\n".join(f"{path} {digest}" for path, digest in sorted(sums.items())).encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(
+        "\n".join(f"{path} {digest}" for path, digest in sorted(sums.items())).encode()
+    ).hexdigest()[:_DIGITS]
 
 
 def _copy(run: Path, copy: Path, sums: Mapping[str, str]) -> None:

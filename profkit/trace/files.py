@@ -32,7 +32,9 @@ class RankFiles:
     called between the columns of many rows: a thread beside a job holds the interpreter no longer than for one.
     """
 
-    def __init__(self, folder: Path, rank: int, *, give_way: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, folder: Path, rank: int, *, give_way: Callable[[], None] = lambda: None
+    ) -> None:
         folder.mkdir(mode=0o700, parents=True)
         self.folder = folder
         self.rank = rank
@@ -92,12 +94,27 @@ class RankFiles:
             self.failure = self.failure or f"{error.strerror or error} while ending a stream"
 
     def _write_end(self, reason: str, realtime: Clock = wall_ns) -> None:
-        tables = {table: {**dataclasses.asdict(stream.count), "dropped": self.dropped[table]} for table, stream in self._streams.items()}
+        tables = {
+            table: {**dataclasses.asdict(stream.count), "dropped": self.dropped[table]}
+            for table, stream in self._streams.items()
+        }
         for table in self.dropped.keys() - tables.keys():
-            tables[table] = {"rows": 0, "batches": 0, "bytes": 0, "crc32": 0, "dropped": self.dropped[table]}
+            tables[table] = {
+                "rows": 0,
+                "batches": 0,
+                "bytes": 0,
+                "crc32": 0,
+                "dropped": self.dropped[table],
+            }
         replace_json(
             self.folder / END_FILE,
-            {"schema_version": list(SCHEMA_VERSION), "rank": self.rank, "reason": reason, "ended_ns": realtime(), "tables": tables},
+            {
+                "schema_version": list(SCHEMA_VERSION),
+                "rank": self.rank,
+                "reason": reason,
+                "ended_ns": realtime(),
+                "tables": tables,
+            },
         )
 
     def _stream(self, table: str) -> StreamWriter:
@@ -108,7 +125,9 @@ class RankFiles:
     def _written(self, table: str) -> int:
         return self._streams[table].count.rows if table in self._streams else 0
 
-    def _build(self, table: str, columns: Mapping[str, Sequence[Any]], count: int) -> pa.RecordBatch:
+    def _build(
+        self, table: str, columns: Mapping[str, Sequence[Any]], count: int
+    ) -> pa.RecordBatch:
         give_way = self._give_way if count >= MANY_ROWS else lambda: None
         ready: dict[str, Sequence[Any]] = {"rank": [self.rank] * count, **columns}
         for column in filter(columns.__contains__, name_columns(table)):
@@ -118,10 +137,16 @@ class RankFiles:
 
     def _write_names(self) -> None:
         """Names go to disk before the rows that use them: a killed writer leaves no unknown id."""
-        new = [_as_unicode(name) for name in list(self._ids)[self._named :]] if len(self._ids) > self._named else []
+        new = (
+            [_as_unicode(name) for name in list(self._ids)[self._named :]]
+            if len(self._ids) > self._named
+            else []
+        )
         if new:
             ids = range(self._named, len(self._ids))
-            self._stream("strings").write(build_batch("strings", {"rank": [self.rank] * len(new), "id": ids, "value": new}))
+            self._stream("strings").write(
+                build_batch("strings", {"rank": [self.rank] * len(new), "id": ids, "value": new})
+            )
             self._named = len(self._ids)
 
     def _forget_unwritten_names(self) -> None:
@@ -131,7 +156,13 @@ class RankFiles:
 
     def _intern_all(self, values: Sequence[str | None]) -> Any:
         if isinstance(values, pa.DictionaryArray):
-            ids = pa.array([None if name is None else self._intern(name) for name in values.dictionary.to_pylist()], pa.int32())
+            ids = pa.array(
+                [
+                    None if name is None else self._intern(name)
+                    for name in values.dictionary.to_pylist()
+                ],
+                pa.int32(),
+            )
             return ids.take(values.indices)
         for name in dict.fromkeys(values):
             if name is not None:

@@ -63,17 +63,31 @@ def verify(run: str | Path) -> Verification:
     except UnreadableError as error:
         if not ranks or not _is_damage(path):
             raise
-        state, reasons, manifest = Integrity.TORN, [str(error)], RunManifest(workload="", world_size=len(ranks), state=RunState.COMPLETE)
+        state, reasons, manifest = (
+            Integrity.TORN,
+            [str(error)],
+            RunManifest(workload="", world_size=len(ranks), state=RunState.COMPLETE),
+        )
     findings = [_state_of_run(manifest)]
     running = findings[0][0] is Integrity.RUNNING
     findings += [_state_of_rank(rank, running=running) for rank in ranks]
     missing = sorted(set(range(manifest.world_size)) - {rank.rank for rank in ranks})
-    if missing and "imported_from" not in manifest.config:  # another tool's file holds what it holds, often rank 0 alone
-        findings.append((Integrity.RUNNING if running else Integrity.ENDED_EARLY, f"{_ranks(missing)} left no files", ()))
+    if (
+        missing and "imported_from" not in manifest.config
+    ):  # another tool's file holds what it holds, often rank 0 alone
+        findings.append(
+            (
+                Integrity.RUNNING if running else Integrity.ENDED_EARLY,
+                f"{_ranks(missing)} left no files",
+                (),
+            )
+        )
     for found, reason, _ in findings:
         state = max(state, found, key=lambda each: each.severity)
         reasons += [reason] if reason else []
-    return Verification(path, state, tuple(reasons), tuple(check for _, _, checks in findings for check in checks))
+    return Verification(
+        path, state, tuple(reasons), tuple(check for _, _, checks in findings for check in checks)
+    )
 
 
 _Finding = tuple[Integrity, str, tuple[TableCheck, ...]]
@@ -92,10 +106,18 @@ def _state_of_run(manifest: RunManifest) -> _Finding:
     if manifest.state is RunState.COMPLETE:
         return Integrity.COMPLETE, "", ()
     if manifest.state is RunState.ABORTED:
-        return Integrity.ENDED_EARLY, f"the run was aborted: {manifest.why or 'no reason was given'}", ()
+        return (
+            Integrity.ENDED_EARLY,
+            f"the run was aborted: {manifest.why or 'no reason was given'}",
+            (),
+        )
     if owner_lives(manifest.owner):
         return Integrity.RUNNING, "the job is still running", ()
-    return Integrity.ENDED_EARLY, "the job ended without saying so (killed, or its machine went down)", ()
+    return (
+        Integrity.ENDED_EARLY,
+        "the job ended without saying so (killed, or its machine went down)",
+        (),
+    )
 
 
 def owner_lives(owner: Mapping[str, object]) -> bool:
@@ -129,8 +151,13 @@ def _state_of_rank(rank: RankTrace, *, running: bool) -> _Finding:
         checks = tuple(_check_tables(rank, None))
         return Integrity.TORN, str(error), checks
     checks = tuple(_check_tables(rank, end))
-    broken = [*_broken_manifest(rank), *(f"{check.table}: {check.problem}" for check in checks if check.problem)]
-    if end is None and running and _still_written(rank):  # a message that is half written is no damage
+    broken = [
+        *_broken_manifest(rank),
+        *(f"{check.table}: {check.problem}" for check in checks if check.problem),
+    ]
+    if (
+        end is None and running and _still_written(rank)
+    ):  # a message that is half written is no damage
         return Integrity.RUNNING, f"rank {rank.rank} wrote no end record yet", checks
     if broken:
         return Integrity.TORN, f"rank {rank.rank}: " + "; ".join(broken), checks
@@ -164,10 +191,21 @@ def _check_tables(rank: RankTrace, end: RankEnd | None) -> Iterator[TableCheck]:
         if promised is None and not rank.path(table).exists():
             continue
         content = rank.content(table)
-        problem = content.problem or ("its end record does not know it" if end and not promised else "")
-        yield TableCheck(rank.rank, table, content.rows, promised.get("rows", 0) if promised else None, promised.get("dropped", 0) if promised else 0, problem)
+        problem = content.problem or (
+            "its end record does not know it" if end and not promised else ""
+        )
+        yield TableCheck(
+            rank.rank,
+            table,
+            content.rows,
+            promised.get("rows", 0) if promised else None,
+            promised.get("dropped", 0) if promised else 0,
+            problem,
+        )
 
 
 def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    shown = ", ".join(map(str, ranks[:8])) + (
+        f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    )
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

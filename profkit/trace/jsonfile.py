@@ -20,9 +20,19 @@ def replace_json(path: Path, content: dict[str, Any]) -> None:
     no Unicode (a path, most often) is written as JSON's escapes.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    payload = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+    payload = (
+        json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False).encode(
+            "utf-8", "backslashreplace"
+        )
+        + b"\n"
+    )
     try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as file:
+        with open(
+            os.open(
+                partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            ),
+            "wb",
+        ) as file:
             file.write(payload)
         os.replace(partial, path)
     except OSError:
@@ -36,15 +46,25 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if size > LARGEST_BYTES:
-            raise UnreadableError(f"{shown}: {byte_size(size)} is too large for a file of this kind (limit {byte_size(LARGEST_BYTES)})")
+            raise UnreadableError(
+                f"{shown}: {byte_size(size)} is too large for a file of this kind (limit {byte_size(LARGEST_BYTES)})"
+            )
         content = json.loads(path.read_bytes())
     except PermissionError as error:
-        raise UnreadableError(f"{shown}: no permission to read it; run as its owner, or have the owner allow it with chmod") from error
+        raise UnreadableError(
+            f"{shown}: no permission to read it; run as its owner, or have the owner allow it with chmod"
+        ) from error
     except OSError as error:
         raise UnreadableError(f"{shown}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        place = f"line {error.lineno} column {error.colno}" if isinstance(error, json.JSONDecodeError) else "its content"
+        place = (
+            f"line {error.lineno} column {error.colno}"
+            if isinstance(error, json.JSONDecodeError)
+            else "its content"
+        )
         raise UnreadableError(f"{shown}: not valid JSON at {place}; the file is damaged") from error
     if not isinstance(content, dict):
-        raise UnreadableError(f"{shown}: holds a {type(content).__name__} where an object belongs; the file is damaged")
+        raise UnreadableError(
+            f"{shown}: holds a {type(content).__name__} where an object belongs; the file is damaged"
+        )
     return content

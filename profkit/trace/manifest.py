@@ -57,7 +57,9 @@ class RunManifest:
         path = run / RUN_FILE
         content = read_json(path)
         if content.get("format") != FORMAT:
-            raise UnreadableError(f"{safe_text(str(path))}: not a profkit run (its format is not '{FORMAT}')")
+            raise UnreadableError(
+                f"{safe_text(str(path))}: not a profkit run (its format is not '{FORMAT}')"
+            )
         take = _Taker(path, content)
         version = take("schema_version", list, [])
         if len(version) != 2 or not all(type(part) is int for part in version):
@@ -105,7 +107,9 @@ class RankManifest:
     framework: str = ""
 
     def write(self, folder: Path) -> None:
-        replace_json(folder / RANK_FILE, {**dataclasses.asdict(self), "anchor": self.anchor._asdict()})
+        replace_json(
+            folder / RANK_FILE, {**dataclasses.asdict(self), "anchor": self.anchor._asdict()}
+        )
 
     @classmethod
     def read(cls, folder: Path) -> RankManifest:
@@ -138,4 +142,6 @@ class _Taker:
         return value
 
     def wrong(self, name: str, expected: str) -> UnreadableError:
-        return UnreadableError(f"{safe_text(str(self.path))}: field '{name}' is not {expected}; the file is damaged")
+        return UnreadableError(
+            f"{safe_text(str(self.path))}: field '{name}' is not {expected}; the file is damaged"
+        )

@@ -52,7 +52,9 @@ class RankEnd:
         content = read_json(path)
         tables = content.get("tables")
         if not isinstance(tables, dict) or not all(map(_is_counts, tables.values())):
-            raise UnreadableError(f"{safe_text(str(path))}: field 'tables' is not a table of counts; the file is damaged")
+            raise UnreadableError(
+                f"{safe_text(str(path))}: field 'tables' is not a table of counts; the file is damaged"
+            )
         return cls(str(content.get("reason", "")), tables)
 
 
@@ -101,14 +103,26 @@ class RankTrace:
             return found
         expected = promised.get("rows", 0)
         if found.rows != expected:
-            return dataclasses.replace(found, problem=f"{found.rows:,} rows of {expected:,} can be read")
-        if expected and promised.get("crc32") != checksum(self.path(table), promised.get("bytes", 0)):
-            return dataclasses.replace(found, problem="its checksum differs from the one at its end; the file was changed", changed=True)
+            return dataclasses.replace(
+                found, problem=f"{found.rows:,} rows of {expected:,} can be read"
+            )
+        if expected and promised.get("crc32") != checksum(
+            self.path(table), promised.get("bytes", 0)
+        ):
+            return dataclasses.replace(
+                found,
+                problem="its checksum differs from the one at its end; the file was changed",
+                changed=True,
+            )
         return found
 
     def _read(self, table: str, columns: Sequence[str] | None) -> StreamContent:
         path = self.path(table)
-        return read_stream(path, table, mapped=self._ended, columns=columns) if path.exists() else StreamContent((), "", closed=True)
+        return (
+            read_stream(path, table, mapped=self._ended, columns=columns)
+            if path.exists()
+            else StreamContent((), "", closed=True)
+        )
 
     @property
     def _ended(self) -> bool:
@@ -119,12 +133,18 @@ class RankTrace:
         """What is damaged in the tables that were read so far, in the same order whoever read them first."""
         for table, content in self._read_so_far():
             if content.problem:
-                yield f"rank {self.rank}, {table}: {content.problem}" + ("" if content.changed else "; rows after that place are lost")
+                yield f"rank {self.rank}, {table}: {content.problem}" + (
+                    "" if content.changed else "; rows after that place are lost"
+                )
 
     @property
     def changed(self) -> Iterator[str]:
         """Which of the tables that were read so far are not as they were written."""
-        yield from (f"rank {self.rank}, {table}" for table, content in self._read_so_far() if content.changed)
+        yield from (
+            f"rank {self.rank}, {table}"
+            for table, content in self._read_so_far()
+            if content.changed
+        )
 
     def _read_so_far(self) -> Iterator[tuple[str, StreamContent]]:
         yield from ((table, self._contents[table]) for table in SCHEMAS if table in self._contents)
@@ -154,18 +174,27 @@ class RankTrace:
     def select(self, table: str, columns: Sequence[str]) -> tuple[pa.Table, str]:
         """Some columns of a table that may be large, and what is damaged in it. Nothing is kept, and no other column is unpacked."""
         content = self._read(table, columns)
-        return self._named(content.batches, pa.schema([open_schema(table).field(name) for name in columns])), content.problem
+        return self._named(
+            content.batches, pa.schema([open_schema(table).field(name) for name in columns])
+        ), content.problem
 
     def row(self, table: str, place: int) -> dict[str, Any] | None:
         """One row of a table, names in clear; `None` where it cannot be read any more."""
         row = read_row(self.path(table), table, place, mapped=self._ended)
         if row is None:
             return None
-        return {name: self._name_of(value) if is_name(SCHEMAS[table].field(name)) else value for name, value in row.items()}
+        return {
+            name: self._name_of(value) if is_name(SCHEMAS[table].field(name)) else value
+            for name, value in row.items()
+        }
 
     def _name_of(self, identity: int | None) -> str | None:
         lost = len(self.names) - 1
-        return None if identity is None else str(self.names[identity if 0 <= identity < lost else lost].as_py())
+        return (
+            None
+            if identity is None
+            else str(self.names[identity if 0 <= identity < lost else lost].as_py())
+        )
 
     def _named(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
         columns = []
@@ -178,7 +207,10 @@ class RankTrace:
 
 def name_ids(ids: pa.ChunkedArray, names: pa.Array) -> pa.DictionaryArray:
     """Ids as names; the last of the names stands for those that were lost."""
-    first, lost = pa.scalar(0, pa.int32()), pa.scalar(len(names) - 1, pa.int32())  # Arrow guesses a bare number's type by importing dateutil
+    first, lost = (
+        pa.scalar(0, pa.int32()),
+        pa.scalar(len(names) - 1, pa.int32()),
+    )  # Arrow guesses a bare number's type by importing dateutil
     known = pc.and_(pc.greater_equal(ids, first), pc.less(ids, lost))
     safe = pc.if_else(pc.or_kleene(known, pc.is_null(ids)), ids, lost)
     return pa.DictionaryArray.from_arrays(safe.combine_chunks(), names)
@@ -234,7 +266,11 @@ class Trace:
         """Read what figures are made of rank by rank with `each`; on another machine, the run must lie at the same place."""
         folders = [str(rank.folder.absolute()) for rank in self.ranks]
         sizes = [{table: rank.size(table) for table in _OF_FIGURES} for rank in self.ranks]
-        for rank, contents in zip(self.ranks, each(read_rank, folders, [rank.rank for rank in self.ranks], sizes), strict=True):
+        for rank, contents in zip(
+            self.ranks,
+            each(read_rank, folders, [rank.rank for rank in self.ranks], sizes),
+            strict=True,
+        ):
             rank.take(contents)
 
     @property
@@ -255,7 +291,9 @@ class Trace:
     @property
     def missing_ranks(self) -> tuple[int, ...]:
         """Ranks of the job's world that left no folder."""
-        return tuple(sorted(set(range(self.manifest.world_size)) - {rank.rank for rank in self.ranks}))
+        return tuple(
+            sorted(set(range(self.manifest.world_size)) - {rank.rank for rank in self.ranks})
+        )
 
 
 def read_rank(folder: str, rank: int, sizes: Mapping[str, int | None]) -> dict[str, StreamContent]:
@@ -296,16 +334,24 @@ def check_folder(path: Path) -> None:
     except FileNotFoundError:
         raise UnreadableError(f"{shown}: no such folder{_runs_beside(path)}") from None
     except NotADirectoryError:
-        raise UnreadableError(f"{shown}: a file, and a run is a folder; other tools' traces and logs are not runs") from None
+        raise UnreadableError(
+            f"{shown}: a file, and a run is a folder; other tools' traces and logs are not runs"
+        ) from None
     except PermissionError:
-        raise UnreadableError(f"{shown}: no permission to read it; run as its owner, or have the owner allow it with chmod") from None
+        raise UnreadableError(
+            f"{shown}: no permission to read it; run as its owner, or have the owner allow it with chmod"
+        ) from None
     if RUN_FILE in entries:
         return
     if not entries:
-        raise UnreadableError(f"{shown}: an empty folder; a run is made by 'profkit trace WORKLOAD'")
+        raise UnreadableError(
+            f"{shown}: an empty folder; a run is made by 'profkit trace WORKLOAD'"
+        )
     runs = find_runs(path)
     if runs:
-        raise UnreadableError(f"{shown}: holds {len(runs)} runs and is none itself; name one, such as {safe_text(str(runs[-1]))}")
+        raise UnreadableError(
+            f"{shown}: holds {len(runs)} runs and is none itself; name one, such as {safe_text(str(runs[-1]))}"
+        )
     raise UnreadableError(f"{shown}: not a run (it has no {RUN_FILE}){_runs_beside(path)}")
 
 

@@ -21,7 +21,9 @@ END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 LARGEST_BATCH = 65_536
 SMALL_BATCH = 128
 
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)  # no threads of ours beside the job
+_OPTIONS = pa.ipc.IpcWriteOptions(
+    compression="zstd", use_threads=False
+)  # no threads of ours beside the job
 DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, EOFError)
 """What reading a damaged stream may raise."""
 
@@ -64,7 +66,9 @@ class StreamWriter:
 
     def __init__(self, path: Path, table: str) -> None:
         self.schema = SCHEMAS[table]
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
         self._gather = _Gather()
         self._ipc = pa.ipc.new_stream(self._gather, self.schema, options=_OPTIONS)
         self._rows = self._batches = self._bytes = self._crc = 0
@@ -116,7 +120,9 @@ class StreamWriter:
         self._crc = zlib.crc32(message, self._crc)
 
 
-def build_batch(table: str, columns: Mapping[str, Sequence[Any]], *, give_way: Callable[[], None] = lambda: None) -> pa.RecordBatch:
+def build_batch(
+    table: str, columns: Mapping[str, Sequence[Any]], *, give_way: Callable[[], None] = lambda: None
+) -> pa.RecordBatch:
     """A batch of the table's schema; a column that is missing must be nullable and is all null.
 
     A value that its column cannot hold is an error here, because it would end the reading later.
@@ -126,7 +132,11 @@ def build_batch(table: str, columns: Mapping[str, Sequence[Any]], *, give_way: C
     count = len(next(iter(columns.values())))
     arrays = []
     for field in schema:
-        arrays.append(_to_array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type))
+        arrays.append(
+            _to_array(columns[field.name], field.type)
+            if field.name in columns
+            else pa.nulls(count, field.type)
+        )
         give_way()
     for field, array in zip(schema, arrays, strict=True):
         if array.null_count and not field.nullable:
@@ -137,7 +147,11 @@ def build_batch(table: str, columns: Mapping[str, Sequence[Any]], *, give_way: C
 def _to_array(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, pa.Array):
         return values.cast(kind)
-    if pa.types.is_primitive(kind) and hasattr(values, "__array_interface__") and values.dtype.kind in "iuf":
+    if (
+        pa.types.is_primitive(kind)
+        and hasattr(values, "__array_interface__")
+        and values.dtype.kind in "iuf"
+    ):
         return _from_numpy(values, kind)
     if isinstance(values, list | tuple | range):
         with contextlib.suppress(TypeError, OverflowError, AttributeError, UnicodeError, KeyError):
@@ -225,7 +239,9 @@ class SchemaMismatchError(ValueError):
     """The stream holds other columns than the contract says."""
 
 
-def read_stream(path: Path, table: str, *, mapped: bool = True, columns: Sequence[str] | None = None) -> StreamContent:
+def read_stream(
+    path: Path, table: str, *, mapped: bool = True, columns: Sequence[str] | None = None
+) -> StreamContent:
     """All batches that are whole and valid. Damage ends the reading and is told, never raised.
 
     A file that may still be written is not mapped: its writer may cut it, and touching a page that
@@ -245,8 +261,14 @@ def read_stream(path: Path, table: str, *, mapped: bool = True, columns: Sequenc
     return StreamContent(tuple(batches), "", closed=_ends_with_marker(path))
 
 
-def _valid_batches(source: pa.NativeFile, table: str, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    schema = SCHEMAS[table] if columns is None else pa.schema([SCHEMAS[table].field(name) for name in columns])
+def _valid_batches(
+    source: pa.NativeFile, table: str, columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    schema = (
+        SCHEMAS[table]
+        if columns is None
+        else pa.schema([SCHEMAS[table].field(name) for name in columns])
+    )
     with _open(source, columns) as reader:
         plan = _plan_columns(reader.schema, schema)
         while True:
@@ -305,14 +327,21 @@ def _plan_columns(found: pa.Schema, schema: pa.Schema) -> list[int | None]:
         elif len(positions) != 1:
             raise SchemaMismatchError(f"column '{field.name}' stands {len(positions)} times in it")
         elif found.field(positions[0]).type != field.type:
-            raise SchemaMismatchError(f"column '{field.name}' is {found.field(positions[0]).type} where {field.type} belongs")
+            raise SchemaMismatchError(
+                f"column '{field.name}' is {found.field(positions[0]).type} where {field.type} belongs"
+            )
         else:
             plan.append(positions[0])
     return plan
 
 
-def _conform(batch: pa.RecordBatch, plan: Sequence[int | None], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.nulls(batch.num_rows, field.type) if at is None else batch.column(at) for at, field in zip(plan, schema, strict=True)]
+def _conform(
+    batch: pa.RecordBatch, plan: Sequence[int | None], schema: pa.Schema
+) -> pa.RecordBatch:
+    columns = [
+        pa.nulls(batch.num_rows, field.type) if at is None else batch.column(at)
+        for at, field in zip(plan, schema, strict=True)
+    ]
     for field, column in zip(schema, columns, strict=True):
         if column.null_count and not field.nullable:
             raise SchemaMismatchError(f"column '{field.name}' has nulls and may have none")

@@ -91,15 +91,31 @@ class RunTail:
         for rank in ranks[:MOST_RANKS]:
             if rank.rank not in self._ranks:
                 self._ranks[rank.rank] = rank.manifest
-            new = {table: self._read(rank.folder, rank.rank, table) for table in (*KEPT_ROWS, "strings")}  # names last: those of all rows are then there
-            self._names[rank.rank] += [safe_text(value) for batch in new.pop("strings") for value in batch["value"].to_pylist()]
+            new = {
+                table: self._read(rank.folder, rank.rank, table)
+                for table in (*KEPT_ROWS, "strings")
+            }  # names last: those of all rows are then there
+            self._names[rank.rank] += [
+                safe_text(value)
+                for batch in new.pop("strings")
+                for value in batch["value"].to_pylist()
+            ]
             names = pa.array([*self._names[rank.rank], LOST_NAME], pa.string())
             for table, batches in new.items():
                 self._rows[table] += [_named(batch, table, names) for batch in batches]
-        return Latest(manifest, dict(self._ranks), self._table("steps"), self._table("spans"), len(ranks), any(tail.behind for tail in self._tails.values()))
+        return Latest(
+            manifest,
+            dict(self._ranks),
+            self._table("steps"),
+            self._table("spans"),
+            len(ranks),
+            any(tail.behind for tail in self._tails.values()),
+        )
 
     def _read(self, folder: Path, rank: int, table: str) -> list[pa.RecordBatch]:
-        return self._tails.setdefault((rank, table), StreamTail(folder / (table + STREAM_SUFFIX), table)).read()
+        return self._tails.setdefault(
+            (rank, table), StreamTail(folder / (table + STREAM_SUFFIX), table)
+        ).read()
 
     def _table(self, table: str) -> pa.Table:
         """The last rows of the ranks that are followed; batches that are older than these are let go."""
@@ -115,7 +131,10 @@ class RunTail:
 
 
 def _named(batch: pa.RecordBatch, table: str, names: pa.Array) -> pa.RecordBatch:
-    columns = [name_ids(pa.chunked_array([column]), names) if is_name(stored) else column for stored, column in zip(SCHEMAS[table], batch.columns, strict=True)]
+    columns = [
+        name_ids(pa.chunked_array([column]), names) if is_name(stored) else column
+        for stored, column in zip(SCHEMAS[table], batch.columns, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=open_schema(table))
 
 
@@ -137,5 +156,9 @@ class Latest:
         for rank, manifest in self.ranks.items():
             mine = self.steps.filter(pc.equal(self.steps["rank"], rank))
             if mine.num_rows:
-                ends.append(pc.max(mine["end_ns"]).as_py() - manifest.anchor.monotonic_ns + manifest.anchor.realtime_ns)
+                ends.append(
+                    pc.max(mine["end_ns"]).as_py()
+                    - manifest.anchor.monotonic_ns
+                    + manifest.anchor.realtime_ns
+                )
         return max(ends, default=None)

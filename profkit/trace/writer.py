@@ -71,7 +71,11 @@ class RankWriter:
         interval_s: float = FLUSH_INTERVAL_S,
         clock: Clock = now_ns,
     ) -> None:
-        self._files = RankFiles(run / rank_folder(manifest.rank), manifest.rank, give_way=functools.partial(time.sleep, TURN_S))
+        self._files = RankFiles(
+            run / rank_folder(manifest.rank),
+            manifest.rank,
+            give_way=functools.partial(time.sleep, TURN_S),
+        )
         manifest.write(self._files.folder)
         self._rows = no_rows() if rows is None else rows
         self._asked, self._is_full = 0, False
@@ -98,7 +102,9 @@ class RankWriter:
     def is_full(self) -> bool:
         """Whether rows should not be taken now: the capture has stopped, or too many wait already."""
         if self._asked % EACH == 0:
-            self._is_full = bool(self._files.failure) or sum(map(len, self._rows.values())) > LARGEST_BACKLOG
+            self._is_full = (
+                bool(self._files.failure) or sum(map(len, self._rows.values())) > LARGEST_BACKLOG
+            )
         self._asked += 1
         return self._is_full
 
@@ -121,7 +127,9 @@ class RankWriter:
         for _ in range(CLOSING_LOOKS):
             self._thread.join(timeout_s / CLOSING_LOOKS)
         if self._thread.is_alive():
-            self._files.failure = self._files.failure or f"the disk did not answer within {timeout_s:g} s"
+            self._files.failure = (
+                self._files.failure or f"the disk did not answer within {timeout_s:g} s"
+            )
             log.warning("profkit: %s; the trace ends early", self.failure)
 
     def _run(self) -> None:
@@ -143,11 +151,15 @@ class RankWriter:
         append = self.appender("samples")
         if now >= self._next_cost_ns:
             self._next_cost_ns = now + COST_INTERVAL_NS
-            append((None, "profkit", WRITER_CPU, now, float(time.thread_time_ns() - self._opening_ns)))
+            append(
+                (None, "profkit", WRITER_CPU, now, float(time.thread_time_ns() - self._opening_ns))
+            )
         if now >= self._next_anchor_ns:
             self._next_anchor_ns = now + ANCHOR_INTERVAL_NS
             anchor = read_anchor(self._clock)
-            drift = (anchor.realtime_ns - self._anchor.realtime_ns) - (anchor.monotonic_ns - self._anchor.monotonic_ns)
+            drift = (anchor.realtime_ns - self._anchor.realtime_ns) - (
+                anchor.monotonic_ns - self._anchor.monotonic_ns
+            )
             append((None, "clock", "realtime_drift_ns", anchor.monotonic_ns, float(drift)))
 
     def _flush(self) -> None:
@@ -176,4 +188,8 @@ class RankWriter:
     def _warn_once(self, table: str, error: Exception) -> None:
         if table not in self._warned:
             self._warned.add(table)
-            log.warning("profkit: rows of %s could not be written and are counted as dropped: %s", table, error)
+            log.warning(
+                "profkit: rows of %s could not be written and are counted as dropped: %s",
+                table,
+                error,
+            )

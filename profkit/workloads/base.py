@@ -152,10 +152,14 @@ class Workload:
     def check(self, settings: Settings) -> None:
         """Refuse a framework that this workload has not, or that is not installed."""
         if settings.framework not in self.frameworks:
-            raise UsageError(f"{self.name} has no {settings.framework} version (it has: {', '.join(self.frameworks)})")
+            raise UsageError(
+                f"{self.name} has no {settings.framework} version (it has: {', '.join(self.frameworks)})"
+            )
         for package in PACKAGES[settings.framework]:
             if importlib.util.find_spec(package) is None:
-                raise UsageError(f"{self.name} needs {package}, which is not installed here: pip install 'profkit[{settings.framework}]'")
+                raise UsageError(
+                    f"{self.name} needs {package}, which is not installed here: pip install 'profkit[{settings.framework}]'"
+                )
 
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {"torch": ("torch", "torchvision"), "paddle": ("paddle",)}

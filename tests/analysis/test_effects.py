@@ -14,7 +14,15 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import Setting
 from profkit.analysis.published import published_cells
 from profkit.analysis.selection import Selection
-from profkit.bench.effects import Effect, Effects, Interaction, combine, find_effects, published_timings, time_cells
+from profkit.bench.effects import (
+    Effect,
+    Effects,
+    Interaction,
+    combine,
+    find_effects,
+    published_timings,
+    time_cells,
+)
 
 MS = 1_000_000
 STEPS = 40
@@ -22,7 +30,14 @@ BATCH = 4
 NOTHING_SELECTED = Selection(np.arange(STEPS, dtype=np.int64), {})
 
 
-def run_of(setting: Setting, parts_ms: Mapping[str, float], rng: np.random.Generator, *, step_noise: float, run_noise: float) -> RunCosts:
+def run_of(
+    setting: Setting,
+    parts_ms: Mapping[str, float],
+    rng: np.random.Generator,
+    *,
+    step_noise: float,
+    run_noise: float,
+) -> RunCosts:
     """A run whose steps take these parts per sample and GPU, with noise that drifts from step to step and differs from run to run."""
     drift = np.empty(STEPS)
     drift[0] = rng.normal()
@@ -30,8 +45,18 @@ def run_of(setting: Setting, parts_ms: Mapping[str, float], rng: np.random.Gener
         drift[step] = 0.6 * drift[step - 1] + 0.8 * rng.normal()
     factor = (1 + step_noise * drift) * math.exp(run_noise * rng.normal())
     samples = np.full(STEPS, setting.batch_size * setting.gpus, dtype=np.int64)
-    parts = {name: np.rint(ms * MS * factor * samples).astype(np.int64) for name, ms in parts_ms.items()}
-    return RunCosts(sum(parts.values(), np.zeros(STEPS, dtype=np.int64)), samples, setting.gpus, parts, {}, {}, NOTHING_SELECTED)
+    parts = {
+        name: np.rint(ms * MS * factor * samples).astype(np.int64) for name, ms in parts_ms.items()
+    }
+    return RunCosts(
+        sum(parts.values(), np.zeros(STEPS, dtype=np.int64)),
+        samples,
+        setting.gpus,
+        parts,
+        {},
+        {},
+        NOTHING_SELECTED,
+    )
 
 
 def true_parts(setting: Setting) -> dict[str, float]:
@@ -42,18 +67,31 @@ def true_parts(setting: Setting) -> dict[str, float]:
 
 
 def settings() -> Iterator[Setting]:
-    for gpus, precision, loader in itertools.product((1, 8), ("fp32", "bf16"), ("torch DataLoader", "DALI")):
+    for gpus, precision, loader in itertools.product(
+        (1, 8), ("fp32", "bf16"), ("torch DataLoader", "DALI")
+    ):
         yield Setting(gpus, precision, BATCH, loader)
 
 
-def matrix(seed: int, *, repeats: int = 3, step_noise: float = 0.02, run_noise: float = 0.01) -> Effects:
+def matrix(
+    seed: int, *, repeats: int = 3, step_noise: float = 0.02, run_noise: float = 0.01
+) -> Effects:
     rng = np.random.default_rng(seed)
-    runs = {each: [run_of(each, true_parts(each), rng, step_noise=step_noise, run_noise=run_noise) for _ in range(repeats)] for each in settings()}
+    runs = {
+        each: [
+            run_of(each, true_parts(each), rng, step_noise=step_noise, run_noise=run_noise)
+            for _ in range(repeats)
+        ]
+        for each in settings()
+    }
     return find_effects(time_cells(runs))
 
 
 def true_delta(effect: Effect) -> float:
-    return (sum(true_parts(effect.target.setting).values()) - sum(true_parts(effect.base.setting).values())) * MS
+    return (
+        sum(true_parts(effect.target.setting).values())
+        - sum(true_parts(effect.base.setting).values())
+    ) * MS
 
 
 def only(interactions: tuple[Interaction, ...], axis: str, other: str) -> list[Interaction]:
@@ -82,7 +120,12 @@ def test_intervals_hold_the_truth() -> None:
 
 
 def test_what_does_nothing_is_seldom_sure() -> None:
-    dali = [effect.sure for seed in range(30) for effect in matrix(seed).effects if effect.axis == "loader"]
+    dali = [
+        effect.sure
+        for seed in range(30)
+        for effect in matrix(seed).effects
+        if effect.axis == "loader"
+    ]
     assert sum(dali) / len(dali) <= 0.05
 
 
@@ -103,7 +146,10 @@ def test_axes_that_do_not_depend_on_each_other_show_no_interaction() -> None:
 
 def test_repeats_that_scatter_widen_the_interval_beyond_what_one_run_tells() -> None:
     quiet, loud = matrix(3, run_noise=0.0), matrix(3, run_noise=0.2)
-    assert all(width(after.delta) > 3 * width(before.delta) for before, after in zip(quiet.effects, loud.effects, strict=True))
+    assert all(
+        width(after.delta) > 3 * width(before.delta)
+        for before, after in zip(quiet.effects, loud.effects, strict=True)
+    )
 
 
 def width(estimate: Estimate) -> float:
@@ -115,7 +161,9 @@ def width(estimate: Estimate) -> float:
 def test_a_missing_cell_takes_its_own_effects_and_no_others() -> None:
     rng = np.random.default_rng(4)
     given = [each for each in settings() if each != Setting(8, "bf16", BATCH, "DALI")]
-    runs = {each: [run_of(each, true_parts(each), rng, step_noise=0, run_noise=0)] for each in given}
+    runs = {
+        each: [run_of(each, true_parts(each), rng, step_noise=0, run_noise=0)] for each in given
+    }
     found = find_effects(time_cells({**runs, Setting(8, "bf16", BATCH, "DALI"): []}))
     assert len(found.effects) == 9
     assert all(math.isfinite(effect.delta.value) for effect in found.effects)
@@ -125,7 +173,11 @@ def test_published_cells_have_effects_and_no_intervals() -> None:
     """The ratio of two published throughputs is the effect."""
     cells = [cell for cell in published_cells("mask_rcnn") if cell.source.startswith("NGC")]
     found = find_effects(published_timings(cells))
-    amp = next(each for each in found.effects if each.axis == "precision" and each.base.setting == Setting(1, "fp32", 4))
+    amp = next(
+        each
+        for each in found.effects
+        if each.axis == "precision" and each.base.setting == Setting(1, "fp32", 4)
+    )
     assert amp.delta.value == pytest.approx(1e9 / 12.5 - 1e9 / 9.8)
     assert not found.judged
     assert not amp.sure

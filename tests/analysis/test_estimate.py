@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, block_length, estimate_ratios, student_95
+from profkit.analysis.estimate import (
+    FEWEST_STEPS,
+    Estimate,
+    Floats,
+    block_length,
+    estimate_ratios,
+    student_95,
+)
 
 SERIES = 200
 TRUE_MEAN = 100.0
@@ -43,8 +50,12 @@ def test_steps_that_do_not_depend_on_each_other_get_short_blocks() -> None:
 
 
 def test_steps_that_resemble_each_other_get_longer_blocks() -> None:
-    independent = [block_length(np.random.default_rng(seed).standard_normal(300)) for seed in range(40)]
-    dependent = [block_length(_autoregressive(np.random.default_rng(seed), 300, 0.8)) for seed in range(40)]
+    independent = [
+        block_length(np.random.default_rng(seed).standard_normal(300)) for seed in range(40)
+    ]
+    dependent = [
+        block_length(_autoregressive(np.random.default_rng(seed), 300, 0.8)) for seed in range(40)
+    ]
     assert np.median(dependent) >= 5
     assert np.median(dependent) > 3 * np.median(independent)
 
@@ -59,9 +70,14 @@ def test_at_least_five_blocks_remain_in_any_series(series: Floats) -> None:
     assert 1 <= block_length(series) <= max(1, len(series) // 5)
 
 
-@pytest.mark.parametrize(("rho", "count"), [(0.0, 60), (0.0, 300), (0.5, 60), (0.5, 150), (0.6, 100), (0.7, 60), (0.7, 300)])
+@pytest.mark.parametrize(
+    ("rho", "count"),
+    [(0.0, 60), (0.0, 300), (0.5, 60), (0.5, 150), (0.6, 100), (0.7, 60), (0.7, 300)],
+)
 def test_an_interval_holds_the_true_mean_as_often_as_it_says(rho: float, count: int) -> None:
-    covered = _coverage(lambda random: _holds(TRUE_MEAN + 10 * _autoregressive(random, count, rho), TRUE_MEAN))
+    covered = _coverage(
+        lambda random: _holds(TRUE_MEAN + 10 * _autoregressive(random, count, rho), TRUE_MEAN)
+    )
     assert 0.90 <= covered <= 0.99
 
 
@@ -103,7 +119,11 @@ def test_the_fewest_steps_that_are_judged_get_an_interval() -> None:
     assert estimate_ratios(series, np.ones_like(series))[0].judged
 
 
-@given(arrays.arrays(np.float64, st.tuples(st.integers(2, 6), st.integers(1, 40)), elements=st.floats(0.125, 1e9)))
+@given(
+    arrays.arrays(
+        np.float64, st.tuples(st.integers(2, 6), st.integers(1, 40)), elements=st.floats(0.125, 1e9)
+    )
+)
 def test_parts_add_up_to_their_whole(parts: Floats) -> None:
     whole = parts.sum(axis=0, keepdims=True)
     found = estimate_ratios(parts, np.repeat(whole, len(parts), axis=0))
@@ -129,10 +149,24 @@ def test_very_many_steps_keep_their_ratio() -> None:
     rows = np.random.default_rng(5).normal(100, 10, (3, 50_000))
     found = estimate_ratios(rows, np.ones_like(rows))
     assert [part.value for part in found] == pytest.approx(list(rows.mean(axis=1)))
-    assert all(part.low is not None and part.high is not None and part.low < TRUE_MEAN < part.high for part in found)
+    assert all(
+        part.low is not None and part.high is not None and part.low < TRUE_MEAN < part.high
+        for part in found
+    )
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(3, 3.18245), (4, 2.77645), (5, 2.57058), (10, 2.22814), (30, 2.04227), (120, 1.97993), (1e9, 1.95996)])
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [
+        (3, 3.18245),
+        (4, 2.77645),
+        (5, 2.57058),
+        (10, 2.22814),
+        (30, 2.04227),
+        (120, 1.97993),
+        (1e9, 1.95996),
+    ],
+)
 def test_students_quantile_agrees_with_the_tables(freedom: float, quantile: float) -> None:
     assert student_95(freedom) == pytest.approx(quantile, rel=0.01)
 

@@ -13,7 +13,12 @@ from profkit.schema import open_schema
 from profkit.trace.stream import build_batch
 
 Interval = tuple[int, int]
-intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=8)
+intervals = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 20)).map(
+        lambda pair: (pair[0], pair[0] + pair[1])
+    ),
+    max_size=8,
+)
 
 
 def _windows(borders: list[int]) -> list[Interval]:
@@ -24,11 +29,15 @@ def _windows(borders: list[int]) -> list[Interval]:
 
 @settings(max_examples=300, deadline=None)
 @given(intervals, st.lists(st.integers(0, 90), max_size=10).map(_windows))
-def test_covered_time_is_what_counting_instants_says(parts: list[Interval], windows: list[Interval]) -> None:
+def test_covered_time_is_what_counting_instants_says(
+    parts: list[Interval], windows: list[Interval]
+) -> None:
     under = {instant for start, end in parts for instant in range(start, end)}
     inside = {instant for start, end in windows for instant in range(start, end)}
     starts, ends = (np.array([part[side] for part in parts], dtype=np.int64) for side in (0, 1))
-    opens, closes = (np.array([window[side] for window in windows], dtype=np.int64) for side in (0, 1))
+    opens, closes = (
+        np.array([window[side] for window in windows], dtype=np.int64) for side in (0, 1)
+    )
     assert covered(starts, ends, opens, closes) == len(under & inside)
     assert covered(starts, ends, opens, closes, everywhere=True) == len(under)
 
@@ -38,8 +47,19 @@ def _collectives(rows: list[tuple[int, int, int, int]], *, ranks: int) -> pa.Tab
     count = len(rows)
     rank, sequence, start, end = (list(column) for column in zip(*rows, strict=True))
     names = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["dp"]))
-    columns = {"rank": rank, "sequence": sequence, "bytes": [100] * count, "group_size": [ranks] * count, "start_ns": start, "end_ns": end, "step": [0] * count}
-    blank = build_batch("collectives", {**columns, **{name: [0] * count for name in ("communicator", "op", "dtype", "backend")}})
+    columns = {
+        "rank": rank,
+        "sequence": sequence,
+        "bytes": [100] * count,
+        "group_size": [ranks] * count,
+        "start_ns": start,
+        "end_ns": end,
+        "step": [0] * count,
+    }
+    blank = build_batch(
+        "collectives",
+        {**columns, **{name: [0] * count for name in ("communicator", "op", "dtype", "backend")}},
+    )
     table = pa.Table.from_batches([blank])
     for name in ("communicator", "op", "dtype", "backend"):
         table = table.set_column(table.schema.get_field_index(name), name, names)
@@ -49,10 +69,23 @@ def _collectives(rows: list[tuple[int, int, int, int]], *, ranks: int) -> pa.Tab
 def _exposed(rows: list[tuple[int, int, int]]) -> pa.Table:
     """The exposed part of backward, as rows of (rank, start, end), all of step 0."""
     rank, start, end = (list(column) for column in zip(*rows, strict=True))
-    return pa.table({"rank": rank, "step": [0] * len(rows), "phase": ["allreduce"] * len(rows), "start_ns": start, "end_ns": end})
+    return pa.table(
+        {
+            "rank": rank,
+            "step": [0] * len(rows),
+            "phase": ["allreduce"] * len(rows),
+            "start_ns": start,
+            "end_ns": end,
+        }
+    )
 
 
-def _split(collectives: list[tuple[int, int, int, int]], exposed: list[tuple[int, int, int]], *, ranks: int = 2) -> Exchange:
+def _split(
+    collectives: list[tuple[int, int, int, int]],
+    exposed: list[tuple[int, int, int]],
+    *,
+    ranks: int = 2,
+) -> Exchange:
     found = split_exchange(_collectives(collectives, ranks=ranks), _exposed(exposed), np.array([0]))
     assert found is not None
     return found
@@ -61,14 +94,22 @@ def _split(collectives: list[tuple[int, int, int, int]], exposed: list[tuple[int
 def test_the_shortest_duration_is_transfer_and_the_rest_is_waiting() -> None:
     found = _split([(0, 0, 100, 210), (1, 0, 200, 210)], [(0, 120, 210), (1, 200, 210)])
     first, second = found.ranks
-    assert (first.exposed_ns, first.waiting_ns, first.transfer_ns, first.not_ready_ns, first.hidden_ns) == (90, 80, 10, 0, 20)
+    assert (
+        first.exposed_ns,
+        first.waiting_ns,
+        first.transfer_ns,
+        first.not_ready_ns,
+        first.hidden_ns,
+    ) == (90, 80, 10, 0, 20)
     assert (second.exposed_ns, second.waiting_ns, second.transfer_ns) == (10, 0, 10)
     assert found.late_rank == 1
     assert found.waited_for == {1: 1.0}
 
 
 def test_exposed_time_without_a_collective_under_way_is_a_bucket_not_ready() -> None:
-    found = _split([(0, 0, 0, 10), (1, 0, 0, 10), (0, 1, 40, 50), (1, 1, 40, 50)], [(0, 5, 50), (1, 5, 50)])
+    found = _split(
+        [(0, 0, 0, 10), (1, 0, 0, 10), (0, 1, 40, 50), (1, 1, 40, 50)], [(0, 5, 50), (1, 5, 50)]
+    )
     assert [(rank.transfer_ns, rank.not_ready_ns) for rank in found.ranks] == [(15, 30), (15, 30)]
 
 
@@ -83,12 +124,17 @@ def test_the_parts_add_up_to_the_exposed_time() -> None:
     for part in _split(rows, exposed, ranks=4).ranks:
         assert part.waiting_ns is not None
         assert part.transfer_ns is not None
-        assert part.waiting_ns + part.transfer_ns + part.not_ready_ns == pytest.approx(part.exposed_ns)
+        assert part.waiting_ns + part.transfer_ns + part.not_ready_ns == pytest.approx(
+            part.exposed_ns
+        )
 
 
 def test_clocks_that_are_apart_change_nothing() -> None:
     together = _split([(0, 0, 100, 210), (1, 0, 200, 210)], [(0, 120, 210), (1, 200, 210)])
-    apart = _split([(0, 0, 100, 210), (1, 0, 10**9 + 200, 10**9 + 210)], [(0, 120, 210), (1, 10**9 + 200, 10**9 + 210)])
+    apart = _split(
+        [(0, 0, 100, 210), (1, 0, 10**9 + 200, 10**9 + 210)],
+        [(0, 120, 210), (1, 10**9 + 200, 10**9 + 210)],
+    )
     assert apart == together
 
 

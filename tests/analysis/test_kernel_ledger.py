@@ -10,7 +10,14 @@ import pytest
 
 from profkit.analysis.costs import run_costs
 from profkit.explain.evidence import Evidence
-from profkit.explain.kernel_ledger import BETWEEN, LAUNCH_IDLE, SYNC_STALL, KernelLedger, KernelRow, compare_kernels
+from profkit.explain.kernel_ledger import (
+    BETWEEN,
+    LAUNCH_IDLE,
+    SYNC_STALL,
+    KernelLedger,
+    KernelRow,
+    compare_kernels,
+)
 from profkit.explain.ledger import compare
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -24,17 +31,30 @@ Kernel = tuple[str, str, str | None, int, int]
 def _rows(kernels: list[Kernel], device: str) -> pa.Table:
     common = {"rank": 0, "step": 50, "phase": "forward", "device": device, "stream": 7}
     names = ("name", "category", "op", "start_ns", "end_ns")
-    return rows_table("kernels", [{**common, **dict(zip(names, kernel, strict=True))} for kernel in kernels])
+    return rows_table(
+        "kernels", [{**common, **dict(zip(names, kernel, strict=True))} for kernel in kernels]
+    )
 
 
 @pytest.fixture
 def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Compares runs of which one step was captured, with these kernels in it."""
-    sides = [Trace.open(synthetic_trace(tmp_path / str(seed), steps=100, seed=seed)) for seed in (1, 2)]
+    sides = [
+        Trace.open(synthetic_trace(tmp_path / str(seed), steps=100, seed=seed)) for seed in (1, 2)
+    ]
 
-    def compare_captured(base: list[Kernel], target: list[Kernel], device: str = "cuda:0") -> KernelLedger | None:
-        tables = {side.path: _rows(kernels, device) for side, kernels in zip(sides, (base, target), strict=True)}
-        monkeypatch.setattr(RankTrace, "select", lambda self, table, columns: (tables[self.folder.parent].select(list(columns)), ""))
+    def compare_captured(
+        base: list[Kernel], target: list[Kernel], device: str = "cuda:0"
+    ) -> KernelLedger | None:
+        tables = {
+            side.path: _rows(kernels, device)
+            for side, kernels in zip(sides, (base, target), strict=True)
+        }
+        monkeypatch.setattr(
+            RankTrace,
+            "select",
+            lambda self, table, columns: (tables[self.folder.parent].select(list(columns)), ""),
+        )
         before, after = (Evidence(side, run_costs(side)) for side in sides)
         return compare_kernels(before, after, compare(before.costs, after.costs))
 
@@ -45,16 +65,27 @@ def _figures(found: KernelLedger) -> dict[str, tuple[float, float]]:
     return {row.name: (row.base_ns, row.target_ns) for row in found.rows}
 
 
-def test_operators_that_both_have_are_a_row_and_the_rest_is_joined_by_category(compared: Any) -> None:
-    base: list[Kernel] = [("sgemm", "gemm", "aten::mm", 0, 100), ("bn_v1", "normalisation", "aten::bn_v1", 100, 130)]
+def test_operators_that_both_have_are_a_row_and_the_rest_is_joined_by_category(
+    compared: Any,
+) -> None:
+    base: list[Kernel] = [
+        ("sgemm", "gemm", "aten::mm", 0, 100),
+        ("bn_v1", "normalisation", "aten::bn_v1", 100, 130),
+    ]
     target: list[Kernel] = [
         ("h884", "gemm", "aten::mm", 0, 40),
         ("bn_v2", "normalisation", "aten::bn_v2", 40, 80),
         ("nchwToNhwc", "layout", "aten::conv", 80, 95),
     ]
     found = compared(base, target)
-    assert _figures(found) == {"aten::mm": (100, 40), "other normalisation": (30, 40), "other layout": (0, 15)}
-    assert found.rows[0] == KernelRow("forward", "aten::mm", "gemm", 100, 40, 1, 1), "what changed most comes first"
+    assert _figures(found) == {
+        "aten::mm": (100, 40),
+        "other normalisation": (30, 40),
+        "other layout": (0, 15),
+    }
+    assert found.rows[0] == KernelRow("forward", "aten::mm", "gemm", 100, 40, 1, 1), (
+        "what changed most comes first"
+    )
     assert found.moving_added_ns == 15
     assert (found.base_steps, found.target_steps, found.noun) == (1, 1, "kernel")
 
@@ -68,12 +99,20 @@ def test_the_rows_add_up_to_the_steps_from_first_to_last_kernel(compared: Any) -
         ("c", "gemm", "mm", 200, 230),
     ]
     found = compared(kernels, kernels)
-    assert _figures(found) == {"mm": (150, 150), "item": (10, 10), LAUNCH_IDLE: (10, 10), SYNC_STALL: (60, 60)}
+    assert _figures(found) == {
+        "mm": (150, 150),
+        "item": (10, 10),
+        LAUNCH_IDLE: (10, 10),
+        SYNC_STALL: (60, 60),
+    }
     assert sum(row.base_ns for row in found.rows) == 230
 
 
 def test_on_a_cpu_the_time_between_operators_is_the_interpreters(compared: Any) -> None:
-    kernels: list[Kernel] = [("aten::mm", "gemm", None, 0, 100), ("aten::relu", "elementwise", None, 130, 150)]
+    kernels: list[Kernel] = [
+        ("aten::mm", "gemm", None, 0, 100),
+        ("aten::relu", "elementwise", None, 130, 150),
+    ]
     found = compared(kernels, kernels, device="cpu")
     assert _figures(found) == {"aten::mm": (100, 100), "aten::relu": (20, 20), BETWEEN: (30, 30)}
     assert found.noun == "operator"

@@ -24,7 +24,17 @@ def _work(late_ns: int, where: str = "forward") -> tuple[list[Step], list[Span]]
             meeting = begin + 10_000 + slow + late_ns
             steps.append(Step(rank, number, begin, meeting + 500))
             spans.append(Span(rank, number, "forward", 0, "MainThread", begin, ends))
-            spans.append(Span(rank, number, "allreduce", 0, "MainThread", ends + (late if where == UNKNOWN else 0), meeting))
+            spans.append(
+                Span(
+                    rank,
+                    number,
+                    "allreduce",
+                    0,
+                    "MainThread",
+                    ends + (late if where == UNKNOWN else 0),
+                    meeting,
+                )
+            )
     return steps, spans
 
 
@@ -34,7 +44,9 @@ def test_a_late_rank_is_found_below_noise_that_all_share(where: str) -> None:
     late = rank_work(steps_table(steps), spans_table(spans), np.arange(STEPS)).latest()
     assert late is not None
     assert (late.rank, late.phase) == (2, where)
-    assert (late.excess.value, late.excess.low, late.whole_ns) == pytest.approx((3_000, 3_000, 3_000))
+    assert (late.excess.value, late.excess.low, late.whole_ns) == pytest.approx(
+        (3_000, 3_000, 3_000)
+    )
 
 
 def test_ranks_that_work_alike_are_not_late() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, OWN, REST, RunCosts, cost_steps, run_costs, set_outliers_apart
+from profkit.analysis.costs import (
+    EVALUATION,
+    INPUT,
+    OUTLIER,
+    OWN,
+    REST,
+    RunCosts,
+    cost_steps,
+    run_costs,
+    set_outliers_apart,
+)
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exposed import TRANSFER, WAITING, exposed_spans, split_input
 from profkit.analysis.phases import UNKNOWN
@@ -38,8 +49,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Costs of a synthetic run."""
     folder = tmp_path_factory.mktemp("runs")
 
-    def make(**options: object) -> RunCosts:
-        return run_costs(Trace.open(synthetic_trace(folder / str(len(list(folder.iterdir()))), **options)))  # type: ignore[arg-type]  # the callers know
+    def make(**options: Any) -> RunCosts:
+        path = folder / str(len(list(folder.iterdir())))
+        return run_costs(Trace.open(synthetic_trace(path, **options)))
 
     return make
 
@@ -50,14 +62,29 @@ def _costs(draw: st.DrawFn) -> RunCosts:
     ranks, count = draw(st.integers(1, 3)), draw(st.integers(1, 12))
     length = st.integers(0, 10**10)
     steps = [
-        Step(rank, number, 0, draw(st.integers(1, 10**10)), sample_count=draw(st.integers(1 if known else 0, 64)) if known else 0)
+        Step(
+            rank,
+            number,
+            0,
+            draw(st.integers(1, 10**10)),
+            sample_count=draw(st.integers(1 if known else 0, 64)) if known else 0,
+        )
         for known in [draw(st.booleans())]
         for rank in range(ranks)
         for number in range(count)
     ]
     phases = draw(st.sets(st.sampled_from(PHASES)))
-    spans = [Span(row.rank, row.step, phase, 0, "MainThread", 0, draw(length)) for row in steps for phase in sorted(phases)]
-    return cost_steps(steps_table(steps), spans_table(spans), rows_table("collectives", []), Selection(np.arange(count), {}))
+    spans = [
+        Span(row.rank, row.step, phase, 0, "MainThread", 0, draw(length))
+        for row in steps
+        for phase in sorted(phases)
+    ]
+    return cost_steps(
+        steps_table(steps),
+        spans_table(spans),
+        rows_table("collectives", []),
+        Selection(np.arange(count), {}),
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -65,17 +92,30 @@ def _costs(draw: st.DrawFn) -> RunCosts:
 def test_the_rows_add_up_to_the_gap_exactly(base: RunCosts, target: RunCosts) -> None:
     found = compare(base, target)
     assert sum((row.exact for row in found.rows), Fraction(0)) == found.total.exact
-    wall = [Fraction(int(side.wall_ns.sum()), int(side.samples.sum())) for side in (found.base, found.target)]
+    wall = [
+        Fraction(int(side.wall_ns.sum()), int(side.samples.sum()))
+        for side in (found.base, found.target)
+    ]
     assert found.total.exact == wall[1] - wall[0]
     for side in (found.base, found.target):
         assert np.array_equal(sum(side.parts.values()), side.wall_ns)
-    assert sum(row.delta.value for row in found.rows) == pytest.approx(found.total.delta.value, abs=1)
+    assert sum(row.delta.value for row in found.rows) == pytest.approx(
+        found.total.delta.value, abs=1
+    )
 
 
 def test_what_phases_claim_too_much_is_a_negative_unknown() -> None:
     steps = [Step(0, number, number * 10, number * 10 + 10) for number in range(20)]
-    spans = [Span(0, number, "forward", 0, "MainThread", number * 10, number * 10 + 13) for number in range(20)]
-    costs = cost_steps(steps_table(steps), spans_table(spans), rows_table("collectives", []), Selection(np.arange(20), {}))
+    spans = [
+        Span(0, number, "forward", 0, "MainThread", number * 10, number * 10 + 13)
+        for number in range(20)
+    ]
+    costs = cost_steps(
+        steps_table(steps),
+        spans_table(spans),
+        rows_table("collectives", []),
+        Selection(np.arange(20), {}),
+    )
     assert (costs.parts[UNKNOWN] == -3).all()
 
 
@@ -88,11 +128,20 @@ def test_a_planted_cause_is_the_row_that_grew(run: Run) -> None:
     assert grown.delta.low is not None
     assert grown.delta.high is not None
     assert grown.delta.low < 4 * MS / 32 < grown.delta.high
-    assert compare(run(steps=300, phase_ns={"data": 6 * MS}), run(steps=300, seed=1)).verdict is Verdict.IMPROVEMENT
+    assert (
+        compare(run(steps=300, phase_ns={"data": 6 * MS}), run(steps=300, seed=1)).verdict
+        is Verdict.IMPROVEMENT
+    )
 
 
 def test_runs_of_different_batches_compare_by_sample(run: Run) -> None:
-    twice = {"forward": 24 * MS, "backward": 48 * MS, "data": 4 * MS, "h2d": MS, "optimizer": 8 * MS}
+    twice = {
+        "forward": 24 * MS,
+        "backward": 48 * MS,
+        "data": 4 * MS,
+        "h2d": MS,
+        "optimizer": 8 * MS,
+    }
     found = compare(run(steps=200), run(steps=200, seed=2, batch_size=64, phase_ns=twice))
     assert found.change.value == pytest.approx(0, abs=0.03)
 
@@ -106,26 +155,39 @@ def test_few_steps_are_not_judged_and_say_how_many_are_needed(run: Run) -> None:
 
 def test_exposed_exchange_opens_into_waiting_and_transfer(run: Run) -> None:
     slow = {1: {"forward": 20 * MS}}
-    found = compare(run(ranks=2, steps=200, buckets=1), run(ranks=2, steps=200, seed=4, buckets=1, rank_phase_ns=slow))
+    found = compare(
+        run(ranks=2, steps=200, buckets=1),
+        run(ranks=2, steps=200, seed=4, buckets=1, rank_phase_ns=slow),
+    )
     row = found.find("allreduce")
     assert row
     inside = {part.name: part for part in row.inside}
     assert sum(part.exact for part in row.inside) == row.exact
-    assert inside[WAITING].delta.value * found.samples_per_step == pytest.approx(4 * MS, rel=0.15), "8 ms on one of two ranks"
+    assert inside[WAITING].delta.value * found.samples_per_step == pytest.approx(
+        4 * MS, rel=0.15
+    ), "8 ms on one of two ranks"
     assert abs(inside[TRANSFER].delta.value) < 0.2 * MS
 
 
 def test_a_side_without_phases_leaves_input_and_rest(run: Run) -> None:
-    base, log = run(steps=100), run(steps=100, phase_ns=dict.fromkeys(["h2d", "forward", "backward", "optimizer"], 0))
+    base, log = (
+        run(steps=100),
+        run(steps=100, phase_ns=dict.fromkeys(["h2d", "forward", "backward", "optimizer"], 0)),
+    )
     assert [row.name for row in compare(base, log).rows] == [INPUT, REST]
     bare = run(steps=100, phase_ns=dict.fromkeys(["data", "forward", "backward", "optimizer"], 0))
     assert [row.name for row in compare(base, bare).rows] == [REST]
 
 
 def test_the_factors_multiply_out_to_the_efficiency(run: Run) -> None:
-    runs = [("one", 1, run(steps=150)), ("two", 2, run(steps=150, ranks=2, seed=5, phase_ns={"data": 5 * MS}))]
+    runs = [
+        ("one", 1, run(steps=150)),
+        ("two", 2, run(steps=150, ranks=2, seed=5, phase_ns={"data": 5 * MS})),
+    ]
     for row in scaling_table(runs):
-        assert float(np.prod([row.factors[name].value for name in FACTORS])) == pytest.approx(row.efficiency.value, rel=1e-12)
+        assert float(np.prod([row.factors[name].value for name in FACTORS])) == pytest.approx(
+            row.efficiency.value, rel=1e-12
+        )
     assert row.speed_up.value == pytest.approx(2 * row.efficiency.value)
     assert row.factors["input"].value < 0.95 < row.factors["computation"].value
 
@@ -142,12 +204,19 @@ def _with_pauses(pauses: dict[int, tuple[int, str]]) -> RunCosts:
             spans.append(Span(0, number, phase, 0, "MainThread", at + 10 * MS, end))
         at = end
     tables = steps_table(steps), spans_table(spans)
-    return cost_steps(*tables, rows_table("collectives", []), set_outliers_apart(*tables, Selection(np.arange(200), {})))
+    return cost_steps(
+        *tables,
+        rows_table("collectives", []),
+        set_outliers_apart(*tables, Selection(np.arange(200), {})),
+    )
 
 
 def test_rare_long_steps_stand_apart_with_what_they_would_add() -> None:
     costs = _with_pauses({50: (400 * MS, ""), 100: (800 * MS, "other")})
-    assert {each.reason: (each.steps, each.excess_ns) for each in costs.apart} == {OUTLIER: (1, 2 * MS), EVALUATION: (1, 4 * MS)}
+    assert {each.reason: (each.steps, each.excess_ns) for each in costs.apart} == {
+        OUTLIER: (1, 2 * MS),
+        EVALUATION: (1, 4 * MS),
+    }
     assert costs.steps == 198
 
 
@@ -158,28 +227,56 @@ def test_frequent_long_steps_are_how_the_job_runs() -> None:
 def _on_device(rows: list[tuple[str, int, int, int | None, int | None]]) -> pa.Table:
     names = ("phase", "start_ns", "end_ns", "device_start_ns", "device_end_ns")
     common = {"rank": 0, "step": 0, "depth": 0, "thread": "MainThread"}
-    return rows_table("spans", [{**common, **dict(zip(names, row, strict=True)), "name": row[0]} for row in rows])
+    return rows_table(
+        "spans", [{**common, **dict(zip(names, row, strict=True)), "name": row[0]} for row in rows]
+    )
 
 
 def test_a_wait_under_the_device_s_work_is_not_exposed() -> None:
-    spans = _on_device([("forward", 0, 10, 2, 50), ("data", 10, 40, None, None), ("forward", 40, 45, 50, 90)])
+    spans = _on_device(
+        [("forward", 0, 10, 2, 50), ("data", 10, 40, None, None), ("forward", 40, 45, 50, 90)]
+    )
     exposed = exposed_spans(spans).filter(pc.equal(exposed_spans(spans)["phase"], "data"))
     assert exposed["end_ns"][0].as_py() - exposed["start_ns"][0].as_py() == 0
 
 
 def test_a_wait_is_exposed_from_where_the_device_ran_dry() -> None:
-    spans = _on_device([("forward", 0, 10, 2, 25), ("data", 10, 40, None, None), ("forward", 40, 45, 42, 90)])
+    spans = _on_device(
+        [("forward", 0, 10, 2, 25), ("data", 10, 40, None, None), ("forward", 40, 45, 42, 90)]
+    )
     exposed = exposed_spans(spans).filter(pc.equal(exposed_spans(spans)["phase"], "data"))
     assert (exposed["start_ns"][0].as_py(), exposed["end_ns"][0].as_py()) == (25, 40)
 
 
 def test_the_wait_is_split_by_what_was_done_to_its_batch() -> None:
     common = {"rank": 0, "step": 0, "phase": "data"}
-    wait = {**common, "name": "data", "depth": 0, "thread": "MainThread", "start_ns": 100, "end_ns": 200}
+    wait = {
+        **common,
+        "name": "data",
+        "depth": 0,
+        "thread": "MainThread",
+        "start_ns": 100,
+        "end_ns": 200,
+    }
     pieces = [("read", 0, 120), ("decode", 120, 170), ("collate", 170, 190), ("queue", 190, 200)]
-    rows = [{**common, "name": name, "depth": 1, "thread": "loader worker 0", "start_ns": start, "end_ns": end} for name, start, end in pieces]
+    rows = [
+        {
+            **common,
+            "name": name,
+            "depth": 1,
+            "thread": "loader worker 0",
+            "start_ns": start,
+            "end_ns": end,
+        }
+        for name, start, end in pieces
+    ]
     spans = rows_table("spans", [wait, *rows])
-    assert {name: int(ns[0]) for name, ns in split_input(spans, spans, np.array([0])).items()} == {"read": 20, "decode": 50, "collate": 20, "queue": 10}
+    assert {name: int(ns[0]) for name, ns in split_input(spans, spans, np.array([0])).items()} == {
+        "read": 20,
+        "decode": 50,
+        "collate": 20,
+        "queue": 10,
+    }
 
 
 def test_intervals_hold_the_truth(tmp_path: Path) -> None:
@@ -206,7 +303,9 @@ def test_what_profkit_counts_of_itself_is_carved_out_of_unknown(tmp_path: Path) 
     phases = trace.spans.filter(pc.equal(trace.spans["depth"], 0)).num_rows / trace.steps.num_rows
     assert set(costs.parts[OWN].tolist()) == {round(450.0 * phases * 2)}
     assert np.array_equal(sum(costs.parts.values()), costs.wall_ns)
-    assert np.array_equal(costs.without_own().parts[UNKNOWN], costs.parts[UNKNOWN] + costs.parts[OWN])
+    assert np.array_equal(
+        costs.without_own().parts[UNKNOWN], costs.parts[UNKNOWN] + costs.parts[OWN]
+    )
     row = compare(costs, costs).find(OWN)
     assert row is not None
     assert (row.exact, row.delta.value) == (Fraction(0), 0.0)
@@ -220,10 +319,17 @@ def test_a_side_that_does_not_know_its_own_cost_takes_the_row_from_both(tmp_path
     assert all(row.exact == 0 for row in ledger.rows)
 
 
-@pytest.mark.parametrize(("base", "target"), [(Estimate(2e5, 1e5, 3e5), Estimate(5e5, 1e5, 9e5)), (None, Estimate(1e5, 0.0, 2e5))])
-def test_what_switching_profkit_off_shows_stands_beside_the_rows(base: Estimate | None, target: Estimate, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("base", "target"),
+    [(Estimate(2e5, 1e5, 3e5), Estimate(5e5, 1e5, 9e5)), (None, Estimate(1e5, 0.0, 2e5))],
+)
+def test_what_switching_profkit_off_shows_stands_beside_the_rows(
+    base: Estimate | None, target: Estimate, tmp_path: Path
+) -> None:
     """It lies in all of them, so it is no part; where one side did not try, nothing is said of either."""
-    costs = run_costs(Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=60, batch_size=32, seed=3)))
+    costs = run_costs(
+        Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=60, batch_size=32, seed=3))
+    )
     ledger = compare(replace(costs, switched=base), replace(costs, switched=target))
     if base is None:
         assert ledger.switched is None

@@ -19,28 +19,61 @@ REST_MS = 10
 """What a step takes without its wait for data."""
 
 
-def _trace(folder: Path, spans: list[dict[str, Any]], steps: list[dict[str, Any]], samples: list[dict[str, Any]] | None = None, **config: Any) -> Trace:
-    trace = Trace.open(synthetic_trace(folder, steps=1, config={"warmup": 0, "device": "cpu", **config}))
-    tables: dict[str, pa.Table] = {"steps": rows_table("steps", steps), "spans": rows_table("spans", spans), "samples": rows_table("samples", samples or [])}
+def _trace(
+    folder: Path,
+    spans: list[dict[str, Any]],
+    steps: list[dict[str, Any]],
+    samples: list[dict[str, Any]] | None = None,
+    **config: Any,
+) -> Trace:
+    trace = Trace.open(
+        synthetic_trace(folder, steps=1, config={"warmup": 0, "device": "cpu", **config})
+    )
+    tables: dict[str, pa.Table] = {
+        "steps": rows_table("steps", steps),
+        "spans": rows_table("spans", spans),
+        "samples": rows_table("samples", samples or []),
+    }
     vars(trace).update(tables)
     return trace
 
 
 def _step(number: int, start: int, end: int) -> dict[str, Any]:
-    return {"rank": 0, "step": number, "start_ns": start, "end_ns": end, "sample_count": 4, "epoch": 0, "instrumented": True}
+    return {
+        "rank": 0,
+        "step": number,
+        "start_ns": start,
+        "end_ns": end,
+        "sample_count": 4,
+        "epoch": 0,
+        "instrumented": True,
+    }
 
 
 def _span(step: int, name: str, thread: str, depth: int, start: int, end: int) -> dict[str, Any]:
-    return {"rank": 0, "step": step, "phase": "data", "name": name, "depth": depth, "thread": thread, "start_ns": start, "end_ns": end}
+    return {
+        "rank": 0,
+        "step": step,
+        "phase": "data",
+        "name": name,
+        "depth": depth,
+        "thread": thread,
+        "start_ns": start,
+        "end_ns": end,
+    }
 
 
-def _batch(step: int, thread: str, start: int, making_ms: int, taken: int | None) -> list[dict[str, Any]]:
+def _batch(
+    step: int, thread: str, start: int, making_ms: int, taken: int | None
+) -> list[dict[str, Any]]:
     """A batch of which a tenth is reading, half is decoding and a tenth is collating; the rest waits for a core."""
     part = making_ms * MS // 10
     ends = [start + part, start + 6 * part]
     rows = [_span(step, "read", thread, 1, start, ends[0]), _span(step, "decode", thread, 1, *ends)]
     rows.append(_span(step, "collate", thread, 1, start + 9 * part, start + 10 * part))
-    return rows + ([_span(step, "queue", thread, 1, start + 10 * part, taken)] if taken is not None else [])
+    return rows + (
+        [_span(step, "queue", thread, 1, start + 10 * part, taken)] if taken is not None else []
+    )
 
 
 def _in_workers(folder: Path, workers: int, making_ms: int) -> LoaderView:
@@ -51,7 +84,9 @@ def _in_workers(folder: Path, workers: int, making_ms: int) -> LoaderView:
         start = BEGIN_NS + number * every
         got = start + every - REST_MS * MS
         spans.append(_span(number, "data", "MainThread", 0, start, got))
-        spans += _batch(number, f"loader worker {number % workers}", got - making_ms * MS - 5, making_ms, got)
+        spans += _batch(
+            number, f"loader worker {number % workers}", got - making_ms * MS - 5, making_ms, got
+        )
         steps.append(_step(number, start, start + every))
     return build_loader_view(_trace(folder, spans, steps, workers=workers))
 
@@ -69,9 +104,19 @@ def _in_the_loop(folder: Path, making_ms: int) -> LoaderView:
 
 def test_each_worker_has_its_own_times(tmp_path: Path) -> None:
     view = _in_workers(tmp_path / "run", 2, 30)
-    assert [(maker.name, maker.kind, maker.batches) for maker in view.makers] == [("loader worker 0", WORKER, 20), ("loader worker 1", WORKER, 20)]
+    assert [(maker.name, maker.kind, maker.batches) for maker in view.makers] == [
+        ("loader worker 0", WORKER, 20),
+        ("loader worker 1", WORKER, 20),
+    ]
     for maker in view.makers:
-        assert (maker.making_ns, maker.read_ns, maker.decode_ns, maker.collate_ns, maker.queue_ns, maker.no_core_ns) == (
+        assert (
+            maker.making_ns,
+            maker.read_ns,
+            maker.decode_ns,
+            maker.collate_ns,
+            maker.queue_ns,
+            maker.no_core_ns,
+        ) == (
             30 * MS,
             3 * MS,
             15 * MS,
@@ -84,7 +129,9 @@ def test_each_worker_has_its_own_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("workers", "making_ms"), [(1, 35), (2, 35), (4, 35), (4, 8)])
-def test_the_model_says_of_the_workers_that_there_are_what_was_measured(tmp_path: Path, workers: int, making_ms: int) -> None:
+def test_the_model_says_of_the_workers_that_there_are_what_was_measured(
+    tmp_path: Path, workers: int, making_ms: int
+) -> None:
     view = _in_workers(tmp_path / "run", workers, making_ms)
     assert view.model is not None
     assert view.model.workers == workers
@@ -93,9 +140,14 @@ def test_the_model_says_of_the_workers_that_there_are_what_was_measured(tmp_path
 
 
 def test_it_foretells_what_other_numbers_of_workers_then_take(tmp_path: Path) -> None:
-    told = {row.workers: row.step_ns for row in (_in_workers(tmp_path / "one", 1, 35).model or pytest.fail("no model")).tried}
+    told = {
+        row.workers: row.step_ns
+        for row in (_in_workers(tmp_path / "one", 1, 35).model or pytest.fail("no model")).tried
+    }
     for workers in (2, 4):
-        assert told[workers] == pytest.approx(_in_workers(tmp_path / str(workers), workers, 35).step_ns)
+        assert told[workers] == pytest.approx(
+            _in_workers(tmp_path / str(workers), workers, 35).step_ns
+        )
     assert told[0] == pytest.approx(_in_the_loop(tmp_path / "loop", 35).step_ns)
 
 
@@ -122,9 +174,18 @@ def test_a_thread_beside_the_loop_is_one_worker(tmp_path: Path) -> None:
     spans = [
         row
         for number in range(STEPS)
-        for row in _batch(number, "loader thread", BEGIN_NS + number * REST_MS * MS, 5, BEGIN_NS + number * REST_MS * MS + 6 * MS)
+        for row in _batch(
+            number,
+            "loader thread",
+            BEGIN_NS + number * REST_MS * MS,
+            5,
+            BEGIN_NS + number * REST_MS * MS + 6 * MS,
+        )
     ]
-    steps = [_step(number, BEGIN_NS + number * REST_MS * MS, BEGIN_NS + (number + 1) * REST_MS * MS) for number in range(STEPS)]
+    steps = [
+        _step(number, BEGIN_NS + number * REST_MS * MS, BEGIN_NS + (number + 1) * REST_MS * MS)
+        for number in range(STEPS)
+    ]
     view = build_loader_view(_trace(tmp_path / "run", spans, steps, device="cuda"))
     assert [maker.kind for maker in view.makers] == [THREAD]
     assert view.model is not None
@@ -133,10 +194,24 @@ def test_a_thread_beside_the_loop_is_one_worker(tmp_path: Path) -> None:
 
 def test_the_queues_depth_is_told_over_the_run(tmp_path: Path) -> None:
     samples = [
-        {"rank": 0, "source": "loader", "metric": "queue_depth_batches", "time_ns": BEGIN_NS + at, "value": depth} for at, depth in enumerate((0, 2, 4, 0))
+        {
+            "rank": 0,
+            "source": "loader",
+            "metric": "queue_depth_batches",
+            "time_ns": BEGIN_NS + at,
+            "value": depth,
+        }
+        for at, depth in enumerate((0, 2, 4, 0))
     ]
-    (depth,) = build_loader_view(_trace(tmp_path / "run", [], [_step(0, BEGIN_NS, BEGIN_NS + 9)], samples)).depths
-    assert (depth.rank, depth.empty_share, depth.series.average, depth.series.most) == (0, 0.5, 1.5, 4.0)
+    (depth,) = build_loader_view(
+        _trace(tmp_path / "run", [], [_step(0, BEGIN_NS, BEGIN_NS + 9)], samples)
+    ).depths
+    assert (depth.rank, depth.empty_share, depth.series.average, depth.series.most) == (
+        0,
+        0.5,
+        1.5,
+        4.0,
+    )
 
 
 def test_rows_of_a_batch_whose_beginning_was_not_seen_belong_to_no_other(tmp_path: Path) -> None:

@@ -27,10 +27,20 @@ def meeting_of(run: Path) -> Meeting | None:
     return find_meeting(trace.collectives, sum_ranks(trace, used), used)
 
 
-@pytest.mark.parametrize(("phase", "name"), [("data", INPUT), ("forward", "forward"), ("backward", "backward")])
+@pytest.mark.parametrize(
+    ("phase", "name"), [("data", INPUT), ("forward", "forward"), ("backward", "backward")]
+)
 def test_the_late_rank_is_named_with_its_phase(tmp_path: Path, phase: str, name: str) -> None:
     mean = {"data": 2 * MS, "forward": 12 * MS, "backward": 24 * MS}[phase]
-    found = meeting_of(synthetic_trace(tmp_path / "run", ranks=4, steps=STEPS, jitter=0.01, rank_phase_ns={2: {phase: mean + 9 * MS}}))
+    found = meeting_of(
+        synthetic_trace(
+            tmp_path / "run",
+            ranks=4,
+            steps=STEPS,
+            jitter=0.01,
+            rank_phase_ns={2: {phase: mean + 9 * MS}},
+        )
+    )
     assert found is not None
     late = found.waited_for[0]
     assert (late.rank, late.phase) == (2, name)
@@ -60,15 +70,21 @@ def test_nobody_is_named_where_a_rank_left_no_files(tmp_path: Path) -> None:
     assert found.waiting_ns is None
 
 
-def test_the_scaling_table_tells_where_ranks_wait_and_its_factors_multiply_out(tmp_path: Path) -> None:
+def test_the_scaling_table_tells_where_ranks_wait_and_its_factors_multiply_out(
+    tmp_path: Path,
+) -> None:
     runs = [
         synthetic_trace(tmp_path / "one", steps=STEPS),
-        synthetic_trace(tmp_path / "four", ranks=4, steps=STEPS, rank_phase_ns={2: {"data": 11 * MS}}),
+        synthetic_trace(
+            tmp_path / "four", ranks=4, steps=STEPS, rank_phase_ns={2: {"data": 11 * MS}}
+        ),
         synthetic_trace(tmp_path / "eight", ranks=8, steps=STEPS, phase_ns={"allreduce": 20 * MS}),
     ]
     rows = scale_runs([Trace.open(run) for run in runs])
     for row in rows:
-        assert math.prod(factor.value for factor in row.factors.values()) == pytest.approx(row.efficiency.value, rel=1e-12)
+        assert math.prod(factor.value for factor in row.factors.values()) == pytest.approx(
+            row.efficiency.value, rel=1e-12
+        )
     assert rows[0].meeting is None
     assert rows[2].largest_loss == "exposed communication"
     shown = " ".join(ledger_text.scaling(rows).split())

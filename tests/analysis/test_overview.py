@@ -19,7 +19,14 @@ from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 
 MS = 1_000_000
-PHASE_NS = {"data": 6 * MS, "h2d": 1 * MS, "forward": 20 * MS, "backward": 40 * MS, "allreduce": 5 * MS, "optimizer": 8 * MS}
+PHASE_NS = {
+    "data": 6 * MS,
+    "h2d": 1 * MS,
+    "forward": 20 * MS,
+    "backward": 40 * MS,
+    "allreduce": 5 * MS,
+    "optimizer": 8 * MS,
+}
 ALONE_NS = {phase: ns for phase, ns in PHASE_NS.items() if phase != "allreduce"}
 BATCH = 32
 
@@ -38,7 +45,9 @@ def _edit_json(path: Path, **changes: Any) -> None:
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return synthetic_trace(tmp_path_factory.mktemp("whole") / "run", ranks=2, steps=60, phase_ns=PHASE_NS)
+    return synthetic_trace(
+        tmp_path_factory.mktemp("whole") / "run", ranks=2, steps=60, phase_ns=PHASE_NS
+    )
 
 
 @pytest.fixture
@@ -51,7 +60,9 @@ def test_the_planted_throughput_lies_within_its_interval(tmp_path: Path) -> None
     planted = BATCH / (sum(ALONE_NS.values()) * 1.005 / 1e9)
     held = 0
     for seed in range(20):
-        found = _view(synthetic_trace(tmp_path / str(seed), steps=120, phase_ns=PHASE_NS, seed=seed)).throughput
+        found = _view(
+            synthetic_trace(tmp_path / str(seed), steps=120, phase_ns=PHASE_NS, seed=seed)
+        ).throughput
         assert found.value == pytest.approx(planted, rel=0.05)
         assert found.low is not None
         assert found.high is not None
@@ -62,21 +73,36 @@ def test_the_planted_throughput_lies_within_its_interval(tmp_path: Path) -> None
 def test_the_planted_shares_come_out_within_a_point(tmp_path: Path) -> None:
     view = _view(synthetic_trace(tmp_path / "run", steps=200, phase_ns=PHASE_NS))
     whole = sum(ALONE_NS.values()) * 1.005
-    assert _shares(view) == pytest.approx({**{phase: ns / whole for phase, ns in ALONE_NS.items()}, UNKNOWN: 0.005 / 1.005}, abs=0.01)
+    assert _shares(view) == pytest.approx(
+        {**{phase: ns / whole for phase, ns in ALONE_NS.items()}, UNKNOWN: 0.005 / 1.005}, abs=0.01
+    )
     assert sum(_shares(view).values()) == pytest.approx(1, abs=1e-12)
 
 
 def test_waiting_for_a_late_rank_is_in_the_all_reduce_of_the_others(tmp_path: Path) -> None:
     late = {2: {"forward": PHASE_NS["forward"] + 12 * MS}}
-    view = _view(synthetic_trace(tmp_path / "run", ranks=4, steps=60, phase_ns=PHASE_NS, rank_phase_ns=late, jitter=0))
+    view = _view(
+        synthetic_trace(
+            tmp_path / "run", ranks=4, steps=60, phase_ns=PHASE_NS, rank_phase_ns=late, jitter=0
+        )
+    )
     step_ns = {part.name: part.step_ns.value for part in view.phases}
     assert step_ns["forward"] == pytest.approx(PHASE_NS["forward"] + 12 * MS / 4, rel=0.01)
     assert step_ns["allreduce"] == pytest.approx(PHASE_NS["allreduce"] + 12 * MS * 3 / 4, rel=0.01)
     assert view.throughput.value == pytest.approx(4 * BATCH / view.step_ns.value * 1e9)
 
 
-def test_slow_first_steps_epoch_starts_and_partial_batches_are_told_and_not_used(tmp_path: Path) -> None:
-    run = synthetic_trace(tmp_path / "run", steps=100, phase_ns=PHASE_NS, steps_per_epoch=25, last_batch_size=7, jitter=0)
+def test_slow_first_steps_epoch_starts_and_partial_batches_are_told_and_not_used(
+    tmp_path: Path,
+) -> None:
+    run = synthetic_trace(
+        tmp_path / "run",
+        steps=100,
+        phase_ns=PHASE_NS,
+        steps_per_epoch=25,
+        last_batch_size=7,
+        jitter=0,
+    )
     view = _view(run)
     assert view.selection.left_out == {WARM_UP: 10, EPOCH_START: 3, PARTIAL_BATCH: 4}
     assert len(view.selection.steps) + view.selection.left_out_count == view.steps_seen == 100
@@ -84,10 +110,17 @@ def test_slow_first_steps_epoch_starts_and_partial_batches_are_told_and_not_used
 
 
 def test_the_warm_up_is_the_one_that_the_run_was_started_with(tmp_path: Path) -> None:
-    assert _view(synthetic_trace(tmp_path / "run", steps=40, config={"warmup": 4})).selection.left_out[WARM_UP] == 4
+    assert (
+        _view(synthetic_trace(tmp_path / "run", steps=40, config={"warmup": 4})).selection.left_out[
+            WARM_UP
+        ]
+        == 4
+    )
 
 
-@pytest.mark.parametrize(("said", "used"), [(10**30, 0), (-5, 40), (True, 32), ("many", 32), (None, 32)])
+@pytest.mark.parametrize(
+    ("said", "used"), [(10**30, 0), (-5, 40), (True, 32), ("many", 32), (None, 32)]
+)
 def test_a_warm_up_that_makes_no_sense_is_no_error(tmp_path: Path, said: object, used: int) -> None:
     run = synthetic_trace(tmp_path / "run", steps=40)
     _edit_json(run / "run.json", config={"warmup": said})
@@ -125,12 +158,17 @@ def test_a_whole_run_has_nothing_to_be_warned_of(run: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"state": "aborted", "why": "RuntimeError: out of memory"}, "the run was aborted: RuntimeError: out of memory"),
+        (
+            {"state": "aborted", "why": "RuntimeError: out of memory"},
+            "the run was aborted: RuntimeError: out of memory",
+        ),
         ({"state": "running"}, "the run has no end: it still runs, or it was killed"),
         ({"world_size": 3}, "no files of 1 of 3 ranks"),
     ],
 )
-def test_what_the_run_says_of_itself_is_told(run: Path, changes: Mapping[str, object], told: str) -> None:
+def test_what_the_run_says_of_itself_is_told(
+    run: Path, changes: Mapping[str, object], told: str
+) -> None:
     _edit_json(run / "run.json", **changes)
     assert told in _view(run).quality
 
@@ -153,7 +191,9 @@ def test_a_rank_without_files_is_told_and_leaves_the_jobs_throughput_unknown(run
 
 def test_a_rank_that_ended_early_is_told_where_the_run_does_not_say_so(run: Path) -> None:
     _edit_json(run / "r00001" / "end.json", reason="No space left on device while writing spans")
-    assert _view(run).quality == ("rank 1 stopped early: No space left on device while writing spans",)
+    assert _view(run).quality == (
+        "rank 1 stopped early: No space left on device while writing spans",
+    )
     (run / "r00000" / "end.json").unlink()
     assert _view(run).quality == ("rank 0 stopped early: it wrote no end record (and 1 more rank)",)
 
@@ -164,7 +204,10 @@ def test_a_damaged_stream_costs_its_rows_and_is_told(tmp_path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     view = _view(run)
-    assert any(notice.startswith("rank 0, spans: ") and notice.endswith("rows after that place are lost") for notice in view.quality)
+    assert any(
+        notice.startswith("rank 0, spans: ") and notice.endswith("rows after that place are lost")
+        for notice in view.quality
+    )
     assert _shares(view) == {UNKNOWN: pytest.approx(1)}
 
 

@@ -10,13 +10,23 @@ from profkit.analysis.own_cost import OwnCost, switched_cost
 from profkit.instrument.blocks import LENGTH, WARM_UP, WINDOW, off_blocks
 
 
-def _steps(count: int, cost_ns: float, *, noise: float = 0.02, drift: float = 0.0, seed: int = 0) -> pa.Table:
+def _steps(
+    count: int, cost_ns: float, *, noise: float = 0.02, drift: float = 0.0, seed: int = 0
+) -> pa.Table:
     """Steps of 5 ms, `cost_ns` longer where profkit is on, over blocks as a run has them."""
     rng = np.random.default_rng(seed)
     measured = np.array([off_blocks()(step) for step in range(count)])
-    duration = 5e6 * (1 + noise * rng.standard_normal(count) + drift * np.arange(count) / count) + cost_ns * measured
+    duration = (
+        5e6 * (1 + noise * rng.standard_normal(count) + drift * np.arange(count) / count)
+        + cost_ns * measured
+    )
     end = np.cumsum(duration.astype(np.int64))
-    columns = {"rank": np.zeros(count, np.int32), "step": np.arange(count), "start_ns": np.concatenate([[0], end[:-1]]), "end_ns": end}
+    columns = {
+        "rank": np.zeros(count, np.int32),
+        "step": np.arange(count),
+        "start_ns": np.concatenate([[0], end[:-1]]),
+        "end_ns": end,
+    }
     return pa.table({**columns, "instrumented": measured})
 
 
@@ -39,13 +49,19 @@ def test_a_run_that_gets_slower_has_no_cost_from_that() -> None:
 
 def test_long_steps_among_short_ones_are_no_cost() -> None:
     """One step in three has a pause: a block of two steps is no likelier to meet one than its neighbours."""
-    found = [switched_cost(_with_pauses(_steps(600, 0, seed=seed), every=3, pause_ns=15_000_000), 10) for seed in range(20)]
+    found = [
+        switched_cost(_with_pauses(_steps(600, 0, seed=seed), every=3, pause_ns=15_000_000), 10)
+        for seed in range(20)
+    ]
     assert abs(np.mean([each.value for each in found if each is not None])) < 200_000
 
 
 def _with_pauses(steps: pa.Table, every: int, pause_ns: int) -> pa.Table:
     longer = np.cumsum(np.where(np.arange(steps.num_rows) % every, 0, pause_ns))
-    start, end = steps["start_ns"].to_numpy() + np.concatenate([[0], longer[:-1]]), steps["end_ns"].to_numpy() + longer
+    start, end = (
+        steps["start_ns"].to_numpy() + np.concatenate([[0], longer[:-1]]),
+        steps["end_ns"].to_numpy() + longer,
+    )
     return steps.set_column(2, "start_ns", pa.array(start)).set_column(3, "end_ns", pa.array(end))
 
 
@@ -66,6 +82,16 @@ def test_each_window_has_one_block_and_the_same_on_every_rank() -> None:
     assert measured != [off_blocks(4)(step) for step in range(len(measured))]
 
 
-@pytest.mark.parametrize(("hooks", "step", "exceeds"), [(10_000.0, 1e6, False), (200_000.0, 1e6, True), (200_000.0, 50e6, False), (600_000.0, 50e6, True)])
-def test_the_budget_is_a_share_of_the_step_or_a_fixed_time(hooks: float, step: float, exceeds: bool) -> None:
+@pytest.mark.parametrize(
+    ("hooks", "step", "exceeds"),
+    [
+        (10_000.0, 1e6, False),
+        (200_000.0, 1e6, True),
+        (200_000.0, 50e6, False),
+        (600_000.0, 50e6, True),
+    ],
+)
+def test_the_budget_is_a_share_of_the_step_or_a_fixed_time(
+    hooks: float, step: float, exceeds: bool
+) -> None:
     assert OwnCost(hooks, 0.0, None).exceeds_budget(step) is exceeds

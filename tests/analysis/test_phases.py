@@ -29,7 +29,10 @@ def _of(steps: list[Step], spans: list[Span], used: list[int]) -> StepTimes:
 def _parent(span: Span, spans: list[Span]) -> Span | None:
     """The last span of the level above on the same thread that began before this one, if it holds it."""
     above = [
-        other for other in spans if (other.rank, other.thread, other.depth) == (span.rank, span.thread, span.depth - 1) and other.start_ns <= span.start_ns
+        other
+        for other in spans
+        if (other.rank, other.thread, other.depth) == (span.rank, span.thread, span.depth - 1)
+        and other.start_ns <= span.start_ns
     ]
     last = max(above, key=lambda other: (other.start_ns, other.end_ns), default=None)
     return last if last is not None and last.end_ns >= span.end_ns else None
@@ -50,12 +53,20 @@ def _threads_of_steps(spans: list[Span]) -> dict[int, str]:
     total: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for span in spans:
         total[span.rank][span.thread] += 0 if span.depth else span.end_ns - span.start_ns
-    return {rank: max(threads, key=lambda name: (threads[name], -seen.index(name))) for rank, threads in total.items()}
+    return {
+        rank: max(threads, key=lambda name: (threads[name], -seen.index(name)))
+        for rank, threads in total.items()
+    }
 
 
-def _split_by_brute_force(steps: list[Step], spans: list[Span], used: list[int]) -> tuple[list[float], dict[str, list[float]]]:
+def _split_by_brute_force(
+    steps: list[Step], spans: list[Span], used: list[int]
+) -> tuple[list[float], dict[str, list[float]]]:
     ranks = max(1, len({row.rank for row in steps}))
-    wall = {number: sum(row.end_ns - row.start_ns for row in steps if row.step == number) for number in used}
+    wall = {
+        number: sum(row.end_ns - row.start_ns for row in steps if row.step == number)
+        for number in used
+    }
     thread = _threads_of_steps(spans)
     time: dict[tuple[str, int], int] = defaultdict(int)
     for span, own in zip(spans, _own_times(spans), strict=True):
@@ -63,7 +74,9 @@ def _split_by_brute_force(steps: list[Step], spans: list[Span], used: list[int])
             time[span.phase, span.step] += own
     parts = {phase: [time[phase, number] / ranks for number in used] for phase in PHASES}
     parts = {phase: row for phase, row in parts.items() if any(row)}
-    parts[UNKNOWN] = [(wall[number] - sum(time[phase, number] for phase in PHASES)) / ranks for number in used]
+    parts[UNKNOWN] = [
+        (wall[number] - sum(time[phase, number] for phase in PHASES)) / ranks for number in used
+    ]
     return [wall[number] / ranks for number in used], parts
 
 
@@ -77,7 +90,12 @@ def _nested(seed: int, *, ranks: int, steps: int) -> tuple[list[Step], list[Span
         for step in range(steps):
             begin = now
             for thread in (MAIN, OTHER_THREAD) if draw.random() < 0.3 else (MAIN,):
-                now = max(now, _fill(draw, spans, rank, step, thread, 0, begin, begin + draw.randrange(1, 10**7)))
+                now = max(
+                    now,
+                    _fill(
+                        draw, spans, rank, step, thread, 0, begin, begin + draw.randrange(1, 10**7)
+                    ),
+                )
             now += draw.randrange(1000)
             if draw.random() < 0.9:
                 step_rows.append(Step(rank, step, begin, now))
@@ -85,7 +103,16 @@ def _nested(seed: int, *, ranks: int, steps: int) -> tuple[list[Step], list[Span
     return step_rows, spans
 
 
-def _fill(draw: random.Random, spans: list[Span], rank: int, step: int, thread: str, depth: int, begin: int, end: int) -> int:
+def _fill(
+    draw: random.Random,
+    spans: list[Span],
+    rank: int,
+    step: int,
+    thread: str,
+    depth: int,
+    begin: int,
+    end: int,
+) -> int:
     """Regions one after the other between two moments, each with some inside it; returns where the last ends."""
     at = begin
     while at < end and draw.random() < 0.65:
@@ -95,13 +122,17 @@ def _fill(draw: random.Random, spans: list[Span], rank: int, step: int, thread: 
             _fill(draw, spans, rank, step, thread, depth + 1, start, at)
         if draw.random() < 0.95:  # else its row was lost
             owner = None if draw.random() < 0.05 else step
-            spans.append(Span(rank, owner, draw.choice([*PHASES, STRANGE]), depth, thread, start, at))
+            spans.append(
+                Span(rank, owner, draw.choice([*PHASES, STRANGE]), depth, thread, start, at)
+            )
     return at
 
 
 any_spans = st.lists(
     st.builds(
-        lambda rank, step, phase, depth, thread, start, length: Span(rank, step, phase, depth, thread, start, start + length),
+        lambda rank, step, phase, depth, thread, start, length: Span(
+            rank, step, phase, depth, thread, start, start + length
+        ),
         st.integers(0, 2),
         st.one_of(st.none(), st.integers(-1, 9)),
         st.sampled_from([*PHASES, STRANGE]),
@@ -125,20 +156,33 @@ def _agrees(steps: list[Step], spans: list[Span], used: list[int]) -> None:
 
 
 @given(seed=st.integers(0, 2**32), ranks=st.integers(1, 3), steps=st.integers(1, 4), data=st.data())
-def test_a_brute_force_splits_a_nested_run_in_the_same_way(seed: int, ranks: int, steps: int, data: st.DataObject) -> None:
+def test_a_brute_force_splits_a_nested_run_in_the_same_way(
+    seed: int, ranks: int, steps: int, data: st.DataObject
+) -> None:
     step_rows, spans = _nested(seed, ranks=ranks, steps=steps)
     _agrees(step_rows, spans, sorted(data.draw(st.sets(st.integers(0, steps - 1)))))
 
 
 @given(spans=any_spans, used=st.sets(st.integers(-1, 9)))
-def test_a_brute_force_splits_whatever_spans_there_are_in_the_same_way(spans: list[Span], used: set[int]) -> None:
-    steps = [Step(rank, step, step * 10, step * 10 + 10) for rank in range(3) for step in range(-1, 10) if (rank, step) != (1, 4)]
+def test_a_brute_force_splits_whatever_spans_there_are_in_the_same_way(
+    spans: list[Span], used: set[int]
+) -> None:
+    steps = [
+        Step(rank, step, step * 10, step * 10 + 10)
+        for rank in range(3)
+        for step in range(-1, 10)
+        if (rank, step) != (1, 4)
+    ]
     _agrees(steps, spans, sorted(used))
 
 
 def test_phases_and_the_unknown_are_the_wall_clock() -> None:
     spans = [Span(0, 0, "data", 0, MAIN, 0, 30), Span(0, 0, "forward", 0, MAIN, 35, 75)]
-    assert _split(_of([Step(0, 0, 0, 100)], spans, [0])) == {"data": [30], "forward": [40], UNKNOWN: [30]}
+    assert _split(_of([Step(0, 0, 0, 100)], spans, [0])) == {
+        "data": [30],
+        "forward": [40],
+        UNKNOWN: [30],
+    }
 
 
 def test_the_unknown_may_be_negative() -> None:
@@ -155,18 +199,36 @@ def test_what_runs_inside_the_optimizer_counts_for_its_own_phase() -> None:
         Span(0, 0, "allreduce", 2, MAIN, 70, 85),
     ]
     found = _split(_of([Step(0, 0, 0, 100)], spans, [0]))
-    assert found == {"forward": [20], "backward": [45], "allreduce": [15], "optimizer": [20], UNKNOWN: [0]}
+    assert found == {
+        "forward": [20],
+        "backward": [45],
+        "allreduce": [15],
+        "optimizer": [20],
+        UNKNOWN: [0],
+    }
 
 
 def test_a_region_of_the_same_phase_stays_with_it() -> None:
-    spans = [Span(0, 0, "forward", 0, MAIN, 0, 60), Span(0, 0, "forward", 1, MAIN, 10, 20), Span(0, 0, "forward", 2, MAIN, 12, 14)]
+    spans = [
+        Span(0, 0, "forward", 0, MAIN, 0, 60),
+        Span(0, 0, "forward", 1, MAIN, 10, 20),
+        Span(0, 0, "forward", 2, MAIN, 12, 14),
+    ]
     assert _split(_of([Step(0, 0, 0, 100)], spans, [0])) == {"forward": [60], UNKNOWN: [40]}
 
 
 def test_of_two_regions_that_began_at_one_moment_the_longer_one_holds_what_is_inside() -> None:
-    spans = [Span(0, 0, "data", 0, MAIN, 0, 60), Span(0, 0, "h2d", 0, MAIN, 0, 0), Span(0, 0, "other", 1, MAIN, 0, 20)]
+    spans = [
+        Span(0, 0, "data", 0, MAIN, 0, 60),
+        Span(0, 0, "h2d", 0, MAIN, 0, 0),
+        Span(0, 0, "other", 1, MAIN, 0, 20),
+    ]
     for rows in (spans, spans[::-1]):
-        assert _split(_of([Step(0, 0, 0, 100)], rows, [0])) == {"data": [40], "other": [20], UNKNOWN: [40]}
+        assert _split(_of([Step(0, 0, 0, 100)], rows, [0])) == {
+            "data": [40],
+            "other": [20],
+            UNKNOWN: [40],
+        }
 
 
 def test_a_region_of_no_step_is_not_taken_for_one_of_a_step_below_zero() -> None:
@@ -175,13 +237,21 @@ def test_a_region_of_no_step_is_not_taken_for_one_of_a_step_below_zero() -> None
 
 
 def test_a_region_of_no_known_phase_is_unknown_also_inside_a_phase() -> None:
-    spans = [Span(0, 0, "forward", 0, MAIN, 0, 60), Span(0, 0, STRANGE, 1, MAIN, 10, 20), Span(0, 0, STRANGE, 0, MAIN, 70, 80)]
+    spans = [
+        Span(0, 0, "forward", 0, MAIN, 0, 60),
+        Span(0, 0, STRANGE, 1, MAIN, 10, 20),
+        Span(0, 0, STRANGE, 0, MAIN, 70, 80),
+    ]
     assert _split(_of([Step(0, 0, 0, 100)], spans, [0])) == {"forward": [50], UNKNOWN: [50]}
 
 
 def test_a_region_whose_outer_one_was_lost_counts_for_its_own_phase() -> None:
     spans = [Span(0, 0, "backward", 0, MAIN, 0, 40), Span(0, 0, "allreduce", 1, MAIN, 50, 60)]
-    assert _split(_of([Step(0, 0, 0, 100)], spans, [0])) == {"backward": [40], "allreduce": [10], UNKNOWN: [50]}
+    assert _split(_of([Step(0, 0, 0, 100)], spans, [0])) == {
+        "backward": [40],
+        "allreduce": [10],
+        UNKNOWN: [50],
+    }
 
 
 def test_other_threads_overlap_and_are_not_part_of_the_wall() -> None:
@@ -191,13 +261,21 @@ def test_other_threads_overlap_and_are_not_part_of_the_wall() -> None:
 
 def test_each_rank_has_its_own_thread_that_runs_the_steps() -> None:
     steps = [Step(0, 0, 0, 100), Step(1, 0, 0, 100)]
-    spans = [Span(0, 0, "forward", 0, MAIN, 0, 90), Span(1, 0, "forward", 0, "trainer", 0, 70), Span(1, 0, "data", 0, MAIN, 0, 60)]
+    spans = [
+        Span(0, 0, "forward", 0, MAIN, 0, 90),
+        Span(1, 0, "forward", 0, "trainer", 0, 70),
+        Span(1, 0, "data", 0, MAIN, 0, 60),
+    ]
     assert _split(_of(steps, spans, [0])) == {"forward": [80], UNKNOWN: [20]}
 
 
 def test_spans_of_steps_that_are_not_used_and_of_no_step_do_not_count() -> None:
     steps = [Step(0, number, number * 100, number * 100 + 100) for number in range(3)]
-    spans = [Span(0, 0, "forward", 0, MAIN, 0, 50), Span(0, 1, "forward", 0, MAIN, 100, 160), Span(0, None, "forward", 0, MAIN, 160, 170)]
+    spans = [
+        Span(0, 0, "forward", 0, MAIN, 0, 50),
+        Span(0, 1, "forward", 0, MAIN, 100, 160),
+        Span(0, None, "forward", 0, MAIN, 160, 170),
+    ]
     assert _split(_of(steps, spans, [1, 2])) == {"forward": [60, 0], UNKNOWN: [40, 100]}
 
 

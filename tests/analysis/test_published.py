@@ -15,7 +15,12 @@ from profkit.bench.consistency import find_contradictions
 from profkit.plugins import WORKLOADS
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "published.csv"
-NAMES = {"HRNetW18": "hrnet_w18", "Mask R-CNN": "mask_rcnn", "ResNet50V1.5": "resnet50", "TSM": "tsm"}
+NAMES = {
+    "HRNetW18": "hrnet_w18",
+    "Mask R-CNN": "mask_rcnn",
+    "ResNet50V1.5": "resnet50",
+    "TSM": "tsm",
+}
 
 
 def kinds(workload: str) -> set[str]:
@@ -23,7 +28,13 @@ def kinds(workload: str) -> set[str]:
 
 
 def cell(gpus: int, throughput: float, **changes: object) -> Cell:
-    given: dict[str, object] = {"workload": "w", "framework": "f", "device": "d", "setting": Setting(gpus, "fp32", 8), "throughput": Estimate(throughput)}
+    given: dict[str, object] = {
+        "workload": "w",
+        "framework": "f",
+        "device": "d",
+        "setting": Setting(gpus, "fp32", 8),
+        "throughput": Estimate(throughput),
+    }
     return Cell(**{**given, **changes})  # type: ignore[arg-type]  # a test's shorthand
 
 
@@ -33,16 +44,39 @@ def test_every_system_has_published_cells_and_every_cell_a_source_and_a_statisti
 
 
 def test_a_cell_stands_once_in_each_source() -> None:
-    keys = [(each.workload, each.framework, each.device, each.setting, each.source) for each in PUBLISHED]
+    keys = [
+        (each.workload, each.framework, each.device, each.setting, each.source)
+        for each in PUBLISHED
+    ]
     assert len(set(keys)) == len(keys)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason=f"{SHARED} is not here")
 def test_nothing_that_was_published_is_missing() -> None:
-    ours = {(each.workload, each.framework, each.setting.gpus, each.setting.precision, each.throughput.value) for each in PUBLISHED}
+    ours = {
+        (
+            each.workload,
+            each.framework,
+            each.setting.gpus,
+            each.setting.precision,
+            each.throughput.value,
+        )
+        for each in PUBLISHED
+    }
     with SHARED.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    missing = [row for row in rows if (NAMES[row["model"]], row["framework"], int(row["gpus"]), row["precision"], float(row["throughput"])) not in ours]
+    missing = [
+        row
+        for row in rows
+        if (
+            NAMES[row["model"]],
+            row["framework"],
+            int(row["gpus"]),
+            row["precision"],
+            float(row["throughput"]),
+        )
+        not in ours
+    ]
     assert rows
     assert not missing
 
@@ -67,21 +101,43 @@ def test_a_speed_up_holds_within_the_digits_that_are_printed(printed: float) -> 
 
 
 def test_more_than_linear_is_said_only_beyond_the_intervals() -> None:
-    one, two, wide = Estimate(10.0, 9.9, 10.1), Estimate(24.0, 23.8, 24.2), Estimate(24.0, 15.0, 40.0)
-    first, second, unsure = (dataclasses.replace(cell(gpus, 0.0), throughput=figure) for gpus, figure in ((1, one), (2, two), (2, wide)))
+    one, two, wide = (
+        Estimate(10.0, 9.9, 10.1),
+        Estimate(24.0, 23.8, 24.2),
+        Estimate(24.0, 15.0, 40.0),
+    )
+    first, second, unsure = (
+        dataclasses.replace(cell(gpus, 0.0), throughput=figure)
+        for gpus, figure in ((1, one), (2, two), (2, wide))
+    )
     (found,) = find_contradictions([first, second])
     assert found.kind == "more than linear"
     assert not find_contradictions([first, unsure])
 
 
 def test_missing_cells_contradict_nothing() -> None:
-    assert not find_contradictions([cell(1, float("nan")), cell(8, float("nan"), speed_up=8.0, time_to_train_s=1.0, samples_trained=1)])
+    assert not find_contradictions(
+        [
+            cell(1, float("nan")),
+            cell(8, float("nan"), speed_up=8.0, time_to_train_s=1.0, samples_trained=1),
+        ]
+    )
 
 
 def test_the_table_has_rows_of_gpus_and_columns_of_precision_and_batch() -> None:
-    settings = [Setting(8, "amp", 4), Setting(1, "fp32", 4), Setting(1, "amp", 2), Setting(8, "fp32", 2)]
+    settings = [
+        Setting(8, "amp", 4),
+        Setting(1, "fp32", 4),
+        Setting(1, "amp", 2),
+        Setting(8, "fp32", 2),
+    ]
     grid = lay_out(cell(setting.gpus, 1.0, setting=setting) for setting in settings)
     assert grid.gpus == (1, 8)
-    assert [column_name(column, [""]) for column in grid.columns] == ["FP32(BS=2)", "FP32(BS=4)", "AMP(BS=2)", "AMP(BS=4)"]
+    assert [column_name(column, [""]) for column in grid.columns] == [
+        "FP32(BS=2)",
+        "FP32(BS=4)",
+        "AMP(BS=2)",
+        "AMP(BS=4)",
+    ]
     assert grid.at(1, grid.columns[0]) is None
     assert grid.at(8, grid.columns[0]) is not None

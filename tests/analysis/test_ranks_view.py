@@ -29,7 +29,9 @@ def _view(folder: Path, ceilings: Ceilings | None = None, **plan: Any) -> RanksV
 
 
 def test_the_late_rank_stands_out_in_its_phase_and_is_whom_all_wait_for(tmp_path: Path) -> None:
-    view = _view(tmp_path / "run", ranks=4, buckets=1, jitter=0.0, rank_phase_ns={2: {"data": LATE_NS}})
+    view = _view(
+        tmp_path / "run", ranks=4, buckets=1, jitter=0.0, rank_phase_ns={2: {"data": LATE_NS}}
+    )
     rank, phase, excess = view.most_deviating or (None, None, None)
     assert (rank, phase) == (2, "data")
     assert excess == pytest.approx(LATE_NS - USUAL_NS)
@@ -46,10 +48,23 @@ def test_the_late_rank_stands_out_in_its_phase_and_is_whom_all_wait_for(tmp_path
 
 def test_several_collectives_that_wait_at_once_count_once() -> None:
     times = {("a", 0): (0, 10), ("a", 1): (8, 10), ("b", 0): (5, 20), ("b", 1): (19, 20)}
-    told = {"sequence": 0, "op": "all_reduce", "bytes": 8, "dtype": "float32", "group_size": 2, "backend": "gloo", "step": 0}
-    rows = [{**told, "communicator": group, "rank": rank, "start_ns": start, "end_ns": end} for (group, rank), (start, end) in times.items()]
+    told = {
+        "sequence": 0,
+        "op": "all_reduce",
+        "bytes": 8,
+        "dtype": "float32",
+        "group_size": 2,
+        "backend": "gloo",
+        "step": 0,
+    }
+    rows = [
+        {**told, "communicator": group, "rank": rank, "start_ns": start, "end_ns": end}
+        for (group, rank), (start, end) in times.items()
+    ]
     exposed = spans_table([Span(rank, 0, "allreduce", 0, "MainThread", 10, 20) for rank in (0, 1)])
-    found = find_waits(match_collectives(rows_table("collectives", rows), np.arange(1)), exposed, np.arange(1))
+    found = find_waits(
+        match_collectives(rows_table("collectives", rows), np.arange(1)), exposed, np.arange(1)
+    )
     assert found == (Wait(rank=0, late_rank=1, waiting_ns=19.0, exposed_ns=9.0, collectives=2),)
 
 
@@ -58,8 +73,12 @@ def test_ranks_phases_are_those_of_the_overview_on_average(tmp_path: Path) -> No
     view, overview = build_ranks_view(Trace.open(run)), build_overview(Trace.open(run))
     assert view.phases == tuple(part.name for part in overview.phases)
     for part in overview.phases:
-        assert sum(row.phase_ns[part.name] for row in view.ranks) / 3 == pytest.approx(part.step_ns.value)
-    assert sum(row.wall_ns or 0.0 for row in view.ranks) / 3 == pytest.approx(overview.step_ns.value)
+        assert sum(row.phase_ns[part.name] for row in view.ranks) / 3 == pytest.approx(
+            part.step_ns.value
+        )
+    assert sum(row.wall_ns or 0.0 for row in view.ranks) / 3 == pytest.approx(
+        overview.step_ns.value
+    )
     for row in view.ranks:
         assert sum(row.phase_ns.values()) == pytest.approx(row.wall_ns)
 
@@ -81,27 +100,60 @@ def test_where_a_ranks_files_are_missing_nobody_can_say_who_waited(tmp_path: Pat
 
 def test_one_rank_waits_for_nobody(tmp_path: Path) -> None:
     view = _view(tmp_path / "run", jitter=0.0)
-    assert (view.waits, view.late_rank, view.sizes, view.exchange, view.most_deviating) == ((), None, (), (), None)
-    assert view.ranks[0].deviation_ns == pytest.approx(dict.fromkeys((*view.phases[:-1], UNKNOWN), 0.0))
+    assert (view.waits, view.late_rank, view.sizes, view.exchange, view.most_deviating) == (
+        (),
+        None,
+        (),
+        (),
+        None,
+    )
+    assert view.ranks[0].deviation_ns == pytest.approx(
+        dict.fromkeys((*view.phases[:-1], UNKNOWN), 0.0)
+    )
 
 
 def test_a_run_without_used_steps_shows_its_ranks_alone(tmp_path: Path) -> None:
     view = _view(tmp_path / "run", ranks=2, steps=3, config={"warmup": 3})
-    assert [(row.rank, row.wall_ns, row.phase_ns) for row in view.ranks] == [(0, None, {}), (1, None, {})]
+    assert [(row.rank, row.wall_ns, row.phase_ns) for row in view.ranks] == [
+        (0, None, {}),
+        (1, None, {}),
+    ]
     assert (view.steps, view.phases, view.sizes) == (0, (), ())
 
 
-def test_collectives_in_kernel_windows_are_told_with_the_ranks_where_they_are_shortest_and_longest(tmp_path: Path) -> None:
+def test_collectives_in_kernel_windows_are_told_with_the_ranks_where_they_are_shortest_and_longest(
+    tmp_path: Path,
+) -> None:
     files = [RankFiles(tmp_path / f"r{rank:05d}", rank) for rank in (0, 1)]
     RunManifest("w", world_size=2).write(tmp_path)
     for rank, (each, length) in enumerate(zip(files, (10, 4), strict=True)):
-        rows = [("ncclDevKernel_AllReduce", "communication", 0, length), ("sgemm", "gemm", 0, 99), ("ncclDevKernel_AllReduce", "communication", 1, length + 2)]
+        rows = [
+            ("ncclDevKernel_AllReduce", "communication", 0, length),
+            ("sgemm", "gemm", 0, 99),
+            ("ncclDevKernel_AllReduce", "communication", 1, length + 2),
+        ]
         names, categories, steps, lengths = zip(*rows, strict=True)
-        told = {"name": names, "category": categories, "step": steps, "start_ns": (5, 5, 5), "end_ns": [5 + length for length in lengths]}
+        told = {
+            "name": names,
+            "category": categories,
+            "step": steps,
+            "start_ns": (5, 5, 5),
+            "end_ns": [5 + length for length in lengths],
+        }
         each.write("kernels", {"device": ["cuda:0"] * 3, "stream": [7] * 3, **told})
         each.close()
         RankManifest(rank, "", 0, "cuda:0", Anchor(0, 0, 0)).write(each.folder)
     (found,) = build_ranks_view(Trace.open(tmp_path)).in_windows
-    assert (found.name, found.ranks, found.calls, found.mean_ns) == ("ncclDevKernel_AllReduce", 2, 4, 8.0)
-    assert (found.shortest_rank, found.shortest_rank_ns, found.longest_rank, found.longest_rank_ns) == (1, 5.0, 0, 11.0)
+    assert (found.name, found.ranks, found.calls, found.mean_ns) == (
+        "ncclDevKernel_AllReduce",
+        2,
+        4,
+        8.0,
+    )
+    assert (
+        found.shortest_rank,
+        found.shortest_rank_ns,
+        found.longest_rank,
+        found.longest_rank_ns,
+    ) == (1, 5.0, 0, 11.0)
     assert found.ns_per_step == pytest.approx(32 / 4)

@@ -8,14 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.analysis.selection import EPOCH_START, NOT_ON_ALL_RANKS, PARTIAL_BATCH, SWITCHED_OFF, WARM_UP, select_steps
+from profkit.analysis.selection import (
+    EPOCH_START,
+    NOT_ON_ALL_RANKS,
+    PARTIAL_BATCH,
+    SWITCHED_OFF,
+    WARM_UP,
+    select_steps,
+)
 from tests.analysis.tables import Step, steps_table
 
 USUAL = 4
 
 
 def _steps(count: int, *, ranks: int = 1) -> list[Step]:
-    return [Step(rank, step, step * 10, step * 10 + 10, USUAL) for rank in range(ranks) for step in range(count)]
+    return [
+        Step(rank, step, step * 10, step * 10 + 10, USUAL)
+        for rank in range(ranks)
+        for step in range(count)
+    ]
 
 
 def _replaced(rows: list[Step], step: int, **changes: object) -> list[Step]:
@@ -31,7 +42,10 @@ def _fate_by_brute_force(rows: list[Step], warm_up: int) -> dict[int, str]:
     totals = {number: sum(row.sample_count for row in by_step[number]) for number in numbers}
     often = Counter(totals[number] for number in whole)
     usual = max(often, key=lambda total: (often[total], total), default=0)
-    epoch = {number: max(-1 if row.epoch is None else row.epoch for row in by_step[number]) for number in numbers}
+    epoch = {
+        number: max(-1 if row.epoch is None else row.epoch for row in by_step[number])
+        for number in numbers
+    }
     fate = {}
     for place, number in enumerate(numbers):
         applies = {
@@ -58,11 +72,22 @@ rows_of_steps = st.lists(
     ),
     max_size=60,
 )
-regular_steps = st.builds(lambda count, ranks: _steps(count, ranks=ranks), st.integers(0, 30), st.integers(1, 4))
+regular_steps = st.builds(
+    lambda count, ranks: _steps(count, ranks=ranks), st.integers(0, 30), st.integers(1, 4)
+)
 
 
-@given(rows=st.one_of(rows_of_steps, regular_steps, st.builds(lambda some, more: some + more, regular_steps, rows_of_steps)), warm_up=st.integers(0, 12))
-def test_a_brute_force_selects_the_same_steps_for_the_same_reasons(rows: list[Step], warm_up: int) -> None:
+@given(
+    rows=st.one_of(
+        rows_of_steps,
+        regular_steps,
+        st.builds(lambda some, more: some + more, regular_steps, rows_of_steps),
+    ),
+    warm_up=st.integers(0, 12),
+)
+def test_a_brute_force_selects_the_same_steps_for_the_same_reasons(
+    rows: list[Step], warm_up: int
+) -> None:
     fate = _fate_by_brute_force(rows, warm_up)
     found = select_steps(steps_table(rows), warm_up=warm_up)
     assert found.steps.tolist() == [number for number, reason in fate.items() if not reason]
@@ -85,7 +110,11 @@ def test_warm_up_counts_from_the_first_step_of_a_resumed_run() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [({"epoch": 1}, EPOCH_START), ({"sample_count": 1}, PARTIAL_BATCH), ({"instrumented": False}, SWITCHED_OFF)],
+    [
+        ({"epoch": 1}, EPOCH_START),
+        ({"sample_count": 1}, PARTIAL_BATCH),
+        ({"instrumented": False}, SWITCHED_OFF),
+    ],
 )
 def test_one_odd_step_is_left_out_for_its_reason(changes: dict[str, object], reason: str) -> None:
     rows = _replaced(_steps(20, ranks=2), 19, **changes)
@@ -102,7 +131,10 @@ def test_a_step_that_one_rank_lacks_is_left_out() -> None:
 
 
 def test_two_rows_of_one_rank_do_not_stand_for_two_ranks() -> None:
-    rows = [row if (row.rank, row.step) != (1, 7) else row._replace(rank=0) for row in _steps(20, ranks=2)]
+    rows = [
+        row if (row.rank, row.step) != (1, 7) else row._replace(rank=0)
+        for row in _steps(20, ranks=2)
+    ]
     assert select_steps(steps_table(rows), warm_up=0).left_out == {NOT_ON_ALL_RANKS: 1}
 
 
@@ -119,7 +151,10 @@ def test_with_as_many_partial_batches_as_full_ones_the_full_ones_are_usual() -> 
 def test_steps_after_a_rank_died_do_not_decide_what_a_full_batch_is() -> None:
     rows = [row for row in _steps(30, ranks=2) if row.rank == 0 or row.step < 10]
     rows = [row._replace(sample_count=2) if row.step == 5 else row for row in rows]
-    assert select_steps(steps_table(rows), warm_up=0).left_out == {NOT_ON_ALL_RANKS: 20, PARTIAL_BATCH: 1}
+    assert select_steps(steps_table(rows), warm_up=0).left_out == {
+        NOT_ON_ALL_RANKS: 20,
+        PARTIAL_BATCH: 1,
+    }
 
 
 def test_no_steps_at_all_are_no_error() -> None:

@@ -16,7 +16,9 @@ from profkit.analysis.timeline.levels import NONE, Level, Pieces, first_begun, i
 KINDS = ("a", "b", "c")
 END = 60
 
-events = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20), st.integers(0, len(KINDS) - 1)), max_size=30)
+events = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 20), st.integers(0, len(KINDS) - 1)), max_size=30
+)
 borders = st.lists(st.integers(-5, END), min_size=2, max_size=9).map(sorted)
 Event = tuple[int, int, int]
 
@@ -52,7 +54,13 @@ def test_cells_are_what_counting_instants_says(rows: list[Event], edges: list[in
     level = Level(first_begun(_pieces(rows)), KINDS)
     found = level.cells(np.array(edges))
     for cell, (low, high) in enumerate(itertools.pairwise(edges)):
-        counts = [sum(painted[at] != NONE and rows[painted[at]][2] == kind for at in range(max(low, 0), high)) for kind in range(len(KINDS))]
+        counts = [
+            sum(
+                painted[at] != NONE and rows[painted[at]][2] == kind
+                for at in range(max(low, 0), high)
+            )
+            for kind in range(len(KINDS))
+        ]
         most = max(counts)
         assert found.covered_ns[cell] == sum(counts)
         assert found.dominant_ns[cell] == most
@@ -70,28 +78,45 @@ def test_each_instant_belongs_to_the_event_that_began_first(rows: list[Event]) -
 @settings(max_examples=60)
 @given(st.lists(events, max_size=3))
 def test_each_instant_belongs_to_the_innermost_region(depths: list[list[Event]]) -> None:
-    found = Level(innermost([first_begun(_pieces(rows)) for rows in depths]), KINDS).at(np.arange(END + 1))
+    found = Level(innermost([first_begun(_pieces(rows)) for rows in depths]), KINDS).at(
+        np.arange(END + 1)
+    )
     pieces = innermost([first_begun(_pieces(rows)) for rows in depths])
     for instant in range(END + 1):
-        deepest = next((rows[_painted(rows)[instant]] for rows in reversed(depths) if _painted(rows)[instant] != NONE), None)
+        deepest = next(
+            (
+                rows[_painted(rows)[instant]]
+                for rows in reversed(depths)
+                if _painted(rows)[instant] != NONE
+            ),
+            None,
+        )
         shown = None if found[instant] == NONE else int(pieces.kinds[found[instant]])
         assert shown == (None if deepest is None else deepest[2])
 
 
 @settings(max_examples=60)
 @given(events, st.integers(-5, END), st.integers(0, 10), st.booleans())
-def test_gaps_are_what_lies_between_pieces(rows: list[Event], after: int, longer: int, back: bool) -> None:
+def test_gaps_are_what_lies_between_pieces(
+    rows: list[Event], after: int, longer: int, back: bool
+) -> None:
     painted = _painted(rows)
     busy = [at for at in range(END + 1) if painted[at] != NONE]
     gaps = [(low + 1, high) for low, high in itertools.pairwise(busy) if high - low - 1 > longer]
-    wanted = [gap for gap in gaps if gap[0] < after][-1:] if back else [gap for gap in gaps if gap[0] > after][:1]
+    wanted = (
+        [gap for gap in gaps if gap[0] < after][-1:]
+        if back
+        else [gap for gap in gaps if gap[0] > after][:1]
+    )
     found = Level(first_begun(_pieces(rows)), KINDS).gap(after, longer, back=back)
     assert ([tuple(found)] if found else []) == wanted
 
 
 @settings(max_examples=60)
 @given(events, st.integers(0, 40), st.integers(1, 20))
-def test_the_longest_in_a_stretch_covers_most_of_it(rows: list[Event], low: int, length: int) -> None:
+def test_the_longest_in_a_stretch_covers_most_of_it(
+    rows: list[Event], low: int, length: int
+) -> None:
     pieces = first_begun(_pieces(rows))
     found = Level(pieces, KINDS).longest_in(low, low + length)
     painted = _painted(rows)[low : low + length]
@@ -99,7 +124,8 @@ def test_the_longest_in_a_stretch_covers_most_of_it(rows: list[Event], low: int,
     assert (found is None) == (not counts)
     if found is not None:
         assert min(pieces.ends[found], low + length) - max(pieces.starts[found], low) == max(
-            min(end, low + length) - max(start, low) for start, end in zip(pieces.starts, pieces.ends, strict=True)
+            min(end, low + length) - max(start, low)
+            for start, end in zip(pieces.starts, pieces.ends, strict=True)
         )
 
 
@@ -123,4 +149,6 @@ def test_readings_are_what_their_cells_hold(rows: list[tuple[int, int]], edges: 
     for cell, (low, high) in enumerate(itertools.pairwise(edges)):
         inside = [value for time, value in rows if low <= time < high]
         expected = [sum(inside) / len(inside), min(inside), max(inside)] if inside else [np.nan] * 3
-        np.testing.assert_allclose([found.means[cell], found.lows[cell], found.highs[cell]], expected)
+        np.testing.assert_allclose(
+            [found.means[cell], found.lows[cell], found.highs[cell]], expected
+        )

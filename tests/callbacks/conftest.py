@@ -58,7 +58,11 @@ class Ended:
 
     @functools.cached_property
     def told(self) -> list[dict[str, Any]]:
-        return [json.loads(line.partition(": ")[2]) for line in self.out.splitlines() if line.startswith("training: ")]
+        return [
+            json.loads(line.partition(": ")[2])
+            for line in self.out.splitlines()
+            if line.startswith("training: ")
+        ]
 
     def trainings(self, *, is_recorded: bool) -> Iterator[Training]:
         """The trainings in their order, each with as many steps of the trace as its trainer has counted."""
@@ -68,7 +72,9 @@ class Ended:
             steps = self.trace.steps.slice(first, count)
             first += count
             spans = self.trace.spans.filter(pc.is_in(self.trace.spans["step"], steps["step"]))
-            yield Training(told["callbacks"], told["accumulate"], told["losses"], told["steps"], steps, spans)
+            yield Training(
+                told["callbacks"], told["accumulate"], told["losses"], told["steps"], steps, spans
+            )
 
 
 @dataclass(frozen=True)
@@ -83,13 +89,32 @@ class Started:
         return Ended(self.process.returncode, out, err, tuple(find_runs(self.folder / "traces")))
 
 
-def start(folder: Path, *words: object, is_recorded: bool, env: Mapping[str, str] | None = None) -> Started:
+def start(
+    folder: Path, *words: object, is_recorded: bool, env: Mapping[str, str] | None = None
+) -> Started:
     """Start a job, under `profkit run` or as it is."""
     folder.mkdir(parents=True)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")}
-    own = {"OMP_NUM_THREADS": "1", "PROFKIT_OUTPUT": str(folder / "traces"), "PYTHONPATH": str(JOBS.parents[2]), **(env or {})}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")
+    }
+    own = {
+        "OMP_NUM_THREADS": "1",
+        "PROFKIT_OUTPUT": str(folder / "traces"),
+        "PYTHONPATH": str(JOBS.parents[2]),
+        **(env or {}),
+    }
     command = [*(PROFKIT_RUN if is_recorded else ()), sys.executable, *map(str, words)]
-    return Started(subprocess.Popen(command, cwd=folder, env=inherited | own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), folder)
+    return Started(
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            env=inherited | own,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ),
+        folder,
+    )
 
 
 @dataclass(frozen=True)
@@ -103,7 +128,12 @@ class Job:
 
 
 TRAINERS = {
-    "lightning": Job("train_lightning.py", ("lightning.pytorch",), ("pytorch_lightning",), {1: [*[4] * 10, 2] * 2, 2: [*[8] * 5, 2] * 2}),
+    "lightning": Job(
+        "train_lightning.py",
+        ("lightning.pytorch",),
+        ("pytorch_lightning",),
+        {1: [*[4] * 10, 2] * 2, 2: [*[8] * 5, 2] * 2},
+    ),
     "huggingface": Job("train_huggingface.py", (), (), {1: [*[4] * 7, 2] * 2, 2: [8, 8, 8, 6] * 2}),
     "paddle": Job("train_paddle.py", (), (), {1: [*[4] * 7, 2] * 2, 2: [8, 8, 8, 6] * 2}),
 }
@@ -123,12 +153,19 @@ class Runs:
 
     @functools.cached_property
     def unedited(self) -> list[Training]:
-        return [training for training in self.under_run.trainings(is_recorded=True) if training.callbacks == 0]
+        return [
+            training
+            for training in self.under_run.trainings(is_recorded=True)
+            if training.callbacks == 0
+        ]
 
     @functools.cached_property
     def told(self) -> list[Training]:
         """The trainings with callbacks, of both runs."""
-        both = [*self.alone.trainings(is_recorded=False), *self.under_run.trainings(is_recorded=True)]
+        both = [
+            *self.alone.trainings(is_recorded=False),
+            *self.under_run.trainings(is_recorded=True),
+        ]
         return [training for training in both if training.callbacks > 0]
 
 
@@ -136,5 +173,7 @@ class Runs:
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     job, folder = TRAINERS[request.param], tmp_path_factory.mktemp(request.param)
     alone = start(folder / "alone", JOBS / job.script, *job.words, 0, 1, -1, is_recorded=False)
-    under_run = start(folder / "under_run", JOBS / job.script, *job.words_under_run, 0, 1, 2, is_recorded=True)
+    under_run = start(
+        folder / "under_run", JOBS / job.script, *job.words_under_run, 0, 1, 2, is_recorded=True
+    )
     return Runs(job, alone.wait(), under_run.wait())

@@ -18,7 +18,14 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended, Pa
     """Two ranks, and the job that is not recorded; both at the same time."""
     folder = tmp_path_factory.mktemp("launches")
     ranks = start(folder / "ranks", JOBS / "train_lightning_ranks.py", is_recorded=False)
-    off = start(folder / "off", JOBS / "train_paddle.py", 0, 1, is_recorded=False, env={"PROFKIT_DISABLE": "1"})
+    off = start(
+        folder / "off",
+        JOBS / "train_paddle.py",
+        0,
+        1,
+        is_recorded=False,
+        env={"PROFKIT_DISABLE": "1"},
+    )
     return ranks.wait(), off.wait(), folder / "ranks"
 
 

@@ -10,7 +10,13 @@ import pytest
 from profkit.run.job import _RANK_VARIABLES, _launch
 
 OWN, PARENT = str(os.getpid()), str(os.getppid())
-TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "29500"}
+TORCHRUN = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_PORT": "29500",
+}
 SEVERAL_NODES = TORCHRUN | {"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "100"}
 OTHERS = ("LOCAL_WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
@@ -27,8 +33,14 @@ def _launch_in(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> 
     ("environment", "launch"),
     [
         ({}, OWN),
-        ({"MASTER_PORT": "29500", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, OWN),  # Lightning's first rank
-        ({"MASTER_PORT": "29500", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, PARENT),  # and one that it has started
+        (
+            {"MASTER_PORT": "29500", "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
+            OWN,
+        ),  # Lightning's first rank
+        (
+            {"MASTER_PORT": "29500", "WORLD_SIZE": "2", "LOCAL_RANK": "1"},
+            PARENT,
+        ),  # and one that it has started
         (TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, PARENT),
         (TORCHRUN | {"TORCHELASTIC_RUN_ID": "100"}, PARENT),
         (SEVERAL_NODES, "100-29500"),
@@ -38,11 +50,17 @@ def _launch_in(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> 
         ({"SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}, PARENT),
     ],
 )
-def test_ranks_of_one_launch_share_what_no_other_launch_has(environment: dict[str, str], launch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_one_launch_share_what_no_other_launch_has(
+    environment: dict[str, str], launch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert _launch_in(environment, monkeypatch) == launch
 
 
-def test_spawned_ranks_share_a_run_and_other_spawned_processes_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing, "parent_process", lambda: "the process that has spawned this one")
+def test_spawned_ranks_share_a_run_and_other_spawned_processes_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        multiprocessing, "parent_process", lambda: "the process that has spawned this one"
+    )
     assert _launch_in({"MASTER_PORT": "29500"}, monkeypatch) == PARENT
     assert _launch_in({}, monkeypatch) == OWN

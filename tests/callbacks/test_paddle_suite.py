@@ -42,7 +42,10 @@ def test_each_call_is_a_step(suites: tuple[Ended, Ended]) -> None:
         assert steps["sample_count"].to_pylist()[:24] == [4] * 24
         assert steps.num_rows == 32
         recorded = steps["loss"].to_pylist()
-        assert all(loss in {None, own} for loss, own in zip(recorded, itertools.chain(*ended.told[0]["losses"]), strict=True))
+        assert all(
+            loss in {None, own}
+            for loss, own in zip(recorded, itertools.chain(*ended.told[0]["losses"]), strict=True)
+        )
 
 
 def test_theirs_is_called_as_before(suites: tuple[Ended, Ended]) -> None:
@@ -60,6 +63,8 @@ def test_their_loops_train_to_the_bit_as_without_profkit(suites: tuple[Ended, En
 def test_what_readme_shows_does_nothing_where_profkit_is_off(tmp_path: Path) -> None:
     checks = "assert not [finder for finder in sys.meta_path if 'profkit' in type(finder).__module__]; assert 'paddle' not in sys.modules"
     script = tmp_path / "off.py"
-    script.write_text(f"import sys\n{shown_code('paddle_suite')}paddle_suite.add_profiler_step('x=1'); paddle_suite.add_profiler_step()\n{checks}\n")
+    script.write_text(
+        f"import sys\n{shown_code('paddle_suite')}paddle_suite.add_profiler_step('x=1'); paddle_suite.add_profiler_step()\n{checks}\n"
+    )
     ended = start(tmp_path / "job", script, is_recorded=False, env={"PROFKIT_DISABLE": "1"}).wait()
     assert (ended.code, ended.runs) == (0, ()), ended.err

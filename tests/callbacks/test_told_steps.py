@@ -77,7 +77,9 @@ def loop() -> Loop:
 
 @pytest.mark.parametrize("marks_before", [True, False])
 @pytest.mark.parametrize("every", [1, 2])
-def test_a_marked_step_ends_where_the_next_batch_is_waited_for(loop: Loop, every: int, marks_before: bool) -> None:
+def test_a_marked_step_ends_where_the_next_batch_is_waited_for(
+    loop: Loop, every: int, marks_before: bool
+) -> None:
     """The suites tell once an iteration, before or after it, whether an optimizer steps in it or not."""
     loop.start_loader()
     for iteration in range(4):
@@ -185,7 +187,11 @@ def test_what_a_loader_notes_inside_an_evaluation_is_other_too(loop: Loop) -> No
     loop.tracker.end_data(span, EVALUATED)
     loop.forward(with_gradients=False)
     loop.tracker.finish()
-    assert [row[1:3] for row in loop.sink.rows["spans"] if row[0] == 1] == [("other", "read"), ("other", "evaluation"), ("other", "evaluation")]
+    assert [row[1:3] for row in loop.sink.rows["spans"] if row[0] == 1] == [
+        ("other", "read"),
+        ("other", "evaluation"),
+        ("other", "evaluation"),
+    ]
 
 
 def test_between_two_trainings_nothing_belongs_to_a_step(loop: Loop) -> None:
@@ -224,7 +230,9 @@ class Callback:
         raise ValueError("ours")
 
 
-def test_nothing_that_fails_in_a_hook_reaches_the_trainer(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_fails_in_a_hook_reaches_the_trainer(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_recording, "_job", lambda: loop)
     callback = Callback(loop)
     callback.begin()
@@ -243,7 +251,9 @@ def test_switched_off_hooks_do_nothing(loop: Loop, monkeypatch: pytest.MonkeyPat
     assert not FAILURES
 
 
-def test_a_copy_of_a_callback_records_nothing_yet(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_a_callback_records_nothing_yet(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_recording, "_job", lambda: loop)
     recording = Recording()
     recording.begin()
@@ -259,7 +269,9 @@ class Saver:
         return path
 
 
-def test_calls_are_named_until_the_training_ends(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_named_until_the_training_ends(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_recording, "_job", lambda: loop)
     recording, saver = Recording(), Saver()
     recording.begin()
@@ -277,7 +289,9 @@ def test_calls_are_named_until_the_training_ends(loop: Loop, monkeypatch: pytest
     assert [(row[1], row[-1]) for row in rows] == [("other", None), ("other", "OSError")]
 
 
-def test_a_loss_is_told_where_every_batch_has_one(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_is_told_where_every_batch_has_one(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_recording, "_job", lambda: loop)
     recording = Recording()
     recording.begin()
@@ -302,9 +316,15 @@ class Dispatcher:
             yield batch
 
 
-def test_a_rank_counts_what_it_is_handed_not_what_it_fetches_for_all(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_counts_what_it_is_handed_not_what_it_fetches_for_all(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_recording, "_job", lambda: loop)
-    recording, loader, original = Recording(), Dispatcher([[1, 2, 3], [4, 5]], loop), Dispatcher.__iter__
+    recording, loader, original = (
+        Recording(),
+        Dispatcher([[1, 2, 3], [4, 5]], loop),
+        Dispatcher.__iter__,
+    )
     recording.begin()
     recording.count_handed_out(loader)
     for _ in loader:

@@ -17,13 +17,19 @@ from tests.callbacks.conftest import Ended, Runs, Training
 
 def _named(training: Training, name: str) -> list[str]:
     """The phases of the outermost parts that have this name."""
-    spans = training.spans.filter(pc.and_(pc.equal(training.spans["name"], name), pc.equal(training.spans["depth"], 0)))
+    spans = training.spans.filter(
+        pc.and_(pc.equal(training.spans["name"], name), pc.equal(training.spans["depth"], 0))
+    )
     return list(spans["phase"].to_pylist())
 
 
 def _failures(ended: Ended) -> list[str]:
     """What has failed on our side."""
-    return [metric.partition(":")[2] for metric in ended.trace.samples["metric"].to_pylist() if metric.startswith("failures_count")]
+    return [
+        metric.partition(":")[2]
+        for metric in ended.trace.samples["metric"].to_pylist()
+        if metric.startswith("failures_count")
+    ]
 
 
 def test_the_job_ends_as_it_would_without_profkit(runs: Runs) -> None:
@@ -38,13 +44,17 @@ def test_it_trains_to_the_bit_as_without_profkit(runs: Runs) -> None:
 
 
 def test_there_are_as_many_steps_as_the_trainer_has_counted(runs: Runs) -> None:
-    assert runs.alone.trace.steps.num_rows == sum(told["steps"] for told in runs.alone.told if told["callbacks"])
+    assert runs.alone.trace.steps.num_rows == sum(
+        told["steps"] for told in runs.alone.told if told["callbacks"]
+    )
     assert runs.under_run.trace.steps.num_rows == sum(told["steps"] for told in runs.under_run.told)
 
 
 def test_nothing_has_failed(runs: Runs) -> None:
     assert verify(runs.alone.runs[0]).state is Integrity.COMPLETE
-    assert verify(runs.under_run.runs[0]).reasons == ("the run was aborted: the job ended with exit code 3",)
+    assert verify(runs.under_run.runs[0]).reasons == (
+        "the run was aborted: the job ended with exit code 3",
+    )
     assert not _failures(runs.under_run)
 
 
@@ -61,7 +71,9 @@ def test_told_steps_have_the_trainers_samples_and_epochs(runs: Runs) -> None:
     for training in runs.told:
         expected = runs.job.samples[training.accumulate]
         assert training.steps["sample_count"].to_pylist() == expected
-        assert training.steps["epoch"].to_pylist() == [step // (len(expected) // 2) for step in range(len(expected))]
+        assert training.steps["epoch"].to_pylist() == [
+            step // (len(expected) // 2) for step in range(len(expected))
+        ]
 
 
 def test_steps_of_an_unedited_job_have_all_its_samples(runs: Runs) -> None:
@@ -71,14 +83,20 @@ def test_steps_of_an_unedited_job_have_all_its_samples(runs: Runs) -> None:
         counted = training.steps["sample_count"].to_pylist()
         per_epoch = len(expected) // 2
         assert sum(counted) == sum(expected)
-        assert [count for step, count in enumerate(counted) if 0 < step % per_epoch < per_epoch - 2] == [4 * training.accumulate] * 2 * (per_epoch - 3)
+        assert [
+            count for step, count in enumerate(counted) if 0 < step % per_epoch < per_epoch - 2
+        ] == [4 * training.accumulate] * 2 * (per_epoch - 3)
 
 
 def test_every_measured_step_has_all_phases(runs: Runs) -> None:
     for training in runs.unedited + runs.told:
         assert len(training.measured) >= training.step_count // 2
         for step in training.measured:
-            assert training.phases(step) >= {"data", "forward", "backward", "optimizer"}, (training.callbacks, training.accumulate, step)
+            assert training.phases(step) >= {"data", "forward", "backward", "optimizer"}, (
+                training.callbacks,
+                training.accumulate,
+                step,
+            )
 
 
 def test_the_phases_close(runs: Runs) -> None:
@@ -87,7 +105,9 @@ def test_the_phases_close(runs: Runs) -> None:
         used = select_steps(training.steps, warm_up=1).steps
         times = step_times(training.steps, training.spans, used[np.isin(used, training.measured)])
         parts = dict(zip(times.names, times.parts, strict=True))
-        assert all((part >= 0).all() for part in parts.values()), {name: part.min() for name, part in parts.items()}
+        assert all((part >= 0).all() for part in parts.values()), {
+            name: part.min() for name, part in parts.items()
+        }
         assert all(parts[phase].all() for phase in ("data", "forward", "backward", "optimizer"))
         assert UNKNOWN in parts
 
@@ -96,7 +116,9 @@ def test_losses_are_the_trainers_own(runs: Runs) -> None:
     for training in runs.unedited + runs.told:
         if training.accumulate == 1:
             recorded = training.steps["loss"].to_pylist()
-            assert all(loss in {None, own} for loss, own in zip(recorded, training.losses, strict=True))
+            assert all(
+                loss in {None, own} for loss, own in zip(recorded, training.losses, strict=True)
+            )
             assert sum(loss is not None for loss in recorded) >= len(training.measured)
 
 
@@ -112,7 +134,12 @@ def test_a_batch_of_an_evaluation_is_no_data(runs: Runs) -> None:
     for training in runs.unedited + runs.told:
         rows = training.spans.to_pylist()
         asides = [(row["start_ns"], row["end_ns"]) for row in rows if row["name"] == "evaluation"]
-        inside = [row for row in rows if row["thread"] == "MainThread" and any(start <= row["start_ns"] and row["end_ns"] <= end for start, end in asides)]
+        inside = [
+            row
+            for row in rows
+            if row["thread"] == "MainThread"
+            and any(start <= row["start_ns"] and row["end_ns"] <= end for start, end in asides)
+        ]
         assert {row["phase"] for row in inside} == {"other"}
 
 

@@ -25,10 +25,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def profkit(tmp_path: Path) -> Command:
     """Calls the command line in an empty folder, with nothing of the tester's own configuration."""
 
-    def call(*arguments: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_") or name == "PROFKIT_CACHE"}
+    def call(
+        *arguments: object, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("PROFKIT_") or name == "PROFKIT_CACHE"
+        }
         clean |= {"XDG_CONFIG_HOME": str(tmp_path / "config"), **(env or {})}
         command = [sys.executable, "-m", "profkit", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, env=clean, cwd=cwd or tmp_path, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, env=clean, cwd=cwd or tmp_path, check=False
+        )
 
     return call

@@ -65,11 +65,15 @@ def test_a_folder_of_runs_names_one(profkit: Command, run: Path) -> None:
 
 def test_a_file_is_no_run(profkit: Command, tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text("{}")
-    assert "trace.json: a file, and a run is a folder" in _complaint(profkit("report", "trace.json"), 3)
+    assert "trace.json: a file, and a run is a folder" in _complaint(
+        profkit("report", "trace.json"), 3
+    )
 
 
 @pytest.mark.parametrize("verb", ["report", "verify"])
-def test_a_run_of_a_newer_major_version(profkit: Command, run: Path, tmp_path: Path, verb: str) -> None:
+def test_a_run_of_a_newer_major_version(
+    profkit: Command, run: Path, tmp_path: Path, verb: str
+) -> None:
     newer = tmp_path / "newer"
     shutil.copytree(run, newer)
     manifest = json.loads((newer / "run.json").read_text())
@@ -107,7 +111,13 @@ def _as_nobody(verb: str, path: Path, readable: Path) -> subprocess.CompletedPro
         os.setuid(65534)
         sys.exit(main(sys.argv[1:3]))
     """
-    return subprocess.run([sys.executable, "-c", code, verb, str(path), str(readable)], capture_output=True, text=True, check=False, cwd="/")
+    return subprocess.run(
+        [sys.executable, "-c", code, verb, str(path), str(readable)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +143,18 @@ def test_a_name_with_escapes_is_shown_as_text(profkit: Command, tmp_path: Path) 
 
 def test_an_output_folder_that_cannot_be_made(profkit: Command, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
-    done = profkit("trace", "resnet50", "--steps", "1", "--image-size", "32", "--batch-size", "2", "-o", "taken")
+    done = profkit(
+        "trace",
+        "resnet50",
+        "--steps",
+        "1",
+        "--image-size",
+        "32",
+        "--batch-size",
+        "2",
+        "-o",
+        "taken",
+    )
     assert done.returncode == 1
     assert "taken: cannot make a run's folder there" in done.stderr.splitlines()[-1]
     assert "--output" in done.stderr.splitlines()[-1]

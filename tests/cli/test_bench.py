@@ -32,7 +32,18 @@ from profkit.trace.jsonfile import read_json, replace_json
 
 PATIENCE_S = 300
 LOADER = "none"
-RECORD = {"log_file", "model_name", "mission_name", "direction_id", "run_mode", "index", "gpu_num", "FINAL_RESULT", "JOB_FAIL_FLAG", "UNIT"}
+RECORD = {
+    "log_file",
+    "model_name",
+    "mission_name",
+    "direction_id",
+    "run_mode",
+    "index",
+    "gpu_num",
+    "FINAL_RESULT",
+    "JOB_FAIL_FLAG",
+    "UNIT",
+}
 MS = 1_000_000
 
 
@@ -82,7 +93,13 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
     return fake
 
 
-def plan_of(*, gpus: Sequence[int] = (1, 2), amp: Sequence[str] = ("fp32", "amp"), repeats: int = 2, shared: tuple[str, ...] = ()) -> Plan:
+def plan_of(
+    *,
+    gpus: Sequence[int] = (1, 2),
+    amp: Sequence[str] = ("fp32", "amp"),
+    repeats: int = 2,
+    shared: tuple[str, ...] = (),
+) -> Plan:
     settings = tuple(Setting(count, precision, 4, LOADER) for count in gpus for precision in amp)
     return Plan("resnet50", "torch", "--ranks", settings, repeats, 0, shared)
 
@@ -105,7 +122,9 @@ def test_cells_are_interleaved_and_each_repeat_has_an_order_of_its_own() -> None
     assert order == list(run_order(plan))
 
 
-def test_what_is_finished_is_not_run_again_and_what_is_torn_is(tmp_path: Path, trace: FakeTrace) -> None:
+def test_what_is_finished_is_not_run_again_and_what_is_torn_is(
+    tmp_path: Path, trace: FakeTrace
+) -> None:
     plan = plan_of()
     assert len(run_matrix(plan, tmp_path, quiet).runs) == 8
     torn = tmp_path / plan.name(plan.settings[0], 1)
@@ -114,7 +133,9 @@ def test_what_is_finished_is_not_run_again_and_what_is_torn_is(tmp_path: Path, t
     trace.calls.clear()
     assert len(run_matrix(plan, tmp_path, quiet).runs) == 8
     assert len(trace.calls) == 1
-    assert [path.name.startswith(torn.name) for path in (tmp_path / "unfinished").iterdir()] == [True]
+    assert [path.name.startswith(torn.name) for path in (tmp_path / "unfinished").iterdir()] == [
+        True
+    ]
 
 
 def test_a_matrix_grows_by_what_is_new(tmp_path: Path, trace: FakeTrace) -> None:
@@ -124,20 +145,33 @@ def test_a_matrix_grows_by_what_is_new(tmp_path: Path, trace: FakeTrace) -> None
     assert {words[words.index("--ranks") + 1] for words in trace.calls} == {"2"}
 
 
-def test_a_run_that_is_not_what_its_cell_says_is_a_failure(tmp_path: Path, trace: FakeTrace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_not_what_its_cell_says_is_a_failure(
+    tmp_path: Path, trace: FakeTrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where a configuration file switches AMP on for all cells."""
-    monkeypatch.setattr(Plan, "words", lambda self, setting, output: [*WORDS(self, setting, output), "--amp"])
+    monkeypatch.setattr(
+        Plan, "words", lambda self, setting, output: [*WORDS(self, setting, output), "--amp"]
+    )
     progress = run_matrix(plan_of(gpus=(1,), amp=("fp32",), repeats=1), tmp_path, quiet)
     assert not progress.runs
-    assert "mixed precision: False was asked for, the run has True" in next(iter(progress.failures.values()))
+    assert "mixed precision: False was asked for, the run has True" in next(
+        iter(progress.failures.values())
+    )
 
 
 WORDS = Plan.words
 
 
-def test_a_failing_cell_is_a_dash_with_its_reason_and_the_others_go_on(tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]) -> None:
-    trace.failing = lambda words: "rank 1: out of memory" if "--amp" in words and "2" in words else ""
-    assert bench(tmp_path, "--ranks", "1,2", "--batch-size", "4", "--amp", "both", "--repeats", "2") == 1
+def test_a_failing_cell_is_a_dash_with_its_reason_and_the_others_go_on(
+    tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace.failing = lambda words: (
+        "rank 1: out of memory" if "--amp" in words and "2" in words else ""
+    )
+    assert (
+        bench(tmp_path, "--ranks", "1,2", "--batch-size", "4", "--amp", "both", "--repeats", "2")
+        == 1
+    )
     out = capsys.readouterr().out
     assert "- 2 ranks, amp, batch 4, none: rank 1: out of memory" in out
     row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["2"])
@@ -148,8 +182,13 @@ def test_a_failing_cell_is_a_dash_with_its_reason_and_the_others_go_on(tmp_path:
     assert failed["failure"] == "rank 1: out of memory"
 
 
-def test_the_results_are_a_table_a_sheet_and_rows_with_the_records_fields(tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(tmp_path, "--ranks", "1,2", "--batch-size", "4", "--amp", "both", "--repeats", "3") == 0
+def test_the_results_are_a_table_a_sheet_and_rows_with_the_records_fields(
+    tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        bench(tmp_path, "--ranks", "1,2", "--batch-size", "4", "--amp", "both", "--repeats", "3")
+        == 0
+    )
     markdown = (tmp_path / "results.md").read_text()
     assert "| ranks | FP32(BS=4) | AMP(BS=4) |" in markdown
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
@@ -160,27 +199,42 @@ def test_the_results_are_a_table_a_sheet_and_rows_with_the_records_fields(tmp_pa
     assert alone["FINAL_RESULT"] == pytest.approx(4 / 0.0565, rel=0.05)
     assert alone["ips_low"] < alone["ips"] < alone["ips_high"]
     with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as file:
-        assert [each["model_name"] for each in csv.DictReader(file)] == [each["model_name"] for each in rows]
+        assert [each["model_name"] for each in csv.DictReader(file)] == [
+            each["model_name"] for each in rows
+        ]
     out = " ".join(capsys.readouterr().out.split())
-    told = re.search(r"AMP saves (\S+) ms at 1 rank and changes nothing beyond the noise at 2 ranks \(batch 4\), because (\S+) ms more go into the wait", out)
+    told = re.search(
+        r"AMP saves (\S+) ms at 1 rank and changes nothing beyond the noise at 2 ranks \(batch 4\), because (\S+) ms more go into the wait",
+        out,
+    )
     assert told, out
     assert [float(figure) for figure in told.groups()] == pytest.approx([5.0, 5.0], rel=0.1)
 
 
-def test_json_has_the_same_figures(tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_same_figures(
+    tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench(tmp_path, "--ranks", "1,2", "--batch-size", "4", "--repeats", "2", "--json")
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [cell["gpu_num"] for cell in found["cells"]] == [1, 2]
     (effect,) = found["effects"]
     assert (effect["axis"], effect["from"], effect["to"]) == ("gpus", 1, 2)
-    assert effect["difference_ns"]["value"] == pytest.approx(found["cells"][1]["time_per_sample_per_gpu_ms"] * 1e6 - effect["base_ns"]["value"])
+    assert effect["difference_ns"]["value"] == pytest.approx(
+        found["cells"][1]["time_per_sample_per_gpu_ms"] * 1e6 - effect["base_ns"]["value"]
+    )
     assert {table["source"] for table in found["published"]} >= {"Paddle ResNet50V1.5 report"}
 
 
 def test_a_folder_with_other_settings_is_refused(tmp_path: Path) -> None:
     with claim(plan_of(shared=("--steps", "12")), tmp_path):
         pass
-    with pytest.raises(UsageError, match=r"holds a matrix of other settings \(shared: --steps 12 there, nothing now\)"), claim(plan_of(), tmp_path):
+    with (
+        pytest.raises(
+            UsageError,
+            match=r"holds a matrix of other settings \(shared: --steps 12 there, nothing now\)",
+        ),
+        claim(plan_of(), tmp_path),
+    ):
         pass
 
 
@@ -188,11 +242,16 @@ def test_a_folder_in_which_a_matrix_runs_is_refused(tmp_path: Path) -> None:
     with claim(plan_of(), tmp_path):
         content = read_json(tmp_path / "bench.json")
         replace_json(tmp_path / "bench.json", {**content, "owner": this_process()})
-        with pytest.raises(ProfkitError, match=f"being run there by process {os.getpid()}"), claim(plan_of(), tmp_path):
+        with (
+            pytest.raises(ProfkitError, match=f"being run there by process {os.getpid()}"),
+            claim(plan_of(), tmp_path),
+        ):
             pass
 
 
-def test_gpus_that_are_not_there_are_refused_and_so_is_asking_for_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpus_that_are_not_there_are_refused_and_so_is_asking_for_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert bench(tmp_path, "--gpus", "1,1000") == 2
     assert "--ranks trains on the CPU" in capsys.readouterr().err
     assert bench(tmp_path, "--gpus", "1", "--ranks", "1") == 2
@@ -200,16 +259,22 @@ def test_gpus_that_are_not_there_are_refused_and_so_is_asking_for_both(tmp_path:
     assert "'x' is not a whole number" in capsys.readouterr().err
 
 
-def test_what_was_published_is_shown_without_running_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_published_is_shown_without_running_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", "hrnet_w18", "--published", "-o", str(tmp_path / "none")]) == 0
     out = capsys.readouterr().out
     assert "PaddleSeg HRNetW18 report" in out
-    assert "272 samples/sec x 22,301 s is 1.48 times the 4,096,000 samples trained on" in " ".join(out.split())
+    assert "272 samples/sec x 22,301 s is 1.48 times the 4,096,000 samples trained on" in " ".join(
+        out.split()
+    )
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.timeout(PATIENCE_S)
-def test_ctrl_c_closes_the_cell_that_runs_and_reaches_all_its_processes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_closes_the_cell_that_runs_and_reaches_all_its_processes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = tmp_path / "job"
     ready, closed = tmp_path / "ready", tmp_path / "closed"
     script.write_text(
@@ -232,9 +297,22 @@ def test_ctrl_c_closes_the_cell_that_runs_and_reaches_all_its_processes_once(tmp
     assert closed.exists()
 
 
-def test_a_matrix_that_is_really_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_matrix_that_is_really_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    small = ("--ranks", "1", "--image-size", "32", "--batch-size", "2", "--steps", "12", "--repeats", "1")
+    small = (
+        "--ranks",
+        "1",
+        "--image-size",
+        "32",
+        "--batch-size",
+        "2",
+        "--steps",
+        "12",
+        "--repeats",
+        "1",
+    )
     assert bench(tmp_path / "matrix", *small) == 0
     first = capsys.readouterr()
     assert "ResNet50 v1.5, torch: samples/sec" in first.out
@@ -242,5 +320,8 @@ def test_a_matrix_that_is_really_trained(tmp_path: Path, monkeypatch: pytest.Mon
     again = capsys.readouterr()
     assert "1 of 1 run is finished already" in again.err
     assert again.out == first.out
-    finished = find_finished(Plan("resnet50", "torch", "--ranks", (Setting(1, "fp32", 2, "none"),), 1, 0), tmp_path / "matrix")
+    finished = find_finished(
+        Plan("resnet50", "torch", "--ranks", (Setting(1, "fp32", 2, "none"),), 1, 0),
+        tmp_path / "matrix",
+    )
     assert [path.name for path in finished.runs.values()] == ["resnet50_torch_rank1_fp32_bs2_r1"]

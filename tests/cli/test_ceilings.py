@@ -16,7 +16,16 @@ from profkit.report.as_text import ceilings_table
 from profkit.testing import FakeClock
 from tests.cli.conftest import Command
 
-FOUND = Ceilings("cpu", "numpy 2", {"fp32": 1e12}, 2e9, {}, 500.0, 3e8, (Links("gloo", 2, (1_000, 4_000), (1e6, 2e6)),))
+FOUND = Ceilings(
+    "cpu",
+    "numpy 2",
+    {"fp32": 1e12},
+    2e9,
+    {},
+    500.0,
+    3e8,
+    (Links("gloo", 2, (1_000, 4_000), (1e6, 2e6)),),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +45,19 @@ def test_what_was_measured_is_kept_for_this_machine() -> None:
 
 
 def test_another_device_driver_or_library_has_ceilings_of_its_own() -> None:
-    known = {"cpu": "a", "cpu_count": 2, "gpu_models": ["H100"], "nvidia_driver": "550.1", "packages": {"torch": "2.9", "pillow": "1"}}
-    others: list[dict[str, Any]] = [{"gpu_models": ["V100"]}, {"nvidia_driver": "555.2"}, {"packages": {"torch": "2.10"}}, {"cpu_count": 4}]
+    known = {
+        "cpu": "a",
+        "cpu_count": 2,
+        "gpu_models": ["H100"],
+        "nvidia_driver": "550.1",
+        "packages": {"torch": "2.9", "pillow": "1"},
+    }
+    others: list[dict[str, Any]] = [
+        {"gpu_models": ["V100"]},
+        {"nvidia_driver": "555.2"},
+        {"packages": {"torch": "2.10"}},
+        {"cpu_count": 4},
+    ]
     keys = [machine_key({**known, **change}) for change in ({}, *others)]
     assert len(set(keys)) == len(keys)
     assert machine_key({**known, "packages": {"torch": "2.9", "pillow": "2"}}) == keys[0]
@@ -45,7 +65,15 @@ def test_another_device_driver_or_library_has_ceilings_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"links": 3}', '{"links": [{}]}', '{"links": [{"backend": "gloo", "ranks": 2, "sizes": [1], "bus_bytes_per_s": []}]}']
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"links": 3}',
+        '{"links": [{}]}',
+        '{"links": [{"backend": "gloo", "ranks": 2, "sizes": [1], "bus_bytes_per_s": []}]}',
+    ],
 )
 def test_a_file_that_cannot_be_read_is_no_ceiling(text: str) -> None:
     path = keep_ceilings(FOUND)
@@ -62,7 +90,9 @@ def test_links_of_the_same_kind_are_replaced() -> None:
 def test_the_best_of_some_rounds_counts() -> None:
     clock = FakeClock()
     lengths = iter([50, 30, 10, 20, 40, 40])
-    assert ceilings.best_rate(lambda: clock.advance(next(lengths)), 1.0, shortest_s=0.0, clock=clock) == pytest.approx(1e9 / 10)
+    assert ceilings.best_rate(
+        lambda: clock.advance(next(lengths)), 1.0, shortest_s=0.0, clock=clock
+    ) == pytest.approx(1e9 / 10)
 
 
 def test_numpy_alone_measures_a_cpu() -> None:
@@ -81,7 +111,15 @@ def test_the_machine_is_measured_and_nothing_is_left_behind(tmp_path: Path) -> N
 
 def test_the_text_shows_every_rate() -> None:
     text = ceilings_table(FOUND)
-    for words in ("fp32", "1.00 TFLOP/s", "2.00 GB/s", "500 images/s", "300 MB/s", "gloo, 2 ranks", "4.00 KB"):
+    for words in (
+        "fp32",
+        "1.00 TFLOP/s",
+        "2.00 GB/s",
+        "500 images/s",
+        "300 MB/s",
+        "gloo, 2 ranks",
+        "4.00 KB",
+    ):
         assert words in text
 
 

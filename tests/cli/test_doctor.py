@@ -15,7 +15,13 @@ from profkit.report.as_text import WIDTH, examination
 from tests.cli.conftest import Command
 from tests.collectors.fake_nvml import WORKING, FakeGpu, FakeNvml
 
-NO_GPU = {"version": "2.15", "cuda": "13.2", "built": ["sm_75", "sm_90"], "devices": [], "nccl": True}
+NO_GPU = {
+    "version": "2.15",
+    "cuda": "13.2",
+    "built": ["sm_75", "sm_90"],
+    "devices": [],
+    "nccl": True,
+}
 V100 = {**NO_GPU, "devices": [["70", "Tesla V100"]]}
 H100 = {**NO_GPU, "devices": [["90", "H100"]]}
 
@@ -28,7 +34,15 @@ def test_a_build_without_kernels_for_this_gpu_is_told_with_what_helps() -> None:
     assert "profkit[v100]" in helps
 
 
-@pytest.mark.parametrize("found", [NO_GPU, H100, {**H100, "built": []}, {**NO_GPU, "devices": [["89", "L4"]], "built": ["sm_80", "sm_86"]}])
+@pytest.mark.parametrize(
+    "found",
+    [
+        NO_GPU,
+        H100,
+        {**H100, "built": []},
+        {**NO_GPU, "devices": [["89", "L4"]], "built": ["sm_80", "sm_86"]},
+    ],
+)
 def test_a_build_with_kernels_for_this_gpu_is_not(found: dict[str, object]) -> None:
     assert doctor.not_built_for(found) is None
 
@@ -52,7 +66,9 @@ def test_kernels_say_what_stands_in_for_them_and_who_holds_them() -> None:
         (False, ["nv-hostengine"], True, doctor.CANNOT, "nv-hostengine holds"),
     ],
 )
-def test_hardware_counters(restricted: bool | None, holders: list[str], is_root: bool, state: str, words: str) -> None:
+def test_hardware_counters(
+    restricted: bool | None, holders: list[str], is_root: bool, state: str, words: str
+) -> None:
     found = doctor.counters(restricted, holders, is_root=is_root)
     assert found.state == state
     assert words in found.why
@@ -102,7 +118,15 @@ def test_a_crowded_machine_is_told_of(tmp_path: Path) -> None:
 
 
 def test_the_text_fits_the_screen_and_steers_no_terminal() -> None:
-    findings = [doctor.Finding("nvml", "what each GPU does " * 9, doctor.CANNOT, "no \x1b[2J driver " * 12, "install it " * 15)]
+    findings = [
+        doctor.Finding(
+            "nvml",
+            "what each GPU does " * 9,
+            doctor.CANNOT,
+            "no \x1b[2J driver " * 12,
+            "install it " * 15,
+        )
+    ]
     text = examination(findings)
     assert all(len(line) <= WIDTH for line in text.splitlines())
     assert "\x1b" not in text

@@ -42,9 +42,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "late": {"ranks": 2, "seed": 4, "buckets": 1, "rank_phase_ns": {1: {"forward": 24 * MS}}},
         "gpu": {"seed": 5, "config": {"device": "cuda:0"}},
         "evaluating": {"seed": 6, "phase_ns": {"other": 3 * MS}},
-        "hostile": {"seed": 7, "workload": HOSTILE, "config": {HOSTILE: HOSTILE, "device": HOSTILE}},
+        "hostile": {
+            "seed": 7,
+            "workload": HOSTILE,
+            "config": {HOSTILE: HOSTILE, "device": HOSTILE},
+        },
     }
-    return {name: synthetic_trace(folder / name, **{"steps": 150, "config": {"device": "cpu", "workers": 2}, **options}) for name, options in kinds.items()}
+    return {
+        name: synthetic_trace(
+            folder / name, **{"steps": 150, "config": {"device": "cpu", "workers": 2}, **options}
+        )
+        for name, options in kinds.items()
+    }
 
 
 def _figures(explain: Explain, *arguments: object) -> Any:
@@ -55,7 +64,9 @@ def _findings(figures: Any) -> list[str]:
     return [found["kind"] for found in figures["findings"]]
 
 
-def test_the_cause_stands_first_with_its_cost_and_what_to_try(explain: Explain, runs: dict[str, Path]) -> None:
+def test_the_cause_stands_first_with_its_cost_and_what_to_try(
+    explain: Explain, runs: dict[str, Path]
+) -> None:
     figures = _figures(explain, runs["base"], runs["starved"])
     assert figures["verdict"] == "regression"
     assert _findings(figures) == ["input_bound"], "the setting that differs is part of its evidence"
@@ -72,13 +83,21 @@ def test_text_and_json_tell_the_same(explain: Explain, runs: dict[str, Path]) ->
     assert code == ExitCode.DONE
     assert "regression: a sample takes" in text
     assert all(f"\n  {row['name']} " in text for row in [*figures["rows_ns"], figures["total_ns"]])
-    assert sum(row["difference"]["value"] for row in figures["rows_ns"]) == pytest.approx(figures["total_ns"]["difference"]["value"], abs=1)
+    assert sum(row["difference"]["value"] for row in figures["rows_ns"]) == pytest.approx(
+        figures["total_ns"]["difference"]["value"], abs=1
+    )
 
 
-def test_a_run_and_its_repeat_are_neutral_and_nothing_else_differs(explain: Explain, runs: dict[str, Path]) -> None:
+def test_a_run_and_its_repeat_are_neutral_and_nothing_else_differs(
+    explain: Explain, runs: dict[str, Path]
+) -> None:
     _, text = explain(runs["base"], runs["again"])
     figures = _figures(explain, runs["base"], runs["again"])
-    assert (figures["verdict"], figures["findings"], figures["nothing_else_differs"]) == ("neutral", [], True)
+    assert (figures["verdict"], figures["findings"], figures["nothing_else_differs"]) == (
+        "neutral",
+        [],
+        True,
+    )
     assert "nothing else differs" in text
 
 
@@ -95,7 +114,9 @@ def test_exposed_communication_of_more_ranks(explain: Explain, runs: dict[str, P
 
 
 def test_evaluation_charged_to_training(explain: Explain, runs: dict[str, Path]) -> None:
-    assert _findings(_figures(explain, runs["base"], runs["evaluating"])) == ["evaluation_in_training"]
+    assert _findings(_figures(explain, runs["base"], runs["evaluating"])) == [
+        "evaluation_in_training"
+    ]
 
 
 def test_unlike_devices_are_not_judged(explain: Explain, runs: dict[str, Path]) -> None:
@@ -118,8 +139,15 @@ def test_unlike_devices_are_not_judged(explain: Explain, runs: dict[str, Path]) 
         ("starved", ["3 percent"], ExitCode.USAGE),
     ],
 )
-def test_gates(explain: Explain, runs: dict[str, Path], target: str, gates: list[str], code: ExitCode) -> None:
-    assert explain(runs["base"], runs[target], *(word for gate in gates for word in ("--gate", gate)))[0] == code
+def test_gates(
+    explain: Explain, runs: dict[str, Path], target: str, gates: list[str], code: ExitCode
+) -> None:
+    assert (
+        explain(runs["base"], runs[target], *(word for gate in gates for word in ("--gate", gate)))[
+            0
+        ]
+        == code
+    )
 
 
 def test_more_runs_are_a_scaling_table(explain: Explain, runs: dict[str, Path]) -> None:
@@ -128,7 +156,11 @@ def test_more_runs_are_a_scaling_table(explain: Explain, runs: dict[str, Path]) 
     assert code == ExitCode.DONE
     assert [row["ranks"] for row in rows] == [1, 2, 2]
     assert "load balance" in text
-    assert rows[2]["factors_ratio"]["load balance"]["value"] < 0.95 < rows[2]["factors_ratio"]["input"]["value"]
+    assert (
+        rows[2]["factors_ratio"]["load balance"]["value"]
+        < 0.95
+        < rows[2]["factors_ratio"]["input"]["value"]
+    )
 
 
 def test_a_gate_takes_two_runs(explain: Explain, runs: dict[str, Path]) -> None:
@@ -136,15 +168,24 @@ def test_a_gate_takes_two_runs(explain: Explain, runs: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("target", ["again", "starved", "short", "late", "hostile", "gpu"])
-def test_the_screen_fits_and_steers_no_terminal(explain: Explain, runs: dict[str, Path], target: str) -> None:
-    for _, text in (explain(runs["base"], runs[target], "--gate", "3%"), explain(runs["base"], runs[target], runs["two"])):
+def test_the_screen_fits_and_steers_no_terminal(
+    explain: Explain, runs: dict[str, Path], target: str
+) -> None:
+    for _, text in (
+        explain(runs["base"], runs[target], "--gate", "3%"),
+        explain(runs["base"], runs[target], runs["two"]),
+    ):
         assert max(map(len, text.splitlines())) <= WIDTH
         assert text.replace("\n", "").isprintable()
         assert "\u202e" not in text
 
 
-def test_a_side_without_a_steady_step_is_shown_and_not_judged(explain: Explain, runs: dict[str, Path], tmp_path: Path) -> None:
-    warming = synthetic_trace(tmp_path / "warming", steps=8, config={"device": "cpu", "warmup": 100})
+def test_a_side_without_a_steady_step_is_shown_and_not_judged(
+    explain: Explain, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    warming = synthetic_trace(
+        tmp_path / "warming", steps=8, config={"device": "cpu", "warmup": 100}
+    )
     for pair in ((runs["base"], warming), (warming, runs["base"])):
         code, text = explain(*pair, "--gate", "3%")
         assert code == ExitCode.NOT_JUDGED
@@ -153,11 +194,20 @@ def test_a_side_without_a_steady_step_is_shown_and_not_judged(explain: Explain, 
         assert _figures(explain, *pair)["time_is_per"] == "sample and rank"
 
 
-def test_what_switching_profkit_off_shows_is_in_text_and_json(explain: Explain, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_switching_profkit_off_shows_is_in_text_and_json(
+    explain: Explain, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its row has what can be counted; below the rows stands all of it, where both runs tried."""
-    monkeypatch.setattr("profkit.analysis.costs._switched", lambda trace: Estimate(200_000.0, 100_000.0, 300_000.0))
+    monkeypatch.setattr(
+        "profkit.analysis.costs._switched", lambda trace: Estimate(200_000.0, 100_000.0, 300_000.0)
+    )
     _, text = explain(runs["base"], runs["again"])
-    assert "profkit itself in all, by switching it off: 200 us and 200 us, somewhere in the rows; difference 0 s (95 % interval" in " ".join(text.split())
+    assert (
+        "profkit itself in all, by switching it off: 200 us and 200 us, somewhere in the rows; difference 0 s (95 % interval"
+        in " ".join(text.split())
+    )
     figures = _figures(explain, runs["base"], runs["again"])
     assert "profkit itself" in [row["name"] for row in figures["rows_ns"]]
-    assert figures["profkit_in_all_ns"]["base"]["value"] * figures["samples_per_step_and_gpu"] == pytest.approx(200_000)
+    assert figures["profkit_in_all_ns"]["base"]["value"] * figures[
+        "samples_per_step_and_gpu"
+    ] == pytest.approx(200_000)

@@ -43,7 +43,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def cluster() -> Iterator[str]:
     """The address of a scheduler with two workers, which are processes of this machine."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local:
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as local:
         yield local.scheduler_address
 
 
@@ -53,25 +55,41 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, verb: str = "explain")
 
 
 @pytest.mark.parametrize("shape", ["text", "json"])
-def test_threads_give_the_same_bytes(runs: list[str], capsys: pytest.CaptureFixture[str], shape: str) -> None:
+def test_threads_give_the_same_bytes(
+    runs: list[str], capsys: pytest.CaptureFixture[str], shape: str
+) -> None:
     for named in (runs, runs[1:]):
-        assert said(capsys, *named, "--format", shape, "--scheduler", "threads") == said(capsys, *named, "--format", shape)
+        assert said(capsys, *named, "--format", shape, "--scheduler", "threads") == said(
+            capsys, *named, "--format", shape
+        )
 
 
-def test_dask_gives_the_same_bytes(runs: list[str], cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dask_gives_the_same_bytes(
+    runs: list[str], cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for named in (runs, runs[1:]):
-        assert said(capsys, *named, "--json", "--scheduler", cluster) == said(capsys, *named, "--json")
+        assert said(capsys, *named, "--json", "--scheduler", cluster) == said(
+            capsys, *named, "--json"
+        )
     for run in runs:
-        assert said(capsys, run, "--json", "--scheduler", cluster, verb="report") == said(capsys, run, "--json", verb="report")
+        assert said(capsys, run, "--json", "--scheduler", cluster, verb="report") == said(
+            capsys, run, "--json", verb="report"
+        )
 
 
 @pytest.mark.parametrize("shape", ["text", "markdown"])
-def test_a_report_says_the_same_wherever_ranks_are_read(runs: list[str], capsys: pytest.CaptureFixture[str], shape: str) -> None:
+def test_a_report_says_the_same_wherever_ranks_are_read(
+    runs: list[str], capsys: pytest.CaptureFixture[str], shape: str
+) -> None:
     for run in runs:
-        assert said(capsys, run, "--format", shape, "--scheduler", "threads", verb="report") == said(capsys, run, "--format", shape, verb="report")
+        assert said(
+            capsys, run, "--format", shape, "--scheduler", "threads", verb="report"
+        ) == said(capsys, run, "--format", shape, verb="report")
 
 
-def test_two_runs_and_a_report_are_read_on_the_scheduler_alone(runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_and_a_report_are_read_on_the_scheduler_alone(
+    runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nothing that figures are made of is read here once more; kernels are, which these runs have none of."""
     here, read = threading.current_thread(), RankTrace._read
 
@@ -84,10 +102,14 @@ def test_two_runs_and_a_report_are_read_on_the_scheduler_alone(runs: list[str], 
     said(capsys, runs[2], "--scheduler", "threads", verb="report")
 
 
-def test_what_goes_wrong_in_a_cluster_is_one_line(runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_goes_wrong_in_a_cluster_is_one_line(
+    runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As where its workers have no profkit; what a worker itself finds wrong with a run is said as it is."""
     broken = ThreadPoolExecutor(1)
-    monkeypatch.setattr("profkit.run.scheduling._cluster", lambda address: contextlib.nullcontext(broken))
+    monkeypatch.setattr(
+        "profkit.run.scheduling._cluster", lambda address: contextlib.nullcontext(broken)
+    )
     monkeypatch.setattr("profkit.run.scheduling.check_scheduler", lambda where: None)
     for raised, code, words in (
         (
@@ -95,7 +117,11 @@ def test_what_goes_wrong_in_a_cluster_is_one_line(runs: list[str], monkeypatch: 
             ExitCode.UNFINISHED,
             "(Error during deserialization); its scheduler and workers need this profkit",
         ),
-        (UnreadableError("r00000: node7 does not see it"), ExitCode.UNREADABLE, "profkit: r00000: node7 does not see it\n"),
+        (
+            UnreadableError("r00000: node7 does not see it"),
+            ExitCode.UNREADABLE,
+            "profkit: r00000: node7 does not see it\n",
+        ),
     ):
         monkeypatch.setattr(broken, "map", mock.Mock(side_effect=raised))
         assert main(["explain", *runs, "--scheduler", "tcp://here:1"]) == code
@@ -107,14 +133,19 @@ def test_the_sums_of_ranks_are_those_of_all_of_them_at_once(runs: list[str]) -> 
     for run in runs:
         trace = Trace.open(run)
         used = steady_steps(trace).steps
-        together, added = sum_spans(trace.spans, used), add_sums(list(sum_ranks(trace, used).values()))
+        together, added = (
+            sum_spans(trace.spans, used),
+            add_sums(list(sum_ranks(trace, used).values())),
+        )
         for name in ("steps", "host", "exposed", "pieces", "waits", "outer"):
             assert np.array_equal(getattr(together, name), getattr(added, name)), name
         assert together.windows.equals(added.windows)
         assert together.on_device == added.on_device
 
 
-def test_a_worker_that_does_not_see_the_run_is_an_error_and_not_an_empty_rank(runs: list[str], tmp_path: Path) -> None:
+def test_a_worker_that_does_not_see_the_run_is_an_error_and_not_an_empty_rank(
+    runs: list[str], tmp_path: Path
+) -> None:
     trace = Trace.open(runs[1])
     used = steady_steps(trace).steps
     size = trace.ranks[0].path("spans").stat().st_size
@@ -126,14 +157,21 @@ def test_a_worker_that_does_not_see_the_run_is_an_error_and_not_an_empty_rank(ru
 
 @pytest.mark.parametrize(
     ("where", "words"),
-    [("ftp://here:1", "takes serial, threads, or the address of a Dask scheduler"), ("dask", "takes serial, threads")],
+    [
+        ("ftp://here:1", "takes serial, threads, or the address of a Dask scheduler"),
+        ("dask", "takes serial, threads"),
+    ],
 )
-def test_what_is_no_scheduler_is_a_usage_error(runs: list[str], where: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_scheduler_is_a_usage_error(
+    runs: list[str], where: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["explain", *runs, "--scheduler", where]) == ExitCode.USAGE
     assert words in capsys.readouterr().err
 
 
-def test_a_scheduler_that_is_not_there_is_said(runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scheduler_that_is_not_there_is_said(
+    runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("distributed", reason="Dask is not installed")
     monkeypatch.setattr("profkit.run.scheduling.CONNECT_S", 0.2)
     assert main(["explain", *runs, "--scheduler", "tcp://127.0.0.1:1"]) == ExitCode.UNFINISHED

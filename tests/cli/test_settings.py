@@ -23,9 +23,15 @@ def _parse(arguments: list[str], environ: dict[str, str], folder: Path) -> argpa
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "home" / ".config" / "profkit").mkdir(parents=True)
-    (tmp_path / "home" / ".config" / "profkit" / "config.toml").write_text("[trace]\nsteps = 11\nworkers = 5\nseed = 7\nlr = 0.5\n")
-    (tmp_path / "pyproject.toml").write_text("[tool.profkit.trace]\nsteps = 12\nworkers = 6\nseed = 8\n[tool.other]\nx = 1\n")
-    (tmp_path / "profkit.toml").write_text('[defaults]\noutput = "runs"\n[trace]\nsteps = 13\nbatch-size = 3\nworkers = 4\n')
+    (tmp_path / "home" / ".config" / "profkit" / "config.toml").write_text(
+        "[trace]\nsteps = 11\nworkers = 5\nseed = 7\nlr = 0.5\n"
+    )
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.profkit.trace]\nsteps = 12\nworkers = 6\nseed = 8\n[tool.other]\nx = 1\n"
+    )
+    (tmp_path / "profkit.toml").write_text(
+        '[defaults]\noutput = "runs"\n[trace]\nsteps = 13\nbatch-size = 3\nworkers = 4\n'
+    )
     return tmp_path
 
 
@@ -59,15 +65,29 @@ def test_other_verbs_share_only_the_defaults(folder: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [
-        ("profkit.toml", "[trace]\nsteps = 'many'", "profkit.toml: [trace] steps: 'many' is not a whole number"),
-        ("profkit.toml", "[trace]\nbatchsize = 1", "profkit.toml: [trace] has no option 'batchsize'; did you mean 'batch_size'?"),
+        (
+            "profkit.toml",
+            "[trace]\nsteps = 'many'",
+            "profkit.toml: [trace] steps: 'many' is not a whole number",
+        ),
+        (
+            "profkit.toml",
+            "[trace]\nbatchsize = 1",
+            "profkit.toml: [trace] has no option 'batchsize'; did you mean 'batch_size'?",
+        ),
         ("profkit.toml", "[trace", "profkit.toml: not valid TOML"),
         ("profkit.toml", "trace = 1", "profkit.toml: 'trace' must be a table"),
-        ("pyproject.toml", "[tool.profkit.trace]\nsteps = 0", "pyproject.toml: [trace] steps: 0 is out of range"),
+        (
+            "pyproject.toml",
+            "[tool.profkit.trace]\nsteps = 0",
+            "pyproject.toml: [trace] steps: 0 is out of range",
+        ),
         ("pyproject.toml", "[tool]\nprofkit = 3", "pyproject.toml: 'tool.profkit' must be a table"),
     ],
 )
-def test_a_wrong_value_says_where_it_stands(tmp_path: Path, file: str, content: str, told: str) -> None:
+def test_a_wrong_value_says_where_it_stands(
+    tmp_path: Path, file: str, content: str, told: str
+) -> None:
     (tmp_path / file).write_text(content)
     with pytest.raises(UsageError) as error:
         _parse([], {}, tmp_path)
@@ -75,5 +95,7 @@ def test_a_wrong_value_says_where_it_stands(tmp_path: Path, file: str, content: 
 
 
 def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="environment variable PROFKIT_STEPS: 'x' is not a whole number"):
+    with pytest.raises(
+        UsageError, match="environment variable PROFKIT_STEPS: 'x' is not a whole number"
+    ):
         _parse([], {"PROFKIT_STEPS": "x"}, tmp_path)

@@ -30,7 +30,9 @@ STEPS = 24
 SMALL = ("--image-size", "32", "--batch-size", "2", "--workers", "1")
 PHASES = {"data", "h2d", "forward", "backward", "optimizer"}
 PATIENCE_S = 300
-LOSSES = re.compile(rf"^{STEPS} steps, loss (\S+) at the first and (\S+) at the last$", re.MULTILINE)
+LOSSES = re.compile(
+    rf"^{STEPS} steps, loss (\S+) at the first and (\S+) at the last$", re.MULTILINE
+)
 
 Screen = Callable[..., "tuple[int, str, str]"]
 
@@ -72,7 +74,11 @@ class Started:
     def __init__(self, folder: Path, *options: str, **environment: str) -> None:
         self.folder = folder
         folder.mkdir()
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_") or name == "PROFKIT_CACHE"}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("PROFKIT_") or name == "PROFKIT_CACHE"
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "profkit", "trace", "resnet50", *SMALL, *options],
             stdout=subprocess.PIPE,
@@ -125,7 +131,10 @@ class Trained:
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> Iterator[Trained]:
     steps = ("--steps", str(STEPS))
-    started = [Started(folder / "traced", *steps, "--json"), Started(folder / "off", *steps, PROFKIT_DISABLE="1")]
+    started = [
+        Started(folder / "traced", *steps, "--json"),
+        Started(folder / "off", *steps, PROFKIT_DISABLE="1"),
+    ]
     try:
         full = _train_until_the_disk_is_full(folder, started, *steps)
         traced, switched_off = (one.end() for one in started[:2])
@@ -138,7 +147,9 @@ def trained(folder: Path) -> Iterator[Trained]:
 def _train_until_the_disk_is_full(folder: Path, started: list[Started], *options: str) -> Ended:
     """From some step on no file of the process may grow beyond what its spans take; where that came after the last step, it is tried again."""
     for attempt in range(3):
-        one = Started(folder / f"full{attempt}", *options, PYTHONDONTWRITEBYTECODE="1")  # Python would leave halves of bytecode files for others
+        one = Started(
+            folder / f"full{attempt}", *options, PYTHONDONTWRITEBYTECODE="1"
+        )  # Python would leave halves of bytecode files for others
         started.append(one)
         run = one.wait_for_rows()
         size = (run / "r00000" / "spans.arrows").stat().st_size
@@ -161,11 +172,16 @@ class Interrupted:
 @pytest.fixture(scope="module")
 def interrupted(folder: Path) -> Iterator[Interrupted]:
     ways: dict[str, Callable[[int], None]] = {
-        "int": lambda pid: os.killpg(pid, signal.SIGINT),  # as Ctrl-C reaches all processes of a terminal's job
+        "int": lambda pid: os.killpg(
+            pid, signal.SIGINT
+        ),  # as Ctrl-C reaches all processes of a terminal's job
         "term": lambda pid: os.kill(pid, signal.SIGTERM),
         "kill": lambda pid: os.kill(pid, signal.SIGKILL),
     }
-    started = {way: Started(folder / way, "--steps", "100000", "--seed", "1" if way == "int" else "0") for way in ways}
+    started = {
+        way: Started(folder / way, "--steps", "100000", "--seed", "1" if way == "int" else "0")
+        for way in ways
+    }
     try:
         for way, one in started.items():
             one.wait_for_rows()
@@ -195,7 +211,12 @@ def test_every_step_has_its_phases(trained: Trained) -> None:
     trace = Trace.open(trained.traced.run)
     steps = trace.steps.to_pylist()
     assert [row["step"] for row in steps] == list(range(STEPS))
-    phases = {row["step"]: {span["phase"] for span in trace.spans.to_pylist() if span["step"] == row["step"]} for row in steps}
+    phases = {
+        row["step"]: {
+            span["phase"] for span in trace.spans.to_pylist() if span["step"] == row["step"]
+        }
+        for row in steps
+    }
     measured = [row["step"] for row in steps if row["instrumented"]]
     assert len(measured) > STEPS // 2
     for step in measured:
@@ -210,7 +231,12 @@ def test_steps_tile_the_loop_and_phases_lie_in_them(trained: Trained) -> None:
     assert [row["start_ns"] for row in steps[1:]] == [row["end_ns"] for row in steps[:-1]]
     for span in trace.spans.to_pylist():
         if span["step"] < STEPS and not span["depth"]:  # inside of a loader, batches are made ahead
-            assert steps[span["step"]]["start_ns"] <= span["start_ns"] <= span["end_ns"] <= steps[span["step"]]["end_ns"]
+            assert (
+                steps[span["step"]]["start_ns"]
+                <= span["start_ns"]
+                <= span["end_ns"]
+                <= steps[span["step"]]["end_ns"]
+            )
 
 
 def test_a_whole_run_says_so(trained: Trained, screen: Screen) -> None:
@@ -219,7 +245,13 @@ def test_a_whole_run_says_so(trained: Trained, screen: Screen) -> None:
     assert (traced.manifest["state"], traced.manifest["why"]) == ("complete", "")
     code, out, _ = screen(traced, "verify", "--json")
     found = json.loads(out)
-    assert (code, found["state"], found["rows_lost"], found["rows_dropped"], found["reasons"]) == (0, "complete", 0, 0, [])
+    assert (code, found["state"], found["rows_lost"], found["rows_dropped"], found["reasons"]) == (
+        0,
+        "complete",
+        0,
+        0,
+        [],
+    )
 
 
 def test_data_goes_to_stdout_and_narration_to_stderr(trained: Trained) -> None:
@@ -252,12 +284,17 @@ def test_switched_off_there_is_no_run_and_the_losses_are_the_same(trained: Train
     assert off.losses == trained.traced.losses
 
 
-def test_a_disk_that_fills_up_costs_the_trace_and_not_the_training(trained: Trained, screen: Screen) -> None:
+def test_a_disk_that_fills_up_costs_the_trace_and_not_the_training(
+    trained: Trained, screen: Screen
+) -> None:
     full = trained.disk_full
     assert full.code == ExitCode.DONE, full.err
     assert full.losses == trained.switched_off.losses
     assert "Traceback" not in full.err
-    assert (full.manifest["state"], full.manifest["why"]) == ("aborted", "File too large while writing spans")
+    assert (full.manifest["state"], full.manifest["why"]) == (
+        "aborted",
+        "File too large while writing spans",
+    )
     assert "the run was aborted: File too large while writing spans" in full.out
     trace = Trace.open(full.run)
     assert 0 < trace.steps.num_rows < STEPS
@@ -269,35 +306,55 @@ def test_a_disk_that_fills_up_costs_the_trace_and_not_the_training(trained: Trai
     assert found["rows_dropped"] > 0
 
 
-def test_the_same_seed_gives_the_same_losses_and_another_one_others(trained: Trained, interrupted: Interrupted) -> None:
+def test_the_same_seed_gives_the_same_losses_and_another_one_others(
+    trained: Trained, interrupted: Interrupted
+) -> None:
     def recorded(ended: Ended) -> list[float]:
         losses: list[float] = Trace.open(ended.run).steps["loss"].to_pylist()
         return losses
 
-    whole, same, other = recorded(trained.traced), recorded(interrupted.by_sigterm), recorded(interrupted.by_sigint)
+    whole, same, other = (
+        recorded(trained.traced),
+        recorded(interrupted.by_sigterm),
+        recorded(interrupted.by_sigint),
+    )
     common = min(len(whole), len(same))
     assert common > 0
     assert whole[:common] == same[:common]
     assert whole[0] != other[0]
 
 
-@pytest.mark.parametrize(("way", "code", "why"), [("by_sigint", 130, "interrupted"), ("by_sigterm", 143, "Terminated: SIGTERM")])
-def test_a_run_that_is_interrupted_is_closed_and_marked(interrupted: Interrupted, screen: Screen, way: str, code: int, why: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "code", "why"),
+    [("by_sigint", 130, "interrupted"), ("by_sigterm", 143, "Terminated: SIGTERM")],
+)
+def test_a_run_that_is_interrupted_is_closed_and_marked(
+    interrupted: Interrupted, screen: Screen, way: str, code: int, why: str
+) -> None:
     ended: Ended = getattr(interrupted, way)
     assert ended.code == code
     assert (ended.manifest["state"], ended.manifest["why"]) == ("aborted", why)
     assert ended.out == ""
     assert "Traceback" not in ended.err
-    assert f"stopped early; what was recorded is in {ended.run.relative_to(ended.folder)}" in ended.err
+    assert (
+        f"stopped early; what was recorded is in {ended.run.relative_to(ended.folder)}" in ended.err
+    )
     report_code, text, _ = screen(ended, "report")
     assert report_code == ExitCode.DONE
     assert f"the run was aborted: {why}" in " ".join(text.split())
     verify_code, out, _ = screen(ended, "verify", "--json")
     found = json.loads(out)
-    assert (verify_code, found["state"], found["rows_lost"], found["rows_dropped"]) == (0, "ended early", 0, 0)
+    assert (verify_code, found["state"], found["rows_lost"], found["rows_dropped"]) == (
+        0,
+        "ended early",
+        0,
+        0,
+    )
 
 
-def test_a_run_that_was_killed_can_be_read_and_is_told_from_a_whole_one(interrupted: Interrupted, screen: Screen) -> None:
+def test_a_run_that_was_killed_can_be_read_and_is_told_from_a_whole_one(
+    interrupted: Interrupted, screen: Screen
+) -> None:
     killed = interrupted.by_sigkill
     assert killed.code == -signal.SIGKILL
     assert Trace.open(killed.run).steps.num_rows > 0

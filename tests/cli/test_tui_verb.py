@@ -26,7 +26,9 @@ def test_without_a_terminal_a_run_is_reported_and_that_is_said(profkit: Command,
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_without_a_terminal_a_folder_is_listed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_a_folder_is_listed(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["tui", str(run.parent)]) == ExitCode.DONE
     told = capsys.readouterr()
     assert "no terminal here" in told.err
@@ -37,8 +39,13 @@ def test_without_a_terminal_a_folder_is_listed(run: Path, capsys: pytest.Capture
 def test_json_of_a_run_is_that_of_its_screen(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tui", str(run), "--json"]) == ExitCode.DONE
     overview = json.loads(capsys.readouterr().out)
-    assert sum(part["ns_per_step"]["value"] for part in overview["parts"]) == pytest.approx(overview["wall_ns_per_step"])
-    assert main(["tui", str(run), "--screen", "explain", "--base", str(run), "--json"]) == ExitCode.DONE
+    assert sum(part["ns_per_step"]["value"] for part in overview["parts"]) == pytest.approx(
+        overview["wall_ns_per_step"]
+    )
+    assert (
+        main(["tui", str(run), "--screen", "explain", "--base", str(run), "--json"])
+        == ExitCode.DONE
+    )
     assert json.loads(capsys.readouterr().out)["verdict"] == "neutral"
 
 
@@ -50,7 +57,22 @@ def test_json_of_a_folder_lists_its_runs(run: Path, capsys: pytest.CaptureFixtur
 
 def test_a_picture_needs_no_terminal(run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"
-    assert main(["tui", str(run), "--screenshot", str(picture), "--size", "90x30", "--theme", "light", "--ascii"]) == ExitCode.DONE
+    assert (
+        main(
+            [
+                "tui",
+                str(run),
+                "--screenshot",
+                str(picture),
+                "--size",
+                "90x30",
+                "--theme",
+                "light",
+                "--ascii",
+            ]
+        )
+        == ExitCode.DONE
+    )
     assert "<svg" in picture.read_text()
 
 
@@ -65,11 +87,21 @@ def test_a_picture_needs_no_terminal(run: Path, tmp_path: Path) -> None:
         (["{run}", "--theme", "pink"], ExitCode.USAGE, "invalid choice"),
         (["{run}/nothing"], ExitCode.UNREADABLE, "no such folder"),
         (["{run}/run.json"], ExitCode.UNREADABLE, "a run is a folder"),
-        (["{run}", "--base", "{folder}/none", "--screen", "explain", "--json"], ExitCode.UNREADABLE, "no such folder"),
-        (["{run}", "--screenshot", "{folder}/none/x.svg"], ExitCode.UNFINISHED, "may be written to"),
+        (
+            ["{run}", "--base", "{folder}/none", "--screen", "explain", "--json"],
+            ExitCode.UNREADABLE,
+            "no such folder",
+        ),
+        (
+            ["{run}", "--screenshot", "{folder}/none/x.svg"],
+            ExitCode.UNFINISHED,
+            "may be written to",
+        ),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], code: ExitCode, words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    arguments: list[str], code: ExitCode, words: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["tui", *(word.format(run=run, folder=run.parent) for word in arguments)]) == code
     told = capsys.readouterr()
     assert told.out == ""

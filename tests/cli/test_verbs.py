@@ -16,7 +16,11 @@ def test_a_report_and_its_json_tell_the_same(profkit: Command, run: Path) -> Non
     text, data = profkit("report", run), profkit("report", run, "--json")
     assert (text.returncode, data.returncode, text.stderr, data.stderr) == (0, 0, "", "")
     figures = json.loads(data.stdout)
-    assert figures["steps_used"] + sum(figures["steps_left_out"].values()) == figures["steps_seen"] == 60
+    assert (
+        figures["steps_used"] + sum(figures["steps_left_out"].values())
+        == figures["steps_seen"]
+        == 60
+    )
     assert f"steps  {figures['steps_used']} used of 60" in text.stdout
     assert f"{figures['throughput_samples_per_s']['value']:.4g}" in text.stdout.replace(",", "")
     shares = [part["share"]["value"] for part in figures["phases"]]
@@ -51,7 +55,9 @@ def test_the_schema_in_three_forms(profkit: Command) -> None:
 
 def test_the_workloads_and_their_json(profkit: Command) -> None:
     assert "resnet50" in profkit("workloads").stdout
-    assert "resnet50" in {each["name"] for each in json.loads(profkit("workloads", "--json").stdout)}
+    assert "resnet50" in {
+        each["name"] for each in json.loads(profkit("workloads", "--json").stdout)
+    }
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])

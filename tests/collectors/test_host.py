@@ -42,7 +42,10 @@ def machine(tmp_path: Path) -> Path:
 
 
 def _read(root: Path) -> dict[tuple[str, str | None], float]:
-    return {(reading.metric, reading.device): reading.value for reading in HostCollector(root=root).read()}
+    return {
+        (reading.metric, reading.device): reading.value
+        for reading in HostCollector(root=root).read()
+    }
 
 
 def test_everything_of_the_machine_is_read(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,19 +55,27 @@ def test_everything_of_the_machine_is_read(machine: Path, monkeypatch: pytest.Mo
     assert found["cpu_disk_wait_seconds", None] == pytest.approx(0.5)
     assert found["cpu_stolen_seconds", None] == pytest.approx(0.8)
     assert (found["run_queue_count", None], found["threads_count", None]) == (5, 321)
-    assert (found["memory_available_bytes", None], found["swap_used_bytes", None]) == (409_600, 25_600)
+    assert (found["memory_available_bytes", None], found["swap_used_bytes", None]) == (
+        409_600,
+        25_600,
+    )
     assert (found["page_faults_count", None], found["major_page_faults_count", None]) == (777, 3)
     assert found["cpu_throttled_seconds", None] == 2.5
     assert (found["disk_read_bytes", "sda"], found["disk_written_bytes", "sda"]) == (5_120, 10_240)
     assert {device for metric, device in found if metric == "disk_read_bytes"} == {"sda"}
-    assert (found["network_received_bytes", "eth0"], found["network_sent_bytes", "eth0"]) == (100, 250)
+    assert (found["network_received_bytes", "eth0"], found["network_sent_bytes", "eth0"]) == (
+        100,
+        250,
+    )
     assert found["worker_cpu_seconds", "process 41"] == pytest.approx(2.0)
     assert found["worker_major_faults_count", "process 41"] == 4
     assert ("worker_cpu_seconds", "process 42") not in found
 
 
 @pytest.mark.parametrize("missing", sorted(FILES))
-def test_what_one_file_does_not_tell_the_others_do(machine: Path, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_file_does_not_tell_the_others_do(
+    machine: Path, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     (machine / missing).unlink()
     assert len(_read(machine)) > 10
@@ -72,9 +83,15 @@ def test_what_one_file_does_not_tell_the_others_do(machine: Path, missing: str, 
     assert len(_read(machine)) > 10
 
 
-def test_of_several_ranks_the_first_speaks_for_the_machine(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_ranks_the_first_speaks_for_the_machine(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert {metric for metric, _ in _read(machine)} == {"worker_cpu_seconds", "worker_major_faults_count", "worker_resident_bytes"}
+    assert {metric for metric, _ in _read(machine)} == {
+        "worker_cpu_seconds",
+        "worker_major_faults_count",
+        "worker_resident_bytes",
+    }
 
 
 def test_where_there_is_no_proc_it_says_so(tmp_path: Path) -> None:
@@ -83,7 +100,11 @@ def test_where_there_is_no_proc_it_says_so(tmp_path: Path) -> None:
 
 def test_the_real_machine_shows_a_process_that_was_started() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        found = {reading.device for reading in HostCollector().read() if reading.metric == "worker_resident_bytes"}
+        found = {
+            reading.device
+            for reading in HostCollector().read()
+            if reading.metric == "worker_resident_bytes"
+        }
         child.communicate(b"\n")
     assert f"process {child.pid}" in found
 
@@ -101,7 +122,11 @@ def test_each_collection_is_timed_until_it_is_closed() -> None:
         collector._note("start", {})
         clock.advance(took)
         collector._note("stop", {})
-    assert _values(collector) == {"pause_seconds": pytest.approx(0.011), "collections_count": 2, "longest_pause_ns": 8_000_000}
+    assert _values(collector) == {
+        "pause_seconds": pytest.approx(0.011),
+        "collections_count": 2,
+        "longest_pause_ns": 8_000_000,
+    }
     assert _values(collector)["longest_pause_ns"] == 0
     assert len(gc.callbacks) == before + 1
     collector.close()
@@ -121,8 +146,16 @@ def _modules(**modules: Any) -> dict[str, ModuleType]:
 
 
 def test_the_allocator_of_a_framework_on_a_gpu() -> None:
-    stats = {"allocated_bytes.all.current": 5, "allocated_bytes.all.peak": 9, "reserved_bytes.all.current": 12, "num_alloc_retries": 1, "else": 3}
-    cuda = SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 2, memory_stats=lambda device: stats)
+    stats = {
+        "allocated_bytes.all.current": 5,
+        "allocated_bytes.all.peak": 9,
+        "reserved_bytes.all.current": 12,
+        "num_alloc_retries": 1,
+        "else": 3,
+    }
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, current_device=lambda: 2, memory_stats=lambda device: stats
+    )
     collector = AllocatorCollector(_modules(torch=SimpleNamespace(cuda=cuda)))
     assert collector.why_not() == ""
     assert list(collector.read()) == [
@@ -134,8 +167,12 @@ def test_the_allocator_of_a_framework_on_a_gpu() -> None:
 
 
 def test_the_allocator_of_paddle() -> None:
-    memory = SimpleNamespace(memory_allocated=lambda: 5, max_memory_allocated=lambda: 9, memory_reserved=lambda: 12)
-    device = SimpleNamespace(is_compiled_with_cuda=lambda: True, get_device=lambda: "gpu:1", cuda=memory)
+    memory = SimpleNamespace(
+        memory_allocated=lambda: 5, max_memory_allocated=lambda: 9, memory_reserved=lambda: 12
+    )
+    device = SimpleNamespace(
+        is_compiled_with_cuda=lambda: True, get_device=lambda: "gpu:1", cuda=memory
+    )
     found = list(AllocatorCollector(_modules(paddle=SimpleNamespace(device=device))).read())
     assert found[0] == Reading("allocated_bytes", 5, "cuda:1")
     assert len(found) == 3

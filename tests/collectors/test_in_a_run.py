@@ -68,7 +68,9 @@ FAKES = {
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
     """A run with all of them: each is read, and read again where it does not hang, before it ends."""
-    monkeypatch.setattr(Seam, "load_all", lambda seam: (FAKES, {"missing": ImportError("no such library")}))
+    monkeypatch.setattr(
+        Seam, "load_all", lambda seam: (FAKES, {"missing": ImportError("no such library")})
+    )
     monkeypatch.setattr(poller, "PATIENCE_NS", 20_000_000)
     monkeypatch.delenv(collecting.COLLECT, raising=False)
     RELEASE.clear()
@@ -78,7 +80,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
         for _ in range(20):
             with session.recorder.step(1):
                 time.sleep(0.001)
-        while any(fake.reads - before[name] < (1 if name == "hanging" else 2) for name, fake in FAKES.items()):
+        while any(
+            fake.reads - before[name] < (1 if name == "hanging" else 2)
+            for name, fake in FAKES.items()
+        ):
             assert time.monotonic() < end, "they were not read"
             time.sleep(0.001)
         time.sleep(0.03)  # longer than the patience with the one that hangs
@@ -89,7 +94,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
 def test_the_report_tells_of_each_that_failed_and_no_step_is_missing(run: Trace) -> None:
     view = build_overview(run)
     quality = "; ".join(view.quality)
-    for words in ("raising collector failed", "rubbish collector failed", "missing collector failed 1 time", "hanging collector did not answer for"):
+    for words in (
+        "raising collector failed",
+        "rubbish collector failed",
+        "missing collector failed 1 time",
+        "hanging collector did not answer for",
+    ):
         assert words in quality
     assert "cuda:0 of rank 0 was lost while it trained" in quality
     assert "sound collector failed" not in quality
@@ -105,8 +115,12 @@ def test_every_collector_can_be_chosen_alone(name: str) -> None:
 
 
 def test_kernels_among_the_names_opens_windows_now_and_then() -> None:
-    assert collecting.Choice.parse("host,kernels", "", operators=True) == collecting.Choice(("host",), WindowPlan.parse("every:100"), operators=True)
-    assert collecting.Choice.parse("none", "3:5", operators=False) == collecting.Choice((), WindowPlan.parse("3:5"))
+    assert collecting.Choice.parse("host,kernels", "", operators=True) == collecting.Choice(
+        ("host",), WindowPlan.parse("every:100"), operators=True
+    )
+    assert collecting.Choice.parse("none", "3:5", operators=False) == collecting.Choice(
+        (), WindowPlan.parse("3:5")
+    )
 
 
 def test_without_a_word_all_are_chosen_and_no_windows() -> None:
@@ -123,5 +137,7 @@ def test_a_wrong_environment_costs_the_collectors_and_not_the_job() -> None:
 
 
 def test_steps_of_a_window_are_measured_always() -> None:
-    is_measured = collecting.Choice.parse("", "3:5", operators=False).is_measured(lambda step: step == 0)
+    is_measured = collecting.Choice.parse("", "3:5", operators=False).is_measured(
+        lambda step: step == 0
+    )
     assert [step for step in range(8) if is_measured(step)] == [0, 3, 4]

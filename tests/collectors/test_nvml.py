@@ -13,7 +13,12 @@ from tests.collectors.fake_nvml import WORKING, FakeGpu, FakeNvml
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "PADDLE_RANK_IN_NODE", "OMPI_COMM_WORLD_LOCAL_RANK"):
+    for name in (
+        "CUDA_VISIBLE_DEVICES",
+        "LOCAL_RANK",
+        "PADDLE_RANK_IN_NODE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -52,7 +57,13 @@ def test_a_whole_device_is_told_in_proper_units() -> None:
 
 
 def test_what_a_device_does_not_support_is_absent_not_zero_and_asked_once() -> None:
-    gpu = FakeGpu(answers={name: answer for name, answer in WORKING.items() if "Power" not in name and "Energy" not in name})
+    gpu = FakeGpu(
+        answers={
+            name: answer
+            for name, answer in WORKING.items()
+            if "Power" not in name and "Energy" not in name
+        }
+    )
     collector = _collector(gpu)
     for _ in range(3):
         metrics = _values(list(collector.read()))
@@ -74,7 +85,9 @@ def test_a_lost_device_is_an_event_and_the_others_are_read_on(why: str) -> None:
     assert {reading.device for reading in collector.read()} == {"cuda:0", "cuda:1"}
     lost.answers["nvmlDeviceGetUtilizationRates"] = why
     readings = list(collector.read())
-    assert [reading for reading in readings if reading.device == "cuda:0"] == [Reading(LOST_GPU, 1.0, "cuda:0")]
+    assert [reading for reading in readings if reading.device == "cuda:0"] == [
+        Reading(LOST_GPU, 1.0, "cuda:0")
+    ]
     assert {reading.device for reading in collector.read()} == {"cuda:1"}
 
 
@@ -132,10 +145,21 @@ NAMES = {"GPU-aa": 0, "GPU-bb": 1, "GPU-cc": 2}
 
 @pytest.mark.parametrize(
     ("said", "visible"),
-    [(None, [0, 1, 2]), ("2,0", [2, 0]), ("GPU-bb", [1]), ("GPU-b", [1]), ("1,9,0", [1]), ("", []), ("-1", [])],
+    [
+        (None, [0, 1, 2]),
+        ("2,0", [2, 0]),
+        ("GPU-bb", [1]),
+        ("GPU-b", [1]),
+        ("1,9,0", [1]),
+        ("", []),
+        ("-1", []),
+    ],
 )
 def test_devices_are_those_that_cuda_shows(said: str | None, visible: list[int]) -> None:
-    assert visible_gpus([0, 1, 2], NAMES, {} if said is None else {"CUDA_VISIBLE_DEVICES": said}) == visible
+    assert (
+        visible_gpus([0, 1, 2], NAMES, {} if said is None else {"CUDA_VISIBLE_DEVICES": said})
+        == visible
+    )
 
 
 def test_a_rank_reads_its_own_device_alone() -> None:

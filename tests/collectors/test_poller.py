@@ -23,7 +23,20 @@ from profkit.testing import FakeClock
 
 SECOND = 1_000_000_000
 PATIENCE_S = 120
-UNITS = ("seconds", "ns", "bytes", "count", "celsius", "watts", "joules", "hz", "mhz", "ratio", "percent", "bytes_per_s")
+UNITS = (
+    "seconds",
+    "ns",
+    "bytes",
+    "count",
+    "celsius",
+    "watts",
+    "joules",
+    "hz",
+    "mhz",
+    "ratio",
+    "percent",
+    "bytes_per_s",
+)
 
 
 @dataclass
@@ -99,7 +112,10 @@ def test_a_reading_is_a_row_of_samples() -> None:
     rows: list[tuple[Any, ...]] = []
     readings = [Reading("power_watts", 250, "cuda:1"), Reading("load_ratio", 0.5)]
     Poller([Fake("nvml", act=lambda: readings)], rows.append, clock=FakeClock(9)).poll()
-    assert rows == [("cuda:1", "nvml", "power_watts", 9, 250.0), (None, "nvml", "load_ratio", 9, 0.5)]
+    assert rows == [
+        ("cuda:1", "nvml", "power_watts", 9, 250.0),
+        (None, "nvml", "load_ratio", 9, 0.5),
+    ]
     assert all(len(row) == len(SCHEMAS["samples"].names) - 1 for row in rows)
 
 
@@ -120,7 +136,9 @@ def test_a_collector_that_raises_is_warned_of_once_and_counted_and_the_others_go
             clock.advance(SECOND)
     assert (broken.reads, sound.reads) == (4, 4)
     assert poller.failures == {"broken": 4}
-    assert [record.message for record in caplog.records if "broken" in record.message] == [caplog.records[0].message]
+    assert [record.message for record in caplog.records if "broken" in record.message] == [
+        caplog.records[0].message
+    ]
     assert len([row for row in rows if row[1] == "sound"]) == 4
 
 
@@ -133,7 +151,11 @@ def test_what_was_read_before_a_failure_is_kept() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_no_number_is_not_a_reading(value: float) -> None:
     rows: list[tuple[Any, ...]] = []
-    Poller([Fake(act=lambda: [Reading("a_ratio", value), Reading("b_ratio", 1.0)])], rows.append, clock=FakeClock()).poll()
+    Poller(
+        [Fake(act=lambda: [Reading("a_ratio", value), Reading("b_ratio", 1.0)])],
+        rows.append,
+        clock=FakeClock(),
+    ).poll()
     assert [row[2] for row in rows if row[1] == "fake"] == ["b_ratio"]
 
 
@@ -157,7 +179,9 @@ def _without_end() -> Iterator[Reading]:
 def test_rubbish_is_counted_and_not_written(rubbish: list[Any]) -> None:
     """A row that the writer could not write would take the whole batch with it."""
     rows: list[tuple[Any, ...]] = []
-    poller = Poller([Fake(act=lambda: [*rubbish, Reading("good_count", 2.0)])], rows.append, clock=FakeClock())
+    poller = Poller(
+        [Fake(act=lambda: [*rubbish, Reading("good_count", 2.0)])], rows.append, clock=FakeClock()
+    )
     poller.poll()
     assert poller.failures == {"fake": 1}
     assert [row[2] for row in rows] == ["good_count", "failures_count:fake collector"]

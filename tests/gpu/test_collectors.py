@@ -26,7 +26,9 @@ def test_the_driver_tells_of_the_device() -> None:
     collector = NvmlCollector()
     assert collector.why_not() == ""
     readings = {reading.metric: reading for reading in collector.read()}
-    assert readings["memory_total_bytes"].value == pytest.approx(torch.cuda.get_device_properties(0).total_memory, rel=0.05)
+    assert readings["memory_total_bytes"].value == pytest.approx(
+        torch.cuda.get_device_properties(0).total_memory, rel=0.05
+    )
     assert readings["memory_total_bytes"].device == "cuda:0"
     assert 10 < readings["temperature_celsius"].value < 110
     assert readings["sm_clock_mhz"].value > 0
@@ -44,7 +46,14 @@ def _windows(choice: Choice, forward: Callable[[], object]) -> list[dict[str, An
     """The kernels of a loop's windows, as rows with the names of their columns."""
     sink = MemorySink()
     recorder = Recorder(sink, is_measured=choice.is_measured(lambda step: True))
-    collecting = Collecting(choice, recorder, load_framework("torch"), sink.appender("kernels"), sink.appender("samples"), device="cuda:0")
+    collecting = Collecting(
+        choice,
+        recorder,
+        load_framework("torch"),
+        sink.appender("kernels"),
+        sink.appender("samples"),
+        device="cuda:0",
+    )
     for _ in range(8):
         with recorder.step(1), recorder.phase("forward"):
             forward()
@@ -90,11 +99,23 @@ def test_cupti_gives_the_kernels_that_torchs_profiler_gives(tmp_path: Path) -> N
     if finding.state == CANNOT:
         pytest.skip(f"{finding.why}; {finding.help}")
     found = tmp_path / "rows.json"
-    subprocess.run([sys.executable, "-c", _CUPTI_ALONE, str(found)], cwd=Path(__file__).parents[2], check=True, timeout=240)
+    subprocess.run(
+        [sys.executable, "-c", _CUPTI_ALONE, str(found)],
+        cwd=Path(__file__).parents[2],
+        check=True,
+        timeout=240,
+    )
     ours = json.loads(found.read_text())
     _check_window(ours)
     theirs = _windows(Choice.parse("none", "3:5", operators=False), _multiply())
     for column in ("name", "category", "grid", "block", "registers", "tensor_core"):
-        assert sorted(str(row[column]) for row in ours) == sorted(str(row[column]) for row in theirs), column
-    took = [statistics.median(row["end_ns"] - row["start_ns"] for row in rows if row["category"] == "gemm") for rows in (ours, theirs)]
+        assert sorted(str(row[column]) for row in ours) == sorted(
+            str(row[column]) for row in theirs
+        ), column
+    took = [
+        statistics.median(
+            row["end_ns"] - row["start_ns"] for row in rows if row["category"] == "gemm"
+        )
+        for rows in (ours, theirs)
+    ]
     assert took[0] == pytest.approx(took[1], rel=0.25)

@@ -48,7 +48,11 @@ def hooked() -> Iterator[Hooked]:
     timer.collect()
     recorder.time_device(timer)
     patches = FRAMEWORK.install(Seams(Tracker(recorder), sink.appender("collectives")))
-    model = torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(12)), torch.nn.Flatten(), torch.nn.LazyLinear(10)).cuda()
+    model = torch.nn.Sequential(
+        *(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(12)),
+        torch.nn.Flatten(),
+        torch.nn.LazyLinear(10),
+    ).cuda()
     inputs = torch.randn(64, 64, 56, 56, device="cuda")
     model(inputs)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
@@ -69,33 +73,51 @@ def hooked() -> Iterator[Hooked]:
 def _kernel_spans(trace: Path) -> dict[str, list[float]]:
     """For each phase and step, microseconds from its first kernel's start to its last one's end, by where they were launched."""
     events = json.loads(trace.read_text())["traceEvents"]
-    ranges = sorted((e["ts"], e["ts"] + e["dur"], e["name"]) for e in events if e.get("cat") == "user_annotation" and e["name"] in PHASES)
-    launches = {e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") in {"cuda_runtime", "cuda_driver"} and "correlation" in e.get("args", {})}
+    ranges = sorted(
+        (e["ts"], e["ts"] + e["dur"], e["name"])
+        for e in events
+        if e.get("cat") == "user_annotation" and e["name"] in PHASES
+    )
+    launches = {
+        e["args"]["correlation"]: e["ts"]
+        for e in events
+        if e.get("cat") in {"cuda_runtime", "cuda_driver"} and "correlation" in e.get("args", {})
+    }
     found: dict[tuple[float, str], list[tuple[float, float]]] = {}
     for event in events:
-        if event.get("cat") in {"kernel", "gpu_memset", "gpu_memcpy"} and (launched := launches.get(event["args"].get("correlation"))):
+        if event.get("cat") in {"kernel", "gpu_memset", "gpu_memcpy"} and (
+            launched := launches.get(event["args"].get("correlation"))
+        ):
             around = [span for span in ranges if span[0] <= launched <= span[1]]
             if around:
-                found.setdefault((around[-1][0], around[-1][2]), []).append((event["ts"], event["ts"] + event["dur"]))
+                found.setdefault((around[-1][0], around[-1][2]), []).append(
+                    (event["ts"], event["ts"] + event["dur"])
+                )
     lengths: dict[str, list[float]] = {phase: [] for phase in PHASES}
     for (_, phase), kernels in sorted(found.items()):
         lengths[phase].append(max(end for _, end in kernels) - min(start for start, _ in kernels))
     return lengths
 
 
-def test_each_phase_is_as_long_on_the_device_as_its_kernels_say(hooked: Hooked, tmp_path: Path) -> None:
+def test_each_phase_is_as_long_on_the_device_as_its_kernels_say(
+    hooked: Hooked, tmp_path: Path
+) -> None:
     for _ in range(10):
         hooked.step()
     hooked.settle()
     before = {phase: len(hooked.spans(phase)) for phase in PHASES}
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]) as profiler:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    ) as profiler:
         for _ in range(20):
             hooked.step()
         hooked.settle()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     kernels = _kernel_spans(tmp_path / "trace.json")
     for phase in PHASES:
-        ours = statistics.median((row[8] - row[7]) / 1e3 for row in hooked.spans(phase)[before[phase] :])
+        ours = statistics.median(
+            (row[8] - row[7]) / 1e3 for row in hooked.spans(phase)[before[phase] :]
+        )
         theirs = statistics.median(kernels[phase])
         assert abs(ours - theirs) <= max(0.02 * theirs, 50), (phase, ours, theirs)
 

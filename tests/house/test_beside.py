@@ -41,7 +41,10 @@ def test_what_was_planted_is_found(planted_ms: float) -> None:
 
 
 def test_processes_that_differ_widen_the_interval() -> None:
-    alike, apart = (beside.pool([beside.Added(mean, 0.01) for mean in means]) for means in ((0.1, 0.1, 0.1), (0.0, 0.1, 0.2)))
+    alike, apart = (
+        beside.pool([beside.Added(mean, 0.01) for mean in means])
+        for means in ((0.1, 0.1, 0.1), (0.0, 0.1, 0.2))
+    )
     assert alike.mean_ms == apart.mean_ms == pytest.approx(0.1)
     assert alike.half_ms < 0.01
     assert apart.half_ms > 0.1

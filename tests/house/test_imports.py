@@ -7,12 +7,26 @@ import sys
 
 import pytest
 
-HEAVY = ("numpy", "pyarrow", "torch", "paddle", "textual", "pandas", "nvtx", "pynvml", "PIL", "asyncio", "multiprocessing")
+HEAVY = (
+    "numpy",
+    "pyarrow",
+    "torch",
+    "paddle",
+    "textual",
+    "pandas",
+    "nvtx",
+    "pynvml",
+    "PIL",
+    "asyncio",
+    "multiprocessing",
+)
 
 
 def _loaded_after(code: str) -> set[str]:
     program = f"import sys\n{code}\nprint('loaded:', *sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     return set(done.stdout.rpartition("loaded:")[2].split())
 
 
@@ -32,11 +46,15 @@ def test_cheap_things_load_nothing_heavy(code: str) -> None:
 
 
 def test_the_workloads_are_listed_without_a_framework() -> None:
-    assert _loaded_after("from profkit.plugins import WORKLOADS; WORKLOADS.load_all()").isdisjoint({"torch", "paddle", "PIL"})
+    assert _loaded_after("from profkit.plugins import WORKLOADS; WORKLOADS.load_all()").isdisjoint(
+        {"torch", "paddle", "PIL"}
+    )
 
 
 def test_a_report_loads_no_framework_and_no_interface() -> None:
-    code = "from profkit.analysis.overview import build_overview; from profkit.report import as_text"
+    code = (
+        "from profkit.analysis.overview import build_overview; from profkit.report import as_text"
+    )
     assert _loaded_after(code).isdisjoint({"torch", "paddle", "textual", "pandas"})
 
 

@@ -25,7 +25,10 @@ def _packages_on_disk() -> set[str]:
     for init in (TOP / "profkit").rglob("__init__.py"):
         found.add(".".join(init.parent.relative_to(TOP).parts))
     for name in LINKED:
-        found |= {".".join(("profkit", *init.parent.relative_to(TOP).parts)) for init in (TOP / name).rglob("__init__.py")}
+        found |= {
+            ".".join(("profkit", *init.parent.relative_to(TOP).parts))
+            for init in (TOP / name).rglob("__init__.py")
+        }
     return found
 
 
@@ -55,36 +58,57 @@ def test_the_init_files_keep_no_state() -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel of a copy of what git tracks or would track, so that nothing is built into the checkout."""
-    files = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=TOP, capture_output=True, check=False)
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=TOP,
+        capture_output=True,
+        check=False,
+    )
     if files.returncode:
         pytest.skip("not a git checkout")
     copy = tmp_path_factory.mktemp("source")
-    names = [name for name in files.stdout.decode().split("\0") if name and os.path.lexists(TOP / name)]
+    names = [
+        name for name in files.stdout.decode().split("\0") if name and os.path.lexists(TOP / name)
+    ]
     subprocess.run(["tar", "-cf", copy / "all.tar", "-C", TOP, "--", *names], check=True)
     subprocess.run(["tar", "-xf", copy / "all.tar", "-C", copy], check=True)
     built = tmp_path_factory.mktemp("wheel")
     code = "import sys, setuptools.build_meta as backend; print(backend.build_wheel(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", code, str(built)], cwd=copy, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", code, str(built)], cwd=copy, check=True, capture_output=True
+    )
     return zipfile.ZipFile(next(built.glob("*.whl")))
 
 
 def test_the_wheel_owns_only_profkit(wheel: zipfile.ZipFile) -> None:
-    assert {name.partition("/")[0] for name in wheel.namelist() if ".dist-info/" not in name} == {"profkit"}
+    assert {name.partition("/")[0] for name in wheel.namelist() if ".dist-info/" not in name} == {
+        "profkit"
+    }
 
 
 def test_the_wheel_holds_every_module_once(wheel: zipfile.ZipFile) -> None:
     names = [name for name in wheel.namelist() if name.endswith(".py")]
     assert len(names) == len(set(names))
-    sources = {str(path.relative_to(TOP)) for path in (TOP / "profkit").rglob("*.py") if "__pycache__" not in path.parts}
-    linked = {f"profkit/{path.relative_to(TOP)}" for name in LINKED for path in (TOP / name).rglob("*.py")}
+    sources = {
+        str(path.relative_to(TOP))
+        for path in (TOP / "profkit").rglob("*.py")
+        if "__pycache__" not in path.parts
+    }
+    linked = {
+        f"profkit/{path.relative_to(TOP)}" for name in LINKED for path in (TOP / name).rglob("*.py")
+    }
     assert set(names) == sources | linked
 
 
 def test_a_plain_install_brings_no_framework() -> None:
-    required = {line.split(">")[0].split(";")[0].strip() for line in PROJECT["project"]["dependencies"]}
+    required = {
+        line.split(">")[0].split(";")[0].strip() for line in PROJECT["project"]["dependencies"]
+    }
     assert required == {"pyarrow", "numpy", "textual", "nvtx", "nvidia-ml-py", "shtab", "tomli"}
 
 
 def test_no_lock_file_is_tracked() -> None:
-    tracked = subprocess.run(["git", "ls-files", "uv.lock"], cwd=TOP, capture_output=True, text=True, check=False)
+    tracked = subprocess.run(
+        ["git", "ls-files", "uv.lock"], cwd=TOP, capture_output=True, text=True, check=False
+    )
     assert tracked.stdout == ""

@@ -22,7 +22,9 @@ def _content(readme: str) -> str:
 
 @pytest.mark.parametrize("readme", READMES)
 def test_the_figures_are_those_of_the_scoreboards(readme: str) -> None:
-    assert _content(readme) == figures.quoted(readme, _content(readme), figures.figures()), "run 'python benchmarks/figures.py'"
+    assert _content(readme) == figures.quoted(readme, _content(readme), figures.figures()), (
+        "run 'python benchmarks/figures.py'"
+    )
 
 
 def test_both_quote_the_same_figures() -> None:
@@ -60,15 +62,25 @@ def test_every_file_that_is_linked_is_there(readme: str) -> None:
 
 def test_the_page_of_reliability_is_what_was_found() -> None:
     page = (TOP / "docs/reliability.md").read_text(encoding="utf-8")
-    assert page == reliability.render(reliability.kept_results()), "run 'python benchmarks/reliability.py --render'"
+    assert page == reliability.render(reliability.kept_results()), (
+        "run 'python benchmarks/reliability.py --render'"
+    )
 
 
 def test_a_figure_that_changed_is_written_into_both(tmp_path: Path) -> None:
-    for path in (*READMES, "docs/accuracy.md", "docs/reliability/results.json", "docs/performance/results.json"):
+    for path in (
+        *READMES,
+        "docs/accuracy.md",
+        "docs/reliability/results.json",
+        "docs/performance/results.json",
+    ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes((TOP / path).read_bytes())
     results = json.loads((tmp_path / "docs/performance/results.json").read_text())
     results["startup"]["found"]["profkit --help"]["over_bare_ms"] = 987.4
     (tmp_path / "docs/performance/results.json").write_text(json.dumps(results))
     figures.write(tmp_path)
-    assert ["987 ms" in (tmp_path / readme).read_text(encoding="utf-8") for readme in READMES] == [True, True]
+    assert ["987 ms" in (tmp_path / readme).read_text(encoding="utf-8") for readme in READMES] == [
+        True,
+        True,
+    ]

@@ -16,7 +16,15 @@ from tests.house.test_packaging import TOP
 
 
 def test_the_public_names() -> None:
-    assert profkit.__all__ == ["ExitCode", "ProfkitError", "Trace", "__version__", "loader", "phase", "step"]
+    assert profkit.__all__ == [
+        "ExitCode",
+        "ProfkitError",
+        "Trace",
+        "__version__",
+        "loader",
+        "phase",
+        "step",
+    ]
     assert all(getattr(profkit, name) is not None for name in profkit.__all__)
     assert dir(profkit) == sorted(profkit.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trase'"):
@@ -25,9 +33,18 @@ def test_the_public_names() -> None:
 
 def test_the_callbacks() -> None:
     """They are read, for to import one takes its trainer's package."""
-    modules = {path.stem: ast.parse(path.read_text()).body for path in (TOP / "profkit" / "callbacks").glob("[!_]*.py")}
-    defined = {name: sorted(node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)) for name, body in modules.items()}
-    assert {name: [public for public in names if not public.startswith("_")] for name, names in defined.items()} == {
+    modules = {
+        path.stem: ast.parse(path.read_text()).body
+        for path in (TOP / "profkit" / "callbacks").glob("[!_]*.py")
+    }
+    defined = {
+        name: sorted(node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+        for name, body in modules.items()
+    }
+    assert {
+        name: [public for public in names if not public.startswith("_")]
+        for name, names in defined.items()
+    } == {
         "huggingface": ["ProfkitCallback"],
         "lightning": ["ProfkitCallback"],
         "paddle_model": ["ProfkitCallback"],
@@ -99,7 +116,23 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
     assert f"usage: profkit {verb}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", ["report", "explain", "bench", "tui", "import", "export", "verify", "doctor", "ceilings", "workloads", "schema", "trace"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "report",
+        "explain",
+        "bench",
+        "tui",
+        "import",
+        "export",
+        "verify",
+        "doctor",
+        "ceilings",
+        "workloads",
+        "schema",
+        "trace",
+    ],
+)
 def test_every_verb_that_prints_a_table_has_json(verb: str) -> None:
     help_text = next(action for action in build_parser()._actions if action.dest == "verb").choices
     assert isinstance(help_text, dict)

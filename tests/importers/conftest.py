@@ -16,7 +16,9 @@ from tests.compiling import compile_module
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 KINETO = sorted(DATA.glob("kineto/*/*")) if DATA.is_dir() else []
 NSYS = sorted(DATA.glob("nsys/*.sqlite")) if DATA.is_dir() else []
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real traces (../shared/data) are not here")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="the real traces (../shared/data) are not here"
+)
 
 Event = dict[str, Any]
 Import = Callable[..., list[Imported]]
@@ -27,7 +29,9 @@ def import_files(tmp_path: Path) -> Import:
     """Imports files with one importer into the test's own folder."""
 
     def call(importer: Importer, *paths: Path, **options: Any) -> list[Imported]:
-        return list(importer.read(list(paths), Target(tmp_path / "traces", ImportOptions(**options))))
+        return list(
+            importer.read(list(paths), Target(tmp_path / "traces", ImportOptions(**options)))
+        )
 
     return call
 
@@ -37,7 +41,9 @@ def compiled_scanner(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The scanner in C: the installed one, else built here."""
     if _chrome.CompiledScanner:
         return _chrome.CompiledScanner
-    return compile_module(Path(_chrome.__file__).with_name("_scan.c"), tmp_path_factory.mktemp("scan")).Scanner
+    return compile_module(
+        Path(_chrome.__file__).with_name("_scan.c"), tmp_path_factory.mktemp("scan")
+    ).Scanner
 
 
 BASE_US = 1_712_195_495_519_689
@@ -45,12 +51,38 @@ BASE_US = 1_712_195_495_519_689
 
 
 def kernel(name: str, start: str, duration: str, correlation: int, **more: Any) -> Event:
-    args = {"stream": 7, "device": 0, "correlation": correlation, "grid": [2, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 48}
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start, "dur": duration, "args": {**args, **more}}
+    args = {
+        "stream": 7,
+        "device": 0,
+        "correlation": correlation,
+        "grid": [2, 1, 1],
+        "block": [128, 1, 1],
+        "registers per thread": 32,
+        "shared memory": 48,
+    }
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "pid": 0,
+        "tid": 7,
+        "ts": start,
+        "dur": duration,
+        "args": {**args, **more},
+    }
 
 
 def host(category: str, name: str, start: str, duration: str, tid: Any = 11, **args: Any) -> Event:
-    return {"ph": "X", "cat": category, "name": name, "pid": 10, "tid": tid, "ts": start, "dur": duration, "args": args}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 10,
+        "tid": tid,
+        "ts": start,
+        "dur": duration,
+        "args": args,
+    }
 
 
 def us(offset: str) -> str:
@@ -71,25 +103,62 @@ def two_steps() -> list[Event]:
         number = step * 10
         events += [
             host("user_annotation", f"ProfilerStep#{step + 4}", us(str(at)), "1000"),
-            host("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", when(10), "90"),
+            host(
+                "user_annotation",
+                "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+                when(10),
+                "90",
+            ),
             host("cpu_op", "aten::mm", when(120), "50", **{"External id": number + 1}),
             host("cuda_runtime", "cudaLaunchKernel", when(130), "5", correlation=number + 1),
-            kernel("volta_sgemm_128x64_nt", when(140), "100.5", number + 1, **{"External id": number + 1}),
-            host("cpu_op", "autograd::engine::evaluate_function: MmBackward0", when(300), "200", tid=12),
+            kernel(
+                "volta_sgemm_128x64_nt",
+                when(140),
+                "100.5",
+                number + 1,
+                **{"External id": number + 1},
+            ),
+            host(
+                "cpu_op",
+                "autograd::engine::evaluate_function: MmBackward0",
+                when(300),
+                "200",
+                tid=12,
+            ),
             host("cpu_op", "aten::mm", when(310), "50", tid=12, **{"External id": number + 2}),
-            host("cuda_runtime", "cudaLaunchKernel", when(320), "5", tid=12, correlation=number + 2),
-            kernel("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", when(330), "150", number + 2, **{"External id": number + 2}),
+            host(
+                "cuda_runtime", "cudaLaunchKernel", when(320), "5", tid=12, correlation=number + 2
+            ),
+            kernel(
+                "volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn",
+                when(330),
+                "150",
+                number + 2,
+                **{"External id": number + 2},
+            ),
             kernel(
                 "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
                 when(400),
                 "200",
                 number + 3,
                 stream=9,
-                **{"Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "Group size": 2, "dtype": "Float", "Process Group Name": "0"},
+                **{
+                    "Collective name": "allreduce",
+                    "In msg nelems": 1000,
+                    "Out msg nelems": 1000,
+                    "Group size": 2,
+                    "dtype": "Float",
+                    "Process Group Name": "0",
+                },
             ),
             host("user_annotation", "Optimizer.step#SGD.step", when(700), "100"),
             host("cuda_runtime", "cudaLaunchKernel", when(710), "5", correlation=number + 4),
-            kernel("void at::native::multi_tensor_apply_kernel<TensorListMetadata<2> >", when(720), "10", number + 4),
+            kernel(
+                "void at::native::multi_tensor_apply_kernel<TensorListMetadata<2> >",
+                when(720),
+                "10",
+                number + 4,
+            ),
         ]
     return events
 

@@ -14,7 +14,16 @@ import pytest
 from profkit.analysis.overview import build_overview
 from profkit.clock import Anchor
 from profkit.errors import ProfkitError, UnreadableError, UsageError
-from profkit.importers.base import Imported, Importer, ImportOptions, Target, clean_name, file_name, plan_import, read_head
+from profkit.importers.base import (
+    Imported,
+    Importer,
+    ImportOptions,
+    Target,
+    clean_name,
+    file_name,
+    plan_import,
+    read_head,
+)
 from profkit.plugins import IMPORTERS
 from profkit.report import as_text
 from profkit.testing import synthetic_trace
@@ -34,13 +43,27 @@ class Lines:
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         with target.new_run(self.name, sources) as draft:
             for rank, source in enumerate(sources):
-                tables = draft.rank(RankManifest(rank, "", 0, "", Anchor(0, 0, 0), world_size=len(sources)))
+                tables = draft.rank(
+                    RankManifest(rank, "", 0, "", Anchor(0, 0, 0), world_size=len(sources))
+                )
                 rows = [line.split(" ", 2) for line in source.read_text().splitlines()[1:]]
                 if any(len(row) != 3 for row in rows):
                     raise UnreadableError(f"{source}: not lines")
                 names = [row[2] for row in rows]
-                columns = {"phase": ["other"] * len(rows), "name": names, "depth": [0] * len(rows), "thread": ["main"] * len(rows)}
-                tables.write("spans", {**columns, "start_ns": [int(row[0]) for row in rows], "end_ns": [int(row[1]) for row in rows]})
+                columns = {
+                    "phase": ["other"] * len(rows),
+                    "name": names,
+                    "depth": [0] * len(rows),
+                    "thread": ["main"] * len(rows),
+                }
+                tables.write(
+                    "spans",
+                    {
+                        **columns,
+                        "start_ns": [int(row[0]) for row in rows],
+                        "end_ns": [int(row[1]) for row in rows],
+                    },
+                )
             draft.dropped["lines that are empty"] += 2
             draft.flags.append("a flag\x1b[2J")
             yield draft.finish(RunManifest("lines", world_size=len(sources)))
@@ -55,7 +78,10 @@ def _file(folder: Path, name: str, text: str) -> Path:
 
 
 def test_files_of_ranks_become_one_run_that_verifies(tmp_path: Path) -> None:
-    files = [_file(tmp_path, f"job.{rank}.txt", "lines\n1 2 a\x1b]52;c;Zm9v\x07\n3 4 b\n") for rank in range(2)]
+    files = [
+        _file(tmp_path, f"job.{rank}.txt", "lines\n1 2 a\x1b]52;c;Zm9v\x07\n3 4 b\n")
+        for rank in range(2)
+    ]
     plan = plan_import(files, LINES)
     (made,) = LINES["lines"].read(plan.sources["lines"], Target(tmp_path / "traces"))
     assert (made.ranks, made.rows, made.dropped) == (2, {"spans": 4}, {"lines that are empty": 2})
@@ -94,7 +120,15 @@ def test_a_head_is_decompressed_and_bounded(tmp_path: Path) -> None:
         read_head(tmp_path / "absent")
 
 
-@pytest.mark.parametrize(("name", "folder"), [("../../etc/passwd", "etc-passwd"), (".hidden", "hidden"), ("a b\x1b[31m", "a-b-31m"), ("...", "imported")])
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("../../etc/passwd", "etc-passwd"),
+        (".hidden", "hidden"),
+        ("a b\x1b[31m", "a-b-31m"),
+        ("...", "imported"),
+    ],
+)
 def test_a_name_from_a_file_is_never_a_path(name: str, folder: str) -> None:
     assert file_name(name) == folder
 
@@ -118,26 +152,50 @@ def test_every_importer_keeps_the_contract(name: str) -> None:
         assert 0 <= importer.recognises(head, Path("unknown")) <= 1
 
 
-@pytest.mark.parametrize(("config", "state"), [({"imported_from": "training_log"}, Integrity.COMPLETE), ({}, Integrity.ENDED_EARLY)])
-def test_a_log_of_rank_0_alone_is_a_whole_import(tmp_path: Path, config: dict[str, str], state: Integrity) -> None:
+@pytest.mark.parametrize(
+    ("config", "state"),
+    [({"imported_from": "training_log"}, Integrity.COMPLETE), ({}, Integrity.ENDED_EARLY)],
+)
+def test_a_log_of_rank_0_alone_is_a_whole_import(
+    tmp_path: Path, config: dict[str, str], state: Integrity
+) -> None:
     run = synthetic_trace(tmp_path / "run", ranks=1, steps=4)
     dataclasses.replace(RunManifest.read(run), world_size=8, config=config).write(run)
     assert verify(run).state is state
 
 
 @pytest.mark.parametrize(
-    ("flag", "judged"), [("dropped 3 events that end before they start", False), ("repaired 1 device event", False), ("the name says fp16", True)]
+    ("flag", "judged"),
+    [
+        ("dropped 3 events that end before they start", False),
+        ("repaired 1 device event", False),
+        ("the name says fp16", True),
+    ],
 )
-def test_no_verdict_is_given_on_times_that_cannot_be(tmp_path: Path, flag: str, judged: bool) -> None:
+def test_no_verdict_is_given_on_times_that_cannot_be(
+    tmp_path: Path, flag: str, judged: bool
+) -> None:
     run = synthetic_trace(tmp_path / "run", ranks=1, steps=60)
     dataclasses.replace(RunManifest.read(run), flags=(flag,)).write(run)
     view = build_overview(Trace.open(run))
     assert view.judged is judged
-    assert ("cannot judge: the source has times that cannot be" in as_text.overview(view)) is not judged
+    assert (
+        "cannot judge: the source has times that cannot be" in as_text.overview(view)
+    ) is not judged
 
 
-@pytest.mark.parametrize("call", ["pathlib.Path.write_bytes", "pathlib.Path.mkdir", "profkit.trace.manifest.replace_json", "profkit.trace.stream.os.write"])
-def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pathlib.Path.write_bytes",
+        "pathlib.Path.mkdir",
+        "profkit.trace.manifest.replace_json",
+        "profkit.trace.stream.os.write",
+    ],
+)
+def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     source = _file(tmp_path, "job.0.txt", "lines\n1 2 a\n")
 
     def full(*arguments: object, **options: object) -> None:

@@ -23,11 +23,23 @@ NOW_US = 1_750_000_000_000_000
 
 
 def line(rank: int, sequence: int, duration_us: float, **more: Any) -> dict[str, Any]:
-    perf = {"coll": "AllReduce", "coll_sn": sequence, "coll_msg_size_bytes": 65536, "coll_exec_time_us": duration_us, "coll_algobw_gbs": 1.5, **more}
+    perf = {
+        "coll": "AllReduce",
+        "coll_sn": sequence,
+        "coll_msg_size_bytes": 65536,
+        "coll_exec_time_us": duration_us,
+        "coll_algobw_gbs": 1.5,
+        **more,
+    }
     header = {"id": "0x7f", "rank": rank, "n_ranks": 2, "nnodes": 1}
     return {
         "header": header,
-        "metadata": {"inspector_output_format_version": "v4.0", "dump_timestamp_us": NOW_US, "hostname": "host-secret", "pid": 7},
+        "metadata": {
+            "inspector_output_format_version": "v4.0",
+            "dump_timestamp_us": NOW_US,
+            "hostname": "host-secret",
+            "pid": 7,
+        },
         "coll_perf": perf,
     }
 
@@ -37,19 +49,36 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_inspectors_lines_are_collectives_of_all_ranks(tmp_path: Path, import_files: Import) -> None:
-    paths = [write_lines(tmp_path / f"host-pid{rank}.log", [line(rank, number, 61.974 + number) for number in range(3)]) for rank in range(2)]
+def test_inspectors_lines_are_collectives_of_all_ranks(
+    tmp_path: Path, import_files: Import
+) -> None:
+    paths = [
+        write_lines(
+            tmp_path / f"host-pid{rank}.log",
+            [line(rank, number, 61.974 + number) for number in range(3)],
+        )
+        for rank in range(2)
+    ]
     assert nccl_inspector.IMPORTER.recognises(read_head(paths[0]), paths[0]) > 0.5
     (made,) = import_files(nccl_inspector.IMPORTER, *paths)
     assert verify(made.run).state is Integrity.COMPLETE
     trace = Trace.open(made.run)
     rows = [row for row in trace.collectives.to_pylist() if row["rank"] == 1]
-    assert [(row["sequence"], row["op"], row["bytes"], row["group_size"], row["end_ns"] - row["start_ns"]) for row in rows] == [
-        (number, "all_reduce", 65536, 2, 61_974 + number * 1000) for number in range(3)
-    ]
+    assert [
+        (
+            row["sequence"],
+            row["op"],
+            row["bytes"],
+            row["group_size"],
+            row["end_ns"] - row["start_ns"],
+        )
+        for row in rows
+    ] == [(number, "all_reduce", 65536, 2, 61_974 + number * 1000) for number in range(3)]
     assert rows[-1]["end_ns"] == NOW_US * 1000
     assert rows[0]["end_ns"] == rows[1]["start_ns"]
-    assert all(b"host-secret" not in file.read_bytes() for file in made.run.rglob("*") if file.is_file())
+    assert all(
+        b"host-secret" not in file.read_bytes() for file in made.run.rglob("*") if file.is_file()
+    )
 
 
 def test_lines_that_are_torn_are_counted(tmp_path: Path, import_files: Import) -> None:
@@ -63,7 +92,9 @@ def test_lines_that_are_torn_are_counted(tmp_path: Path, import_files: Import) -
 def test_times_that_no_clock_shows_are_counted(tmp_path: Path, import_files: Import) -> None:
     late = line(0, 1, 5.0)
     late["metadata"]["dump_timestamp_us"] = 2**61
-    (made,) = import_files(nccl_inspector.IMPORTER, write_lines(tmp_path / "a.log", [line(0, 0, 5.0), late]))
+    (made,) = import_files(
+        nccl_inspector.IMPORTER, write_lines(tmp_path / "a.log", [line(0, 0, 5.0), late])
+    )
     assert made.dropped == {IMPOSSIBLE: 1}
 
 
@@ -78,7 +109,11 @@ def entry(number: int, **more: Any) -> dict[str, Any]:
 
 def dump(count: int) -> dict[str, Any]:
     pending = entry(count, time_discovered_completed_ns=None, state="started")
-    return {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}, "entries": [*map(entry, range(count)), pending]}
+    return {
+        "version": "2.10",
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+        "entries": [*map(entry, range(count)), pending],
+    }
 
 
 @pytest.mark.parametrize("as_pickle", [False, True])
@@ -89,7 +124,9 @@ def test_a_dump_in_either_form(tmp_path: Path, import_files: Import, as_pickle: 
         assert flight_recorder.IMPORTER.recognises(read_head(path), path) > 0.5
     (made,) = import_files(flight_recorder.IMPORTER, *paths)
     rows = Trace.open(made.run).collectives.to_pylist()
-    assert [(row["rank"], row["sequence"]) for row in rows] == [(rank, number) for rank in range(2) for number in range(3)]
+    assert [(row["rank"], row["sequence"]) for row in rows] == [
+        (rank, number) for rank in range(2) for number in range(3)
+    ]
     first = rows[0]
     assert (first["op"], first["bytes"], first["dtype"], first["group_size"], first["start_ns"] - first["ready_ns"], first["end_ns"] - first["start_ns"]) == (
         "all_reduce", 4096, "Float", 2, 100, 600,
@@ -112,7 +149,17 @@ def test_a_pickle_builds_nothing(tmp_path: Path, import_files: Import, protocol:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\x80\x04", b"{", b"[]", b'{"entries": 3}', b"\x80\x04\x8a\xff", b"\x80\x04X\xff\xff\xff\x7f", b'{"entries": [{}, [], 3]}']
+    "content",
+    [
+        b"",
+        b"\x80\x04",
+        b"{",
+        b"[]",
+        b'{"entries": 3}',
+        b"\x80\x04\x8a\xff",
+        b"\x80\x04X\xff\xff\xff\x7f",
+        b'{"entries": [{}, [], 3]}',
+    ],
 )
 def test_what_is_no_dump_is_refused(tmp_path: Path, import_files: Import, content: bytes) -> None:
     (tmp_path / "dump_0").write_bytes(content)

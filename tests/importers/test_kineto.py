@@ -15,7 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.kernels.categories import COMMUNICATION, MATRIX_WORK, UNCATEGORISED, categorise
+from profkit.analysis.kernels.categories import (
+    COMMUNICATION,
+    MATRIX_WORK,
+    UNCATEGORISED,
+    categorise,
+)
 from profkit.analysis.kernels.device_time import DeviceTime, device_times
 from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
@@ -26,26 +31,64 @@ from profkit.importers.reading.rank_files import NO_SAMPLES
 from profkit.report import as_json, as_text
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
-from tests.importers.conftest import BASE_US, KINETO, NSYS, Event, Import, host, kernel, needs_data, two_steps, us, write_trace
+from tests.importers.conftest import (
+    BASE_US,
+    KINETO,
+    NSYS,
+    Event,
+    Import,
+    host,
+    kernel,
+    needs_data,
+    two_steps,
+    us,
+    write_trace,
+)
 
 BASE_NS = BASE_US * 1000
 
 
 def test_two_steps_come_in_whole(tmp_path: Path, import_files: Import) -> None:
-    device = {"id": 0, "name": "Tesla V100", "totalGlobalMem": 34079899648, "computeMajor": 7, "computeMinor": 0, "numSms": 80}
-    path = write_trace(tmp_path / "job.pt.trace.json", two_steps(), deviceProperties=[device], distributedInfo={"rank": 3, "world_size": 8, "backend": "nccl"})
+    device = {
+        "id": 0,
+        "name": "Tesla V100",
+        "totalGlobalMem": 34079899648,
+        "computeMajor": 7,
+        "computeMinor": 0,
+        "numSms": 80,
+    }
+    path = write_trace(
+        tmp_path / "job.pt.trace.json",
+        two_steps(),
+        deviceProperties=[device],
+        distributedInfo={"rank": 3, "world_size": 8, "backend": "nccl"},
+    )
     (made,) = import_files(IMPORTER, path, samples_per_step=32)
-    assert verify(made.run).state is Integrity.COMPLETE  # all that the file holds; report tells of the seven ranks that it does not
+    assert (
+        verify(made.run).state is Integrity.COMPLETE
+    )  # all that the file holds; report tells of the seven ranks that it does not
     trace = Trace.open(made.run)
     assert [rank.rank for rank in trace.ranks] == [3]
     assert trace.manifest.world_size == 8
-    assert trace.manifest.environment["devices"][0] == {"name": "Tesla V100", "memory_bytes": 34079899648, "multiprocessors": 80, "compute_capability": "7.0"}
+    assert trace.manifest.environment["devices"][0] == {
+        "name": "Tesla V100",
+        "memory_bytes": 34079899648,
+        "multiprocessors": 80,
+        "compute_capability": "7.0",
+    }
     steps = trace.steps.to_pylist()
-    assert [(step["step"], step["start_ns"] - BASE_NS, step["end_ns"] - BASE_NS, step["sample_count"]) for step in steps] == [
+    assert [
+        (step["step"], step["start_ns"] - BASE_NS, step["end_ns"] - BASE_NS, step["sample_count"])
+        for step in steps
+    ] == [
         (4, 0, 1_000_000, 32),
         (5, 1_000_000, 2_000_000, 32),
     ]
-    spans = [(span["phase"], span["start_ns"] - BASE_NS, span["end_ns"] - BASE_NS) for span in trace.spans.to_pylist() if span["step"] == 4]
+    spans = [
+        (span["phase"], span["start_ns"] - BASE_NS, span["end_ns"] - BASE_NS)
+        for span in trace.spans.to_pylist()
+        if span["step"] == 4
+    ]
     assert spans == [
         ("data", 10_125, 100_125),
         ("forward", 120_125, 300_125),
@@ -54,10 +97,15 @@ def test_two_steps_come_in_whole(tmp_path: Path, import_files: Import) -> None:
     ]
 
 
-def test_kernels_know_their_operator_launch_step_and_phase(tmp_path: Path, import_files: Import) -> None:
+def test_kernels_know_their_operator_launch_step_and_phase(
+    tmp_path: Path, import_files: Import
+) -> None:
     (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", two_steps()))
     kernels = Trace.open(made.run).kernels.to_pylist()
-    shown = [(each["category"], each["op"], each["phase"], each["step"], each["tensor_core"]) for each in kernels[:4]]
+    shown = [
+        (each["category"], each["op"], each["phase"], each["step"], each["tensor_core"])
+        for each in kernels[:4]
+    ]
     assert shown == [
         ("gemm", "aten::mm", "forward", 4, False),
         ("gemm", "aten::mm", "backward", 4, True),
@@ -65,38 +113,72 @@ def test_kernels_know_their_operator_launch_step_and_phase(tmp_path: Path, impor
         ("optimizer", None, "optimizer", 4, False),
     ]
     first = kernels[0]
-    assert (first["start_ns"] - BASE_NS, first["end_ns"] - first["start_ns"], first["launch_ns"] - BASE_NS) == (140_125, 100_500, 130_125)
-    assert (first["grid"], first["block"], first["registers"], first["shared_bytes"], first["correlation"]) == ([2, 1, 1], [128, 1, 1], 32, 48, 1)
+    assert (
+        first["start_ns"] - BASE_NS,
+        first["end_ns"] - first["start_ns"],
+        first["launch_ns"] - BASE_NS,
+    ) == (140_125, 100_500, 130_125)
+    assert (
+        first["grid"],
+        first["block"],
+        first["registers"],
+        first["shared_bytes"],
+        first["correlation"],
+    ) == ([2, 1, 1], [128, 1, 1], 32, 48, 1)
 
 
 def test_collectives_are_sized(tmp_path: Path, import_files: Import) -> None:
     (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", two_steps()))
     collectives = Trace.open(made.run).collectives.to_pylist()
-    assert [(each["communicator"], each["sequence"], each["op"], each["bytes"], each["dtype"], each["group_size"]) for each in collectives] == [
+    assert [
+        (
+            each["communicator"],
+            each["sequence"],
+            each["op"],
+            each["bytes"],
+            each["dtype"],
+            each["group_size"],
+        )
+        for each in collectives
+    ] == [
         ("0", 0, "all_reduce", 4000, "Float", 2),
         ("0", 1, "all_reduce", 4000, "Float", 2),
     ]
 
 
 def test_ranks_come_from_the_content_then_the_name(tmp_path: Path, import_files: Import) -> None:
-    told = write_trace(tmp_path / "a.json", two_steps(), distributedInfo={"rank": 1, "world_size": 2})
+    told = write_trace(
+        tmp_path / "a.json", two_steps(), distributedInfo={"rank": 1, "world_size": 2}
+    )
     named = write_trace(tmp_path / "worker0.json.gz", two_steps())
     named.write_bytes(gzip.compress(named.read_bytes()))
     (made,) = import_files(IMPORTER, told, named)
     assert [rank.rank for rank in Trace.open(made.run).ranks] == [0, 1]
-    contrary = write_trace(tmp_path / "worker7.json", two_steps(), distributedInfo={"rank": 0, "world_size": 2})
+    contrary = write_trace(
+        tmp_path / "worker7.json", two_steps(), distributedInfo={"rank": 0, "world_size": 2}
+    )
     (made,) = import_files(IMPORTER, told, contrary)
     assert [rank.rank for rank in Trace.open(made.run).ranks] == [0, 1]
-    again = write_trace(tmp_path / "b.json", two_steps(), distributedInfo={"rank": 1, "world_size": 2})
+    again = write_trace(
+        tmp_path / "b.json", two_steps(), distributedInfo={"rank": 1, "world_size": 2}
+    )
     assert len(import_files(IMPORTER, told, again)) == 2
 
 
 def test_private_things_are_dropped_unless_asked_for(tmp_path: Path, import_files: Import) -> None:
     secret = "s3cr3t-canary"
-    header = {"host_name": secret, "PT_PROFILER_JOB_NAME": secret, "traceName": f"/home/{secret}/x.json", "with_stack": 1, "user": secret}
+    header = {
+        "host_name": secret,
+        "PT_PROFILER_JOB_NAME": secret,
+        "traceName": f"/home/{secret}/x.json",
+        "with_stack": 1,
+        "user": secret,
+    }
     path = write_trace(tmp_path / "job.json", two_steps(), **header)
     (made,) = import_files(IMPORTER, path)
-    assert all(secret.encode() not in file.read_bytes() for file in made.run.rglob("*") if file.is_file())
+    assert all(
+        secret.encode() not in file.read_bytes() for file in made.run.rglob("*") if file.is_file()
+    )
     (kept,) = import_files(IMPORTER, path, keep_private=True)
     assert Trace.open(kept.run).ranks[0].manifest.host == secret
 
@@ -111,7 +193,9 @@ def test_old_spellings(tmp_path: Path, import_files: Import) -> None:
     ]  # fmt: skip
     (made,) = import_files(IMPORTER, write_trace(tmp_path / "old.json", events))
     kernels = Trace.open(made.run).kernels.to_pylist()
-    assert [(each["op"], each["stream"], each["category"], each["correlation"]) for each in kernels] == [
+    assert [
+        (each["op"], each["stream"], each["category"], each["correlation"]) for each in kernels
+    ] == [
         ("aten::mm", 7, "gemm", 9),
         (None, 7, "copy to device", 77),
     ]
@@ -139,7 +223,15 @@ def test_paddles_own_export(tmp_path: Path, import_files: Import) -> None:
         event("Optimization", "Optimization Step", "1795257150656054", "223.693"),
         event("Operator", "matmul dygraph", "1795257150655744", "68.763"),
     ]
-    (made,) = import_files(IMPORTER, write_trace(tmp_path / "host_vmpid.paddle_trace.json", events, displayTimeUnit="ms", schemaVersion="1.0.2"))
+    (made,) = import_files(
+        IMPORTER,
+        write_trace(
+            tmp_path / "host_vmpid.paddle_trace.json",
+            events,
+            displayTimeUnit="ms",
+            schemaVersion="1.0.2",
+        ),
+    )
     trace = Trace.open(made.run)
     assert trace.manifest.framework == "paddle"
     assert trace.spans["phase"].to_pylist() == ["data", "forward", "backward", "optimizer"]
@@ -148,7 +240,9 @@ def test_paddles_own_export(tmp_path: Path, import_files: Import) -> None:
     assert trace.kernels["device"].to_pylist() == ["cpu"]
 
 
-def test_steps_that_are_not_marked_are_taken_from_the_loader(tmp_path: Path, import_files: Import) -> None:
+def test_steps_that_are_not_marked_are_taken_from_the_loader(
+    tmp_path: Path, import_files: Import
+) -> None:
     events = [event for event in two_steps() if not event["name"].startswith("ProfilerStep")]
     (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", events))
     assert FROM_LOADER in made.flags
@@ -157,7 +251,10 @@ def test_steps_that_are_not_marked_are_taken_from_the_loader(tmp_path: Path, imp
 
 
 def test_a_throughput_that_nothing_tells_is_not_zero(tmp_path: Path, import_files: Import) -> None:
-    events = [host("user_annotation", f"ProfilerStep#{step}", us(str(step * 1000)), "1000") for step in range(60)]
+    events = [
+        host("user_annotation", f"ProfilerStep#{step}", us(str(step * 1000)), "1000")
+        for step in range(60)
+    ]
     (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", events))
     view = build_overview(Trace.open(made.run))
     assert as_json.overview(view)["throughput_samples_per_s"]["value"] is None
@@ -177,7 +274,9 @@ def test_names_that_older_versions_did_not_escape(tmp_path: Path, import_files: 
 
 @pytest.mark.parametrize("cut", [0.2, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_torn_file_gives_what_came_before_the_tear_and_says_so(tmp_path: Path, import_files: Import, cut: float, packed: bool) -> None:
+def test_a_torn_file_gives_what_came_before_the_tear_and_says_so(
+    tmp_path: Path, import_files: Import, cut: float, packed: bool
+) -> None:
     path = write_trace(tmp_path / "job.json", two_steps() * 50)
     whole = gzip.compress(path.read_bytes()) if packed else path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * cut)])
@@ -188,9 +287,21 @@ def test_a_torn_file_gives_what_came_before_the_tear_and_says_so(tmp_path: Path,
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{}", b"[", b'{"traceEvents"', b'{"a":' + b"[" * 100_000, b"\x1f\x8b" + b"\0" * 50, b'{"schemaVersion":1}', b'"text"', b"\0" * 1000],
+    [
+        b"",
+        b"{}",
+        b"[",
+        b'{"traceEvents"',
+        b'{"a":' + b"[" * 100_000,
+        b"\x1f\x8b" + b"\0" * 50,
+        b'{"schemaVersion":1}',
+        b'"text"',
+        b"\0" * 1000,
+    ],
 )
-def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, import_files: Import, content: bytes) -> None:
+def test_what_is_no_trace_is_refused_in_one_line(
+    tmp_path: Path, import_files: Import, content: bytes
+) -> None:
     (tmp_path / "bad.json").write_bytes(content)
     with pytest.raises(UnreadableError, match=r"\A[^\n]+\Z"):
         import_files(IMPORTER, tmp_path / "bad.json")
@@ -198,13 +309,22 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, import_files: I
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path, import_files: Import) -> None:
     event = json.dumps(two_steps()[4]).encode() + b","
-    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [' + event + b" " * 90_000_000, 9))
+    (tmp_path / "bomb.json.gz").write_bytes(
+        gzip.compress(b'{"traceEvents": [' + event + b" " * 90_000_000, 9)
+    )
     (made,) = import_files(IMPORTER, tmp_path / "bomb.json.gz")
     assert any("it is not read on" in flag for flag in made.flags)
 
 
-def test_times_that_cannot_be_are_dropped_or_repaired_and_the_ranking_is_the_clean_one(tmp_path: Path, import_files: Import) -> None:
-    clean = [kernel(f"volta_sgemm_{index % 7}x64_nt", us(str(index * 100)), str(10 + index % 7 * 10), index) for index in range(200)]
+def test_times_that_cannot_be_are_dropped_or_repaired_and_the_ranking_is_the_clean_one(
+    tmp_path: Path, import_files: Import
+) -> None:
+    clean = [
+        kernel(
+            f"volta_sgemm_{index % 7}x64_nt", us(str(index * 100)), str(10 + index % 7 * 10), index
+        )
+        for index in range(200)
+    ]
     (sound,) = import_files(IMPORTER, write_trace(tmp_path / "clean.json", clean))
     dirty = [dict(event) for event in clean]
     dirty[20]["dur"] = "7450000000000000"  # 236 years
@@ -241,15 +361,29 @@ def _raw_work(path: Path) -> Iterator[tuple[str, int, int]]:
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     for event in json.loads(text, parse_float=Decimal)["traceEvents"]:
         category = str(event.get("cat", "")).casefold()
-        if event.get("ph") == "X" and category in {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}:
+        if event.get("ph") == "X" and category in {
+            "kernel",
+            "gpu_memcpy",
+            "gpu_memset",
+            "memcpy",
+            "memset",
+        }:
             start, duration = (int(Decimal(event[key]) * 1000) for key in ("ts", "dur"))
-            kind = "moves" if category != "kernel" else "communication" if categorise(event["name"]) == COMMUNICATION else "compute"
+            kind = (
+                "moves"
+                if category != "kernel"
+                else "communication"
+                if categorise(event["name"]) == COMMUNICATION
+                else "compute"
+            )
             yield kind, start, start + duration
 
 
 def brute_force(work: list[tuple[str, int, int]]) -> dict[str, int]:
     """Times by walking over every border, one after the other."""
-    borders = sorted([(start, kind, 1) for kind, start, _ in work] + [(end, kind, -1) for kind, _, end in work])
+    borders = sorted(
+        [(start, kind, 1) for kind, start, _ in work] + [(end, kind, -1) for kind, _, end in work]
+    )
     running = {"compute": 0, "communication": 0, "moves": 0}
     found = dict.fromkeys((*running, "busy", "idle", "overlap", "exposed"), 0)
     for (time, kind, change), (later, _, _) in pairwise(borders):
@@ -292,24 +426,35 @@ def test_device_times_equal_a_brute_force(path: Path, import_files: Import) -> N
         ("resnet50_num_workers_0", "launched before the last step", 208_143_000, 504_477_000),
     ],
 )
-def test_figures_equal_another_tools_on_the_rows_that_it_keeps(folder: str, kept: str, idle_ns: int, compute_ns: int, import_files: Import) -> None:
+def test_figures_equal_another_tools_on_the_rows_that_it_keeps(
+    folder: str, kept: str, idle_ns: int, compute_ns: int, import_files: Import
+) -> None:
     """What HolisticTraceAnalysis 0.6.1 says with HTA_DISABLE_NS_ROUNDING=1; docs/import.md has the differences."""
     (path,) = [path for path in KINETO if path.parent.name == folder]
     trace = Trace.open(import_files(IMPORTER, path)[0].run)
     kernels = trace.kernels
     if kept != "all":
         last = pc.max(trace.steps["step"])
-        kernels = kernels.filter(pc.and_(pc.is_valid(kernels["launch_ns"]), pc.fill_null(pc.not_equal(kernels["step"], last), pa.scalar(True))))
+        kernels = kernels.filter(
+            pc.and_(
+                pc.is_valid(kernels["launch_ns"]),
+                pc.fill_null(pc.not_equal(kernels["step"], last), pa.scalar(True)),
+            )
+        )
     (found,) = device_times(kernels)
     assert (found.idle_ns, found.compute_ns) == (idle_ns, compute_ns)
 
 
-_ON_TENSOR_CORES = re.compile(r"(?:s|h|i)(?:884|1688|16816|16832)|tensorop|wmma|gmma", re.IGNORECASE)
+_ON_TENSOR_CORES = re.compile(
+    r"(?:s|h|i)(?:884|1688|16816|16832)|tensorop|wmma|gmma", re.IGNORECASE
+)
 _ON_OTHERS = re.compile(r"simt|ffma", re.IGNORECASE)
 
 
 @needs_data
-def test_next_to_no_kernel_time_is_uncategorised_and_columns_agree_with_names(import_files: Import) -> None:
+def test_next_to_no_kernel_time_is_uncategorised_and_columns_agree_with_names(
+    import_files: Import,
+) -> None:
     other = total = 0
     communication: set[str] = set()
     for importer, paths in ((IMPORTER, KINETO[:2] + KINETO[9:]), (nsys.IMPORTER, NSYS)):
@@ -318,10 +463,26 @@ def test_next_to_no_kernel_time_is_uncategorised_and_columns_agree_with_names(im
             length = pc.subtract(kernels["end_ns"], kernels["start_ns"]).to_numpy()
             total += int(length.sum())
             other += int(length[np.array(kernels["category"].to_pylist()) == UNCATEGORISED].sum())
-            told = set(zip(*(kernels[column].to_pylist() for column in ("name", "category", "tensor_core")), strict=True))
+            told = set(
+                zip(
+                    *(
+                        kernels[column].to_pylist()
+                        for column in ("name", "category", "tensor_core")
+                    ),
+                    strict=True,
+                )
+            )
             communication |= {name for name, category, _ in told if category == COMMUNICATION}
-            assert not [name for name, category, _ in told if "nccl" in name.casefold() and category != COMMUNICATION]
-            assert not [name for name, category, used in told if category in MATRIX_WORK and used is not True and _ON_TENSOR_CORES.search(name)]
+            assert not [
+                name
+                for name, category, _ in told
+                if "nccl" in name.casefold() and category != COMMUNICATION
+            ]
+            assert not [
+                name
+                for name, category, used in told
+                if category in MATRIX_WORK and used is not True and _ON_TENSOR_CORES.search(name)
+            ]
             assert not [name for name, _, used in told if used and _ON_OTHERS.search(name)]
     assert other <= 0.02 * total
     assert total > 0
@@ -340,10 +501,15 @@ def test_eight_ranks_of_one_job_are_one_run(import_files: Import) -> None:
 
 
 @needs_data
-def test_the_pure_path_writes_the_same_run(import_files: Import, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pure_path_writes_the_same_run(
+    import_files: Import, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (path,) = [path for path in KINETO if path.parent.name == "h100_qwen"]
     (ours,) = import_files(IMPORTER, path)
     monkeypatch.setattr("profkit.importers.reading.chrome.CompiledScanner", None)
     (pure,) = import_files(IMPORTER, path)
     for table in ("steps", "spans", "kernels", "collectives"):
-        assert Trace.open(ours.run).table(table).to_pylist() == Trace.open(pure.run).table(table).to_pylist()
+        assert (
+            Trace.open(ours.run).table(table).to_pylist()
+            == Trace.open(pure.run).table(table).to_pylist()
+        )

@@ -18,5 +18,8 @@ def test_damage_ends_in_a_run_or_in_one_line(form: str) -> None:
 
 def test_the_check_finds_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the door that turns damage into one line, the mutations must be seen to fail."""
-    monkeypatch.setattr("profkit.importers.flight_recorder.load", lambda path: __import__("pickle").loads(path.read_bytes()))
+    monkeypatch.setattr(
+        "profkit.importers.flight_recorder.load",
+        lambda path: __import__("pickle").loads(path.read_bytes()),
+    )
     assert mutate_traces.run(["flight_recorder-pickle"], 60, 11)["flight_recorder-pickle"].failures

@@ -34,16 +34,26 @@ STRINGS = [
 PAYLOAD = json.dumps({COMMUNICATOR: "77", MESSAGE_BYTES: 4096})
 
 
-def export(path: Path, *, suffix: str = "", more: str = "", ranges_text: bool = False, extra: str = "") -> Path:
+def export(
+    path: Path, *, suffix: str = "", more: str = "", ranges_text: bool = False, extra: str = ""
+) -> Path:
     """A small export: two processes with a device each, a launch, an operator, a range and a step on each."""
     base = sqlite3.connect(path)
-    kernels = f"start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName{more}"
+    kernels = (
+        f"start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName{more}"
+    )
     base.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
     base.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(STRINGS))
     base.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL{suffix} ({kernels})")
-    base.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId)")
-    base.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start, end, deviceId, streamId, correlationId, globalPid, bytes, copyKind)")
-    base.execute("CREATE TABLE NVTX_EVENTS (start, end, eventType, globalTid, text, textId, domainId, jsonText)")
+    base.execute(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId)"
+    )
+    base.execute(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start, end, deviceId, streamId, correlationId, globalPid, bytes, copyKind)"
+    )
+    base.execute(
+        "CREATE TABLE NVTX_EVENTS (start, end, eventType, globalTid, text, textId, domainId, jsonText)"
+    )
     base.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name, value)")
     base.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs)")
     base.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (1779782330176752435)")
@@ -51,16 +61,32 @@ def export(path: Path, *, suffix: str = "", more: str = "", ranges_text: bool = 
     for process in (1, 2):
         owner, thread = process << 24, (process << 24) + 5
         base.execute(
-            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL{suffix} ({kernels.removesuffix(more)}) VALUES (150, 250, ?, 7, 11, ?, 0, 0)", (process - 1, owner)
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL{suffix} ({kernels.removesuffix(more)}) VALUES (150, 250, ?, 7, 11, ?, 0, 0)",
+            (process - 1, owner),
         )
         base.execute(
-            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL{suffix} ({kernels.removesuffix(more)}) VALUES (200, 400, ?, 9, 12, ?, 1, 1)", (process - 1, owner)
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL{suffix} ({kernels.removesuffix(more)}) VALUES (200, 400, ?, 9, 12, ?, 1, 1)",
+            (process - 1, owner),
         )
-        base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (120, 130, ?, 11, 2), (170, 180, ?, 12, 2)", (thread, thread))
-        base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (410, 420, ?, 7, 13, ?, 64, 1)", (process - 1, owner))
-        for start, end, string, payload in ((100, 500, 3, None), (110, 160, 4, None), (105, 300, 5, None), (165, 190, 6, PAYLOAD)):
+        base.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (120, 130, ?, 11, 2), (170, 180, ?, 12, 2)",
+            (thread, thread),
+        )
+        base.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (410, 420, ?, 7, 13, ?, 64, 1)",
+            (process - 1, owner),
+        )
+        for start, end, string, payload in (
+            (100, 500, 3, None),
+            (110, 160, 4, None),
+            (105, 300, 5, None),
+            (165, 190, 6, PAYLOAD),
+        ):
             text = (STRINGS[string], None) if ranges_text else (None, string)
-            base.execute("INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, ?, ?, 0, ?)", (start, end, thread, *text, payload))
+            base.execute(
+                "INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, ?, ?, 0, ?)",
+                (start, end, thread, *text, payload),
+            )
     if extra:
         base.executescript(extra)
     base.commit()
@@ -70,28 +96,50 @@ def export(path: Path, *, suffix: str = "", more: str = "", ranges_text: bool = 
 
 @pytest.mark.parametrize("suffix", ["", "_V2", "_V3"])
 @pytest.mark.parametrize("ranges_text", [False, True])
-def test_every_schema_gives_the_same_run(tmp_path: Path, import_files: Import, suffix: str, ranges_text: bool) -> None:
-    path = export(tmp_path / "job.sqlite", suffix=suffix, more=", registersPerThread, graphNodeId", ranges_text=ranges_text)
+def test_every_schema_gives_the_same_run(
+    tmp_path: Path, import_files: Import, suffix: str, ranges_text: bool
+) -> None:
+    path = export(
+        tmp_path / "job.sqlite",
+        suffix=suffix,
+        more=", registersPerThread, graphNodeId",
+        ranges_text=ranges_text,
+    )
     (made,) = import_files(IMPORTER, path)
     assert verify(made.run).state is Integrity.COMPLETE
     trace = Trace.open(made.run)
     assert [rank.manifest.device for rank in trace.ranks] == ["cuda:0", "cuda:1"]
     assert trace.ranks[0].manifest.anchor.realtime_ns == 1779782330176752435
-    kernels = [(row["start_ns"], row["category"], row["op"], row["launch_ns"], row["phase"], row["bytes"]) for row in trace.kernels.to_pylist()[:3]]
+    kernels = [
+        (row["start_ns"], row["category"], row["op"], row["launch_ns"], row["phase"], row["bytes"])
+        for row in trace.kernels.to_pylist()[:3]
+    ]
     assert kernels == [
         (150, "gemm", "aten::mm", 120, "forward", None),
         (200, "communication", None, 170, "forward", None),
         (410, "copy to device", None, None, None, 64),
     ]
-    assert [(row["step"], row["start_ns"], row["end_ns"]) for row in trace.steps.to_pylist()] == [(3, 100, 500)] * 2
-    assert [(row["name"], row["phase"], row["depth"]) for row in trace.spans.to_pylist()[:2]] == [("forward", "forward", 0), ("ncclAllReduce", "allreduce", 1)]
+    assert [(row["step"], row["start_ns"], row["end_ns"]) for row in trace.steps.to_pylist()] == [
+        (3, 100, 500)
+    ] * 2
+    assert [(row["name"], row["phase"], row["depth"]) for row in trace.spans.to_pylist()[:2]] == [
+        ("forward", "forward", 0),
+        ("ncclAllReduce", "allreduce", 1),
+    ]
     collective = trace.collectives.to_pylist()[0]
-    assert (collective["op"], collective["bytes"], collective["communicator"], collective["group_size"]) == ("all_reduce", 4096, "77", 2)
+    assert (
+        collective["op"],
+        collective["bytes"],
+        collective["communicator"],
+        collective["group_size"],
+    ) == ("all_reduce", 4096, "77", 2)
 
 
 def test_environments_are_never_read(tmp_path: Path, import_files: Import) -> None:
     (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite"), keep_private=True)
-    assert all(SECRET.encode() not in file.read_bytes() for file in made.run.rglob("*") if file.is_file())
+    assert all(
+        SECRET.encode() not in file.read_bytes() for file in made.run.rglob("*") if file.is_file()
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,14 +156,18 @@ def test_what_could_act_is_refused(tmp_path: Path, import_files: Import, extra: 
 
 
 def test_a_missing_column_is_named(tmp_path: Path, import_files: Import) -> None:
-    path = export(tmp_path / "job.sqlite", extra="ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN streamId")
+    path = export(
+        tmp_path / "job.sqlite", extra="ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN streamId"
+    )
     with pytest.raises(UnreadableError, match="KERNEL lacks streamId"):
         import_files(IMPORTER, path)
     with pytest.raises(UnreadableError, match="no table StringIds"):
         import_files(IMPORTER, export(tmp_path / "none.sqlite", extra="DROP TABLE StringIds"))
 
 
-def test_values_of_other_types_cost_their_row_and_are_counted(tmp_path: Path, import_files: Import) -> None:
+def test_values_of_other_types_cost_their_row_and_are_counted(
+    tmp_path: Path, import_files: Import
+) -> None:
     extra = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 'soon' WHERE start = 150; UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = -5 WHERE start = 200 AND deviceId = 0"
     (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
     assert made.rows["kernels"] == 3
@@ -124,13 +176,25 @@ def test_values_of_other_types_cost_their_row_and_are_counted(tmp_path: Path, im
 
 
 def test_the_payload_of_a_call_in_bytes() -> None:
-    assert read_payload("ncclAllReduce", "", struct.pack("<QQii", 255, 4096, 0, 0)) == {COMMUNICATOR: "ff", MESSAGE_BYTES: "4096"}
-    assert read_payload("ncclAllGather", "", struct.pack("<QQ", 255, 64)) == {COMMUNICATOR: "ff", MESSAGE_BYTES: "64"}
-    assert read_payload("ncclAllReduce", "{nonsense", None) == read_payload("mine", PAYLOAD, None) == {}
+    assert read_payload("ncclAllReduce", "", struct.pack("<QQii", 255, 4096, 0, 0)) == {
+        COMMUNICATOR: "ff",
+        MESSAGE_BYTES: "4096",
+    }
+    assert read_payload("ncclAllGather", "", struct.pack("<QQ", 255, 64)) == {
+        COMMUNICATOR: "ff",
+        MESSAGE_BYTES: "64",
+    }
+    assert (
+        read_payload("ncclAllReduce", "{nonsense", None)
+        == read_payload("mine", PAYLOAD, None)
+        == {}
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_damaged_file_is_refused_or_read_and_never_hangs(tmp_path: Path, import_files: Import, seed: int) -> None:
+def test_a_damaged_file_is_refused_or_read_and_never_hangs(
+    tmp_path: Path, import_files: Import, seed: int
+) -> None:
     chance = random.Random(seed)
     content = bytearray(export(tmp_path / "job.sqlite").read_bytes())
     for _ in range(chance.randrange(1, 30)):
@@ -155,9 +219,21 @@ def test_device_times_equal_a_brute_force(path: Path, import_files: Import) -> N
     base = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     names = dict(base.execute("SELECT id, value FROM StringIds"))
     for device in (0, 1):
-        rows = base.execute("SELECT demangledName, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE deviceId = ?", (device,)).fetchall()
-        work = [("communication" if categorise(names[name]) == COMMUNICATION else "compute", start, end) for name, start, end in rows]
+        rows = base.execute(
+            "SELECT demangledName, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE deviceId = ?",
+            (device,),
+        ).fetchall()
+        work = [
+            ("communication" if categorise(names[name]) == COMMUNICATION else "compute", start, end)
+            for name, start, end in rows
+        ]
         for table in ("MEMCPY", "MEMSET"):
-            work += [("moves", *row) for row in base.execute(f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{table} WHERE deviceId = ?", (device,))]
+            work += [
+                ("moves", *row)
+                for row in base.execute(
+                    f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{table} WHERE deviceId = ?",
+                    (device,),
+                )
+            ]
         assert found[f"cuda:{device}"] == brute_force(work)
     base.close()

@@ -34,7 +34,13 @@ def _scan(scanner: Any, text: bytes, block: int = 1 << 20) -> tuple[Any, ...]:
     columns = {name: trace.events[name].tolist() for name in EVENT.names or ()}
     for name in ("name", "category", "process", "thread"):
         columns[name] = [trace.names[each] for each in columns[name]]
-    return columns, {name: trace.works[name].tolist() for name in WORK.names or ()}, trace.extras, trace.broken, trace.ignored
+    return (
+        columns,
+        {name: trace.works[name].tolist() for name in WORK.names or ()},
+        trace.extras,
+        trace.broken,
+        trace.ignored,
+    )
 
 
 def _assert_same(compiled: Any, text: bytes, block: int = 1 << 20) -> None:
@@ -86,7 +92,9 @@ def test_both_read_mutations_the_same(compiled_scanner: Any) -> None:
         text = bytearray(whole[: chance.randrange(len(whole))] if chance.random() < 0.3 else whole)
         for _ in range(chance.randrange(1, 5)):
             if text:
-                text[chance.randrange(len(text))] = chance.choice(b'"\\{}[],:0eE.-+nNtX \x00\xff\n' + bytes([chance.randrange(256)]))
+                text[chance.randrange(len(text))] = chance.choice(
+                    b'"\\{}[],:0eE.-+nNtX \x00\xff\n' + bytes([chance.randrange(256)])
+                )
         _assert_same(compiled_scanner, bytes(text))
 
 
@@ -97,17 +105,28 @@ def test_both_read_real_files_the_same(compiled_scanner: Any, path: Path) -> Non
     _assert_same(compiled_scanner, text[text.index(b'"traceEvents"') :].partition(b"[")[2], 100_000)
 
 
-@given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**19), max_value=10**19, places=6), st.sampled_from([0, 3]))
+@given(
+    st.decimals(
+        allow_nan=False, allow_infinity=False, min_value=-(10**19), max_value=10**19, places=6
+    ),
+    st.sampled_from([0, 3]),
+)
 @settings(max_examples=200)
 def test_a_number_is_exact(value: Decimal, scale: int) -> None:
     scaled = (abs(value) * 10**scale).to_integral_value(ROUND_HALF_UP)
-    assert exact(f"{value:f}", scale) == (MISSING if scaled > 2**63 - 1 else int(scaled) * (-1 if value < 0 else 1))
+    assert exact(f"{value:f}", scale) == (
+        MISSING if scaled > 2**63 - 1 else int(scaled) * (-1 if value < 0 else 1)
+    )
 
 
 @given(st.from_regex(r"-?[0-9]{0,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,3})?", fullmatch=True))
 @settings(max_examples=300)
 def test_both_read_any_number_the_same(compiled_scanner: Any, text: str) -> None:
-    _assert_same(compiled_scanner, json.dumps({"ph": "X", "ts": text, "args": {"stream": text, "device": text}}).encode() + b"]")
+    _assert_same(
+        compiled_scanner,
+        json.dumps({"ph": "X", "ts": text, "args": {"stream": text, "device": text}}).encode()
+        + b"]",
+    )
 
 
 def test_microseconds_since_1970_keep_their_nanoseconds(tmp_path: Path) -> None:

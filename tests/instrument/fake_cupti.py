@@ -64,7 +64,9 @@ class FakeCupti:
     def get_timestamp(self) -> int:
         return time.perf_counter_ns() + AHEAD_NS
 
-    def activity_register_callbacks(self, requested: Callable[[], tuple[int, int]], completed: Callable[[list[Any]], None]) -> None:
+    def activity_register_callbacks(
+        self, requested: Callable[[], tuple[int, int]], completed: Callable[[list[Any]], None]
+    ) -> None:
         size, most = requested()
         assert size > 0
         assert most == 0
@@ -89,7 +91,14 @@ class FakeCupti:
     def finalize(self) -> None:
         self.finalized += 1
 
-    def launch(self, name: str = GEMM, *, through: ActivityKind = ActivityKind.RUNTIME, ended: bool = True, took_ns: int = 20_000) -> int:
+    def launch(
+        self,
+        name: str = GEMM,
+        *,
+        through: ActivityKind = ActivityKind.RUNTIME,
+        ended: bool = True,
+        took_ns: int = 20_000,
+    ) -> int:
         """A kernel that runs as soon as it is launched; its correlation."""
         number, now = next(self._correlation), self.get_timestamp()
         self._call(number, now, through)
@@ -99,7 +108,12 @@ class FakeCupti:
         )  # fmt: skip
         return number
 
-    def copy(self, size: int, copy_kind: ActivityMemcpyKind = ActivityMemcpyKind.HTOD, kind: ActivityKind = ActivityKind.MEMCPY) -> None:
+    def copy(
+        self,
+        size: int,
+        copy_kind: ActivityMemcpyKind = ActivityMemcpyKind.HTOD,
+        kind: ActivityKind = ActivityKind.MEMCPY,
+    ) -> None:
         number, now = next(self._correlation), self.get_timestamp()
         self._call(number, now, ActivityKind.RUNTIME)
         self._work(kind, number, now + 2_000, now + 9_000, bytes=size, copy_kind=int(copy_kind))
@@ -116,7 +130,27 @@ class FakeCupti:
     def _call(self, number: int, now: int, kind: ActivityKind) -> None:
         inner = [(ActivityKind.DRIVER, now + 500)] if kind is ActivityKind.RUNTIME else []
         for each, start in [*inner, (kind, now)]:  # an inner call ends first, and is recorded first
-            self._records.append(SimpleNamespace(kind=int(each), start=start, end=start + 3_000, correlation_id=number, process_id=1, thread_id=77, cbid=211))
+            self._records.append(
+                SimpleNamespace(
+                    kind=int(each),
+                    start=start,
+                    end=start + 3_000,
+                    correlation_id=number,
+                    process_id=1,
+                    thread_id=77,
+                    cbid=211,
+                )
+            )
 
     def _work(self, kind: ActivityKind, number: int, start: int, end: int, **more: Any) -> None:
-        self._records.append(SimpleNamespace(kind=int(kind), start=start, end=end, correlation_id=number, device_id=0, stream_id=7, **more))
+        self._records.append(
+            SimpleNamespace(
+                kind=int(kind),
+                start=start,
+                end=end,
+                correlation_id=number,
+                device_id=0,
+                stream_id=7,
+                **more,
+            )
+        )

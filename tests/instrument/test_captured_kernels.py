@@ -21,7 +21,9 @@ from profkit.trace.reader import find_runs
 JOBS = Path(__file__).parent / "jobs"
 
 
-def _record(job: str, folder: Path, *options: str, arguments: tuple[str, ...] = ()) -> tuple[Trace, str]:
+def _record(
+    job: str, folder: Path, *options: str, arguments: tuple[str, ...] = ()
+) -> tuple[Trace, str]:
     """The trace of a job that `profkit run` has recorded, and what the job printed."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")}
     environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -42,7 +44,9 @@ def _record(job: str, folder: Path, *options: str, arguments: tuple[str, ...] = 
         str(JOBS / job),
         *arguments,
     ]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     trace = Trace.open(find_runs(folder)[-1])
     assert not build_overview(trace).quality, done.stderr
@@ -58,11 +62,15 @@ def torch_trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 @pytest.fixture(scope="module")
 def paddle_trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     pytest.importorskip("paddle")
-    return _record("windows_paddle.py", tmp_path_factory.mktemp("paddle"), "--kernels", "every:6:2")[0]
+    return _record(
+        "windows_paddle.py", tmp_path_factory.mktemp("paddle"), "--kernels", "every:6:2"
+    )[0]
 
 
 def _kinds(trace: Trace, phase: str) -> set[str]:
-    return set(trace.kernels.filter(pc.equal(trace.kernels["phase"], phase))["category"].to_pylist())
+    return set(
+        trace.kernels.filter(pc.equal(trace.kernels["phase"], phase))["category"].to_pylist()
+    )
 
 
 def _check_places(trace: Trace) -> None:
@@ -74,7 +82,12 @@ def _check_places(trace: Trace) -> None:
             step = steps[kernel["step"]]
             assert step["start_ns"] <= kernel["start_ns"] < step["end_ns"]
         if kernel["phase"] is not None:
-            around = [span for span in spans if span["phase"] == kernel["phase"] and span["start_ns"] <= kernel["start_ns"] < span["end_ns"]]
+            around = [
+                span
+                for span in spans
+                if span["phase"] == kernel["phase"]
+                and span["start_ns"] <= kernel["start_ns"] < span["end_ns"]
+            ]
             assert around, kernel
 
 
@@ -100,17 +113,29 @@ def test_paddle_operators_have_their_step_phase_and_kind(paddle_trace: Trace) ->
 def test_kernel_time_by_phase_is_the_time_in_which_the_device_was_busy(torch_trace: Trace) -> None:
     kernels = torch_trace.kernels
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    assert sum(busy_by(kernels, "phase").values()) == covered(start, end, start[:0], start[:0], everywhere=True)
+    assert sum(busy_by(kernels, "phase").values()) == covered(
+        start, end, start[:0], start[:0], everywhere=True
+    )
 
 
 def test_the_windows_steps_are_left_out_and_their_cost_is_shown(torch_trace: Trace) -> None:
-    shown = subprocess.run([sys.executable, "-m", "profkit", "report", torch_trace.path, "--json"], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-m", "profkit", "report", torch_trace.path, "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found = json.loads(shown.stdout)
     assert found["steps_left_out"]["kernel window"] >= 3
     assert found["kernels"]["steps_captured"] == 3
     assert found["kernels"]["borders_ms"] > 0
     assert found["kernels"]["reading_ms"] > 0
-    text = subprocess.run([sys.executable, "-m", "profkit", "report", torch_trace.path], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        [sys.executable, "-m", "profkit", "report", torch_trace.path],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert "3 steps captured on cpu" in text
     assert "kernel window" in text
 

@@ -17,7 +17,20 @@ from profkit.instrument.recorder import MemorySink, Recorder
 torch = pytest.importorskip("torch")
 distributed = torch.distributed
 
-COLUMNS = ("communicator", "sequence", "op", "bytes", "dtype", "group_size", "ready_ns", "start_ns", "end_ns", "backend", "step", "bucket")
+COLUMNS = (
+    "communicator",
+    "sequence",
+    "op",
+    "bytes",
+    "dtype",
+    "group_size",
+    "ready_ns",
+    "start_ns",
+    "end_ns",
+    "backend",
+    "step",
+    "bucket",
+)
 
 
 class Hooked:
@@ -30,7 +43,9 @@ class Hooked:
         self.sink = MemorySink()
         self.recorder = Recorder(self.sink)
         self.patches, self.end_of_backward = FRAMEWORK.install_inner(
-            InnerBooks(self.recorder, self.sink.appender("collectives"), self.sink.appender("samples"))
+            InnerBooks(
+                self.recorder, self.sink.appender("collectives"), self.sink.appender("samples")
+            )
         )
 
     @property
@@ -40,7 +55,13 @@ class Hooked:
 
 @pytest.fixture(scope="module", autouse=True)
 def _group() -> Iterator[None]:
-    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore(), timeout=dt.timedelta(seconds=300))
+    distributed.init_process_group(
+        "gloo",
+        rank=0,
+        world_size=1,
+        store=distributed.HashStore(),
+        timeout=dt.timedelta(seconds=300),
+    )
     yield
     distributed.destroy_process_group()
 
@@ -70,13 +91,17 @@ def test_each_call_is_a_row_with_the_whole_messages_size(hooked: Hooked) -> None
         ("all_to_all", 24, "float32"),
     ]
     assert [row["sequence"] for row in rows] == list(range(6))
-    assert {(row["group_size"], row["backend"], row["step"], row["bucket"]) for row in rows} == {(1, "gloo", 0, None)}
+    assert {(row["group_size"], row["backend"], row["step"], row["bucket"]) for row in rows} == {
+        (1, "gloo", 0, None)
+    }
     assert all(row["start_ns"] <= row["end_ns"] for row in rows)
 
 
 def test_what_the_host_waits_for_is_exposed(hooked: Hooked) -> None:
     distributed.all_reduce(torch.ones(3))
-    assert [(row[1], row[2], row[3]) for row in hooked.sink.rows["spans"]] == [("allreduce", "all_reduce", 0)]
+    assert [(row[1], row[2], row[3]) for row in hooked.sink.rows["spans"]] == [
+        ("allreduce", "all_reduce", 0)
+    ]
 
 
 def test_a_call_that_does_not_wait_has_its_row_when_it_is_done(hooked: Hooked) -> None:
@@ -129,7 +154,11 @@ def test_what_is_sent_while_profkit_is_switched_off_is_counted_and_not_written()
 def test_what_a_hook_does_to_a_bucket_before_it_is_sent_is_no_transfer(hooked: Hooked) -> None:
     def slow_to_send(group: object, bucket: Any) -> Any:
         time.sleep(0.02)
-        return distributed.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+        return (
+            distributed.all_reduce(bucket.buffer(), async_op=True)
+            .get_future()
+            .then(lambda done: done.value()[0])
+        )
 
     slow_to_send.__annotations__ = {}  # DDP compares annotations with its own classes, and those of this file are text
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))

@@ -18,7 +18,13 @@ from profkit.importers.window_rows import read_rows
 from profkit.instrument.frameworks.base import load_framework
 from profkit.instrument.guard import FAILURES, Patches
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.instrument.windows.cupti import NO_DRIVER, CuptiKernels, NoCuptiError, find_demangler, load_cupti
+from profkit.instrument.windows.cupti import (
+    NO_DRIVER,
+    CuptiKernels,
+    NoCuptiError,
+    find_demangler,
+    load_cupti,
+)
 from profkit.instrument.windows.windows import WindowCapture, WindowPlan
 from profkit.machine import doctor
 from profkit.run import collecting
@@ -43,7 +49,9 @@ class Job:
         profiler = CuptiKernels(self._watch, load=lambda: cupti, wait=self._wait)
         kernels, samples = self.sink.appender("kernels"), self.sink.appender("samples")
         read = functools.partial(read_rows, device="cuda:0")
-        self.capture = WindowCapture(self.recorder, WindowPlan.parse(plan), profiler, kernels, samples, read_rows=read)
+        self.capture = WindowCapture(
+            self.recorder, WindowPlan.parse(plan), profiler, kernels, samples, read_rows=read
+        )
 
     def _watch(self, begins: Callable[[], None]) -> Callable[[], bool]:
         self.begins = begins
@@ -80,7 +88,13 @@ def test_kernels_have_their_step_phase_launch_and_shape() -> None:
     rows = job.train(forward)
     assert [row["step"] for row in rows] == [2, 3]
     for row in rows:
-        assert (row["device"], row["stream"], row["phase"], row["category"], row["tensor_core"]) == ("cuda:0", 7, "forward", "gemm", True)
+        assert (
+            row["device"],
+            row["stream"],
+            row["phase"],
+            row["category"],
+            row["tensor_core"],
+        ) == ("cuda:0", 7, "forward", "gemm", True)
         assert (row["registers"], row["shared_bytes"], row["op"]) == (96, 3_072, None)
         assert (list(row["grid"]), list(row["block"])) == ([8, 4, 1], [128, 1, 1])
         assert row["end_ns"] - row["start_ns"] == 20_000
@@ -102,7 +116,9 @@ def test_copies_fills_and_driver_launches_are_kernels_too() -> None:
     rows = Job(cupti, "2:3").train(forward)
     found = {row["category"]: row for row in rows}
     assert set(found) == {"copy to device", "copy between devices", "memset", "elementwise"}
-    assert [found[name]["bytes"] for name in ("copy to device", "copy between devices", "memset")] == [4_096, 512, 64]
+    assert [
+        found[name]["bytes"] for name in ("copy to device", "copy between devices", "memset")
+    ] == [4_096, 512, 64]
     assert all(row["launch_ns"] is not None for row in rows)
 
 
@@ -148,7 +164,9 @@ def test_work_that_had_not_ended_is_told_of() -> None:
         ("ERROR_UNKNOWN (999)", "CUPTI does not start: ERROR_UNKNOWN"),
     ],
 )
-def test_a_refusal_says_why_and_costs_the_windows_alone(refusal: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_says_why_and_costs_the_windows_alone(
+    refusal: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     before = FAILURES.pop("kernel windows", 0)
     job = Job(FakeCupti(refusal), "every:2")
     assert job.train(lambda: None) == []
@@ -196,31 +214,49 @@ def test_names_of_cpp_are_readable_and_others_stay() -> None:
 
 
 def test_the_real_package_has_what_is_read_of_it() -> None:
-    bindings = pytest.importorskip("cupti.cupti", reason="cupti-python is not installed; pip install 'profkit[cupti]'")
+    bindings = pytest.importorskip(
+        "cupti.cupti", reason="cupti-python is not installed; pip install 'profkit[cupti]'"
+    )
     for name, fields in FIELDS.items():
-        generations = [getattr(bindings, each) for each in dir(bindings) if re.fullmatch(rf"{name}\d*", each)]
+        generations = [
+            getattr(bindings, each) for each in dir(bindings) if re.fullmatch(rf"{name}\d*", each)
+        ]
         assert generations, name
         assert all(set(fields.split()) <= set(dir(each)) for each in generations), name
     assert set(CALLS.split()) <= set(dir(bindings))
     for fake in (ActivityKind, ActivityMemcpyKind):
-        assert {each.name: int(each) for each in fake} == {each.name: int(getattr(bindings, fake.__name__)[each.name]) for each in fake}
+        assert {each.name: int(each) for each in fake} == {
+            each.name: int(getattr(bindings, fake.__name__)[each.name]) for each in fake
+        }
 
 
-def test_without_the_package_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_message_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "cupti", None)
     monkeypatch.delitem(sys.modules, "cupti.cupti", raising=False)
     with pytest.raises(NoCuptiError, match="pip install"):
         load_cupti()
 
 
-@pytest.mark.parametrize(("framework", "seam"), [("torch", "autograd.profiler.profile._prepare_trace"), ("paddle", "profiler.Profiler.__init__")])
-def test_a_framework_tells_when_the_job_profiles_itself(framework: str, seam: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("framework", "seam"),
+    [
+        ("torch", "autograd.profiler.profile._prepare_trace"),
+        ("paddle", "profiler.Profiler.__init__"),
+    ],
+)
+def test_a_framework_tells_when_the_job_profiles_itself(
+    framework: str, seam: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where, _, name = seam.rpartition(".")
     owner = operator.attrgetter(where)(pytest.importorskip(framework))
     told: list[str] = []
     monkeypatch.setattr(owner, name, lambda profiler: told.append("the profiler begins"))
     patches = Patches()
-    is_profiling = load_framework(framework).watch_profiler(patches, lambda: told.append("we have ended"))
+    is_profiling = load_framework(framework).watch_profiler(
+        patches, lambda: told.append("we have ended")
+    )
     assert not is_profiling()
     getattr(owner, name)(object())
     patches.undo()
@@ -238,12 +274,17 @@ def test_a_job_that_chose_cupti_watches_its_framework() -> None:
         return lambda: False
 
     framework: Any = SimpleNamespace(watch_profiler=watch)
-    collecting.Collecting(choice, Recorder(sink), framework, sink.appender("kernels"), sink.appender("samples")).stop()
+    collecting.Collecting(
+        choice, Recorder(sink), framework, sink.appender("kernels"), sink.appender("samples")
+    ).stop()
     assert len(watched) == 1
 
 
 def test_the_source_is_chosen_and_handed_on() -> None:
-    assert collecting.Choice.read({"PROFKIT_KERNELS": "3:5", "PROFKIT_KERNELS_FROM": "cupti"}).source == collecting.CUPTI
+    assert (
+        collecting.Choice.read({"PROFKIT_KERNELS": "3:5", "PROFKIT_KERNELS_FROM": "cupti"}).source
+        == collecting.CUPTI
+    )
     assert collecting.Choice.read({"PROFKIT_KERNELS": "3:5"}).source == collecting.PROFILER
     with pytest.raises(UsageError, match="--ops"):
         collecting.Choice.parse("", "3:5", operators=True, source="cupti")
@@ -255,14 +296,41 @@ def test_the_source_is_chosen_and_handed_on() -> None:
     ("found", "state", "why", "helps"),
     [
         ({"version": "13.2.0"}, doctor.WORKS, "", ""),
-        ({"error": "ModuleNotFoundError: No module named 'cupti'"}, doctor.CANNOT, "not installed", "profkit[cupti]"),
-        ({"error": "ModuleNotFoundError: No module named 'cuda'"}, doctor.CANNOT, "does not start: ModuleNotFoundError: No module named 'cuda'", ""),
-        ({"error": "cupti._internal.utils.NotSupportedError: CUDA driver is not found"}, doctor.CANNOT, "no NVIDIA driver", "--gpus all"),
-        ({"error": "cupti.cupti.cuptiError: ERROR_NOT_INITIALIZED (15)"}, doctor.CANNOT, "older", "update the driver"),
-        ({"error": "cupti.cupti.cuptiError: ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)"}, doctor.CANNOT, "nsys", "--kernels-from profiler"),
+        (
+            {"error": "ModuleNotFoundError: No module named 'cupti'"},
+            doctor.CANNOT,
+            "not installed",
+            "profkit[cupti]",
+        ),
+        (
+            {"error": "ModuleNotFoundError: No module named 'cuda'"},
+            doctor.CANNOT,
+            "does not start: ModuleNotFoundError: No module named 'cuda'",
+            "",
+        ),
+        (
+            {"error": "cupti._internal.utils.NotSupportedError: CUDA driver is not found"},
+            doctor.CANNOT,
+            "no NVIDIA driver",
+            "--gpus all",
+        ),
+        (
+            {"error": "cupti.cupti.cuptiError: ERROR_NOT_INITIALIZED (15)"},
+            doctor.CANNOT,
+            "older",
+            "update the driver",
+        ),
+        (
+            {"error": "cupti.cupti.cuptiError: ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)"},
+            doctor.CANNOT,
+            "nsys",
+            "--kernels-from profiler",
+        ),
     ],
 )
-def test_the_doctor_says_whether_it_can_be_used(monkeypatch: pytest.MonkeyPatch, found: dict[str, str], state: str, why: str, helps: str) -> None:
+def test_the_doctor_says_whether_it_can_be_used(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, str], state: str, why: str, helps: str
+) -> None:
     monkeypatch.setattr(doctor, "_probe", lambda what: found)
     finding = doctor.cupti()
     assert (finding.state, why in finding.why, helps in finding.help) == (state, True, True)

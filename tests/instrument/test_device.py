@@ -17,7 +17,9 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def _setup(clock: FakeClock, **options: Any) -> tuple[FakeDevice, MemorySink, DeviceTimer, Recorder]:
+def _setup(
+    clock: FakeClock, **options: Any
+) -> tuple[FakeDevice, MemorySink, DeviceTimer, Recorder]:
     device, sink = FakeDevice(clock), MemorySink()
     timer = DeviceTimer(device, sink.appender("spans"), clock=clock, **options)
     return device, sink, timer, Recorder(sink, device=timer, clock=clock)

@@ -31,7 +31,10 @@ SAMPLES = [4, 4, 2]
 
 LOADED_STEP = ["data", "h2d", "forward", "backward", "optimizer"]
 METHODS = [
-    (kind, name) for kind in (Tracker, Pending) for name, value in sorted(vars(kind).items()) if isinstance(value, types.FunctionType) and name != "__init__"
+    (kind, name)
+    for kind in (Tracker, Pending)
+    for name, value in sorted(vars(kind).items())
+    if isinstance(value, types.FunctionType) and name != "__init__"
 ]
 
 
@@ -158,7 +161,11 @@ class TorchKit(Kit):
     def model(self, forward: Callable[[Any], Any] | None = None) -> Any:
         nn = self.torch.nn
         self.seed()
-        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.ReLU(), _model_of(self.base, forward)), nn.Linear(WIDTH, 1))
+        return nn.Sequential(
+            nn.Linear(WIDTH, WIDTH),
+            nn.Sequential(nn.ReLU(), _model_of(self.base, forward)),
+            nn.Linear(WIDTH, 1),
+        )
 
     def optimizer(self, model: Any, kind: str = "SGD", **options: Any) -> Any:
         return getattr(self.torch.optim, kind)(model.parameters(), lr=0.1, **options)
@@ -167,7 +174,9 @@ class TorchKit(Kit):
         def takes_closure(self: Any, closure: Any = None) -> None:
             step()
 
-        return type("New", (self.torch.optim.SGD,), {"step": takes_closure})(model.parameters(), lr=0.1)
+        return type("New", (self.torch.optim.SGD,), {"step": takes_closure})(
+            model.parameters(), lr=0.1
+        )
 
     def loader(self, count: int = COUNT, **options: Any) -> Any:
         return self.torch.utils.data.DataLoader(Numbers(count), batch_size=BATCH, **options)
@@ -213,13 +222,21 @@ class PaddleKit(Kit):
     def model(self, forward: Callable[[Any], Any] | None = None) -> Any:
         nn = self.paddle.nn
         self.seed()
-        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.ReLU(), _model_of(self.base, forward)), nn.Linear(WIDTH, 1))
+        return nn.Sequential(
+            nn.Linear(WIDTH, WIDTH),
+            nn.Sequential(nn.ReLU(), _model_of(self.base, forward)),
+            nn.Linear(WIDTH, 1),
+        )
 
     def optimizer(self, model: Any, kind: str = "SGD", **options: Any) -> Any:
-        return getattr(self.paddle.optimizer, kind)(learning_rate=0.1, parameters=model.parameters(), **options)
+        return getattr(self.paddle.optimizer, kind)(
+            learning_rate=0.1, parameters=model.parameters(), **options
+        )
 
     def new_optimizer(self, model: Any, step: Callable[[], None]) -> Any:
-        return type("New", (self.paddle.optimizer.SGD,), {"step": lambda self: step()})(learning_rate=0.1, parameters=model.parameters())
+        return type("New", (self.paddle.optimizer.SGD,), {"step": lambda self: step()})(
+            learning_rate=0.1, parameters=model.parameters()
+        )
 
     def loader(self, count: int = COUNT, **options: Any) -> Any:
         return self.paddle.io.DataLoader(Numbers(count), batch_size=BATCH, **options)
@@ -235,10 +252,16 @@ class PaddleKit(Kit):
         module = importlib.import_module("paddle.amp.grad_scaler")
         with pytest.MonkeyPatch.context() as told:
             place = types.SimpleNamespace(is_gpu_place=lambda: True)
-            told.setattr(module, "_dygraph_tracer", lambda: types.SimpleNamespace(_expected_place=place))
+            told.setattr(
+                module, "_dygraph_tracer", lambda: types.SimpleNamespace(_expected_place=place)
+            )
             scaler = self.paddle.amp.GradScaler(init_loss_scaling=8.0, decr_every_n_nan_or_inf=1)
-        scaler._scale = scaler._scale.reshape([])  # as it is, numpy 2.4 does not let Paddle tell of an overflow
-        patch.setattr(module, "amp_global_state", lambda: types.SimpleNamespace(amp_dtype="float16"))
+        scaler._scale = scaler._scale.reshape(
+            []
+        )  # as it is, numpy 2.4 does not let Paddle tell of an overflow
+        patch.setattr(
+            module, "amp_global_state", lambda: types.SimpleNamespace(amp_dtype="float16")
+        )
         return scaler
 
     def overflow(self, model: Any) -> None:
@@ -250,7 +273,10 @@ class PaddleKit(Kit):
 
     def mixed_precision(self) -> contextlib.AbstractContextManager[Any]:
         """Paddle's own does nothing on a CPU; the level that it sets on a GPU is set here without the rest of it."""
-        framework, levels = importlib.import_module("paddle.base.framework"), importlib.import_module("paddle.base.core").AmpLevel
+        framework, levels = (
+            importlib.import_module("paddle.base.framework"),
+            importlib.import_module("paddle.base.core").AmpLevel,
+        )
 
         @contextlib.contextmanager
         def told() -> Iterator[None]:
@@ -264,15 +290,21 @@ class PaddleKit(Kit):
         return told()
 
     def compile(self, function: Any, graphs: list[str], patch: pytest.MonkeyPatch) -> Any:
-        graph = importlib.import_module("paddle.jit.sot.opcode_translator.executor.function_graph").FunctionGraph
-        name = "compile_graph" if hasattr(graph, "compile_graph") else "start_compile"  # as Paddle 2.6 calls it
+        graph = importlib.import_module(
+            "paddle.jit.sot.opcode_translator.executor.function_graph"
+        ).FunctionGraph
+        name = (
+            "compile_graph" if hasattr(graph, "compile_graph") else "start_compile"
+        )  # as Paddle 2.6 calls it
         original = getattr(graph, name)
 
         def compile_graph(*args: Any, **kwargs: Any) -> Any:
             graphs.append("graph")
             return original(*args, **kwargs)
 
-        patch.setenv("MIN_GRAPH_SIZE", "0")  # below 10 operators it makes graphs, and does not use them
+        patch.setenv(
+            "MIN_GRAPH_SIZE", "0"
+        )  # below 10 operators it makes graphs, and does not use them
         patch.setattr(graph, name, compile_graph)
         return self.paddle.jit.to_static(function, full_graph=False)
 
@@ -292,7 +324,9 @@ class Followed:
         self._sink = MemorySink()
         self.recorder = Recorder(self._sink, **options)
         self.tracker = Tracker(self.recorder)
-        self.patches = kit.framework().install(Seams(self.tracker, self._sink.appender("collectives"), self._sink.appender("samples")))
+        self.patches = kit.framework().install(
+            Seams(self.tracker, self._sink.appender("collectives"), self._sink.appender("samples"))
+        )
 
     def finish(self) -> None:
         guarded("finish", self.tracker.finish, None)()
@@ -359,10 +393,15 @@ def test_a_plain_loop_has_its_phases_in_order(kit: Kit, follow: Follow) -> None:
     losses = kit.train(model, kit.optimizer(model), kit.loader())
     followed.finish()
     assert followed.samples == SAMPLES
-    assert followed.phases(0) == ["data", *LOADED_STEP], "starting the loader is a part of the first step"
+    assert followed.phases(0) == ["data", *LOADED_STEP], (
+        "starting the loader is a part of the first step"
+    )
     assert [followed.phases(step) for step in (1, 2)] == [LOADED_STEP] * 2
     assert [step.loss for step in followed.steps] == losses
-    assert all(before.end_ns == after.start_ns for before, after in zip(followed.steps, followed.steps[1:], strict=False))
+    assert all(
+        before.end_ns == after.start_ns
+        for before, after in zip(followed.steps, followed.steps[1:], strict=False)
+    )
 
 
 def test_epochs_are_counted(kit: Kit, follow: Follow) -> None:
@@ -372,7 +411,9 @@ def test_epochs_are_counted(kit: Kit, follow: Follow) -> None:
     for _ in range(2):
         kit.train(model, optimizer, loader)
     followed.finish()
-    assert [(step.epoch, step.sample_count) for step in followed.steps] == [(epoch, samples) for epoch in (0, 1) for samples in SAMPLES]
+    assert [(step.epoch, step.sample_count) for step in followed.steps] == [
+        (epoch, samples) for epoch in (0, 1) for samples in SAMPLES
+    ]
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "Adadelta"])
@@ -405,7 +446,9 @@ def test_two_optimizers_share_a_step(kit: Kit, follow: Follow) -> None:
     judge, generator = kit.model(), _model_of(kit.base, lambda x: x * 2)
     optimizers = [kit.optimizer(judge), kit.optimizer(judge)]
     for batch in kit.loader():
-        for optimizer, model in zip(optimizers, (judge, lambda x: judge(generator(x))), strict=True):
+        for optimizer, model in zip(
+            optimizers, (judge, lambda x: judge(generator(x))), strict=True
+        ):
             kit.loss(model, batch).backward()
             optimizer.step()
             kit.zero(optimizer)
@@ -433,7 +476,9 @@ def test_a_loop_without_a_loader_has_steps(kit: Kit, follow: Follow) -> None:
     model = kit.model()
     kit.train(model, kit.optimizer(model), batches)
     followed.finish()
-    assert [followed.phases(step) for step in range(3)] == [["forward", "backward", "optimizer"]] * 3
+    assert [followed.phases(step) for step in range(3)] == [
+        ["forward", "backward", "optimizer"]
+    ] * 3
 
 
 def test_evaluation_is_no_training(kit: Kit, follow: Follow) -> None:
@@ -449,11 +494,15 @@ def test_evaluation_is_no_training(kit: Kit, follow: Follow) -> None:
     assert followed.samples == SAMPLES
     trained = Counter(span.phase for span in followed.spans if span.depth == 0)
     assert trained["forward"] == len(SAMPLES)
-    assert {span.name for span in followed.spans if span.phase == "other" and span.depth == 0} == {EVALUATION}
+    assert {span.name for span in followed.spans if span.phase == "other" and span.depth == 0} == {
+        EVALUATION
+    }
     assert trained["other"] >= 2 * len(SAMPLES) * 2, "a wait and a forward for each of two batches"
 
 
-def test_a_checkpoint_is_no_training_and_the_batch_before_it_is(kit: Kit, follow: Follow, tmp_path: Path) -> None:
+def test_a_checkpoint_is_no_training_and_the_batch_before_it_is(
+    kit: Kit, follow: Follow, tmp_path: Path
+) -> None:
     followed = follow()
     model = kit.model()
     optimizer = kit.optimizer(model)
@@ -464,7 +513,9 @@ def test_a_checkpoint_is_no_training_and_the_batch_before_it_is(kit: Kit, follow
     followed.finish()
     assert followed.samples == SAMPLES
     checkpoints = [span for span in followed.spans if span.name == CHECKPOINT]
-    assert [(span.step, span.phase, span.depth) for span in checkpoints] == [(step, "other", 0) for step in range(len(SAMPLES)) for _ in range(2)]
+    assert [(span.step, span.phase, span.depth) for span in checkpoints] == [
+        (step, "other", 0) for step in range(len(SAMPLES)) for _ in range(2)
+    ]
     assert [followed.phases(step).count("data") for step in (1, 2)] == [1, 1]
 
 
@@ -475,13 +526,21 @@ def test_mixed_precision_is_told_where_it_changes(kit: Kit, follow: Follow) -> N
         with kit.mixed_precision() if enabled else contextlib.nullcontext():
             model(BATCH)
     followed.finish()
-    assert [value for _, source, metric, _, value in followed.readings if (source, metric) == ("framework", AUTOCAST)] == [0.0, 1.0, 0.0]
+    assert [
+        value
+        for _, source, metric, _, value in followed.readings
+        if (source, metric) == ("framework", AUTOCAST)
+    ] == [0.0, 1.0, 0.0]
 
 
-@pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")  # Paddle's LBFGS warns of itself
+@pytest.mark.filterwarnings(
+    "ignore:To copy construct from a tensor:UserWarning"
+)  # Paddle's LBFGS warns of itself
 @pytest.mark.parametrize("loads", [True, False], ids=["with a loader", "without a loader"])
 @pytest.mark.parametrize("measured", [True, False], ids=["measured", "switched off"])
-def test_a_closure_is_evaluated_inside_the_optimizer(kit: Kit, follow: Follow, *, loads: bool, measured: bool) -> None:
+def test_a_closure_is_evaluated_inside_the_optimizer(
+    kit: Kit, follow: Follow, *, loads: bool, measured: bool
+) -> None:
     batches = kit.loader() if loads else list(kit.loader())
     followed = follow(is_measured=lambda step: measured)
     model = kit.model()
@@ -500,13 +559,19 @@ def test_a_closure_is_evaluated_inside_the_optimizer(kit: Kit, follow: Follow, *
     followed.finish()
     assert followed.samples == (SAMPLES if loads else [0, 0, 0])
     assert followed.steps[-1].end_ns > evaluated[-1]
-    inside = [span.phase for span in followed.spans if span.step == 1 and span.depth == 1 and span.phase != "data"]
+    inside = [
+        span.phase
+        for span in followed.spans
+        if span.step == 1 and span.depth == 1 and span.phase != "data"
+    ]
     assert inside[:2] == (["forward", "backward"] if measured else [])
     assert followed.phases(1) == ((["data"] if loads else []) + ["optimizer"] if measured else [])
 
 
 @pytest.mark.parametrize("measured", [True, False], ids=["measured", "switched off"])
-def test_an_optimizer_inside_another_is_a_part_of_it(kit: Kit, follow: Follow, *, measured: bool) -> None:
+def test_an_optimizer_inside_another_is_a_part_of_it(
+    kit: Kit, follow: Follow, *, measured: bool
+) -> None:
     batches = list(kit.loader())
     followed = follow(is_measured=lambda step: measured)
     model = kit.model()
@@ -515,7 +580,9 @@ def test_an_optimizer_inside_another_is_a_part_of_it(kit: Kit, follow: Follow, *
     followed.finish()
     assert len(followed.steps) == len(batches)
     assert followed.phases(1) == (["forward", "backward", "optimizer"] if measured else [])
-    assert Counter(span.phase for span in followed.spans)["optimizer"] == (len(batches) if measured else 0)
+    assert Counter(span.phase for span in followed.spans)["optimizer"] == (
+        len(batches) if measured else 0
+    )
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------
@@ -543,11 +610,20 @@ def test_an_exception_in_forward_is_the_jobs(kit: Kit, follow: Follow) -> None:
     model = kit.model(_raise_once(planted, at=2))
     optimizer = kit.optimizer(model)
     for number, batch in enumerate(kit.loader(count=16)):
-        with pytest.raises(ValueError, match="planted") if number == 1 else contextlib.nullcontext() as raised:
+        with (
+            pytest.raises(ValueError, match="planted")
+            if number == 1
+            else contextlib.nullcontext() as raised
+        ):
             kit.train(model, optimizer, [batch])
         assert raised is None or raised.value is planted
     followed.finish()
-    assert [span.error for span in followed.spans if span.phase == "forward"] == [None, "ValueError", None, None]
+    assert [span.error for span in followed.spans if span.phase == "forward"] == [
+        None,
+        "ValueError",
+        None,
+        None,
+    ]
     assert len(followed.steps) == 3
     assert followed.phases(2) == LOADED_STEP
 
@@ -564,7 +640,10 @@ def test_an_exception_in_backward_is_the_jobs(kit: Kit, follow: Follow) -> None:
         optimizer.step()
         kit.zero(optimizer)
     followed.finish()
-    assert [span.error for span in followed.spans if span.phase == "backward"] == [None, raised.type.__name__] * 3
+    assert [span.error for span in followed.spans if span.phase == "backward"] == [
+        None,
+        raised.type.__name__,
+    ] * 3
     assert followed.phases(2) == ["data", "h2d", "forward", "backward", "backward", "optimizer"]
 
 
@@ -575,11 +654,17 @@ def test_an_exception_in_an_optimizer_is_the_jobs(kit: Kit, follow: Follow, *, l
     model = kit.model()
     failing, optimizer = kit.new_optimizer(model, _fail), kit.optimizer(model)
     for number, batch in enumerate(batches):
-        with pytest.raises(ValueError, match="planted") if number == 0 else contextlib.nullcontext():
+        with (
+            pytest.raises(ValueError, match="planted") if number == 0 else contextlib.nullcontext()
+        ):
             kit.train(model, failing if number == 0 else optimizer, [batch])
     followed.finish()
     known = "ValueError" if kit.name == "paddlepaddle" else UNKNOWN
-    assert [span.error for span in followed.spans if span.phase == "optimizer"] == [known, None, None]
+    assert [span.error for span in followed.spans if span.phase == "optimizer"] == [
+        known,
+        None,
+        None,
+    ]
     assert not loads or [followed.phases(step) for step in (1, 2)] == [LOADED_STEP] * 2
 
 
@@ -627,7 +712,9 @@ def test_another_threads_model_does_not_disturb(kit: Kit, follow: Follow) -> Non
 def test_the_thread_that_trains_may_be_another_than_the_main_one(kit: Kit, follow: Follow) -> None:
     followed = follow()
     model = kit.model()
-    thread = threading.Thread(target=kit.train, args=(model, kit.optimizer(model), kit.loader()), name="trainer")
+    thread = threading.Thread(
+        target=kit.train, args=(model, kit.optimizer(model), kit.loader()), name="trainer"
+    )
     thread.start()
     thread.join(PATIENCE_S)
     with kit.without_gradients():
@@ -665,7 +752,12 @@ def test_losses_are_equal_to_the_bit(kit: Kit, follow: Follow) -> None:
 
 @pytest.mark.parametrize(("kind", "method"), METHODS)
 def test_a_fault_of_ours_does_not_reach_the_job(
-    kit: Kit, follow: Follow, kind: type, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kit: Kit,
+    follow: Follow,
+    kind: type,
+    method: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     bare = _losses(kit)
 
@@ -674,12 +766,17 @@ def test_a_fault_of_ours_does_not_reach_the_job(
         followed = follow()
         assert _losses(kit) == bare
         followed.finish()
-    told = Counter(record.getMessage().split(" failed, ")[0].removeprefix("profkit: ") for record in caplog.records)
+    told = Counter(
+        record.getMessage().split(" failed, ")[0].removeprefix("profkit: ")
+        for record in caplog.records
+    )
     assert told == dict.fromkeys(FAILURES, 1), "each site warns once"
     FAILURES.clear()
 
 
-def test_undo_brings_every_attribute_back(kit: Kit, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undo_brings_every_attribute_back(
+    kit: Kit, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     missing = object()
     before: dict[tuple[int, str], tuple[Any, str, Any]] = {}
     replace = Patches.replace
@@ -697,7 +794,11 @@ def test_undo_brings_every_attribute_back(kit: Kit, follow: Follow, monkeypatch:
     assert len(before) >= 8
     assert all(vars(owner)[name] is not original for owner, name, original in before.values())
     followed.finish()
-    assert [name for owner, name, original in before.values() if vars(owner).get(name, missing) is not original] == []
+    assert [
+        name
+        for owner, name, original in before.values()
+        if vars(owner).get(name, missing) is not original
+    ] == []
     assert _registered_hooks(kit) == hooks
     with pytest.raises(ValueError, match="planted"):
         own(optimizer)
@@ -707,7 +808,10 @@ def _registered_hooks(kit: Kit) -> list[Any]:
     if kit.name != "pytorch":
         return []
     registry = importlib.import_module("torch.optim.optimizer")
-    return [*registry._global_optimizer_pre_hooks.values(), *registry._global_optimizer_post_hooks.values()]
+    return [
+        *registry._global_optimizer_pre_hooks.values(),
+        *registry._global_optimizer_post_hooks.values(),
+    ]
 
 
 # -- mixed precision, compilers, workers -------------------------------------------------------------
@@ -723,7 +827,9 @@ def _scaled_step(kit: Kit, scaler: Any, optimizer: Any, how: str, scaled: Any) -
 
 
 @pytest.mark.parametrize("how", ["step", "minimize"])
-def test_a_step_that_the_scaler_skips_is_named(kit: Kit, follow: Follow, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_the_scaler_skips_is_named(
+    kit: Kit, follow: Follow, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if how == "minimize" and kit.name == "pytorch":
         pytest.skip("torch's scaler has no minimize")
     followed = follow()
@@ -739,7 +845,11 @@ def test_a_step_that_the_scaler_skips_is_named(kit: Kit, follow: Follow, how: st
         _scaled_step(kit, scaler, optimizer, how, scaled)
         losses.append(float(loss.detach()))
     followed.finish()
-    assert [span.name for span in followed.spans if span.phase == "optimizer"] == ["optimizer", SKIPPED, "optimizer"]
+    assert [span.name for span in followed.spans if span.phase == "optimizer"] == [
+        "optimizer",
+        SKIPPED,
+        "optimizer",
+    ]
     assert followed.samples == SAMPLES
     assert [step.grad_scale for step in followed.steps] == [8.0, 4.0, 4.0]
     assert [step.loss for step in followed.steps] == losses
@@ -752,9 +862,13 @@ def _calls(model: Any) -> Callable[[Any], Any]:
     return function
 
 
-@pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning")  # Paddle's compiler warns of itself
+@pytest.mark.filterwarnings(
+    "ignore:Tensor do not have 'place' interface:UserWarning"
+)  # Paddle's compiler warns of itself
 @pytest.mark.parametrize("what", ["model", "function"])
-def test_a_compiled_model_keeps_one_graph(kit: Kit, follow: Follow, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_model_keeps_one_graph(
+    kit: Kit, follow: Follow, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     followed = follow()
     graphs: list[str] = []
     model = kit.model()
@@ -764,7 +878,9 @@ def test_a_compiled_model_keeps_one_graph(kit: Kit, follow: Follow, what: str, m
     followed.finish()
     assert graphs == ["graph"]
     assert followed.samples == [4, 4, 4]
-    expected = LOADED_STEP if what == "model" else [phase for phase in LOADED_STEP if phase != "forward"]
+    expected = (
+        LOADED_STEP if what == "model" else [phase for phase in LOADED_STEP if phase != "forward"]
+    )
     assert followed.phases(2) == expected, "inside compiled code there is nothing to see"
 
 
@@ -804,24 +920,46 @@ def reducer() -> Any:
         ([[0, 1], [2]], [1], [(0, 0), (1, 0)]),
         ([[0, 1], [2]], [], []),
     ],
-    ids=["in order", "a group waits for the one before", "interleaved", "unused parameters are ready at once", "nothing"],
+    ids=[
+        "in order",
+        "a group waits for the one before",
+        "interleaved",
+        "unused parameters are ready at once",
+        "nothing",
+    ],
 )
-def test_groups_are_sent_in_their_order(reducer: Any, groups: list[list[int]], order: list[int], launched: list[tuple[int, int]]) -> None:
+def test_groups_are_sent_in_their_order(
+    reducer: Any, groups: list[list[int]], order: list[int], launched: list[tuple[int, int]]
+) -> None:
     firings = [(parameter, 10 * at + 1, 10 * at + 2) for at, parameter in enumerate(order)]
     launches = list(reducer.replay(groups, firings))
     assert [(launch.group, (launch.start_ns - 1) // 10) for launch in launches] == launched
-    last = {group: max((10 * at + 1 for at, parameter in enumerate(order) if parameter in members), default=1) for group, members in enumerate(groups)}
-    assert all(launch.ready_ns == last[launch.group] <= launch.start_ns < launch.end_ns for launch in launches)
+    last = {
+        group: max(
+            (10 * at + 1 for at, parameter in enumerate(order) if parameter in members), default=1
+        )
+        for group, members in enumerate(groups)
+    }
+    assert all(
+        launch.ready_ns == last[launch.group] <= launch.start_ns < launch.end_ns
+        for launch in launches
+    )
 
 
-def _exchange(reducer: Any, clock: FakeClock, backend: str) -> tuple[Any, Recorder, dict[str, list[Row]]]:
+def _exchange(
+    reducer: Any, clock: FakeClock, backend: str
+) -> tuple[Any, Recorder, dict[str, list[Row]]]:
     from profkit.instrument.buckets import BucketLog
 
     sink = MemorySink()
     recorder = Recorder(sink, clock=clock)
     log = BucketLog(recorder, sink.appender("collectives"), "group", 2, backend, clock=clock)
     groups = [reducer.Group((0, 1), 80, "float32"), reducer.Group((2,), 40, "float32")]
-    return reducer.Exchange(recorder, log, groups, blocking=backend == "gloo", clock=clock), recorder, sink.rows
+    return (
+        reducer.Exchange(recorder, log, groups, blocking=backend == "gloo", clock=clock),
+        recorder,
+        sink.rows,
+    )
 
 
 def _backward(exchange: Any, clock: FakeClock, reduce: Callable[[int], None]) -> None:
@@ -838,8 +976,13 @@ def test_what_the_backward_waits_for_is_exposed(reducer: Any) -> None:
     exchange, _, rows = _exchange(reducer, clock, "gloo")
     exchange.arm()
     _backward(exchange, clock, lambda parameter: clock.advance(100 * parameter))
-    assert [(row[1], row[3], row[8] - row[7], row[11]) for row in rows["collectives"]] == [(0, 80, 100, 0), (1, 40, 200, 1)]
-    assert [(span.phase, span.end_ns - span.start_ns) for span in (Span(*row) for row in rows["spans"])] == [("allreduce", 100), ("allreduce", 200)]
+    assert [(row[1], row[3], row[8] - row[7], row[11]) for row in rows["collectives"]] == [
+        (0, 80, 100, 0),
+        (1, 40, 200, 1),
+    ]
+    assert [
+        (span.phase, span.end_ns - span.start_ns) for span in (Span(*row) for row in rows["spans"])
+    ] == [("allreduce", 100), ("allreduce", 200)]
 
 
 def test_without_synchronisation_there_are_no_rows(reducer: Any) -> None:
@@ -859,11 +1002,16 @@ def test_the_device_tells_how_long_it_waited(reducer: Any) -> None:
     recorder.time_device(timer)
     timer.collect()
     exchange.arm()
-    _backward(exchange, clock, lambda parameter: device.launch(5_000_000) if parameter == 2 else None)
+    _backward(
+        exchange, clock, lambda parameter: device.launch(5_000_000) if parameter == 2 else None
+    )
     clock.advance(20_000_000)
     timer.collect()
     (exposed,) = (Span(*row) for row in rows["spans"])
     assert exposed.device_start_ns is not None
     assert exposed.device_end_ns is not None
     assert exposed.device_end_ns - exposed.device_start_ns == 5_000_000
-    assert [(row[3], row[8] - exposed.device_end_ns) for row in rows["collectives"]] == [(80, 0), (40, 0)]
+    assert [(row[3], row[8] - exposed.device_end_ns) for row in rows["collectives"]] == [
+        (80, 0),
+        (40, 0),
+    ]

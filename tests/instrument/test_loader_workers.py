@@ -71,21 +71,34 @@ class Seen:
 
     def errors_ms(self, own: list[list[float]]) -> dict[str, float]:
         """How far the rows are from what the batches saw of their own making, in the median over the batches, and when they saw it."""
-        found = {name: [abs(span.ms - figures[at]) for span, figures in zip(self.named(name), own, strict=True)] for at, name in enumerate(MAKING)}
-        found["made"] = [abs(span.end_ns - figures[-1]) / 1e6 for span, figures in zip(self.named("collate"), own, strict=True)]
+        found = {
+            name: [
+                abs(span.ms - figures[at])
+                for span, figures in zip(self.named(name), own, strict=True)
+            ]
+            for at, name in enumerate(MAKING)
+        }
+        found["made"] = [
+            abs(span.end_ns - figures[-1]) / 1e6
+            for span, figures in zip(self.named("collate"), own, strict=True)
+        ]
         return {name: statistics.median(errors) for name, errors in found.items()}
 
     def shows(self, own: list[list[float]]) -> bool:
         """Whether each row has what its batch saw itself, which is what was planted and what a busy machine added."""
         for at, name in enumerate(MAKING):
             assert statistics.median(figures[at] for figures in own) >= 0.9 * PLANTED_MS[name]
-        return self.errors_ms(own) == pytest.approx(dict.fromkeys((*MAKING, "made"), 0), abs=TOLERANCE_MS)
+        return self.errors_ms(own) == pytest.approx(
+            dict.fromkeys((*MAKING, "made"), 0), abs=TOLERANCE_MS
+        )
 
 
 class Planted(Dataset[torch.Tensor]):
     """The first sample of each batch takes its time."""
 
-    def __init__(self, read_ms: float = READ_MS, decode_ms: float = DECODE_MS, batches: int = BATCHES) -> None:
+    def __init__(
+        self, read_ms: float = READ_MS, decode_ms: float = DECODE_MS, batches: int = BATCHES
+    ) -> None:
         self.read_ms, self.decode_ms, self.count = read_ms, decode_ms, batches * BATCH_SIZE
 
     def __len__(self) -> int:
@@ -94,7 +107,10 @@ class Planted(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         OWN.read(index, read_ms=self.read_ms, decode_ms=self.decode_ms)
         info = get_worker_info()
-        return torch.tensor([float(index), float(info.id if info else -1), *torch.randn(3).tolist()], dtype=torch.float64)
+        return torch.tensor(
+            [float(index), float(info.id if info else -1), *torch.randn(3).tolist()],
+            dtype=torch.float64,
+        )
 
 
 class PlantedTogether(Planted):
@@ -113,7 +129,11 @@ class Stream(IterableDataset[torch.Tensor]):
     def __iter__(self) -> Iterator[torch.Tensor]:
         info = get_worker_info()
         half = len(self.data) // 2 + BATCH_SIZE
-        share = range(len(self.data)) if info is None else (range(half), range(half, len(self.data)))[info.id]
+        share = (
+            range(len(self.data))
+            if info is None
+            else (range(half), range(half, len(self.data)))[info.id]
+        )
         return (self.data[index] for index in share)
 
 
@@ -121,7 +141,9 @@ def slow_collate(samples: list[torch.Tensor]) -> torch.Tensor:
     """The batch, with what it saw of its making in each row."""
     OWN.collate()
     batch = torch.stack(samples)
-    return torch.hstack([batch, torch.tensor(OWN.figures(), dtype=torch.float64).expand(len(batch), -1)])
+    return torch.hstack(
+        [batch, torch.tensor(OWN.figures(), dtype=torch.float64).expand(len(batch), -1)]
+    )
 
 
 def own_figures(batches: list[torch.Tensor]) -> list[list[float]]:
@@ -146,7 +168,9 @@ def opened() -> Iterator[MemorySink]:
         tracker.finish()
 
 
-def iterate(loader: DataLoader[torch.Tensor], *, epochs: int = 1, most: int | None = None) -> list[torch.Tensor]:
+def iterate(
+    loader: DataLoader[torch.Tensor], *, epochs: int = 1, most: int | None = None
+) -> list[torch.Tensor]:
     """The batches, each copied out of the workers' memory; at most so many an epoch."""
     batches: list[torch.Tensor] = []
     for _ in range(epochs):
@@ -161,12 +185,25 @@ def watch(loader: DataLoader[torch.Tensor], **how: Any) -> tuple[list[torch.Tens
 
 
 def seen_in(sink: MemorySink) -> Seen:
-    spans = [Span(name, thread, depth, start, end) for _, phase, name, depth, thread, start, end, *_ in sink.rows["spans"] if phase == "data"]
-    return Seen(spans, [value for _, source, metric, _, value in sink.rows["samples"] if (source, metric) == ("loader", DEPTH_METRIC)])
+    spans = [
+        Span(name, thread, depth, start, end)
+        for _, phase, name, depth, thread, start, end, *_ in sink.rows["spans"]
+        if phase == "data"
+    ]
+    return Seen(
+        spans,
+        [
+            value
+            for _, source, metric, _, value in sink.rows["samples"]
+            if (source, metric) == ("loader", DEPTH_METRIC)
+        ],
+    )
 
 
 def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
-    return len(ours) == len(theirs) and all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    return len(ours) == len(theirs) and all(
+        torch.equal(one, other) for one, other in zip(ours, theirs, strict=True)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +222,10 @@ LOADERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "forks, whole batches": (PlantedTogether, {"workers": 2}),
     "forks, persistent": (Planted, {"workers": 2, "persistent_workers": True}),
     "forks, iterable": (lambda: Stream(Planted()), {"workers": 2}),
-    "forks, iterable, persistent": (lambda: Stream(Planted()), {"workers": 2, "persistent_workers": True}),
+    "forks, iterable, persistent": (
+        lambda: Stream(Planted()),
+        {"workers": 2, "persistent_workers": True},
+    ),
 }
 
 
@@ -199,7 +239,9 @@ def test_planted_times_show_in_the_right_rows(kind: str) -> None:
     assert seen.shows(own_figures(batches))
     names = (*MAKING, "queue") if options["workers"] else MAKING
     assert {name: len(seen.named(name)) for name in names} == dict.fromkeys(names, len(batches))
-    assert len(seen.named("queue")) == len(seen.depths) == (len(batches) if options["workers"] else 0)
+    assert (
+        len(seen.named("queue")) == len(seen.depths) == (len(batches) if options["workers"] else 0)
+    )
 
 
 @pytest.mark.parametrize("kind", ["no workers", "forks"])
@@ -211,7 +253,9 @@ def test_a_batchs_rows_follow_each_other(kind: str) -> None:
         assert decode.end_ns <= collate.start_ns < collate.end_ns
         assert {read.depth, decode.depth, collate.depth} == {1}
     if options["workers"]:
-        assert [queue.start_ns for queue in seen.named("queue")] == [collate.end_ns for collate in seen.named("collate")]
+        assert [queue.start_ns for queue in seen.named("queue")] == [
+            collate.end_ns for collate in seen.named("collate")
+        ]
 
 
 def test_without_workers_the_rows_lie_in_the_wait_for_the_batch() -> None:
@@ -224,11 +268,15 @@ def test_without_workers_the_rows_lie_in_the_wait_for_the_batch() -> None:
             waits.append((start, time.perf_counter_ns()))
     seen = seen_in(sink)
     assert {span.thread for span in seen.spans} == {"MainThread"}
-    for (start, end), read, collate in zip(waits, seen.named("read"), seen.named("collate"), strict=True):
+    for (start, end), read, collate in zip(
+        waits, seen.named("read"), seen.named("collate"), strict=True
+    ):
         assert start <= read.start_ns <= collate.end_ns <= end
 
 
-@pytest.mark.parametrize("options", [{}, {"in_order": False}, {"persistent_workers": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"in_order": False}, {"persistent_workers": True}], ids=str
+)
 def test_each_row_names_the_worker_that_made_the_batch(options: dict[str, Any]) -> None:
     batches, seen = watch(make_loader(Planted(2, 0, batches=20), workers=2, **options), epochs=2)
     makers = [f"loader worker {int(batch[0, 1])}" for batch in batches]
@@ -241,13 +289,20 @@ def test_each_row_names_the_worker_that_made_the_batch(options: dict[str, Any]) 
 def test_a_starved_loop_finds_nothing_and_takes_at_once() -> None:
     own, taken = [], []
     with opened() as sink:
-        for batch in make_loader(Planted(READ_MS, 0, batches=20), workers=1, collate_fn=slow_collate):
+        for batch in make_loader(
+            Planted(READ_MS, 0, batches=20), workers=1, collate_fn=slow_collate
+        ):
             taken.append(time.perf_counter_ns())
             own.extend(own_figures([batch]))
     seen = seen_in(sink)
     assert statistics.median(seen.depths) == 0
     queued_ms = [(end - made) / 1e6 for end, (*_, made) in zip(taken, own, strict=True)]
-    assert statistics.median(abs(span.ms - ms) for span, ms in zip(seen.named("queue"), queued_ms, strict=True)) < TOLERANCE_MS
+    assert (
+        statistics.median(
+            abs(span.ms - ms) for span, ms in zip(seen.named("queue"), queued_ms, strict=True)
+        )
+        < TOLERANCE_MS
+    )
 
 
 def test_a_slow_loop_finds_all_that_may_be_prefetched() -> None:
@@ -264,7 +319,11 @@ def test_a_slow_loop_finds_all_that_may_be_prefetched() -> None:
 def wait_until_finished(iterator: Any, batches: int) -> None:
     """So many that the loop has not taken: those that the loader holds already, and those in the workers' queue."""
     end = time.monotonic() + PATIENCE_S
-    while sum(len(task) == 2 for task in iterator._task_info.values()) + iterator._worker_result_queue.qsize() < batches:
+    while (
+        sum(len(task) == 2 for task in iterator._task_info.values())
+        + iterator._worker_result_queue.qsize()
+        < batches
+    ):
         assert time.monotonic() < end, "the workers do not finish them"
         time.sleep(0.001)
 
@@ -274,7 +333,13 @@ def wait_until_finished(iterator: Any, batches: int) -> None:
 def test_batches_are_the_same_to_the_bit(workers: int, stop: int | None) -> None:
     def all_batches() -> list[torch.Tensor]:
         torch.manual_seed(7)
-        return iterate(make_loader(Planted(0, 0), workers=workers, shuffle=True, persistent_workers=workers > 0), epochs=3, most=stop)
+        return iterate(
+            make_loader(
+                Planted(0, 0), workers=workers, shuffle=True, persistent_workers=workers > 0
+            ),
+            epochs=3,
+            most=stop,
+        )
 
     bare = all_batches()
     with opened() as sink:
@@ -337,7 +402,9 @@ def test_a_batch_that_is_pinned_on_its_way_is_found_too(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
     monkeypatch.setattr(pin_memory, "pin_memory", pin)
-    batches, seen = watch(make_loader(Planted(), workers=2, pin_memory=True, collate_fn=slow_collate))
+    batches, seen = watch(
+        make_loader(Planted(), workers=2, pin_memory=True, collate_fn=slow_collate)
+    )
     assert len(batches) == len(pinned) == len(seen.named("queue")) == BATCHES
     assert seen.shows(own_figures(batches))
 
@@ -367,9 +434,13 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("owner", "name"), FAULTS[:-2], ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("owner", "name"), FAULTS[:-2], ids=lambda value: getattr(value, "__name__", value)
+)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_fault_of_ours_costs_rows_and_nothing_else(owner: Any, name: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_costs_rows_and_nothing_else(
+    owner: Any, name: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def all_batches() -> list[torch.Tensor]:
         torch.manual_seed(7)
         return iterate(make_loader(Planted(0, 0), workers=workers, shuffle=True))
@@ -381,7 +452,9 @@ def test_a_fault_of_ours_costs_rows_and_nothing_else(owner: Any, name: str, work
     FAILURES.clear()
 
 
-def test_a_batch_that_cannot_be_timed_leaves_the_fetcher_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_cannot_be_timed_leaves_the_fetcher_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     loader = make_loader(Planted(0, 0), workers=0)
     iterator: Any = iter(loader)
     monkeypatch.setattr(fetching, "_processor_ns", _boom)
@@ -391,7 +464,9 @@ def test_a_batch_that_cannot_be_timed_leaves_the_fetcher_as_it_is(monkeypatch: p
     assert FAILURES.pop("loader: begin of a batch") == 1
 
 
-def test_a_fault_where_a_batch_is_collated_costs_rows_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_where_a_batch_is_collated_costs_rows_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def all_batches() -> list[torch.Tensor]:
         torch.manual_seed(7)
         return iterate(make_loader(Planted(0, 0), workers=0, shuffle=True))
@@ -406,8 +481,12 @@ def test_a_fault_where_a_batch_is_collated_costs_rows_and_nothing_else(monkeypat
     assert FAILURES.pop("loader: collate")
 
 
-@pytest.mark.parametrize(("owner", "name"), FAULTS[-2:], ids=lambda value: getattr(value, "__name__", value))
-def test_another_loader_inside_is_left_alone(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("owner", "name"), FAULTS[-2:], ids=lambda value: getattr(value, "__name__", value)
+)
+def test_another_loader_inside_is_left_alone(
+    owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.delattr(owner, name)
         with opened():
@@ -416,7 +495,10 @@ def test_another_loader_inside_is_left_alone(owner: Any, name: str, monkeypatch:
 
 def test_everything_is_taken_back() -> None:
     places = [
-        *((_MultiProcessingDataLoaderIter, name) for name in ("__init__", "_reset", "_next_data", "_get_data")),
+        *(
+            (_MultiProcessingDataLoaderIter, name)
+            for name in ("__init__", "_reset", "_next_data", "_get_data")
+        ),
         *((kind, "fetch") for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)),
         (worker, "_worker_loop"),
     ]
@@ -425,7 +507,10 @@ def test_everything_is_taken_back() -> None:
     iterator: Any = iter(loader)
     with opened():
         next(iterator)
-        assert all(vars(owner)[name] is not original for (owner, name), original in zip(places, before, strict=True))
+        assert all(
+            vars(owner)[name] is not original
+            for (owner, name), original in zip(places, before, strict=True)
+        )
     assert [vars(owner)[name] for owner, name in places] == before
     assert iterator._dataset_fetcher.collate_fn is loader.collate_fn
 
@@ -486,10 +571,22 @@ def _record(job: Path, folder: Path) -> tuple[list[list[list[float]]], Trace]:
     command = [sys.executable, "-m", "profkit", "run", "--", sys.executable, str(job)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")}
     environment = clean | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(JOBS.parents[2])}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
     assert done.returncode == 0, done.stderr
     [run] = find_runs(folder / "traces")
-    return [json.loads(line.removeprefix("batch ")) for line in done.stdout.splitlines() if line.startswith("batch ")], Trace.open(run)
+    return [
+        json.loads(line.removeprefix("batch "))
+        for line in done.stdout.splitlines()
+        if line.startswith("batch ")
+    ], Trace.open(run)
 
 
 def _measured(trace: Trace) -> set[int]:
@@ -498,10 +595,19 @@ def _measured(trace: Trace) -> set[int]:
 
 
 def _seen_in_trace(trace: Trace, thread: str) -> Seen:
-    rows = [row for row in trace.table("spans").to_pylist() if row["phase"] == "data" and row["thread"].startswith(thread)]
+    rows = [
+        row
+        for row in trace.table("spans").to_pylist()
+        if row["phase"] == "data" and row["thread"].startswith(thread)
+    ]
     samples = [row for row in trace.table("samples").to_pylist() if row["source"] == "loader"]
-    assert not [row for row in trace.table("samples").to_pylist() if row["metric"].startswith("failures")]
-    return Seen([Span(*(row[name] for name in Span._fields)) for row in rows], [row["value"] for row in samples])
+    assert not [
+        row for row in trace.table("samples").to_pylist() if row["metric"].startswith("failures")
+    ]
+    return Seen(
+        [Span(*(row[name] for name in Span._fields)) for row in rows],
+        [row["value"] for row in samples],
+    )
 
 
 @pytest.mark.measured
@@ -512,15 +618,26 @@ def test_workers_that_are_no_forks_find_their_ring(tmp_path: Path) -> None:
     assert len(trace.ranks) == 1
     assert len(batches) == trace.steps.num_rows == 3 * BATCHES
     assert len(seen.named("queue")) == len(seen.depths) == len(_measured(trace))
-    assert all(batch[0][1] == 0 for batch in batches)  # in the workers, modules are called without a hook
-    assert seen.shows([batch[0][2:] for step, batch in enumerate(batches) if step in _measured(trace)])
+    assert all(
+        batch[0][1] == 0 for batch in batches
+    )  # in the workers, modules are called without a hook
+    assert seen.shows(
+        [batch[0][2:] for step, batch in enumerate(batches) if step in _measured(trace)]
+    )
 
 
 @pytest.mark.measured
 def test_paddles_loader_shows_the_same(tmp_path: Path) -> None:
     batches, trace = _record(JOBS / "loader_paddle.py", tmp_path)
-    in_thread, in_workers = _seen_in_trace(trace, "loader thread"), _seen_in_trace(trace, "loader worker")
+    in_thread, in_workers = (
+        _seen_in_trace(trace, "loader thread"),
+        _seen_in_trace(trace, "loader worker"),
+    )
     assert len(batches) == trace.steps.num_rows == 8 + 8 + 16
-    assert len(in_thread.named("queue")) + len(in_workers.named("queue")) == len(in_workers.depths) == len(_measured(trace))
+    assert (
+        len(in_thread.named("queue")) + len(in_workers.named("queue"))
+        == len(in_workers.depths)
+        == len(_measured(trace))
+    )
     for seen, own_steps in ((in_thread, range(8)), (in_workers, range(8, len(batches)))):
         assert seen.shows([batches[step][0][2:] for step in own_steps if step in _measured(trace)])

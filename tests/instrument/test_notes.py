@@ -28,16 +28,45 @@ from tests.compiling import compile_module
 Call = tuple[str, Any]
 Rows = dict[str, list[Any]]
 
-LEAVES = st.sampled_from(["copy", "inner", "rows", "note scale", "ask inside", "ask loss", "ask waiting", "mark step", "skipped", "another thread"])
+LEAVES = st.sampled_from(
+    [
+        "copy",
+        "inner",
+        "rows",
+        "note scale",
+        "ask inside",
+        "ask loss",
+        "ask waiting",
+        "mark step",
+        "skipped",
+        "another thread",
+    ]
+)
 
 
 def _nested(parts: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[Any]:
-    inside = st.sampled_from(["forward", "inference", "backward", "optimizer", "own", "aside", "fails", "data", "checkpoint", "explicit step", "fetch"])
+    inside = st.sampled_from(
+        [
+            "forward",
+            "inference",
+            "backward",
+            "optimizer",
+            "own",
+            "aside",
+            "fails",
+            "data",
+            "checkpoint",
+            "explicit step",
+            "fetch",
+        ]
+    )
     return st.tuples(inside, parts)
 
 
 PART = st.recursive(LEAVES, lambda part: _nested(st.lists(part, max_size=3)), max_leaves=6)
-USUAL: st.SearchStrategy[list[Any]] = st.just([("data", []), "copy", ("forward", []), ("backward", []), ("optimizer", [])])
+USUAL: st.SearchStrategy[list[Any]] = st.just(
+    [("data", []), "copy", ("forward", []), ("backward", []), ("optimizer", [])]
+)
 """What most steps are; without some of them in a row nothing would ever be noted."""
 LOOP = st.lists(st.one_of(USUAL, USUAL, st.lists(PART, max_size=4)), min_size=1, max_size=8)
 
@@ -45,18 +74,26 @@ LOOP = st.lists(st.one_of(USUAL, USUAL, st.lists(PART, max_size=4)), min_size=1,
 class Loop:
     """A loop that does what it is told, on a clock of its own."""
 
-    def __init__(self, notes: type | None, monkeypatch: pytest.MonkeyPatch, *, on_device: bool = False) -> None:
+    def __init__(
+        self, notes: type | None, monkeypatch: pytest.MonkeyPatch, *, on_device: bool = False
+    ) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(borders, "CompiledNotes", notes or Notes)
             self.clock = FakeClock(1_000)
             self.sink = MemorySink()
-            ranges = None if notes else Ranges(lambda name: None, lambda: None)  # with ranges to open, nothing is noted
-            self.recorder = Recorder(self.sink, ranges=ranges, clock=self.clock, is_measured=lambda step: step % 9 < 4)
+            ranges = (
+                None if notes else Ranges(lambda name: None, lambda: None)
+            )  # with ranges to open, nothing is noted
+            self.recorder = Recorder(
+                self.sink, ranges=ranges, clock=self.clock, is_measured=lambda step: step % 9 < 4
+            )
             self.tracker = Tracker(self.recorder, clock=self.clock)
         self.notes = self.tracker.notes
         self.timer: DeviceTimer | None = None
         if on_device:
-            self.timer = DeviceTimer(FakeDevice(self.clock), self.sink.appender("spans"), clock=self.clock)
+            self.timer = DeviceTimer(
+                FakeDevice(self.clock), self.sink.appender("spans"), clock=self.clock
+            )
             self.recorder.time_device(self.timer)
         self.told: list[Any] = []
 
@@ -64,7 +101,9 @@ class Loop:
         for part in parts:
             self.clock.advance(10)
             name, inner = (part, []) if isinstance(part, str) else part
-            getattr(self, name.replace(" ", "_"))(*([inner] if inner or not isinstance(part, str) else []))
+            getattr(self, name.replace(" ", "_"))(
+                *([inner] if inner or not isinstance(part, str) else [])
+            )
         self.clock.advance(10)
 
     def _within(self, begin: Callable[[], Any], inner: list[Any], error: str | None = None) -> None:
@@ -126,7 +165,23 @@ class Loop:
     def rows(self) -> None:
         now = self.clock()
         if self.recorder.recording:  # as whoever makes such rows asks
-            self.recorder.keep_rows([(self.recorder.step_index, "data", "read", 1, "loader", now - 3, now, None, None, None, None)])
+            self.recorder.keep_rows(
+                [
+                    (
+                        self.recorder.step_index,
+                        "data",
+                        "read",
+                        1,
+                        "loader",
+                        now - 3,
+                        now,
+                        None,
+                        None,
+                        None,
+                        None,
+                    )
+                ]
+            )
 
     def note_scale(self) -> None:
         self.notes.end(None)
@@ -136,7 +191,10 @@ class Loop:
         self.tracker.mark_step()
 
     def another_thread(self) -> None:
-        thread = threading.Thread(target=lambda: self.notes.end(self.notes.begin_forward(with_gradients=True)), name="another")
+        thread = threading.Thread(
+            target=lambda: self.notes.end(self.notes.begin_forward(with_gradients=True)),
+            name="another",
+        )
         thread.start()
         thread.join()
 
@@ -161,7 +219,9 @@ def compiled_notes(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The notes in C: the installed ones, else built here."""
     if borders.CompiledNotes is not Notes:
         return borders.CompiledNotes
-    return compile_module(Path(_notes_python.__file__).with_name("_notes.c"), tmp_path_factory.mktemp("notes")).Notes
+    return compile_module(
+        Path(_notes_python.__file__).with_name("_notes.c"), tmp_path_factory.mktemp("notes")
+    ).Notes
 
 
 @pytest.fixture(params=["python", "compiled"])
@@ -173,7 +233,9 @@ STEP: list[Any] = [("data", []), "copy", ("forward", []), ("backward", []), ("op
 
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
-def test_what_is_noted_makes_the_rows_that_it_makes_at_once(notes: Any, monkeypatch: pytest.MonkeyPatch, *, on_device: bool) -> None:
+def test_what_is_noted_makes_the_rows_that_it_makes_at_once(
+    notes: Any, monkeypatch: pytest.MonkeyPatch, *, on_device: bool
+) -> None:
     @given(LOOP)
     @settings(max_examples=300, deadline=None)
     def check(loop: list[list[Any]]) -> None:
@@ -199,7 +261,9 @@ def test_a_usual_step_is_noted(notes: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(loop.notes) == 0
 
 
-def test_a_loop_that_never_fetches_again_does_not_note_for_ever(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_never_fetches_again_does_not_note_for_ever(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop = Loop(notes, monkeypatch)
     for _ in range(2):
         loop.run(STEP)
@@ -211,7 +275,9 @@ def test_a_loop_that_never_fetches_again_does_not_note_for_ever(notes: Any, monk
     assert sum(row[1] == "backward" for row in spans) == ROOM + 2
 
 
-def test_what_happens_in_long_steps_is_told_at_once(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_happens_in_long_steps_is_told_at_once(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job that is killed in the middle of one has lost what is younger than a second, and no more."""
     loop = Loop(notes, monkeypatch)
     for _ in range(2):
@@ -220,7 +286,13 @@ def test_what_happens_in_long_steps_is_told_at_once(notes: Any, monkeypatch: pyt
     for part in STEP:
         loop.run([part])
         assert len(loop.notes) == 0
-    assert [row[1] for row in loop.sink.rows["spans"] if row[0] == 2] == ["data", "h2d", "forward", "backward", "optimizer"]
+    assert [row[1] for row in loop.sink.rows["spans"] if row[0] == 2] == [
+        "data",
+        "h2d",
+        "forward",
+        "backward",
+        "optimizer",
+    ]
 
 
 def test_a_recorder_that_stops_closes_them(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +306,9 @@ def test_a_recorder_that_stops_closes_them(notes: Any, monkeypatch: pytest.Monke
     assert len(loop.notes) == 0
 
 
-def test_a_failure_while_telling_costs_its_own_row(notes: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_while_telling_costs_its_own_row(
+    notes: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     FAILURES.clear()
     loop = Loop(notes, monkeypatch)
     for _ in range(2):
@@ -248,7 +322,11 @@ def test_a_failure_while_telling_costs_its_own_row(notes: Any, monkeypatch: pyte
     loop.run([("data", []), ("forward", [("own", [])]), ("backward", []), ("optimizer", [])])
     steps, spans, _ = loop.finish()
     assert len(steps) == 3
-    assert [row[1] for row in spans if row[0] == 2 and row[3] == 0] == ["data", "forward", "optimizer"]
+    assert [row[1] for row in spans if row[0] == 2 and row[3] == 0] == [
+        "data",
+        "forward",
+        "optimizer",
+    ]
     assert "planted" in caplog.text
 
 
@@ -269,7 +347,9 @@ class Fetcher:
         self.collate_fn = collate
 
 
-def test_batches_made_in_the_loop_are_timed_in_c(compiled_notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_made_in_the_loop_are_timed_in_c(
+    compiled_notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their rows are those that `Loaders.keep` makes; the fetcher has its own function back."""
     loop = Loop(compiled_notes, monkeypatch)
     loop.run(STEP)
@@ -311,7 +391,9 @@ class Meter:
         raise NotImplementedError
 
 
-def test_batches_that_take_long_are_timed_with_their_waits_for_a_core(compiled_notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_take_long_are_timed_with_their_waits_for_a_core(
+    compiled_notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """That is `LoopMeter`'s, until they are short again."""
     loop = Loop(compiled_notes, monkeypatch)
     monkeypatch.setattr(loop.recorder, "_is_measured", lambda step: True)
@@ -320,7 +402,9 @@ def test_batches_that_take_long_are_timed_with_their_waits_for_a_core(compiled_n
     meter = Meter()
     loop.notes.measure_with(meter)
     making = loop.notes.begin_fetch(Fetcher(None))
-    assert loop.notes.begin_fetch(Fetcher(None)) is None  # a batch inside another is part of it, and not the meter's
+    assert (
+        loop.notes.begin_fetch(Fetcher(None)) is None
+    )  # a batch inside another is part of it, and not the meter's
     loop.notes.drop_fetch(making)
     by_meter = []
     for took_ms in (1, 3, 3, 1, 1):
@@ -334,7 +418,9 @@ def test_batches_that_take_long_are_timed_with_their_waits_for_a_core(compiled_n
     assert by_meter == [0, 0, 1, 2, 2]
 
 
-def test_a_skipped_step_of_a_loop_that_is_not_noted_any_more(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skipped_step_of_a_loop_that_is_not_noted_any_more(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop = Loop(notes, monkeypatch)
     loop.run(STEP)
     loop.run(STEP)
@@ -345,7 +431,9 @@ def test_a_skipped_step_of_a_loop_that_is_not_noted_any_more(notes: Any, monkeyp
     assert [row[2] for row in loop.finish()[1]].count("skipped step") == 1
 
 
-def test_what_cannot_be_told_does_not_come_again(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_told_does_not_come_again(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor does it reach a region of the job's own, which has the tracker catch up."""
     FAILURES.clear()
     loop = Loop(notes, monkeypatch)
@@ -362,7 +450,9 @@ def test_what_cannot_be_told_does_not_come_again(notes: Any, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("collate", [None, sorted])
-def test_a_batch_that_raises_leaves_its_fetcher_as_it_was(compiled_notes: Any, monkeypatch: pytest.MonkeyPatch, collate: Any) -> None:
+def test_a_batch_that_raises_leaves_its_fetcher_as_it_was(
+    compiled_notes: Any, monkeypatch: pytest.MonkeyPatch, collate: Any
+) -> None:
     loop = Loop(compiled_notes, monkeypatch)
     loop.run(STEP)
     loop.run(STEP)
@@ -382,7 +472,9 @@ class Interrupting:
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_while_a_batch_is_counted_is_the_jobs(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_a_batch_is_counted_is_the_jobs(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop = Loop(notes, monkeypatch)
     loop.run(STEP)
     loop.run(STEP)

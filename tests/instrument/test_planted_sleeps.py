@@ -19,13 +19,25 @@ from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 from tests.instrument.test_run_command import JOBS, PROFKIT_RUN, TORCHRUN
 
-PADDLE_LAUNCH = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--backend", "gloo"]
+PADDLE_LAUNCH = [
+    sys.executable,
+    "-m",
+    "paddle.distributed.launch",
+    "--nproc_per_node",
+    "2",
+    "--backend",
+    "gloo",
+]
 Steps = npt.NDArray[np.int64]
 SLEEP_MS = 20.0
 CASES = {
     ("torch", 1): ("data", "h2d", "forward", "backward", "optimizer"),
     ("torch", 2): ("data", "forward", "backward", "allreduce", "optimizer"),
-    ("paddle", 1): ("forward", "backward", "optimizer"),  # its loader reads ahead on a thread and hides a part of a sleep there: see below
+    ("paddle", 1): (
+        "forward",
+        "backward",
+        "optimizer",
+    ),  # its loader reads ahead on a thread and hides a part of a sleep there: see below
     ("paddle", 2): ("forward", "backward", "optimizer"),
 }
 TURNS = 16
@@ -33,9 +45,21 @@ PATIENCE_S = 300
 
 
 def _command(framework: str, ranks: int, phases: tuple[str, ...]) -> list[str]:
-    launcher = [sys.executable] if ranks == 1 else TORCHRUN if framework == "torch" else PADDLE_LAUNCH
+    launcher = (
+        [sys.executable] if ranks == 1 else TORCHRUN if framework == "torch" else PADDLE_LAUNCH
+    )
     steps = str(TURNS * 3 * len(phases))
-    return [*PROFKIT_RUN, *launcher, str(JOBS / f"planted_{framework}.py"), "--phases", ",".join(phases), "--sleep-ms", str(SLEEP_MS), "--steps", steps]
+    return [
+        *PROFKIT_RUN,
+        *launcher,
+        str(JOBS / f"planted_{framework}.py"),
+        "--phases",
+        ",".join(phases),
+        "--sleep-ms",
+        str(SLEEP_MS),
+        "--steps",
+        steps,
+    ]
 
 
 LIMIT_MS = 0.5
@@ -58,7 +82,15 @@ class Planted:
     def __init__(self, framework: str, ranks: int, phases: tuple[str, ...], folder: Path) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         command = _command(framework, ranks, phases)
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         self.trace = Trace.open(find_runs(folder / "traces")[-1])
         self._own = [json.loads((folder / f"own{rank}.json").read_text()) for rank in range(ranks)]
@@ -69,14 +101,20 @@ class Planted:
 
     def growths(self, planted: str) -> dict[str, Growth]:
         """Of the steps that slept in `planted` against those that, like them, come behind a step without a sleep. The script sees the exchange as backward."""
-        slow = self._steady[self._steady % (3 * len(self._phases)) == 3 * self._phases.index(planted)]
+        slow = self._steady[
+            self._steady % (3 * len(self._phases)) == 3 * self._phases.index(planted)
+        ]
         quick = self._steady[self._steady % 3 == 2]
         return {phase: self._growth(phase, slow, quick) for phase in self._own[0]}
 
     def _growth(self, phase: str, slow: Steps, quick: Steps) -> Growth:
         own = np.mean([own[phase] for own in self._own], axis=0)
-        errors = [float(np.median(self._parts(steps)[phase] - own[steps])) for steps in (slow, quick)]
-        return Growth(float(np.median(own[slow]) - np.median(own[quick])), abs(errors[0] - errors[1]))
+        errors = [
+            float(np.median(self._parts(steps)[phase] - own[steps])) for steps in (slow, quick)
+        ]
+        return Growth(
+            float(np.median(own[slow]) - np.median(own[quick])), abs(errors[0] - errors[1])
+        )
 
     def _parts(self, steps: Steps) -> dict[str, Floats]:
         times = step_times(self.trace.steps, self.trace.spans, steps)
@@ -86,7 +124,12 @@ class Planted:
     def exchange_growth_ms(self) -> float:
         """Of the exposed exchange, on the steps whose exchange slept."""
         found = []
-        for steps in (self._steady[self._steady % (3 * len(self._phases)) == 3 * self._phases.index("allreduce")], self._steady[self._steady % 3 == 2]):
+        for steps in (
+            self._steady[
+                self._steady % (3 * len(self._phases)) == 3 * self._phases.index("allreduce")
+            ],
+            self._steady[self._steady % 3 == 2],
+        ):
             times = step_times(self.trace.steps, self.trace.spans, steps)
             found.append(float(np.median(times.parts[times.names.index("allreduce")])) / 1e6)
         return found[0] - found[1]
@@ -94,13 +137,19 @@ class Planted:
 
 @pytest.mark.measured
 @pytest.mark.parametrize(("framework", "ranks"), CASES)
-def test_a_sleep_lands_in_its_phase_and_in_no_other(framework: str, ranks: int, tmp_path: Path) -> None:
+def test_a_sleep_lands_in_its_phase_and_in_no_other(
+    framework: str, ranks: int, tmp_path: Path
+) -> None:
     """Every phase grows by what the script's own clock says that it grew: by 20 ms where it slept, and by nothing elsewhere."""
     run = Planted(framework, ranks, CASES[framework, ranks], tmp_path)
     for planted in CASES[framework, ranks]:
         growths = run.growths(planted)
-        assert {phase: growth for phase, growth in growths.items() if growth.error_ms > LIMIT_MS} == {}, planted
-        assert growths["backward" if planted == "allreduce" else planted].script_ms >= 0.8 * SLEEP_MS  # the rest is the machine's noise
+        assert {
+            phase: growth for phase, growth in growths.items() if growth.error_ms > LIMIT_MS
+        } == {}, planted
+        assert (
+            growths["backward" if planted == "allreduce" else planted].script_ms >= 0.8 * SLEEP_MS
+        )  # the rest is the machine's noise
     if "allreduce" in CASES[framework, ranks]:
         assert run.exchange_growth_ms() >= 0.8 * SLEEP_MS
 
@@ -109,7 +158,9 @@ def test_a_sleep_lands_in_its_phase_and_in_no_other(framework: str, ranks: int, 
 def test_a_sleep_in_paddles_reading_is_in_the_loaders_own_rows(tmp_path: Path) -> None:
     trace = Planted("paddle", 1, ("data",), tmp_path).trace
     names = trace.spans["name"].cast("string").to_numpy(zero_copy_only=False)
-    took = (trace.spans["end_ns"].to_numpy() - trace.spans["start_ns"].to_numpy())[names == "read"] / 1e6
+    took = (trace.spans["end_ns"].to_numpy() - trace.spans["start_ns"].to_numpy())[
+        names == "read"
+    ] / 1e6
     slow = trace.steps.filter(trace.steps["instrumented"])["step"].to_numpy() % 3 == 0
     assert took[slow].min() >= SLEEP_MS - LIMIT_MS
     assert np.median(took[~slow]) < LIMIT_MS

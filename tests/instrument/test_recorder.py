@@ -122,7 +122,9 @@ def test_a_phase_is_a_row_with_its_times(loop: Loop) -> None:
         loop.clock.advance(7)
         region.bytes = 640
     start = BEGIN_NS + 5
-    assert loop.sink.spans == [SpanRow(0, "h2d", "h2d", 0, "MainThread", start, start + 7, None, None, 640, None)]
+    assert loop.sink.spans == [
+        SpanRow(0, "h2d", "h2d", 0, "MainThread", start, start + 7, None, None, 640, None)
+    ]
 
 
 def test_a_region_may_have_a_name_of_its_own(loop: Loop) -> None:
@@ -139,7 +141,9 @@ def test_a_step_keeps_what_the_loop_says_of_it(loop: Loop) -> None:
     assert loop.sink.steps == [StepRow(0, BEGIN_NS, BEGIN_NS + 50, 6, 0.25, 1024.0, True, 3)]
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**9), st.booleans()), max_size=30))
+@given(
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**9), st.booleans()), max_size=30)
+)
 def test_steps_tile_the_time_of_the_loop(pieces: list[tuple[int, int, bool]]) -> None:
     """Whatever lies between two steps, and in one whose block raised, belongs to the step that ends next."""
     loop = _loop()
@@ -169,7 +173,12 @@ def test_a_phase_belongs_to_the_step_that_ends_next(loop: Loop) -> None:
     loop.train_step()
     loop.work(Phase.DATA, 1)
     loop.train_step()
-    assert [(row.phase, row.step) for row in loop.sink.spans] == [("data", 0), ("forward", 0), ("data", 1), ("forward", 1)]
+    assert [(row.phase, row.step) for row in loop.sink.spans] == [
+        ("data", 0),
+        ("forward", 0),
+        ("data", 1),
+        ("forward", 1),
+    ]
 
 
 def test_an_exception_is_recorded_by_its_class_and_goes_on(loop: Loop) -> None:
@@ -181,7 +190,9 @@ def test_an_exception_is_recorded_by_its_class_and_goes_on(loop: Loop) -> None:
         loop.fail(3, error)
     assert raised.value is error
     assert raised.value.__context__ is None
-    assert [(row.phase, row.end_ns - row.start_ns, row.error) for row in loop.sink.spans] == [("backward", 3, "OutOfMemoryError")]
+    assert [(row.phase, row.end_ns - row.start_ns, row.error) for row in loop.sink.spans] == [
+        ("backward", 3, "OutOfMemoryError")
+    ]
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -196,7 +207,9 @@ def test_a_step_whose_block_raises_is_no_row_and_the_next_one_is_whole(loop: Loo
         loop.fail(20, ValueError("nan"))
     assert loop.sink.steps == []
     loop.train_step()
-    assert [(row.step, row.start_ns, row.end_ns) for row in loop.sink.steps] == [(0, BEGIN_NS, BEGIN_NS + 30)]
+    assert [(row.step, row.start_ns, row.end_ns) for row in loop.sink.steps] == [
+        (0, BEGIN_NS, BEGIN_NS + 30)
+    ]
 
 
 def test_regions_know_how_deep_they_are(loop: Loop) -> None:
@@ -205,14 +218,28 @@ def test_regions_know_how_deep_they_are(loop: Loop) -> None:
         with loop.recorder.phase(Phase.ALLREDUCE):
             loop.work(Phase.ALLREDUCE, 1, "bucket")
     loop.work(Phase.OPTIMIZER, 1)
-    assert {row.name: row.depth for row in loop.sink.spans} == {"backward": 0, "block": 1, "allreduce": 1, "bucket": 2, "optimizer": 0}
+    assert {row.name: row.depth for row in loop.sink.spans} == {
+        "backward": 0,
+        "block": 1,
+        "allreduce": 1,
+        "bucket": 2,
+        "optimizer": 0,
+    }
 
 
 def test_a_region_that_raised_does_not_leave_the_next_one_deeper(loop: Loop) -> None:
-    with pytest.raises(ValueError, match="x"), loop.recorder.phase(Phase.FORWARD), loop.recorder.phase(Phase.FORWARD, "block"):
+    with (
+        pytest.raises(ValueError, match="x"),
+        loop.recorder.phase(Phase.FORWARD),
+        loop.recorder.phase(Phase.FORWARD, "block"),
+    ):
         raise ValueError("x")
     loop.work(Phase.BACKWARD, 1)
-    assert [(row.name, row.depth, row.error) for row in loop.sink.spans] == [("block", 1, "ValueError"), ("forward", 0, "ValueError"), ("backward", 0, None)]
+    assert [(row.name, row.depth, row.error) for row in loop.sink.spans] == [
+        ("block", 1, "ValueError"),
+        ("forward", 0, "ValueError"),
+        ("backward", 0, None),
+    ]
 
 
 def test_each_thread_has_its_own_depth_and_its_name(loop: Loop) -> None:
@@ -245,7 +272,9 @@ def test_no_row_is_lost_between_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert Counter((row.thread, row.depth) for row in sink.spans) == {(f"worker-{number}", depth): 500 for number in range(4) for depth in (0, 1)}
+    assert Counter((row.thread, row.depth) for row in sink.spans) == {
+        (f"worker-{number}", depth): 500 for number in range(4) for depth in (0, 1)
+    }
 
 
 def test_waiting_for_a_batch_is_data(loop: Loop) -> None:
@@ -367,7 +396,9 @@ def _raise(*args: object) -> None:
     raise RuntimeError("the driver is gone")
 
 
-def test_what_raises_at_a_phases_border_does_not_reach_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_raises_at_a_phases_border_does_not_reach_the_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Broken:
         mark = hold = staticmethod(_raise)
 

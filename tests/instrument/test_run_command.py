@@ -65,14 +65,30 @@ class Started:
     def end(self) -> Ended:
         self.process.wait(PATIENCE_S)
         runs = find_runs(self.folder / "traces")
-        return Ended(self.process.returncode, (self.folder / "stdout").read_text(), (self.folder / "stderr").read_text(), runs[-1] if runs else None)
+        return Ended(
+            self.process.returncode,
+            (self.folder / "stdout").read_text(),
+            (self.folder / "stderr").read_text(),
+            runs[-1] if runs else None,
+        )
 
 
-def _start(command: Sequence[object], folder: Path, *, recorded: bool = True, env: dict[str, str] | None = None) -> Started:
+def _start(
+    command: Sequence[object],
+    folder: Path,
+    *,
+    recorded: bool = True,
+    env: dict[str, str] | None = None,
+) -> Started:
     words = [*(PROFKIT_RUN if recorded else []), *map(str, command)]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")} | {"OMP_NUM_THREADS": "1", **(env or {})}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")
+    } | {"OMP_NUM_THREADS": "1", **(env or {})}
     with open(folder / "stdout", "w") as out, open(folder / "stderr", "w") as err:
-        return Started(subprocess.Popen(words, cwd=folder, env=clean, stdout=out, stderr=err, text=True), folder)
+        return Started(
+            subprocess.Popen(words, cwd=folder, env=clean, stdout=out, stderr=err, text=True),
+            folder,
+        )
 
 
 def _run(command: Sequence[object], folder: Path, *, env: dict[str, str] | None = None) -> Ended:
@@ -91,10 +107,16 @@ def _losses(text: str) -> list[str]:
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
     """The single-process script, bare and recorded."""
-    return _run_both([sys.executable, JOBS / "torch_single.py"], tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("recorded"))
+    return _run_both(
+        [sys.executable, JOBS / "torch_single.py"],
+        tmp_path_factory.mktemp("bare"),
+        tmp_path_factory.mktemp("recorded"),
+    )
 
 
-def test_an_unedited_script_trains_to_the_bit_as_without_profkit(single: tuple[Ended, Ended]) -> None:
+def test_an_unedited_script_trains_to_the_bit_as_without_profkit(
+    single: tuple[Ended, Ended],
+) -> None:
     bare, recorded = single
     assert bare.code == recorded.code == 0
     assert recorded.out == bare.out
@@ -104,19 +126,33 @@ def test_an_unedited_script_trains_to_the_bit_as_without_profkit(single: tuple[E
 def test_all_its_steps_and_phases_are_there(single: tuple[Ended, Ended]) -> None:
     trace = single[1].trace
     assert verify(trace.path).state is Integrity.COMPLETE
-    assert (trace.manifest.state, trace.manifest.framework, trace.manifest.workload) == (RunState.COMPLETE, "torch", "torch_single")
+    assert (trace.manifest.state, trace.manifest.framework, trace.manifest.workload) == (
+        RunState.COMPLETE,
+        "torch",
+        "torch_single",
+    )
     assert trace.steps["step"].to_pylist() == list(range(24))
     assert set(trace.steps["sample_count"].to_pylist()) == {8}
     assert trace.steps["epoch"].to_pylist() == [step // 8 for step in range(24)]
     measured = trace.steps.filter(trace.steps["instrumented"])["step"].to_pylist()
     assert len(measured) >= 16
     for step in measured:
-        own = trace.spans.filter(pc.and_(pc.equal(trace.spans["step"], step), pc.equal(trace.spans["depth"], 0)))
-        assert set(own["phase"].to_pylist()) >= {"data", "h2d", "forward", "backward", "optimizer"}, step
+        own = trace.spans.filter(
+            pc.and_(pc.equal(trace.spans["step"], step), pc.equal(trace.spans["depth"], 0))
+        )
+        assert set(own["phase"].to_pylist()) >= {
+            "data",
+            "h2d",
+            "forward",
+            "backward",
+            "optimizer",
+        }, step
 
 
 def test_the_losses_in_the_trace_are_the_jobs_own(single: tuple[Ended, Ended]) -> None:
-    printed = [float(line.split()[1]) for line in single[0].out.splitlines() if line.startswith("loss")]
+    printed = [
+        float(line.split()[1]) for line in single[0].out.splitlines() if line.startswith("loss")
+    ]
     steps = single[1].trace.steps
     measured = steps.filter(steps["instrumented"])
     assert measured["loss"].to_pylist() == [printed[step] for step in measured["step"].to_pylist()]
@@ -133,12 +169,24 @@ def test_evaluation_is_other_and_no_step(single: tuple[Ended, Ended]) -> None:
 def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """The single-process script, ended in each way."""
     script = [sys.executable, JOBS / "torch_single.py", "--steps", "4", "--end"]
-    started = {end: _start([*script, end], tmp_path_factory.mktemp(end)) for end in ("raise", "_exit", "kill")}
+    started = {
+        end: _start([*script, end], tmp_path_factory.mktemp(end))
+        for end in ("raise", "_exit", "kill")
+    }
     return {end: job.end() for end, job in started.items()}
 
 
-@pytest.mark.parametrize(("end", "code", "told"), [("raise", 1, "exit code 1"), ("_exit", 7, "exit code 7"), ("kill", -signal.SIGKILL, "SIGKILL")])
-def test_the_exit_code_is_the_jobs_own(ends: dict[str, Ended], end: str, code: int, told: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "code", "told"),
+    [
+        ("raise", 1, "exit code 1"),
+        ("_exit", 7, "exit code 7"),
+        ("kill", -signal.SIGKILL, "SIGKILL"),
+    ],
+)
+def test_the_exit_code_is_the_jobs_own(
+    ends: dict[str, Ended], end: str, code: int, told: str
+) -> None:
     ended = ends[end]
     assert ended.code == code
     assert ("the job's own error" in ended.err) == (end == "raise")
@@ -154,8 +202,13 @@ def test_a_job_that_dies_while_its_files_are_opened_is_still_told(tmp_path: Path
     assert "exit code 7" in " ".join(verify(ended.run).reasons)
 
 
-@pytest.mark.parametrize(("command", "code", "told"), [("no-such-program", 127, "command not found"), ("./notes.txt", 126, "not executable")])
-def test_a_command_that_cannot_be_run_gets_the_shells_code(tmp_path: Path, command: str, code: int, told: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [("no-such-program", 127, "command not found"), ("./notes.txt", 126, "not executable")],
+)
+def test_a_command_that_cannot_be_run_gets_the_shells_code(
+    tmp_path: Path, command: str, code: int, told: str
+) -> None:
     (tmp_path / "notes.txt").write_text("no program")
     ended = _run([command], tmp_path)
     assert (ended.code, ended.run) == (code, None)
@@ -170,7 +223,11 @@ def test_no_command_is_wrong_usage(tmp_path: Path) -> None:
 
 def test_disabled_leaves_no_run(tmp_path: Path) -> None:
     ended = _run(
-        [sys.executable, "-c", "import os; print(os.environ.get('PROFKIT_RUN'), 'attach' in os.environ.get('PYTHONPATH', ''))"],
+        [
+            sys.executable,
+            "-c",
+            "import os; print(os.environ.get('PROFKIT_RUN'), 'attach' in os.environ.get('PYTHONPATH', ''))",
+        ],
         tmp_path,
         env={"PROFKIT_DISABLE": "1"},
     )
@@ -186,13 +243,22 @@ def test_a_job_without_a_framework_is_told_that_nothing_was_recorded(tmp_path: P
 def test_a_sitecustomize_of_ones_own_still_runs(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import builtins; builtins.mine = 42")
-    ended = _run([sys.executable, "-c", "import sys, sitecustomize; print(mine, sitecustomize.__file__)"], tmp_path, env={"PYTHONPATH": str(tmp_path / "site")})
+    ended = _run(
+        [sys.executable, "-c", "import sys, sitecustomize; print(mine, sitecustomize.__file__)"],
+        tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "site")},
+    )
     assert ended.out == f"42 {tmp_path / 'site' / 'sitecustomize.py'}\n"
 
 
 def test_a_sigterm_reaches_the_job_and_is_its_end(tmp_path: Path) -> None:
     code = "import signal, time, sys; signal.signal(signal.SIGTERM, lambda *a: sys.exit(9)); print('up', flush=True); time.sleep(600)"
-    process = subprocess.Popen([*PROFKIT_RUN, sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*PROFKIT_RUN, sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
     process.send_signal(signal.SIGTERM)
@@ -200,7 +266,9 @@ def test_a_sigterm_reaches_the_job_and_is_its_end(tmp_path: Path) -> None:
     process.stdout.close()
 
 
-def test_a_signal_that_comes_while_the_job_is_started_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_comes_while_the_job_is_started_reaches_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Interrupted(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **how: Any) -> None:
             super().__init__(*arguments, **how)
@@ -213,14 +281,25 @@ def test_a_signal_that_comes_while_the_job_is_started_reaches_it(monkeypatch: py
 
 def test_what_is_ignored_is_ignored_by_the_job_too(tmp_path: Path) -> None:
     ignored = f"trap '' HUP; exec {shlex.join(PROFKIT_RUN)} {sys.executable} -c 'import signal; print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)'"
-    done = subprocess.run(["sh", "-c", ignored], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", ignored],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
     assert done.stdout == "True\n"
 
 
 def test_ctrl_c_is_the_jobs_to_handle(tmp_path: Path) -> None:
     code = "import time\ntry: print('up', flush=True); time.sleep(600)\nexcept KeyboardInterrupt: print('caught'); raise SystemExit(4)"
     process = subprocess.Popen(
-        [*PROFKIT_RUN, sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        [*PROFKIT_RUN, sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
@@ -233,7 +312,11 @@ def test_ctrl_c_is_the_jobs_to_handle(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
     """The DistributedDataParallel script with gradient accumulation on two ranks, bare and recorded."""
-    return _run_both([*TORCHRUN, JOBS / "torch_ddp.py", "--steps", "24"], tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("recorded"))
+    return _run_both(
+        [*TORCHRUN, JOBS / "torch_ddp.py", "--steps", "24"],
+        tmp_path_factory.mktemp("bare"),
+        tmp_path_factory.mktemp("recorded"),
+    )
 
 
 def test_two_ranks_train_to_the_bit_as_without_profkit(ddp: tuple[Ended, Ended]) -> None:
@@ -249,9 +332,14 @@ def test_an_accumulated_step_has_its_parts_and_all_phases(ddp: tuple[Ended, Ende
     assert trace.manifest.world_size == 2
     assert set(trace.steps["sample_count"].to_pylist()) == {8}
     for rank in (0, 1):
-        own = trace.spans.filter(pc.and_(pc.equal(trace.spans["rank"], rank), pc.equal(trace.spans["step"], 5)))
+        own = trace.spans.filter(
+            pc.and_(pc.equal(trace.spans["rank"], rank), pc.equal(trace.spans["step"], 5))
+        )
         own = own.filter(pc.or_(pc.equal(own["depth"], 0), pc.equal(own["phase"], "allreduce")))
-        counts = {phase: own["phase"].to_pylist().count(phase) for phase in ("data", "forward", "backward", "optimizer", "allreduce")}
+        counts = {
+            phase: own["phase"].to_pylist().count(phase)
+            for phase in ("data", "forward", "backward", "optimizer", "allreduce")
+        }
         assert counts == {"data": 2, "forward": 2, "backward": 2, "optimizer": 1, "allreduce": 1}
 
 
@@ -261,20 +349,37 @@ def test_the_buckets_carry_the_gradients_exactly(ddp: tuple[Ended, Ended]) -> No
     sums = trace.collectives.group_by(["rank", "step"]).aggregate([("bytes", "sum")])
     steady = sums.filter(pc.greater_equal(sums["step"], 2))
     assert set(steady["bytes_sum"].to_pylist()) == {gradients}
-    by_rank = [trace.collectives.filter(pc.equal(trace.collectives["rank"], rank)) for rank in (0, 1)]
+    by_rank = [
+        trace.collectives.filter(pc.equal(trace.collectives["rank"], rank)) for rank in (0, 1)
+    ]
     assert sorted(by_rank[0]["sequence"].to_pylist()) == sorted(by_rank[1]["sequence"].to_pylist())
 
 
 @pytest.fixture(scope="module")
-def paddle(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, Ended], tuple[Path, Ended]]:
+def paddle(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[tuple[Path, Ended], tuple[Path, Ended]]:
     """The DataParallel script with gradient accumulation on two ranks, of which the second fails at the end, bare and recorded."""
-    job = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--backend", "gloo", JOBS / "paddle_launch.py", "--fail", "7"]
+    job = [
+        sys.executable,
+        "-m",
+        "paddle.distributed.launch",
+        "--nproc_per_node",
+        "2",
+        "--backend",
+        "gloo",
+        JOBS / "paddle_launch.py",
+        "--fail",
+        "7",
+    ]
     folders = tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("recorded")
     ended = _run_both(job, *folders)
     return (folders[0], ended[0]), (folders[1], ended[1])
 
 
-def test_a_paddle_launch_trains_to_the_bit_and_fails_as_without_profkit(paddle: tuple[tuple[Path, Ended], tuple[Path, Ended]]) -> None:
+def test_a_paddle_launch_trains_to_the_bit_and_fails_as_without_profkit(
+    paddle: tuple[tuple[Path, Ended], tuple[Path, Ended]],
+) -> None:
     (bare_folder, bare), (folder, recorded) = paddle
     assert recorded.code == bare.code != 0, recorded.err
     for rank in range(2):
@@ -282,19 +387,39 @@ def test_a_paddle_launch_trains_to_the_bit_and_fails_as_without_profkit(paddle: 
     assert recorded.trace.manifest.why == f"the job ended with exit code {bare.code}"
 
 
-def test_a_paddle_launch_shows_all_phases_on_both_ranks(paddle: tuple[tuple[Path, Ended], tuple[Path, Ended]]) -> None:
+def test_a_paddle_launch_shows_all_phases_on_both_ranks(
+    paddle: tuple[tuple[Path, Ended], tuple[Path, Ended]],
+) -> None:
     trace = paddle[1][1].trace
     assert [rank.rank for rank in trace.ranks] == [0, 1]
     assert set(trace.steps["sample_count"].to_pylist()) == {8}
     for rank in (0, 1):
         own = trace.spans.filter(pc.equal(trace.spans["rank"], rank))
-        assert set(own["phase"].to_pylist()) >= {"data", "forward", "backward", "allreduce", "optimizer"}
+        assert set(own["phase"].to_pylist()) >= {
+            "data",
+            "forward",
+            "backward",
+            "allreduce",
+            "optimizer",
+        }
 
 
 @pytest.mark.measured
 def test_a_rank_late_in_backward_is_named_and_its_lateness_is_waiting(tmp_path: Path) -> None:
     """100 ms slept in rank 1's backward: at least 95 of them are rank 0's waiting, not its backward or transfer."""
-    ended = _run([*TORCHRUN, JOBS / "torch_ddp.py", "--steps", "24", "--accumulate", "1", "--late-ms", "100"], tmp_path)
+    ended = _run(
+        [
+            *TORCHRUN,
+            JOBS / "torch_ddp.py",
+            "--steps",
+            "24",
+            "--accumulate",
+            "1",
+            "--late-ms",
+            "100",
+        ],
+        tmp_path,
+    )
     trace = ended.trace
     used = select_steps(trace.steps, warm_up=3).steps
     exchange = split_exchange(trace.collectives, trace.spans, used)
@@ -332,7 +457,10 @@ def test_ones_own_communication_hook_keeps_working(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     _, recorded = _run_both([*TORCHRUN, script], tmp_path / "a", tmp_path / "b")
     assert recorded.code == 0, recorded.err
-    said = {folder: [(tmp_path / folder / f"loss{rank}").read_text() for rank in range(2)] for folder in "ab"}
+    said = {
+        folder: [(tmp_path / folder / f"loss{rank}").read_text() for rank in range(2)]
+        for folder in "ab"
+    }
     assert said["a"] == said["b"]
     assert all(line.startswith("loss 8 ") for line in said["a"])
     assert recorded.trace.collectives.num_rows > 0

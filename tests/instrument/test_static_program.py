@@ -19,15 +19,35 @@ from profkit.trace.reader import find_runs
 JOB = Path(__file__).parent / "jobs" / "static_paddle.py"
 
 
-def test_each_run_of_the_training_program_is_a_step_and_its_inside_is_unknown(tmp_path: Path) -> None:
+def test_each_run_of_the_training_program_is_a_step_and_its_inside_is_unknown(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("paddle")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")} | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "profkit", "run", "-o", str(tmp_path), "--", sys.executable, "-W", "ignore", str(JOB)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")
+    } | {"OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "profkit",
+        "run",
+        "-o",
+        str(tmp_path),
+        "--",
+        sys.executable,
+        "-W",
+        "ignore",
+        str(JOB),
+    ]
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("trains a program of Paddle's static graph") == 1
     trace = Trace.open(find_runs(tmp_path)[-1])
-    assert trace.steps["sample_count"].to_pylist() == [6] * 12, "evaluations and initial values are no steps"
+    assert trace.steps["sample_count"].to_pylist() == [6] * 12, (
+        "evaluations and initial values are no steps"
+    )
     assert trace.spans.num_rows == 0
     view = build_overview(trace)
     assert any("static graph" in line for line in view.quality)
@@ -41,7 +61,9 @@ class Loop:
         self.clock = FakeClock()
         self.sink = MemorySink()
         self.opened = 0
-        self.tracker = Tracker(Recorder(self.sink, clock=self.clock), on_training=self._open, clock=self.clock)
+        self.tracker = Tracker(
+            Recorder(self.sink, clock=self.clock), on_training=self._open, clock=self.clock
+        )
 
     def _open(self) -> None:
         self.opened += 1
@@ -92,4 +114,7 @@ def test_batches_of_a_loader_count_where_the_program_is_fed_none() -> None:
         loop.tracker.end_data(span, 5)
         loop.run_program(samples=0)
     assert [samples for _, samples in loop.steps()] == [5, 5]
-    assert [(row[1], row[6] - row[5]) for row in loop.sink.rows["spans"]] == [("data", 30), ("data", 30)]
+    assert [(row[1], row[6] - row[5]) for row in loop.sink.rows["spans"]] == [
+        ("data", 30),
+        ("data", 30),
+    ]

@@ -31,7 +31,23 @@ def test_a_plan_covers_the_steps_that_it_says(text: str, covered: list[int]) -> 
     assert [step for step in range(25) if plan.covers(step)] == covered
 
 
-@pytest.mark.parametrize("text", ["", "20", "23:20", "5:5", "every:", "every:0", "every:1", "every:5:5", "every:5:0", "-1:3", "1:2:3", "a:b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "20",
+        "23:20",
+        "5:5",
+        "every:",
+        "every:0",
+        "every:1",
+        "every:5:5",
+        "every:5:0",
+        "-1:3",
+        "1:2:3",
+        "a:b",
+    ],
+)
 def test_what_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--kernels"):
         WindowPlan.parse(text)
@@ -76,7 +92,15 @@ class Loop:
         self.profiler = FakeProfiler(self.clock, **profiler)  # type: ignore[arg-type]
         self.windows: list[Window] = []
         kernels, samples = self.sink.appender("kernels"), self.sink.appender("samples")
-        self.capture = WindowCapture(self.recorder, WindowPlan.parse(plan), self.profiler, kernels, samples, read_rows=self._read, clock=self.clock)
+        self.capture = WindowCapture(
+            self.recorder,
+            WindowPlan.parse(plan),
+            self.profiler,
+            kernels,
+            samples,
+            read_rows=self._read,
+            clock=self.clock,
+        )
 
     def _read(self, path: Path, window: Window) -> list[Row]:
         assert path.read_text() == "a capture"
@@ -107,7 +131,10 @@ def test_a_window_is_captured_and_costs_no_step() -> None:
     assert len(loop.values(WINDOW_READING)) == 1
     (window,) = loop.windows
     assert (window.first_step, window.borders) == (2, [1_200, 1_300, 1_400])
-    assert [(row[0], row[1], row[5], row[6]) for row in window.spans] == [(2, "forward", 1_200, 1_260), (3, "forward", 1_300, 1_360)]
+    assert [(row[0], row[1], row[5], row[6]) for row in window.spans] == [
+        (2, "forward", 1_200, 1_260),
+        (3, "forward", 1_300, 1_360),
+    ]
     assert loop.sink.rows["kernels"] == [("cpu", 0)]
 
 
@@ -115,7 +142,11 @@ def test_a_window_that_comes_again_is_captured_again() -> None:
     loop = Loop("every:3:2")
     loop.train(10)
     assert [window.first_step for window in loop.windows] == [3, 6, 9]
-    assert [len(window.borders) - 1 for window in loop.windows] == [2, 2, 1]  # the last step is not done
+    assert [len(window.borders) - 1 for window in loop.windows] == [
+        2,
+        2,
+        1,
+    ]  # the last step is not done
 
 
 def test_a_window_that_is_open_at_the_end_is_closed_and_read() -> None:

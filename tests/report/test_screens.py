@@ -44,7 +44,9 @@ def screen(capsys: pytest.CaptureFixture[str]) -> Screen:
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return synthetic_trace(tmp_path_factory.mktemp("whole") / "run", ranks=2, steps=80, last_batch_size=9)
+    return synthetic_trace(
+        tmp_path_factory.mktemp("whole") / "run", ranks=2, steps=80, last_batch_size=9
+    )
 
 
 @pytest.fixture
@@ -77,8 +79,13 @@ def test_the_json_twin_tells_what_the_text_tells(run: Path, screen: Screen) -> N
     lines = _lines(text)
     assert (code, narration, figures["verdict"]) == (ExitCode.DONE, "", "measured")
     throughput, step = figures["throughput_samples_per_s"], figures["step_ms"]
-    interval = f"95 % interval {significant(throughput['low'], 4)} to {significant(throughput['high'], 4)}"
-    assert lines["throughput"].split(maxsplit=1)[1] == f"{significant(throughput['value'], 4)} samples/s  {interval}"
+    interval = (
+        f"95 % interval {significant(throughput['low'], 4)} to {significant(throughput['high'], 4)}"
+    )
+    assert (
+        lines["throughput"].split(maxsplit=1)[1]
+        == f"{significant(throughput['value'], 4)} samples/s  {interval}"
+    )
     assert f"{duration(step['value'] * MS, 4)} " in lines["step"]
     assert f"{duration(step['low'] * MS)} to {duration(step['high'] * MS)}" in lines["step"]
     assert f"steps  {figures['steps_used']} used of {figures['steps_seen']}" in text
@@ -89,8 +96,13 @@ def test_the_json_twin_tells_what_the_text_tells(run: Path, screen: Screen) -> N
         assert f" {percent(part['share']['value'])} " in row
         assert f" {percent(part['share']['low'])[:-2]} to {percent(part['share']['high'])} " in row
         assert f" {duration(part['step_ms']['value'] * MS)} " in row
-    assert f"loss  {significant(figures['first_loss'], 5)} at the first step, {significant(figures['last_loss'], 5)} at the last" in text
-    assert f"{duration(figures['own_cost_ms_per_step']['total'] * MS)} per step" in lines["profkit's"]
+    assert (
+        f"loss  {significant(figures['first_loss'], 5)} at the first step, {significant(figures['last_loss'], 5)} at the last"
+        in text
+    )
+    assert (
+        f"{duration(figures['own_cost_ms_per_step']['total'] * MS)} per step" in lines["profkit's"]
+    )
     assert "complete, no rows dropped" in text
     assert figures["data_quality"] == []
 
@@ -124,13 +136,17 @@ def test_a_run_without_steps_is_unreadable_for_both(run: Path, screen: Screen) -
 
 
 def test_numbers_that_json_does_not_know_are_null(run: Path, screen: Screen) -> None:
-    _edit_manifest(run, config={"lr": math.nan, "decay": [math.inf, -math.inf, 0.5], "batch_size": 32})
+    _edit_manifest(
+        run, config={"lr": math.nan, "decay": [math.inf, -math.inf, 0.5], "batch_size": 32}
+    )
     data = screen("report", run, "--json")[1]
     assert _strict(data)["config"] == {"lr": None, "decay": [None, None, 0.5], "batch_size": 32}
 
 
 @pytest.mark.parametrize("steps", [1, 5, 40])
-def test_a_run_that_is_all_warm_up_still_has_both_forms(tmp_path: Path, screen: Screen, steps: int) -> None:
+def test_a_run_that_is_all_warm_up_still_has_both_forms(
+    tmp_path: Path, screen: Screen, steps: int
+) -> None:
     run = synthetic_trace(tmp_path / "run", steps=steps, config={"warmup": steps})
     code, text, _ = screen("report", run)
     assert (code, _strict(screen("report", run, "--json")[1])["phases"]) == (ExitCode.DONE, [])
@@ -142,19 +158,36 @@ def test_steps_that_took_no_time_are_not_judged(tmp_path: Path, screen: Screen) 
     run = tmp_path / "run"
     files = RankFiles(run / rank_folder(0), 0)
     same = [7] * 40
-    files.write("steps", {"step": range(40), "start_ns": same, "end_ns": same, "sample_count": same, "instrumented": [True] * 40})
+    files.write(
+        "steps",
+        {
+            "step": range(40),
+            "start_ns": same,
+            "end_ns": same,
+            "sample_count": same,
+            "instrumented": [True] * 40,
+        },
+    )
     files.close()
     RunManifest(workload="frozen", state=RunState.COMPLETE).write(run)
     code, text, _ = screen("report", run)
     assert code == ExitCode.DONE
     assert "cannot judge: the steps that are used took no time at all" in text
-    assert _strict(screen("report", run, "--json")[1])["throughput_samples_per_s"] == {"value": None, "low": None, "high": None}
+    assert _strict(screen("report", run, "--json")[1])["throughput_samples_per_s"] == {
+        "value": None,
+        "low": None,
+        "high": None,
+    }
 
 
 @pytest.fixture
 def hostile_run(run: Path) -> Path:
-    knobs = dict.fromkeys(("precision", "device", "batch_size", "global_batch_size", "data", "reduced"), HOSTILE)
-    return _edit_manifest(run, workload=HOSTILE, framework=HOSTILE, why=HOSTILE, state="aborted", config=knobs)
+    knobs = dict.fromkeys(
+        ("precision", "device", "batch_size", "global_batch_size", "data", "reduced"), HOSTILE
+    )
+    return _edit_manifest(
+        run, workload=HOSTILE, framework=HOSTILE, why=HOSTILE, state="aborted", config=knobs
+    )
 
 
 def test_no_name_in_a_run_can_steer_the_terminal(hostile_run: Path, screen: Screen) -> None:
@@ -174,7 +207,9 @@ def test_hostile_and_long_names_stay_within_the_screen(hostile_run: Path, screen
 
 
 @pytest.mark.parametrize("large", ["data", "allreduce", "optimizer"])
-def test_a_phase_that_takes_it_all_stays_within_the_screen(tmp_path: Path, screen: Screen, large: str) -> None:
+def test_a_phase_that_takes_it_all_stays_within_the_screen(
+    tmp_path: Path, screen: Screen, large: str
+) -> None:
     run = synthetic_trace(tmp_path / "run", ranks=2, steps=60, phase_ns={large: 999_000 * MS})
     lines = screen("report", run)[1].splitlines()
     assert [line for line in lines if len(line) > 100 and not line.startswith(COPIED)] == []
@@ -184,7 +219,10 @@ def test_a_phase_that_takes_it_all_stays_within_the_screen(tmp_path: Path, scree
 def test_a_share_below_zero_has_no_bar_and_its_figure(run: Path, screen: Screen) -> None:
     longer = {"forward": 20 * MS}
     other = synthetic_trace(run.parent / "other", ranks=2, steps=80, phase_ns=longer)
-    for rank in ("r00000", "r00001"):  # spans of a run with longer phases, steps of one with shorter
+    for rank in (
+        "r00000",
+        "r00001",
+    ):  # spans of a run with longer phases, steps of one with shorter
         for file in ("spans.arrows", "strings.arrows"):
             shutil.copy(other / rank / file, run / rank / file)
     unknown = _lines(screen("report", run)[1])["unknown"]
@@ -202,7 +240,12 @@ def test_a_name_that_is_no_unicode_is_printed_by_both(run: Path, screen: Screen)
 
 def test_the_next_command_is_offered_where_there_is_one(run: Path) -> None:
     view = build_overview(Trace.open(run))
-    assert as_text.overview(view, next_command="profkit report x").splitlines()[-1].split() == ["next", "profkit", "report", "x"]
+    assert as_text.overview(view, next_command="profkit report x").splitlines()[-1].split() == [
+        "next",
+        "profkit",
+        "report",
+        "x",
+    ]
     assert "next" not in _lines(as_text.overview(view))
 
 
@@ -216,21 +259,43 @@ def test_a_verification_and_its_json_tell_the_same(run: Path) -> None:
         assert reason in " ".join(text.split())
     assert data["rows_lost"] == found.lost > 0
     for table in data["tables"]:
-        assert _lines(text)[table["table"]].split() == [table["table"], "1", *(f"{table[key]:,}" for key in ("rows", "rows_lost", "rows_dropped"))]
+        assert _lines(text)[table["table"]].split() == [
+            table["table"],
+            "1",
+            *(f"{table[key]:,}" for key in ("rows", "rows_lost", "rows_dropped")),
+        ]
 
 
-def test_the_kernels_that_take_most_time_stand_with_their_place_under_the_ceilings(tmp_path: Path) -> None:
-    trace = Trace.open(synthetic_trace(tmp_path / "run", steps=30, kernels_per_step=60, device="cuda"))
+def test_the_kernels_that_take_most_time_stand_with_their_place_under_the_ceilings(
+    tmp_path: Path,
+) -> None:
+    trace = Trace.open(
+        synthetic_trace(tmp_path / "run", steps=30, kernels_per_step=60, device="cuda")
+    )
     ceilings = Ceilings(matrix_flops_per_s={"fp32": 1e15, "tf32": 1e15}, copy_bytes_per_s=1e13)
     bare, placed = (build_overview(trace, known) for known in (None, ceilings))
     assert placed.by_kernel is not None
     text = as_text.overview(placed)
     for group in placed.by_kernel.groups[: as_text.MOST_KERNELS]:
-        (line,) = (line for line in text.splitlines() if line.strip().startswith(group.name[: as_text.NAME_WIDTH - 1]))
-        for words in (percent(group.share), duration(group.ns_per_step or 0.0), f"{group.calls:,}", group.bound or "-", percent(group.ceiling_share or 0.0, 0)):
+        (line,) = (
+            line
+            for line in text.splitlines()
+            if line.strip().startswith(group.name[: as_text.NAME_WIDTH - 1])
+        )
+        for words in (
+            percent(group.share),
+            duration(group.ns_per_step or 0.0),
+            f"{group.calls:,}",
+            group.bound or "-",
+            percent(group.ceiling_share or 0.0, 0),
+        ):
             assert words in line
     assert "and 1 more" in text
     assert "of ceiling" not in as_text.overview(bare)
     told = json.loads(as_json.dumps(as_json.overview(placed)))["kernels_by_name"]["groups"]
-    assert [(each["name"], each["total_ns"]) for each in told] == [(group.name, group.total_ns) for group in placed.by_kernel.groups]
-    assert build_overview(Trace.open(synthetic_trace(tmp_path / "none", steps=30))).by_kernel is None
+    assert [(each["name"], each["total_ns"]) for each in told] == [
+        (group.name, group.total_ns) for group in placed.by_kernel.groups
+    ]
+    assert (
+        build_overview(Trace.open(synthetic_trace(tmp_path / "none", steps=30))).by_kernel is None
+    )

@@ -47,10 +47,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     hostile = {name: text for name, text in INJECTIONS.items() if name != "half a pair"}
     kinds: dict[str, dict[str, Any]] = {
         "base": {},
-        "late": {"seed": 2, "phase_ns": {"data": 9 * MS}, "rank_phase_ns": {1: {"forward": 18 * MS}}, "config": {"device": "cpu", "workers": 0}},
+        "late": {
+            "seed": 2,
+            "phase_ns": {"data": 9 * MS},
+            "rank_phase_ns": {1: {"forward": 18 * MS}},
+            "config": {"device": "cpu", "workers": 0},
+        },
         "short": {"steps": 6, "seed": 3},
         "captured": {"ranks": 1, "steps": 40, "kernels_per_step": 20, "seed": 5},
-        "captured late": {"ranks": 1, "steps": 40, "kernels_per_step": 20, "seed": 6, "phase_ns": {"backward": 40 * MS}},
+        "captured late": {
+            "ranks": 1,
+            "steps": 40,
+            "kernels_per_step": 20,
+            "seed": 6,
+            "phase_ns": {"backward": 40 * MS},
+        },
         "hostile": {
             "seed": 4,
             "workload": "".join(hostile.values()),
@@ -59,7 +70,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         },
     }
     return {
-        name: synthetic_trace(folder / name, **{"ranks": 2, "steps": 120, "config": {"device": "cpu", "workers": 2}, **options})
+        name: synthetic_trace(
+            folder / name,
+            **{"ranks": 2, "steps": 120, "config": {"device": "cpu", "workers": 2}, **options},
+        )
         for name, options in kinds.items()
     }
 
@@ -85,8 +99,42 @@ class _Page(HTMLParser):
 
 
 ALLOWED = {
-    *("html", "head", "meta", "title", "style", "body", "main", "footer", "section", "details", "summary", "h1", "h2", "p", "div", "span", "b", "pre"),
-    *("dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "svg", "rect", "line", "path", "text"),
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "main",
+        "footer",
+        "section",
+        "details",
+        "summary",
+        "h1",
+        "h2",
+        "p",
+        "div",
+        "span",
+        "b",
+        "pre",
+    ),
+    *(
+        "dl",
+        "dt",
+        "dd",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "svg",
+        "rect",
+        "line",
+        "path",
+        "text",
+    ),
 }
 
 
@@ -95,11 +143,23 @@ def _check_page(content: str) -> _Page:
     page = _Page(content)
     assert {tag for tag, _ in page.tags} <= ALLOWED
     names = {name for _, attributes in page.tags for name in attributes}
-    assert not {name for name in names if name.startswith("on") or name in {"src", "href", "style", "srcdoc", "action", "xlink:href"}}
-    policy = next(attributes["content"] for tag, attributes in page.tags if attributes.get("http-equiv") == "Content-Security-Policy")
+    assert not {
+        name
+        for name in names
+        if name.startswith("on")
+        or name in {"src", "href", "style", "srcdoc", "action", "xlink:href"}
+    }
+    policy = next(
+        attributes["content"]
+        for tag, attributes in page.tags
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    )
     style = content.split("<style>", 1)[1].split("</style>", 1)[0]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert (
+        policy
+        == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
     assert "@import" not in style
     assert "url(" not in style
     assert not UNSAFE.search(content)
@@ -113,12 +173,21 @@ def _drawings(content: str) -> Iterator[str]:
     yield from re.findall(r"<svg .*?</svg>", content, re.DOTALL)
 
 
-def test_a_page_of_one_run_has_every_figure_of_its_json(runs: dict[str, Path], profkit: Call, tmp_path: Path) -> None:
+def test_a_page_of_one_run_has_every_figure_of_its_json(
+    runs: dict[str, Path], profkit: Call, tmp_path: Path
+) -> None:
     code, said, narration = profkit("report", runs["late"], "-o", tmp_path / "run.html")
     assert (code, said, narration) == (ExitCode.DONE, "", f"wrote {tmp_path / 'run.html'}\n")
     page = _check_page((tmp_path / "run.html").read_text())
     _, text, _ = profkit("report", runs["late"])
-    for line in ("samples/s", "data quality", "profkit's cost", "waiting for the next batch", "rank 1 is late", "What ran"):
+    for line in (
+        "samples/s",
+        "data quality",
+        "profkit's cost",
+        "waiting for the next batch",
+        "rank 1 is late",
+        "What ran",
+    ):
         assert line in page.text
     figures = re.findall(r"\d[\d,.]* (?:ms|us|%|samples/s)", text)
     assert len(figures) > 30
@@ -126,8 +195,12 @@ def test_a_page_of_one_run_has_every_figure_of_its_json(runs: dict[str, Path], p
     assert len(list(_drawings((tmp_path / "run.html").read_text()))) == 3  # shares, steps, ranks
 
 
-def test_a_page_of_two_runs_shows_rows_causes_gates_and_both_sides(runs: dict[str, Path], profkit: Call, tmp_path: Path) -> None:
-    code, _, _ = profkit("explain", runs["base"], runs["late"], "--gate", "3%", "-o", tmp_path / "gap.html")
+def test_a_page_of_two_runs_shows_rows_causes_gates_and_both_sides(
+    runs: dict[str, Path], profkit: Call, tmp_path: Path
+) -> None:
+    code, _, _ = profkit(
+        "explain", runs["base"], runs["late"], "--gate", "3%", "-o", tmp_path / "gap.html"
+    )
     assert code == ExitCode.REGRESSION
     content = (tmp_path / "gap.html").read_text()
     page = _check_page(content)
@@ -137,49 +210,94 @@ def test_a_page_of_two_runs_shows_rows_causes_gates_and_both_sides(runs: dict[st
         assert found["evidence"] in page.text
     for row in figures["rows_ns"]:
         assert row["name"] in page.text
-    for words in ("regression", "✗ failed", "workers", "Ranks of the target", "base: data quality", "target: profkit's cost"):
+    for words in (
+        "regression",
+        "✗ failed",
+        "workers",
+        "Ranks of the target",
+        "base: data quality",
+        "target: profkit's cost",
+    ):
         assert words in page.text
     assert len(list(_drawings(content))) == 4  # waterfall, two strips, ranks
 
 
-def test_a_page_without_a_verdict_says_so_and_stays_whole(runs: dict[str, Path], profkit: Call, tmp_path: Path) -> None:
-    assert profkit("explain", runs["base"], runs["short"], "--gate", "3%", "-o", tmp_path / "gap.html")[0] == ExitCode.NOT_JUDGED
+def test_a_page_without_a_verdict_says_so_and_stays_whole(
+    runs: dict[str, Path], profkit: Call, tmp_path: Path
+) -> None:
+    assert (
+        profkit(
+            "explain", runs["base"], runs["short"], "--gate", "3%", "-o", tmp_path / "gap.html"
+        )[0]
+        == ExitCode.NOT_JUDGED
+    )
     page = _check_page((tmp_path / "gap.html").read_text())
     assert "cannot judge" in page.text
     assert "? not judged" in page.text
 
 
-def test_captured_phases_open_into_their_kernels(runs: dict[str, Path], profkit: Call, tmp_path: Path) -> None:
+def test_captured_phases_open_into_their_kernels(
+    runs: dict[str, Path], profkit: Call, tmp_path: Path
+) -> None:
     """The page and the Markdown have the kernels that the text has, each under its phase."""
     sides = runs["captured"], runs["captured late"]
-    text, markdown = profkit("explain", *sides)[1], profkit("explain", *sides, "--format", "markdown")[1]
+    text, markdown = (
+        profkit("explain", *sides)[1],
+        profkit("explain", *sides, "--format", "markdown")[1],
+    )
     profkit("explain", *sides, "-o", tmp_path / "gap.html")
     page = _check_page((tmp_path / "gap.html").read_text())
-    named = {row["name"] for row in json.loads(profkit("explain", *sides, "--json")[1])["kernels"]["rows_ns_per_step"]}
+    named = {
+        row["name"]
+        for row in json.loads(profkit("explain", *sides, "--json")[1])["kernels"][
+            "rows_ns_per_step"
+        ]
+    }
     shown = {name for name in named if f"    {name} " in text}
     assert len(shown) >= 2
     assert shown <= set(page.texts)
     assert all(f"| {plain(name)} |" in markdown for name in shown)
     folded = re.findall(r"<details><summary>(\w+): \d+ \w+ that changed</summary>", markdown)
     assert folded
-    assert set(folded) <= {"data", "h2d", "forward", "backward", "allreduce", "optimizer", "no phase"}
+    assert set(folded) <= {
+        "data",
+        "h2d",
+        "forward",
+        "backward",
+        "allreduce",
+        "optimizer",
+        "no phase",
+    }
 
 
-def test_more_runs_make_a_page_and_markdown_too(runs: dict[str, Path], profkit: Call, tmp_path: Path) -> None:
+def test_more_runs_make_a_page_and_markdown_too(
+    runs: dict[str, Path], profkit: Call, tmp_path: Path
+) -> None:
     for name in ("table.html", "table.md"):
-        assert profkit("explain", runs["base"], runs["late"], runs["base"], "-o", tmp_path / name)[0] == ExitCode.DONE
+        assert (
+            profkit("explain", runs["base"], runs["late"], runs["base"], "-o", tmp_path / name)[0]
+            == ExitCode.DONE
+        )
         assert "speed-up" in (tmp_path / name).read_text()
     _check_page((tmp_path / "table.html").read_text())
 
 
-def test_hostile_names_are_shown_and_do_nothing(runs: dict[str, Path], profkit: Call, tmp_path: Path) -> None:
-    for name, arguments in {"run": ["report", runs["hostile"]], "gap": ["explain", runs["base"], runs["hostile"]]}.items():
+def test_hostile_names_are_shown_and_do_nothing(
+    runs: dict[str, Path], profkit: Call, tmp_path: Path
+) -> None:
+    for name, arguments in {
+        "run": ["report", runs["hostile"]],
+        "gap": ["explain", runs["base"], runs["hostile"]],
+    }.items():
         profkit(*arguments, "-o", tmp_path / f"{name}.html")
         page = _check_page((tmp_path / f"{name}.html").read_text())
         assert "<script>alert(1)</script>" in page.text
         _, markdown, _ = profkit(*arguments, "--format", "markdown")
         assert not UNSAFE.search(markdown)
-        assert not re.search(r"<(?!/?(?:details|summary)>)", re.sub(r"```text\n.*?\n```", "", markdown, flags=re.DOTALL))
+        assert not re.search(
+            r"<(?!/?(?:details|summary)>)",
+            re.sub(r"```text\n.*?\n```", "", markdown, flags=re.DOTALL),
+        )
         assert not re.search(r"(?<!\\)\]\(", markdown)
 
 
@@ -187,8 +305,14 @@ def _cells(line: str) -> int:
     return len(re.split(r"(?<!\\)\|", line)) - 2
 
 
-def test_each_row_of_a_markdown_table_has_the_cells_of_its_header(runs: dict[str, Path], profkit: Call) -> None:
-    for arguments in (["report", runs["hostile"]], ["explain", runs["base"], runs["hostile"]], ["explain", runs["base"], runs["late"]]):
+def test_each_row_of_a_markdown_table_has_the_cells_of_its_header(
+    runs: dict[str, Path], profkit: Call
+) -> None:
+    for arguments in (
+        ["report", runs["hostile"]],
+        ["explain", runs["base"], runs["hostile"]],
+        ["explain", runs["base"], runs["late"]],
+    ):
         lines = profkit(*arguments, "--format", "markdown")[1].splitlines()
         rules = [place for place, line in enumerate(lines) if re.fullmatch(r"\|( -+:? \|)+", line)]
         assert len(rules) >= 3
@@ -207,7 +331,10 @@ def test_markdown_shows_a_text_as_it_is(text: str) -> None:
 
 
 def test_ordinary_words_stay_readable_in_markdown() -> None:
-    assert plain("mask_rcnn on 2 ranks: 3.4 ms (95 % interval)") == "mask_rcnn on 2 ranks: 3.4 ms (95 % interval)"
+    assert (
+        plain("mask_rcnn on 2 ranks: 3.4 ms (95 % interval)")
+        == "mask_rcnn on 2 ranks: 3.4 ms (95 % interval)"
+    )
 
 
 # --- where it goes --------------------------------------------------------------------------------
@@ -219,13 +346,22 @@ def test_github_gets_the_markdown_behind_what_is_there_and_the_log_the_text(
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    code, said, _ = profkit("explain", runs["base"], runs["late"], "--gate", "3%", "--format", "github")
+    code, said, _ = profkit(
+        "explain", runs["base"], runs["late"], "--gate", "3%", "--format", "github"
+    )
     assert code == ExitCode.REGRESSION
     assert said == profkit("explain", runs["base"], runs["late"], "--gate", "3%")[1]
-    assert summary.read_text() == "before\n" + profkit("explain", runs["base"], runs["late"], "--gate", "3%", "--format", "markdown")[1] + "\n"
+    assert (
+        summary.read_text()
+        == "before\n"
+        + profkit("explain", runs["base"], runs["late"], "--gate", "3%", "--format", "markdown")[1]
+        + "\n"
+    )
 
 
-def test_github_needs_its_variable(runs: dict[str, Path], profkit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_github_needs_its_variable(
+    runs: dict[str, Path], profkit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     code, said, narration = profkit("report", runs["base"], "--format", "github")
     assert (code, said) == (ExitCode.USAGE, "")
@@ -240,21 +376,36 @@ def test_github_needs_its_variable(runs: dict[str, Path], profkit: Call, tmp_pat
     ("arguments", "code", "words"),
     [
         (["--json", "--format", "html"], ExitCode.USAGE, "not allowed with argument --json"),
-        (["--format", "html", "-o", "missing/page.html"], ExitCode.UNFINISHED, "name a file in a folder that exists"),
+        (
+            ["--format", "html", "-o", "missing/page.html"],
+            ExitCode.UNFINISHED,
+            "name a file in a folder that exists",
+        ),
         (["-o", "."], ExitCode.USAGE, "a folder; name a file in it"),
         (["--format", "github", "-o", "x.md"], ExitCode.USAGE, "leave --write out"),
     ],
 )
-def test_what_cannot_be_delivered_is_one_line(runs: dict[str, Path], profkit: Call, arguments: list[str], code: int, words: str) -> None:
+def test_what_cannot_be_delivered_is_one_line(
+    runs: dict[str, Path], profkit: Call, arguments: list[str], code: int, words: str
+) -> None:
     found, said, narration = profkit("report", runs["base"], *arguments)
     assert (found, said, narration.count("\n")) == (code, "", 1)
     assert words in narration
 
 
 @pytest.mark.parametrize(
-    ("name", "begins"), [("run.md", "# "), ("run.json", "{"), ("run.txt", "synthetic"), ("run", "synthetic"), ("run.HTML", "<!doctype html>")]
+    ("name", "begins"),
+    [
+        ("run.md", "# "),
+        ("run.json", "{"),
+        ("run.txt", "synthetic"),
+        ("run", "synthetic"),
+        ("run.HTML", "<!doctype html>"),
+    ],
 )
-def test_a_file_has_the_shape_that_its_name_ends_in(runs: dict[str, Path], profkit: Call, tmp_path: Path, name: str, begins: str) -> None:
+def test_a_file_has_the_shape_that_its_name_ends_in(
+    runs: dict[str, Path], profkit: Call, tmp_path: Path, name: str, begins: str
+) -> None:
     profkit("report", runs["base"], "--write", tmp_path / name)
     content = (tmp_path / name).read_text()
     assert content.startswith(begins)
@@ -266,7 +417,9 @@ def test_a_file_has_the_shape_that_its_name_ends_in(runs: dict[str, Path], profk
 
 
 def test_many_ranks_and_steps_make_a_small_page(tmp_path: Path, profkit: Call) -> None:
-    run = synthetic_trace(tmp_path / "run", ranks=80, steps=400, rank_phase_ns={70: {"data": 20 * MS}})
+    run = synthetic_trace(
+        tmp_path / "run", ranks=80, steps=400, rank_phase_ns={70: {"data": 20 * MS}}
+    )
     profkit("report", run, "-o", tmp_path / "run.html")
     page = _check_page((tmp_path / "run.html").read_text())
     assert "The 64 ranks that differ most, of 80." in page.text
@@ -292,25 +445,49 @@ def test_the_phases_of_a_rank_close_against_its_own_wall_clock(runs: dict[str, P
     assert found is not None
     rows = trace.steps.to_pylist()
     for rank, cells in zip(found.ranks, found.step_ns, strict=True):
-        wall = [row["end_ns"] - row["start_ns"] for row in rows if row["rank"] == rank and row["step"] in selection.steps]
+        wall = [
+            row["end_ns"] - row["start_ns"]
+            for row in rows
+            if row["rank"] == rank and row["step"] in selection.steps
+        ]
         assert sum(cells) == pytest.approx(sum(wall) / len(wall))
     forward = found.phases.index("forward")
     assert found.spread[1][forward] > 0 > found.spread[0][forward]
-    assert rank_phases(trace.steps.filter(trace.steps["rank"].to_numpy() == 0), trace.spans, selection) is None
+    assert (
+        rank_phases(trace.steps.filter(trace.steps["rank"].to_numpy() == 0), trace.spans, selection)
+        is None
+    )
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to look at the page with")
-def test_a_browser_shows_the_page_and_refuses_nothing_in_it(runs: dict[str, Path], profkit: Call, tmp_path: Path) -> None:
+def test_a_browser_shows_the_page_and_refuses_nothing_in_it(
+    runs: dict[str, Path], profkit: Call, tmp_path: Path
+) -> None:
     profkit("explain", runs["base"], runs["hostile"], "-o", tmp_path / "gap.html")
     pictures = {}
     for scheme, number in {"light": 1, "dark": 0}.items():
         picture = tmp_path / f"{scheme}.png"
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / scheme}", "--window-size=1100,1600", "--enable-logging=stderr"]
+        flags = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path / scheme}",
+            "--window-size=1100,1600",
+            "--enable-logging=stderr",
+        ]
         flags += [f"--blink-settings=preferredColorScheme={number}", f"--screenshot={picture}"]
-        done = subprocess.run([str(CHROMIUM), *flags, (tmp_path / "gap.html").as_uri()], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            [str(CHROMIUM), *flags, (tmp_path / "gap.html").as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert picture.exists(), done.stderr
         assert "CONSOLE" not in done.stderr
         pictures[scheme] = picture.read_bytes()

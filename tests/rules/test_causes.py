@@ -59,34 +59,99 @@ def _windows(**changes: Any) -> Windows:
 
 
 PLANTED = {
-    "loader_contention": Planted(13, SLOWER, {"load": IDLE}, {"load": Load(8, 1.0, 6.5, 8.0, 300.0)}),
-    "thread_oversubscription": Planted(13, SLOWER, {"load": IDLE}, {"load": Load(8, 6.5, 1.0, 8.0, 900.0)}),
+    "loader_contention": Planted(
+        13, SLOWER, {"load": IDLE}, {"load": Load(8, 1.0, 6.5, 8.0, 300.0)}
+    ),
+    "thread_oversubscription": Planted(
+        13, SLOWER, {"load": IDLE}, {"load": Load(8, 6.5, 1.0, 8.0, 900.0)}
+    ),
     "host_busy": Planted(13, SLOWER, {"load": IDLE}, {"load": Load(8, 1.0, 1.0, 7.9, 40.0)}),
     "worker_start": Planted(
-        4, {}, {"loader": WORKERS}, {"loader": WORKERS, "epoch_start_ns": Estimate(4.5 * MS, 4.2 * MS, 4.8 * MS)}, is_cost_of_the_sign=True
+        4,
+        {},
+        {"loader": WORKERS},
+        {"loader": WORKERS, "epoch_start_ns": Estimate(4.5 * MS, 4.2 * MS, 4.8 * MS)},
+        is_cost_of_the_sign=True,
     ),
-    "unpinned_copy": Planted(3.5, {"phase_ns": {"h2d": 4 * MS}}, {"windows": ON_GPU}, {"windows": _windows(pageable_share=1.0)}),
-    "tiny_buckets": Planted(6, {"phase_ns": {"allreduce": 9 * MS}}, {"exchanges": BUCKETS}, {"exchanges": Exchanges(40, 2.5e6, 40, 0)}, RANKS),
-    "huge_bucket": Planted(6, {"phase_ns": {"allreduce": 9 * MS}}, {"exchanges": BUCKETS}, {"exchanges": Exchanges(1, 100e6, 1, 0)}, RANKS),
-    "accumulation_without_no_sync": Planted(6, {"phase_ns": {"allreduce": 9 * MS}}, {"exchanges": BUCKETS}, {"exchanges": Exchanges(16, 25e6, 4, 0)}, RANKS),
-    "syncbn_cost": Planted(8, {"phase_ns": {"forward": 20 * MS}}, {"exchanges": BUCKETS}, {"exchanges": replace(BUCKETS, beside=53)}, RANKS),
-    "launch_bound": Planted(13, SLOWER, {"windows": ON_GPU}, {"windows": _windows(calls=2_000, busy_ns=36.0 * MS)}),
+    "unpinned_copy": Planted(
+        3.5,
+        {"phase_ns": {"h2d": 4 * MS}},
+        {"windows": ON_GPU},
+        {"windows": _windows(pageable_share=1.0)},
+    ),
+    "tiny_buckets": Planted(
+        6,
+        {"phase_ns": {"allreduce": 9 * MS}},
+        {"exchanges": BUCKETS},
+        {"exchanges": Exchanges(40, 2.5e6, 40, 0)},
+        RANKS,
+    ),
+    "huge_bucket": Planted(
+        6,
+        {"phase_ns": {"allreduce": 9 * MS}},
+        {"exchanges": BUCKETS},
+        {"exchanges": Exchanges(1, 100e6, 1, 0)},
+        RANKS,
+    ),
+    "accumulation_without_no_sync": Planted(
+        6,
+        {"phase_ns": {"allreduce": 9 * MS}},
+        {"exchanges": BUCKETS},
+        {"exchanges": Exchanges(16, 25e6, 4, 0)},
+        RANKS,
+    ),
+    "syncbn_cost": Planted(
+        8,
+        {"phase_ns": {"forward": 20 * MS}},
+        {"exchanges": BUCKETS},
+        {"exchanges": replace(BUCKETS, beside=53)},
+        RANKS,
+    ),
+    "launch_bound": Planted(
+        13, SLOWER, {"windows": ON_GPU}, {"windows": _windows(calls=2_000, busy_ns=36.0 * MS)}
+    ),
     "layout_copies": Planted(
         13,
         SLOWER,
         {"windows": ON_GPU},
-        {"windows": _windows(by_category={**ON_GPU.by_category, "layout": 9.0 * MS}, calls_by_category={**ON_GPU.calls_by_category, "layout": 32})},
+        {
+            "windows": _windows(
+                by_category={**ON_GPU.by_category, "layout": 9.0 * MS},
+                calls_by_category={**ON_GPU.calls_by_category, "layout": 32},
+            )
+        },
     ),
-    "sync_stalls": Planted(13, SLOWER, {"windows": ON_GPU}, {"windows": _windows(calls_by_category={**ON_GPU.calls_by_category, "copy to host": 8})}),
-    "amp_without_effect": Planted(13, SLOWER, {"autocast": False}, {"autocast": True, "windows": _windows(tensor_core_share=0.1)}),
+    "sync_stalls": Planted(
+        13,
+        SLOWER,
+        {"windows": ON_GPU},
+        {"windows": _windows(calls_by_category={**ON_GPU.calls_by_category, "copy to host": 8})},
+    ),
+    "amp_without_effect": Planted(
+        13,
+        SLOWER,
+        {"autocast": False},
+        {"autocast": True, "windows": _windows(tensor_core_share=0.1)},
+    ),
     "optimizer_unfused": Planted(
-        6, {"phase_ns": {"optimizer": 10 * MS}}, {"windows": ON_GPU}, {"windows": _windows(calls_by_phase={**ON_GPU.calls_by_phase, "optimizer": 900})}
+        6,
+        {"phase_ns": {"optimizer": 10 * MS}},
+        {"windows": ON_GPU},
+        {"windows": _windows(calls_by_phase={**ON_GPU.calls_by_phase, "optimizer": 900})},
     ),
-    "checkpoint_in_training": Planted(5, {"phase_ns": {"other": 5 * MS}}, {}, {"beside": {"checkpoint": 5.0 * MS}}),
+    "checkpoint_in_training": Planted(
+        5, {"phase_ns": {"other": 5 * MS}}, {}, {"beside": {"checkpoint": 5.0 * MS}}
+    ),
     "garbage_pauses": Planted(
-        3, {}, {"garbage_ns": Estimate(0.1 * MS, 0.05 * MS, 0.15 * MS)}, {"garbage_ns": Estimate(3.1 * MS, 2.5 * MS, 3.7 * MS)}, is_cost_of_the_sign=True
+        3,
+        {},
+        {"garbage_ns": Estimate(0.1 * MS, 0.05 * MS, 0.15 * MS)},
+        {"garbage_ns": Estimate(3.1 * MS, 2.5 * MS, 3.7 * MS)},
+        is_cost_of_the_sign=True,
     ),
-    "skipped_amp_steps": Planted(11, {}, {"skipped_share": 0.0}, {"skipped_share": 0.25}, is_cost_of_the_sign=True),
+    "skipped_amp_steps": Planted(
+        11, {}, {"skipped_share": 0.0}, {"skipped_share": 0.25}, is_cost_of_the_sign=True
+    ),
     "bad_samples": Planted(8, {"phase_ns": {"data": 10 * MS}}, {}, {"bad_samples": 12}),
 }
 
@@ -112,8 +177,12 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     def make_case(planted: Planted) -> Case:
         name = str((planted.base, planted.target))
         if name not in cases:
-            cases[name] = explain(open_run(seed=1, **planted.base), open_run(seed=2, **planted.base, **planted.target)).case
-        before, after = (Evidence(side.trace, side.costs) for side in (cases[name].before, cases[name].after))
+            cases[name] = explain(
+                open_run(seed=1, **planted.base), open_run(seed=2, **planted.base, **planted.target)
+            ).case
+        before, after = (
+            Evidence(side.trace, side.costs) for side in (cases[name].before, cases[name].after)
+        )
         for evidence, facts in ((before, planted.before), (after, planted.after)):
             vars(evidence).update(facts)
         return replace(cases[name], before=before, after=after)
@@ -138,19 +207,30 @@ def test_a_planted_cause_is_named_with_its_cost(name: str, make: Make) -> None:
     assert finding.cost_ns.value == pytest.approx(planted.cost_ms * MS, rel=0.15)
 
 
-@pytest.mark.parametrize("name", [name for name, planted in PLANTED.items() if not planted.is_cost_of_the_sign])
+@pytest.mark.parametrize(
+    "name", [name for name, planted in PLANTED.items() if not planted.is_cost_of_the_sign]
+)
 def test_nothing_is_said_where_the_time_grew_without_the_causes_sign(name: str, make: Make) -> None:
     planted = PLANTED[name]
     nothing: dict[str, Any] = {**planted.before, "skipped_share": 0.0}
     assert _ask(name, make(replace(planted, after=nothing))) is None
 
 
-@pytest.mark.parametrize("name", [name for name, planted in PLANTED.items() if not planted.is_cost_of_the_sign and name not in FREE_OF_COST])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, planted in PLANTED.items()
+        if not planted.is_cost_of_the_sign and name not in FREE_OF_COST
+    ],
+)
 def test_nothing_is_said_where_the_sign_costs_nothing(name: str, make: Make) -> None:
     assert _ask(name, make(replace(PLANTED[name], target={}))) is None
 
 
-@pytest.mark.parametrize("name", [name for name, planted in PLANTED.items() if planted.is_cost_of_the_sign])
+@pytest.mark.parametrize(
+    "name", [name for name, planted in PLANTED.items() if planted.is_cost_of_the_sign]
+)
 def test_nothing_is_said_where_the_base_does_as_much(name: str, make: Make) -> None:
     planted = PLANTED[name]
     assert _ask(name, make(replace(planted, before=planted.after))) is None
@@ -162,39 +242,66 @@ def test_the_planted_cause_is_the_first_that_is_told(name: str, make: Make) -> N
     planted = PLANTED[name]
     found = find_all(make(planted), [RULES.load(each) for each in RULES.names()])
     assert found[0].kind == name, [(each.kind, each.cost_ns) for each in found]
-    assert sum(each.cost_ns is not None for each in found) == 1, [(each.kind, each.cost_ns) for each in found]
+    assert sum(each.cost_ns is not None for each in found) == 1, [
+        (each.kind, each.cost_ns) for each in found
+    ]
 
 
 def test_mixed_precision_that_helps_is_no_finding(make: Make) -> None:
     faster = {"phase_ns": {"forward": 6 * MS, "backward": 12 * MS}}
-    assert _ask("amp_without_effect", make(Planted(0, faster, {"autocast": False}, {"autocast": True}))) is None
+    assert (
+        _ask(
+            "amp_without_effect", make(Planted(0, faster, {"autocast": False}, {"autocast": True}))
+        )
+        is None
+    )
     idle = _ask("amp_without_effect", make(Planted(0, {}, {"autocast": False}, {"autocast": True})))
     assert idle is not None
     assert idle.cost_ns is None
 
 
-def test_mixed_precision_without_effect_is_told_where_its_cost_is_not_sure(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed_precision_without_effect_is_told_where_its_cost_is_not_sure(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = make(Planted(13, SLOWER, {"autocast": False}, {"autocast": True}))
     row = compute_row(case.ledger)
-    wide = replace(row, delta=Estimate(row.delta.value, 0.01 * row.delta.value, 2 * row.delta.value))
+    wide = replace(
+        row, delta=Estimate(row.delta.value, 0.01 * row.delta.value, 2 * row.delta.value)
+    )
     monkeypatch.setattr(amp_without_effect, "compute_row", lambda _: wide)
     told = find_all(case, [RULES.load("amp_without_effect")])
     assert [(each.kind, each.cost_ns) for each in told] == [("amp_without_effect", None)]
 
 
 def _costly(kind: str, ms: float, *takes: str) -> Finding:
-    return Finding(kind, Estimate(ms * MS, (ms - 0.5) * MS, (ms + 0.5) * MS), None, "", takes=all_of(*takes))
+    return Finding(
+        kind, Estimate(ms * MS, (ms - 0.5) * MS, (ms + 0.5) * MS), None, "", takes=all_of(*takes)
+    )
 
 
 def test_a_cause_takes_what_it_explains_of_anothers_cost(make: Make) -> None:
     case = make(Planted(0, SLOWER))
-    rules = [lambda _, each=each: each for each in (_costly("late_rank", 3, "input_bound"), _costly("input_bound", 10), _costly("setting_changed", 12))]
+    rules = [
+        lambda _, each=each: each
+        for each in (
+            _costly("late_rank", 3, "input_bound"),
+            _costly("input_bound", 10),
+            _costly("setting_changed", 12),
+        )
+    ]
     found = {each.kind: each for each in find_all(case, rules)}
-    assert set(found) == {"late_rank", "input_bound"}, "a setting that differs explains nothing that has a better cause"
+    assert set(found) == {"late_rank", "input_bound"}, (
+        "a setting that differs explains nothing that has a better cause"
+    )
     cost, share = found["input_bound"].cost_ns, found["input_bound"].share_of_gap
     assert cost == Estimate(7 * MS, 6.5 * MS, 7.5 * MS)
-    assert share == pytest.approx(7 * MS / (case.ledger.total.delta.value * case.ledger.samples_per_step))
-    assert [each.kind for each in find_all(case, [*rules, lambda _: _costly("worker_start", 9, "input_bound")])] == ["worker_start", "late_rank"]
+    assert share == pytest.approx(
+        7 * MS / (case.ledger.total.delta.value * case.ledger.samples_per_step)
+    )
+    assert [
+        each.kind
+        for each in find_all(case, [*rules, lambda _: _costly("worker_start", 9, "input_bound")])
+    ] == ["worker_start", "late_rank"]
 
 
 def test_a_rank_that_is_late_costs_the_whole_step(make: Make) -> None:
@@ -214,7 +321,10 @@ def _drifting(path: Path, seed: int, added_ns: int) -> Trace:
     trace = Trace.open(synthetic_trace(path, steps=200, seed=seed, steps_per_epoch=0))
     steps = trace.steps
     longer = np.cumsum(np.linspace(0, added_ns, steps.num_rows).astype(np.int64))
-    start, end = steps["start_ns"].to_numpy() + np.concatenate([[0], longer[:-1]]), steps["end_ns"].to_numpy() + longer
+    start, end = (
+        steps["start_ns"].to_numpy() + np.concatenate([[0], longer[:-1]]),
+        steps["end_ns"].to_numpy() + longer,
+    )
     for name, values in (("start_ns", start), ("end_ns", end)):
         steps = steps.set_column(steps.schema.get_field_index(name), name, pa.array(values))
     vars(trace)["steps"] = steps
@@ -242,8 +352,13 @@ def test_a_run_that_becomes_slower_drifts(tmp_path: Path) -> None:
         (None, None, ""),
     ],
 )
-def test_a_slow_input_says_what_of_it_is_slow(before: Loader | None, after: Loader | None, cause: str, make: Make) -> None:
-    finding = _ask("input_bound", make(Planted(0, {"phase_ns": {"data": 12 * MS}}, {"loader": before}, {"loader": after})))
+def test_a_slow_input_says_what_of_it_is_slow(
+    before: Loader | None, after: Loader | None, cause: str, make: Make
+) -> None:
+    finding = _ask(
+        "input_bound",
+        make(Planted(0, {"phase_ns": {"data": 12 * MS}}, {"loader": before}, {"loader": after})),
+    )
     assert finding is not None
     assert finding.cause == cause
     assert finding.cost_ns is not None
@@ -254,10 +369,37 @@ def test_an_input_that_others_crowd_out_is_not_its_own_fault(make: Make) -> None
     """Batches are as much work as before, and something else has the processors: nothing says what would help the loader."""
     crowded = Load(8, 1.0, 1.0, 7.9, 40.0)
     slow = {"phase_ns": {"data": 12 * MS}}
-    assert _ask("input_bound", make(Planted(0, slow, {"loader": WORKERS, "load": IDLE}, {"loader": WORKERS, "load": crowded}))) is None
+    assert (
+        _ask(
+            "input_bound",
+            make(
+                Planted(
+                    0, slow, {"loader": WORKERS, "load": IDLE}, {"loader": WORKERS, "load": crowded}
+                )
+            ),
+        )
+        is None
+    )
     decode = replace(WORKERS, pieces={**WORKERS.pieces, "decode": 48.0 * MS})
-    assert _ask("input_bound", make(Planted(0, slow, {"loader": WORKERS, "load": IDLE}, {"loader": decode, "load": crowded}))) is not None
-    busy = _ask("host_busy", make(Planted(0, slow, {"loader": WORKERS, "load": IDLE}, {"loader": WORKERS, "load": crowded})))
+    assert (
+        _ask(
+            "input_bound",
+            make(
+                Planted(
+                    0, slow, {"loader": WORKERS, "load": IDLE}, {"loader": decode, "load": crowded}
+                )
+            ),
+        )
+        is not None
+    )
+    busy = _ask(
+        "host_busy",
+        make(
+            Planted(
+                0, slow, {"loader": WORKERS, "load": IDLE}, {"loader": WORKERS, "load": crowded}
+            )
+        ),
+    )
     assert busy is not None
     assert "computing and input" in busy.evidence
 
@@ -277,9 +419,20 @@ def test_a_throughput_that_is_not_the_published_one_is_told(make: Make) -> None:
     """Published for one V100: 12 images a second in fp32 with batches of 4. The synthetic runs do some hundreds."""
     case = make(Planted(0))
     settings = {"batch_size": 4, "precision": "fp32"}
-    known = replace(case.target, workload="mask_rcnn", framework="pytorch", config={**settings, "device": "Tesla V100-SXM2-16GB"})
+    known = replace(
+        case.target,
+        workload="mask_rcnn",
+        framework="pytorch",
+        config={**settings, "device": "Tesla V100-SXM2-16GB"},
+    )
     finding = _ask("published_mismatch", replace(case, target=known))
     assert finding is not None
     assert "12" in finding.evidence
-    for other in ({**settings, "device": "cpu"}, {**settings, "device": "Tesla V100", "batch_size": 5}, settings):
-        assert _ask("published_mismatch", replace(case, target=replace(known, config=other))) is None
+    for other in (
+        {**settings, "device": "cpu"},
+        {**settings, "device": "Tesla V100", "batch_size": 5},
+        settings,
+    ):
+        assert (
+            _ask("published_mismatch", replace(case, target=replace(known, config=other))) is None
+        )

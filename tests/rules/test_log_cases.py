@@ -18,7 +18,9 @@ from profkit.importers.training_log import IMPORTER
 from profkit.trace import Trace
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-pytestmark = pytest.mark.skipif(not (DATA / "log_cases.csv").exists(), reason="the logs are not here: ../shared/data")
+pytestmark = pytest.mark.skipif(
+    not (DATA / "log_cases.csv").exists(), reason="the logs are not here: ../shared/data"
+)
 
 Open = Callable[[str], Trace]
 
@@ -31,7 +33,12 @@ class Expected(NamedTuple):
     verdict: Verdict
 
 
-_COMMUNICATION, _INPUT, _STALLS, _HIDDEN = "exposed_communication", "input_bound", "input_stalls", "overlapped_reader"
+_COMMUNICATION, _INPUT, _STALLS, _HIDDEN = (
+    "exposed_communication",
+    "input_bound",
+    "input_stalls",
+    "overlapped_reader",
+)
 
 
 def _expect(said: str, unsaid: str = "", verdict: Verdict = Verdict.REGRESSION) -> Expected:
@@ -73,7 +80,9 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Open:
 
     def open_log(name: str) -> Trace:
         if name not in runs:
-            runs[name] = Trace.open(list(IMPORTER.read([DATA / "logs" / name], Target(folder)))[-1].run)
+            runs[name] = Trace.open(
+                list(IMPORTER.read([DATA / "logs" / name], Target(folder)))[-1].run
+            )
         return runs[name]
 
     return open_log
@@ -89,7 +98,9 @@ def test_the_gap_of_a_published_pair(case: str, opened: Open) -> None:
     assert expected.said <= kinds
     assert not expected.unsaid & kinds
     if row["data_delta_s"] and _HIDDEN not in kinds:
-        assert _input_share(view) == pytest.approx(float(row["data_delta_s"]) / float(row["loss_s"]), abs=0.05)
+        assert _input_share(view) == pytest.approx(
+            float(row["data_delta_s"]) / float(row["loss_s"]), abs=0.05
+        )
 
 
 def _input_share(view: Explained) -> float:
@@ -105,8 +116,13 @@ def _input_share(view: Explained) -> float:
 
 def test_a_loader_without_workers_is_what_the_gap_of_two_profiles_is(tmp_path: Path) -> None:
     """A real job on a GPU, in the profiler's old schema; five steps allow no verdict, and the row is still the right one."""
-    paths = [next((DATA / "kineto" / f"resnet50_num_workers_{workers}").glob("*.json.gz")) for workers in (4, 0)]
-    fast, slow = (Trace.open(next(iter(kineto.IMPORTER.read([path], Target(tmp_path)))).run) for path in paths)
+    paths = [
+        next((DATA / "kineto" / f"resnet50_num_workers_{workers}").glob("*.json.gz"))
+        for workers in (4, 0)
+    ]
+    fast, slow = (
+        Trace.open(next(iter(kineto.IMPORTER.read([path], Target(tmp_path)))).run) for path in paths
+    )
     ledger = explain(fast, slow).ledger
     assert ledger.verdict is Verdict.CANNOT_JUDGE
     assert ledger.largest is not None

@@ -40,9 +40,13 @@ def test_there_are_enough_faults_and_healthy_pairs() -> None:
 def test_a_fault_is_told_by_options_and_rules_that_there_are(fault: Fault) -> None:
     known = {field.name for field in dataclasses.fields(Options)}
     for variant in SHAPES:
-        base, target = (options_of(fault, planted=planted, variant=variant) for planted in (False, True))
+        base, target = (
+            options_of(fault, planted=planted, variant=variant) for planted in (False, True)
+        )
         assert {*base, *target} <= known
-        assert {name for name in target if target[name] != base.get(name, getattr(Options(), name))} == set(fault.change)
+        assert {
+            name for name in target if target[name] != base.get(name, getattr(Options(), name))
+        } == set(fault.change)
     assert {kinds[0] for kinds in fault.causes} <= set(RULES.names())
 
 
@@ -58,14 +62,23 @@ def test_pairs_are_scored_against_the_jobs_own_clock(tmp_path: Path) -> None:
     assert by_name["late_in_forward"].top_1
     assert by_name["healthy_pair"].first == NOTHING
     found = summarize(scores)
-    assert (found.single, found.top_1, found.top_3, found.healthy, found.quiet) == (2, 1.0, 1.0, 1, 1.0)
+    assert (found.single, found.top_1, found.top_3, found.healthy, found.quiet) == (
+        2,
+        1.0,
+        1.0,
+        1,
+        1.0,
+    )
 
 
 def test_what_is_wrong_is_listed(tmp_path: Path) -> None:
     missed = Score(LATE, HELD_OUT, 0, (), (None,), 10.0)
     loud = _said(_said_of(tmp_path), HEALTHY)
     document = as_document([missed, loud], has_gpu=False)
-    assert "- held-out, trial 0, `late_in_forward`: says nothing; late_rank is not among the first three" in document
+    assert (
+        "- held-out, trial 0, `late_in_forward`: says nothing; late_rank is not among the first three"
+        in document
+    )
     assert "- development, trial 0, `healthy_pair`: says input_bound" in document
     assert "`item_syncs`" in document, "what needs a GPU is told"
     assert "healthy_pair" in as_text([missed, loud])
@@ -78,14 +91,26 @@ def test_what_a_sample_costs_more_counts_those_that_are_left_out(tmp_path: Path)
     assert score.true_ms == pytest.approx(48.0 / 6 * 8 - 48.0)
 
 
-def test_a_pair_that_was_planted_otherwise_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pair_that_was_planted_otherwise_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _pair(tmp_path, SLOW_INPUT, {}, {})
-    assert score_all(tmp_path, [dataclasses.replace(SLOW_INPUT, change={"read_ms": 5.0})], [DEVELOPMENT]) == []
-    assert capsys.readouterr().err == f"{tmp_path}/development/0/slow_read: left out, something else was planted when it was run; run it again\n"
+    assert (
+        score_all(
+            tmp_path, [dataclasses.replace(SLOW_INPUT, change={"read_ms": 5.0})], [DEVELOPMENT]
+        )
+        == []
+    )
+    assert (
+        capsys.readouterr().err
+        == f"{tmp_path}/development/0/slow_read: left out, something else was planted when it was run; run it again\n"
+    )
 
 
 @pytest.mark.parametrize("done", [True, False], ids=["damaged", "being run again"])
-def test_a_pair_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: bool) -> None:
+def test_a_pair_that_cannot_be_read_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: bool
+) -> None:
     _pair(tmp_path, SLOW_INPUT, {}, {})
     folder = tmp_path / DEVELOPMENT / "0" / "slow_read"
     shutil.rmtree(folder / TARGET)
@@ -98,7 +123,9 @@ def test_a_pair_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(scoring, "done_at", taken_away)
     if done:
-        with pytest.raises(SystemExit, match=r"slow_read: cannot be scored \(.*\); take it away and run it again"):
+        with pytest.raises(
+            SystemExit, match=r"slow_read: cannot be scored \(.*\); take it away and run it again"
+        ):
             score_all(tmp_path, [SLOW_INPUT], [DEVELOPMENT])
     else:
         assert score_all(tmp_path, [SLOW_INPUT], [DEVELOPMENT]) == []
@@ -119,10 +146,14 @@ def _said(score: Score, fault: Fault) -> Score:
 def _pair(work: Path, fault: Fault, planted: dict[str, Any], own_ms: dict[str, float]) -> None:
     """Two synthetic runs where the runner would have left real ones, with what their jobs' own clocks would have said."""
     folder = work / DEVELOPMENT / "0" / fault.name
-    for number, (side, options, own) in enumerate(((BASE, {}, {"data": 2.0, "samples": 8.0}), (TARGET, planted, own_ms))):
+    for number, (side, options, own) in enumerate(
+        ((BASE, {}, {"data": 2.0, "samples": 8.0}), (TARGET, planted, own_ms))
+    ):
         (folder / side).mkdir(parents=True)
         synthetic_trace(folder / side / "run", ranks=fault.ranks, steps=120, seed=number, **options)
         for rank in range(fault.ranks):
-            (folder / side / f"own{rank}.json").write_text(json.dumps([{**own, "step": 48.0, "starts_epoch": 0.0}] * 40))
+            (folder / side / f"own{rank}.json").write_text(
+                json.dumps([{**own, "step": 48.0, "starts_epoch": 0.0}] * 40)
+            )
     jobs = {side: job_of(fault, side, DEVELOPMENT, 0) for side in (BASE, TARGET)}
     (folder / DONE).write_text(json.dumps({"jobs": jobs, "at": "2026-01-02 03:04"}))

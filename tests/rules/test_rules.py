@@ -19,7 +19,9 @@ from profkit.trace import Trace
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """A run and its repeat."""
     folder = tmp_path_factory.mktemp("runs")
-    base, again = (synthetic_trace(folder / str(seed), ranks=2, steps=120, seed=seed) for seed in (1, 2))
+    base, again = (
+        synthetic_trace(folder / str(seed), ranks=2, steps=120, seed=seed) for seed in (1, 2)
+    )
     return explain(Trace.open(base), Trace.open(again)).case
 
 

@@ -28,12 +28,16 @@ MS = 1_000_000
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """A run of two ranks and its repeat."""
     folder = tmp_path_factory.mktemp("runs")
-    base, again = (synthetic_trace(folder / str(seed), ranks=2, steps=120, seed=seed) for seed in (1, 2))
+    base, again = (
+        synthetic_trace(folder / str(seed), ranks=2, steps=120, seed=seed) for seed in (1, 2)
+    )
     return explain(Trace.open(base), Trace.open(again)).case
 
 
 @pytest.mark.parametrize(("low", "told"), [(0.1, False), (0.5, True), (None, True)])
-def test_a_cost_is_told_where_its_interval_stays_clear_of_nothing(low: float | None, told: bool, quiet: Case) -> None:
+def test_a_cost_is_told_where_its_interval_stays_clear_of_nothing(
+    low: float | None, told: bool, quiet: Case
+) -> None:
     cost = Estimate(MS, None if low is None else low * MS, None if low is None else 2.0 * MS)
     assert is_certain(Finding("input_bound", cost, None, ""), quiet.ledger) is told
 
@@ -43,7 +47,9 @@ def test_a_finding_that_costs_nothing_is_told(quiet: Case) -> None:
 
 
 @pytest.mark.parametrize(("others", "shared"), [(2.0, False), (20.0, True)])
-def test_an_input_is_slow_on_all_ranks_where_the_others_batches_are_no_quicker(others: float, shared: bool, quiet: Case) -> None:
+def test_an_input_is_slow_on_all_ranks_where_the_others_batches_are_no_quicker(
+    others: float, shared: bool, quiet: Case
+) -> None:
     before, after = (Evidence(side.trace, side.costs) for side in (quiet.before, quiet.after))
     vars(before)["making_ns"] = {0: 2.0 * MS, 1: 2.0 * MS}
     vars(after)["making_ns"] = {0: others * MS, 1: 22.0 * MS}
@@ -54,7 +60,9 @@ def test_an_input_is_slow_on_all_ranks_where_the_others_batches_are_no_quicker(o
 def test_a_scale_that_went_down_is_a_skipped_step(quiet: Case) -> None:
     """On each rank by itself: another rank's first scale is not lower than this one's last."""
     scales = [8.0, 4.0, 4.0, None, 2.0, 8.0, 8.0, 4.0, 8.0, 8.0]
-    steps = pa.table({"rank": [0] * 5 + [1] * 5, "step": [*range(5), *range(5)], "grad_scale": scales})
+    steps = pa.table(
+        {"rank": [0] * 5 + [1] * 5, "step": [*range(5), *range(5)], "grad_scale": scales}
+    )
     evidence = Evidence(cast("Any", SimpleNamespace(steps=steps)), quiet.after.costs)
     assert evidence._lowered_scales == 2
 
@@ -62,7 +70,14 @@ def test_a_scale_that_went_down_is_a_skipped_step(quiet: Case) -> None:
 def test_steps_that_came_short_count_for_what_a_sample_takes() -> None:
     """Five of ten steps wait 20 ms for samples that are not there."""
     ends = [step * 40 * MS + took * MS for step, took in enumerate([10, 30] * 5)]
-    steps = pa.table({"step": range(10), "start_ns": [step * 40 * MS for step in range(10)], "end_ns": ends, "sample_count": [8, 6] * 5})
+    steps = pa.table(
+        {
+            "step": range(10),
+            "start_ns": [step * 40 * MS for step in range(10)],
+            "end_ns": ends,
+            "sample_count": [8, 6] * 5,
+        }
+    )
     full = np.arange(0, 10, 2)
     costs = SimpleNamespace(
         steps=5,
@@ -87,16 +102,34 @@ def test_bad_samples_cost_what_the_steps_that_came_short_took(added_ns: float, q
 
 
 @pytest.mark.parametrize(("collections", "told"), [(0, None), (4, False), (36, True)])
-def test_many_pauses_are_certain_in_a_run_too_short_for_readings_to_scatter(collections: int, told: bool | None, quiet: Case) -> None:
+def test_many_pauses_are_certain_in_a_run_too_short_for_readings_to_scatter(
+    collections: int, told: bool | None, quiet: Case
+) -> None:
     """Two readings of a counter are one rate: how many pauses made it says how far it can be believed."""
     trace = quiet.after.trace
     first, last = pc.min(trace.steps["start_ns"]).as_py(), pc.max(trace.steps["end_ns"]).as_py()
     gained = {"pause_seconds": 0.01 * collections, "collections_count": float(collections)}
-    rows = [(metric, time, value) for metric, gain in gained.items() for time, value in ((last - (last - first) // 2, 1.0), (last, 1.0 + gain))]
+    rows = [
+        (metric, time, value)
+        for metric, gain in gained.items()
+        for time, value in ((last - (last - first) // 2, 1.0), (last, 1.0 + gain))
+    ]
     metric, time_ns, value = map(list, zip(*rows, strict=True))
     dictionary = {"device": [None] * 4, "source": ["garbage"] * 4, "metric": metric}
-    samples = pa.table({"rank": [0] * 4, **{name: pa.array(words, pa.string()).dictionary_encode() for name, words in dictionary.items()}})
-    samples = samples.append_column("time_ns", pa.array(time_ns)).append_column("value", pa.array(value))
-    pauses = Evidence(cast("Any", SimpleNamespace(steps=trace.steps, samples=samples)), quiet.after.costs).garbage_ns
+    samples = pa.table(
+        {
+            "rank": [0] * 4,
+            **{
+                name: pa.array(words, pa.string()).dictionary_encode()
+                for name, words in dictionary.items()
+            },
+        }
+    )
+    samples = samples.append_column("time_ns", pa.array(time_ns)).append_column(
+        "value", pa.array(value)
+    )
+    pauses = Evidence(
+        cast("Any", SimpleNamespace(steps=trace.steps, samples=samples)), quiet.after.costs
+    ).garbage_ns
     assert pauses is not None
     assert (None if pauses.low is None else pauses.low > 0) is told

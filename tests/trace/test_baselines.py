@@ -39,10 +39,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "slow": {"seed": 2, "phase_ns": {"data": 9 * MS}},
         "other": {"seed": 3, "config": {"device": "cuda:0"}},
     }
-    return {name: synthetic_trace(folder / name, **{"steps": 120, "config": {"device": "cpu"}, **options}) for name, options in kinds.items()}
+    return {
+        name: synthetic_trace(
+            folder / name, **{"steps": 120, "config": {"device": "cpu"}, **options}
+        )
+        for name, options in kinds.items()
+    }
 
 
-def test_a_gate_compares_with_what_was_kept_although_the_run_is_gone(explain: Call, runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_gate_compares_with_what_was_kept_although_the_run_is_gone(
+    explain: Call, runs: dict[str, Path], tmp_path: Path
+) -> None:
     own = Path(shutil.copytree(runs["good"], tmp_path / "own"))
     code, said, narration = explain("--save-baseline", "main", own)
     assert (code, said) == (ExitCode.DONE, "")
@@ -53,7 +60,9 @@ def test_a_gate_compares_with_what_was_kept_although_the_run_is_gone(explain: Ca
     assert explain("--baseline", "main", runs["other"], "--gate", "3%")[0] == ExitCode.NOT_JUDGED
 
 
-def test_a_target_takes_the_name_only_when_it_has_passed(explain: Call, runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_target_takes_the_name_only_when_it_has_passed(
+    explain: Call, runs: dict[str, Path], tmp_path: Path
+) -> None:
     explain("--save-baseline", "main", runs["good"])
     before = find_baseline(tmp_path / "kept", "main")
     explain("--baseline", "main", runs["slow"], "--gate", "3%", "--save-baseline", "main")
@@ -61,20 +70,28 @@ def test_a_target_takes_the_name_only_when_it_has_passed(explain: Call, runs: di
     explain("--baseline", "main", runs["again"], "--gate", "3%", "--save-baseline", "main")
     after = find_baseline(tmp_path / "kept", "main")
     assert Trace.open(after).steps.equals(Trace.open(runs["again"]).steps)
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == sorted([after.name, "main.json"])
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == sorted(
+        [after.name, "main.json"]
+    )
 
 
 def test_saving_the_same_run_again_changes_nothing(runs: dict[str, Path], tmp_path: Path) -> None:
-    assert save_baseline(tmp_path, "main", runs["good"]) == save_baseline(tmp_path, "main", runs["good"])
+    assert save_baseline(tmp_path, "main", runs["good"]) == save_baseline(
+        tmp_path, "main", runs["good"]
+    )
     find_baseline(tmp_path, "main")
 
 
-def test_a_baseline_that_is_missing_is_named_with_what_there_is(explain: Call, runs: dict[str, Path]) -> None:
+def test_a_baseline_that_is_missing_is_named_with_what_there_is(
+    explain: Call, runs: dict[str, Path]
+) -> None:
     code, said, narration = explain("--baseline", "main", runs["good"])
     assert (code, said, narration.count("\n")) == (ExitCode.UNREADABLE, "", 1)
     assert "there is no baseline 'main'; save one with" in narration
     explain("--save-baseline", "mean", runs["good"])
-    assert "did you mean 'mean'? (there are: mean)" in explain("--baseline", "main", runs["good"])[2]
+    assert (
+        "did you mean 'mean'? (there are: mean)" in explain("--baseline", "main", runs["good"])[2]
+    )
 
 
 def _flip(path: Path) -> None:
@@ -95,14 +112,20 @@ _HARMS: dict[str, Callable[[Path, Path], object]] = {
     "a file more": lambda copy, pointer: (copy / "r00000" / "kernels.arrows").write_bytes(b"x"),
     "all gone": lambda copy, pointer: shutil.rmtree(copy),
     "the pointer cut": lambda copy, pointer: os.truncate(pointer, 30),
-    "the pointer without sums": lambda copy, pointer: pointer.write_text(json.dumps({**json.loads(pointer.read_text()), "sha256": None})),
-    "the pointer leading out": lambda copy, pointer: pointer.write_text(pointer.read_text().replace(copy.name, f"../{copy.name}")),
+    "the pointer without sums": lambda copy, pointer: pointer.write_text(
+        json.dumps({**json.loads(pointer.read_text()), "sha256": None})
+    ),
+    "the pointer leading out": lambda copy, pointer: pointer.write_text(
+        pointer.read_text().replace(copy.name, f"../{copy.name}")
+    ),
     "a link for a file": lambda copy, pointer: _link(copy / "run.json", copy.parent / "elsewhere"),
 }
 
 
 @pytest.mark.parametrize("harm", _HARMS.values(), ids=_HARMS)
-def test_a_baseline_that_was_changed_is_refused(explain: Call, runs: dict[str, Path], tmp_path: Path, harm: Callable[[Path, Path], object]) -> None:
+def test_a_baseline_that_was_changed_is_refused(
+    explain: Call, runs: dict[str, Path], tmp_path: Path, harm: Callable[[Path, Path], object]
+) -> None:
     explain("--save-baseline", "main", runs["good"])
     harm(find_baseline(tmp_path / "kept", "main"), tmp_path / "kept" / "main.json")
     code, said, narration = explain("--baseline", "main", runs["again"], "--gate", "3%")
@@ -126,7 +149,9 @@ def test_links_in_a_run_are_not_followed(runs: dict[str, Path], tmp_path: Path) 
     assert not (save_baseline(tmp_path / "kept", "main", run) / "r00000" / "notes").exists()
 
 
-@pytest.mark.parametrize("name", ["../main", "a/b", "", ".hidden", "x" * 65, "a b", "-flag", "main\n"])
+@pytest.mark.parametrize(
+    "name", ["../main", "a/b", "", ".hidden", "x" * 65, "a b", "-flag", "main\n"]
+)
 def test_a_name_is_no_path(runs: dict[str, Path], tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="is no name for a baseline"):
         save_baseline(tmp_path / "kept", name, runs["good"])
@@ -134,15 +159,27 @@ def test_a_name_is_no_path(runs: dict[str, Path], tmp_path: Path, name: str) -> 
         find_baseline(tmp_path / "kept", name)
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(explain: Call, runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(
+    explain: Call, runs: dict[str, Path], tmp_path: Path
+) -> None:
     (tmp_path / "kept").write_text("a file")
     code, _, narration = explain("--save-baseline", "main", runs["good"])
     assert (code, narration.count("\n")) == (ExitCode.UNFINISHED, 1)
     assert "the baseline 'main' was not saved" in narration
 
 
-@pytest.mark.parametrize("arguments", [["good"], ["--baseline", "main"], ["--gate", "3%", "good"], ["good", "--gate", "3%", "--save-baseline", "main"]])
-def test_one_run_is_not_compared(explain: Call, runs: dict[str, Path], arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["good"],
+        ["--baseline", "main"],
+        ["--gate", "3%", "good"],
+        ["good", "--gate", "3%", "--save-baseline", "main"],
+    ],
+)
+def test_one_run_is_not_compared(
+    explain: Call, runs: dict[str, Path], arguments: list[str]
+) -> None:
     code, _, narration = explain(*(runs.get(word, word) for word in arguments))
     assert code == ExitCode.USAGE
     assert narration.count("\n") == 1

@@ -16,7 +16,9 @@ COLUMNS = ("start_ns", "name", "category")
 @pytest.fixture(scope="module")
 def rank(tmp_path_factory: pytest.TempPathFactory) -> RankTrace:
     """Kernels in more than one batch."""
-    run = synthetic_trace(tmp_path_factory.mktemp("runs") / "run", steps=70, kernels_per_step=1000, device="cuda")
+    run = synthetic_trace(
+        tmp_path_factory.mktemp("runs") / "run", steps=70, kernels_per_step=1000, device="cuda"
+    )
     return Trace.open(run).ranks[0]
 
 

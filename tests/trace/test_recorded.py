@@ -23,7 +23,9 @@ RECORDED = sorted(TRACES.glob("recorded-*"))
 MOST_BYTES = 3_000_000
 MOST_BYTES_OF_ONE = 600_000
 
-OF_A_MACHINE = re.compile(r"/(?:home|root|work|tmp|Users|mnt|srv|opt)\b|@\w+\.\w+|\b\d{1,3}(?:\.\d{1,3}){3}\b")
+OF_A_MACHINE = re.compile(
+    r"/(?:home|root|work|tmp|Users|mnt|srv|opt)\b|@\w+\.\w+|\b\d{1,3}(?:\.\d{1,3}){3}\b"
+)
 """Paths, addresses and names of hosts."""
 
 named = pytest.mark.parametrize("run", RECORDED, ids=lambda run: run.name)
@@ -31,13 +33,17 @@ named = pytest.mark.parametrize("run", RECORDED, ids=lambda run: run.name)
 
 def test_there_are_some_and_they_are_small() -> None:
     assert len(RECORDED) >= 4
-    sizes = [sum(file.stat().st_size for file in run.rglob("*") if file.is_file()) for run in RECORDED]
+    sizes = [
+        sum(file.stat().st_size for file in run.rglob("*") if file.is_file()) for run in RECORDED
+    ]
     assert max(sizes) < MOST_BYTES_OF_ONE
     assert sum(sizes) < MOST_BYTES
 
 
 @named
-def test_each_is_whole_also_on_a_machine_of_another_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_is_whole_also_on_a_machine_of_another_name(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(platform, "node", lambda: "elsewhere")
     found = verify(run)
     assert (found.state, found.lost, found.dropped, found.reasons) == (Integrity.COMPLETE, 0, 0, ())
@@ -62,7 +68,11 @@ def test_one_has_two_ranks_that_wait_for_each_other() -> None:
 
 
 def test_the_buckets_of_each_step_are_resnet50s_gradients_to_the_byte() -> None:
-    sums = Trace.open(TRACES / "recorded-resnet50-2-ranks").collectives.group_by(["rank", "step"]).aggregate([("bytes", "sum")])
+    sums = (
+        Trace.open(TRACES / "recorded-resnet50-2-ranks")
+        .collectives.group_by(["rank", "step"])
+        .aggregate([("bytes", "sum")])
+    )
     below, classes = 23_508_032, 10
     assert set(sums["bytes_sum"].to_pylist()) == {4 * (below + (2048 + 1) * classes)}
 

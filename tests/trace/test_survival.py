@@ -69,7 +69,13 @@ def _run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[
     """Run `script` in a fresh interpreter, which must end well, with what a job's script imports."""
     preamble = "import os, sys\nfrom pathlib import Path\nfrom profkit.clock import Anchor\nfrom profkit.trace import RankManifest, RankWriter\nrun = Path(sys.argv[1])\n"
     code = preamble + textwrap.dedent(script)
-    ended = subprocess.run([sys.executable, "-B", "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-B", "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     return ended
 
@@ -79,14 +85,22 @@ def _run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[
 
 def _run_benchmark(name: str, *arguments: object) -> str:
     """Run one of the scripts that measure a promise, at a smaller size; it exits 1 where the promise is broken."""
-    ended = subprocess.run([sys.executable, BENCHMARKS / name, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    ended = subprocess.run(
+        [sys.executable, BENCHMARKS / name, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 
 @pytest.mark.measured
 def test_a_killed_writer_loses_no_row_older_than_a_second() -> None:
-    said = _run_benchmark("kill.py", "--trials", 4, "--rows", 100_000, "--seconds", 1.5, "--seed", 11)
+    said = _run_benchmark(
+        "kill.py", "--trials", 4, "--rows", 100_000, "--seconds", 1.5, "--seed", 11
+    )
     assert "4 trials: 0 rows older than a second lost" in said
     assert said.count("ended early") >= 2, said  # some were killed in the middle
 
@@ -115,14 +129,18 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_table_cut_at_any_byte_gives_only_rows_that_were_written_and_is_torn() -> None:
-    said = _run_benchmark("truncate.py", "--table", "steps", "--size", 5_500, "--end-record", "present")  # 64 KB take minutes
+    said = _run_benchmark(
+        "truncate.py", "--table", "steps", "--size", 5_500, "--end-record", "present"
+    )  # 64 KB take minutes
     positions = re.search(r"([0-9,]+) positions", said)
     assert positions
     assert f"torn {positions[1]}; " in said
 
 
 def test_a_table_of_a_killed_run_cut_at_any_byte_is_torn_or_ended_early() -> None:
-    said = _run_benchmark("truncate.py", "--table", "steps", "--size", 5_500, "--end-record", "absent")
+    said = _run_benchmark(
+        "truncate.py", "--table", "steps", "--size", 5_500, "--end-record", "absent"
+    )
     assert "ended early" in said
     assert "torn" in said
 
@@ -130,7 +148,13 @@ def test_a_table_of_a_killed_run_cut_at_any_byte_is_torn_or_ended_early() -> Non
 def test_names_cut_at_any_byte_cost_names_and_no_rows(tmp_path: Path) -> None:
     files = RankFiles(tmp_path / rank_folder(0), 0)
     MANIFEST.write(files.folder)
-    columns = {"depth": [0] * 5, "start_ns": range(5), "end_ns": range(5), "thread": ["0.0"] * 5, "phase": ["0.1"] * 5}
+    columns = {
+        "depth": [0] * 5,
+        "start_ns": range(5),
+        "end_ns": range(5),
+        "thread": ["0.0"] * 5,
+        "phase": ["0.1"] * 5,
+    }
     for part in range(3):
         files.write("spans", {**columns, "name": [f"{part}.{number}" for number in range(5)]})
     files.close()
@@ -157,13 +181,18 @@ def test_a_record_cut_at_any_byte_is_named_or_readable(tmp_path: Path, name: str
             with pytest.raises(UnreadableError, match=RUN_FILE):
                 Trace.open(run)
         else:
-            _check_reading(Trace.open(run), whole, broken=name.rpartition("/")[2] if size < last else "")
+            _check_reading(
+                Trace.open(run), whole, broken=name.rpartition("/")[2] if size < last else ""
+            )
 
 
 def _check_reading(trace: Trace, whole: pa.Table, *, broken: str) -> None:
     """All rows can be read whatever becomes of a record; only what asks for the broken record is refused."""
     assert trace.steps.equals(whole)
-    asks: dict[str, Callable[[], object]] = {RANK_FILE: lambda: trace.ranks[0].manifest, END_FILE: lambda: trace.dropped}
+    asks: dict[str, Callable[[], object]] = {
+        RANK_FILE: lambda: trace.ranks[0].manifest,
+        END_FILE: lambda: trace.dropped,
+    }
     for record, ask in asks.items():
         if record == broken:
             with pytest.raises(UnreadableError, match=record):
@@ -204,7 +233,10 @@ _FILLS_ITS_DISK = """
 
 
 def test_a_job_goes_on_when_its_files_may_grow_no_more(tmp_path: Path) -> None:
-    limited = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\nfill_the_rest = False\n" + textwrap.dedent(_FILLS_ITS_DISK)
+    limited = (
+        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\nfill_the_rest = False\n"
+        + textwrap.dedent(_FILLS_ITS_DISK)
+    )
     ended = _run_script(limited, tmp_path)
     assert "File too large while writing" in ended.stdout
     _check_full(tmp_path, ended.stdout.strip())
@@ -216,7 +248,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     mount = shutil.which("mount")
     if os.geteuid() or not mount:
         pytest.skip("mounting a small file system needs root and mount")
-    made = subprocess.run([mount, "-t", "tmpfs", "-o", "size=256k", "profkit-test", str(tmp_path)], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=256k", "profkit-test", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if made.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {made.stderr.strip()}")
     yield tmp_path
@@ -246,8 +283,16 @@ def _check_full(run: Path, failure: str) -> None:
 class _FailingCalls:
     """Stands in for a function of `os`: its n-th call raises, and with `for_good` all after it."""
 
-    def __init__(self, real: Callable[..., Any], nth: int, code: int, *, for_good: bool, some: int = 0) -> None:
-        self._real, self._nth, self._code, self._for_good, self._some = real, nth, code, for_good, some
+    def __init__(
+        self, real: Callable[..., Any], nth: int, code: int, *, for_good: bool, some: int = 0
+    ) -> None:
+        self._real, self._nth, self._code, self._for_good, self._some = (
+            real,
+            nth,
+            code,
+            for_good,
+            some,
+        )
         self.calls = 0
 
     def __call__(self, *arguments: Any) -> Any:
@@ -271,8 +316,14 @@ def _write_in_bursts(run: Path) -> RankWriter:
     return writer
 
 
-@pytest.mark.parametrize(("code", "for_good"), [(errno.ENOSPC, False), (errno.EIO, True)], ids=["ENOSPC once", "EIO for good"])
-def test_a_write_that_fails_at_any_time_never_raises_and_leaves_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, for_good: bool) -> None:
+@pytest.mark.parametrize(
+    ("code", "for_good"),
+    [(errno.ENOSPC, False), (errno.EIO, True)],
+    ids=["ENOSPC once", "EIO for good"],
+)
+def test_a_write_that_fails_at_any_time_never_raises_and_leaves_whole_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, for_good: bool
+) -> None:
     for nth in range(1, 41):
         run = tmp_path / str(nth)
         failing = _FailingCalls(os.write, nth, code, for_good=for_good, some=nth)
@@ -299,15 +350,21 @@ def _check_what_is_left(run: Path, dropped: int) -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "replace", "ftruncate", "close"])
-def test_other_calls_to_a_broken_disk_never_raise_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_other_calls_to_a_broken_disk_never_raise_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     writer = RankWriter(tmp_path, MANIFEST, interval_s=60)
     for index in range(200):
         writer.appender("spans")(_span(index))
     real_close = os.close
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, _FailingCalls(getattr(os, call), 1, errno.EIO, for_good=call != "close"))
+        patch.setattr(
+            os, call, _FailingCalls(getattr(os, call), 1, errno.EIO, for_good=call != "close")
+        )
         if call == "ftruncate":
-            patch.setattr(os, "write", _FailingCalls(os.write, 2, errno.EIO, for_good=True, some=40))
+            patch.setattr(
+                os, "write", _FailingCalls(os.write, 2, errno.EIO, for_good=True, some=40)
+            )
         writer.close(timeout_s=20)
     assert "Input/output error" in writer.failure
     assert _end_run(tmp_path).state in {Integrity.ENDED_EARLY, Integrity.TORN}
@@ -340,19 +397,27 @@ class _HangingWrite:
         return self.real(file, data)
 
 
-def test_a_pause_of_the_machine_is_no_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_of_the_machine_is_no_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A thread that comes late is waited for after each of the looks but the last, however long the one look took."""
     writer = RankWriter(tmp_path, MANIFEST, interval_s=60)
     writer.appender("spans")(_span(0))
     join, looks = writer._thread.join, iter(range(CLOSING_LOOKS))
-    monkeypatch.setattr(writer._thread, "join", lambda timeout_s: join(0 if next(looks) < CLOSING_LOOKS - 1 else PATIENCE_S))
+    monkeypatch.setattr(
+        writer._thread,
+        "join",
+        lambda timeout_s: join(0 if next(looks) < CLOSING_LOOKS - 1 else PATIENCE_S),
+    )
     writer.close()
     assert writer.failure == ""
     assert _end_run(tmp_path).state is Integrity.COMPLETE
 
 
 @pytest.mark.parametrize("when", ["while the job runs", "as the job ends"])
-def test_closing_gives_up_on_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str) -> None:
+def test_closing_gives_up_on_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
     hanging = _HangingWrite()
     monkeypatch.setattr(os, "write", hanging)
     writer = RankWriter(tmp_path, MANIFEST, interval_s=0.01 if when == "while the job runs" else 60)
@@ -384,7 +449,9 @@ _MISSHAPEN: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("row", list(_MISSHAPEN.values()), ids=list(_MISSHAPEN))
-def test_a_misshapen_row_is_dropped_with_one_warning_and_the_capture_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture, row: tuple[Any, ...]) -> None:
+def test_a_misshapen_row_is_dropped_with_one_warning_and_the_capture_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, row: tuple[Any, ...]
+) -> None:
     writer = RankWriter(tmp_path, MANIFEST, interval_s=0.005)
     for index in range(3):
         writer.appender("spans")(_span(index, name=f"layer {index}"))
@@ -402,18 +469,44 @@ def test_a_misshapen_row_is_dropped_with_one_warning_and_the_capture_goes_on(tmp
 
 def test_numbers_of_numpy_are_rows_like_any_other(tmp_path: Path) -> None:
     writer = RankWriter(tmp_path, MANIFEST)
-    writer.appender("steps")((np.int64(7), np.int32(1), np.uint8(2), np.int64(3), np.float32(0.5), None, np.True_, np.int16(4)))
+    writer.appender("steps")(
+        (
+            np.int64(7),
+            np.int32(1),
+            np.uint8(2),
+            np.int64(3),
+            np.float32(0.5),
+            None,
+            np.True_,
+            np.int16(4),
+        )
+    )
     writer.close()
     assert _end_run(tmp_path).state is Integrity.COMPLETE
     assert Trace.open(tmp_path).steps.to_pylist() == [
-        {"rank": 0, "step": 7, "start_ns": 1, "end_ns": 2, "sample_count": 3, "loss": 0.5, "grad_scale": None, "instrumented": True, "epoch": 4}
+        {
+            "rank": 0,
+            "step": 7,
+            "start_ns": 1,
+            "end_ns": 2,
+            "sample_count": 3,
+            "loss": 0.5,
+            "grad_scale": None,
+            "instrumented": True,
+            "epoch": 4,
+        }
     ]
 
 
-def test_a_job_has_turns_while_many_rows_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_has_turns_while_many_rows_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     turns: list[float] = []
     monkeypatch.setattr(time, "sleep", turns.append)
-    for count, least, most in ((MANY_ROWS - 1, 0, 0), (MANY_ROWS, len(SCHEMAS["spans"]), 2 * len(SCHEMAS["spans"]))):
+    for count, least, most in (
+        (MANY_ROWS - 1, 0, 0),
+        (MANY_ROWS, len(SCHEMAS["spans"]), 2 * len(SCHEMAS["spans"])),
+    ):
         writer = RankWriter(tmp_path / str(count), MANIFEST)
         for index in range(count):
             writer.appender("spans")(_span(index))
@@ -450,7 +543,12 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
 def test_rows_that_many_threads_hand_over_are_all_written_once(tmp_path: Path) -> None:
     writer = RankWriter(tmp_path, MANIFEST, interval_s=0.001)
     append = writer.appender("spans")
-    threads = [threading.Thread(target=lambda part=part: [append(_span(index)) for index in range(part, 40_000, 4)]) for part in range(4)]
+    threads = [
+        threading.Thread(
+            target=lambda part=part: [append(_span(index)) for index in range(part, 40_000, 4)]
+        )
+        for part in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -518,7 +616,11 @@ _FORK_AND_KILL = """
 """
 
 
-@pytest.mark.parametrize("script", [_FORK_ALONE, _FORK_WORKERS, _FORK_AND_KILL], ids=["os.fork", "multiprocessing workers", "a killed child"])
+@pytest.mark.parametrize(
+    "script",
+    [_FORK_ALONE, _FORK_WORKERS, _FORK_AND_KILL],
+    ids=["os.fork", "multiprocessing workers", "a killed child"],
+)
 def test_forked_children_neither_write_nor_end_the_trace(tmp_path: Path, script: str) -> None:
     _run_script(_FORKS + script, tmp_path)
     assert _end_run(tmp_path).state is Integrity.COMPLETE

@@ -25,12 +25,18 @@ CONTENT = "content.json"
 def describe(run: Path, columns: dict[str, list[str]]) -> dict[str, Any]:
     """How many rows each table has, and a digest of each column's values."""
     trace = Trace.open(run)
-    return {table: {"rows": trace.table(table).num_rows, "sha256": _digests(trace, table, names)} for table, names in columns.items()}
+    return {
+        table: {"rows": trace.table(table).num_rows, "sha256": _digests(trace, table, names)}
+        for table, names in columns.items()
+    }
 
 
 def _digests(trace: Trace, table: str, names: list[str]) -> dict[str, str]:
     found = trace.table(table)
-    return {name: hashlib.sha256(json.dumps(found[name].to_pylist()).encode()).hexdigest()[:16] for name in names}
+    return {
+        name: hashlib.sha256(json.dumps(found[name].to_pylist()).encode()).hexdigest()[:16]
+        for name in names
+    }
 
 
 def main() -> int:
@@ -38,7 +44,15 @@ def main() -> int:
     if folder.exists():
         print(f"{folder}: is there, and is kept as it is", file=sys.stderr)
         return 1
-    run = synthetic_trace(folder / "run", ranks=2, steps=16, kernels_per_step=4, steps_per_epoch=8, last_batch_size=9, device="cuda")
+    run = synthetic_trace(
+        folder / "run",
+        ranks=2,
+        steps=16,
+        kernels_per_step=4,
+        steps_per_epoch=8,
+        last_batch_size=9,
+        device="cuda",
+    )
     columns = {table: SCHEMAS[table].names for table in TABLES if table != "strings"}
     (folder / CONTENT).write_text(json.dumps(describe(run, columns), indent=1) + "\n")
     return 0

@@ -26,8 +26,16 @@ COME_BACK = "while ! grep -q '^State:.*stopped' /proc/{pid}/status; do sleep 0.0
 def launch() -> int:
     """Start the ranks; 1 where one failed, after the other one was killed."""
     env = {**os.environ, "WORLD_SIZE": "2"}
-    ranks = [subprocess.Popen([sys.executable, *sys.argv], env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
-    wait_for(lambda: any(rank.poll() for rank in ranks) or all(rank.poll() == 0 for rank in ranks), PATIENCE_S)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *sys.argv], env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(2)
+    ]
+    wait_for(
+        lambda: any(rank.poll() for rank in ranks) or all(rank.poll() == 0 for rank in ranks),
+        PATIENCE_S,
+    )
     for rank in ranks:
         rank.kill()
     return max(rank.wait() != 0 for rank in ranks)
@@ -37,12 +45,16 @@ def train(rank: int) -> None:
     import torch  # the launcher needs none
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", init_method=f"file://{Path.cwd()}/meet", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{Path.cwd()}/meet", rank=rank, world_size=2
+    )
     torch.manual_seed(0)
     inner = torch.nn.Linear(8, 2)
     model = torch.nn.parallel.DistributedDataParallel(inner)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(8 * LOST_AT, 8)), batch_size=4)
+    batches = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(8 * LOST_AT, 8)), batch_size=4
+    )
     for step, (batch,) in enumerate(batches):
         if step == STOPPED_AT and rank == LATE:
             stop_in_forward(inner)
@@ -84,7 +96,9 @@ def steps_on_disk() -> int:
     from profkit.trace.reader import find_runs
 
     runs = find_runs(Path("traces"))
-    return sum(rank == LATE for rank in Trace.open(runs[0]).steps["rank"].to_pylist()) if runs else 0
+    return (
+        sum(rank == LATE for rank in Trace.open(runs[0]).steps["rank"].to_pylist()) if runs else 0
+    )
 
 
 def wait_for(condition: Callable[[], bool], most_s: float) -> None:

@@ -44,32 +44,58 @@ OUTSIDE = "../../outside/%2e%2e/x"
 @pytest.fixture
 def seen(tmp_path: Path) -> dict[str, list[str]]:
     """What was seen while everything that only reads was done once, with files that would like to be elsewhere."""
-    run, hostile = synthetic_trace(tmp_path / "run", ranks=2, steps=40), hostile_run(tmp_path / "hostile")
+    run, hostile = (
+        synthetic_trace(tmp_path / "run", ranks=2, steps=40),
+        hostile_run(tmp_path / "hostile"),
+    )
     (tmp_path / "in").mkdir()
     trace = json.loads(load("mutate_traces").kineto())
     trace["traceName"] = f"{OUTSIDE}.json"
     (tmp_path / "in" / "..%2f..%2fx.json").write_text(json.dumps(trace))
-    (tmp_path / "in" / "dump.pkl").write_bytes(pickle.dumps(load("mutate_traces").flight_recorder()))
+    (tmp_path / "in" / "dump.pkl").write_bytes(
+        pickle.dumps(load("mutate_traces").flight_recorder())
+    )
     (tmp_path / "in" / "evil.pkl").write_bytes(pickle.dumps(_Evil()))
     words = [
         ["report", run, "-o", tmp_path / "out" / "run.html"],
         ["explain", run, hostile, "-o", tmp_path / "out" / "gap.md"],
-        ["export", hostile, "--format", "parquet", "--steps", "all", "-o", tmp_path / "out" / "parquet"],
+        [
+            "export",
+            hostile,
+            "--format",
+            "parquet",
+            "--steps",
+            "all",
+            "-o",
+            tmp_path / "out" / "parquet",
+        ],
         ["export", hostile, "--format", "csv", "--steps", "all", "-o", tmp_path / "out" / "csv"],
         ["verify", hostile],
         ["explain", "--save-baseline", "main", "--baselines", tmp_path / "out" / "baselines", run],
         ["tui", run, "--screen", "overview", "--json"],
         ["tui", hostile, "--screen", "timeline", "--screenshot", tmp_path / "out" / "timeline.svg"],
-        *(["import", path, "-o", tmp_path / "out" / "traces"] for path in sorted((tmp_path / "in").iterdir())),
+        *(
+            ["import", path, "-o", tmp_path / "out" / "traces"]
+            for path in sorted((tmp_path / "in").iterdir())
+        ),
     ]
     (tmp_path / "out").mkdir()
-    command = [sys.executable, "-c", WATCHED, json.dumps([[str(word) for word in each] for each in words])]
+    command = [
+        sys.executable,
+        "-c",
+        WATCHED,
+        json.dumps([[str(word) for word in each] for each in words]),
+    ]
     done = subprocess.run(
         command,
         cwd=tmp_path / "in",
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PROFKIT_CACHE": str(tmp_path / "out" / "cache")},
+        env={
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PROFKIT_CACHE": str(tmp_path / "out" / "cache"),
+        },
         check=False,
     )
     told: dict[str, list[str]] = json.loads(done.stderr.splitlines()[-1])
@@ -83,13 +109,19 @@ class _Evil:
         return os.system, ("touch pwned",)
 
 
-def test_reading_does_nothing_but_read_and_write_where_it_is_told(seen: dict[str, list[str]], tmp_path: Path) -> None:
+def test_reading_does_nothing_but_read_and_write_where_it_is_told(
+    seen: dict[str, list[str]], tmp_path: Path
+) -> None:
     assert seen["socket"] == []
     assert seen["pickle"] == []
     assert seen["process"] == []
     assert len(seen["written"]) > 20
     home = tmp_path.resolve() / "out"
-    assert [path for path in seen["written"] if path not in {"", os.devnull} and not Path(path).is_relative_to(home)] == []
+    assert [
+        path
+        for path in seen["written"]
+        if path not in {"", os.devnull} and not Path(path).is_relative_to(home)
+    ] == []
     assert sorted(set(seen["codes"])) == ["0", "3"]  # 3: the pickle that asks for more than data
     assert not (tmp_path / "in" / "pwned").exists()
 
@@ -106,9 +138,18 @@ MEETINGS = {
     "broadcast_object_list",
 }
 TOP = Path(__file__).resolve().parents[2]
-IN_THE_JOB = [*(TOP / "instrument").rglob("*.py"), *(TOP / "collectors").rglob("*.py"), *(TOP / "profkit" / "attach").rglob("*.py")]
-IN_THE_JOB += [*(TOP / "profkit" / "callbacks").rglob("*.py"), *(TOP / "profkit" / "trace").rglob("*.py")]
-IN_THE_JOB += [TOP / "profkit" / f"{name}.py" for name in ("attached", "job", "loop", "session", "collecting")]
+IN_THE_JOB = [
+    *(TOP / "instrument").rglob("*.py"),
+    *(TOP / "collectors").rglob("*.py"),
+    *(TOP / "profkit" / "attach").rglob("*.py"),
+]
+IN_THE_JOB += [
+    *(TOP / "profkit" / "callbacks").rglob("*.py"),
+    *(TOP / "profkit" / "trace").rglob("*.py"),
+]
+IN_THE_JOB += [
+    TOP / "profkit" / f"{name}.py" for name in ("attached", "job", "loop", "session", "collecting")
+]
 
 
 HANDED_ON = {"instrument/frameworks/pytorch/ddp.py": 2}
@@ -118,9 +159,16 @@ HANDED_ON = {"instrument/frameworks/pytorch/ddp.py": 2}
 def test_nothing_in_the_job_meets_other_ranks_or_waits_for_a_device() -> None:
     """No call of ours has such a name; what wraps the job's own calls names them as texts."""
     assert len(IN_THE_JOB) > 30
-    found = {str(path.relative_to(TOP)): sum(map(_meets, ast.walk(ast.parse(path.read_text())))) for path in IN_THE_JOB}
+    found = {
+        str(path.relative_to(TOP)): sum(map(_meets, ast.walk(ast.parse(path.read_text()))))
+        for path in IN_THE_JOB
+    }
     assert {path: calls for path, calls in found.items() if calls} == HANDED_ON
 
 
 def _meets(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MEETINGS
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in MEETINGS
+    )

@@ -30,7 +30,12 @@ Clock = Callable[[Any], Any]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return synthetic_trace(tmp_path_factory.mktemp("runs") / "run", ranks=2, steps=80, rank_phase_ns={1: {"forward": 17 * MS}})
+    return synthetic_trace(
+        tmp_path_factory.mktemp("runs") / "run",
+        ranks=2,
+        steps=80,
+        rank_phase_ns={1: {"forward": 17 * MS}},
+    )
 
 
 def _on_another_clock(run: Path, copy: Path, clock: Clock) -> Path:
@@ -43,13 +48,24 @@ def _on_another_clock(run: Path, copy: Path, clock: Clock) -> Path:
         for table in TABLES:
             rows = rank.table(table) if table != "strings" else None
             if rows is not None and rows.num_rows:
-                files.write(table, {name: _told_by(clock if rank.rank else _true, rows[name]) for name in SCHEMAS[table].names[1:]})
+                files.write(
+                    table,
+                    {
+                        name: _told_by(clock if rank.rank else _true, rows[name])
+                        for name in SCHEMAS[table].names[1:]
+                    },
+                )
         files.close()
     return copy
 
 
 def _told_by(clock: Clock, column: Any) -> Any:
-    is_time = str(column.type) == "int64" and column.null_count == 0 and len(column) and column[0].as_py() > 10**9
+    is_time = (
+        str(column.type) == "int64"
+        and column.null_count == 0
+        and len(column)
+        and column[0].as_py() > 10**9
+    )
     return clock(column.to_numpy()).astype(np.int64) if is_time else column.combine_chunks()
 
 
@@ -68,7 +84,9 @@ CLOCKS: dict[str, tuple[Clock, float]] = {
 
 
 @pytest.mark.parametrize(("clock", "tolerance"), CLOCKS.values(), ids=CLOCKS)
-def test_figures_do_not_hang_on_the_hosts_agreeing(run: Path, tmp_path: Path, clock: Clock, tolerance: float) -> None:
+def test_figures_do_not_hang_on_the_hosts_agreeing(
+    run: Path, tmp_path: Path, clock: Clock, tolerance: float
+) -> None:
     own, other = _figures(run), _figures(_on_another_clock(run, tmp_path / "run", clock))
     names = MEASURED if tolerance else own  # what is exact is equal in every part
     _compare({name: own[name] for name in names}, {name: other[name] for name in names}, tolerance)
@@ -88,7 +106,12 @@ def _compare(left: Any, right: Any, tolerance: float, whole: float = 1.0) -> Non
     if isinstance(left, dict):
         assert left.keys() == right.keys()
         for name in left:
-            _compare(left[name], right[name], tolerance, next((step for unit, step in STEP_IN.items() if unit in name), whole))
+            _compare(
+                left[name],
+                right[name],
+                tolerance,
+                next((step for unit, step in STEP_IN.items() if unit in name), whole),
+            )
     elif isinstance(left, list):
         assert len(left) == len(right)
         for one, other in zip(left, right, strict=True):
@@ -102,11 +125,18 @@ def _compare(left: Any, right: Any, tolerance: float, whole: float = 1.0) -> Non
 HOUR_NS = 3_600_000_000_000
 
 
-def test_a_clock_that_is_set_while_a_job_runs_moves_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_while_a_job_runs_moves_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The time of day goes back an hour in the middle: that is recorded, and the steps are as long as ever."""
-    left, right = (_record(tmp_path / name, set_by_ns, monkeypatch) for name, set_by_ns in (("left", 0), ("set", -HOUR_NS)))
+    left, right = (
+        _record(tmp_path / name, set_by_ns, monkeypatch)
+        for name, set_by_ns in (("left", 0), ("set", -HOUR_NS))
+    )
     assert [verify(run).state for run in (left, right)] == [Integrity.COMPLETE] * 2
-    told, again = (json.loads(dumps(overview(build_overview(Trace.open(run))))) for run in (left, right))
+    told, again = (
+        json.loads(dumps(overview(build_overview(Trace.open(run))))) for run in (left, right)
+    )
     assert {name: told[name] for name in MEASURED} == {name: again[name] for name in MEASURED}
     drifts = [_drifts(run) for run in (left, right)]
     assert [min(each) for each in drifts] == [0, -HOUR_NS]
@@ -122,7 +152,9 @@ def _record(run: Path, set_by_ns: int, monkeypatch: pytest.MonkeyPatch) -> Path:
         return Anchor(at_ns, at_ns + (set_by_ns if at_ns > middle else 0), 0)
 
     monkeypatch.setattr("profkit.trace.writer.read_anchor", lambda now: read(now()))
-    writer = RankWriter(run, RankManifest(0, "here", 1, "cpu", read(clock())), interval_s=0.001, clock=clock)
+    writer = RankWriter(
+        run, RankManifest(0, "here", 1, "cpu", read(clock())), interval_s=0.001, clock=clock
+    )
     recorder = Recorder(writer, clock=clock)
     recorder.begin()
     for step in range(60):
@@ -143,4 +175,8 @@ def _wait_until(condition: Callable[[], bool]) -> None:
 
 
 def _drifts(run: Path) -> list[float]:
-    return [row["value"] for row in Trace.open(run).samples.to_pylist() if row["metric"] == "realtime_drift_ns"]
+    return [
+        row["value"]
+        for row in Trace.open(run).samples.to_pylist()
+        if row["metric"] == "realtime_drift_ns"
+    ]

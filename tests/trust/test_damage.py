@@ -8,7 +8,9 @@ from tests.scripts import load
 
 mutate_runs, interrupt = load("mutate_runs"), load("interrupt")
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # a fork that only reads, or is killed
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)  # a fork that only reads, or is killed
 
 
 def test_no_damage_is_a_wrong_figure_a_crash_or_a_hang() -> None:

@@ -30,7 +30,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name, seed in {"base": 0, "late": 1}.items():
         synthetic_trace(
-            folder / name, ranks=3, steps=60, seed=seed, kernels_per_step=6, rank_phase_ns={seed: {"forward": 20_000_000}}, config={"workers": seed}
+            folder / name,
+            ranks=3,
+            steps=60,
+            seed=seed,
+            kernels_per_step=6,
+            rank_phase_ns={seed: {"forward": 20_000_000}},
+            config={"workers": seed},
         )
     return folder
 
@@ -49,7 +55,13 @@ def test_the_bytes_are_the_same(runs: Path, tmp_path: Path) -> None:
     for number, (seed, threads) in enumerate([("0", 1), ("1", 4), ("random", 2)]):
         folder = _copy_in_order(runs, tmp_path / str(number), backwards=number % 2 == 1)
         env = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": str(threads)}
-        done = subprocess.run([sys.executable, "-c", SHOW_ALL, str(threads)], cwd=folder, env=env, capture_output=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", SHOW_ALL, str(threads)],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr.decode()
         shown.add(done.stdout)
     assert len(shown) == 1

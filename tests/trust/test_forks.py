@@ -40,11 +40,19 @@ if child:
 
 def test_a_fork_in_the_middle_of_a_step_writes_nothing_and_ends_nothing(tmp_path: Path) -> None:
     """Both processes train on to the end, and leave as any process does; the child has all rows of the parent's that nobody has written yet."""
-    done = subprocess.run([sys.executable, "-c", JOB, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     RunManifest(workload="forks", state=RunState.COMPLETE).write(tmp_path)
     assert verify(tmp_path).state is Integrity.COMPLETE
     trace = Trace.open(tmp_path)
     assert trace.steps["step"].to_pylist() == list(range(STEPS))
     for phase in ("data", "forward"):
-        assert trace.spans.filter(pc.equal(trace.spans["phase"], phase))["step"].to_pylist() == list(range(STEPS))
+        assert trace.spans.filter(pc.equal(trace.spans["phase"], phase))[
+            "step"
+        ].to_pylist() == list(range(STEPS))

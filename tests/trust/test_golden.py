@@ -19,9 +19,14 @@ VERSIONS = sorted(KEPT.iterdir())
 def test_a_run_of_an_earlier_schema_is_read_as_it_was_written(folder: Path) -> None:
     kept = json.loads((folder / CONTENT).read_text())
     assert verify(folder / "run").state is Integrity.COMPLETE
-    assert describe(folder / "run", {table: list(each["sha256"]) for table, each in kept.items()}) == kept
+    assert (
+        describe(folder / "run", {table: list(each["sha256"]) for table, each in kept.items()})
+        == kept
+    )
     assert build_overview(Trace.open(folder / "run")).world_size == 2
 
 
 def test_this_version_is_kept_too() -> None:
-    assert "schema-{}.{}".format(*SCHEMA_VERSION) in {folder.name for folder in VERSIONS}, "run 'python -m tests.trust.golden'"
+    assert "schema-{}.{}".format(*SCHEMA_VERSION) in {folder.name for folder in VERSIONS}, (
+        "run 'python -m tests.trust.golden'"
+    )

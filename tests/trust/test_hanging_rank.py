@@ -29,10 +29,22 @@ class Ended:
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """The recorded job: rank 1 hangs and comes back, then hangs for ever, until the job itself gives up."""
     folder = tmp_path_factory.mktemp("hangs")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")} | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "profkit", "run", "--", sys.executable, str(hanging_job.__file__)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")} | {
+        "OMP_NUM_THREADS": "1"
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "profkit",
+        "run",
+        "--",
+        sys.executable,
+        str(hanging_job.__file__),
+    ]
     with (folder / "said").open("w") as said:
-        done = subprocess.run(command, cwd=folder, env=env, stdout=said, stderr=said, check=False, timeout=550)
+        done = subprocess.run(
+            command, cwd=folder, env=env, stdout=said, stderr=said, check=False, timeout=550
+        )
     (run,) = find_runs(folder / "traces")
     return Ended(done.returncode, (folder / "said").read_text(), Trace.open(run))
 
@@ -40,7 +52,10 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def test_the_job_ends_as_it_does_alone(ended: Ended) -> None:
     assert ended.code == 1, ended.said
     assert "monitoredBarrier" in ended.said  # the job's own words
-    assert (ended.trace.manifest.state, ended.trace.manifest.why) == (RunState.ABORTED, "the job ended with exit code 1")
+    assert (ended.trace.manifest.state, ended.trace.manifest.why) == (
+        RunState.ABORTED,
+        "the job ended with exit code 1",
+    )
 
 
 def test_no_row_of_either_rank_is_lost(ended: Ended) -> None:
@@ -48,7 +63,9 @@ def test_no_row_of_either_rank_is_lost(ended: Ended) -> None:
     assert found.state is Integrity.ENDED_EARLY
     assert f"rank {LATE} wrote no end record" in found.reasons
     for rank in (0, LATE):
-        steps = ended.trace.steps.filter(pc.equal(ended.trace.steps["rank"], rank))["step"].to_pylist()
+        steps = ended.trace.steps.filter(pc.equal(ended.trace.steps["rank"], rank))[
+            "step"
+        ].to_pylist()
         assert steps[:LOST_AT] == list(range(LOST_AT))
 
 
@@ -56,5 +73,7 @@ def test_the_rank_that_hung_is_named_and_the_end_is_told(ended: Ended) -> None:
     found = build_overview(ended.trace)
     assert found.late_rank is not None
     assert (found.late_rank.rank, found.late_rank.phase) == (LATE, "forward")
-    assert found.late_rank.waited_ns * len(found.selection.steps) > 0.5 * STOPPED_S * 1e9  # for the rest of it, the other rank may have been busy itself
+    assert (
+        found.late_rank.waited_ns * len(found.selection.steps) > 0.5 * STOPPED_S * 1e9
+    )  # for the rest of it, the other rank may have been busy itself
     assert "the run was aborted: the job ended with exit code 1" in found.quality

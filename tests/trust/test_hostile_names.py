@@ -59,9 +59,34 @@ def test_no_terminal_is_steered(hostile: Path, tmp_path: Path) -> None:
     assert not UNSAFE.search(seen.replace("\r\n", "\n"))
 
 
-def test_no_cell_of_a_spreadsheet_is_a_formula(hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(hostile), "--format", "csv", "--steps", "all", "-o", str(tmp_path / "out")]) == 0
-    cells = [cell for path in (tmp_path / "out").iterdir() for row in csv.reader(io.StringIO(path.read_bytes().decode(), newline="")) for cell in row]
+def test_no_cell_of_a_spreadsheet_is_a_formula(
+    hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            [
+                "export",
+                str(hostile),
+                "--format",
+                "csv",
+                "--steps",
+                "all",
+                "-o",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 0
+    )
+    cells = [
+        cell
+        for path in (tmp_path / "out").iterdir()
+        for row in csv.reader(io.StringIO(path.read_bytes().decode(), newline=""))
+        for cell in row
+    ]
     texts = [cell for cell in cells if not cell.lstrip("-").replace(".", "").isdigit()]
     assert len(texts) > 300
-    assert not [cell for cell in texts if cell.startswith(("=", "+", "@", "-", "\t", "\r")) or UNSAFE.search(cell)]
+    assert not [
+        cell
+        for cell in texts
+        if cell.startswith(("=", "+", "@", "-", "\t", "\r")) or UNSAFE.search(cell)
+    ]

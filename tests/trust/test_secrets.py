@@ -71,7 +71,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "job.py").write_text(JOB)
     env = {**os.environ, **SHAPES, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "profkit", "run", "--", sys.executable, "job.py", *ARGUMENTS], cwd=folder, env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "profkit", "run", "--", sys.executable, "job.py", *ARGUMENTS],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     (folder / "said").write_text(done.stdout + done.stderr)
     assert done.returncode == 0, done.stderr
@@ -79,7 +84,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, run in enumerate(find_runs(folder / "traces")):
         for shape in ("html", "md", "json", "txt"):
             assert main(["report", str(run), "-o", str(folder / f"{number}.{shape}")]) == 0
-        assert main(["export", str(run), "--format", "csv", "--steps", "all", "-o", str(folder / f"{number}.csv")]) == 0
+        assert (
+            main(
+                [
+                    "export",
+                    str(run),
+                    "--format",
+                    "csv",
+                    "--steps",
+                    "all",
+                    "-o",
+                    str(folder / f"{number}.csv"),
+                ]
+            )
+            == 0
+        )
     return folder
 
 
@@ -89,10 +108,18 @@ def _import_with_secrets(folder: Path) -> None:
     path.write_bytes(load("mutate_traces").nsys())
     with sqlite3.connect(path) as base:
         base.execute("CREATE TABLE META_DATA_CAPTURE (name, value)")
-        base.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid, devStateName, name, nameEnum, value)")
+        base.execute(
+            "CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid, devStateName, name, nameEnum, value)"
+        )
         for number, (name, value) in enumerate(SHAPES.items()):
-            base.execute("INSERT INTO META_DATA_CAPTURE VALUES (?, ?)", (f"PROCESS_0:ENVIRONMENT_VARIABLE:{number}", f"{name}={value}"))
-            base.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (0, 'DeviceEnvironment', ?, 0, ?)", (name, value))
+            base.execute(
+                "INSERT INTO META_DATA_CAPTURE VALUES (?, ?)",
+                (f"PROCESS_0:ENVIRONMENT_VARIABLE:{number}", f"{name}={value}"),
+            )
+            base.execute(
+                "INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (0, 'DeviceEnvironment', ?, 0, ?)",
+                (name, value),
+            )
     base.close()
     assert main(["import", str(path), "-o", str(folder / "traces")]) == 0
     path.unlink()
@@ -112,7 +139,11 @@ def test_no_name_and_no_value_in_a_table_is_one(folder: Path) -> None:
         trace = Trace.open(run)
         assert trace.steps.num_rows or "nsys" in str(trace.manifest.config)
         for table in TABLES:
-            for column in trace.table(table).columns if table != "strings" else [pa.chunked_array([rank.names for rank in trace.ranks])]:
+            for column in (
+                trace.table(table).columns
+                if table != "strings"
+                else [pa.chunked_array([rank.names for rank in trace.ranks])]
+            ):
                 assert CANARY not in str(column.to_pylist())
 
 

@@ -36,11 +36,16 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return synthetic_trace(tmp_path_factory.mktemp("runs") / "whole", ranks=2, steps=120, config={"device": "cpu"})
+    return synthetic_trace(
+        tmp_path_factory.mktemp("runs") / "whole", ranks=2, steps=120, config={"device": "cpu"}
+    )
 
 
 def _made(**options: Any) -> Callable[[Path, Path], Path]:
-    return lambda whole, folder: synthetic_trace(folder / "run", **{"ranks": 2, "steps": 120, "seed": 5, "config": {"device": "cpu"}, **options})
+    return lambda whole, folder: synthetic_trace(
+        folder / "run",
+        **{"ranks": 2, "steps": 120, "seed": 5, "config": {"device": "cpu"}, **options},
+    )
 
 
 def _told(**changes: Any) -> Callable[[Path, Path], Path]:
@@ -49,7 +54,11 @@ def _told(**changes: Any) -> Callable[[Path, Path], Path]:
     def make(whole: Path, folder: Path) -> Path:
         run = Path(shutil.copytree(whole, folder / "run"))
         content = json.loads((run / "run.json").read_text())
-        (run / "run.json").write_text(json.dumps({**content, **changes, "config": {**content["config"], **changes.get("config", {})}}))
+        (run / "run.json").write_text(
+            json.dumps(
+                {**content, **changes, "config": {**content["config"], **changes.get("config", {})}}
+            )
+        )
         return run
 
     return make
@@ -84,7 +93,11 @@ ALONE: dict[str, Callable[[Path, Path], Path]] = {
     "times that cannot be": _told(flags=[f"{BAD_TIMES[0]}7 kernels of 236 years"]),
     "a file that was changed": _harmed(_flip_quietly),
     "no steps left": _harmed(_cut_steps),
-    "a rank without steps": _harmed(lambda run: shutil.copyfile(run / "r00001" / "samples.arrows", run / "r00001" / "steps.arrows")),
+    "a rank without steps": _harmed(
+        lambda run: shutil.copyfile(
+            run / "r00001" / "samples.arrows", run / "r00001" / "steps.arrows"
+        )
+    ),
     "a rank without files": _harmed(lambda run: shutil.rmtree(run / "r00001")),
     "nothing there": _harmed(shutil.rmtree),
     "no manifest": _harmed(lambda run: (run / "run.json").unlink()),
@@ -93,7 +106,11 @@ ALONE: dict[str, Callable[[Path, Path], Path]] = {
 """Runs of which no throughput can be told."""
 
 BESIDE: dict[str, Callable[[Path, Path], Path]] = {
-    **{name: make for name, make in ALONE.items() if name not in {"no samples known", "a rank without steps", "a rank without files"}},
+    **{
+        name: make
+        for name, make in ALONE.items()
+        if name not in {"no samples known", "a rank without steps", "a rank without files"}
+    },
     "another device": _made(config={"device": "cuda:0"}),
     "another processor": _told(environment={"cpu": "another one"}),
     "another workload": _made(workload="another"),
@@ -103,19 +120,25 @@ BESIDE: dict[str, Callable[[Path, Path], Path]] = {
 
 
 @pytest.mark.parametrize("make", ALONE.values(), ids=ALONE)
-def test_of_one_run(ask: Ask, whole: Path, tmp_path: Path, make: Callable[[Path, Path], Path]) -> None:
+def test_of_one_run(
+    ask: Ask, whole: Path, tmp_path: Path, make: Callable[[Path, Path], Path]
+) -> None:
     code, said = ask("report", make(whole, tmp_path))
     assert code == ExitCode.UNREADABLE or (code == ExitCode.DONE and said["verdict"] == CANNOT)
 
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["as target", "as base"])
 @pytest.mark.parametrize("make", BESIDE.values(), ids=BESIDE)
-def test_of_two_runs(ask: Ask, whole: Path, tmp_path: Path, make: Callable[[Path, Path], Path], swapped: bool) -> None:
+def test_of_two_runs(
+    ask: Ask, whole: Path, tmp_path: Path, make: Callable[[Path, Path], Path], swapped: bool
+) -> None:
     _give_cpu(whole)
     run = make(whole, tmp_path)
     pair = [run, whole] if swapped else [whole, run]
     code, said = ask("explain", *pair, "--gate", "3%")
-    assert code == ExitCode.UNREADABLE or (code == ExitCode.NOT_JUDGED and said["verdict"] == CANNOT and said["why_not_judged"]), said
+    assert code == ExitCode.UNREADABLE or (
+        code == ExitCode.NOT_JUDGED and said["verdict"] == CANNOT and said["why_not_judged"]
+    ), said
 
 
 def _give_cpu(run: Path) -> None:

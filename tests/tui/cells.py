@@ -46,13 +46,24 @@ def _look(ink: str, ground: str, *, blank: bool) -> str:
 def read_cells(svg: str) -> list[list[Cell]]:
     """All cells of a picture, line by line."""
     root = ET.fromstring(svg)
-    inks = {name: _ink(rule) for name, rule in _RULE.findall("".join(style.text or "" for style in root.iter(_SVG + "style")))}
-    (screen,) = (group for group in root.iter(_SVG + "g") if "clip-terminal" in group.get("clip-path", ""))
+    inks = {
+        name: _ink(rule)
+        for name, rule in _RULE.findall(
+            "".join(style.text or "" for style in root.iter(_SVG + "style"))
+        )
+    }
+    (screen,) = (
+        group for group in root.iter(_SVG + "g") if "clip-terminal" in group.get("clip-path", "")
+    )
     grounds, chars, looks = _Grid(NOTHING), _Grid(" "), _Grid(NOTHING)
     for element in screen.iter():
         if element.tag == _SVG + "rect":
             width = round(float(element.attrib["width"]) / CELL_WIDTH)
-            grounds.put(round((float(element.attrib["y"]) - 1.5) / LINE_HEIGHT), element, [element.attrib["fill"]] * width)
+            grounds.put(
+                round((float(element.attrib["y"]) - 1.5) / LINE_HEIGHT),
+                element,
+                [element.attrib["fill"]] * width,
+            )
         elif element.tag == _SVG + "text":
             place = _LINE.search(element.attrib["clip-path"])
             assert place, "a text that is on no line"
@@ -60,9 +71,17 @@ def read_cells(svg: str) -> list[list[Cell]]:
             chars.put(int(place[1]), element, shown)
             looks.put(int(place[1]), element, [inks[element.attrib["class"]]] * len(shown))
         else:
-            assert element.tag == _SVG + "g", f"an element that says nothing of a cell: {element.tag}"
-    size = max(len(grounds.rows), len(chars.rows)), max((len(row) for grid in (grounds, chars) for row in grid.rows), default=0)
-    return [[Cell(*cell) for cell in zip(*rows, strict=True)] for rows in zip(*(grid.filled(*size) for grid in (chars, looks, grounds)), strict=True)]
+            assert element.tag == _SVG + "g", (
+                f"an element that says nothing of a cell: {element.tag}"
+            )
+    size = (
+        max(len(grounds.rows), len(chars.rows)),
+        max((len(row) for grid in (grounds, chars) for row in grid.rows), default=0),
+    )
+    return [
+        [Cell(*cell) for cell in zip(*rows, strict=True)]
+        for rows in zip(*(grid.filled(*size) for grid in (chars, looks, grounds)), strict=True)
+    ]
 
 
 class _Grid:
@@ -91,7 +110,9 @@ def _ink(rule: str) -> str:
     """What a rule of the picture's style sheet does to characters: a colour, and words for all else."""
     settings = dict(part.split(": ", 1) for part in rule.strip().rstrip(";").split(";"))
     colour = settings.pop("fill")
-    return " ".join([colour, *(word for name, value in settings.items() if (word := _LOOKS[name] or value))])
+    return " ".join(
+        [colour, *(word for name, value in settings.items() if (word := _LOOKS[name] or value))]
+    )
 
 
 def _chars(text: str) -> list[str]:

@@ -19,8 +19,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three runs of one job: alone, on two ranks, and on two ranks with a slow backward pass. Kernels are captured in each."""
     runs = tmp_path_factory.mktemp("tui") / "runs"
     synthetic_trace(runs / "one", steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
-    synthetic_trace(runs / "two", ranks=2, steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
-    synthetic_trace(runs / "slow", ranks=2, steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG, phase_ns={"backward": 36_000_000})
+    synthetic_trace(
+        runs / "two", ranks=2, steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG
+    )
+    synthetic_trace(
+        runs / "slow",
+        ranks=2,
+        steps=80,
+        kernels_per_step=KERNELS,
+        device="cuda",
+        config=CONFIG,
+        phase_ns={"backward": 36_000_000},
+    )
     return runs
 
 
@@ -30,8 +40,24 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("series") / "runs"
     synthetic_trace(runs / "one", steps=60, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
     for seed, name in enumerate(("two", "again")):
-        synthetic_trace(runs / name, ranks=2, steps=60, seed=seed, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
-    synthetic_trace(runs / "four", ranks=4, steps=60, kernels_per_step=KERNELS, device="cuda", config=CONFIG, rank_phase_ns={2: {"data": 11_000_000}})
+        synthetic_trace(
+            runs / name,
+            ranks=2,
+            steps=60,
+            seed=seed,
+            kernels_per_step=KERNELS,
+            device="cuda",
+            config=CONFIG,
+        )
+    synthetic_trace(
+        runs / "four",
+        ranks=4,
+        steps=60,
+        kernels_per_step=KERNELS,
+        device="cuda",
+        config=CONFIG,
+        rank_phase_ns={2: {"data": 11_000_000}},
+    )
     return runs
 
 

@@ -29,7 +29,18 @@ class Driver:
             await settle(self.pilot)
 
     async def type(self, text: str) -> None:
-        await self.press(*("full_stop" if char == "." else "space" if char == " " else "colon" if char == ":" else char for char in text))
+        await self.press(
+            *(
+                "full_stop"
+                if char == "."
+                else "space"
+                if char == " "
+                else "colon"
+                if char == ":"
+                else char
+                for char in text
+            )
+        )
 
     @property
     def screen(self) -> str:
@@ -40,7 +51,9 @@ class Driver:
         return "\n".join(screen_lines(self.app.export_screenshot()))
 
 
-def drive(path: Path, steps: Steps, *, size: tuple[int, int] = (120, 40), **options: object) -> None:
+def drive(
+    path: Path, steps: Steps, *, size: tuple[int, int] = (120, 40), **options: object
+) -> None:
     """Start the interface on runs, and do what a user would."""
 
     async def run() -> None:

@@ -38,16 +38,34 @@ class _Job:
         numbers = list(range(self.steps, self.steps + steps))
         begins = [number * 10 * MS for number in numbers]
         ends = [begin + 10 * MS for begin in begins]
-        self.files.write("spans", self._spans(numbers, "data", begins, [begin + 2 * MS for begin in begins]))
-        self.files.write("spans", self._spans(numbers, "forward", [begin + 2 * MS for begin in begins], ends))
+        self.files.write(
+            "spans", self._spans(numbers, "data", begins, [begin + 2 * MS for begin in begins])
+        )
+        self.files.write(
+            "spans", self._spans(numbers, "forward", [begin + 2 * MS for begin in begins], ends)
+        )
         losses = [1 / (1 + number) for number in numbers]
-        known: dict[str, list[Any]] = {"sample_count": [10] * steps, "loss": losses, "instrumented": [True] * steps}
+        known: dict[str, list[Any]] = {
+            "sample_count": [10] * steps,
+            "loss": losses,
+            "instrumented": [True] * steps,
+        }
         self.files.write("steps", {"step": numbers, "start_ns": begins, "end_ns": ends, **known})
         self.steps += steps
 
-    def _spans(self, steps: list[int], phase: str, begins: list[int], ends: list[int]) -> dict[str, list[Any]]:
+    def _spans(
+        self, steps: list[int], phase: str, begins: list[int], ends: list[int]
+    ) -> dict[str, list[Any]]:
         words = [phase] * len(steps)
-        return {"step": steps, "phase": words, "name": words, "depth": [0] * len(steps), "thread": ["main"] * len(steps), "start_ns": begins, "end_ns": ends}
+        return {
+            "step": steps,
+            "phase": words,
+            "name": words,
+            "depth": [0] * len(steps),
+            "thread": ["main"] * len(steps),
+            "start_ns": begins,
+            "end_ns": ends,
+        }
 
 
 @pytest.fixture
@@ -70,7 +88,9 @@ def test_the_latest_steps_are_told(job: _Job) -> None:
     assert view.newest_step == 29
     assert view.age_ns == 7 * MS
     assert view.throughput.value == pytest.approx(1_000)
-    assert {part.name: part.share for part in view.parts} == pytest.approx({"data": 0.2, "forward": 0.8, "unknown": 0.0})
+    assert {part.name: part.share for part in view.parts} == pytest.approx(
+        {"data": 0.2, "forward": 0.8, "unknown": 0.0}
+    )
     assert view.loss == pytest.approx(1 / 30)
     assert not view.stalled
     assert build_live_view("job", RunTail(job.run).look(), 3_600_000 * MS).stalled
@@ -90,7 +110,9 @@ def test_half_a_message_waits_for_its_other_half(job: _Job, tmp_path: Path) -> N
     assert rows + sum(batch.num_rows for batch in tail.read()) == 10
 
 
-def test_a_message_larger_than_a_look_is_read_in_the_end(job: _Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_larger_than_a_look_is_read_in_the_end(
+    job: _Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job.train(400)
     tail = StreamTail(job.run / rank_folder(0) / "steps.arrows", "steps", _reach=64)
     monkeypatch.setattr("profkit.trace.tail.MOST_BYTES", 64)

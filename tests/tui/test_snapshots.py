@@ -30,7 +30,9 @@ COMPARED: Mapping[str, Sequence[str]] = {"explain": ("two",), MANY: ("one", "aga
 
 
 @pytest.mark.parametrize("name", ["runs", *load_screens(), MANY])
-def test_a_screen_looks_as_it_did(folder: Path, series: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_screen_looks_as_it_did(
+    folder: Path, series: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir((series if name == MANY else folder).parent)
     now: dict[str, str] = {}
 
@@ -45,12 +47,19 @@ def test_a_screen_looks_as_it_did(folder: Path, series: Path, name: str, tmp_pat
 
     runs, screen = Path("runs"), name.partition("-")[0]
     run = runs if name == "runs" else runs / ("four" if name == MANY else "slow")
-    drive(run, look, screen="" if name == "runs" else screen, bases=[runs / base for base in COMPARED.get(name, ())])
+    drive(
+        run,
+        look,
+        screen="" if name == "runs" else screen,
+        bases=[runs / base for base in COMPARED.get(name, ())],
+    )
     if os.environ.get("PROFKIT_UPDATE_SNAPSHOTS"):
         KEPT.mkdir(exist_ok=True)
         for file, text in now.items():
             (KEPT / file).write_text(text)
-    assert now == {file: (KEPT / file).read_text() for file in now}, f"the pictures are in {tmp_path}"
+    assert now == {file: (KEPT / file).read_text() for file in now}, (
+        f"the pictures are in {tmp_path}"
+    )
 
 
 async def _pictures(driver: Driver) -> dict[str, str]:
@@ -73,9 +82,16 @@ def as_snapshot(pictures: Mapping[str, str]) -> str:
     lines = []
     for rows in zip(*screens, strict=True):
         looks = [tuple(cell.look for cell in cells) for cells in zip(*rows, strict=True)]
-        runs = ((len(list(run)), letters.setdefault(look, _letter(len(letters)))) for look, run in itertools.groupby(looks))
+        runs = (
+            (len(list(run)), letters.setdefault(look, _letter(len(letters))))
+            for look, run in itertools.groupby(looks)
+        )
         lines.append(" ".join(f"{count}{letter}" for count, letter in runs))
-    legend = [f"{letter}: " + "; ".join(f"{theme} {look}" for theme, look in zip(pictures, looks, strict=True)) for looks, letter in letters.items()]
+    legend = [
+        f"{letter}: "
+        + "; ".join(f"{theme} {look}" for theme, look in zip(pictures, looks, strict=True))
+        for looks, letter in letters.items()
+    ]
     return "\n".join([*as_lines(screens[0]), "", *lines, "", *legend, ""])
 
 

@@ -28,7 +28,13 @@ class _Alone(App[None]):
         yield VirtualTable()
 
 
-def _screen(columns: list[Column], act: Callable[[VirtualTable], None] = lambda _: None, *, size: tuple[int, int] = (80, 24), plain: bool = False) -> list[str]:
+def _screen(
+    columns: list[Column],
+    act: Callable[[VirtualTable], None] = lambda _: None,
+    *,
+    size: tuple[int, int] = (80, 24),
+    plain: bool = False,
+) -> list[str]:
     """What a table of these columns shows, after something was done to it."""
 
     async def run() -> list[str]:
@@ -54,9 +60,18 @@ def test_a_million_rows_are_sorted_filtered_and_drawn() -> None:
         table.sort_by("ns")
         assert table.order[0] == int(values.argmin())
         table.filter_by("99999")
-        assert sorted(values[table.order].tolist()) == [value for value in range(ROWS) if "99999" in str(value)]
+        assert sorted(values[table.order].tolist()) == [
+            value for value in range(ROWS) if "99999" in str(value)
+        ]
 
-    lines = _screen([Column("row", range(ROWS), searched=False), Column("ns", values, duration, right=True, searched=False), Column("name", values, str)], act)
+    lines = _screen(
+        [
+            Column("row", range(ROWS), searched=False),
+            Column("ns", values, duration, right=True, searched=False),
+            Column("name", values, str),
+        ],
+        act,
+    )
     assert lines[1].split()[1:] == [*duration(99_999).split(), "99999"]
 
 
@@ -70,7 +85,9 @@ def test_rows_without_a_value_stand_last_in_both_directions() -> None:
         table.sort_by("ns", descending=True)
         assert table.order.tolist() == [0, 2, 1]
 
-    _screen([Column("name", "abcde"), Column("ns", [3.0, None, 1.0, math.nan, 2.0], right=True)], act)
+    _screen(
+        [Column("name", "abcde"), Column("ns", [3.0, None, 1.0, math.nan, 2.0], right=True)], act
+    )
 
 
 def test_the_cursor_and_the_marks_stay_on_their_rows_when_others_come() -> None:
@@ -87,7 +104,10 @@ def test_the_cursor_and_the_marks_stay_on_their_rows_when_others_come() -> None:
     _screen([Column("name", ["a", "b", "c"])], act)
 
 
-@pytest.mark.parametrize(("pattern", "text", "found"), [("CONV", "a conv", True), ("re:^b", "ab", False), ("re:b$", "aB", True), ("[", "a[b", True)])
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [("CONV", "a conv", True), ("re:^b", "ab", False), ("re:b$", "aB", True), ("[", "a[b", True)],
+)
 def test_a_filter_is_a_part_of_a_name_or_a_pattern(pattern: str, text: str, found: bool) -> None:
     assert compile_filter(pattern)(text) is found
 
@@ -102,7 +122,11 @@ def test_no_name_steers_the_screen(name: str) -> None:
     """Neither as a control character nor as markup; the others on the line stay where they belong."""
     hostile = INJECTIONS[name]
     for plain in (False, True):
-        lines = _screen([Column("name", [hostile, "tame"], stretches=True), Column("n", [7, 8], right=True)], size=(60, 10), plain=plain)
+        lines = _screen(
+            [Column("name", [hostile, "tame"], stretches=True), Column("n", [7, 8], right=True)],
+            size=(60, 10),
+            plain=plain,
+        )
         assert not any(UNSAFE.search(line) for line in lines)
         assert lines[1].endswith("7")
         assert lines[2].split() == ["tame", "8"]
@@ -110,7 +134,13 @@ def test_no_name_steers_the_screen(name: str) -> None:
 
 def test_wide_and_joined_characters_keep_the_columns_straight() -> None:
     lines = _screen(
-        [Column("name", ["日本語カーネル" * 9, "👩‍👩‍👧 family", "plain"], stretches=True, widest=20), Column("n", [1, 2, 3], right=True)], size=(40, 8)
+        [
+            Column(
+                "name", ["日本語カーネル" * 9, "👩‍👩‍👧 family", "plain"], stretches=True, widest=20
+            ),
+            Column("n", [1, 2, 3], right=True),
+        ],
+        size=(40, 8),
     )
     assert [line.split()[-1] for line in lines[1:4]] == ["1", "2", "3"]
 

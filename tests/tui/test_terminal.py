@@ -26,7 +26,12 @@ from tests.hostile import UNSAFE, hostile_run
 PATIENCE_S = 120
 QUIET_S = 0.5
 COLUMNS, ROWS = 120, 40
-ENVIRONMENT = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+ENVIRONMENT = {
+    "TERM": "xterm-256color",
+    "COLORTERM": "truecolor",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+}
 
 CONTROL = re.compile(r"\x1b(?:\[[0-9;:?<>=$ ]*[@-~]|[()][0-9A-Z]|[=>78cM]|\]22;[a-z]*\x07)")
 """What Textual sends to steer the terminal: the shape of the pointer, but no title, no clipboard, no link, no device control."""
@@ -35,7 +40,11 @@ HOSTILE = ("\x1b]", "\x1bP", "\x1b[31mred", "\x07", "\x9b", "\x00")
 
 
 def _environment(cache: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in {"TMUX", "NO_COLOR", "SSH_CONNECTION"}}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"TMUX", "NO_COLOR", "SSH_CONNECTION"}
+    }
     return {**kept, **ENVIRONMENT, "PROFKIT_CACHE": str(cache)}
 
 
@@ -47,14 +56,22 @@ class Tmux:
         self._environment = environment
 
     def call(self, *arguments: str) -> str:
-        return subprocess.run([*self._command, *arguments], env=self._environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [*self._command, *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
 
     def keys(self, *keys: str) -> None:
         self.call("send-keys", *keys)
 
     def wait_for(self, *words: str) -> str:
         """The screen as soon as all these words stand on it."""
-        return self._wait(lambda screen: all(word in screen for word in words), f"{words} did not come up")
+        return self._wait(
+            lambda screen: all(word in screen for word in words), f"{words} did not come up"
+        )
 
     def wait_until_gone(self, words: str) -> None:
         self._wait(lambda screen: words not in screen, f"'{words}' stayed")
@@ -75,13 +92,18 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
         pytest.skip("tmux is not installed (apt-get install tmux)")
     session = Tmux(tmp_path / "socket", _environment(tmp_path / "cache"))
     yield session
-    subprocess.run(["tmux", "-S", str(tmp_path / "socket"), "kill-server"], capture_output=True, check=False)
+    subprocess.run(
+        ["tmux", "-S", str(tmp_path / "socket"), "kill-server"], capture_output=True, check=False
+    )
 
 
 def test_tmux_shows_the_figures_of_the_twins(folder: Path, tmux: Tmux) -> None:
     command = f"exec {sys.executable} -m profkit tui {folder}"
     tmux.call("new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), command)
-    speeds = {run["run"]: significant(run["throughput_samples_per_s"]["value"], 4) for run in headless.runs_twin(folder)["runs"]}
+    speeds = {
+        run["run"]: significant(run["throughput_samples_per_s"]["value"], 4)
+        for run in headless.runs_twin(folder)["runs"]
+    }
     tmux.wait_for(*speeds.values())
     tmux.keys("/")
     tmux.wait_until_gone("Enter open")  # while the filter has the keys
@@ -91,7 +113,10 @@ def test_tmux_shows_the_figures_of_the_twins(folder: Path, tmux: Tmux) -> None:
     tmux.wait_for("Enter open")
     tmux.keys("Enter")
     view = headless.twin(folder / "slow", "overview")
-    screen = tmux.wait_for("Where a step goes", f"{significant(view['throughput_samples_per_s']['value'], 4)} samples/s")
+    screen = tmux.wait_for(
+        "Where a step goes",
+        f"{significant(view['throughput_samples_per_s']['value'], 4)} samples/s",
+    )
     for part in view["parts"]:
         assert re.search(rf"{part['name']} .*{percent(part['share']['value'])}", screen)
     tmux.keys("?")
@@ -102,7 +127,12 @@ def test_tmux_shows_the_figures_of_the_twins(folder: Path, tmux: Tmux) -> None:
     tmux.wait_for("kernels, ")
     tmux.keys("q")
     end = time.monotonic() + PATIENCE_S
-    while subprocess.run(["tmux", "-S", str(tmux._command[2]), "has-session"], capture_output=True, check=False).returncode == 0:
+    while (
+        subprocess.run(
+            ["tmux", "-S", str(tmux._command[2]), "has-session"], capture_output=True, check=False
+        ).returncode
+        == 0
+    ):
         assert time.monotonic() < end, "q did not leave"
         time.sleep(0.1)
 

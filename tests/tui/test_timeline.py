@@ -30,7 +30,15 @@ from profkit.tui.screens.timeline import TimelineScreen
 from profkit.tui.themes import PALETTES
 from profkit.tui.timeline.canvas import Canvas
 from profkit.tui.timeline.details import Details
-from profkit.tui.timeline.draw import Look, counter_words, label_text, letters_for, short_name, step_ruler, time_ruler
+from profkit.tui.timeline.draw import (
+    Look,
+    counter_words,
+    label_text,
+    letters_for,
+    short_name,
+    step_ruler,
+    time_ruler,
+)
 from profkit.tui.timeline.words import parse_step, parse_time
 from profkit.vocab import PHASES
 from tests.tui.driving import Driver, drive, shown
@@ -43,7 +51,15 @@ STEPS = 12
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four ranks, of which rank 2 waits for data longer than the others."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    return synthetic_trace(folder, ranks=4, steps=STEPS, kernels_per_step=KERNELS_A_STEP, device="cuda", rank_phase_ns={2: {"data": 9_000_000}}, jitter=0.0)
+    return synthetic_trace(
+        folder,
+        ranks=4,
+        steps=STEPS,
+        kernels_per_step=KERNELS_A_STEP,
+        device="cuda",
+        rank_phase_ns={2: {"data": 9_000_000}},
+        jitter=0.0,
+    )
 
 
 def _screen(driver: Driver) -> TimelineScreen:
@@ -124,7 +140,9 @@ def test_events_are_walked_found_and_opened(run: Path) -> None:
         await driver.press("comma")
         assert (first, first < second) == (screen.seen.at_ns, True)
         await driver.press("z")
-        lane = screen.seen.timeline.lanes(0, screen.seen.here.group if screen.seen.here else screen.seen.group)[0]
+        lane = screen.seen.timeline.lanes(
+            0, screen.seen.here.group if screen.seen.here else screen.seen.group
+        )[0]
         row = screen.seen.piece
         assert row is not None
         event = screen.seen.timeline.event(*row)
@@ -141,7 +159,9 @@ def test_events_are_walked_found_and_opened(run: Path) -> None:
         await driver.press("n", "N")
         assert screen.seen.at_ns == at
         await _answer(driver, "m", "1s")
-        assert all(not row.covered_ns.any() for row in (screen.seen.view.rows if screen.seen.view else ()))
+        assert all(
+            not row.covered_ns.any() for row in (screen.seen.view.rows if screen.seen.view else ())
+        )
 
     drive(run, steps, screen="timeline")
 
@@ -176,11 +196,19 @@ def test_the_mouse_points_zooms_and_pans(run: Path) -> None:
         await driver.pilot.pause()
         assert (screen.seen.column, screen.seen.row) == (30, 0)
         whole = screen.seen.window
-        canvas.post_message(events.MouseScrollUp(canvas, canvas.label_width + 30, 4, 0, -1, 0, shift=False, meta=False, ctrl=False))
+        canvas.post_message(
+            events.MouseScrollUp(
+                canvas, canvas.label_width + 30, 4, 0, -1, 0, shift=False, meta=False, ctrl=False
+            )
+        )
         await driver.pilot.pause()
         assert screen.seen.window.length_ns < whole.length_ns
         closer = screen.seen.window
-        canvas.post_message(events.MouseScrollDown(canvas, canvas.label_width + 30, 4, 0, 1, 0, shift=True, meta=False, ctrl=False))
+        canvas.post_message(
+            events.MouseScrollDown(
+                canvas, canvas.label_width + 30, 4, 0, 1, 0, shift=True, meta=False, ctrl=False
+            )
+        )
         await driver.pilot.pause()
         assert screen.seen.window.length_ns == closer.length_ns
         assert screen.seen.window.start_ns > closer.start_ns
@@ -190,7 +218,9 @@ def test_the_mouse_points_zooms_and_pans(run: Path) -> None:
 
 def test_other_screens_lead_to_a_kernel(run: Path) -> None:
     rows = Trace.open(run).ranks[1].table("kernels").to_pylist()
-    place = next(at for at, row in enumerate(rows) if row["name"].startswith("Memcpy") and row["step"] == 6)
+    place = next(
+        at for at, row in enumerate(rows) if row["name"].startswith("Memcpy") and row["step"] == 6
+    )
 
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
@@ -200,7 +230,11 @@ def test_other_screens_lead_to_a_kernel(run: Path) -> None:
         assert selected is not None
         event = screen.seen.timeline.event(*selected)
         assert event is not None
-        assert (event.rank, event.fields["correlation"], event.label) == (1, rows[place]["correlation"], "cuda:1 stream 13")
+        assert (event.rank, event.fields["correlation"], event.label) == (
+            1,
+            rows[place]["correlation"],
+            "cuda:1 stream 13",
+        )
         screen.look_at(Place(rank=2, step=3, kernel="ampere_sgemm_128x64_nn"))
         await driver.pilot.pause()
         selected = screen.seen.piece
@@ -221,14 +255,24 @@ def test_every_figure_is_in_the_twin(run: Path, capsys: pytest.CaptureFixture[st
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
         content = screen.content()
-        assert (told["run_start_ns"], told["run_end_ns"]) == (content["run_start_ns"], content["run_end_ns"])
+        assert (told["run_start_ns"], told["run_end_ns"]) == (
+            content["run_start_ns"],
+            content["run_end_ns"],
+        )
         for row, shown_row in zip(told["rows"], content["rows"], strict=True):
-            assert (row["rank"], row["group"], row["label"]) == (shown_row["rank"], shown_row["group"], shown_row["label"])
+            assert (row["rank"], row["group"], row["label"]) == (
+                shown_row["rank"],
+                shown_row["group"],
+                shown_row["label"],
+            )
             assert sum(row["covered_ns"]) == sum(shown_row["covered_ns"])
             assert sum(row["events_begun_count"]) == sum(shown_row["events_begun_count"])
         here = screen.seen.here
         assert here is not None
-        assert f"{100 * here.dominant_ns[screen.seen.column] / screen.seen.window.cell_ns:.0f} %" in driver.text
+        assert (
+            f"{100 * here.dominant_ns[screen.seen.column] / screen.seen.window.cell_ns:.0f} %"
+            in driver.text
+        )
 
     drive(run, steps, screen="timeline")
 
@@ -240,7 +284,23 @@ def test_keys_pressed_while_it_is_read_do_nothing(run: Path) -> None:
             screen = app.screen
             assert isinstance(screen, TimelineScreen)
             sight, screen.sight = screen.sight, None
-            for key in ("plus", "left", "down", "0", "g", "L", "greater_than_sign", "enter", "right_square_bracket", "slash", "n", "v", "x", "z", "end"):
+            for key in (
+                "plus",
+                "left",
+                "down",
+                "0",
+                "g",
+                "L",
+                "greater_than_sign",
+                "enter",
+                "right_square_bracket",
+                "slash",
+                "n",
+                "v",
+                "x",
+                "z",
+                "end",
+            ):
                 await pilot.press(key)
             screen.sight = sight
             await pilot.press("plus")
@@ -270,12 +330,16 @@ def test_a_run_without_ranks_or_with_odd_times_is_shown(tmp_path: Path) -> None:
 
     async def steps(driver: Driver) -> None:
         assert "r0 phases" in driver.text
-        await driver.press("plus", "right", "greater_than_sign", "full_stop", "L", "enter", "escape", "end", "0")
+        await driver.press(
+            "plus", "right", "greater_than_sign", "full_stop", "L", "enter", "escape", "end", "0"
+        )
 
     drive(run, steps, screen="timeline")
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_told_and_the_rest_goes_on(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
         monkeypatch.setattr(Timeline, "_whole", _refuse)
@@ -321,10 +385,18 @@ def test_without_colours_letters_tell(run: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def hostile(tmp_path: Path) -> Iterator[Path]:
     """A run in which the kernels' names try to steer the terminal."""
-    names = {"sm90_xmma_fprop_implicit_gemm_f16f16_nhwc": "\x1b]0;title\x07[/b]\u202e\N{PILE OF POO}" + "x" * 4_000}
+    names = {
+        "sm90_xmma_fprop_implicit_gemm_f16f16_nhwc": "\x1b]0;title\x07[/b]\u202e\N{PILE OF POO}"
+        + "x" * 4_000
+    }
     from profkit.testing import synthetic
 
-    kinds = tuple(kind._replace(name=names.get(kind.name, kind.name), category=names.get(kind.name, kind.category)) for kind in synthetic._KERNEL_KINDS)
+    kinds = tuple(
+        kind._replace(
+            name=names.get(kind.name, kind.name), category=names.get(kind.name, kind.category)
+        )
+        for kind in synthetic._KERNEL_KINDS
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(synthetic, "_KERNEL_KINDS", kinds)
         yield synthetic_trace(tmp_path / "run", steps=4, kernels_per_step=6, device="cuda")
@@ -356,7 +428,9 @@ def _text(cells: list[Any]) -> str:
 
 
 def test_rulers_show_round_times_that_do_not_touch() -> None:
-    assert "+1.00 s" in _text(time_ruler(Window(980_000_000, 1_100_000_000, 60), _look(letters=True)))
+    assert "+1.00 s" in _text(
+        time_ruler(Window(980_000_000, 1_100_000_000, 60), _look(letters=True))
+    )
     for length in (100, 12_345, 10**7, 10**10, 10**14):
         text = _text(time_ruler(Window(10**9, 10**9 + length, 100), _look(letters=True)))
         assert len(text) == 100
@@ -366,7 +440,10 @@ def test_rulers_show_round_times_that_do_not_touch() -> None:
 
 def test_step_numbers_are_round_where_they_crowd() -> None:
     marks = [StepMark(column, 300 + column) for column in range(100)]
-    numbers = [int(word) for word in _text(step_ruler(marks, 100, _look(letters=True))).replace("|", " ").split()]
+    numbers = [
+        int(word)
+        for word in _text(step_ruler(marks, 100, _look(letters=True))).replace("|", " ").split()
+    ]
     assert numbers == list(range(300, 400, 10))
 
 
@@ -380,7 +457,10 @@ def test_kinds_have_letters_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("name", "short"),
     [
-        ("void at::native::vectorized_elementwise_kernel<4, at::relu>(int, float*)", "vectorized_elementwise_kernel"),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::relu>(int, float*)",
+            "vectorized_elementwise_kernel",
+        ),
         ("ampere_sgemm_128x64_nn", "ampere_sgemm_128x64_nn"),
         ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"),
         ("aten::add_", "add_"),
@@ -412,11 +492,21 @@ def test_a_kind_without_room_has_its_letter() -> None:
 )
 def test_readings_have_their_unit(metric: str, value: float, name: str, text: str) -> None:
     reading = np.array([value])
-    assert counter_words(CounterRow(0, "", metric, reading, reading, reading, math.nan), 0) == (name, text)
+    assert counter_words(CounterRow(0, "", metric, reading, reading, reading, math.nan), 0) == (
+        name,
+        text,
+    )
 
 
 def test_times_and_steps_are_read_as_people_write_them() -> None:
-    assert [parse_time(text) for text in ("12.5s", " 300 ms", "20us", "7ns", "2m", "1h")] == [12_500_000_000, 300_000_000, 20_000, 7, 120 * 10**9, 3600 * 10**9]
+    assert [parse_time(text) for text in ("12.5s", " 300 ms", "20us", "7ns", "2m", "1h")] == [
+        12_500_000_000,
+        300_000_000,
+        20_000,
+        7,
+        120 * 10**9,
+        3600 * 10**9,
+    ]
     assert [parse_step(text) for text in ("12", "step 12", "12s", "")] == [12, 12, None, None]
     with pytest.raises(UsageError, match=r"'1 fortnight' is no time; write 12\.5s"):
         parse_time("1 fortnight")

@@ -55,7 +55,13 @@ def _figures(text: str) -> set[str]:
 
 
 def _unknown(text: str, twin: Any, factors: tuple[float, ...] = (1.0,)) -> set[str]:
-    told = {number for value in set(_numbers(twin)) for factor in factors for shown in _ways_to_show(value * factor) for number in _figures(shown)}
+    told = {
+        number
+        for value in set(_numbers(twin))
+        for factor in factors
+        for shown in _ways_to_show(value * factor)
+        for number in _figures(shown)
+    }
     return _figures(text) - told
 
 
@@ -100,27 +106,49 @@ def test_explain_of_more_runs(series: Path) -> None:
     bases = [series / "one", series / "two", series / "again"]
     twin = _twin(series / "four", "explain", *bases)
     pair = twin["pairs"][0]
-    speeds = [1e9 * ranks / pair["total_ns"][side]["value"] for side, ranks in (("base", 1), ("target", 2))]
+    speeds = [
+        1e9 * ranks / pair["total_ns"][side]["value"]
+        for side, ranks in (("base", 1), ("target", 2))
+    ]
     kernels = [row["target_ns"] - row["base_ns"] for row in pair["kernels"]["rows_ns_per_step"]]
     text = _body(shown(series / "four", bases=bases, screen="explain", size=SIZE))
     assert len(_figures(text)) > 50
-    assert _unknown(text, [twin["runs"], pair, speeds, kernels, 1], (1.0, pair["samples_per_step_and_gpu"])) == set()
+    assert (
+        _unknown(
+            text, [twin["runs"], pair, speeds, kernels, 1], (1.0, pair["samples_per_step_and_gpu"])
+        )
+        == set()
+    )
 
 
-def test_the_twin_of_more_runs_is_what_explain_prints_of_them(series: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_twin_of_more_runs_is_what_explain_prints_of_them(
+    series: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = ["one", "two", "four"]
     assert main(["explain", "--json", *(str(series / name) for name in names)]) == ExitCode.DONE
     scaling = json.loads(capsys.readouterr().out)
     twin = _twin(series / "four", "explain", series / "one", series / "two")
     assert twin["runs"] == scaling["runs"]
-    assert [(pair["base"], pair["target"]) for pair in twin["pairs"]] == [("one", "two"), ("one", "four"), ("two", "four")]
+    assert [(pair["base"], pair["target"]) for pair in twin["pairs"]] == [
+        ("one", "two"),
+        ("one", "four"),
+        ("two", "four"),
+    ]
     for pair in twin["pairs"]:
-        assert main(["explain", "--json", str(series / pair["base"]), str(series / pair["target"])]) == ExitCode.DONE
+        assert (
+            main(["explain", "--json", str(series / pair["base"]), str(series / pair["target"])])
+            == ExitCode.DONE
+        )
         assert pair == json.loads(capsys.readouterr().out)
 
 
-def test_repeats_of_two_sides_are_pooled_as_explain_pools_them(series: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "--json", str(series / "four"), f"{series / 'two'},{series / 'again'}"]) == ExitCode.DONE
+def test_repeats_of_two_sides_are_pooled_as_explain_pools_them(
+    series: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["explain", "--json", str(series / "four"), f"{series / 'two'},{series / 'again'}"])
+        == ExitCode.DONE
+    )
     twin = _twin(series / "again", "explain", series / "four", series / "two")
     assert twin == json.loads(capsys.readouterr().out)
     assert twin["target"].endswith("and 1 repeat")
@@ -128,7 +156,10 @@ def test_repeats_of_two_sides_are_pooled_as_explain_pools_them(series: Path, cap
 
 def test_runs(folder: Path) -> None:
     twin = headless.runs_twin(folder)
-    half_widths = [(each["high"] - each["low"]) / 2 / each["value"] for each in (run["throughput_samples_per_s"] for run in twin["runs"])]
+    half_widths = [
+        (each["high"] - each["low"]) / 2 / each["value"]
+        for each in (run["throughput_samples_per_s"] for run in twin["runs"])
+    ]
     text = _body(shown(folder, size=SIZE))
     assert len(_figures(text)) > 10
     assert _unknown(text, [twin, half_widths]) == set()

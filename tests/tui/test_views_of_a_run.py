@@ -21,8 +21,12 @@ from profkit.tui.app import load_screens
 from tests.tui.driving import Driver, drive
 
 SCREENS = ("kernels", "ranks", "loader", "devices")
-RECORDED = sorted(path.parent for path in (Path(__file__).parents[2] / "traces").glob("recorded-*/run.json"))
-FIGURE = re.compile(r"(?<![\w.:/#-])[+-]?\d[\d,]*(?:\.\d+)?(?: (?:s|ms|us|ns|%|x|/s|cores|W|MHz|°C|[KMGT]?B(?:/s)?)(?![\w]))?(?![\w.])")
+RECORDED = sorted(
+    path.parent for path in (Path(__file__).parents[2] / "traces").glob("recorded-*/run.json")
+)
+FIGURE = re.compile(
+    r"(?<![\w.:/#-])[+-]?\d[\d,]*(?:\.\d+)?(?: (?:s|ms|us|ns|%|x|/s|cores|W|MHz|°C|[KMGT]?B(?:/s)?)(?![\w]))?(?![\w.])"
+)
 """A number on a screen with its unit; digits inside a name are none."""
 
 SHORT = 3
@@ -36,7 +40,14 @@ OTHER_FIGURES = {"0", "0 cores", "0 /s", "0 B", "0 B/s", "0 s", "0.0 %"}
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two ranks with kernels on GPUs; rank 1 is late with its data."""
     folder = tmp_path_factory.mktemp("runs") / "late"
-    return synthetic_trace(folder, ranks=2, steps=40, kernels_per_step=30, device="cuda", rank_phase_ns={1: {"data": 9_000_000}})
+    return synthetic_trace(
+        folder,
+        ranks=2,
+        steps=40,
+        kernels_per_step=30,
+        device="cuda",
+        rank_phase_ns={1: {"data": 9_000_000}},
+    )
 
 
 def _numbers(content: Any) -> Iterator[float]:
@@ -55,7 +66,15 @@ def _numbers(content: Any) -> Iterator[float]:
 
 def _forms(value: float) -> Iterator[str]:
     """All the ways in which a screen may tell a number."""
-    yield from (duration(value), duration(value * 1e9), percent(value), percent(value, 0), byte_size(value), f"{byte_size(value)}/s", significant(value))
+    yield from (
+        duration(value),
+        duration(value * 1e9),
+        percent(value),
+        percent(value, 0),
+        byte_size(value),
+        f"{byte_size(value)}/s",
+        significant(value),
+    )
     yield from (f"{significant(value)} {unit}" for unit in ("x", "/s", "cores", "W", "MHz", "%"))
     if value == int(value):
         yield from (f"{int(value):,}", f"{int(value):,} cores")
@@ -69,8 +88,21 @@ def _told(content: Any) -> set[str]:
 def _untold(screen: str, content: Any) -> list[str]:
     """The figures of a screen that are not in its JSON; the tabs above and the keys below are no figures."""
     told = _told(content)
-    names = sorted({text for text in _texts(content) if len(text) > SHORT and any(char.isdigit() for char in text)}, key=len, reverse=True)
-    return [figure for line in screen.splitlines()[1:-1] for figure in FIGURE.findall(_without(line, names)) if figure not in told]
+    names = sorted(
+        {
+            text
+            for text in _texts(content)
+            if len(text) > SHORT and any(char.isdigit() for char in text)
+        },
+        key=len,
+        reverse=True,
+    )
+    return [
+        figure
+        for line in screen.splitlines()[1:-1]
+        for figure in FIGURE.findall(_without(line, names))
+        if figure not in told
+    ]
 
 
 def _without(line: str, names: list[str]) -> str:
@@ -105,7 +137,9 @@ def _walk(path: Path, look: Callable[[str, str], None], **options: Any) -> None:
     drive(path, steps, **options)
 
 
-@pytest.mark.parametrize("path", [None, *RECORDED], ids=lambda path: path.name if path else "synthetic")
+@pytest.mark.parametrize(
+    "path", [None, *RECORDED], ids=lambda path: path.name if path else "synthetic"
+)
 def test_every_figure_of_a_screen_is_in_its_json(run: Path, path: Path | None) -> None:
     def look(screen: str, text: str) -> None:
         content = headless.twin(path or run, screen)
@@ -203,9 +237,18 @@ def test_a_late_rank_stands_out_with_a_sign_beside_its_colour(run: Path) -> None
 def test_the_chart_below_the_devices_is_of_the_reading_under_the_cursor(tmp_path: Path) -> None:
     RunManifest("w").write(tmp_path)
     files = RankFiles(tmp_path / "r00000", 0)
-    files.write("steps", {"step": [0], "start_ns": [0], "end_ns": [8], "sample_count": [1], "instrumented": [True]})
-    told = {"source": ["nvml"] * 8, "device": ["cuda:0"] * 8, "metric": ["power_watts", "sm_clock_mhz"] * 4}
-    files.write("samples", {**told, "time_ns": list(range(8)), "value": [300.0, 1200.0, 350.0, 1300.0] * 2})
+    files.write(
+        "steps",
+        {"step": [0], "start_ns": [0], "end_ns": [8], "sample_count": [1], "instrumented": [True]},
+    )
+    told = {
+        "source": ["nvml"] * 8,
+        "device": ["cuda:0"] * 8,
+        "metric": ["power_watts", "sm_clock_mhz"] * 4,
+    }
+    files.write(
+        "samples", {**told, "time_ns": list(range(8)), "value": [300.0, 1200.0, 350.0, 1300.0] * 2}
+    )
     files.close()
 
     async def steps(driver: Driver) -> None:
@@ -222,8 +265,25 @@ def test_no_name_in_a_run_can_steer_the_terminal(tmp_path: Path) -> None:
     hostile = "\x1b]0;owned\x07[/b]\u202e" + "x" * 4_000 + "\U0001f600"
     run = synthetic_trace(tmp_path / "run", steps=12)
     files = RankFiles(tmp_path / "more", 1)
-    files.write("kernels", {"device": [hostile], "stream": [0], "start_ns": [5], "end_ns": [9], "name": [hostile], "category": [hostile], "op": [hostile]})
-    samples = {"source": [hostile], "device": [hostile], "metric": [hostile], "time_ns": [Trace.open(run).steps["start_ns"][3].as_py()], "value": [1.0]}
+    files.write(
+        "kernels",
+        {
+            "device": [hostile],
+            "stream": [0],
+            "start_ns": [5],
+            "end_ns": [9],
+            "name": [hostile],
+            "category": [hostile],
+            "op": [hostile],
+        },
+    )
+    samples = {
+        "source": [hostile],
+        "device": [hostile],
+        "metric": [hostile],
+        "time_ns": [Trace.open(run).steps["start_ns"][3].as_py()],
+        "value": [1.0],
+    }
     files.write("samples", samples)
     files.close()
     (tmp_path / "more").replace(run / "r00001")

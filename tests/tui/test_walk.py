@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from tests.tui.driving import Driver, drive
 
 
 def _table(driver: Driver, name: str = "") -> VirtualTable:
-    found = driver.app.screen.query_one(f"#{name}", VirtualTable) if name else driver.app.screen.main_table()  # type: ignore[attr-defined]  # of every screen
+    screen: Any = driver.app.screen
+    found = screen.query_one(f"#{name}", VirtualTable) if name else screen.main_table()
     assert isinstance(found, VirtualTable)
     return found
 
@@ -28,7 +30,9 @@ def _cell(driver: Driver) -> str:
 
 
 async def _mark(driver: Driver, name: str) -> None:
-    _table(driver).select(next(key for key in _table(driver)._keys if isinstance(key, Path) and key.name == name))
+    _table(driver).select(
+        next(key for key in _table(driver)._keys if isinstance(key, Path) and key.name == name)
+    )
     await driver.press("space")
 
 
@@ -78,7 +82,11 @@ def test_more_runs_are_compared_pair_by_pair(series: Path) -> None:
         for name in ("again", "four", "one", "two"):
             await _mark(driver, name)
         await driver.press("d")
-        assert [_table(driver, "scaling").texts(row)[:2] for row in range(3)] == [["one", "1"], ["two and 1 repeat", "2"], ["four", "4"]]
+        assert [_table(driver, "scaling").texts(row)[:2] for row in range(3)] == [
+            ["one", "1"],
+            ["two and 1 repeat", "2"],
+            ["four", "4"],
+        ]
         assert "rank 2 is last in" not in driver.text
         assert "From one to two and 1 repeat" in driver.text
         await driver.press("p")
@@ -110,7 +118,13 @@ def test_the_row_under_the_cursor_is_in_sight_on_a_small_screen(series: Path) ->
         await driver.press("end")
         assert _cell(driver)[:20] in driver.text
 
-    drive(series / "four", walk, size=(80, 24), bases=[series / "one", series / "two"], screen="explain")
+    drive(
+        series / "four",
+        walk,
+        size=(80, 24),
+        bases=[series / "one", series / "two"],
+        screen="explain",
+    )
 
 
 def test_the_kernels_below_are_those_of_the_row_under_the_cursor(folder: Path) -> None:
@@ -120,7 +134,10 @@ def test_the_kernels_below_are_those_of_the_row_under_the_cursor(folder: Path) -
         rows.select(("row", 0, "backward"))
         await driver.press("y")
         assert "Kernels of backward in the captured steps" in driver.text
-        assert {_table(driver, "kernels").texts(row)[1] for row in range(_table(driver, "kernels").count)} == {"backward"}
+        assert {
+            _table(driver, "kernels").texts(row)[1]
+            for row in range(_table(driver, "kernels").count)
+        } == {"backward"}
         await driver.press("home")
         assert "Kernels in the captured steps" in driver.text
 
@@ -260,7 +277,9 @@ def test_a_run_that_cannot_be_read_leaves_the_others(folder: Path, tmp_path: Pat
 
 
 async def _open(driver: Driver, name: str) -> None:
-    _table(driver).select(next(key for key in _table(driver)._keys if isinstance(key, Path) and key.name == name))
+    _table(driver).select(
+        next(key for key in _table(driver)._keys if isinstance(key, Path) and key.name == name)
+    )
     await driver.press("enter")
 
 
@@ -288,14 +307,20 @@ def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path) -> None:
     drive(tmp_path / "none", walk)
 
 
-def test_a_screen_that_cannot_be_loaded_leaves_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_screen_that_cannot_be_loaded_leaves_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded = plugins.SCREENS.load_all()[0]
     kept = {name: kind for name, kind in loaded.items() if name != "kernels"}
-    monkeypatch.setattr(plugins.Seam, "load_all", lambda seam: (kept, {"kernels": ImportError("no such module")}))
+    monkeypatch.setattr(
+        plugins.Seam, "load_all", lambda seam: (kept, {"kernels": ImportError("no such module")})
+    )
 
     async def walk(driver: Driver) -> None:
         assert driver.screen == "OverviewScreen"
-        assert [tab.name for tab in driver.app.tabs] == [name for name in load_screens() if name != "kernels"]
+        assert [tab.name for tab in driver.app.tabs] == [
+            name for name in load_screens() if name != "kernels"
+        ]
 
     drive(folder / "one", walk)
 

@@ -61,11 +61,17 @@ def index(tree: Path) -> StreetIndex:
 
 def test_a_frame_made_alone_is_the_one_in_the_set(index: StreetIndex) -> None:
     frame = next(frame for frame in index.frames if "000004" in frame.image)
-    assert encode(SMALL, "train", 4) == (Path(frame.image).read_bytes(), Path(frame.labels).read_bytes())
+    assert encode(SMALL, "train", 4) == (
+        Path(frame.image).read_bytes(),
+        Path(frame.labels).read_bytes(),
+    )
 
 
 def test_every_frame_differs() -> None:
-    assert len({encode(SMALL, split, number) for split in ("train", "val") for number in range(3)}) == 6
+    assert (
+        len({encode(SMALL, split, number) for split in ("train", "val") for number in range(3)})
+        == 6
+    )
 
 
 def test_it_has_all_classes_and_what_is_ignored() -> None:
@@ -82,7 +88,10 @@ def open_png(content: bytes) -> Image.Image:
 
 
 def test_the_splits_have_the_frames_that_were_asked_for(tree: Path) -> None:
-    assert [len(check_tree(tree, split).frames) for split in ("train", "val")] == [SMALL.train, SMALL.val]
+    assert [len(check_tree(tree, split).frames) for split in ("train", "val")] == [
+        SMALL.train,
+        SMALL.val,
+    ]
 
 
 def test_a_set_of_nothing_is_refused() -> None:
@@ -93,8 +102,15 @@ def test_a_set_of_nothing_is_refused() -> None:
 # Reading
 
 
-def write_frame(root: Path, labels: npt.NDArray[np.uint8], pixels: npt.NDArray[np.uint8], stem: str = "train/aachen/aachen_000000_000019") -> Frame:
-    frame = Frame(str(root / IMAGES / f"{stem}{IMAGE_END}"), str(root / LABELS / f"{stem}{LABEL_END}"))
+def write_frame(
+    root: Path,
+    labels: npt.NDArray[np.uint8],
+    pixels: npt.NDArray[np.uint8],
+    stem: str = "train/aachen/aachen_000000_000019",
+) -> Frame:
+    frame = Frame(
+        str(root / IMAGES / f"{stem}{IMAGE_END}"), str(root / LABELS / f"{stem}{LABEL_END}")
+    )
     for path, content in ((frame.image, pixels), (frame.labels, labels)):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(content).save(path)
@@ -109,7 +125,9 @@ def telling(labels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 def test_what_is_no_class_is_ignored(tmp_path: Path) -> None:
     labels = np.array([[0, 18, 19, 33, 254, 255]], dtype=np.uint8)
     frame = write_frame(tmp_path, labels, telling(labels))
-    assert np.asarray(read_frame(frame, BadSamples())[1]).tolist() == [[0, 18, IGNORED, IGNORED, IGNORED, IGNORED]]
+    assert np.asarray(read_frame(frame, BadSamples())[1]).tolist() == [
+        [0, 18, IGNORED, IGNORED, IGNORED, IGNORED]
+    ]
 
 
 def test_whole_frames_are_only_normalised(tmp_path: Path) -> None:
@@ -122,10 +140,16 @@ def test_whole_frames_are_only_normalised(tmp_path: Path) -> None:
 
 def test_frames_are_ordered_by_city_and_number(tmp_path: Path) -> None:
     labels = np.zeros((2, 2), dtype=np.uint8)
-    stems = [f"train/{city}/{city}_00000{number}_000019" for city in ("aachen", "bochum") for number in range(3)]
+    stems = [
+        f"train/{city}/{city}_00000{number}_000019"
+        for city in ("aachen", "bochum")
+        for number in range(3)
+    ]
     for stem in reversed(stems):
         write_frame(tmp_path, labels, telling(labels), stem)
-    assert [frame.image for frame in check_tree(tmp_path).frames] == [str(tmp_path / IMAGES / f"{stem}{IMAGE_END}") for stem in stems]
+    assert [frame.image for frame in check_tree(tmp_path).frames] == [
+        str(tmp_path / IMAGES / f"{stem}{IMAGE_END}") for stem in stems
+    ]
 
 
 # Crops
@@ -153,7 +177,12 @@ def test_crops_have_the_shapes_and_kinds_that_training_wants(index: StreetIndex)
 
 def test_labels_follow_their_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.random.default_rng(0).integers(0, CLASSES, (40, 80), dtype=np.uint8)
-    dataset = StreetCrops(StreetIndex(tmp_path, "train", (write_frame(tmp_path, labels, telling(labels)),)), CROP, 0, BadSamples())
+    dataset = StreetCrops(
+        StreetIndex(tmp_path, "train", (write_frame(tmp_path, labels, telling(labels)),)),
+        CROP,
+        0,
+        BadSamples(),
+    )
     monkeypatch.setattr(_cityscapes, "SCALES", (1.0,))
     monkeypatch.setattr(_cityscapes, "recolour", lambda pixels, rng: pixels)
     for epoch in range(6):
@@ -161,9 +190,18 @@ def test_labels_follow_their_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert np.rint((image[0] + 1) * 127.5).astype(int).tolist() == (classes * 13).tolist()
 
 
-def test_scaled_labels_lie_where_the_scaled_image_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = np.repeat(np.repeat(np.arange(18, dtype=np.uint8).reshape(3, 6), 20, axis=0), 20, axis=1)
-    dataset = StreetCrops(StreetIndex(tmp_path, "train", (write_frame(tmp_path, labels, telling(labels)),)), CROP, 0, BadSamples())
+def test_scaled_labels_lie_where_the_scaled_image_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = np.repeat(
+        np.repeat(np.arange(18, dtype=np.uint8).reshape(3, 6), 20, axis=0), 20, axis=1
+    )
+    dataset = StreetCrops(
+        StreetIndex(tmp_path, "train", (write_frame(tmp_path, labels, telling(labels)),)),
+        CROP,
+        0,
+        BadSamples(),
+    )
     monkeypatch.setattr(_cityscapes, "recolour", lambda pixels, rng: pixels)
     for epoch in range(12):
         image, classes = dataset[epoch, 0]
@@ -199,7 +237,9 @@ def test_colours_change_in_all_four_ways_and_shapes_stay() -> None:
 
 
 def test_normalised_pixels_go_from_minus_one_to_one() -> None:
-    assert normalise(np.array([[[0, 255, 51]]], dtype=np.uint8)).ravel() == pytest.approx([-1, 1, -0.6])
+    assert normalise(np.array([[[0, 255, 51]]], dtype=np.uint8)).ravel() == pytest.approx(
+        [-1, 1, -0.6]
+    )
 
 
 # Bad samples
@@ -216,13 +256,18 @@ def remove(path: str) -> None:
 @pytest.fixture
 def pair(tmp_path: Path) -> StreetIndex:
     labels = np.random.default_rng(0).integers(0, CLASSES, (40, 80), dtype=np.uint8)
-    frames = [write_frame(tmp_path, labels, telling(labels), f"train/aachen/aachen_00000{number}_000019") for number in range(2)]
+    frames = [
+        write_frame(tmp_path, labels, telling(labels), f"train/aachen/aachen_00000{number}_000019")
+        for number in range(2)
+    ]
     return StreetIndex(tmp_path, "train", tuple(frames))
 
 
 @pytest.mark.parametrize("part", ["image", "labels"])
 @pytest.mark.parametrize("spoil", [truncate, remove])
-def test_a_bad_file_is_named_skipped_or_padded(pair: StreetIndex, spoil: Callable[[str], None], part: str) -> None:
+def test_a_bad_file_is_named_skipped_or_padded(
+    pair: StreetIndex, spoil: Callable[[str], None], part: str
+) -> None:
     spoiled = getattr(pair.frames[0], part)
     spoil(spoiled)
     with pytest.raises(BadSampleError, match="aachen_000000"):
@@ -232,7 +277,9 @@ def test_a_bad_file_is_named_skipped_or_padded(pair: StreetIndex, spoil: Callabl
     assert (skipped[0] == StreetCrops(pair, CROP, 0, skipping)[0, 1][0]).all()
     image, labels = StreetCrops(pair, CROP, 0, padding)[0, 0]
     assert (image.shape[1:], labels.shape) == ((32, 64), (32, 64))
-    assert [[sample.path for sample in bad.news()] for bad in (skipping, padding)] == [[spoiled]] * 2
+    assert [[sample.path for sample in bad.news()] for bad in (skipping, padding)] == [
+        [spoiled]
+    ] * 2
 
 
 def test_padded_labels_are_ignored_and_padded_images_grey(pair: StreetIndex) -> None:
@@ -263,17 +310,34 @@ def remove_all(root: Path, end: str) -> None:
 
 
 BAD_TREES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no images": (lambda root: (root / IMAGES).rename(root / "x"), "no 'leftImg8bit' folder in it; unpack leftImg8bit_trainvaltest.zip there"),
-    "no labels": (lambda root: (root / LABELS).rename(root / "x"), "no 'gtFine' folder in it; unpack gtFine_trainvaltest.zip there"),
-    "no split": (lambda root: (root / LABELS / "train").rename(root / LABELS / "test"), "gtFine: no 'train' folder in it"),
-    "empty": (lambda root: remove_all(root, IMAGE_END), "leftImg8bit/train: no <city>/.*_leftImg8bit.png in it"),
+    "no images": (
+        lambda root: (root / IMAGES).rename(root / "x"),
+        "no 'leftImg8bit' folder in it; unpack leftImg8bit_trainvaltest.zip there",
+    ),
+    "no labels": (
+        lambda root: (root / LABELS).rename(root / "x"),
+        "no 'gtFine' folder in it; unpack gtFine_trainvaltest.zip there",
+    ),
+    "no split": (
+        lambda root: (root / LABELS / "train").rename(root / LABELS / "test"),
+        "gtFine: no 'train' folder in it",
+    ),
+    "empty": (
+        lambda root: remove_all(root, IMAGE_END),
+        "leftImg8bit/train: no <city>/.*_leftImg8bit.png in it",
+    ),
     "empty labels": (lambda root: remove_all(root, LABEL_END), "for any of the 2 images"),
-    "raw labels": (rename_labels, "it has labelIds, but no labelTrainIds; make these with csCreateTrainIdLabelImgs"),
+    "raw labels": (
+        rename_labels,
+        "it has labelIds, but no labelTrainIds; make these with csCreateTrainIdLabelImgs",
+    ),
 }
 
 
 @pytest.mark.parametrize(("spoil", "message"), BAD_TREES.values(), ids=BAD_TREES.keys())
-def test_a_wrong_tree_is_refused_and_says_what_would_help(pair: StreetIndex, spoil: Callable[[Path], object], message: str) -> None:
+def test_a_wrong_tree_is_refused_and_says_what_would_help(
+    pair: StreetIndex, spoil: Callable[[Path], object], message: str
+) -> None:
     spoil(pair.root)
     with pytest.raises(UnreadableError, match=message) as caught:
         check_tree(pair.root)
@@ -296,7 +360,9 @@ def test_a_single_missing_file_is_left_to_those_that_read_it(pair: StreetIndex) 
         check_tree(pair.root)  # none is whole
     labels = np.zeros((40, 80), dtype=np.uint8)
     write_frame(pair.root, labels, telling(labels), "train/aachen/aachen_000002_000019")
-    assert [frame.image for frame in check_tree(pair.root).frames[:2]] == [frame.image for frame in pair.frames]
+    assert [frame.image for frame in check_tree(pair.root).frames[:2]] == [
+        frame.image for frame in pair.frames
+    ]
 
 
 # The judge
@@ -317,7 +383,11 @@ def test_the_iou_is_that_of_brute_force() -> None:
     for one, other in zip(truth, found, strict=True):
         confusion.add(one, other)
     known = truth != IGNORED
-    shares = [((truth == kind) & (found == kind) & known).sum() / (((truth == kind) | (found == kind)) & known).sum() for kind in range(5)]
+    shares = [
+        ((truth == kind) & (found == kind) & known).sum()
+        / (((truth == kind) | (found == kind)) & known).sum()
+        for kind in range(5)
+    ]
     assert confusion.figures["mean_iou"] == pytest.approx(np.mean(shares))
     assert confusion.figures["pixel_accuracy"] == pytest.approx((truth == found)[known].mean())
 

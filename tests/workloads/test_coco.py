@@ -17,7 +17,18 @@ from PIL import Image, ImageFilter
 from profkit.errors import UnreadableError, UsageError
 from profkit.progress import Progress
 from profkit.workloads.datasets import coco as _coco
-from profkit.workloads.datasets.coco import CATEGORIES, CocoIndex, CocoInstances, Instance, Scaling, Scene, check_tree, draw_mask, draw_masks, mirror
+from profkit.workloads.datasets.coco import (
+    CATEGORIES,
+    CocoIndex,
+    CocoInstances,
+    Instance,
+    Scaling,
+    Scene,
+    check_tree,
+    draw_mask,
+    draw_masks,
+    mirror,
+)
 from profkit.workloads.datasets.coco_scenes import IDS, GeneratedScenes, generate, run_lengths
 from profkit.workloads.mask_rcnn.coco_ap import average_precision, describe
 from profkit.workloads.training.samples import BadSampleError, BadSamples, Guarded
@@ -58,10 +69,18 @@ def test_the_same_recipe_gives_the_same_bytes_twice(tree: Path, tmp_path: Path) 
 
 def test_it_is_annotated_in_every_way_that_coco_knows(tree: Path, index: CocoIndex) -> None:
     annotations = read_json(tree)["annotations"]
-    kinds = {type(annotation["segmentation"].get("counts")) if isinstance(annotation["segmentation"], dict) else list for annotation in annotations}
+    kinds = {
+        type(annotation["segmentation"].get("counts"))
+        if isinstance(annotation["segmentation"], dict)
+        else list
+        for annotation in annotations
+    }
     assert kinds == {list, str}
     assert any(annotation["iscrowd"] for annotation in annotations)
-    assert any(isinstance(annotation["segmentation"], list) and len(annotation["segmentation"]) == 2 for annotation in annotations)
+    assert any(
+        isinstance(annotation["segmentation"], list) and len(annotation["segmentation"]) == 2
+        for annotation in annotations
+    )
     assert {scene.size[0] > scene.size[1] for scene in index.scenes} == {True, False}
 
 
@@ -78,7 +97,19 @@ def test_boxes_and_areas_are_those_of_the_masks(index: CocoIndex, tree: Path) ->
         for instance in scene.instances:
             down, across = np.nonzero(draw_mask(instance.segmentation, scene.size, scene.size))
             left, top, width, height = instance.box
-            assert np.abs(np.array([across.min() - left, top - down.min(), across.max() + 1 - left - width, down.max() + 1 - top - height])).max() <= 2
+            assert (
+                np.abs(
+                    np.array(
+                        [
+                            across.min() - left,
+                            top - down.min(),
+                            across.max() + 1 - left - width,
+                            down.max() + 1 - top - height,
+                        ]
+                    )
+                ).max()
+                <= 2
+            )
 
 
 def test_objects_lie_where_they_are_annotated(index: CocoIndex) -> None:
@@ -86,7 +117,9 @@ def test_objects_lie_where_they_are_annotated(index: CocoIndex) -> None:
     for scene in index.scenes[:8]:
         pixels = np.asarray(Image.open(scene.path), dtype=int)
         coloured = pixels.max(axis=2) - pixels.min(axis=2) > 60
-        masks = Image.fromarray(draw_masks(scene.instances, scene.size, scene.size).max(axis=0)).filter(ImageFilter.MaxFilter(9))
+        masks = Image.fromarray(
+            draw_masks(scene.instances, scene.size, scene.size).max(axis=0)
+        ).filter(ImageFilter.MaxFilter(9))
         assert not (coloured & ~np.asarray(masks, dtype=bool)).any()
 
 
@@ -98,7 +131,9 @@ def test_a_set_of_nothing_is_refused() -> None:
 # Masks
 
 
-def inside(polygon: list[float], size: tuple[int, int]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def inside(
+    polygon: list[float], size: tuple[int, int]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """By brute force: which pixels' centres lie in the polygon, and which are within a pixel of its edges."""
     points = np.reshape(polygon, (-1, 2))
     across, down = np.meshgrid(np.arange(size[0]) + 0.5, np.arange(size[1]) + 0.5)
@@ -107,7 +142,12 @@ def inside(polygon: list[float], size: tuple[int, int]) -> tuple[npt.NDArray[np.
         crosses = (y0 > down) != (y1 > down)
         with np.errstate(divide="ignore", invalid="ignore"):
             odd ^= crosses & (across < (x1 - x0) * (down - y0) / (y1 - y0) + x0)
-        along = np.clip(((across - x0) * (x1 - x0) + (down - y0) * (y1 - y0)) / max((x1 - x0) ** 2 + (y1 - y0) ** 2, 1e-9), 0, 1)
+        along = np.clip(
+            ((across - x0) * (x1 - x0) + (down - y0) * (y1 - y0))
+            / max((x1 - x0) ** 2 + (y1 - y0) ** 2, 1e-9),
+            0,
+            1,
+        )
         near |= np.hypot(across - x0 - along * (x1 - x0), down - y0 - along * (y1 - y0)) <= 1
     return odd, near
 
@@ -117,7 +157,15 @@ def test_polygons_are_filled_as_brute_force_fills_them(seed: int) -> None:
     rng = np.random.default_rng(seed)
     size = (41, 29)
     angles = np.sort(rng.uniform(0, 2 * np.pi, int(rng.integers(3, 9))))
-    polygon = (np.stack((np.cos(angles), np.sin(angles)), axis=1) * rng.uniform(3, 13, (len(angles), 1)) + (20, 14)).ravel().tolist()
+    polygon = (
+        (
+            np.stack((np.cos(angles), np.sin(angles)), axis=1)
+            * rng.uniform(3, 13, (len(angles), 1))
+            + (20, 14)
+        )
+        .ravel()
+        .tolist()
+    )
     want, near = inside(polygon, size)
     mask = draw_mask([polygon], size, size).astype(bool)
     assert (mask == want)[~near].all()
@@ -143,16 +191,27 @@ def test_run_lengths_are_decoded_to_what_was_encoded(seed: int, compressed: bool
 
     rng = np.random.default_rng(seed)
     plane = rng.random((int(rng.integers(1, 40)), int(rng.integers(1, 40)))) < rng.random()
-    code = codec.encode(np.asfortranarray(plane, dtype=np.uint8)) if compressed else {"counts": run_lengths(plane), "size": list(plane.shape)}
+    code = (
+        codec.encode(np.asfortranarray(plane, dtype=np.uint8))
+        if compressed
+        else {"counts": run_lengths(plane), "size": list(plane.shape)}
+    )
     onto = (plane.shape[1], plane.shape[0])
     assert (draw_mask(dict(code), onto, onto) == plane).all()
 
 
 @pytest.mark.parametrize(
     ("plane", "lengths"),
-    [([[1, 0], [1, 0]], [0, 2, 2]), ([[0, 1], [0, 0]], [2, 1, 1]), ([[0, 0]], [2]), ([[1]], [0, 1])],
+    [
+        ([[1, 0], [1, 0]], [0, 2, 2]),
+        ([[0, 1], [0, 0]], [2, 1, 1]),
+        ([[0, 0]], [2]),
+        ([[1]], [0, 1]),
+    ],
 )
-def test_run_lengths_count_down_the_columns_from_the_zeros_on(plane: list[list[int]], lengths: list[int]) -> None:
+def test_run_lengths_count_down_the_columns_from_the_zeros_on(
+    plane: list[list[int]], lengths: list[int]
+) -> None:
     assert run_lengths(np.array(plane, dtype=bool)) == lengths
 
 
@@ -170,7 +229,13 @@ def test_run_lengths_are_scaled_to_the_size_of_training() -> None:
 
 @pytest.mark.parametrize(
     ("size", "onto"),
-    [((640, 480), (1066, 800)), ((480, 640), (800, 1066)), ((1000, 300), (1333, 400)), ((300, 1000), (400, 1333)), ((800, 800), (800, 800))],
+    [
+        ((640, 480), (1066, 800)),
+        ((480, 640), (800, 1066)),
+        ((1000, 300), (1333, 400)),
+        ((300, 1000), (400, 1333)),
+        ((800, 800), (800, 800)),
+    ],
 )
 def test_images_are_scaled_as_published(size: tuple[int, int], onto: tuple[int, int]) -> None:
     assert Scaling(800, 1333).of(size) == onto
@@ -209,7 +274,12 @@ def test_boxes_lie_around_their_masks_mirrored_or_not(index: CocoIndex) -> None:
         _, target = dataset[0, place]
         for box, mask in zip(target["boxes"], target["masks"], strict=True):
             down, across = np.nonzero(mask)
-            assert np.abs(np.array([across.min(), down.min(), across.max() + 1, down.max() + 1]) - box).max() <= 3
+            assert (
+                np.abs(
+                    np.array([across.min(), down.min(), across.max() + 1, down.max() + 1]) - box
+                ).max()
+                <= 3
+            )
 
 
 def test_mirroring_twice_changes_nothing(index: CocoIndex) -> None:
@@ -223,8 +293,16 @@ def test_mirroring_twice_changes_nothing(index: CocoIndex) -> None:
 def test_crowds_and_empty_boxes_are_not_trained_on(index: CocoIndex) -> None:
     square: list[list[float]] = [[1, 1, 5, 1, 5, 5, 1, 5]]
     good, crowd = (Instance(1, (1, 1, 4, 4), square, crowd) for crowd in (False, True))
-    flat, bare = Instance(1, (1, 1, 0, 4), square, crowd=False), Instance(1, (1, 1, 4, 4), [], crowd=False)
-    assert [instance.trains for instance in (good, crowd, flat, bare)] == [True, False, False, False]
+    flat, bare = (
+        Instance(1, (1, 1, 0, 4), square, crowd=False),
+        Instance(1, (1, 1, 4, 4), [], crowd=False),
+    )
+    assert [instance.trains for instance in (good, crowd, flat, bare)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     empty = Scene(1, "a.jpg", (10, 10), (crowd, flat))
     full = Scene(2, "b.jpg", (10, 10), (good, crowd))
     dataset = CocoInstances(CocoIndex(Path("x"), (1,), (empty, full)), SCALING, 0, BadSamples())
@@ -235,19 +313,30 @@ def test_upright_scenes_are_batched_apart(index: CocoIndex) -> None:
     dataset = CocoInstances(index, SCALING, 0, BadSamples())
     groups = dataset.groups()
     assert set(groups) == {0, 1}
-    assert all((scene.size[1] > scene.size[0]) == bool(group) for scene, group in zip(dataset.scenes, groups, strict=True))
+    assert all(
+        (scene.size[1] > scene.size[0]) == bool(group)
+        for scene, group in zip(dataset.scenes, groups, strict=True)
+    )
 
 
 # Bad samples
 
 
-def broken(tree: Path, index: CocoIndex, tmp_path: Path, spoil: Callable[[Path], object]) -> CocoIndex:
+def broken(
+    tree: Path, index: CocoIndex, tmp_path: Path, spoil: Callable[[Path], object]
+) -> CocoIndex:
     """The index with its first image spoiled."""
-    first, *others = [scene for scene in index.scenes if any(instance.trains for instance in scene.instances)]
+    first, *others = [
+        scene for scene in index.scenes if any(instance.trains for instance in scene.instances)
+    ]
     copy = tmp_path / "spoiled.jpg"
     copy.write_bytes(Path(first.path).read_bytes())
     spoil(copy)
-    return CocoIndex(index.annotations, index.categories, (Scene(first.number, str(copy), first.size, first.instances), *others))
+    return CocoIndex(
+        index.annotations,
+        index.categories,
+        (Scene(first.number, str(copy), first.size, first.instances), *others),
+    )
 
 
 def truncate(path: Path) -> None:
@@ -262,14 +351,18 @@ SPOILS = {"truncated": truncate, "missing": Path.unlink, "another size": resave_
 
 
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS.keys())
-def test_a_bad_image_ends_the_job_and_is_named(tree: Path, index: CocoIndex, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+def test_a_bad_image_ends_the_job_and_is_named(
+    tree: Path, index: CocoIndex, tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
     dataset = CocoInstances(broken(tree, index, tmp_path, spoil), SCALING, 0, BadSamples())
     with pytest.raises(BadSampleError, match=r"spoiled\.jpg"):
         dataset[0, 0]
 
 
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS.keys())
-def test_the_next_one_takes_the_place_of_a_skipped_image(tree: Path, index: CocoIndex, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+def test_the_next_one_takes_the_place_of_a_skipped_image(
+    tree: Path, index: CocoIndex, tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
     bad = BadSamples("skip")
     dataset = Guarded(CocoInstances(broken(tree, index, tmp_path, spoil), SCALING, 0, bad), bad)
     sample: Any = dataset[0, 0]
@@ -278,7 +371,9 @@ def test_the_next_one_takes_the_place_of_a_skipped_image(tree: Path, index: Coco
 
 
 @pytest.mark.parametrize("spoil", [truncate, Path.unlink], ids=["truncated", "missing"])
-def test_a_padded_image_is_grey_and_has_the_annotated_size(tree: Path, index: CocoIndex, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+def test_a_padded_image_is_grey_and_has_the_annotated_size(
+    tree: Path, index: CocoIndex, tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
     bad = BadSamples("pad")
     dataset = CocoInstances(broken(tree, index, tmp_path, spoil), SCALING, 0, bad)
     image, target = dataset[0, 0]
@@ -295,9 +390,21 @@ def write_tree(root: Path, **changes: Any) -> Path:
     (root / "annotations").mkdir(parents=True)
     (root / "train2017").mkdir()
     Image.new("RGB", (10, 8)).save(root / "train2017" / "1.jpg")
-    annotation = {"id": 7, "image_id": 1, "category_id": 3, "bbox": [1, 1, 4, 4], "segmentation": [[1, 1, 5, 1, 5, 5, 1, 5]], "iscrowd": 0, "area": 16}
+    annotation = {
+        "id": 7,
+        "image_id": 1,
+        "category_id": 3,
+        "bbox": [1, 1, 4, 4],
+        "segmentation": [[1, 1, 5, 1, 5, 5, 1, 5]],
+        "iscrowd": 0,
+        "area": 16,
+    }
     image = {"id": 1, "file_name": "1.jpg", "width": 10, "height": 8}
-    content = {"images": [image], "annotations": [annotation], "categories": [{"id": 3, "name": "x"}]}
+    content = {
+        "images": [image],
+        "annotations": [annotation],
+        "categories": [{"id": 3, "name": "x"}],
+    }
     for path, value in changes.items():
         place, _, name = path.partition("__")
         if name:
@@ -324,14 +431,19 @@ def test_polygons_of_two_points_are_left_out(tmp_path: Path) -> None:
 
 def test_the_files_of_2014_are_found_as_well(tmp_path: Path) -> None:
     write_tree(tmp_path)
-    (tmp_path / "annotations" / "instances_train2017.json").rename(tmp_path / "annotations" / "instances_train2014.json")
+    (tmp_path / "annotations" / "instances_train2017.json").rename(
+        tmp_path / "annotations" / "instances_train2014.json"
+    )
     (tmp_path / "train2017").rename(tmp_path / "train2014")
     assert check_tree(tmp_path).annotations.name == "instances_train2014.json"
 
 
 BAD_CONTENT = {
     "no list": ({"annotations": None}, "no list 'annotations'"),
-    "no image": ({"annotations__image_id": 5}, "annotation 7 is of image 5, which is not in the list of images"),
+    "no image": (
+        {"annotations__image_id": 5},
+        "annotation 7 is of image 5, which is not in the list of images",
+    ),
     "no category": ({"annotations__category_id": 9}, "annotation 7 has category 9"),
     "no bbox": ({"annotations__bbox": None}, "not as COCO's instance files are"),
     "mask of another size": (
@@ -339,14 +451,19 @@ BAD_CONTENT = {
         r"annotation 7 has a mask of \[10, 8\] in an image of \[8, 10\]",
     ),
     "no size": ({"images__width": None}, "not as COCO's instance files are"),
-    "another file": ({"images__file_name": "2.jpg"}, "none of the 1 images .* is in it, the first of them 2.jpg"),
+    "another file": (
+        {"images__file_name": "2.jpg"},
+        "none of the 1 images .* is in it, the first of them 2.jpg",
+    ),
     "crowds alone": ({"annotations__iscrowd": 1}, "no annotation in it that can be trained on"),
     "no images": ({"images": [], "annotations": []}, "the list is empty"),
 }
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD_CONTENT.values(), ids=BAD_CONTENT.keys())
-def test_a_bad_annotation_file_is_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_bad_annotation_file_is_refused_in_one_line(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UnreadableError, match=message) as caught:
         check_tree(write_tree(tmp_path, **changes))
     assert "\n" not in str(caught.value)
@@ -368,15 +485,23 @@ def cut_json(root: Path) -> None:
 
 
 BAD_TREES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no annotations": (remove_annotations, "no instances_train2017.json in it .*unpack annotations_trainval2017.zip"),
+    "no annotations": (
+        remove_annotations,
+        "no instances_train2017.json in it .*unpack annotations_trainval2017.zip",
+    ),
     "no images": (remove_images, "no 'train2017' folder in it; unpack train2017.zip there"),
     "cut off": (cut_json, "not whole JSON: .*unpack it again"),
-    "another folder": (lambda root: (root / "annotations").rename(root / "labels"), "no 'annotations' folder in it; COCO's tree has"),
+    "another folder": (
+        lambda root: (root / "annotations").rename(root / "labels"),
+        "no 'annotations' folder in it; COCO's tree has",
+    ),
 }
 
 
 @pytest.mark.parametrize(("spoil", "message"), BAD_TREES.values(), ids=BAD_TREES.keys())
-def test_a_wrong_tree_is_refused_and_says_what_would_help(tmp_path: Path, spoil: Callable[[Path], object], message: str) -> None:
+def test_a_wrong_tree_is_refused_and_says_what_would_help(
+    tmp_path: Path, spoil: Callable[[Path], object], message: str
+) -> None:
     spoil(write_tree(tmp_path))
     with pytest.raises(UnreadableError, match=message):
         check_tree(tmp_path)
@@ -403,7 +528,11 @@ def test_without_pycocotools_it_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 def perfect(scene: Scene, scaling: Scaling) -> dict[str, Any]:
     target = _coco.find_target(scene, scaling.of(scene.size))
-    return {**target, "masks": target["masks"].astype(np.float32), "scores": np.ones(len(target["labels"]))}
+    return {
+        **target,
+        "masks": target["masks"].astype(np.float32),
+        "scores": np.ones(len(target["labels"])),
+    }
 
 
 def judge(index: CocoIndex, scaling: Scaling, *, shift: float = 0.0) -> dict[str, float]:
@@ -433,9 +562,14 @@ def test_boxes_elsewhere_are_worth_nothing(tree: Path) -> None:
     assert figures["mask_ap"] > 0.5
 
 
-def test_nothing_found_is_worth_nothing_and_judged_in_silence(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_found_is_worth_nothing_and_judged_in_silence(
+    tree: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     index = check_tree(tree, "val")
-    assert average_precision(index.annotations, [scene.number for scene in index.scenes], []) == {"box_ap": 0, "mask_ap": 0}
+    assert average_precision(index.annotations, [scene.number for scene in index.scenes], []) == {
+        "box_ap": 0,
+        "mask_ap": 0,
+    }
     assert capfd.readouterr().out == ""
 
 
@@ -443,5 +577,7 @@ def test_images_that_were_not_seen_do_not_count(tree: Path) -> None:
     index = check_tree(tree, "val")
     scene = index.scenes[0]
     found = describe(scene, index.categories, perfect(scene, Scaling(10**6, SMALL.long_side)))
-    assert average_precision(index.annotations, [scene.number], found)["box_ap"] == pytest.approx(1, abs=0.02)
+    assert average_precision(index.annotations, [scene.number], found)["box_ap"] == pytest.approx(
+        1, abs=0.02
+    )
     assert average_precision(index.annotations, [], found) == {}

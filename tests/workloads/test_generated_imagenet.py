@@ -25,7 +25,15 @@ from profkit.progress import Progress, ProgressBar, bar_line
 from profkit.testing import FakeClock
 from profkit.workloads.datasets import imagenet as _imagenet
 from profkit.workloads.datasets.image_tree import check_tree
-from profkit.workloads.datasets.imagenet import GeneratedSet, Picture, class_ids, encode, generate, render, write_set
+from profkit.workloads.datasets.imagenet import (
+    GeneratedSet,
+    Picture,
+    class_ids,
+    encode,
+    generate,
+    render,
+    write_set,
+)
 
 PATIENCE_S = 120
 SMALL = GeneratedSet(classes=3, train_per_class=4, val_per_class=2, long_side=64)
@@ -52,7 +60,11 @@ def refuse(folder: Path, progress: Progress) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +83,10 @@ def test_the_same_recipe_gives_the_same_bytes_twice(tree: Path, tmp_path: Path) 
 
 def test_an_image_made_alone_is_the_one_in_the_set(tree: Path) -> None:
     wnid = class_ids(SMALL.classes, SMALL.seed)[1]
-    assert encode(SMALL, Picture("train", 1, 2)) == (tree / "train" / wnid / f"{wnid}_3.JPEG").read_bytes()
+    assert (
+        encode(SMALL, Picture("train", 1, 2))
+        == (tree / "train" / wnid / f"{wnid}_3.JPEG").read_bytes()
+    )
 
 
 def test_every_image_and_every_seed_differ() -> None:
@@ -112,10 +127,24 @@ def features(image: Image.Image) -> npt.NDArray[np.float64]:
 
 def test_the_class_of_unseen_images_can_be_learnt() -> None:
     spec = GeneratedSet(train_per_class=10, val_per_class=6, long_side=160)
-    centres = np.stack([np.mean([features(render(spec, Picture("train", label, number))) for number in range(10)], axis=0) for label in range(10)])
+    centres = np.stack(
+        [
+            np.mean(
+                [features(render(spec, Picture("train", label, number))) for number in range(10)],
+                axis=0,
+            )
+            for label in range(10)
+        ]
+    )
     unseen = [picture for picture in spec.pictures() if picture.split == "val"]
-    guesses = [np.linalg.norm(centres - features(render(spec, picture)), axis=1).argmin() for picture in unseen]
-    assert np.mean([guess == picture.label for guess, picture in zip(guesses, unseen, strict=True)]) > 0.5
+    guesses = [
+        np.linalg.norm(centres - features(render(spec, picture)), axis=1).argmin()
+        for picture in unseen
+    ]
+    assert (
+        np.mean([guess == picture.label for guess, picture in zip(guesses, unseen, strict=True)])
+        > 0.5
+    )
 
 
 def test_no_two_classes_look_alike() -> None:
@@ -123,7 +152,16 @@ def test_no_two_classes_look_alike() -> None:
     assert len(set(looks)) == len(looks)
 
 
-@pytest.mark.parametrize("wrong", [{"classes": 0}, {"classes": 10_000}, {"train_per_class": 0}, {"val_per_class": 0}, {"long_side": 4}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"classes": 0},
+        {"classes": 10_000},
+        {"train_per_class": 0},
+        {"val_per_class": 0},
+        {"long_side": 4},
+    ],
+)
 def test_a_set_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError):
         GeneratedSet(**wrong)
@@ -140,8 +178,12 @@ def test_the_smallest_images_can_be_made() -> None:
 def test_files_are_named_and_counted_as_imagenets(tree: Path) -> None:
     ids = class_ids(3, 0)
     names = set(contents(tree)) - {MANIFEST, "train_list.txt", "val_list.txt"}
-    assert {name for name in names if name.startswith("train")} == {f"train/{wnid}/{wnid}_{number}.JPEG" for wnid in ids for number in (1, 2, 3, 4)}
-    assert sorted(name.split("/")[2] for name in names if name.startswith("val")) == [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 7)]
+    assert {name for name in names if name.startswith("train")} == {
+        f"train/{wnid}/{wnid}_{number}.JPEG" for wnid in ids for number in (1, 2, 3, 4)
+    }
+    assert sorted(name.split("/")[2] for name in names if name.startswith("val")) == [
+        f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 7)
+    ]
     assert all((tree / name).read_bytes().startswith(b"\xff\xd8\xff") for name in names)
 
 
@@ -153,8 +195,13 @@ def test_class_ids_are_sorted_and_have_eight_digits() -> None:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_the_list_files_agree_with_the_tree(tree: Path, split: str) -> None:
-    listed = {tuple(line.split(" ")) for line in (tree / f"{split}_list.txt").read_text().splitlines()}
-    found = {(Path(path).relative_to(tree).as_posix(), str(label)) for path, label in check_tree(tree, split).samples}
+    listed = {
+        tuple(line.split(" ")) for line in (tree / f"{split}_list.txt").read_text().splitlines()
+    }
+    found = {
+        (Path(path).relative_to(tree).as_posix(), str(label))
+        for path, label in check_tree(tree, split).samples
+    }
     assert listed == found
 
 
@@ -184,14 +231,19 @@ def test_the_manifest_holds_digests_that_sha256sum_accepts(tmp_path: Path) -> No
     ("harm", "told"),
     [
         (lambda folder: (folder / "a.txt").unlink(), "a.txt is missing"),
-        (lambda folder: (folder / "deep" / "b.txt").write_text("b"), "deep/b.txt has 1 bytes instead of 10"),
+        (
+            lambda folder: (folder / "deep" / "b.txt").write_text("b"),
+            "deep/b.txt has 1 bytes instead of 10",
+        ),
         (lambda folder: (folder / MANIFEST).unlink(), "CHECKSUM cannot be read"),
         (lambda folder: (folder / MANIFEST).write_text(""), "CHECKSUM is damaged"),
         (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\n\xff"), "CHECKSUM cannot be read"),
         (lambda folder: os.truncate(folder / MANIFEST, 90), "CHECKSUM is damaged"),
     ],
 )
-def test_a_damaged_set_is_told_and_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], object], told: str) -> None:
+def test_a_damaged_set_is_told_and_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], object], told: str
+) -> None:
     folder = ensure_letters(tmp_path)
     whole = contents(folder)
     harm(folder)
@@ -246,10 +298,16 @@ def test_makers_at_once_end_well_on_an_absent_and_on_a_damaged_set(tmp_path: Pat
 
 
 def test_two_processes_at_once_end_with_one_whole_set(tmp_path: Path) -> None:
-    script = (
-        f"from pathlib import Path; from profkit.workloads.datasets.imagenet import *; print(generate(GeneratedSet(3, 4, 2, 64), root=Path({str(tmp_path)!r})))"
-    )
-    makers = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    script = f"from pathlib import Path; from profkit.workloads.datasets.imagenet import *; print(generate(GeneratedSet(3, 4, 2, 64), root=Path({str(tmp_path)!r})))"
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
     told = {maker.communicate(timeout=PATIENCE_S)[0].strip() for maker in makers}
     assert [maker.returncode for maker in makers] == [0, 0]
     folder = tmp_path / "data" / SMALL.recipe.folder_name
@@ -264,7 +322,9 @@ def test_a_cache_that_cannot_be_written_is_one_line_with_the_remedy(tmp_path: Pa
         ensure_letters(tmp_path / "file" / "cache")
     message = str(caught.value)
     assert str(tmp_path / "file" / "cache") in message
-    assert message.endswith("cannot be made: Not a directory; set PROFKIT_CACHE to a folder with room")
+    assert message.endswith(
+        "cannot be made: Not a directory; set PROFKIT_CACHE to a folder with room"
+    )
     assert "\n" not in message
 
 
@@ -273,12 +333,16 @@ def test_a_full_disk_leaves_no_partial_folder(tmp_path: Path) -> None:
         write_letters(folder, progress)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(ProfkitError, match="No space left on device; set PROFKIT_CACHE to a folder with room"):
+    with pytest.raises(
+        ProfkitError, match="No space left on device; set PROFKIT_CACHE to a folder with room"
+    ):
         ensure_letters(tmp_path, fill_the_disk)
     assert os.listdir(tmp_path / "data") == []
 
 
-def test_a_full_disk_among_the_writing_threads_leaves_no_partial_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_among_the_writing_threads_leaves_no_partial_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(path: Path, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
@@ -319,7 +383,9 @@ def test_the_environment_says_where_the_cache_is(variables: dict[str, str], root
     assert cache_root(variables) == root
 
 
-def test_a_relative_cache_folder_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_cache_folder_is_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert cache_root({"PROFKIT_CACHE": "here"}) == tmp_path / "here"
 
@@ -346,7 +412,10 @@ def test_without_a_terminal_there_is_a_line_at_the_start_and_one_at_the_end() ->
     with ProgressBar("making 640 JPEG files in PATH", stream, clock) as progress:
         progress(320, 640)
         clock.now_ns += 6_200_000_000
-    assert stream.getvalue() == "making 640 JPEG files in PATH ...\nmaking 640 JPEG files in PATH ... done in 6.2 s\n"
+    assert (
+        stream.getvalue()
+        == "making 640 JPEG files in PATH ...\nmaking 640 JPEG files in PATH ... done in 6.2 s\n"
+    )
 
 
 def test_on_a_terminal_one_line_is_drawn_over() -> None:
@@ -356,7 +425,12 @@ def test_on_a_terminal_one_line_is_drawn_over() -> None:
             clock.now_ns += 60_000_000
             progress(done, 4)
     assert stream.getvalue().count("\n") == 1
-    assert [counts in stream.getvalue() for counts in ("1/4", "2/4", "3/4", "4/4")] == [False, True, False, True]
+    assert [counts in stream.getvalue() for counts in ("1/4", "2/4", "3/4", "4/4")] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_failure_is_not_told_as_done() -> None:
@@ -368,7 +442,10 @@ def test_a_failure_is_not_told_as_done() -> None:
 
 
 def test_a_narrow_terminal_keeps_the_figures() -> None:
-    assert bar_line("making files in a folder far away", 50, 100, 50) == "making file... [##########----------] 50/100  50 %"
+    assert (
+        bar_line("making files in a folder far away", 50, 100, 50)
+        == "making file... [##########----------] 50/100  50 %"
+    )
     assert bar_line("making", 0, 0, 80).endswith("100 %")
 
 
@@ -391,17 +468,38 @@ def complaint(path: Path, split: str = "train") -> str:
 
 
 def test_classes_and_images_are_in_sorted_order(tmp_path: Path) -> None:
-    touch(tmp_path, "train/n2/b.JPEG", "train/n10/a.jpg", "train/n2/a.PNG", "train/n10/c.Jpeg", "train/n10/notes.txt", "train/README")
+    touch(
+        tmp_path,
+        "train/n2/b.JPEG",
+        "train/n10/a.jpg",
+        "train/n2/a.PNG",
+        "train/n10/c.Jpeg",
+        "train/n10/notes.txt",
+        "train/README",
+    )
     index = check_tree(tmp_path)
     assert index.classes == ("n10", "n2")
-    assert [(Path(path).name, label) for path, label in index.samples] == [("a.jpg", 0), ("c.Jpeg", 0), ("a.PNG", 1), ("b.JPEG", 1)]
+    assert [(Path(path).name, label) for path, label in index.samples] == [
+        ("a.jpg", 0),
+        ("c.Jpeg", 0),
+        ("a.PNG", 1),
+        ("b.JPEG", 1),
+    ]
 
 
 def as_torchvision(folder: Path) -> list[tuple[str, int]]:
     """What torchvision's `make_dataset` does, which takes six seconds to import."""
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    walks = ((label, walk) for label, name in enumerate(classes) for walk in sorted(os.walk(folder / name, followlinks=True)))
-    return [(os.path.join(root, file), label) for label, (root, _, files) in walks for file in sorted(files)]
+    walks = (
+        (label, walk)
+        for label, name in enumerate(classes)
+        for walk in sorted(os.walk(folder / name, followlinks=True))
+    )
+    return [
+        (os.path.join(root, file), label)
+        for label, (root, _, files) in walks
+        for file in sorted(files)
+    ]
 
 
 def test_the_order_is_torchvisions(tree: Path) -> None:
@@ -423,16 +521,22 @@ def test_a_path_that_is_a_file_is_said(tmp_path: Path) -> None:
 
 def test_a_missing_split_folder_is_named(tmp_path: Path) -> None:
     assert complaint(tmp_path) == f"{tmp_path}: no 'train' folder in it"
-    assert complaint(touch(tmp_path, "train/n1/a.JPEG"), "val") == f"{tmp_path}: no 'val' folder in it"
+    assert (
+        complaint(touch(tmp_path, "train/n1/a.JPEG"), "val") == f"{tmp_path}: no 'val' folder in it"
+    )
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_being_given_the_train_folder_itself_is_said(tmp_path: Path, split: str) -> None:
     touch(tmp_path, f"{split}/n1/a.JPEG")
-    assert f"it is the '{split}' folder itself, so give the one above it: {tmp_path}" in complaint(tmp_path / split)
+    assert f"it is the '{split}' folder itself, so give the one above it: {tmp_path}" in complaint(
+        tmp_path / split
+    )
 
 
-def test_the_current_folder_being_the_train_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_being_the_train_folder_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     touch(tmp_path, "train/n1/a.JPEG")
     monkeypatch.chdir(tmp_path / "train")
     assert f"give the one above it: {tmp_path}" in complaint(Path())
@@ -444,7 +548,10 @@ def test_class_folders_without_a_train_folder_are_said(tmp_path: Path) -> None:
 
 def test_empty_class_folders_are_named_and_counted(tmp_path: Path) -> None:
     touch(tmp_path, "train/n1/a.JPEG", "train/n2/notes.txt", "train/n3/notes.txt")
-    assert complaint(tmp_path) == f"{tmp_path}/train: no JPEG or PNG files in class folder 'n2' (2 of 3 folders are so)"
+    assert (
+        complaint(tmp_path)
+        == f"{tmp_path}/train: no JPEG or PNG files in class folder 'n2' (2 of 3 folders are so)"
+    )
 
 
 def test_an_empty_train_folder_is_said(tmp_path: Path) -> None:
@@ -454,7 +561,9 @@ def test_an_empty_train_folder_is_said(tmp_path: Path) -> None:
 
 def test_a_validation_folder_without_class_folders_is_said(tmp_path: Path) -> None:
     touch(tmp_path, "train/n1/a.JPEG", "val/ILSVRC2012_val_00000001.JPEG")
-    assert complaint(tmp_path, "val").endswith("no class folders in it; its images must lie in one folder a class")
+    assert complaint(tmp_path, "val").endswith(
+        "no class folders in it; its images must lie in one folder a class"
+    )
 
 
 def test_a_validation_class_that_train_lacks_is_said(tmp_path: Path) -> None:
@@ -462,7 +571,9 @@ def test_a_validation_class_that_train_lacks_is_said(tmp_path: Path) -> None:
     assert "class folder 'n2' is not among those of 'train'" in complaint(tmp_path, "val")
 
 
-def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     touch(tmp_path, "train/n1/a.JPEG")
 
     def forbid(path: Path) -> None:
@@ -474,7 +585,12 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pyt
 
 def test_the_module_loads_neither_torch_nor_pillow() -> None:
     script = "import sys, profkit.workloads.datasets.imagenet; print(sorted({'torch', 'PIL', 'paddle'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_progress_counts_every_image(tmp_path: Path) -> None:

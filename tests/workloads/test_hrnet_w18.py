@@ -23,7 +23,9 @@ from tests.workloads.twins import assert_close, import_paddle, paddle_size, torc
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.filterwarnings("ignore:When training, we now always track")  # said by every batch norm of Paddle
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:When training, we now always track"
+)  # said by every batch norm of Paddle
 
 SMALL = GeneratedStreets(train=4, val=2, width=128)
 CONFIG = {
@@ -69,7 +71,9 @@ def test_loading_the_module_imports_no_framework() -> None:
 def test_both_have_the_published_parameters(torch_parts: Parts, paddle_parts: Parts) -> None:
     """The published figure is Paddle's own count, which has the norms' running statistics in it."""
     assert torch_size(torch_parts.model) == paddle_size(paddle_parts.model) == 9_641_119
-    with_statistics = sum(int(np.prod(parameter.shape)) for parameter in paddle_parts.model.parameters())
+    with_statistics = sum(
+        int(np.prod(parameter.shape)) for parameter in paddle_parts.model.parameters()
+    )
     assert round(with_statistics, -5) == PUBLISHED_PARAMETERS
 
 
@@ -84,7 +88,9 @@ def test_the_classifier_starts_small_so_that_no_class_is_preferred(torch_parts: 
     assert first_weight(CLASSIFIER, (19, 270, 1, 1), 0).std() == pytest.approx(0.001, rel=0.05)
     images, labels = torch_parts.synthetic(2)
     with torch.no_grad():
-        loss = torch_parts.loss_of(torch_parts.model.train(), (torch.from_numpy(images), torch.from_numpy(labels)))
+        loss = torch_parts.loss_of(
+            torch_parts.model.train(), (torch.from_numpy(images), torch.from_numpy(labels))
+        )
     assert float(loss) == pytest.approx(np.log(CLASSES), rel=0.01)
 
 
@@ -95,7 +101,10 @@ def test_both_give_the_same_scores_and_gradients_for_the_same_weights(training: 
     from profkit.workloads.hrnet_w18 import paddle_net as _hrnet_paddle
     from profkit.workloads.hrnet_w18 import torch_net as _hrnet_torch
 
-    models: tuple[Any, Any] = _hrnet_torch.make_model(CLASSES, 1).double(), _hrnet_paddle.make_model(CLASSES, 1).to(dtype="float64")
+    models: tuple[Any, Any] = (
+        _hrnet_torch.make_model(CLASSES, 1).double(),
+        _hrnet_paddle.make_model(CLASSES, 1).to(dtype="float64"),
+    )
     ours, theirs = models
     rng = np.random.default_rng(0)
     images, wanted = rng.standard_normal((2, 3, 64, 96)), rng.standard_normal((2, CLASSES, 64, 96))
@@ -105,14 +114,22 @@ def test_both_give_the_same_scores_and_gradients_for_the_same_weights(training: 
     (scores * torch.from_numpy(wanted)).mean().backward()
     (others * paddle.to_tensor(wanted)).mean().backward()
     assert_close(scores.detach().numpy(), others.numpy(), 1e-9)
-    gradients = {name: parameter.grad.numpy() for name, parameter in theirs.named_parameters() if not parameter.stop_gradient}
+    gradients = {
+        name: parameter.grad.numpy()
+        for name, parameter in theirs.named_parameters()
+        if not parameter.stop_gradient
+    }
     for name, parameter in ours.named_parameters():
-        if name != BEFORE_A_NORM or not training:  # the norm takes this bias out, and its gradient is nothing but rounding
+        if (
+            name != BEFORE_A_NORM or not training
+        ):  # the norm takes this bias out, and its gradient is nothing but rounding
             assert_close(parameter.grad.numpy(), gradients[name], 1e-6)
 
 
 @pytest.mark.parametrize("size", [(33, 50), (64, 31)])
-def test_every_pixel_has_its_scores_whatever_the_size(torch_parts: Parts, size: tuple[int, int]) -> None:
+def test_every_pixel_has_its_scores_whatever_the_size(
+    torch_parts: Parts, size: tuple[int, int]
+) -> None:
     with torch.no_grad():
         assert torch_parts.model.train()(torch.rand(2, 3, *size)).shape == (2, CLASSES, *size)
 
@@ -120,11 +137,16 @@ def test_every_pixel_has_its_scores_whatever_the_size(torch_parts: Parts, size: 
 def test_the_first_steps_lose_the_same_in_both(tree: Path) -> None:
     """The same samples, first weights, loss and optimizer."""
     paddle = import_paddle()
-    ours, theirs = build("torch", tree, lr=0.005), build("paddle", tree, lr=0.005)  # small steps: large ones make much of a rounding
+    ours, theirs = (
+        build("torch", tree, lr=0.005),
+        build("paddle", tree, lr=0.005),
+    )  # small steps: large ones make much of a rounding
     losses = []
     for epoch in (0, 0, 0):
         images, labels = batch_of(ours, epoch)
-        loss = ours.loss_of(ours.model.train(), (torch.from_numpy(images), torch.from_numpy(labels)))
+        loss = ours.loss_of(
+            ours.model.train(), (torch.from_numpy(images), torch.from_numpy(labels))
+        )
         theirs.model.train()
         other = theirs.loss_of(theirs.model, (paddle.to_tensor(images), paddle.to_tensor(labels)))
         loss.backward()
@@ -163,8 +185,12 @@ def test_the_loss_is_the_mean_over_pixels_that_have_a_class(torch_parts: Parts) 
     scores, labels = torch.randn(1, CLASSES, 3, 4), torch.randint(0, CLASSES, (1, 3, 4))
     labels[0, 0] = IGNORED
     known = labels != IGNORED
-    want = -torch.log_softmax(scores, 1).gather(1, labels.where(known, 0)[:, None])[:, 0][known].mean()
-    assert float(torch_parts.loss_of(Constant(scores), (None, labels)).detach()) == pytest.approx(float(want), rel=1e-5)
+    want = (
+        -torch.log_softmax(scores, 1).gather(1, labels.where(known, 0)[:, None])[:, 0][known].mean()
+    )
+    assert float(torch_parts.loss_of(Constant(scores), (None, labels)).detach()) == pytest.approx(
+        float(want), rel=1e-5
+    )
 
 
 def test_a_batch_without_any_class_loses_nothing(torch_parts: Parts, paddle_parts: Parts) -> None:
@@ -172,8 +198,22 @@ def test_a_batch_without_any_class_loses_nothing(torch_parts: Parts, paddle_part
 
     labels = np.full((1, 3, 4), IGNORED)
     scores = np.ones((1, CLASSES, 3, 4), dtype=np.float32)
-    assert float(torch_parts.loss_of(Constant(torch.from_numpy(scores)), (None, torch.from_numpy(labels))).detach()) == 0
-    assert float(paddle_parts.loss_of(lambda _: paddle.to_tensor(scores), (None, paddle.to_tensor(labels)))) == 0
+    assert (
+        float(
+            torch_parts.loss_of(
+                Constant(torch.from_numpy(scores)), (None, torch.from_numpy(labels))
+            ).detach()
+        )
+        == 0
+    )
+    assert (
+        float(
+            paddle_parts.loss_of(
+                lambda _: paddle.to_tensor(scores), (None, paddle.to_tensor(labels))
+            )
+        )
+        == 0
+    )
 
 
 # Settings
@@ -193,7 +233,9 @@ def test_epochs_count_as_their_steps(tree: Path, monkeypatch: pytest.MonkeyPatch
     assert lr_at(50) == pytest.approx(0.5**0.9)
 
 
-def test_both_ask_for_norms_over_all_ranks_and_take_the_published_optimizer(torch_parts: Parts, paddle_parts: Parts) -> None:
+def test_both_ask_for_norms_over_all_ranks_and_take_the_published_optimizer(
+    torch_parts: Parts, paddle_parts: Parts
+) -> None:
     assert torch_parts.sync_bn
     assert paddle_parts.sync_bn
     (group,) = torch_parts.optimizer.param_groups
@@ -203,12 +245,19 @@ def test_both_ask_for_norms_over_all_ranks_and_take_the_published_optimizer(torc
 
 def test_made_up_batches_have_the_sizes_of_training(torch_parts: Parts) -> None:
     images, labels = torch_parts.synthetic(3)
-    assert (images.shape, str(images.dtype), labels.shape, str(labels.dtype)) == ((3, 3, 32, 64), "float32", (3, 32, 64), "int64")
+    assert (images.shape, str(images.dtype), labels.shape, str(labels.dtype)) == (
+        (3, 3, 32, 64),
+        "float32",
+        (3, 32, 64),
+        "int64",
+    )
     assert torch_parts.count((images, labels)) == 3
     assert {int(labels.min()), int(labels.max())} == {0, CLASSES - 1}
 
 
-def test_the_validation_part_is_asked_for_only_where_it_is_judged(tree: Path, tmp_path: Path) -> None:
+def test_the_validation_part_is_asked_for_only_where_it_is_judged(
+    tree: Path, tmp_path: Path
+) -> None:
     for name in ("leftImg8bit", "gtFine"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train").symlink_to(tree / name / "train")
@@ -221,7 +270,9 @@ def test_the_validation_part_is_asked_for_only_where_it_is_judged(tree: Path, tm
 
 
 @pytest.mark.parametrize("framework", ["torch", "paddle"])
-def test_a_model_is_judged_over_whole_frames(framework: str, request: pytest.FixtureRequest) -> None:
+def test_a_model_is_judged_over_whole_frames(
+    framework: str, request: pytest.FixtureRequest
+) -> None:
     parts: Parts = request.getfixturevalue(f"{framework}_parts")
     assert parts.evaluate is not None
     parts.model.eval()
@@ -233,5 +284,7 @@ def test_a_model_is_judged_over_whole_frames(framework: str, request: pytest.Fix
 def test_the_truth_is_judged_as_perfect_through_the_same_path(tree: Path) -> None:
     index = check_tree(tree, "val")
     labels = iter([read_whole(frame, BadSamples())[1] for frame in index.frames])
-    figures = hrnet_w18.evaluate(lambda image: next(labels), index, Build(CONFIG, tree, BadSamples()))
+    figures = hrnet_w18.evaluate(
+        lambda image: next(labels), index, Build(CONFIG, tree, BadSamples())
+    )
     assert figures == {"mean_iou": 1, "pixel_accuracy": 1}

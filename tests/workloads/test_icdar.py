@@ -12,7 +12,15 @@ from PIL import Image
 
 from profkit.errors import UnreadableError
 from profkit.progress import Progress
-from profkit.workloads.datasets.icdar import FOLDERS, GeneratedSet, Word, check_tree, generate, read_words, render
+from profkit.workloads.datasets.icdar import (
+    FOLDERS,
+    GeneratedSet,
+    Word,
+    check_tree,
+    generate,
+    read_words,
+    render,
+)
 
 SMALL = GeneratedSet(train=3, test=2, width=320, height=180)
 TRAIN_IMAGES, TRAIN_TRUTHS = FOLDERS["train"]
@@ -43,8 +51,14 @@ def refusal(path: Path, split: str = "train") -> str:
 
 def test_a_made_tree_reads_back_as_it_was_rendered(made: Path) -> None:
     index = check_tree(made)
-    assert [Path(scene.path).name for scene in index.scenes] == ["img_1.jpg", "img_2.jpg", "img_3.jpg"]
-    assert [scene.words for scene in index.scenes] == [render(SMALL, "train", number)[1] for number in (1, 2, 3)]
+    assert [Path(scene.path).name for scene in index.scenes] == [
+        "img_1.jpg",
+        "img_2.jpg",
+        "img_3.jpg",
+    ]
+    assert [scene.words for scene in index.scenes] == [
+        render(SMALL, "train", number)[1] for number in (1, 2, 3)
+    ]
     assert len(check_tree(made, "test").scenes) == 2
 
 
@@ -79,7 +93,10 @@ def test_files_have_the_published_mark_and_line_ends(made: Path) -> None:
 
 def test_transcriptions_keep_their_commas_and_their_script(tmp_path: Path) -> None:
     file = tmp_path / "gt_img_1.txt"
-    file.write_text("\ufeff377,117,463,117,465,130,378,130,Genaxis, Theatre\r\n0,1,2,3,4,5,6,7,###\r\n-1,1,2,3,4,5,6,7,咖啡\r\n\r\n", encoding="utf-8")
+    file.write_text(
+        "\ufeff377,117,463,117,465,130,378,130,Genaxis, Theatre\r\n0,1,2,3,4,5,6,7,###\r\n-1,1,2,3,4,5,6,7,咖啡\r\n\r\n",
+        encoding="utf-8",
+    )
     first, second, third = read_words(file)
     assert first == Word(((377, 117), (463, 117), (465, 130), (378, 130)), "Genaxis, Theatre")
     assert (second.legible, third.legible) == (False, True)

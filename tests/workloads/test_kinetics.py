@@ -16,7 +16,15 @@ from profkit.workloads.datasets.kinetics import MOTIONS, GeneratedSet, check_tre
 from profkit.workloads.training.samples import BadSampleError, BadSamples, Guarded
 from profkit.workloads.tsm.data import CROP_SCALES, Clips, draw_crop, middle_crop, pick_frames
 
-SMALL = GeneratedSet(classes=3, train_per_class=2, val_per_class=1, least_frames=8, most_frames=11, width=85, height=64)
+SMALL = GeneratedSet(
+    classes=3,
+    train_per_class=2,
+    val_per_class=1,
+    least_frames=8,
+    most_frames=11,
+    width=85,
+    height=64,
+)
 
 
 def quiet(what: str) -> AbstractContextManager[Progress]:
@@ -63,7 +71,15 @@ def test_made_again_the_tree_has_the_same_bytes(made: Path, tmp_path: Path) -> N
     assert all((made / name).read_bytes() == (again / name).read_bytes() for name in names)
 
 
-@pytest.mark.parametrize(("one", "other"), [("rising", "falling"), ("growing", "shrinking"), ("gathering", "parting"), ("appearing", "vanishing")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("rising", "falling"),
+        ("growing", "shrinking"),
+        ("gathering", "parting"),
+        ("appearing", "vanishing"),
+    ],
+)
 def test_only_the_order_of_frames_tells_a_motion_from_its_reverse(one: str, other: str) -> None:
     for at in np.linspace(0, 1, 7):
         assert np.allclose(MOTIONS[one](at, 0.4), MOTIONS[other](1 - at, 0.4))
@@ -83,7 +99,15 @@ def test_folders_may_have_spaces(tree: Path) -> None:
     assert Path(check_tree(tree).clips[0].folder).parent.name == "abseiling off a wall"
 
 
-@pytest.mark.parametrize("line", ["train/rising/clip_0001", "train/rising/clip_0001 8", "train/rising/clip_0001 8 x", "train/rising/clip_0001 8 -1"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train/rising/clip_0001",
+        "train/rising/clip_0001 8",
+        "train/rising/clip_0001 8 x",
+        "train/rising/clip_0001 8 -1",
+    ],
+)
 def test_a_wrong_line_is_told_by_file_and_number(tree: Path, line: str) -> None:
     with (tree / "train.list").open("a") as file:
         file.write(line + "\n")
@@ -105,7 +129,10 @@ def test_a_missing_and_an_empty_list_are_told(tree: Path) -> None:
 def test_missing_clips_are_counted_and_wrong_paths_explained(tree: Path) -> None:
     shutil.rmtree(tree / "train/falling/clip_0002")
     message = refusal(tree)
-    assert f"no folder {tree}/train/falling/clip_0002 (1 of the 6 looked at are so; 6 in all)" in message
+    assert (
+        f"no folder {tree}/train/falling/clip_0002 (1 of the 6 looked at are so; 6 in all)"
+        in message
+    )
     assert "absolute" not in message
     shutil.rmtree(tree / "train")
     assert "its paths must be absolute, or relative to the folder of the list" in refusal(tree)
@@ -132,7 +159,9 @@ def test_a_set_with_more_classes_than_there_are_motions_is_refused() -> None:
 # The samples
 
 
-def clips_of(root: Path, policy: str = "error", split: str = "train", *, training: bool = True) -> Clips:
+def clips_of(
+    root: Path, policy: str = "error", split: str = "train", *, training: bool = True
+) -> Clips:
     return Clips(check_tree(root, split), BadSamples(policy), 8, 32, 0, training=training)
 
 
@@ -156,7 +185,9 @@ def test_one_frame_is_picked_from_each_segment() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
         picked = pick_frames(83, 8, rng)
-        assert all(10 * segment < frame <= 10 * segment + 10 for segment, frame in enumerate(picked))
+        assert all(
+            10 * segment < frame <= 10 * segment + 10 for segment, frame in enumerate(picked)
+        )
     assert pick_frames(80, 8, None) == [5, 15, 25, 35, 45, 55, 65, 75]
     assert pick_frames(8, 8, rng) == pick_frames(8, 8, None) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert pick_frames(3, 8, rng) == [1, 2, 3, 1, 2, 3, 1, 2]
@@ -176,7 +207,9 @@ def test_crops_lie_inside_the_frame_and_have_the_published_scales() -> None:
 
 def test_a_missing_frame_ends_the_job_by_name(tree: Path) -> None:
     (tree / "train/rising/clip_0001/img_00001.jpg").unlink()
-    with pytest.raises(BadSampleError, match=r"clip_0001/img_00001\.jpg: not a whole image: No such file"):
+    with pytest.raises(
+        BadSampleError, match=r"clip_0001/img_00001\.jpg: not a whole image: No such file"
+    ):
         clips_of(tree, training=False)[0, 0]
 
 

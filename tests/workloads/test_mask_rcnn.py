@@ -63,7 +63,9 @@ def without_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def to_tensors(batch: Any) -> Any:
     images, targets = batch
-    return [torch.from_numpy(image) for image in images], [{name: torch.from_numpy(value) for name, value in target.items()} for target in targets]
+    return [torch.from_numpy(image) for image in images], [
+        {name: torch.from_numpy(value) for name, value in target.items()} for target in targets
+    ]
 
 
 def first_batch(parts: Parts) -> Any:
@@ -83,15 +85,24 @@ def test_loading_the_module_imports_no_framework() -> None:
 
 def test_it_has_the_published_parameters_for_its_classes(parts: Parts) -> None:
     unused = (91 - (CATEGORIES + 1)) * (5 * (1024 + 1) + (256 + 1))
-    norms = sum(module.weight.numel() + module.bias.numel() for module in parts.model.modules() if isinstance(module, torch.nn.BatchNorm2d))
-    assert sum(parameter.numel() for parameter in parts.model.parameters()) == PUBLISHED_PARAMETERS - unused + norms
+    norms = sum(
+        module.weight.numel() + module.bias.numel()
+        for module in parts.model.modules()
+        if isinstance(module, torch.nn.BatchNorm2d)
+    )
+    assert (
+        sum(parameter.numel() for parameter in parts.model.parameters())
+        == PUBLISHED_PARAMETERS - unused + norms
+    )
     assert all(parameter.requires_grad for parameter in parts.model.parameters())
 
 
 def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     from profkit.workloads.mask_rcnn import torch_net as _mask_rcnn_torch
 
-    monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *_, **__: pytest.fail("it downloads"))
+    monkeypatch.setattr(
+        torch.hub, "download_url_to_file", lambda *_, **__: pytest.fail("it downloads")
+    )
     _mask_rcnn_torch.make_model(3, Scaling(64, 107), 41)
 
 
@@ -103,7 +114,13 @@ def test_every_parameter_learns_from_a_batch_and_the_loss_is_all_five(parts: Par
     torch.manual_seed(1)
     with torch.no_grad():
         losses = parts.model(*batch)
-    assert set(losses) == {"loss_classifier", "loss_box_reg", "loss_mask", "loss_objectness", "loss_rpn_box_reg"}
+    assert set(losses) == {
+        "loss_classifier",
+        "loss_box_reg",
+        "loss_mask",
+        "loss_objectness",
+        "loss_rpn_box_reg",
+    }
     assert float(loss.detach()) == pytest.approx(sum(map(float, losses.values())), rel=1e-4)
     assert all(parameter.grad is not None for parameter in parts.model.parameters())
     assert parts.count(batch) == 2
@@ -140,7 +157,9 @@ def test_biases_learn_twice_as_fast_and_do_not_decay(parts: Parts) -> None:
 
 def test_the_learning_rate_warms_up_and_falls_as_published() -> None:
     factor = mask_rcnn.schedule(500, 16)
-    assert [factor(step) for step in (0, 250, 500, 59_999, 60_000, 80_000)] == pytest.approx([1 / 3, 2 / 3, 1, 1, 0.1, 0.01])
+    assert [factor(step) for step in (0, 250, 500, 59_999, 60_000, 80_000)] == pytest.approx(
+        [1 / 3, 2 / 3, 1, 1, 0.1, 0.01]
+    )
     assert mask_rcnn.schedule(0, 2)(0) == 1
 
 
@@ -167,15 +186,25 @@ def test_made_up_batches_have_the_sizes_of_training() -> None:
     assert parts.evaluate is None
     assert [image.shape for image in images] == [(3, 800, 1066)] * 2
     for target in targets:
-        assert [target[name].shape for name in ("boxes", "labels", "masks")] == [(7, 4), (7,), (7, 800, 1066)]
-        assert [str(target[name].dtype) for name in ("boxes", "labels", "masks")] == ["float32", "int64", "uint8"]
+        assert [target[name].shape for name in ("boxes", "labels", "masks")] == [
+            (7, 4),
+            (7,),
+            (7, 800, 1066),
+        ]
+        assert [str(target[name].dtype) for name in ("boxes", "labels", "masks")] == [
+            "float32",
+            "int64",
+            "uint8",
+        ]
         assert (target["boxes"][:, 2:] > target["boxes"][:, :2]).all()
         assert 1 <= target["labels"].min() <= target["labels"].max() <= CATEGORIES
         assert target["masks"].any(axis=(1, 2)).all()
 
 
 @pytest.mark.usefixtures("without_model")
-def test_the_validation_part_is_asked_for_only_where_it_is_judged(tree: Path, tmp_path: Path) -> None:
+def test_the_validation_part_is_asked_for_only_where_it_is_judged(
+    tree: Path, tmp_path: Path
+) -> None:
     (tmp_path / "annotations").mkdir()
     name = "instances_train2017.json"
     (tmp_path / "annotations" / name).write_bytes((tree / "annotations" / name).read_bytes())
@@ -200,21 +229,38 @@ def test_a_trained_model_is_judged_by_boxes_and_masks(parts: Parts, tree: Path) 
 def test_the_truth_is_judged_as_perfect_through_the_same_path(tree: Path) -> None:
     index, scaling = check_tree(tree, "val"), Scaling(10**6, SMALL.long_side)
     scenes = iter(index.scenes)
-    figures = mask_rcnn.evaluate(lambda image: truth(next(scenes), scaling), index, scaling, Build(CONFIG, tree, BadSamples()))
+    figures = mask_rcnn.evaluate(
+        lambda image: truth(next(scenes), scaling),
+        index,
+        scaling,
+        Build(CONFIG, tree, BadSamples()),
+    )
     assert figures == pytest.approx({"box_ap": 1, "mask_ap": 1}, abs=0.02)
 
 
 def truth(scene: Scene, scaling: Scaling) -> dict[str, Any]:
     target = find_target(scene, scaling.of(scene.size))
-    return {**target, "masks": target["masks"].astype(np.float32), "scores": np.ones(len(target["labels"]))}
+    return {
+        **target,
+        "masks": target["masks"].astype(np.float32),
+        "scores": np.ones(len(target["labels"])),
+    }
 
 
 def test_bad_images_are_left_out_of_the_judgement(tree: Path, tmp_path: Path) -> None:
-    index, scaling, bad = check_tree(tree, "val"), Scaling(10**6, SMALL.long_side), BadSamples("skip")
+    index, scaling, bad = (
+        check_tree(tree, "val"),
+        Scaling(10**6, SMALL.long_side),
+        BadSamples("skip"),
+    )
     first, *others = index.scenes
     lost = Scene(first.number, str(tmp_path / "lost.jpg"), first.size, first.instances)
-    thinned: Any = types.SimpleNamespace(annotations=index.annotations, categories=index.categories, scenes=(lost, *others))
+    thinned: Any = types.SimpleNamespace(
+        annotations=index.annotations, categories=index.categories, scenes=(lost, *others)
+    )
     scenes = iter(others)
-    figures = mask_rcnn.evaluate(lambda image: truth(next(scenes), scaling), thinned, scaling, Build(CONFIG, tree, bad))
+    figures = mask_rcnn.evaluate(
+        lambda image: truth(next(scenes), scaling), thinned, scaling, Build(CONFIG, tree, bad)
+    )
     assert figures["box_ap"] == pytest.approx(1, abs=0.02)
     assert [sample.path.rpartition("/")[2] for sample in bad.news()] == ["lost.jpg"]

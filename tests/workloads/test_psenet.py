@@ -21,15 +21,39 @@ from profkit.errors import UnreadableError, UsageError
 from profkit.progress import Progress
 from profkit.workloads import psenet
 from profkit.workloads.base import Build
-from profkit.workloads.datasets.icdar import GeneratedSet, Scene, TextIndex, Word, check_tree, generate
-from profkit.workloads.psenet.data import DEVIATION, MEAN, RATES, TextCrops, WholeScenes, draw_polygons, made_up_batch
-from profkit.workloads.psenet.text_regions import Matches, connected, expand, match, shrink, smallest_rectangle
+from profkit.workloads.datasets.icdar import (
+    GeneratedSet,
+    Scene,
+    TextIndex,
+    Word,
+    check_tree,
+    generate,
+)
+from profkit.workloads.psenet.data import (
+    DEVIATION,
+    MEAN,
+    RATES,
+    TextCrops,
+    WholeScenes,
+    draw_polygons,
+    made_up_batch,
+)
+from profkit.workloads.psenet.text_regions import (
+    Matches,
+    connected,
+    expand,
+    match,
+    shrink,
+    smallest_rectangle,
+)
 from profkit.workloads.training.samples import BadSampleError, BadSamples
 from tests.workloads.twins import assert_close, import_paddle, paddle_size, torch_size
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.filterwarnings("ignore:When training, we now always track")  # said by every batch norm of Paddle
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:When training, we now always track"
+)  # said by every batch norm of Paddle
 
 Arrays = tuple[npt.NDArray[np.float32], ...]
 SMALL = GeneratedSet(train=3, test=2, width=320, height=180)
@@ -66,14 +90,25 @@ def paddle_model() -> Any:
     return _psenet_paddle.make_model(seed=0)
 
 
-def test_both_have_the_parameters_of_the_published_parts(torch_model: Any, paddle_model: Any) -> None:
-    resnet = 23_508_032 - (9_408 + 128) + (1_728 + 128 + 36_864 + 128 + 73_728 + 256) + 64 * (64 + 256)  # another stem, 128 channels into the first block
+def test_both_have_the_parameters_of_the_published_parts(
+    torch_model: Any, paddle_model: Any
+) -> None:
+    resnet = (
+        23_508_032 - (9_408 + 128) + (1_728 + 128 + 36_864 + 128 + 73_728 + 256) + 64 * (64 + 256)
+    )  # another stem, 128 channels into the first block
     pyramid = 256 * (256 + 512 + 1024 + 2048) + 3 * 9 * 256 * 256 + 7 * 2 * 256
     head = 9 * 1024 * 256 + 256 + 2 * 256 + 7 * 256 + 7
-    assert torch_size(torch_model) == paddle_size(paddle_model) == resnet + pyramid + head == 28_749_767
+    assert (
+        torch_size(torch_model)
+        == paddle_size(paddle_model)
+        == resnet + pyramid + head
+        == 28_749_767
+    )
 
 
-def test_the_same_seed_gives_the_same_loss_and_gradient_in_both(torch_model: Any, paddle_model: Any) -> None:
+def test_the_same_seed_gives_the_same_loss_and_gradient_in_both(
+    torch_model: Any, paddle_model: Any
+) -> None:
     from profkit.workloads.psenet import paddle_net as _psenet_paddle
     from profkit.workloads.psenet import torch_net as _psenet_torch
 
@@ -85,11 +120,15 @@ def test_the_same_seed_gives_the_same_loss_and_gradient_in_both(torch_model: Any
     theirs.backward()
     assert 0.3 < ours.item() <= 1
     assert float(theirs) == pytest.approx(ours.item(), rel=1e-3)
-    assert_close(torch_model.head[3].weight.grad.numpy(), paddle_model.head[3].weight.grad.numpy(), 0.02)
+    assert_close(
+        torch_model.head[3].weight.grad.numpy(), paddle_model.head[3].weight.grad.numpy(), 0.02
+    )
     torch_model.zero_grad()
 
 
-def test_the_same_seed_gives_the_same_maps_in_both_at_a_quarter_of_the_size(torch_model: Any, paddle_model: Any) -> None:
+def test_the_same_seed_gives_the_same_maps_in_both_at_a_quarter_of_the_size(
+    torch_model: Any, paddle_model: Any
+) -> None:
     from profkit.workloads.psenet import paddle_net as _psenet_paddle
     from profkit.workloads.psenet import torch_net as _psenet_torch
 
@@ -100,7 +139,10 @@ def test_the_same_seed_gives_the_same_maps_in_both_at_a_quarter_of_the_size(torc
     theirs = paddle_model(import_paddle().to_tensor(images)).numpy()
     assert ours.shape == (2, 7, 24, 16)
     assert_close(ours, theirs, 2e-3)
-    with _psenet_torch.predictor(torch_model) as ours_of, _psenet_paddle.predictor(paddle_model) as theirs_of:
+    with (
+        _psenet_torch.predictor(torch_model) as ours_of,
+        _psenet_paddle.predictor(paddle_model) as theirs_of,
+    ):
         assert ours_of(images[:1]).shape == theirs_of(images[:1]).shape == (1, 7, 24, 16)
     assert torch_model.training
     assert paddle_model.training
@@ -109,28 +151,52 @@ def test_the_same_seed_gives_the_same_maps_in_both_at_a_quarter_of_the_size(torc
 # The loss
 
 
-def hard_by_hand(scores: npt.NDArray[Any], text: npt.NDArray[Any], care: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def hard_by_hand(
+    scores: npt.NDArray[Any], text: npt.NDArray[Any], care: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
     """One image: pixel by pixel."""
     wanted = [pixel for pixel in np.ndindex(text.shape) if text[pixel] > 0.5 and care[pixel] > 0.5]
-    others = sorted((scores[pixel] for pixel in np.ndindex(text.shape) if text[pixel] <= 0.5), reverse=True)
+    others = sorted(
+        (scores[pixel] for pixel in np.ndindex(text.shape) if text[pixel] <= 0.5), reverse=True
+    )
     kept = others[: 3 * len(wanted)]
     if not kept:
         return care
-    return np.array([[care[y, x] > 0.5 and (text[y, x] > 0.5 or scores[y, x] >= kept[-1]) for x in range(text.shape[1])] for y in range(text.shape[0])])
+    return np.array(
+        [
+            [
+                care[y, x] > 0.5 and (text[y, x] > 0.5 or scores[y, x] >= kept[-1])
+                for x in range(text.shape[1])
+            ]
+            for y in range(text.shape[0])
+        ]
+    )
 
 
-def dice_by_hand(logits: npt.NDArray[Any], target: npt.NDArray[Any], mask: npt.NDArray[Any]) -> float:
+def dice_by_hand(
+    logits: npt.NDArray[Any], target: npt.NDArray[Any], mask: npt.NDArray[Any]
+) -> float:
     found = mask / (1 + np.exp(-logits.astype(float)))
     wanted = target * mask
     return float(1 - 2 * (found * wanted).sum() / ((found**2).sum() + (wanted**2).sum() + 0.002))
 
 
-def loss_by_hand(logits: npt.NDArray[Any], text: npt.NDArray[Any], kernels: npt.NDArray[Any], care: npt.NDArray[Any]) -> float:
+def loss_by_hand(
+    logits: npt.NDArray[Any],
+    text: npt.NDArray[Any],
+    kernels: npt.NDArray[Any],
+    care: npt.NDArray[Any],
+) -> float:
     losses = []
     for image in range(len(text)):
-        of_text = dice_by_hand(logits[image, 0], text[image], hard_by_hand(logits[image, 0], text[image], care[image]))
+        of_text = dice_by_hand(
+            logits[image, 0], text[image], hard_by_hand(logits[image, 0], text[image], care[image])
+        )
         inside = text[image] * care[image]
-        of_kernels = [dice_by_hand(logits[image, number + 1], kernels[image, number], inside) for number in range(6)]
+        of_kernels = [
+            dice_by_hand(logits[image, number + 1], kernels[image, number], inside)
+            for number in range(6)
+        ]
         losses.append(0.7 * of_text + 0.3 * np.mean(of_kernels))
     return float(np.mean(losses))
 
@@ -152,8 +218,13 @@ def test_the_loss_is_the_one_by_hand_in_torch(outputs: Arrays) -> None:
 
     logits, text, _, care = outputs
     hard = hard_pixels(*(torch.from_numpy(array) for array in (logits[:, 0], text, care))).numpy()
-    assert np.array_equal(hard, np.stack([hard_by_hand(*planes) for planes in zip(logits[:, 0], text, care, strict=True)]))
-    assert text_loss(*(torch.from_numpy(array) for array in outputs)).item() == pytest.approx(loss_by_hand(*outputs), rel=1e-5)
+    assert np.array_equal(
+        hard,
+        np.stack([hard_by_hand(*planes) for planes in zip(logits[:, 0], text, care, strict=True)]),
+    )
+    assert text_loss(*(torch.from_numpy(array) for array in outputs)).item() == pytest.approx(
+        loss_by_hand(*outputs), rel=1e-5
+    )
 
 
 def test_the_loss_is_the_one_by_hand_in_paddle(outputs: Arrays) -> None:
@@ -162,8 +233,13 @@ def test_the_loss_is_the_one_by_hand_in_paddle(outputs: Arrays) -> None:
 
     logits, text, _, care = outputs
     hard = hard_pixels(*(paddle.to_tensor(array) for array in (logits[:, 0], text, care))).numpy()
-    assert np.array_equal(hard, np.stack([hard_by_hand(*planes) for planes in zip(logits[:, 0], text, care, strict=True)]))
-    assert float(text_loss(*(paddle.to_tensor(array) for array in outputs))) == pytest.approx(loss_by_hand(*outputs), rel=1e-5)
+    assert np.array_equal(
+        hard,
+        np.stack([hard_by_hand(*planes) for planes in zip(logits[:, 0], text, care, strict=True)]),
+    )
+    assert float(text_loss(*(paddle.to_tensor(array) for array in outputs))) == pytest.approx(
+        loss_by_hand(*outputs), rel=1e-5
+    )
 
 
 def test_three_others_are_kept_for_each_pixel_of_text(outputs: Arrays) -> None:
@@ -174,7 +250,9 @@ def test_three_others_are_kept_for_each_pixel_of_text(outputs: Arrays) -> None:
     assert hard.sum() == 4 * text[0].sum()
 
 
-def test_the_loss_is_near_zero_for_what_is_right_and_near_one_for_its_opposite(outputs: Arrays) -> None:
+def test_the_loss_is_near_zero_for_what_is_right_and_near_one_for_its_opposite(
+    outputs: Arrays,
+) -> None:
     from profkit.workloads.psenet.torch_net import text_loss
 
     _, text, kernels, care = (torch.from_numpy(array[:1]) for array in outputs)
@@ -201,10 +279,17 @@ def test_a_sample_depends_on_its_key_and_the_seed_alone(tree: Path) -> None:
 
 def test_a_sample_has_an_image_text_kernels_and_care(tree: Path) -> None:
     image, text, kernels, care = crops_of(tree)[0, 1]
-    assert (image.shape, text.shape, kernels.shape, care.shape) == ((3, 64, 64), (64, 64), (6, 64, 64), (64, 64))
+    assert (image.shape, text.shape, kernels.shape, care.shape) == (
+        (3, 64, 64),
+        (64, 64),
+        (6, 64, 64),
+        (64, 64),
+    )
     assert (image.dtype.name, text.dtype.name) == ("float32", "uint8")
     made_up = made_up_batch(3, 64, seed=0)
-    assert [(array.shape[1:], array.dtype) for array in made_up] == [(array.shape, array.dtype) for array in (image, text, kernels, care)]
+    assert [(array.shape[1:], array.dtype) for array in made_up] == [
+        (array.shape, array.dtype) for array in (image, text, kernels, care)
+    ]
 
 
 def sign(tmp_path: Path, text: str) -> TextCrops:
@@ -213,7 +298,12 @@ def sign(tmp_path: Path, text: str) -> TextCrops:
     image = Image.fromarray(np.zeros((720, 1280, 3), dtype=np.uint8))
     image.paste((255, 255, 255), (0, 0), Image.fromarray(_sign_mask(corners)))
     image.save(tmp_path / "img_1.png")
-    return TextCrops(TextIndex(tmp_path, "train", (Scene(str(tmp_path / "img_1.png"), (Word(corners, text),)),)), BadSamples(), 256, 0)
+    return TextCrops(
+        TextIndex(tmp_path, "train", (Scene(str(tmp_path / "img_1.png"), (Word(corners, text),)),)),
+        BadSamples(),
+        256,
+        0,
+    )
 
 
 def _sign_mask(corners: tuple[tuple[int, int], ...]) -> npt.NDArray[np.uint8]:
@@ -239,7 +329,9 @@ def test_an_illegible_word_is_not_to_be_cared_for(tmp_path: Path) -> None:
     assert care.any()
 
 
-def test_a_truncated_image_ends_the_job_or_is_grey_in_its_own_size(tree: Path, tmp_path: Path) -> None:
+def test_a_truncated_image_ends_the_job_or_is_grey_in_its_own_size(
+    tree: Path, tmp_path: Path
+) -> None:
     broken = Path(shutil.copytree(tree, tmp_path / "icdar2015"))
     file = broken / "ch4_training_images" / "img_1.jpg"
     file.write_bytes(file.read_bytes()[:3000])
@@ -273,7 +365,12 @@ def flood(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         number, queue = labels.max() + 1, deque([start])
         while queue:
             y, x = queue.popleft()
-            if 0 <= y < mask.shape[0] and 0 <= x < mask.shape[1] and mask[y, x] and not labels[y, x]:
+            if (
+                0 <= y < mask.shape[0]
+                and 0 <= x < mask.shape[1]
+                and mask[y, x]
+                and not labels[y, x]
+            ):
                 labels[y, x] = number
                 queue.extend(((y + 1, x), (y - 1, x), (y, x + 1), (y, x - 1)))
     return labels
@@ -284,7 +381,11 @@ def test_connected_parts_are_those_that_a_flood_finds(share: float) -> None:
     mask = np.random.default_rng(7).random((23, 31)) < share
     ours, theirs = connected(mask), flood(mask)
     assert np.array_equal(ours > 0, mask)
-    assert len(np.unique(ours)) == len(np.unique(theirs)) == len(set(zip(ours.ravel(), theirs.ravel(), strict=True)))
+    assert (
+        len(np.unique(ours))
+        == len(np.unique(theirs))
+        == len(set(zip(ours.ravel(), theirs.ravel(), strict=True)))
+    )
 
 
 def test_regions_grow_through_the_kernels_and_meet_half_way() -> None:
@@ -297,7 +398,9 @@ def test_regions_grow_through_the_kernels_and_meet_half_way() -> None:
 
 def test_text_that_no_kernel_reaches_has_no_region() -> None:
     text = np.array([[1, 1, 0, 1, 1]], dtype=bool)
-    assert expand(np.stack([text, np.array([[0, 1, 0, 0, 0]], dtype=bool)])).tolist() == [[1, 1, 0, 0, 0]]
+    assert expand(np.stack([text, np.array([[0, 1, 0, 0, 0]], dtype=bool)])).tolist() == [
+        [1, 1, 0, 0, 0]
+    ]
 
 
 def test_the_smallest_rectangle_around_a_turned_one_is_itself() -> None:
@@ -341,7 +444,9 @@ def perfect_logits(scenes: WholeScenes, number: int) -> npt.NDArray[np.float64]:
     height, width = pixels.shape[-2:]
     quads = [np.array(word.corners) / stretch / 4 for word in words]
     small = [quad.mean(axis=0) + (quad - quad.mean(axis=0)) * 0.5 for quad in quads]
-    planes = [draw_polygons(quads, max(height, width) // 4)] + [draw_polygons(small, max(height, width) // 4)] * 6
+    planes = [draw_polygons(quads, max(height, width) // 4)] + [
+        draw_polygons(small, max(height, width) // 4)
+    ] * 6
     text = np.stack(planes)[None, :, : height // 4, : width // 4] > 0
     return np.where(text, 10.0, -10.0)
 
@@ -354,11 +459,18 @@ def fake_net(logits: list[npt.NDArray[np.float64]]) -> Any:
         answers = iter(logits)
         yield lambda pixels: next(answers)
 
-    return SimpleNamespace(make_model=lambda seed: None, make_optimizer=lambda *given: None, loss_of=None, predictor=predictor)
+    return SimpleNamespace(
+        make_model=lambda seed: None,
+        make_optimizer=lambda *given: None,
+        loss_of=None,
+        predictor=predictor,
+    )
 
 
 def judge(root: Path, logits: list[npt.NDArray[np.float64]], policy: str = "error") -> Any:
-    parts = psenet._parts(Build({**CONFIG, "image_size": 720}, root, BadSamples(policy)), fake_net(logits))
+    parts = psenet._parts(
+        Build({**CONFIG, "image_size": 720}, root, BadSamples(policy)), fake_net(logits)
+    )
     assert parts.evaluate is not None
     return parts.evaluate(None)
 
@@ -367,7 +479,11 @@ def test_perfect_maps_find_every_word_and_empty_ones_none(tree: Path) -> None:
     scenes = WholeScenes(check_tree(tree, "test"), BadSamples(), 720)
     perfect = [perfect_logits(scenes, number) for number in range(2)]
     assert judge(tree, perfect) == {"precision": 1, "recall": 1, "f_measure": 1}
-    assert judge(tree, [np.full_like(logits, -10) for logits in perfect]) == {"precision": 0, "recall": 0, "f_measure": 0}
+    assert judge(tree, [np.full_like(logits, -10) for logits in perfect]) == {
+        "precision": 0,
+        "recall": 0,
+        "f_measure": 0,
+    }
 
 
 def test_a_bad_image_is_left_out_of_the_evaluation(tree: Path, tmp_path: Path) -> None:
@@ -385,7 +501,10 @@ def test_a_bad_image_is_left_out_of_the_evaluation(tree: Path, tmp_path: Path) -
 def test_a_torch_step_on_made_data(tree: Path) -> None:
     parts = psenet.WORKLOAD.builders["torch"](Build(CONFIG, tree, BadSamples()))
     assert parts.dataset is not None
-    batch = [torch.from_numpy(np.stack(arrays)) for arrays in zip(*(parts.dataset[0, number] for number in (0, 1)), strict=True)]
+    batch = [
+        torch.from_numpy(np.stack(arrays))
+        for arrays in zip(*(parts.dataset[0, number] for number in (0, 1)), strict=True)
+    ]
     loss = parts.loss_of(parts.model, batch)
     loss.backward()
     parts.optimizer.step()
@@ -394,9 +513,13 @@ def test_a_torch_step_on_made_data(tree: Path) -> None:
 
 
 def test_the_rate_falls_at_epochs_200_and_400() -> None:
-    factors = psenet._parts(Build({**CONFIG, "global_batch_size": 16}, None, BadSamples()), fake_net([])).lr_at
+    factors = psenet._parts(
+        Build({**CONFIG, "global_batch_size": 16}, None, BadSamples()), fake_net([])
+    ).lr_at
     assert factors is not None
-    assert [factors(62 * epoch) for epoch in (0, 199, 200, 399, 400)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+    assert [factors(62 * epoch) for epoch in (0, 199, 200, 399, 400)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01]
+    )
 
 
 def test_a_missing_test_split_is_told_before_training(tree: Path, tmp_path: Path) -> None:
@@ -409,7 +532,9 @@ def test_a_missing_test_split_is_told_before_training(tree: Path, tmp_path: Path
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"psenet needs pyclipper, .* pip install 'profkit\[systems\]'"):
+    with pytest.raises(
+        UsageError, match=r"psenet needs pyclipper, .* pip install 'profkit\[systems\]'"
+    ):
         psenet.WORKLOAD.builders["torch"](Build(CONFIG, None, BadSamples()))
 
 

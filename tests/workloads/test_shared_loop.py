@@ -33,16 +33,31 @@ from profkit.workloads.training.sampling import Batches
 # -- batches ---------------------------------------------------------------------------------------
 
 
-@given(length=st.integers(1, 60), batch=st.integers(1, 8), world=st.integers(1, 4), epoch=st.integers(0, 3), parity=st.booleans())
-def test_ranks_share_out_every_global_batch(length: int, batch: int, world: int, epoch: int, parity: bool) -> None:
+@given(
+    length=st.integers(1, 60),
+    batch=st.integers(1, 8),
+    world=st.integers(1, 4),
+    epoch=st.integers(0, 3),
+    parity=st.booleans(),
+)
+def test_ranks_share_out_every_global_batch(
+    length: int, batch: int, world: int, epoch: int, parity: bool
+) -> None:
     groups = [index % 2 for index in range(length)] if parity else None
-    ranks = [Batches(length, batch, seed=3, rank=rank, world_size=world, groups=groups) for rank in range(world)]
+    ranks = [
+        Batches(length, batch, seed=3, rank=rank, world_size=world, groups=groups)
+        for rank in range(world)
+    ]
     whole = Batches(length, batch * world, seed=3, groups=groups)
     for sampler in (*ranks, whole):
         sampler.epoch = epoch
     parts = [list(sampler) for sampler in ranks]
     together = list(whole)
-    assert [len(part) for part in parts] == [len(sampler) for sampler in ranks] == [len(together)] * world
+    assert (
+        [len(part) for part in parts]
+        == [len(sampler) for sampler in ranks]
+        == [len(together)] * world
+    )
     for number, keys in enumerate(together):
         assert [key for part in parts for key in part[number]] == keys
         assert {key[0] for key in keys} == {epoch}
@@ -69,7 +84,12 @@ def tree(tmp_path: Path) -> Path:
     for number in range(4):
         folder = tmp_path / "train" / f"n{number % 2}"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{number}.JPEG").write_bytes(encode(GeneratedSet(classes=2, train_per_class=2, val_per_class=1), Picture("train", number % 2, number)))
+        (folder / f"{number}.JPEG").write_bytes(
+            encode(
+                GeneratedSet(classes=2, train_per_class=2, val_per_class=1),
+                Picture("train", number % 2, number),
+            )
+        )
     return tmp_path
 
 
@@ -152,7 +172,9 @@ class FakeDriver:
     lr = 0.25
     grad_scale = None
 
-    def __init__(self, losses: Sequence[float], epoch_length: int = 4, skipped: Sequence[int] = ()) -> None:
+    def __init__(
+        self, losses: Sequence[float], epoch_length: int = 4, skipped: Sequence[int] = ()
+    ) -> None:
         self.losses = list(losses)
         self.epoch_length = epoch_length
         self.skipped = skipped
@@ -189,15 +211,26 @@ class FakeDriver:
 
 def _train(driver: FakeDriver, plan: Plan, bad: BadSamples | None = None) -> tuple[Any, MemorySink]:
     sink = MemorySink()
-    outcome = Training(driver, plan, bad or BadSamples(), Recorder(sink), lambda step, steps, loss: None).run()
+    outcome = Training(
+        driver, plan, bad or BadSamples(), Recorder(sink), lambda step, steps, loss: None
+    ).run()
     return outcome, sink
 
 
 def test_steps_phases_epochs_and_losses_are_recorded() -> None:
     outcome, sink = _train(FakeDriver([5, 4, 3, 2, 1, 0]), Plan(6))
     assert (outcome.steps, outcome.first_loss, outcome.last_loss, outcome.stopped) == (6, 5, 0, "")
-    assert [(row[0], row[3], row[4], row[7]) for row in sink.rows["steps"]] == [(step, 2, 5 - step, step // 4) for step in range(6)]
-    assert {row[1] for row in sink.rows["spans"]} == {"data", "h2d", "forward", "backward", "optimizer", "other"}
+    assert [(row[0], row[3], row[4], row[7]) for row in sink.rows["steps"]] == [
+        (step, 2, 5 - step, step // 4) for step in range(6)
+    ]
+    assert {row[1] for row in sink.rows["spans"]} == {
+        "data",
+        "h2d",
+        "forward",
+        "backward",
+        "optimizer",
+        "other",
+    }
 
 
 def test_a_skipped_step_is_named_and_counted() -> None:
@@ -208,13 +241,18 @@ def test_a_skipped_step_is_named_and_counted() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_stops_the_run_and_says_where(value: float) -> None:
-    with pytest.raises(NotFiniteError, match=r"loss is (nan|inf) at step 2 \(learning rate 0\.25, batch 3 a rank\).*--lr.*--nan continue"):
+    with pytest.raises(
+        NotFiniteError,
+        match=r"loss is (nan|inf) at step 2 \(learning rate 0\.25, batch 3 a rank\).*--lr.*--nan continue",
+    ):
         _train(FakeDriver([2, 1, value, 1]), Plan(4, batch_size=3))
     outcome, _ = _train(FakeDriver([2, 1, value, 1]), Plan(4, stop_at_nan=False))
     assert outcome.steps == 4
 
 
-@pytest.mark.parametrize(("target", "steps"), [("loss<0.05", 30), ("loss<0.5x", 20), ("loss < 1e-9", 40)])
+@pytest.mark.parametrize(
+    ("target", "steps"), [("loss<0.05", 30), ("loss<0.5x", 20), ("loss < 1e-9", 40)]
+)
 def test_a_run_stops_at_its_target(target: str, steps: int) -> None:
     losses = [1.0] * 10 + [0.3] * 10 + [0.01] * 20
     outcome, _ = _train(FakeDriver(losses), Plan(40, until=Target.parse(target)))
@@ -231,17 +269,23 @@ def test_evaluation_is_a_phase_of_its_own_and_no_step() -> None:
     driver = FakeDriver([1] * 8)
     outcome, sink = _train(driver, Plan(8, evaluate=True, epoch_ends=True))
     assert (driver.evaluated, outcome.figures) == (2, {"top1": 0.5})
-    assert [row[1:3] for row in sink.rows["spans"] if row[2] == "evaluation"] == [("other", "evaluation")] * 2
+    assert [row[1:3] for row in sink.rows["spans"] if row[2] == "evaluation"] == [
+        ("other", "evaluation")
+    ] * 2
     assert [(row[2], row[4]) for row in sink.rows["samples"]] == [("evaluation:top1", 0.5)] * 2
     assert len(sink.rows["steps"]) == 8
 
 
 def test_an_epoch_without_a_whole_batch_is_an_error() -> None:
-    with pytest.raises(ProfkitError, match="no whole batch of 9 on each rank; choose a smaller --batch-size"):
+    with pytest.raises(
+        ProfkitError, match="no whole batch of 9 on each rank; choose a smaller --batch-size"
+    ):
         _train(FakeDriver([], epoch_length=0), Plan(3, batch_size=9))
 
 
-def test_bad_samples_are_told_and_recorded_while_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_samples_are_told_and_recorded_while_it_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bad = BadSamples("skip", tmp_path / "book")
     bad.note("train/a.jpg", "truncated")
     _, sink = _train(FakeDriver([1] * 4), Plan(4), bad)
@@ -260,10 +304,21 @@ def test_a_target_that_is_not_understood_is_refused(text: str) -> None:
 
 def test_reduced_sizes_are_named_and_the_rate_follows_the_global_batch() -> None:
     config = final_config(WORKLOAD, Settings("torch"), Seat(0, 4))
-    assert (config["batch_size"], config["global_batch_size"], config["lr"], config["device"]) == (8, 32, 0.1 * 32 / 256, "cpu")
+    assert (config["batch_size"], config["global_batch_size"], config["lr"], config["device"]) == (
+        8,
+        32,
+        0.1 * 32 / 256,
+        "cpu",
+    )
     assert config["reduced"] == "images of 128 px (published: 224), batch 8 (published: 128 or 256)"
     full = final_config(WORKLOAD, Settings("torch"), Seat(1, 8, gpu=1))
-    assert (full["batch_size"], full["image_size"], full["reduced"], full["device"], full["pin"]) == (128, 224, "", "cuda:1", True)
+    assert (
+        full["batch_size"],
+        full["image_size"],
+        full["reduced"],
+        full["device"],
+        full["pin"],
+    ) == (128, 224, "", "cuda:1", True)
 
 
 @pytest.mark.parametrize(
@@ -276,10 +331,16 @@ def test_reduced_sizes_are_named_and_the_rate_follows_the_global_batch() -> None
         (Settings("paddle", channels_last=True), True, "--channels-last"),
         (Settings("paddle", compile=True), True, "--compile"),
         (Settings("torch", dali=True, data="synthetic"), False, "exclude each other"),
-        (Settings("torch", dali=True, bad_samples="skip"), False, "needs the framework's own loader"),
+        (
+            Settings("torch", dali=True, bad_samples="skip"),
+            False,
+            "needs the framework's own loader",
+        ),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_nothing_else_done_instead(settings: Settings, on_gpu: bool, complaint: str) -> None:
+def test_what_cannot_be_done_is_refused_and_nothing_else_done_instead(
+    settings: Settings, on_gpu: bool, complaint: str
+) -> None:
     with pytest.raises(UsageError, match=complaint):
         check(WORKLOAD, settings, on_gpu=on_gpu)
 
@@ -294,12 +355,18 @@ def test_what_cannot_be_done_is_refused_and_nothing_else_done_instead(settings: 
         (Settings("paddle"), False, "fp32"),
     ],
 )
-def test_the_precision_is_what_the_label_says(settings: Settings, on_gpu: bool, precision: str) -> None:
-    assert final_config(WORKLOAD, settings, Seat(gpu=0 if on_gpu else None))["precision"] == precision
+def test_the_precision_is_what_the_label_says(
+    settings: Settings, on_gpu: bool, precision: str
+) -> None:
+    assert (
+        final_config(WORKLOAD, settings, Seat(gpu=0 if on_gpu else None))["precision"] == precision
+    )
 
 
 def test_a_data_folder_that_is_not_there_is_named_with_what_is_expected() -> None:
-    with pytest.raises(UnreadableError, match=r"/nowhere: no such folder; --data takes .*ImageNet folders"):
+    with pytest.raises(
+        UnreadableError, match=r"/nowhere: no such folder; --data takes .*ImageNet folders"
+    ):
         find_data(WORKLOAD, Settings("torch", data="/nowhere"))
 
 
@@ -308,10 +375,18 @@ def test_two_ranks_with_half_the_batch_train_as_one_with_all_of_it(tmp_path: Pat
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     endpoint = find_endpoint(Team(2))
     ranks = [
-        subprocess.Popen([sys.executable, str(job), str(tmp_path)], env={**environment, **rank_environment(rank, 2, rank, 2, endpoint)}) for rank in range(2)
+        subprocess.Popen(
+            [sys.executable, str(job), str(tmp_path)],
+            env={**environment, **rank_environment(rank, 2, rank, 2, endpoint)},
+        )
+        for rank in range(2)
     ]
-    alone = subprocess.run([sys.executable, str(job), str(tmp_path)], env=environment, check=False).returncode
+    alone = subprocess.run(
+        [sys.executable, str(job), str(tmp_path)], env=environment, check=False
+    ).returncode
     assert [alone, *(process.wait(300) for process in ranks)] == [0] * 3
-    whole, *halves = (json.loads((tmp_path / name).read_text()) for name in ("1-0.json", "2-0.json", "2-1.json"))
+    whole, *halves = (
+        json.loads((tmp_path / name).read_text()) for name in ("1-0.json", "2-0.json", "2-1.json")
+    )
     assert np.allclose(np.mean(halves, axis=0), whole, rtol=1e-4)
     assert whole[-1] < whole[0]

@@ -27,9 +27,16 @@ __all__ = ["profkit"]
 
 SIZES = {"resnet50": 32, "mask_rcnn": 96, "psenet": 64, "hrnet_w18": 64, "tsm": 32}
 PAIRS = [(name, framework) for name in SIZES for framework in WORKLOADS.load(name).frameworks]
-MODES = {"two ranks": ("--ranks", "2"), "alone": (), "mixed": ("--amp",), "two ranks, mixed": ("--ranks", "2", "--amp")}
+MODES = {
+    "two ranks": ("--ranks", "2"),
+    "alone": (),
+    "mixed": ("--amp",),
+    "two ranks, mixed": ("--ranks", "2", "--amp"),
+}
 STEPS = 3
-ALL = [(*pair, mode) for pair in PAIRS for mode in MODES if "mixed" not in mode or pair[1] == "torch"]  # Paddle has no mixed precision on a CPU
+ALL = [
+    (*pair, mode) for pair in PAIRS for mode in MODES if "mixed" not in mode or pair[1] == "torch"
+]  # Paddle has no mixed precision on a CPU
 FEW = [
     ("mask_rcnn", "torch", "two ranks"),
     ("psenet", "paddle", "two ranks"),
@@ -41,29 +48,72 @@ IS_ALL = os.environ.get("PROFKIT_ALL_SYSTEMS") == "1"
 PATIENCE_S = 300
 
 
-def _trace(folder: Path, name: str, framework: str, *options: str) -> tuple[subprocess.CompletedProcess[str], Path]:
-    size = ("--image-size", str(SIZES[name]), "--batch-size", "2", "--steps", str(STEPS), "--workers", "1")
-    command = [sys.executable, "-m", "profkit", "trace", name, "--framework", framework, *size, *options, "--json"]
-    done = subprocess.run(command, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+def _trace(
+    folder: Path, name: str, framework: str, *options: str
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    size = (
+        "--image-size",
+        str(SIZES[name]),
+        "--batch-size",
+        "2",
+        "--steps",
+        str(STEPS),
+        "--workers",
+        "1",
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "profkit",
+        "trace",
+        name,
+        "--framework",
+        framework,
+        *size,
+        *options,
+        "--json",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
     return done, find_runs(folder / "traces")[-1]
 
 
 def test_a_few_are_of_all_and_of_every_system() -> None:
     assert set(FEW) <= set(ALL)
     assert {name for name, _, _ in FEW} == set(SIZES)
-    assert {(framework, "ranks" in mode) for _, framework, mode in FEW} == {("torch", True), ("torch", False), ("paddle", True), ("paddle", False)}
+    assert {(framework, "ranks" in mode) for _, framework, mode in FEW} == {
+        ("torch", True),
+        ("torch", False),
+        ("paddle", True),
+        ("paddle", False),
+    }
 
 
 @pytest.mark.parametrize(("name", "framework", "mode"), ALL if IS_ALL else FEW)
-def test_a_system_trains_and_leaves_a_whole_trace(name: str, framework: str, mode: str, tmp_path: Path) -> None:
+def test_a_system_trains_and_leaves_a_whole_trace(
+    name: str, framework: str, mode: str, tmp_path: Path
+) -> None:
     done, run = _trace(tmp_path, name, framework, *MODES[mode])
     assert done.returncode == 0, done.stderr[-3000:]
     figures = json.loads(done.stdout)
     assert verify(run).state is Integrity.COMPLETE
     trace = Trace.open(run)
     ranks = 2 if "ranks" in mode else 1
-    assert (figures["config"]["world_size"], len(trace.ranks), trace.steps.num_rows) == (ranks, ranks, ranks * STEPS)
-    assert set(trace.spans["phase"].to_pylist()) == set(PHASES) - (set() if ranks > 1 else {"allreduce"})
+    assert (figures["config"]["world_size"], len(trace.ranks), trace.steps.num_rows) == (
+        ranks,
+        ranks,
+        ranks * STEPS,
+    )
+    assert set(trace.spans["phase"].to_pylist()) == set(PHASES) - (
+        set() if ranks > 1 else {"allreduce"}
+    )
     assert (trace.collectives.num_rows > 0) == (ranks > 1)
     assert figures["config"]["precision"] == ("bf16" if "mixed" in mode else "fp32")
     assert figures["config"]["reduced"].startswith("images of")
@@ -84,7 +134,9 @@ def test_the_list_names_frameworks_data_and_settings(profkit: Command) -> None:
 
 def test_a_sixth_system_is_one_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = metadata.EntryPoint("sixth", "profkit.workloads.resnet50:WORKLOAD", "profkit.workloads")
-    monkeypatch.setattr(metadata, "entry_points", lambda group: (entry,) if group == "profkit.workloads" else ())
+    monkeypatch.setattr(
+        metadata, "entry_points", lambda group: (entry,) if group == "profkit.workloads" else ()
+    )
     assert set(WORKLOADS.names()) == {"sixth", *SIZES}
     assert WORKLOADS.load("sixth") is RESNET50
 
@@ -92,7 +144,12 @@ def test_a_sixth_system_is_one_entry_point(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("name", SIZES)
 def test_listing_imports_no_framework(name: str) -> None:
     code = f"import sys; from profkit.plugins import WORKLOADS; WORKLOADS.load({name!r}); print({{'torch', 'paddle', 'numpy'}} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )
 
 
 def test_every_workload_says_how_its_learning_is_shown() -> None:
@@ -107,7 +164,18 @@ def test_every_workload_says_how_its_learning_is_shown() -> None:
 @pytest.mark.skipif(not IS_ALL, reason="takes a minute; 'make systems' runs it")
 def test_resnet50_learns(tmp_path: Path) -> None:
     """The quick one; `make converge` runs them all, and a test of the shared loop sees its loss fall within a few steps."""
-    options = ("--steps", "80", "--image-size", "32", "--batch-size", "16", "--lr", "0.003", "--workers", "1")
+    options = (
+        "--steps",
+        "80",
+        "--image-size",
+        "32",
+        "--batch-size",
+        "16",
+        "--lr",
+        "0.003",
+        "--workers",
+        "1",
+    )
     command = [sys.executable, "-m", "profkit", "trace", "resnet50", *options]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE_S)
     losses = Trace.open(find_runs(tmp_path / "traces")[-1]).steps["loss"].to_pylist()

@@ -26,10 +26,20 @@ from tests.workloads.twins import assert_close, import_paddle, paddle_size, torc
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.filterwarnings("ignore:When training, we now always track")  # said by every batch norm of Paddle
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:When training, we now always track"
+)  # said by every batch norm of Paddle
 
 SEGMENTS, CLASSES = 8, 400
-SMALL = GeneratedSet(classes=3, train_per_class=2, val_per_class=2, least_frames=8, most_frames=9, width=85, height=64)
+SMALL = GeneratedSet(
+    classes=3,
+    train_per_class=2,
+    val_per_class=2,
+    least_frames=8,
+    most_frames=9,
+    width=85,
+    height=64,
+)
 CONFIG = {
     "batch_size": 2, "global_batch_size": 2, "image_size": 32, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4,
     "steps": 2, "seed": 0, "world_size": 1, "device": "cpu", "workers": 1, "evaluate": True,
@@ -52,7 +62,9 @@ def torch_model() -> Any:
     model = _tsm_torch.make_model(CLASSES, SEGMENTS, seed=0)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith(_tsm_torch.ZERO_AT_FIRST):  # or blocks would be the identity, and nothing would be shifted
+            if name.endswith(
+                _tsm_torch.ZERO_AT_FIRST
+            ):  # or blocks would be the identity, and nothing would be shifted
                 weight.fill_(1)
     return model
 
@@ -78,13 +90,18 @@ def test_both_have_the_published_number_of_parameters(torch_model: Any, paddle_m
     assert torch_size(torch_model) == paddle_size(paddle_model) == 24_327_632
 
 
-def test_the_same_seed_gives_the_same_scores_in_both(torch_model: Any, paddle_model: Any, clips: npt.NDArray[np.float32]) -> None:
+def test_the_same_seed_gives_the_same_scores_in_both(
+    torch_model: Any, paddle_model: Any, clips: npt.NDArray[np.float32]
+) -> None:
     from profkit.workloads.tsm import paddle_net as _tsm_paddle
     from profkit.workloads.tsm import torch_net as _tsm_torch
 
     torch_model.train()
     paddle_model.train()
-    with _tsm_torch.predictor(torch_model) as ours_of, _tsm_paddle.predictor(paddle_model) as theirs_of:
+    with (
+        _tsm_torch.predictor(torch_model) as ours_of,
+        _tsm_paddle.predictor(paddle_model) as theirs_of,
+    ):
         ours, theirs = ours_of(clips), theirs_of(clips)
     assert ours.shape == (2, CLASSES)
     assert_close(ours, theirs, 1e-3)
@@ -106,7 +123,9 @@ def shift_by_hand(frames: npt.NDArray[np.float32], segments: int) -> npt.NDArray
     for number in range(len(frames)):
         at = number % segments
         shifted[number, :eighth] = frames[number - 1, :eighth] if at > 0 else 0
-        shifted[number, eighth : 2 * eighth] = frames[number + 1, eighth : 2 * eighth] if at < segments - 1 else 0
+        shifted[number, eighth : 2 * eighth] = (
+            frames[number + 1, eighth : 2 * eighth] if at < segments - 1 else 0
+        )
     return shifted
 
 
@@ -117,7 +136,9 @@ def test_the_shift_is_the_one_by_hand_in_both() -> None:
     frames = np.random.default_rng(1).standard_normal((12, 16, 2, 3), dtype=np.float32)
     by_hand = shift_by_hand(frames, 4)
     assert np.array_equal(temporal_shift(torch.from_numpy(frames), 4).numpy(), by_hand)
-    assert np.array_equal(paddle.nn.functional.temporal_shift(paddle.to_tensor(frames), 4, 1 / 8).numpy(), by_hand)
+    assert np.array_equal(
+        paddle.nn.functional.temporal_shift(paddle.to_tensor(frames), 4, 1 / 8).numpy(), by_hand
+    )
 
 
 def parts_of(framework: str, data: Path | None, policy: str = "error", **config: Any) -> Any:
@@ -127,7 +148,9 @@ def parts_of(framework: str, data: Path | None, policy: str = "error", **config:
 def test_a_torch_step_starts_at_the_loss_of_a_guess(tree: Path) -> None:
     parts = parts_of("torch", tree)
     frames, labels = zip(*(parts.dataset[0, number] for number in (0, 3)), strict=True)
-    loss = parts.loss_of(parts.model, (torch.from_numpy(np.stack(frames)), torch.tensor(np.stack(labels))))
+    loss = parts.loss_of(
+        parts.model, (torch.from_numpy(np.stack(frames)), torch.tensor(np.stack(labels)))
+    )
     loss.backward()
     parts.optimizer.step()
     assert loss.item() == pytest.approx(math.log(3), abs=0.2)
@@ -150,7 +173,9 @@ def test_a_paddle_step_starts_at_the_loss_of_a_guess() -> None:
 def test_the_rate_falls_at_epochs_20_and_40(tree: Path) -> None:
     factors = tsm._parts(Build(CONFIG, tree, BadSamples()), fake_net({})).lr_at
     assert factors is not None
-    assert [factors(3 * epoch + 2) for epoch in (0, 19, 20, 39, 40)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+    assert [factors(3 * epoch + 2) for epoch in (0, 19, 20, 39, 40)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01]
+    )
 
 
 def fake_net(answers: dict[int, int]) -> Any:
@@ -161,7 +186,12 @@ def fake_net(answers: dict[int, int]) -> Any:
         asked = iter(range(1000))
         yield lambda frames: np.eye(3)[[answers.get(next(asked), 2)]]
 
-    return SimpleNamespace(make_model=lambda *sizes: None, make_optimizer=lambda *given: None, loss_of=None, predictor=predictor)
+    return SimpleNamespace(
+        make_model=lambda *sizes: None,
+        make_optimizer=lambda *given: None,
+        loss_of=None,
+        predictor=predictor,
+    )
 
 
 def top1(tree: Path, answers: dict[int, int], policy: str = "error") -> float:

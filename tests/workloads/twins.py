@@ -26,7 +26,9 @@ def torch_size(model: Any) -> int:
 
 
 def paddle_size(model: Any) -> int:
-    return sum(int(np.prod(parameter.shape)) for parameter in model.parameters() if parameter.trainable)
+    return sum(
+        int(np.prod(parameter.shape)) for parameter in model.parameters() if parameter.trainable
+    )
 
 
 def assert_close(a: npt.NDArray[Any], b: npt.NDArray[Any], share: float) -> None:

@@ -129,11 +129,20 @@ class RunScreen(FrameScreen, Generic[ViewT]):
         tabs, room = self.frame.tabs, self.app.size.width
         titles = [f" {tab.key} {tab.title} " for tab in tabs]
         if sum(map(len, titles)) + MOST_OF_NAME + 2 > room:
-            titles = [f" {tab.key} {tab.title} " if tab.name == self.NAME else f" {tab.key} " for tab in tabs]
-        name = fit(self.frame.run_name, min(len(self.frame.run_name), max(0, room - sum(map(len, titles)) - 3)), plain=self.plain)
+            titles = [
+                f" {tab.key} {tab.title} " if tab.name == self.NAME else f" {tab.key} "
+                for tab in tabs
+            ]
+        name = fit(
+            self.frame.run_name,
+            min(len(self.frame.run_name), max(0, room - sum(map(len, titles)) - 3)),
+            plain=self.plain,
+        )
         parts = line([(f" {name}  ", self.palette.style("title"))])
         for tab, title in zip(tabs, titles, strict=True):
-            style = self.palette.style("accent") + Style(reverse=tab.name == self.NAME, bold=tab.name == self.NAME)
+            style = self.palette.style("accent") + Style(
+                reverse=tab.name == self.NAME, bold=tab.name == self.NAME
+            )
             parts.append(title, style + Style(meta={"@click": f"app.show_screen('{tab.name}')"}))
         return parts
 
@@ -186,10 +195,14 @@ class RunScreen(FrameScreen, Generic[ViewT]):
         """The next rank, or all of them, in a circle."""
         ranks = self.ranks()
         if not self.BY_RANK or len(ranks) < 2:
-            self.tell("this screen shows all ranks together" if len(ranks) > 1 else "the run has one rank")
+            self.tell(
+                "this screen shows all ranks together" if len(ranks) > 1 else "the run has one rank"
+            )
             return
         around = [None, *ranks]
-        self.rank = around[(around.index(self.rank) + by) % len(around)] if self.rank in around else None
+        self.rank = (
+            around[(around.index(self.rank) + by) % len(around)] if self.rank in around else None
+        )
         self.view = None
         self.ask_for_view()
 
@@ -201,4 +214,8 @@ class RunScreen(FrameScreen, Generic[ViewT]):
 def one_line(error: BaseException) -> str:
     """An error as a line for a screen. What is not the user's to mend is named as such."""
     words = safe_text(str(error)).strip() or type(error).__name__
-    return words if isinstance(error, ProfkitError) else f"{type(error).__name__}: {words} (a fault of profkit's; the other screens still work)"
+    return (
+        words
+        if isinstance(error, ProfkitError)
+        else f"{type(error).__name__}: {words} (a fault of profkit's; the other screens still work)"
+    )

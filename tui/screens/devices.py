@@ -44,7 +44,10 @@ class DevicesScreen(RunScreen[DevicesView]):
 
     def compose_view(self) -> ComposeResult:
         yield Static(id="summary")
-        yield VirtualTable(id="curves", empty="nothing was collected beside the loop: see 'profkit doctor', and --collect")
+        yield VirtualTable(
+            id="curves",
+            empty="nothing was collected beside the loop: see 'profkit doctor', and --collect",
+        )
         yield Static(id="chart")
 
     @staticmethod
@@ -55,12 +58,23 @@ class DevicesScreen(RunScreen[DevicesView]):
         self.query_one("#summary", Static).update(lines(self._summary(view)))
         table = self.query_one("#curves", VirtualTable)
         where, reading, mean, *others = _columns(view)
-        table.show_rows([where, reading, mean, self._curves(view, self._room((where, reading, mean), others)), *others])
+        table.show_rows(
+            [
+                where,
+                reading,
+                mean,
+                self._curves(view, self._room((where, reading, mean), others)),
+                *others,
+            ]
+        )
         self._show_chart(table.row)
 
     def _room(self, first: Sequence[Column], others: Sequence[Column]) -> int:
         """What a curve may take beside all columns; where that is too little, beside the first ones."""
-        widths = [sum(column.natural_width(range(len(column.values))) + 2 for column in columns) for columns in (first, others)]
+        widths = [
+            sum(column.natural_width(range(len(column.values))) + 2 for column in columns)
+            for columns in (first, others)
+        ]
         room = self.size.width - widths[0] - 5
         return room - widths[1] if room - widths[1] >= NARROWEST_CURVE else max(1, room)
 
@@ -80,18 +94,31 @@ class DevicesScreen(RunScreen[DevicesView]):
 
     def rows(self) -> Iterable[Sequence[str]]:
         """The figures alone: a curve of characters is of no use in a spreadsheet."""
-        return ([cell for cell, column in zip(row, self._titles(), strict=True) if column != CURVE] for row in super().rows())
+        return (
+            [cell for cell, column in zip(row, self._titles(), strict=True) if column != CURVE]
+            for row in super().rows()
+        )
 
     def _titles(self) -> list[str]:
         return [column.title for column in self.query_one("#curves", VirtualTable).columns]
 
     def _summary(self, view: DevicesView) -> Iterator[list[tuple[str, Any]]]:
         if view.curves:
-            devices = len({(curve.rank, curve.device) for curve in view.curves if curve.source == "nvml"})
+            devices = len(
+                {(curve.rank, curve.device) for curve in view.curves if curve.source == "nvml"}
+            )
             words = f"{plural(len(view.curves), 'reading')} of {', '.join(view.sources)} over {duration(view.length_ns)}"
-            yield [(words, None), ("" if devices else "   no GPU was read", self.palette.style("dim"))]
+            yield [
+                (words, None),
+                ("" if devices else "   no GPU was read", self.palette.style("dim")),
+            ]
         for rank, device in view.lost:
-            yield [(f"{device} of rank {rank} was lost while it trained; its readings end there", self.palette.style("bad"))]
+            yield [
+                (
+                    f"{device} of rank {rank} was lost while it trained; its readings end there",
+                    self.palette.style("bad"),
+                )
+            ]
 
     def on_virtual_table_moved(self, message: VirtualTable.Moved) -> None:
         self._show_chart(message.row)
@@ -105,8 +132,16 @@ class DevicesScreen(RunScreen[DevicesView]):
         height = CHART_HEIGHT if self.size.height >= SMALL else (CHART_HEIGHT + 1) // 2
         drawn = chart(curve.series, self.size.width - 4, height, show, plain=self.plain)
         accent, dim = self.palette.style("accent"), self.palette.style("dim")
-        heading = [(f"{_place(curve)}: {words}", None), (f"   {plural(curve.series.readings, 'reading')}; filled to the lowest, shaded to the highest", dim)]
-        self.query_one("#chart", Static).update(lines([heading, *([(row_, accent)] for row_ in drawn)]))
+        heading = [
+            (f"{_place(curve)}: {words}", None),
+            (
+                f"   {plural(curve.series.readings, 'reading')}; filled to the lowest, shaded to the highest",
+                dim,
+            ),
+        ]
+        self.query_one("#chart", Static).update(
+            lines([heading, *([(row_, accent)] for row_ in drawn)])
+        )
 
 
 def _place(curve: Curve) -> str:
@@ -124,7 +159,10 @@ def _columns(view: DevicesView) -> Iterator[Column]:
         ("lowest", [curve.series.least for curve in curves]),
         ("highest", [curve.series.most for curve in curves]),
     ):
-        told = [Told(value, describe(curve.metric)[1](value)) for curve, value in zip(curves, values, strict=True)]
+        told = [
+            Told(value, describe(curve.metric)[1](value))
+            for curve, value in zip(curves, values, strict=True)
+        ]
         yield Column(title, told, lambda each: str(each.words), right=True, searched=False)
 
 

@@ -18,7 +18,15 @@ from profkit.report import ledger_json
 from profkit.tui.library import Source
 from profkit.tui.screens.base import Place, RunScreen, one_line
 from profkit.tui.widgets.draw import line
-from profkit.tui.widgets.explain_draw import cause_lines, difference_columns, kernel_columns, scaling_columns, scaling_lines, verdict_lines, waterfall_columns
+from profkit.tui.widgets.explain_draw import (
+    cause_lines,
+    difference_columns,
+    kernel_columns,
+    scaling_columns,
+    scaling_lines,
+    verdict_lines,
+    waterfall_columns,
+)
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.run_draw import screen_of
 from profkit.tui.widgets.table import VirtualTable
@@ -76,7 +84,10 @@ class ExplainScreen(RunScreen[Compared]):
                     yield Lines(id="causes")
                 with Vertical(classes="side", id="right"):
                     yield Static("What else differs", classes="title")
-                    yield VirtualTable(id="differences", empty="nothing: every recorded knob, version and variable is the same")
+                    yield VirtualTable(
+                        id="differences",
+                        empty="nothing: every recorded knob, version and variable is the same",
+                    )
             yield Static(classes="title", id="kernels-title")
             yield VirtualTable(id="kernels", empty="none")
 
@@ -98,12 +109,20 @@ class ExplainScreen(RunScreen[Compared]):
         return None if self.view is None else ledger_json.compared(self.view, [self._pair])
 
     def main_table(self) -> VirtualTable:
-        return self.focused if isinstance(self.focused, VirtualTable) else self.query_one("#rows", VirtualTable)
+        return (
+            self.focused
+            if isinstance(self.focused, VirtualTable)
+            else self.query_one("#rows", VirtualTable)
+        )
 
     @property
     def explained(self) -> Explained | None:
         """What lies between the chosen pair; `None` while it is worked out."""
-        return self.view.between(self._pair) if self.view is not None and self.view.is_known(self._pair) else None
+        return (
+            self.view.between(self._pair)
+            if self.view is not None and self.view.is_known(self._pair)
+            else None
+        )
 
     def show(self, view: Compared) -> None:
         for title in self.query(".title").results(Static):
@@ -113,7 +132,9 @@ class ExplainScreen(RunScreen[Compared]):
         found = self.explained
         if found is None:
             self.tell("reading ..." if self.plain else "reading …")
-            self.run_worker(lambda: self._work_out(view, self._pair), group="pair", thread=True, exclusive=True)
+            self.run_worker(
+                lambda: self._work_out(view, self._pair), group="pair", thread=True, exclusive=True
+            )
             return
         self.frame.turn_to(found.case.after.trace.path)
         self.draw_head()
@@ -142,7 +163,11 @@ class ExplainScreen(RunScreen[Compared]):
 
     def _show_scaling(self, view: Compared) -> None:
         """How the job scales over all runs, and what holds back the target of the pair below."""
-        table, lines, title = self.query_one("#scaling", VirtualTable), self.query_one("#meeting", Lines), self.query_one("#pair", Static)
+        table, lines, title = (
+            self.query_one("#scaling", VirtualTable),
+            self.query_one("#meeting", Lines),
+            self.query_one("#pair", Static),
+        )
         for widget in (table, lines, title, self.query_one("#meeting-title")):
             widget.display = bool(view.scaling)
         if not view.scaling:
@@ -158,18 +183,36 @@ class ExplainScreen(RunScreen[Compared]):
         width = FALL_WIDTH if self.app.size.width >= NARROW else NARROW_FALL_WIDTH
         table = self.query_one("#rows", VirtualTable)
         table.styles.height = len(drops) + 1
-        table.show_rows(list(waterfall_columns(found.ledger, drops, width, plain=self.plain)), keys=[(drop.kind, drop.depth, drop.name) for drop in drops])
+        table.show_rows(
+            list(waterfall_columns(found.ledger, drops, width, plain=self.plain)),
+            keys=[(drop.kind, drop.depth, drop.name) for drop in drops],
+        )
 
     def _show_kernels(self, found: Explained) -> None:
         """What changed most among the kernels, or operators, where both runs have captured some: of the row under the cursor, else of all."""
         kernels = found.kernels
         self._phase = self._phase_under_cursor(found)
-        rows = sorted(kernels.of_phase(self._phase) if self._phase else kernels.rows, key=lambda row: -abs(row.delta_ns)) if kernels else []
-        table, title = self.query_one("#kernels", VirtualTable), self.query_one("#kernels-title", Static)
+        rows = (
+            sorted(
+                kernels.of_phase(self._phase) if self._phase else kernels.rows,
+                key=lambda row: -abs(row.delta_ns),
+            )
+            if kernels
+            else []
+        )
+        table, title = (
+            self.query_one("#kernels", VirtualTable),
+            self.query_one("#kernels-title", Static),
+        )
         table.display = title.display = bool(rows)
-        self._entitle(title, f"{kernels.noun.capitalize() if kernels else ''}s{f' of {self._phase}' if self._phase else ''} in the captured steps")
+        self._entitle(
+            title,
+            f"{kernels.noun.capitalize() if kernels else ''}s{f' of {self._phase}' if self._phase else ''} in the captured steps",
+        )
         table.styles.height = min(len(rows), MOST_KERNELS) + 1
-        table.show_rows(list(kernel_columns(rows)), keys=[(row.phase, row.category, row.name) for row in rows])
+        table.show_rows(
+            list(kernel_columns(rows)), keys=[(row.phase, row.category, row.name) for row in rows]
+        )
 
     def _phase_under_cursor(self, found: Explained) -> str:
         """The phase that the row under the cursor is about, where kernels of it were captured."""
@@ -181,12 +224,18 @@ class ExplainScreen(RunScreen[Compared]):
         differences = found.ledger.differences
         table = self.query_one("#differences", VirtualTable)
         table.styles.height = max(1, len(differences)) + 1
-        table.show_rows(list(difference_columns(differences)), keys=[each.name for each in differences])
+        table.show_rows(
+            list(difference_columns(differences)), keys=[each.name for each in differences]
+        )
 
     def on_virtual_table_moved(self, event: VirtualTable.Moved) -> None:
         """The kernels below are those of the row under the cursor."""
         found = self.explained
-        if event.table.id == "rows" and found is not None and self._phase_under_cursor(found) != self._phase:
+        if (
+            event.table.id == "rows"
+            and found is not None
+            and self._phase_under_cursor(found) != self._phase
+        ):
             self._show_kernels(found)
 
     def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
@@ -196,7 +245,10 @@ class ExplainScreen(RunScreen[Compared]):
             self._choose(Pair(0, event.row))
         elif event.table.id == "kernels":
             phase, category, name = event.table.key
-            self.go("kernels", Place(kernel=name, category=category, phase=phase if phase in PHASES else None))
+            self.go(
+                "kernels",
+                Place(kernel=name, category=category, phase=phase if phase in PHASES else None),
+            )
         elif found is not None and event.table.id == "rows":
             name = _outer(waterfall(found.ledger), event.row)
             phase = _phase_of(name)

@@ -9,7 +9,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from profkit.analysis.kernels.view import KernelGroup, KernelInstance, KernelsView, calls_of, kernels_of
+from profkit.analysis.kernels.view import (
+    KernelGroup,
+    KernelInstance,
+    KernelsView,
+    calls_of,
+    kernels_of,
+)
 from profkit.text import byte_size, duration, percent, plural, significant
 from profkit.tui.library import Source
 from profkit.tui.screens.base import Place, RunScreen
@@ -28,7 +34,12 @@ def _columns(view: KernelsView) -> Iterator[Column]:
     groups = view.groups
     yield Column(view.noun, [group.name for group in groups], stretches=True)
 
-    def column(title: str, values: Sequence[Any], show: Callable[[Any], str], role: Callable[[Any], str] | None = None) -> Column:
+    def column(
+        title: str,
+        values: Sequence[Any],
+        show: Callable[[Any], str],
+        role: Callable[[Any], str] | None = None,
+    ) -> Column:
         return Column(title, values, show, right=True, role=role, searched=False)
 
     figures = [
@@ -37,9 +48,18 @@ def _columns(view: KernelsView) -> Iterator[Column]:
         column("calls", [group.calls for group in groups], "{:,}".format),
         column("mean", [group.mean_ns for group in groups], duration),
         Column("category", [group.category for group in groups]),
-        Column("bound by", [group.bound for group in groups], role=lambda bound: "bad" if bound == "launch" else ""),
+        Column(
+            "bound by",
+            [group.bound for group in groups],
+            role=lambda bound: "bad" if bound == "launch" else "",
+        ),
         column("of ceiling", [group.ceiling_share for group in groups], percent),
-        column("Tensor Cores", [group.tensor_core_share if group.eligible else None for group in groups], percent, lambda share: "" if share else "bad"),
+        column(
+            "Tensor Cores",
+            [group.tensor_core_share if group.eligible else None for group in groups],
+            percent,
+            lambda share: "" if share else "bad",
+        ),
         column("waited for", [group.launch_bound_share for group in groups], percent),
         column("queued", [group.queued_ratio for group in groups], _times),
         column("total", [group.total_ns for group in groups], duration),
@@ -70,7 +90,9 @@ class KernelsScreen(RunScreen[KernelsView]):
 
     def compose_view(self) -> ComposeResult:
         yield Static(id="summary")
-        yield VirtualTable(id="kernels", empty="no kernels were captured: record some with --kernels 20:23")
+        yield VirtualTable(
+            id="kernels", empty="no kernels were captured: record some with --kernels 20:23"
+        )
         yield Static(id="kernel")
 
     @staticmethod
@@ -80,7 +102,10 @@ class KernelsScreen(RunScreen[KernelsView]):
     def show(self, view: KernelsView) -> None:
         table = self.query_one("#kernels", VirtualTable)
         self.query_one("#summary", Static).update(lines(self._summary(view)))
-        table.show_rows(fit_columns(list(_columns(view)), self.size.width, NAME_ROOM), keys=[(group.name, group.category) for group in view.groups])
+        table.show_rows(
+            fit_columns(list(_columns(view)), self.size.width, NAME_ROOM),
+            keys=[(group.name, group.category) for group in view.groups],
+        )
         if not table.sort_title and view.groups:
             table.sort_by("share", descending=True)
         self._show_kernel(table.row)
@@ -94,7 +119,10 @@ class KernelsScreen(RunScreen[KernelsView]):
         if self.view is not None:
             columns = list(_columns(self.view))
             yield [column.title for column in columns]
-            yield from ([column.text(row) for column in columns] for row in self.query_one("#kernels", VirtualTable).order.tolist())
+            yield from (
+                [column.text(row) for column in columns]
+                for row in self.query_one("#kernels", VirtualTable).order.tolist()
+            )
 
     def _summary(self, view: KernelsView) -> Iterator[list[tuple[str, Any]]]:
         dim = self.palette.style("dim")
@@ -102,11 +130,28 @@ class KernelsScreen(RunScreen[KernelsView]):
             yield [(f"{problem}; rows after that place are lost", self.palette.style("bad"))]
         if not view.groups:
             return
-        ranks = f"rank {view.ranks[0]} of {view.ranks_in_all}" if len(view.ranks) < view.ranks_in_all else plural(view.ranks_in_all, "rank")
+        ranks = (
+            f"rank {view.ranks[0]} of {view.ranks_in_all}"
+            if len(view.ranks) < view.ranks_in_all
+            else plural(view.ranks_in_all, "rank")
+        )
         captured = f"{plural(view.steps, 'step')} captured" if view.steps else "no steps known"
-        yield [(f"{plural(len(view.groups), view.noun)}, {plural(view.calls, 'call')} on {', '.join(view.devices)}", None), (f"   {captured}, {ranks}", dim)]
-        shown = [f"{name} {percent(share, 0)}" for name, share in view.category_share.items() if share >= LEAST_CATEGORY]
-        yield [("  ".join(shown), None), ("  the others less" if len(shown) < len(view.category_share) else "", dim)]
+        yield [
+            (
+                f"{plural(len(view.groups), view.noun)}, {plural(view.calls, 'call')} on {', '.join(view.devices)}",
+                None,
+            ),
+            (f"   {captured}, {ranks}", dim),
+        ]
+        shown = [
+            f"{name} {percent(share, 0)}"
+            for name, share in view.category_share.items()
+            if share >= LEAST_CATEGORY
+        ]
+        yield [
+            ("  ".join(shown), None),
+            ("  the others less" if len(shown) < len(view.category_share) else "", dim),
+        ]
         if known := "   ".join(_known(view)):
             yield [(known, dim)]
 
@@ -115,13 +160,23 @@ class KernelsScreen(RunScreen[KernelsView]):
 
     def _show_kernel(self, row: int | None) -> None:
         groups = self.view.groups if self.view is not None else ()
-        self.query_one("#kernel", Static).update(lines(_describe(groups[row])) if row is not None and row < len(groups) else "")
+        self.query_one("#kernel", Static).update(
+            lines(_describe(groups[row])) if row is not None and row < len(groups) else ""
+        )
 
     def on_virtual_table_opened(self, message: VirtualTable.Opened) -> None:
         """The longest call on the timeline."""
         if self.view is not None:
             group = self.view.groups[message.row]
-            self.go("timeline", Place(rank=group.longest.rank, row=group.longest.row, kernel=group.name, category=group.category))
+            self.go(
+                "timeline",
+                Place(
+                    rank=group.longest.rank,
+                    row=group.longest.row,
+                    kernel=group.name,
+                    category=group.category,
+                ),
+            )
 
     def action_calls(self) -> None:
         row = self.query_one("#kernels", VirtualTable).row
@@ -137,7 +192,11 @@ class KernelsScreen(RunScreen[KernelsView]):
             self._apply_filter(place.category)
 
     def _keys(self) -> list[tuple[str, str]]:
-        return [(group.name, group.category) for group in self.view.groups] if self.view is not None else []
+        return (
+            [(group.name, group.category) for group in self.view.groups]
+            if self.view is not None
+            else []
+        )
 
 
 def _known(view: KernelsView) -> Iterator[str]:
@@ -154,15 +213,28 @@ def _known(view: KernelsView) -> Iterator[str]:
 def _describe(group: KernelGroup) -> Iterator[list[tuple[str, Any]]]:
     """What there is to know of a kernel, its whole name first."""
     yield [(group.name, None)]
-    step = f"{duration(group.ns_per_step)} a step" if group.ns_per_step is not None else "in no step"
+    step = (
+        f"{duration(group.ns_per_step)} a step" if group.ns_per_step is not None else "in no step"
+    )
     longest = f"the longest {duration(group.longest.duration_ns)} on rank {group.longest.rank}"
-    yield [(f"{group.category}: {percent(group.share)} of all time, {step}, {plural(group.calls, 'call')} of {duration(group.mean_ns)}, {longest}", None)]
+    yield [
+        (
+            f"{group.category}: {percent(group.share)} of all time, {step}, {plural(group.calls, 'call')} of {duration(group.mean_ns)}, {longest}",
+            None,
+        )
+    ]
     told = [
         f"bound by {group.bound}" if group.bound else "",
         f"{percent(group.ceiling_share)} of its ceiling" if group.ceiling_share is not None else "",
-        f"{percent(group.tensor_core_share)} on Tensor Cores" if group.eligible and group.tensor_core_share is not None else "",
-        f"the device waited for {percent(group.launch_bound_share)} of it" if group.launch_bound_share is not None else "",
-        f"queued {_times(group.queued_ratio)} as long as it runs" if group.queued_ratio is not None else "",
+        f"{percent(group.tensor_core_share)} on Tensor Cores"
+        if group.eligible and group.tensor_core_share is not None
+        else "",
+        f"the device waited for {percent(group.launch_bound_share)} of it"
+        if group.launch_bound_share is not None
+        else "",
+        f"queued {_times(group.queued_ratio)} as long as it runs"
+        if group.queued_ratio is not None
+        else "",
     ]
     if any(told):
         yield [("   ".join(filter(None, told)), None)]
@@ -184,16 +256,37 @@ class CallsScreen(RunScreen[tuple[KernelInstance, ...]]):
         yield VirtualTable()
 
     def build(self, source: Source) -> tuple[KernelInstance, ...]:  # type: ignore[override]  # it is about a kernel, which the class does not know
-        return calls_of(source.trace, self._group.name, self._group.category, source.ceilings, source.rank)
+        return calls_of(
+            source.trace, self._group.name, self._group.category, source.ceilings, source.rank
+        )
 
     def show(self, view: tuple[KernelInstance, ...]) -> None:
-        self.query_one(VirtualTable).show_rows([column for column in _call_columns(view) if any(value is not None for value in column.values)])
-        self.tell(f"the {plural(len(view), 'call')} of {self._group.name}" if len(view) == self._group.calls else f"the longest calls of {self._group.name}")
+        self.query_one(VirtualTable).show_rows(
+            [
+                column
+                for column in _call_columns(view)
+                if any(value is not None for value in column.values)
+            ]
+        )
+        self.tell(
+            f"the {plural(len(view), 'call')} of {self._group.name}"
+            if len(view) == self._group.calls
+            else f"the longest calls of {self._group.name}"
+        )
 
     def on_virtual_table_opened(self, message: VirtualTable.Opened) -> None:
         if self.view is not None:
             call = self.view[message.row]
-            self.go("timeline", Place(rank=call.rank, step=call.step, start_ns=call.start_ns, end_ns=call.start_ns + call.duration_ns, row=call.row))
+            self.go(
+                "timeline",
+                Place(
+                    rank=call.rank,
+                    step=call.step,
+                    start_ns=call.start_ns,
+                    end_ns=call.start_ns + call.duration_ns,
+                    row=call.row,
+                ),
+            )
 
 
 def _call_columns(calls: Sequence[KernelInstance]) -> Iterator[Column]:

@@ -50,7 +50,9 @@ class LiveScreen(RunScreen[LiveView]):
     LiveScreen .title { margin-top: 1; }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "pause", "pause", key_display="Space")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "pause", "pause", key_display="Space")
+    ]
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -83,7 +85,12 @@ class LiveScreen(RunScreen[LiveView]):
         if self._tail is None or self._tail.path != run:
             self._tail = RunTail(run)
         self._spent_s = time.process_time()
-        self.run_worker(functools.partial(self._look, run, self._tail), group=self.NAME, thread=True, exclusive=True)
+        self.run_worker(
+            functools.partial(self._look, run, self._tail),
+            group=self.NAME,
+            thread=True,
+            exclusive=True,
+        )
 
     def _look(self, run: Path, tail: RunTail) -> None:
         try:
@@ -117,7 +124,9 @@ class LiveScreen(RunScreen[LiveView]):
         for title in self.query(".title").results(Static):
             title.update(line([(str(title.content), palette.style("title"))]))
         self.query_one("#pulse", Lines).show(lambda _: list(_pulse(view, palette)))
-        self.query_one("#strip", Lines).show(lambda width: _run_draw.strip(view.points, palette, width, height, plain=plain))
+        self.query_one("#strip", Lines).show(
+            lambda width: _run_draw.strip(view.points, palette, width, height, plain=plain)
+        )
         self.query_one("#places", Lines).show(lambda _: list(_places(view, palette)))
         table = self.query_one("#parts", VirtualTable)
         table.styles.height = max(1, len(view.parts)) + 1
@@ -126,7 +135,12 @@ class LiveScreen(RunScreen[LiveView]):
                 Column("part", [part.name for part in view.parts], role=_run_draw.role_of),
                 Column("a step", [part.step_ns for part in view.parts], duration, right=True),
                 Column("share", [part.share for part in view.parts], percent, right=True),
-                Column("", [part.share for part in view.parts], lambda share: bar(share, BAR_WIDTH, plain=plain), searched=False),
+                Column(
+                    "",
+                    [part.share for part in view.parts],
+                    lambda share: bar(share, BAR_WIDTH, plain=plain),
+                    searched=False,
+                ),
             ],
             keys=[part.name for part in view.parts],
         )
@@ -134,9 +148,13 @@ class LiveScreen(RunScreen[LiveView]):
 
 def _pulse(view: LiveView, palette: Palette) -> Iterator[Text]:
     """Whether the run moves, and how fast."""
-    state = {RunState.RUNNING: "accent", RunState.COMPLETE: "good", RunState.ABORTED: "bad"}[view.state]
+    state = {RunState.RUNNING: "accent", RunState.COMPLETE: "good", RunState.ABORTED: "bad"}[
+        view.state
+    ]
     ranks = (
-        plural(view.world_size, "rank") if view.ranks_followed == view.world_size else f"{view.ranks_followed} of {plural(view.world_size, 'rank')} followed"
+        plural(view.world_size, "rank")
+        if view.ranks_followed == view.world_size
+        else f"{view.ranks_followed} of {plural(view.world_size, 'rank')} followed"
     )
     yield line(
         [
@@ -148,15 +166,42 @@ def _pulse(view: LiveView, palette: Palette) -> Iterator[Text]:
     if view.newest_step is None:
         yield line([("no step has ended yet", palette.style("dim"))])
         return
-    age = "" if view.age_ns is None or view.state is not RunState.RUNNING else f", {duration(view.age_ns, 2)} ago"
+    age = (
+        ""
+        if view.age_ns is None or view.state is not RunState.RUNNING
+        else f", {duration(view.age_ns, 2)} ago"
+    )
     loss = "" if view.loss is None else f"   loss {significant(view.loss, 5)}"
-    yield line([(f"step {view.newest_step:,}", palette.style("title")), (f"{age}{loss}", Style.null())])
-    speed = "samples are not known" if not view.throughput.value > 0 else f"{significant(view.throughput.value, 4)} samples/s"
-    interval = "" if view.throughput.low is None or view.throughput.high is None else f"  {_run_draw.interval_of(view.throughput)}"
-    words = [(speed, palette.style("title")), (f"{interval}   ", palette.style("dim")), (f"step {duration(view.step_ns.value, 4)}", palette.style("title"))]
-    yield line([*words, (f"   over the latest {plural(view.recent_steps, 'step')}", palette.style("dim"))])
+    yield line(
+        [(f"step {view.newest_step:,}", palette.style("title")), (f"{age}{loss}", Style.null())]
+    )
+    speed = (
+        "samples are not known"
+        if not view.throughput.value > 0
+        else f"{significant(view.throughput.value, 4)} samples/s"
+    )
+    interval = (
+        ""
+        if view.throughput.low is None or view.throughput.high is None
+        else f"  {_run_draw.interval_of(view.throughput)}"
+    )
+    words = [
+        (speed, palette.style("title")),
+        (f"{interval}   ", palette.style("dim")),
+        (f"step {duration(view.step_ns.value, 4)}", palette.style("title")),
+    ]
+    yield line(
+        [*words, (f"   over the latest {plural(view.recent_steps, 'step')}", palette.style("dim"))]
+    )
     if view.stalled:
-        yield line([("no news for far longer than a step takes: it evaluates, saves, or hangs", palette.style("bad"))])
+        yield line(
+            [
+                (
+                    "no news for far longer than a step takes: it evaluates, saves, or hangs",
+                    palette.style("bad"),
+                )
+            ]
+        )
 
 
 def _places(view: LiveView, palette: Palette) -> Iterator[Text]:

@@ -72,9 +72,13 @@ class OverviewScreen(RunScreen[RunView]):
         for title in self.query(".title").results(Static):
             title.update(line([(str(title.content), palette.style("title"))]))
         self._lines("headline").show(lambda _: _run_draw.headline(view, palette))
-        self._lines("bar").show(lambda width: _run_draw.bar_of_step(view, palette, width, plain=plain))
+        self._lines("bar").show(
+            lambda width: _run_draw.bar_of_step(view, palette, width, plain=plain)
+        )
         self._lines("findings").show(lambda _: list(_run_draw.findings(view.losses, palette)))
-        self._lines("strip").show(lambda width: _run_draw.strip(view.points, palette, width, height, plain=plain))
+        self._lines("strip").show(
+            lambda width: _run_draw.strip(view.points, palette, width, height, plain=plain)
+        )
         self._lines("words").show(lambda _: _run_draw.words(view, palette))
         self._show_parts(view)
 
@@ -92,12 +96,19 @@ class OverviewScreen(RunScreen[RunView]):
                     "part",
                     [name for name, _, _ in rows],
                     stretches=True,
-                    role=lambda name: "dim" if name.startswith(("hidden", " ")) else _run_draw.role_of(name),
+                    role=lambda name: (
+                        "dim" if name.startswith(("hidden", " ")) else _run_draw.role_of(name)
+                    ),
                 ),
                 Column("a step", [part.step_ns.value for _, part, _ in rows], duration, right=True),
                 Column("share", shares, percent, right=True),
                 Column("95 % interval", [_run_draw.interval(part) for _, part, _ in rows]),
-                Column("", shares, lambda share: bar(share, BAR_WIDTH, plain=self.plain), searched=False),
+                Column(
+                    "",
+                    shares,
+                    lambda share: bar(share, BAR_WIDTH, plain=self.plain),
+                    searched=False,
+                ),
             ],
             keys=[name for name, _, _ in rows],
         )
@@ -107,7 +118,10 @@ class OverviewScreen(RunScreen[RunView]):
         if self.view is not None:
             name = _part_of(self.view, event.row)
             phase = Phase.DATA.value if name == "input" else name
-            self.go(_run_draw.screen_of(name), Place(phase=phase if phase in {each.value for each in Phase} else None))
+            self.go(
+                _run_draw.screen_of(name),
+                Place(phase=phase if phase in {each.value for each in Phase} else None),
+            )
 
     def action_compare(self) -> None:
         """Go to the list of runs with this one marked."""

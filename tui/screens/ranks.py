@@ -85,12 +85,20 @@ class RanksScreen(RunScreen[RanksView]):
 
     @staticmethod
     def to_json(view: RanksView) -> Any:
-        sizes = [{**dataclasses.asdict(use), "share_of_ceiling": use.share_of_ceiling} for use in view.sizes]
+        sizes = [
+            {**dataclasses.asdict(use), "share_of_ceiling": use.share_of_ceiling}
+            for use in view.sizes
+        ]
         return {**view_json.of(view), "sizes": sizes}
 
     def show(self, view: RanksView) -> None:
         self.query_one("#summary", Static).update(lines(self._summary(view)))
-        tables = {"heat": self._heat(view), "waits": _waits(view), "sizes": _sizes(view), "kernels": _windows(view)}
+        tables = {
+            "heat": self._heat(view),
+            "waits": _waits(view),
+            "sizes": _sizes(view),
+            "kernels": _windows(view),
+        }
         for name, columns in tables.items():
             table = self.query_one(f"#{name}", VirtualTable)
             table.show_rows(list(columns))
@@ -106,19 +114,36 @@ class RanksScreen(RunScreen[RanksView]):
     def _summary(self, view: RanksView) -> Iterator[list[tuple[str, Any]]]:
         dim = self.palette.style("dim")
         hosts = len({row.host for row in view.ranks})
-        yield [(f"{plural(len(view.ranks), 'rank')} on {plural(hosts, 'host')}", None), (f"   means over {plural(view.steps, 'step')}", dim)]
+        yield [
+            (f"{plural(len(view.ranks), 'rank')} on {plural(hosts, 'host')}", None),
+            (f"   means over {plural(view.steps, 'step')}", dim),
+        ]
         if len(view.ranks) == 1:
             yield [("one rank: there is nobody to wait for", dim)]
         elif view.waits is None:
-            yield [(f"who waits cannot be judged: {view.collectives - view.matched:,} of {view.collectives:,} collectives were not seen on all ranks", None)]
+            yield [
+                (
+                    f"who waits cannot be judged: {view.collectives - view.matched:,} of {view.collectives:,} collectives were not seen on all ranks",
+                    None,
+                )
+            ]
         elif view.late_rank is not None:
             late = view.late_rank
-            cause = f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'" if late.excess_ns > 0 else ""
+            cause = (
+                f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'"
+                if late.excess_ns > 0
+                else ""
+            )
             waited = f"the others wait {duration(late.waited_ns)} a step, {percent(late.share, 0)} of it for this rank"
             yield [(f"rank {late.rank} is late: {waited}{cause}", self.palette.style("bad"))]
         elif view.most_deviating is not None:
             rank, phase, excess = view.most_deviating
-            yield [(f"no rank is late again and again; farthest from the median: {phase} of rank {rank}, {duration(excess)} longer", dim)]
+            yield [
+                (
+                    f"no rank is late again and again; farthest from the median: {phase} of rank {rank}, {duration(excess)} longer",
+                    dim,
+                )
+            ]
 
     def _heat(self, view: RanksView) -> Iterator[Column]:
         """Ranks in rows, phases in columns; what stands out has a sign beside its colour."""
@@ -128,14 +153,26 @@ class RanksScreen(RunScreen[RanksView]):
         yield Column("step", [row.wall_ns for row in view.ranks], duration, right=True)
         step = sum(view.median_ns.values())
         for phase in view.phases:
-            cells = [_cell(row.phase_ns.get(phase), row.deviation_ns.get(phase), step) for row in view.ranks]
-            yield Column(phase, cells, self._deviation if self._deviations else self._time, right=True, role=_role, searched=False)
+            cells = [
+                _cell(row.phase_ns.get(phase), row.deviation_ns.get(phase), step)
+                for row in view.ranks
+            ]
+            yield Column(
+                phase,
+                cells,
+                self._deviation if self._deviations else self._time,
+                right=True,
+                role=_role,
+                searched=False,
+            )
 
     def _time(self, cell: Cell) -> str:
         return duration(cell.ns) + self._sign(cell)
 
     def _deviation(self, cell: Cell) -> str:
-        return f"{'+' if cell.deviation_ns > 0 else ''}{duration(cell.deviation_ns)}{self._sign(cell)}"
+        return (
+            f"{'+' if cell.deviation_ns > 0 else ''}{duration(cell.deviation_ns)}{self._sign(cell)}"
+        )
 
     def _sign(self, cell: Cell) -> str:
         up, down = ("^", "v") if self.plain else ("▲", "▼")
@@ -164,7 +201,11 @@ class RanksScreen(RunScreen[RanksView]):
 
 
 def _cell(ns: float | None, deviation_ns: float | None, step_ns: float) -> Cell | None:
-    return None if ns is None or deviation_ns is None else Cell(ns, deviation_ns, abs(deviation_ns) > FAR * step_ns)
+    return (
+        None
+        if ns is None or deviation_ns is None
+        else Cell(ns, deviation_ns, abs(deviation_ns) > FAR * step_ns)
+    )
 
 
 def _role(cell: Cell) -> str:
@@ -175,9 +216,19 @@ def _waits(view: RanksView) -> Iterator[Column]:
     waits = view.waits or ()
     yield Column("rank", [wait.rank for wait in waits], right=True)
     yield Column("waits for", [wait.late_rank for wait in waits], "rank {}".format)
-    yield Column("a step", [wait.waiting_ns for wait in waits], duration, right=True, searched=False)
-    yield Column("exposed", [wait.exposed_ns for wait in waits], duration, right=True, searched=False)
-    yield Column("how often", [wait.collectives for wait in waits], lambda count: f"{count:,} of {view.collectives:,}", right=True, searched=False)
+    yield Column(
+        "a step", [wait.waiting_ns for wait in waits], duration, right=True, searched=False
+    )
+    yield Column(
+        "exposed", [wait.exposed_ns for wait in waits], duration, right=True, searched=False
+    )
+    yield Column(
+        "how often",
+        [wait.collectives for wait in waits],
+        lambda count: f"{count:,} of {view.collectives:,}",
+        right=True,
+        searched=False,
+    )
 
 
 def _sizes(view: RanksView) -> Iterator[Column]:
@@ -185,10 +236,22 @@ def _sizes(view: RanksView) -> Iterator[Column]:
     yield Column("collective", [use.op for use in sizes])
     yield Column("message", [use.bytes for use in sizes], byte_size, right=True, searched=False)
     yield Column("bus", [use.bus_bytes_per_s for use in sizes], _rate, right=True, searched=False)
-    yield Column("alone", [use.ceiling_bus_bytes_per_s for use in sizes], _rate, right=True, searched=False)
-    yield Column("of that", [use.share_of_ceiling for use in sizes], lambda share: percent(share, 0), right=True, searched=False)
-    yield Column("transfer", [use.transfer_ns for use in sizes], duration, right=True, searched=False)
-    yield Column("a step", [use.messages_per_step for use in sizes], significant, right=True, searched=False)
+    yield Column(
+        "alone", [use.ceiling_bus_bytes_per_s for use in sizes], _rate, right=True, searched=False
+    )
+    yield Column(
+        "of that",
+        [use.share_of_ceiling for use in sizes],
+        lambda share: percent(share, 0),
+        right=True,
+        searched=False,
+    )
+    yield Column(
+        "transfer", [use.transfer_ns for use in sizes], duration, right=True, searched=False
+    )
+    yield Column(
+        "a step", [use.messages_per_step for use in sizes], significant, right=True, searched=False
+    )
     yield Column("over", [f"{use.backend}, {use.group_size} ranks" for use in sizes])
 
 
@@ -200,10 +263,20 @@ def _windows(view: RanksView) -> Iterator[Column]:
     found = view.in_windows
     yield Column("kernel", [each.name for each in found], stretches=True)
     yield Column("calls", [each.calls for each in found], "{:,}".format, right=True, searched=False)
-    yield Column("a step", [each.ns_per_step for each in found], duration, right=True, searched=False)
+    yield Column(
+        "a step", [each.ns_per_step for each in found], duration, right=True, searched=False
+    )
     yield Column("mean", [each.mean_ns for each in found], duration, right=True, searched=False)
-    yield Column("shortest", [f"{duration(each.shortest_rank_ns)} on rank {each.shortest_rank}" for each in found], searched=False)
-    yield Column("longest", [f"{duration(each.longest_rank_ns)} on rank {each.longest_rank}" for each in found], searched=False)
+    yield Column(
+        "shortest",
+        [f"{duration(each.shortest_rank_ns)} on rank {each.shortest_rank}" for each in found],
+        searched=False,
+    )
+    yield Column(
+        "longest",
+        [f"{duration(each.longest_rank_ns)} on rank {each.longest_rank}" for each in found],
+        searched=False,
+    )
 
 
 SCREEN = RanksScreen

@@ -12,7 +12,14 @@ from textual.binding import Binding, BindingType
 from textual.worker import get_current_worker
 
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.views.runs import NO_FIGURES, RunFigures, RunHead, RunRow, arrange_runs, list_runs
+from profkit.analysis.views.runs import (
+    NO_FIGURES,
+    RunFigures,
+    RunHead,
+    RunRow,
+    arrange_runs,
+    list_runs,
+)
 from profkit.report import run_json, runs_text
 from profkit.text import percent, plural, safe_text, significant
 from profkit.tui.widgets.draw import line
@@ -21,7 +28,12 @@ from profkit.tui.widgets.frame import FrameScreen
 from profkit.tui.widgets.table import Column, VirtualTable
 
 LOOK_EVERY_S: Final = 2.0
-_STATE_ROLES: Final = {"complete": "good", "running": "accent", "aborted": "bad", "unreadable": "bad"}
+_STATE_ROLES: Final = {
+    "complete": "good",
+    "running": "accent",
+    "aborted": "bad",
+    "unreadable": "bad",
+}
 
 
 class RunsScreen(FrameScreen):
@@ -49,7 +61,9 @@ class RunsScreen(FrameScreen):
         self._stale = False
 
     def compose_view(self) -> ComposeResult:
-        yield VirtualTable(empty=f"no runs in {self._folder}; make one with 'profkit trace WORKLOAD'")
+        yield VirtualTable(
+            empty=f"no runs in {self._folder}; make one with 'profkit trace WORKLOAD'"
+        )
 
     def on_mount(self) -> None:
         self._look()
@@ -66,7 +80,12 @@ class RunsScreen(FrameScreen):
     def head(self) -> Text:
         read = sum(1 for head in self._heads if head.path in self._figures)
         reading = f", figures of {read:,} read" if read < len(self._heads) else ""
-        return line([(" profkit ", self.palette.style("title")), (f" {plural(len(self._heads), 'run')} in {self._folder}{reading}", None)])
+        return line(
+            [
+                (" profkit ", self.palette.style("title")),
+                (f" {plural(len(self._heads), 'run')} in {self._folder}{reading}", None),
+            ]
+        )
 
     def _look(self) -> None:
         """Read the manifests again; what has changed since gets its figures read on a thread."""
@@ -81,10 +100,17 @@ class RunsScreen(FrameScreen):
         self._show()
         missing = [head.path for head in heads if head.path not in self._figures]
         if missing:
-            self.call_after_refresh(self._if_there, self._start_reading, missing)  # the list is seen first
+            self.call_after_refresh(
+                self._if_there, self._start_reading, missing
+            )  # the list is seen first
 
     def _start_reading(self, paths: list[Path]) -> None:
-        self.run_worker(functools.partial(self._read_figures, paths), group="figures", thread=True, exclusive=True)
+        self.run_worker(
+            functools.partial(self._read_figures, paths),
+            group="figures",
+            thread=True,
+            exclusive=True,
+        )
 
     def _read_figures(self, paths: list[Path]) -> None:
         """On a thread, the newest run first."""
@@ -112,11 +138,41 @@ class RunsScreen(FrameScreen):
             [
                 Column("run", [head.name for head in heads], stretches=True),
                 Column("ranks", [head.ranks for head in heads], right=True, searched=False),
-                Column("samples/s", [each.throughput.value for each in figures], functools.partial(significant, digits=4), right=True, searched=False),
-                Column("+/-", [_half_width(each.throughput) for each in figures], percent, right=True, searched=False),
-                Column("effic", [None if row.efficiency is None else row.efficiency.value for row in rows], percent, right=True, searched=False),
-                Column("top finding", [None if row.figures is None else runs_text.finding(row.figures) for row in rows], role=_finding_role),
-                Column("state", [_state(row) for row in rows], role=lambda state: _STATE_ROLES.get(state, "bad"), widest=30),
+                Column(
+                    "samples/s",
+                    [each.throughput.value for each in figures],
+                    functools.partial(significant, digits=4),
+                    right=True,
+                    searched=False,
+                ),
+                Column(
+                    "+/-",
+                    [_half_width(each.throughput) for each in figures],
+                    percent,
+                    right=True,
+                    searched=False,
+                ),
+                Column(
+                    "effic",
+                    [None if row.efficiency is None else row.efficiency.value for row in rows],
+                    percent,
+                    right=True,
+                    searched=False,
+                ),
+                Column(
+                    "top finding",
+                    [
+                        None if row.figures is None else runs_text.finding(row.figures)
+                        for row in rows
+                    ],
+                    role=_finding_role,
+                ),
+                Column(
+                    "state",
+                    [_state(row) for row in rows],
+                    role=lambda state: _STATE_ROLES.get(state, "bad"),
+                    widest=30,
+                ),
                 Column("workload", [head.workload for head in heads]),
                 Column("with", [head.framework for head in heads]),
                 Column("prec", [head.precision for head in heads]),
@@ -134,7 +190,9 @@ class RunsScreen(FrameScreen):
     def mark(self, run: Path | None) -> None:
         """Mark a run, and ask for another one."""
         if run is not None:
-            self.table.marked = {head.path for head in self._heads if head.path.resolve() == run.resolve()}
+            self.table.marked = {
+                head.path for head in self._heads if head.path.resolve() == run.resolve()
+            }
             self._select(run)
             self.tell("marked; mark the runs to compare it with (Space), then d")
 
@@ -143,17 +201,26 @@ class RunsScreen(FrameScreen):
         path = self.table.key
         if isinstance(path, Path):
             marked = self._marked()
-            self.frame.open_run(path, compared=marked if len(marked) > 1 and path in marked else (), screen=screen)
+            self.frame.open_run(
+                path, compared=marked if len(marked) > 1 and path in marked else (), screen=screen
+            )
 
     def _marked(self) -> list[Path]:
         """The runs that are marked, the oldest first; of more than two, those on the fewest ranks first."""
         marked = [head for head in reversed(self._heads) if head.path in self.table.marked]
-        return [head.path for head in (sorted(marked, key=lambda head: head.ranks or 0) if len(marked) > 2 else marked)]
+        return [
+            head.path
+            for head in (
+                sorted(marked, key=lambda head: head.ranks or 0) if len(marked) > 2 else marked
+            )
+        ]
 
     def on_virtual_table_moved(self, event: VirtualTable.Moved) -> None:
         """Say what is wrong with the run under the cursor."""
         row = None if event.row is None else self._rows[event.row]
-        problem = "" if row is None else row.head.problem or (row.figures.problem if row.figures else "")
+        problem = (
+            "" if row is None else row.head.problem or (row.figures.problem if row.figures else "")
+        )
         if problem != self._problem:
             self._problem = problem
             self.tell(problem)
@@ -164,12 +231,18 @@ class RunsScreen(FrameScreen):
     def action_mark(self) -> None:
         self.table.toggle_mark()
         count = len(self._marked())
-        self.tell(f"{plural(count, 'run')} marked" + ("; d compares them" if count > 1 else "") if count else "")
+        self.tell(
+            f"{plural(count, 'run')} marked" + ("; d compares them" if count > 1 else "")
+            if count
+            else ""
+        )
 
     def action_compare(self) -> None:
         marked = self._marked()
         if len(marked) < 2:
-            self.tell(f"mark two runs or more with Space, then d; {plural(len(marked), 'run')} marked now")
+            self.tell(
+                f"mark two runs or more with Space, then d; {plural(len(marked), 'run')} marked now"
+            )
             return
         self.frame.open_run(marked[-1], compared=marked, screen="explain")
 
@@ -195,7 +268,11 @@ class RunsScreen(FrameScreen):
 
 def _half_width(found: Estimate) -> float | None:
     """Half the interval as a share of the value."""
-    return None if found.low is None or found.high is None else (found.high - found.low) / 2 / found.value
+    return (
+        None
+        if found.low is None or found.high is None
+        else (found.high - found.low) / 2 / found.value
+    )
 
 
 def _finding_role(finding: str) -> str:
@@ -203,4 +280,8 @@ def _finding_role(finding: str) -> str:
 
 
 def _state(row: RunRow) -> str:
-    return "no figures" if row.figures and row.figures.problem and not row.head.problem else row.head.state
+    return (
+        "no figures"
+        if row.figures and row.figures.problem and not row.head.problem
+        else row.head.state
+    )

@@ -14,7 +14,14 @@ from textual.worker import get_current_worker
 
 from profkit.analysis.timeline.lanes import Group, Lane
 from profkit.analysis.timeline.timeline import SAME_CLOCK
-from profkit.analysis.timeline.view import OpenTimeline, Request, as_json, open_timeline, still_to_read, view_timeline
+from profkit.analysis.timeline.view import (
+    OpenTimeline,
+    Request,
+    as_json,
+    open_timeline,
+    still_to_read,
+    view_timeline,
+)
 from profkit.cache import cache_root
 from profkit.errors import ProfkitError, UsageError
 from profkit.text import duration
@@ -129,7 +136,14 @@ class TimelineScreen(RunScreen[OpenTimeline]):
             self.sight = Sight(view)
             self.canvas.focus()
             self.refresh_bindings()
-            self.tell("; ".join([*view.timeline.problems, *([view.timeline.clocks] if view.timeline.clocks != SAME_CLOCK else [])]))
+            self.tell(
+                "; ".join(
+                    [
+                        *view.timeline.problems,
+                        *([view.timeline.clocks] if view.timeline.clocks != SAME_CLOCK else []),
+                    ]
+                )
+            )
             self._prepare(view)
         elif self.sight.timeline is not view.timeline:
             before = self.sight.timeline
@@ -188,9 +202,19 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         sight = self.seen
         if sight.view is None:
             return
-        words = "" if sight.here is None else describe_cell(sight.view, sight.here, sight.column, sight.step)
+        words = (
+            ""
+            if sight.here is None
+            else describe_cell(sight.view, sight.here, sight.column, sight.step)
+        )
         letters = self.plain or self.app.no_color
-        self.canvas.draw(sight.view, Look(self.palette, self.plain, letters), column=sight.column, row=sight.row, words=words)
+        self.canvas.draw(
+            sight.view,
+            Look(self.palette, self.plain, letters),
+            column=sight.column,
+            row=sight.row,
+            words=words,
+        )
 
     def action_pan(self, by: int) -> None:
         self.seen.pan(by)
@@ -257,7 +281,9 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         found = self.seen.timeline.step_bounds(step)
         if found is None:
             there = self.seen.timeline.step_range()
-            self.tell(f"no step {step}" + (f": there are {there[0]} to {there[1]}" if there else ""))
+            self.tell(
+                f"no step {step}" + (f": there are {there[0]} to {there[1]}" if there else "")
+            )
             return
         self.seen.show_stretch(*found, share=STEP_SHARE)
         self.tell(f"step {step}: {duration(found[1] - found[0])}")
@@ -268,9 +294,22 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         if sight.lane is not None:
             rank, lane = sight.lane
             place = lane.level.beside(sight.at_ns - sight.timeline.shift(rank), by)
-            self._show_piece(rank, lane, place, "no event behind this one" if by > 0 else "no event before this one")
+            self._show_piece(
+                rank,
+                lane,
+                place,
+                "no event behind this one" if by > 0 else "no event before this one",
+            )
 
-    def _show_piece(self, rank: int, lane: Lane, place: int | None, otherwise: str, *, share: float | None = None) -> None:
+    def _show_piece(
+        self,
+        rank: int,
+        lane: Lane,
+        place: int | None,
+        otherwise: str,
+        *,
+        share: float | None = None,
+    ) -> None:
         if place is None:
             self.tell(otherwise)
             return
@@ -287,7 +326,9 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         rank, lane = sight.lane
         gap = sight.timeline.gap(rank, lane, sight.at_ns, sight.threshold_ns, back=by < 0)
         if gap is None:
-            self.tell(f"no gap of more than {duration(sight.threshold_ns)} {'after' if by > 0 else 'before'} here; zoom in to find shorter ones")
+            self.tell(
+                f"no gap of more than {duration(sight.threshold_ns)} {'after' if by > 0 else 'before'} here; zoom in to find shorter ones"
+            )
             return
         sight.show_stretch(*gap)
         self.tell(f"r{rank} {lane.label}: nothing for {duration(gap.end_ns - gap.start_ns)}")
@@ -298,16 +339,24 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         found = sight.timeline.late(sight.at_ns, sight.threshold_ns, back=by < 0)
         if found is None:
             where = "after" if by > 0 else "before"
-            self.tell(f"no rank kept others waiting for more than {duration(sight.threshold_ns)} {where} here; zoom in to find shorter waits")
+            self.tell(
+                f"no rank kept others waiting for more than {duration(sight.threshold_ns)} {where} here; zoom in to find shorter waits"
+            )
             return
         sight.open_rank(found.rank, self.canvas.room)
         sight.show_stretch(found.time_ns, found.time_ns)
-        self.tell(f"rank {found.rank} came last in step {found.step}: others had waited up to {duration(found.waited_ns)}")
+        self.tell(
+            f"rank {found.rank} came last in step {found.step}: others had waited up to {duration(found.waited_ns)}"
+        )
         self.redraw()
 
     def action_at_least(self) -> None:
         shortest_ns = self.seen.at_least_ns
-        self.prompt("leave out what is shorter than (20us; empty shows all)", self._leave_out, duration(shortest_ns).replace(" ", "") if shortest_ns else "")
+        self.prompt(
+            "leave out what is shorter than (20us; empty shows all)",
+            self._leave_out,
+            duration(shortest_ns).replace(" ", "") if shortest_ns else "",
+        )
 
     def _leave_out(self, text: str) -> None:
         try:
@@ -316,11 +365,17 @@ class TimelineScreen(RunScreen[OpenTimeline]):
             self.tell(str(error))
             return
         self.seen.leave_out(shortest_ns)
-        self.tell(f"left out: what is shorter than {duration(shortest_ns)}" if shortest_ns else "everything is shown")
+        self.tell(
+            f"left out: what is shorter than {duration(shortest_ns)}"
+            if shortest_ns
+            else "everything is shown"
+        )
         self.redraw()
 
     def action_filter(self) -> None:
-        self.prompt("find: a part of a name, or re: and a regular expression; then n and N", self._find)
+        self.prompt(
+            "find: a part of a name, or re: and a regular expression; then n and N", self._find
+        )
 
     def _find(self, pattern: str) -> None:
         try:
@@ -338,7 +393,12 @@ class TimelineScreen(RunScreen[OpenTimeline]):
             return
         rank, lane = sight.lane
         place = sight.timeline.find(rank, lane, self._wanted, sight.at_ns, back=by < 0)
-        self._show_piece(rank, lane, place, f"no more of that name {'after' if by > 0 else 'before'} here on r{rank} {lane.label}")
+        self._show_piece(
+            rank,
+            lane,
+            place,
+            f"no more of that name {'after' if by > 0 else 'before'} here on r{rank} {lane.label}",
+        )
 
     def action_details(self) -> None:
         piece = self.seen.piece
@@ -382,7 +442,9 @@ class TimelineScreen(RunScreen[OpenTimeline]):
             self._look_at_kernel(place)
         elif place.start_ns is not None and sight.expanded is not None:
             shift = sight.timeline.shift(sight.expanded)
-            sight.show_stretch(place.start_ns + shift, (place.end_ns or place.start_ns) + shift, share=EVENT_SHARE)
+            sight.show_stretch(
+                place.start_ns + shift, (place.end_ns or place.start_ns) + shift, share=EVENT_SHARE
+            )
             self.redraw()
 
     def _look_at_kernel(self, place: Place) -> None:
@@ -410,6 +472,10 @@ class TimelineScreen(RunScreen[OpenTimeline]):
         return self.seen.timeline.find(rank, lane, self._wanted, from_ns) if self._wanted else None
 
 
-_OWN_ACTIONS: Final = frozenset(binding.action.partition("(")[0] for binding in TimelineScreen.BINDINGS if isinstance(binding, Binding)) | {"rank", "match"}
+_OWN_ACTIONS: Final = frozenset(
+    binding.action.partition("(")[0]
+    for binding in TimelineScreen.BINDINGS
+    if isinstance(binding, Binding)
+) | {"rank", "match"}
 
 SCREEN = TimelineScreen

@@ -136,7 +136,11 @@ class Canvas(Widget, can_focus=True):
         return container.height
 
     def render_line(self, y: int) -> Strip:
-        return self._lines[y] if y < len(self._lines) else Strip.blank(self.size.width, self.rich_style)
+        return (
+            self._lines[y]
+            if y < len(self._lines)
+            else Strip.blank(self.size.width, self.rich_style)
+        )
 
     def _draw_lines(self) -> list[Strip]:
         view, look = self.view, self._look
@@ -148,12 +152,27 @@ class Canvas(Widget, can_focus=True):
                 look.role("dim"),
                 self._marked(step_ruler(view.steps, view.window.columns, look), look),
             ),
-            self._line(f"{duration(view.window.cell_ns)} a cell", look.role("dim"), time_ruler(view.window, look)),
+            self._line(
+                f"{duration(view.window.cell_ns)} a cell",
+                look.role("dim"),
+                time_ruler(view.window, look),
+            ),
         ]
-        rows = [line for place, row in enumerate(view.rows) if place >= self._skip for line in self._row_lines(place, row, look)][: self.room]
+        rows = [
+            line
+            for place, row in enumerate(view.rows)
+            if place >= self._skip
+            for line in self._row_lines(place, row, look)
+        ][: self.room]
         counters = [self._counter_line(counter, look) for counter in self._counters]
         blank = Strip.blank(self.size.width, self._ground)
-        return [*rulers, *rows, *[blank] * (self.room - len(rows)), *counters, *self._foot(view, look)]
+        return [
+            *rulers,
+            *rows,
+            *[blank] * (self.room - len(rows)),
+            *counters,
+            *self._foot(view, look),
+        ]
 
     def _marked(self, cells: list[Painted], look: Look) -> list[Painted]:
         """The ruler with the cursor's column on it."""
@@ -165,20 +184,40 @@ class Canvas(Widget, can_focus=True):
         here = place == self.row
         cells = named_cells(row, self._widths, look)
         if row.note:
-            note = fit(f" {row.note}" + (look.char(" …", " ...") if row.note == READING else ""), len(cells), plain=look.plain)
+            note = fit(
+                f" {row.note}" + (look.char(" …", " ...") if row.note == READING else ""),
+                len(cells),
+                plain=look.plain,
+            )
             cells = [(char, look.role("dim")) for char in note]
-        style = look.role("marked") if here else look.role("title" if row.group is not Group.REGIONS else "dim")
-        first = self._line(self._row_label(place, row, look), style, self._crossed(cells, row, look, here=here))
+        style = (
+            look.role("marked")
+            if here
+            else look.role("title" if row.group is not Group.REGIONS else "dim")
+        )
+        first = self._line(
+            self._row_label(place, row, look), style, self._crossed(cells, row, look, here=here)
+        )
         if self._row_height == 1:
             return [first]
-        rest = self._line("", style, self._crossed(row_cells(row, self._widths, look), row, look, here=False))
+        rest = self._line(
+            "", style, self._crossed(row_cells(row, self._widths, look), row, look, here=False)
+        )
         return [first, *[rest] * (self._row_height - 2), self._line("", style, [])]
 
     def _row_label(self, place: int, row: Row, look: Look) -> str:
         pointer = look.char("▶", ">") if place == self.row else " "
         first = not place or (self.view is not None and self.view.rows[place - 1].rank != row.rank)
-        label = _WITHOUT_DEVICE.sub(r"\1", row.label) if self.label_width == NARROW_LABELS else row.label
-        return f"{pointer}r{row.rank} {label}" if first else f"{pointer}  {look.char('·', '-')} {label}"
+        label = (
+            _WITHOUT_DEVICE.sub(r"\1", row.label)
+            if self.label_width == NARROW_LABELS
+            else row.label
+        )
+        return (
+            f"{pointer}r{row.rank} {label}"
+            if first
+            else f"{pointer}  {look.char('·', '-')} {label}"
+        )
 
     def _crossed(self, cells: list[Painted], row: Row, look: Look, *, here: bool) -> list[Painted]:
         """The cells with the cursor's line through them."""
@@ -187,21 +226,32 @@ class Canvas(Widget, can_focus=True):
             if here and char == " " and not style.bgcolor:
                 cells[self.column] = (look.char("┃", "|"), look.role("accent"))
             elif here:
-                cells[self.column] = (char if char.strip() else look.char("┃", "|"), style + look.role("cursor"))
+                cells[self.column] = (
+                    char if char.strip() else look.char("┃", "|"),
+                    style + look.role("cursor"),
+                )
             elif row.note or row.kinds[self.column] == NONE:
-                cells[self.column] = (look.char("│", ":") if not char.strip() else char, look.role("dim"))
+                cells[self.column] = (
+                    look.char("│", ":") if not char.strip() else char,
+                    look.role("dim"),
+                )
         return cells
 
     def _counter_line(self, row: CounterRow, look: Look) -> Strip:
         counter, value = counter_words(row, self.column)
         device = f"{row.device} " if row.device and self.label_width == WIDE_LABELS else ""
-        name = fit(f" {device}{counter}", max(1, self.label_width - len(value) - 2), plain=look.plain)
+        name = fit(
+            f" {device}{counter}", max(1, self.label_width - len(value) - 2), plain=look.plain
+        )
         return self._line(f"{name} {value}", look.role("dim"), counter_cells(row, look))
 
     def _foot(self, view: TimelineView, look: Look) -> list[Strip]:
         ground = self._ground
         words = [(fit(f" {self.words}", self.size.width, plain=look.plain), look.role("title"))]
-        return [strip(words, self.size.width, ground), strip(self._legend(view, look), self.size.width, ground)]
+        return [
+            strip(words, self.size.width, ground),
+            strip(self._legend(view, look), self.size.width, ground),
+        ]
 
     def _legend(self, view: TimelineView, look: Look) -> list[Painted]:
         """The kinds of the cursor's row that are in view, then those of the other rows."""
@@ -220,7 +270,11 @@ class Canvas(Widget, can_focus=True):
         return strip([(named, style), *cells], self.size.width, self._ground)
 
     def _cell_at(self, event: events.MouseEvent) -> tuple[int, int | None]:
-        place = (event.y - RULERS) // self._row_height + self._skip if RULERS <= event.y < RULERS + self.room else None
+        place = (
+            (event.y - RULERS) // self._row_height + self._skip
+            if RULERS <= event.y < RULERS + self.room
+            else None
+        )
         inside = place is not None and self.view is not None and place < len(self.view.rows)
         return min(max(0, event.x - self.label_width), self.columns - 1), place if inside else None
 
@@ -241,4 +295,6 @@ class Canvas(Widget, can_focus=True):
 
     def _wheel(self, event: events.MouseEvent, by: int, *, sideways: bool = False) -> None:
         event.stop()
-        self.post_message(self.Wheeled(self._cell_at(event)[0], by, sideways=sideways or event.shift))
+        self.post_message(
+            self.Wheeled(self._cell_at(event)[0], by, sideways=sideways or event.shift)
+        )

@@ -24,7 +24,9 @@ class Details(ModalScreen[None]):
     Details Static { width: auto; }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "back", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter", "dismiss", "back", show=False)
+    ]
 
     def __init__(self, lines: Mapping[str, str]) -> None:
         super().__init__()
@@ -33,4 +35,11 @@ class Details(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         width = max(map(len, self._lines), default=0)
         with VerticalScroll():
-            yield Static(Text("\n".join(f"{safe_text(name):>{width}}  {safe_text(value)}" for name, value in self._lines.items())))
+            yield Static(
+                Text(
+                    "\n".join(
+                        f"{safe_text(name):>{width}}  {safe_text(value)}"
+                        for name, value in self._lines.items()
+                    )
+                )
+            )

@@ -91,7 +91,9 @@ class Look:
         return self.palette.style(name)
 
     def kind(self, name: str) -> Style:
-        return self.role(_ROLE_OF.get(name) or _SPARE_ROLES[sum(map(ord, name)) % len(_SPARE_ROLES)])
+        return self.role(
+            _ROLE_OF.get(name) or _SPARE_ROLES[sum(map(ord, name)) % len(_SPARE_ROLES)]
+        )
 
     def filled(self, name: str) -> Style:
         return _filled(self.kind(name))
@@ -115,7 +117,11 @@ def letters_for(kinds: tuple[str, ...]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for kind in sorted(kinds, key=lambda name: (name not in _LETTER_OF, name)):
         wanted = [_LETTER_OF.get(kind, ""), *kind.lower(), *_SPARE_LETTERS]
-        free = (letter for letter in wanted if letter in _SPARE_LETTERS and letter and letter not in found.values())
+        free = (
+            letter
+            for letter in wanted
+            if letter in _SPARE_LETTERS and letter and letter not in found.values()
+        )
         found[kind] = next(free, "?") if _LETTER_OF.get(kind) != "?" else "?"
     return found
 
@@ -142,7 +148,10 @@ def _plain_cells(row: Row, widths: Ints, look: Look) -> tuple[list[Painted], lis
     letters = letters_for(row.kind_names)
     looks: list[Painted] = [_NOTHING, _NOTHING]
     for name in row.kind_names:
-        looks += [(letters[name], look.kind(name)), (letters[name].upper() if look.letters else " ", look.filled(name))]
+        looks += [
+            (letters[name], look.kind(name)),
+            (letters[name].upper() if look.letters else " ", look.filled(name)),
+        ]
     solid = (row.kinds != NONE) & (row.covered_ns >= FILLED_SHARE * widths)
     return [looks[place] for place in (2 * (row.kinds - NONE) + solid).tolist()], solid.tolist()
 
@@ -166,8 +175,14 @@ def label_text(label: Label, letters: Mapping[str, str], look: Look) -> str:
     """
     shown = short_name(label.text)
     if look.letters:
-        return fit(shown, len(shown), plain=look.plain) + " " if len(shown) + 2 <= label.columns else ""
-    if cell_len(shown) <= label.columns or (label.text not in letters and label.columns >= SHORTEST_PART):
+        return (
+            fit(shown, len(shown), plain=look.plain) + " "
+            if len(shown) + 2 <= label.columns
+            else ""
+        )
+    if cell_len(shown) <= label.columns or (
+        label.text not in letters and label.columns >= SHORTEST_PART
+    ):
         return fit(shown, label.columns, plain=look.plain)
     return letters.get(label.text, "").upper()
 
@@ -187,7 +202,9 @@ def short_name(name: str) -> str:
 def _write(cells: list[Painted], column: int, text: str) -> None:
     """Put text over cells whose ground stays. A wide character takes two of them, a combining one goes with what it is on."""
     if text.isascii():
-        cells[column : column + len(text)] = [(char, style) for char, (_, style) in zip(text, cells[column:], strict=False)]
+        cells[column : column + len(text)] = [
+            (char, style) for char, (_, style) in zip(text, cells[column:], strict=False)
+        ]
         return
     at = column
     for char in text:
@@ -206,7 +223,12 @@ def counter_cells(row: CounterRow, look: Look) -> list[Painted]:
     known = [value for value in values if math.isfinite(value)]
     low, high = min([0.0, *known]), max(known, default=0.0)
     nothing = look.char("·", " "), look.role("dim")
-    return [(level(value, low, high, plain=look.plain), look.role("accent")) if math.isfinite(value) else nothing for value in values]
+    return [
+        (level(value, low, high, plain=look.plain), look.role("accent"))
+        if math.isfinite(value)
+        else nothing
+        for value in values
+    ]
 
 
 def reading_at(row: CounterRow, column: int) -> float:
@@ -237,7 +259,9 @@ def time_ruler(window: Window, look: Look) -> list[Painted]:
 
 
 _SCALES: Final[tuple[tuple[int, str], ...]] = ((10**9, "s"), (10**6, "ms"), (10**3, "us"))
-_ROUND: Final[tuple[int, ...]] = tuple(digit * 10**power for power in range(19) for digit in (1, 2, 5))
+_ROUND: Final[tuple[int, ...]] = tuple(
+    digit * 10**power for power in range(19) for digit in (1, 2, 5)
+)
 
 
 def _unit_of(end_ns: int) -> tuple[int, str]:
@@ -246,7 +270,11 @@ def _unit_of(end_ns: int) -> tuple[int, str]:
 
 def _tick_ns(window: Window, scale: int) -> int:
     """The smallest of 1, 2, 5, 10, ... ns whose labels do not touch."""
-    wide_enough = (tick for tick in _ROUND if tick >= (len(_ruler_time(window.end_ns, tick, scale, "us")) + 3) * window.cell_ns)
+    wide_enough = (
+        tick
+        for tick in _ROUND
+        if tick >= (len(_ruler_time(window.end_ns, tick, scale, "us")) + 3) * window.cell_ns
+    )
     return next(wide_enough, _ROUND[-1])
 
 
@@ -291,7 +319,17 @@ def legend(kinds: Iterable[str], letters: Mapping[str, str], look: Look) -> Iter
 def strip(cells: Sequence[Painted], width: int, ground: Style) -> Strip:
     """Cells as a line of exactly this width; neighbours of one style are one segment. Styles are told apart by identity: to compare them takes longer."""
     chars, styles = [char for char, _ in cells], [id(style) for _, style in cells]
-    grounded = {key: ground + style for key, style in {id(style): style for _, style in cells}.items()}
-    borders = [0, *(place for place in range(1, len(styles)) if styles[place] != styles[place - 1]), len(styles)]
-    segments = [Segment("".join(chars[first:last]), grounded[styles[first]]) for first, last in itertools.pairwise(borders) if last > first]
+    grounded = {
+        key: ground + style for key, style in {id(style): style for _, style in cells}.items()
+    }
+    borders = [
+        0,
+        *(place for place in range(1, len(styles)) if styles[place] != styles[place - 1]),
+        len(styles),
+    ]
+    segments = [
+        Segment("".join(chars[first:last]), grounded[styles[first]])
+        for first, last in itertools.pairwise(borders)
+        if last > first
+    ]
     return Strip(segments).adjust_cell_length(width, ground).crop(0, width)

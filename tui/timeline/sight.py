@@ -9,7 +9,14 @@ import numpy as np
 
 from profkit.analysis.timeline.lanes import Group, Lane
 from profkit.analysis.timeline.timeline import Timeline
-from profkit.analysis.timeline.view import OpenTimeline, Request, Row, TimelineView, Window, view_timeline
+from profkit.analysis.timeline.view import (
+    OpenTimeline,
+    Request,
+    Row,
+    TimelineView,
+    Window,
+    view_timeline,
+)
 
 PAN_SHARE: Final = 8
 """A key moves the view by one part in so many."""
@@ -72,7 +79,13 @@ class Sight:
     def request(self) -> Request:
         ranks = self.timeline.ranks
         self._top = max(0, min(self._top, len(ranks) - 1))
-        return Request(self.window, ranks[self._top : self._top + self._height], self.group, self.expanded, self.at_least_ns)
+        return Request(
+            self.window,
+            ranks[self._top : self._top + self._height],
+            self.group,
+            self.expanded,
+            self.at_least_ns,
+        )
 
     def look(self) -> TimelineView:
         """What is seen now, without waiting for what is still to be read; the cursor stays on its row while others come and go."""
@@ -140,7 +153,11 @@ class Sight:
         rank, lane = self.lane
         shift = self.timeline.shift(rank)
         start, end = self.window.cell(self.column)
-        place = self._piece if self._piece is not None else lane.level.longest_in(start - shift, end - shift)
+        place = (
+            self._piece
+            if self._piece is not None
+            else lane.level.longest_in(start - shift, end - shift)
+        )
         return None if place is None else Piece(rank, lane, place)
 
     def stretch_of(self, piece: Piece) -> tuple[int, int]:
@@ -153,7 +170,9 @@ class Sight:
         self._at_ns = self._piece = None
 
     def pan(self, by: int) -> None:
-        self.window = self.window.moved(by * max(1, self.window.length_ns // PAN_SHARE), self.bounds)
+        self.window = self.window.moved(
+            by * max(1, self.window.length_ns // PAN_SHARE), self.bounds
+        )
         self.leave_place()
 
     def zoom(self, factor: float) -> None:
@@ -194,7 +213,13 @@ class Sight:
     def step_ranks(self, by: int, room: int) -> None:
         """Open the next rank in place of the one that is open."""
         ranks = self.timeline.ranks
-        at = ranks.index(self.expanded if self.expanded is not None else self.here.rank if self.here else ranks[0])
+        at = ranks.index(
+            self.expanded
+            if self.expanded is not None
+            else self.here.rank
+            if self.here
+            else ranks[0]
+        )
         self.open_rank(ranks[(at + by) % len(ranks)], room)
 
     def open_rank(self, rank: int, room: int) -> None:
@@ -222,11 +247,18 @@ class Sight:
     def show_stretch(self, start_ns: int, end_ns: int, *, share: float | None = None) -> None:
         """Bring a stretch into view and the cursor to its beginning. It takes that share of the width; without one the scale stays, where it fits."""
         if share is not None:
-            self.window = Window(start_ns, max(end_ns, start_ns + 1), self.window.columns).around(start_ns, max(end_ns, start_ns + 1), self.bounds, share=share)
+            self.window = Window(start_ns, max(end_ns, start_ns + 1), self.window.columns).around(
+                start_ns, max(end_ns, start_ns + 1), self.bounds, share=share
+            )
         elif end_ns - start_ns > self.window.length_ns:
             self.window = self.window.around(start_ns, end_ns, self.bounds)
-        elif self.window.column_of(start_ns) is None or self.window.column_of(max(start_ns, end_ns - 1)) is None:
-            self.window = self.window.moved((start_ns + end_ns - self.window.start_ns - self.window.end_ns) // 2, self.bounds)
+        elif (
+            self.window.column_of(start_ns) is None
+            or self.window.column_of(max(start_ns, end_ns - 1)) is None
+        ):
+            self.window = self.window.moved(
+                (start_ns + end_ns - self.window.start_ns - self.window.end_ns) // 2, self.bounds
+            )
         self.column = self.window.column_of(start_ns) or 0
         self._at_ns, self._piece = start_ns, None
 

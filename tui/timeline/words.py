@@ -13,11 +13,23 @@ from profkit.analysis.timeline.view import Row, TimelineView
 from profkit.errors import UsageError
 from profkit.text import byte_size, duration, percent, plural, safe_text
 
-_NS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_NS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "min": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
 _TIME: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*(ns|us|ms|s|min|m|h)")
 _STEP: Final = re.compile(r"(?:step\s*)?(\d{1,15})")
 
-_EVENT_NOUN: Final = {Group.DEVICES: "kernel", Group.STREAMS: "kernel", Group.COLLECTIVES: "collective"}
+_EVENT_NOUN: Final = {
+    Group.DEVICES: "kernel",
+    Group.STREAMS: "kernel",
+    Group.COLLECTIVES: "collective",
+}
 
 
 def parse_time(text: str) -> int:
@@ -52,13 +64,22 @@ def describe_cell(view: TimelineView, row: Row, column: int, step: int | None) -
         parts.append("idle")
     else:
         covered = int(row.covered_ns[column])
-        parts.append(f"{row.kind_names[kind]} {percent(int(row.dominant_ns[column]) / (end - start), 0)} of {duration(end - start)}")
+        parts.append(
+            f"{row.kind_names[kind]} {percent(int(row.dominant_ns[column]) / (end - start), 0)} of {duration(end - start)}"
+        )
         if covered != row.dominant_ns[column]:
             parts.append(f"busy {percent(covered / (end - start), 0)}")
         begun = int(row.begun[column])
         if begun > 1:
             parts.append(f"{plural(begun, _EVENT_NOUN.get(row.group, 'piece'))} begin")
-        label = next((label.text for label in row.labels if label.column <= column < label.column + label.columns), "")
+        label = next(
+            (
+                label.text
+                for label in row.labels
+                if label.column <= column < label.column + label.columns
+            ),
+            "",
+        )
         if label and label != row.kind_names[kind]:
             parts.append(label)
     return "  ".join(parts)
@@ -73,7 +94,11 @@ def event_lines(event: Event) -> Mapping[str, str]:
         "kind": event.kind,
         "start": f"{at_time(event.start_ns)} after the run's first step began",
         "duration": duration(event.duration_ns),
-        **{_title(name): _value(name, value, event) for name, value in event.fields.items() if name != "category"},
+        **{
+            _title(name): _value(name, value, event)
+            for name, value in event.fields.items()
+            if name != "category"
+        },
     }
 
 
@@ -98,10 +123,16 @@ def cell_rows(view: TimelineView) -> list[list[str]]:
     table = [["rank", "row", "start_ns", "end_ns", "kind", "kind_ns", "covered_ns"]]
     borders = view.window.borders.tolist()
     for row in view.rows:
-        opens = [column for column in range(len(row.kinds)) if not column or row.kinds[column] != row.kinds[column - 1]]
+        opens = [
+            column
+            for column in range(len(row.kinds))
+            if not column or row.kinds[column] != row.kinds[column - 1]
+        ]
         for first, last in zip(opens, [*opens[1:], len(row.kinds)], strict=True):
             kind = int(row.kinds[first])
             name = "" if kind == NONE else row.kind_names[kind]
             sums = [str(int(part[first:last].sum())) for part in (row.dominant_ns, row.covered_ns)]
-            table.append([str(row.rank), row.label, str(borders[first]), str(borders[last]), name, *sums])
+            table.append(
+                [str(row.rank), row.label, str(borders[first]), str(borders[last]), name, *sums]
+            )
     return table

@@ -33,7 +33,13 @@ class Choose(ModalScreen[str]):
         self._options = options
 
     def compose(self) -> ComposeResult:
-        lines = [self._question, "", *(f" {key}  {safe_text(label)}" for key, label in self._options.items()), "", "Esc: leave it"]
+        lines = [
+            self._question,
+            "",
+            *(f" {key}  {safe_text(label)}" for key, label in self._options.items()),
+            "",
+            "Esc: leave it",
+        ]
         with VerticalScroll():
             yield Static(Text("\n".join(lines)))
 
@@ -52,7 +58,9 @@ class Help(ModalScreen[None]):
     Help Static { width: auto; }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,f1,q,enter", "dismiss", "back", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,question_mark,f1,q,enter", "dismiss", "back", show=False)
+    ]
 
     def __init__(self, title: str, keys: Mapping[str, str]) -> None:
         super().__init__()
@@ -61,7 +69,11 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         width = max(map(len, self._keys), default=0)
-        lines = [f"{self._title}: its keys", "", *(f"{keys:>{width}}  {meaning}" for keys, meaning in self._keys.items())]
+        lines = [
+            f"{self._title}: its keys",
+            "",
+            *(f"{keys:>{width}}  {meaning}" for keys, meaning in self._keys.items()),
+        ]
         with VerticalScroll():
             yield Static(Text("\n".join(lines)))
 

@@ -23,36 +23,81 @@ from profkit.tui.widgets.draw import line
 from profkit.tui.widgets.run_draw import role_of
 from profkit.tui.widgets.table import Column
 
-_ROLES: Final = {Verdict.REGRESSION: "bad", Verdict.IMPROVEMENT: "good", Verdict.NEUTRAL: "dim", Verdict.CANNOT_JUDGE: "unsure"}
+_ROLES: Final = {
+    Verdict.REGRESSION: "bad",
+    Verdict.IMPROVEMENT: "good",
+    Verdict.NEUTRAL: "dim",
+    Verdict.CANNOT_JUDGE: "unsure",
+}
 
 
 def scaling_columns(rows: Sequence[ScalingRow]) -> Iterator[Column]:
     """The runs side by side; each one's factors multiply out to its efficiency."""
-    yield Column("run", [row.name for row in rows], stretches=True, role=lambda _: "title", widest=40)
+    yield Column(
+        "run", [row.name for row in rows], stretches=True, role=lambda _: "title", widest=40
+    )
     yield Column("ranks", [row.gpus for row in rows], right=True)
-    yield Column("throughput", [row.throughput.value for row in rows], functools.partial(significant, digits=4), right=True)
+    yield Column(
+        "throughput",
+        [row.throughput.value for row in rows],
+        functools.partial(significant, digits=4),
+        right=True,
+    )
     yield Column("speed-up", [row.speed_up.value for row in rows], significant, right=True)
     yield Column("efficiency", [row.efficiency.value for row in rows], significant, right=True)
     for name in FACTORS:
-        yield Column(name.removeprefix("exposed "), [row.factors[name].value for row in rows], significant, right=True)
+        yield Column(
+            name.removeprefix("exposed "),
+            [row.factors[name].value for row in rows],
+            significant,
+            right=True,
+        )
 
 
 def scaling_lines(row: ScalingRow, palette: Palette) -> Iterator[Text]:
     """What holds a run back, and for whom its ranks wait."""
-    yield _folded(line([(f"{row.name}: ", palette.style("title")), (ledger_text.scaling_words(row), Style.null())]))
+    yield _folded(
+        line(
+            [
+                (f"{row.name}: ", palette.style("title")),
+                (ledger_text.scaling_words(row), Style.null()),
+            ]
+        )
+    )
     if not row.waiting_known:
-        yield _folded(line([("  waiting for late ranks could not be told from transfer, and is communication", palette.style("unsure"))]))
+        yield _folded(
+            line(
+                [
+                    (
+                        "  waiting for late ranks could not be told from transfer, and is communication",
+                        palette.style("unsure"),
+                    )
+                ]
+            )
+        )
     for words in ledger_text.meeting_words(row.meeting):
         yield _folded(line([(f"  {words}", palette.style("dim"))]))
 
 
 def verdict_lines(view: Explained, palette: Palette) -> Iterator[Text]:
     ledger, case = view.ledger, view.case
-    sides = (("base  ", case.base_name, ledger.total.base, case.base), ("target", case.target_name, ledger.total.target, case.target))
+    sides = (
+        ("base  ", case.base_name, ledger.total.base, case.base),
+        ("target", case.target_name, ledger.total.target, case.target),
+    )
     for side, name, own, manifest in sides:
         pace = ledger_text.pace(ledger, own, manifest.world_size)
-        yield line([(f"{side}  ", palette.style("dim")), (f"{name}  ", palette.style("title")), (pace, Style.null())])
-    words = [(f"{ledger.verdict.value}: ", palette.style(_ROLES[ledger.verdict]) + Style(bold=True)), (ledger_text.verdict_words(ledger), Style.null())]
+        yield line(
+            [
+                (f"{side}  ", palette.style("dim")),
+                (f"{name}  ", palette.style("title")),
+                (pace, Style.null()),
+            ]
+        )
+    words = [
+        (f"{ledger.verdict.value}: ", palette.style(_ROLES[ledger.verdict]) + Style(bold=True)),
+        (ledger_text.verdict_words(ledger), Style.null()),
+    ]
     yield _folded(line(words))
     for caveat in view.caveats:
         yield _folded(line([("mind: ", palette.style("unsure")), (caveat, Style.null())]))
@@ -62,7 +107,14 @@ def cause_lines(view: Explained, palette: Palette) -> Iterator[Text]:
     if not view.findings:
         yield line([("no cause stands out of the noise", palette.style("dim"))])
     for number, found in enumerate(view.findings, start=1):
-        yield _folded(line([(f"{number} {found.kind}: ", palette.style("bad")), (ledger_text.finding_cost(found), palette.style("title"))]))
+        yield _folded(
+            line(
+                [
+                    (f"{number} {found.kind}: ", palette.style("bad")),
+                    (ledger_text.finding_cost(found), palette.style("title")),
+                ]
+            )
+        )
         yield _folded(line([(f"  {found.evidence}", palette.style("dim"))]))
         if found.remedy:
             yield _folded(line([("  try: ", palette.style("good")), (found.remedy, Style.null())]))
@@ -73,18 +125,49 @@ def _folded(text: Text) -> Text:
     return text
 
 
-def waterfall_columns(ledger: Ledger, drops: Sequence[Drop], width: int, *, plain: bool) -> Iterator[Column]:
+def waterfall_columns(
+    ledger: Ledger, drops: Sequence[Drop], width: int, *, plain: bool
+) -> Iterator[Column]:
     """Each row of the ledger with both sides, and a fall of so many cells that begins where the row above ended."""
     factor = ledger.samples_per_step
     low, high = _span(drops)
     names = [_name(drop) for drop in drops]
-    cells = [ledger_text.row_cells(ledger, drop.row, name, factor) for drop, name in zip(drops, names, strict=True)]
+    cells = [
+        ledger_text.row_cells(ledger, drop.row, name, factor)
+        for drop, name in zip(drops, names, strict=True)
+    ]
     yield Column("where the time goes", names, stretches=True, role=_name_role, widest=34)
-    yield Column("base", _unless("target", drops, [drop.row.base.value * factor for drop in drops]), duration, right=True)
-    yield Column("target", _unless("base", drops, [drop.row.target.value * factor for drop in drops]), duration, right=True)
-    yield Column("difference", _unless("base", drops, [drop.row.delta.value * factor for drop in drops]), ledger_text.signed, right=True)
-    yield Column("", drops, functools.partial(_fall, low=low, high=high, width=width, plain=plain), searched=False, role=_fall_role, widest=width)
-    yield Column("verdict", _unless("base", drops, [cell[-1] for cell in cells]), role=lambda word: _ROLES[Verdict(word)] if word else "dim")
+    yield Column(
+        "base",
+        _unless("target", drops, [drop.row.base.value * factor for drop in drops]),
+        duration,
+        right=True,
+    )
+    yield Column(
+        "target",
+        _unless("base", drops, [drop.row.target.value * factor for drop in drops]),
+        duration,
+        right=True,
+    )
+    yield Column(
+        "difference",
+        _unless("base", drops, [drop.row.delta.value * factor for drop in drops]),
+        ledger_text.signed,
+        right=True,
+    )
+    yield Column(
+        "",
+        drops,
+        functools.partial(_fall, low=low, high=high, width=width, plain=plain),
+        searched=False,
+        role=_fall_role,
+        widest=width,
+    )
+    yield Column(
+        "verdict",
+        _unless("base", drops, [cell[-1] for cell in cells]),
+        role=lambda word: _ROLES[Verdict(word)] if word else "dim",
+    )
     yield Column("95 % interval", _unless("base", drops, [cell[-2] for cell in cells]))
 
 
@@ -118,7 +201,11 @@ def _calls(count: float) -> str:
 
 
 def _name(drop: Drop) -> str:
-    return {"base": "base, in all", "target": "target, in all", "overlapped": f"(overlapped) {drop.name}"}.get(drop.kind, "  " * drop.depth + drop.name)
+    return {
+        "base": "base, in all",
+        "target": "target, in all",
+        "overlapped": f"(overlapped) {drop.name}",
+    }.get(drop.kind, "  " * drop.depth + drop.name)
 
 
 def _name_role(name: str) -> str:
@@ -129,7 +216,9 @@ def _name_role(name: str) -> str:
 
 def _span(drops: Sequence[Drop]) -> tuple[float, float]:
     """What the falls are drawn in: from a little below the lowest to the highest place that they reach."""
-    places = [place for drop in drops if drop.kind == "row" for place in (drop.start_ns, drop.end_ns)]
+    places = [
+        place for drop in drops if drop.kind == "row" for place in (drop.start_ns, drop.end_ns)
+    ]
     places += [drop.end_ns for drop in drops if drop.kind in {"base", "target"}]
     finite = [place for place in places if math.isfinite(place)] or [0.0]
     margin = (max(finite) - min(finite)) / 8
@@ -138,14 +227,22 @@ def _span(drops: Sequence[Drop]) -> tuple[float, float]:
 
 def _fall(drop: Drop, *, low: float, high: float, width: int, plain: bool) -> str:
     """From where a row begins to where it ends: what is added is solid, what is saved is hatched."""
-    if drop.kind == "overlapped" or not high > low or not (math.isfinite(drop.start_ns) and math.isfinite(drop.end_ns)):
+    if (
+        drop.kind == "overlapped"
+        or not high > low
+        or not (math.isfinite(drop.start_ns) and math.isfinite(drop.end_ns))
+    ):
         return ""
     start = low if drop.kind in {"base", "target"} else drop.start_ns
-    left, right = (round((place - low) / (high - low) * width) for place in sorted((start, drop.end_ns)))
+    left, right = (
+        round((place - low) / (high - low) * width) for place in sorted((start, drop.end_ns))
+    )
     if left == right:
         return " " * min(left, width - 1) + ("|" if plain else "▏")
     more, less, whole = ("+", "-", "=") if plain else ("█", "▒", "━")
-    mark = whole if drop.kind in {"base", "target"} else more if drop.end_ns > drop.start_ns else less
+    mark = (
+        whole if drop.kind in {"base", "target"} else more if drop.end_ns > drop.start_ns else less
+    )
     return " " * left + mark * (right - left)
 
 

@@ -26,7 +26,11 @@ def figures_of(run: Path) -> RunFigures:
         now = [__version__, *stamp(run)]
     except OSError:
         return read_figures(run)
-    place = cache_root() / "runs" / f"{hashlib.sha256(str(run.resolve()).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
+    place = (
+        cache_root()
+        / "runs"
+        / f"{hashlib.sha256(str(run.resolve()).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
+    )
     kept = _kept(place, now)
     if kept is None:
         kept = read_figures(run)
@@ -40,7 +44,13 @@ def _kept(place: Path, now: list[Any]) -> RunFigures | None:
         content = read_json(place)
         if content.get("stamp") == now:
             figures = content["figures"]
-            return RunFigures(**{**figures, "throughput": _estimate(figures["throughput"]), "step_ns": _estimate(figures["step_ns"])})
+            return RunFigures(
+                **{
+                    **figures,
+                    "throughput": _estimate(figures["throughput"]),
+                    "step_ns": _estimate(figures["step_ns"]),
+                }
+            )
     return None
 
 
@@ -52,4 +62,6 @@ def _estimate(content: dict[str, float | None]) -> Estimate:
 def _keep(place: Path, now: list[Any], figures: RunFigures) -> None:
     with contextlib.suppress(OSError):
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_json(place, json.loads(dumps({"stamp": now, "figures": of(dataclasses.replace(figures))})))
+        replace_json(
+            place, json.loads(dumps({"stamp": now, "figures": of(dataclasses.replace(figures))}))
+        )

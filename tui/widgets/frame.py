@@ -44,7 +44,9 @@ class Frame(Protocol):
     def compare(self) -> None:
         """Let the user choose what to compare the run with."""
 
-    def open_run(self, path: Path, *, compared: Sequence[Path] = (), screen: str = "overview") -> None:
+    def open_run(
+        self, path: Path, *, compared: Sequence[Path] = (), screen: str = "overview"
+    ) -> None:
         """Open a run on top of the list, with the runs to compare, the base first, where there are some."""
 
     def show_runs(self) -> None:
@@ -71,13 +73,19 @@ class FrameScreen(Screen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter", key_display="/", priority=True),  # before the next key, which may follow at once
+        Binding(
+            "slash", "filter", "filter", key_display="/", priority=True
+        ),  # before the next key, which may follow at once
         Binding("f", "filter", "filter", show=False),
         Binding("n", "match(1)", "next match", show=False),
         Binding("N", "match(-1)", "previous match", show=False),
         Binding("s", "sort", "sort", show=False),
-        Binding("comma", "sort_beside(-1)", "sort by the column before", show=False, key_display=","),
-        Binding("full_stop", "sort_beside(1)", "sort by the next column", show=False, key_display="."),
+        Binding(
+            "comma", "sort_beside(-1)", "sort by the column before", show=False, key_display=","
+        ),
+        Binding(
+            "full_stop", "sort_beside(1)", "sort by the next column", show=False, key_display="."
+        ),
         Binding("y", "copy_row", "copy the row", show=False),
         Binding("Y", "copy_table", "copy the table", show=False),
         Binding("e", "export", "export", show=False),
@@ -148,8 +156,14 @@ class FrameScreen(Screen[None]):
 
     def _draw_words(self) -> None:
         table = self.main_table()
-        filtered = f"filter '{table.pattern}': {len(table.order):,} of {table.count:,}" if table and table.pattern else ""
-        self.query_one("#frame-words", Static).update(line([("   ".join(filter(None, (self._words, filtered))), self.palette.style("dim"))]))
+        filtered = (
+            f"filter '{table.pattern}': {len(table.order):,} of {table.count:,}"
+            if table and table.pattern
+            else ""
+        )
+        self.query_one("#frame-words", Static).update(
+            line([("   ".join(filter(None, (self._words, filtered))), self.palette.style("dim"))])
+        )
 
     def main_table(self) -> VirtualTable | None:
         """The table that the common keys act on: the one with the focus, else the first one."""
@@ -189,17 +203,27 @@ class FrameScreen(Screen[None]):
             return
         self.app.copy_to_clipboard(text)
         kept = _share.keep_copied(text)
-        self.tell(f"copied {what} to the terminal's clipboard" + (f" and to {kept}" if kept else ""))
+        self.tell(
+            f"copied {what} to the terminal's clipboard" + (f" and to {kept}" if kept else "")
+        )
 
     def action_export(self) -> None:
-        self.app.push_screen(Choose("export what is shown", {"c": "CSV", "j": "JSON", "s": "SVG picture"}), self._export)
+        self.app.push_screen(
+            Choose("export what is shown", {"c": "CSV", "j": "JSON", "s": "SVG picture"}),
+            self._export,
+        )
 
     def _export(self, choice: str | None) -> None:
         """Write what was chosen, once the question is off the screen."""
         makers: dict[str, tuple[str, Callable[[], str]]] = {
             "c": ("csv", lambda: _share.as_csv(self.rows())),
             "j": ("json", lambda: as_json.dumps(self.content()) + "\n"),
-            "s": ("svg", lambda: _share.as_picture(self.app.export_screenshot(title="profkit", simplify=True))),
+            "s": (
+                "svg",
+                lambda: _share.as_picture(
+                    self.app.export_screenshot(title="profkit", simplify=True)
+                ),
+            ),
         }
         if choice in makers:
             suffix, make = makers[choice]
@@ -239,10 +263,18 @@ class FrameScreen(Screen[None]):
         if table is None:
             self.tell("there is no table to filter here")
         else:
-            self.prompt("filter: a part of a name, or re: and a regular expression", self._apply_filter, table.pattern)
+            self.prompt(
+                "filter: a part of a name, or re: and a regular expression",
+                self._apply_filter,
+                table.pattern,
+            )
 
     def _apply_filter(self, pattern: str) -> None:
-        table = next(iter(self.query(VirtualTable)), None) if not isinstance(self.focused, VirtualTable) else self.focused
+        table = (
+            next(iter(self.query(VirtualTable)), None)
+            if not isinstance(self.focused, VirtualTable)
+            else self.focused
+        )
         if table is None:
             return
         try:
@@ -294,7 +326,9 @@ class FrameScreen(Screen[None]):
             return
         titles = [column.title for column in table.columns if column.title]
         letters = _letters(titles)
-        self.app.push_screen(Choose("sort by", letters), lambda key: table.sort_by(letters[key]) if key else None)
+        self.app.push_screen(
+            Choose("sort by", letters), lambda key: table.sort_by(letters[key]) if key else None
+        )
 
     def action_sort_beside(self, by: int) -> None:
         table = self.main_table()
@@ -308,7 +342,9 @@ def _letters(titles: Sequence[str]) -> dict[str, str]:
     """A key for each title: the first of its letters that is free, else a digit."""
     keys: dict[str, str] = {}
     for title in titles:
-        free = [char for char in (*title.lower(), *"0123456789") if char.isalnum() and char not in keys]
+        free = [
+            char for char in (*title.lower(), *"0123456789") if char.isalnum() and char not in keys
+        ]
         if free:
             keys[free[0]] = title
     return keys

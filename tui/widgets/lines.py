@@ -24,7 +24,9 @@ class Lines(Static):
 
     def on_resize(self) -> None:
         if self._draw is not None and self.size.width:
-            self.update(Text("\n").join(_cut(line, self.size.width) for line in self._draw(self.size.width)))
+            self.update(
+                Text("\n").join(_cut(line, self.size.width) for line in self._draw(self.size.width))
+            )
 
 
 def _cut(line: Text, width: int) -> Text:

@@ -57,7 +57,9 @@ def export(text: str, stem: str, suffix: str) -> Path:
         with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
             file.write(text)
     except OSError as error:
-        raise ProfkitError(f"{safe_text(str(path.absolute()))}: {error.strerror}; start profkit in a folder that can be written") from error
+        raise ProfkitError(
+            f"{safe_text(str(path.absolute()))}: {error.strerror}; start profkit in a folder that can be written"
+        ) from error
     return path.absolute()
 
 

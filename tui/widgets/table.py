@@ -62,7 +62,15 @@ class Column:
 
     def natural_width(self, rows: Iterable[int]) -> int:
         """The cells that it takes to show these rows, and its title with an arrow."""
-        return min(self.widest, max([cell_len(self.title) + 2, *(cell_len(self.text(row)[: self.widest + 1]) for row in rows)]))
+        return min(
+            self.widest,
+            max(
+                [
+                    cell_len(self.title) + 2,
+                    *(cell_len(self.text(row)[: self.widest + 1]) for row in rows),
+                ]
+            ),
+        )
 
     def ascending(self) -> Ints:
         """The rows from the smallest value to the largest; those without a value stand last."""
@@ -70,7 +78,9 @@ class Column:
             return np.argsort(np.asarray(self.values), kind="stable")
         known = [row for row, value in enumerate(self.values) if not _missing(value)]
         unknown = [row for row, value in enumerate(self.values) if _missing(value)]
-        return np.array([*sorted(known, key=lambda row: _sortable(self.values[row])), *unknown], dtype=np.int64)
+        return np.array(
+            [*sorted(known, key=lambda row: _sortable(self.values[row])), *unknown], dtype=np.int64
+        )
 
 
 def fit_columns(columns: Sequence[Column], room: int, least: int) -> list[Column]:
@@ -85,7 +95,9 @@ def fit_columns(columns: Sequence[Column], room: int, least: int) -> list[Column
 
 
 def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))  # numpy's doubles are floats
+    return value is None or (
+        isinstance(value, float) and math.isnan(value)
+    )  # numpy's doubles are floats
 
 
 def _sortable(value: Any) -> Any:
@@ -206,7 +218,11 @@ class VirtualTable(ScrollView, can_focus=True):
         """Sort by a column; the one that it is sorted by already turns round. Figures begin with the largest."""
         if descending is None:
             column = self._column(title)
-            descending = not self.descending if title == self.sort_title else column is not None and column.right
+            descending = (
+                not self.descending
+                if title == self.sort_title
+                else column is not None and column.right
+            )
         kept = self.key
         self.sort_title, self.descending = title, descending
         self._sort()
@@ -232,7 +248,11 @@ class VirtualTable(ScrollView, can_focus=True):
         return found is not None
 
     def _column(self, title: str) -> Column | None:
-        return next((column for column in self.columns if column.title == title), None) if title else None
+        return (
+            next((column for column in self.columns if column.title == title), None)
+            if title
+            else None
+        )
 
     def _sort(self) -> None:
         column = self._column(self.sort_title)
@@ -254,13 +274,23 @@ class VirtualTable(ScrollView, can_focus=True):
     def _matching(self) -> Ints:
         matches = compile_filter(self.pattern)
         searched = [column for column in self.columns if column.searched]
-        return np.array([row for row in self._sorted.tolist() if any(matches(column.text(row)) for column in searched)], dtype=np.int64)
+        return np.array(
+            [
+                row
+                for row in self._sorted.tolist()
+                if any(matches(column.text(row)) for column in searched)
+            ],
+            dtype=np.int64,
+        )
 
     def _place_of(self, key: Hashable) -> int | None:
         if isinstance(self._keys, range):
             places = np.flatnonzero(self._order == key)
             return int(places[0]) if len(places) else None
-        return next((place for place, row in enumerate(self._order.tolist()) if self._keys[row] == key), None)
+        return next(
+            (place for place, row in enumerate(self._order.tolist()) if self._keys[row] == key),
+            None,
+        )
 
     def _measure(self) -> None:
         """Widths that fit the rows that are looked at, and the room there is: the column that stretches gives way."""
@@ -355,7 +385,14 @@ class VirtualTable(ScrollView, can_focus=True):
             strip = Strip(self._heading(base))
         elif not self.columns or not len(self._order):
             message = self.empty if not self.pattern else f"nothing matches '{self.pattern}'"
-            return Strip([Segment(" " + fit(message, width - 1, plain=self._plain) if y == 1 else " " * width, base)])
+            return Strip(
+                [
+                    Segment(
+                        " " + fit(message, width - 1, plain=self._plain) if y == 1 else " " * width,
+                        base,
+                    )
+                ]
+            )
         elif place < len(self._order):
             strip = Strip(self._cells(int(self._order[place]), place == self.cursor, base))
             if place == self.cursor and self.has_focus:
@@ -370,7 +407,12 @@ class VirtualTable(ScrollView, can_focus=True):
         segments = [Segment(" ", base)]
         for column, width in zip(self.columns, self._widths, strict=True):
             arrow = self._arrow() if column.title and column.title == self.sort_title else ""
-            segments += [Segment(fit(column.title + arrow, width, right=column.right, plain=self._plain), style), Segment(" " * _GAP, base)]
+            segments += [
+                Segment(
+                    fit(column.title + arrow, width, right=column.right, plain=self._plain), style
+                ),
+                Segment(" " * _GAP, base),
+            ]
         return segments
 
     def _arrow(self) -> str:
@@ -384,11 +426,20 @@ class VirtualTable(ScrollView, can_focus=True):
         lit = under_cursor and self.has_focus
         if lit:
             line_style += self._style("cursor")
-        segments = [Segment("*" if marked else ">" if under_cursor and self._plain else " ", line_style)]
+        segments = [
+            Segment("*" if marked else ">" if under_cursor and self._plain else " ", line_style)
+        ]
         for column, width in zip(self.columns, self._widths, strict=True):
-            role = None if lit or column.role is None or column.values[row] is None else column.role(column.values[row])
+            role = (
+                None
+                if lit or column.role is None or column.values[row] is None
+                else column.role(column.values[row])
+            )
             style = line_style + self._style(role) if role else line_style
-            segments += [Segment(fit(column.text(row), width, right=column.right, plain=self._plain), style), Segment(" " * _GAP, line_style)]
+            segments += [
+                Segment(fit(column.text(row), width, right=column.right, plain=self._plain), style),
+                Segment(" " * _GAP, line_style),
+            ]
         return segments
 
     def _style(self, role: str) -> Style:

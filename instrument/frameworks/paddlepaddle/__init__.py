@@ -11,7 +11,10 @@ from typing import Any
 
 import paddle
 from paddle.base import core, framework
-from paddle.io.dataloader.dataloader_iter import _DataLoaderIterMultiProcess, _DataLoaderIterSingleProcess
+from paddle.io.dataloader.dataloader_iter import (
+    _DataLoaderIterMultiProcess,
+    _DataLoaderIterSingleProcess,
+)
 from paddle.jit.sot.psdb import in_sot
 
 from profkit.instrument.device import Device
@@ -75,7 +78,11 @@ class PaddlePaddle:
         distributed = paddle.distributed
         if not distributed.is_initialized():
             return None
-        return Place(distributed.get_rank(), distributed.get_world_size(), int(os.environ.get("PADDLE_RANK_IN_NODE", "0")))
+        return Place(
+            distributed.get_rank(),
+            distributed.get_world_size(),
+            int(os.environ.get("PADDLE_RANK_IN_NODE", "0")),
+        )
 
 
 FRAMEWORK = PaddlePaddle()
@@ -98,7 +105,9 @@ def _hook_loader(patches: Patches, seams: Seams) -> None:
             try:
                 batch = original(self)
             except BaseException as error:
-                seams.end_data(span, 0, None if isinstance(error, StopIteration) else type(error).__name__)
+                seams.end_data(
+                    span, 0, None if isinstance(error, StopIteration) else type(error).__name__
+                )
                 raise
             seams.end_batch(span, batch)
             return batch
@@ -191,7 +200,9 @@ def _hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> 
             if nesting.inside:
                 return original(tensors, *args, **kwargs)
             nesting.inside = True
-            span = seams.begin_backward(FRAMEWORK.name, read_loss(tensors) if seams.recorder.recording else None)
+            span = seams.begin_backward(
+                FRAMEWORK.name, read_loss(tensors) if seams.recorder.recording else None
+            )
             try:
                 result = original(tensors, *args, **kwargs)
             except BaseException as error:

@@ -30,7 +30,9 @@ def is_traced() -> bool:
     return in_sot() or not paddle.in_dynamic_mode()
 
 
-def timed(seams: Seams, span: Followed | int | None, function: Function, /, *args: Any, **kwargs: Any) -> Any:
+def timed(
+    seams: Seams, span: Followed | int | None, function: Function, /, *args: Any, **kwargs: Any
+) -> Any:
     """Call `function` inside an open region; its exception goes on, and its class is recorded."""
     try:
         result = function(*args, **kwargs)

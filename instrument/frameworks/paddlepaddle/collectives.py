@@ -33,14 +33,21 @@ class PaddleDialect(Dialect):
     def group(self, given: Any) -> Group | None:
         if not paddle.distributed.is_initialized():
             return None
-        group = given if given is not None else paddle.distributed.communication.group._get_global_group()  # noqa: SLF001  # as its own calls do
+        group = given
+        if group is None:
+            communication = paddle.distributed.communication
+            group = communication.group._get_global_group()  # noqa: SLF001  # as Paddle's calls do
         if not group.is_member():
             return None
         backend = str(group.process_group.name()).lower()
-        return Group(str(group.name or "default"), int(group.nranks), backend, blocks=backend in BLOCKING)
+        return Group(
+            str(group.name or "default"), int(group.nranks), backend, blocks=backend in BLOCKING
+        )
 
     def message(self, tensor: Any) -> Message:
-        return Message(int(tensor.size) * int(tensor.element_size()), str(tensor.dtype).removeprefix("paddle."))
+        return Message(
+            int(tensor.size) * int(tensor.element_size()), str(tensor.dtype).removeprefix("paddle.")
+        )
 
     def waits(self, arguments: Mapping[str, Any]) -> bool:
         return bool(arguments.get("sync_op", True))
@@ -49,5 +56,12 @@ class PaddleDialect(Dialect):
         return is_traced()
 
 
-def hook_collectives(patches: Patches, books: Books, sequences: Mapping[str, Iterator[int]]) -> None:
-    hook_calls(patches, PaddleDialect(), CallLog(books.recorder, books.collectives, sequences), paddle.distributed)
+def hook_collectives(
+    patches: Patches, books: Books, sequences: Mapping[str, Iterator[int]]
+) -> None:
+    hook_calls(
+        patches,
+        PaddleDialect(),
+        CallLog(books.recorder, books.collectives, sequences),
+        paddle.distributed,
+    )

@@ -19,7 +19,9 @@ PROBES, PROBE_SECONDS = 3, 0.001
 
 def on_device() -> bool:
     """Whether this process trains on a CUDA device."""
-    return paddle.device.is_compiled_with_cuda() and str(paddle.device.get_device()).startswith("gpu")
+    return paddle.device.is_compiled_with_cuda() and str(paddle.device.get_device()).startswith(
+        "gpu"
+    )
 
 
 def open_device() -> CudaDevice | None:

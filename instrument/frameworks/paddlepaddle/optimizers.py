@@ -84,14 +84,23 @@ def hook_scaler(patches: Patches, seams: Seams) -> None:
         return scale
 
     scaler = paddle.amp.GradScaler
-    for name, wrap in (("step", wrap_step), ("minimize", wrap_step), ("minimize", wrap_scale), ("update", wrap_scale), ("scale", wrap_scale)):
+    for name, wrap in (
+        ("step", wrap_step),
+        ("minimize", wrap_step),
+        ("minimize", wrap_scale),
+        ("update", wrap_scale),
+        ("scale", wrap_scale),
+    ):
         patches.replace(scaler, name, wrap)
 
 
 def _was_skipped(scaler: Any) -> bool:
     """Whether the last step was left out, as the job itself has asked; a device that it has not asked is not asked."""
     found = vars(scaler)
-    return bool(scaler.is_enable()) and found.get("_cache_found_inf", found.get("_cache_founf_inf")) is True  # misspelt in Paddle 2.6
+    return (
+        bool(scaler.is_enable())
+        and found.get("_cache_found_inf", found.get("_cache_founf_inf")) is True
+    )  # misspelt in Paddle 2.6
 
 
 def _host_scale(scaler: Any) -> float | None:

@@ -25,7 +25,9 @@ def hook_programs(patches: Patches, seams: Seams, framework: str) -> None:
     """Programs that train are known from where they were built; others, of evaluation or of initial values, are none of ours."""
     training: weakref.WeakSet[Any] = weakref.WeakSet()
     note = guarded("static program", functools.partial(_note_training_program, training), None)
-    is_training = guarded("static program", functools.partial(_is_training, training), instead=False)
+    is_training = guarded(
+        "static program", functools.partial(_is_training, training), instead=False
+    )
     tell_once = functools.cache(functools.partial(_tell, seams))
 
     def wrap_pass(original: Function) -> Function:
@@ -70,5 +72,7 @@ def _is_training(training: weakref.WeakSet[Any], program: Any) -> bool:
 
 
 def _tell(seams: Seams) -> None:
-    log.warning("profkit: this job trains a program of Paddle's static graph: its steps are recorded whole, and what is inside them stays unknown")
+    log.warning(
+        "profkit: this job trains a program of Paddle's static graph: its steps are recorded whole, and what is inside them stays unknown"
+    )
     seams.samples((None, "framework", WHOLE_STEPS, now_ns(), 1.0))

@@ -74,7 +74,15 @@ def replay(groups: Sequence[Sequence[int]], firings: Sequence[Firing]) -> Iterat
 class Exchange:
     """The gradient exchange of one reducer. All but `settle` is called for every gradient."""
 
-    def __init__(self, recorder: Recorder, log: BucketLog, groups: Sequence[Group], *, blocking: bool, clock: Clock = now_ns) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        log: BucketLog,
+        groups: Sequence[Group],
+        *,
+        blocking: bool,
+        clock: Clock = now_ns,
+    ) -> None:
         self._recorder = recorder
         self._log = log
         self._groups = groups
@@ -129,10 +137,14 @@ class Exchange:
         for index, ready, start, end in launches:
             group = self._groups[index]
             if group.bytes is not None:
-                self._log.completed(index, group.bytes, group.dtype, ready, start, end, on_device=not self._blocking)
+                self._log.completed(
+                    index, group.bytes, group.dtype, ready, start, end, on_device=not self._blocking
+                )
 
 
-def hook_data_parallel(patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None) -> Callable[[], None]:
+def hook_data_parallel(
+    patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None
+) -> Callable[[], None]:
     """Time what every reducer exchanges; what is returned is to be called when a backward has ended.
 
     Hooks on parameters cannot be taken off again; once the patches are taken back, nothing arms them.
@@ -148,7 +160,10 @@ def hook_data_parallel(patches: Patches, books: Books, sequences: defaultdict[st
             exchange = opened(*args, **kwargs)
             if exchange is None:
                 return original(*args, **kwargs)
-            before, after = guarded("gradient", exchange.before, None), guarded("exchanged gradient", exchange.after, None)
+            before, after = (
+                guarded("gradient", exchange.before, None),
+                guarded("exchanged gradient", exchange.after, None),
+            )
             hang(args[0], lambda index: before)
             reducer = original(*args, **kwargs)
             hang(args[0], lambda index: functools.partial(after, index))
@@ -191,22 +206,48 @@ def _settle(exchanges: weakref.WeakKeyDictionary[Any, Exchange]) -> None:
 
 
 def _open_exchange(
-    books: Books, sequences: defaultdict[str, Iterator[int]], parameters: Any, groups: Any, is_sparse: Any, process_group: Any, *limits: Any
+    books: Books,
+    sequences: defaultdict[str, Iterator[int]],
+    parameters: Any,
+    groups: Any,
+    is_sparse: Any,
+    process_group: Any,
+    *limits: Any,
 ) -> Exchange:
     """The exchange of a reducer that is about to be made of these."""
     recorder = books.recorder
     backend = str(process_group.name()).lower()
     name = _communicator(process_group)
-    log = BucketLog(recorder, books.collectives, name, int(process_group.size()), backend, sequence=sequences[name])
-    return Exchange(recorder, log, [_describe(parameters, is_sparse, members) for members in groups], blocking=backend == BLOCKING)
+    log = BucketLog(
+        recorder,
+        books.collectives,
+        name,
+        int(process_group.size()),
+        backend,
+        sequence=sequences[name],
+    )
+    return Exchange(
+        recorder,
+        log,
+        [_describe(parameters, is_sparse, members) for members in groups],
+        blocking=backend == BLOCKING,
+    )
 
 
 def _communicator(process_group: Any) -> str:
     known = vars(paddle.distributed.communication.group)["_GroupManager"].group_map_by_id.values()
-    return next((str(group.name) for group in known if group.process_group is process_group), "default")
+    return next(
+        (str(group.name) for group in known if group.process_group is process_group), "default"
+    )
 
 
 def _describe(parameters: Any, is_sparse: Any, members: Sequence[int]) -> Group:
-    size = sum(int(parameters[member].size) * int(parameters[member].element_size()) for member in members)
+    size = sum(
+        int(parameters[member].size) * int(parameters[member].element_size()) for member in members
+    )
     sparse = any(is_sparse[member] for member in members)
-    return Group(tuple(members), None if sparse else size, str(parameters[members[0]].dtype).removeprefix("paddle."))
+    return Group(
+        tuple(members),
+        None if sparse else size,
+        str(parameters[members[0]].dtype).removeprefix("paddle."),
+    )

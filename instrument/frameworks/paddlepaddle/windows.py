@@ -16,7 +16,9 @@ class PaddleKernels:
     """`paddle.profiler`. It always captures operators; there can be one in a process, and the job's own goes first."""
 
     def __init__(self) -> None:
-        on_device = paddle.device.is_compiled_with_cuda() and paddle.device.get_device().startswith("gpu")
+        on_device = paddle.device.is_compiled_with_cuda() and paddle.device.get_device().startswith(
+            "gpu"
+        )
         self._targets = [ProfilerTarget.CPU, *[ProfilerTarget.GPU] * on_device]
         self._profiler: Any = None
         self._starting = False

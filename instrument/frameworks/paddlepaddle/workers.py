@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from paddle.io.dataloader import dataloader_iter, fetcher
-from paddle.io.dataloader.dataloader_iter import _DataLoaderIterMultiProcess, _DataLoaderIterSingleProcess
+from paddle.io.dataloader.dataloader_iter import (
+    _DataLoaderIterMultiProcess,
+    _DataLoaderIterSingleProcess,
+)
 
 from profkit.clock import now_ns
 from profkit.instrument.frameworks.base import Books
@@ -37,15 +40,28 @@ def _hook_workers(patches: Patches, books: Books) -> None:
     _hook_thread(patches, loaders, fetchers)
     _hook_start(patches, loaders)
     _hook_arrivals(patches, loaders)
-    _hook_next(patches, _DataLoaderIterMultiProcess, lambda self: loaders.look(self, functools.partial(_under_way, self)), functools.partial(_take, loaders))
+    _hook_next(
+        patches,
+        _DataLoaderIterMultiProcess,
+        lambda self: loaders.look(self, functools.partial(_under_way, self)),
+        functools.partial(_take, loaders),
+    )
     hook_worker_loop(patches, dataloader_iter, "_worker_loop", fetchers, loaders, "indices_queue")
 
 
 def _hook_start(patches: Patches, loaders: Loaders) -> None:
     """Each iterator gets its ring before its workers start; each epoch begins before its first task is sent."""
-    open_ring = guarded("loader: ring", lambda self: loaders.open(self, self._num_workers, self._outstanding_capacity), None)
+    open_ring = guarded(
+        "loader: ring",
+        lambda self: loaders.open(self, self._num_workers, self._outstanding_capacity),
+        None,
+    )
     forget = guarded("loader: end", loaders.forget, None)
-    begin_epoch = guarded("loader: epoch", lambda self: loaders.begin_epoch(self, [process.pid for process in self._workers]), None)
+    begin_epoch = guarded(
+        "loader: epoch",
+        lambda self: loaders.begin_epoch(self, [process.pid for process in self._workers]),
+        None,
+    )
 
     def wrap_workers(original: Function) -> Function:
         @functools.wraps(original)
@@ -110,7 +126,12 @@ def _under_way(iterator: Any, channel: Channel) -> Iterable[int]:
     return range(channel.next_task, iterator._send_idx)
 
 
-def _hook_next(patches: Patches, iterator: type, look: Callable[[Any], Waiting | None], take: Callable[[Any, Waiting | None], None]) -> None:
+def _hook_next(
+    patches: Patches,
+    iterator: type,
+    look: Callable[[Any], Waiting | None],
+    take: Callable[[Any, Waiting | None], None],
+) -> None:
     """What waits when the loop asks for a batch, and what became of the batch that it gets."""
     look, take = guarded("loader: queue", look, None), guarded("loader: batch", take, None)
 

@@ -13,7 +13,10 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -69,13 +72,21 @@ class PyTorch:
         return CudaDevice() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
 
     def device_name(self) -> str:
-        return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+        return (
+            f"cuda:{torch.cuda.current_device()}"
+            if torch.cuda.is_available() and torch.cuda.is_initialized()
+            else "cpu"
+        )
 
     def place(self) -> Place | None:
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return None
-        return Place(distributed.get_rank(), distributed.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+        return Place(
+            distributed.get_rank(),
+            distributed.get_world_size(),
+            int(os.environ.get("LOCAL_RANK", "0")),
+        )
 
 
 FRAMEWORK = PyTorch()
@@ -103,7 +114,9 @@ def _hook_loader(patches: Patches, seams: Seams) -> None:
             try:
                 batch = original(self)
             except BaseException as error:
-                seams.end_data(span, 0, None if isinstance(error, StopIteration) else type(error).__name__)
+                seams.end_data(
+                    span, 0, None if isinstance(error, StopIteration) else type(error).__name__
+                )
                 raise
             try:
                 notes.end_batch(span, batch)
@@ -142,7 +155,11 @@ def _hook_copies(patches: Patches, seams: Seams) -> None:
             except Exception as failure:  # noqa: BLE001  # the border to the job
                 report_failure("begin_copy", failure)
                 span = None
-            return original(self, *args, **kwargs) if span is None else _timed(seams, span, original, self, *args, **kwargs)
+            return (
+                original(self, *args, **kwargs)
+                if span is None
+                else _timed(seams, span, original, self, *args, **kwargs)
+            )
 
         return copy
 
@@ -150,7 +167,14 @@ def _hook_copies(patches: Patches, seams: Seams) -> None:
         patches.replace(torch.Tensor, name, wrap)
 
 
-def _timed(seams: Seams, span: Followed | int | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _timed(
+    seams: Seams,
+    span: Followed | int | None,
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Call `function` inside an open region; its exception goes on, and its class is recorded."""
     try:
         result = function(*args, **kwargs)
@@ -177,7 +201,10 @@ def _hook_modules(patches: Patches, seams: Seams) -> None:
     """
     notes, grad_enabled = seams.tracker.notes, torch.is_grad_enabled
     nesting = _Nesting()
-    autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)  # noqa: SLF001  # no public name tells it of all devices
+    internals = torch._C  # noqa: SLF001  # no public name covers all devices
+    autocasts: Callable[[], bool] = getattr(
+        internals, "_is_any_autocast_enabled", torch.is_autocast_enabled
+    )
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         hands_on = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
@@ -185,7 +212,11 @@ def _hook_modules(patches: Patches, seams: Seams) -> None:
         @functools.wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if nesting.inside:
-                return self._call_impl(*args, **kwargs) if hands_on and self._compiled_call_impl is None else original(self, *args, **kwargs)
+                return (
+                    self._call_impl(*args, **kwargs)
+                    if hands_on and self._compiled_call_impl is None
+                    else original(self, *args, **kwargs)
+                )
             if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
             nesting.inside = True
@@ -236,7 +267,11 @@ def _hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges) -> None
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                loss = _read_loss(tensors) if recorder.recording and isinstance(tensors, tensor) and tensors.is_cpu else None
+                loss = (
+                    _read_loss(tensors)
+                    if recorder.recording and isinstance(tensors, tensor) and tensors.is_cpu
+                    else None
+                )
                 span = notes.begin_backward("torch", loss)
             except Exception as failure:  # noqa: BLE001  # the border to the job
                 report_failure("begin_backward", failure)
@@ -320,7 +355,13 @@ def _hook_optimizers(patches: Patches, seams: Seams) -> None:
 
 def _hook_scaler(patches: Patches, seams: Seams) -> None:
     """The scaler decides whether the optimizer steps: it does not where gradients overflowed."""
-    watch = guarded("scaler", lambda optimizer, stepped: optimizer.register_step_pre_hook(lambda *_: stepped.append(True)), None)
+    watch = guarded(
+        "scaler",
+        lambda optimizer, stepped: optimizer.register_step_pre_hook(
+            lambda *_: stepped.append(True)
+        ),
+        None,
+    )
     host_scale = guarded("loss scale", _host_scale, None)
 
     def wrap_step(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -330,7 +371,16 @@ def _hook_scaler(patches: Patches, seams: Seams) -> None:
             stepped: list[bool] = []
             handle = watch(optimizer, stepped)
             try:
-                return _timed_scaler(seams, span, stepped if handle else [True], original, self, optimizer, *args, **kwargs)
+                return _timed_scaler(
+                    seams,
+                    span,
+                    stepped if handle else [True],
+                    original,
+                    self,
+                    optimizer,
+                    *args,
+                    **kwargs,
+                )
             finally:
                 if handle:
                     handle.remove()
@@ -360,7 +410,15 @@ def _hook_scaler(patches: Patches, seams: Seams) -> None:
     patches.replace(torch.amp.GradScaler, "update", wrap_update)
 
 
-def _timed_scaler(seams: Seams, span: Followed | int | None, stepped: list[bool], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _timed_scaler(
+    seams: Seams,
+    span: Followed | int | None,
+    stepped: list[bool],
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     try:
         result = function(*args, **kwargs)
     except BaseException as error:

@@ -31,13 +31,24 @@ class TorchDialect(Dialect):
 
     def group(self, given: Any) -> Group | None:
         group = given if given is not None else torch.distributed.group.WORLD
-        if group is None or group == torch.distributed.GroupMember.NON_GROUP_MEMBER or torch.distributed.get_rank(group) < 0:
+        if (
+            group is None
+            or group == torch.distributed.GroupMember.NON_GROUP_MEMBER
+            or torch.distributed.get_rank(group) < 0
+        ):
             return None
         backend = str(torch.distributed.get_backend(group))
-        return Group(str(getattr(group, "group_name", "") or "default"), group.size(), backend, blocks=backend in BLOCKING)
+        return Group(
+            str(getattr(group, "group_name", "") or "default"),
+            group.size(),
+            backend,
+            blocks=backend in BLOCKING,
+        )
 
     def message(self, tensor: Any) -> Message:
-        return Message(tensor.numel() * tensor.element_size(), str(tensor.dtype).removeprefix("torch."))
+        return Message(
+            tensor.numel() * tensor.element_size(), str(tensor.dtype).removeprefix("torch.")
+        )
 
     def waits(self, arguments: Mapping[str, Any]) -> bool:
         return not arguments.get("async_op", False)
@@ -49,7 +60,9 @@ class TorchDialect(Dialect):
         return torch.compiler.is_compiling()
 
 
-def hook_collectives(patches: Patches, books: Books, sequences: Mapping[str, Iterator[int]]) -> None:
+def hook_collectives(
+    patches: Patches, books: Books, sequences: Mapping[str, Iterator[int]]
+) -> None:
     """Under both names that there are: users call one, torch's own wrappers the other."""
     if not torch.distributed.is_available():
         return

@@ -31,7 +31,9 @@ OBSERVED_BACKENDS = frozenset({"gloo", "nccl"})
 """Backends whose process groups are known to work when they are shared with a second group."""
 
 
-def hook_ddp(patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None) -> Exchanges:
+def hook_ddp(
+    patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None
+) -> Exchanges:
     """Time the buckets of every reducer built from now on."""
     exchanges = Exchanges(books, defaultdict(itertools.count) if sequences is None else sequences)
     distributed: Any = torch.distributed
@@ -101,7 +103,9 @@ class Exchanges:
             self._said.add(why)
             note_unmeasured(self._books, why)
 
-    def _observe_group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    def _observe_group(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
         """Return the observed group, and the reducer's arguments with it in place of the real one."""
         real = kwargs["process_group"] if "process_group" in kwargs else args[_GROUP_ARGUMENT]
         backends = _backends(real)
@@ -121,7 +125,9 @@ class Exchanges:
         books = self._books
         name = str(getattr(group, "group_name", "") or "default")
         sequence = self._sequences[name]
-        return BucketLog(books.recorder, books.collectives, name, group.size(), backend, sequence=sequence)
+        return BucketLog(
+            books.recorder, books.collectives, name, group.size(), backend, sequence=sequence
+        )
 
     def _settle_all(self) -> None:
         for group in list(self.groups.values()):

@@ -21,7 +21,9 @@ class PyTorchKernels:
     def __init__(self, *, operators: bool) -> None:
         activity = torch.profiler.ProfilerActivity
         on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self._activities = [activity.CUDA, *[activity.CPU] * operators] if on_device else [activity.CPU]
+        self._activities = (
+            [activity.CUDA, *[activity.CPU] * operators] if on_device else [activity.CPU]
+        )
         self._profiler: Any = None
         self._starting = False
 
@@ -39,7 +41,9 @@ class PyTorchKernels:
         self._profiler = torch.profiler.profile(activities=self._activities)
         self._starting = True
         given = os.environ.get(_LOG_LEVEL)
-        os.environ.setdefault(_LOG_LEVEL, _SILENT)  # Kineto reads it once, and else writes to the job's own output
+        os.environ.setdefault(
+            _LOG_LEVEL, _SILENT
+        )  # Kineto reads it once, and else writes to the job's own output
         try:
             self._profiler.start()
         finally:

@@ -31,7 +31,9 @@ def hook_workers(patches: Patches, books: Books) -> None:
 def _hook_workers(patches: Patches, books: Books) -> None:
     loaders = Loaders(books.recorder, books.samples)
     fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
-    hook_loop_fetch(patches, fetchers, LoopMeter(loaders.keep, books.recorder), books.recorder.notes)
+    hook_loop_fetch(
+        patches, fetchers, LoopMeter(loaders.keep, books.recorder), books.recorder.notes
+    )
     _hook_start(patches, loaders)
     _hook_batches(patches, loaders)
     loop = next(name for name in LOOPS if hasattr(worker, name))
@@ -40,8 +42,18 @@ def _hook_workers(patches: Patches, books: Books) -> None:
 
 def _hook_start(patches: Patches, loaders: Loaders) -> None:
     """Each iterator gets its ring before its workers start; each epoch begins before its first task is sent."""
-    open_ring = guarded("loader: ring", lambda self, loader: loaders.open(self, loader.num_workers, loader.num_workers * loader.prefetch_factor), None)
-    begin_epoch = guarded("loader: epoch", lambda self: loaders.begin_epoch(self, [process.pid for process in self._workers]), None)
+    open_ring = guarded(
+        "loader: ring",
+        lambda self, loader: loaders.open(
+            self, loader.num_workers, loader.num_workers * loader.prefetch_factor
+        ),
+        None,
+    )
+    begin_epoch = guarded(
+        "loader: epoch",
+        lambda self: loaders.begin_epoch(self, [process.pid for process in self._workers]),
+        None,
+    )
 
     def wrap_init(original: Function) -> Function:
         @functools.wraps(original)
@@ -68,7 +80,9 @@ def _hook_start(patches: Patches, loaders: Loaders) -> None:
 
 def _hook_batches(patches: Patches, loaders: Loaders) -> None:
     """What waits when the loop asks for a batch, and what became of the batch that it gets."""
-    look = guarded("loader: queue", lambda self: loaders.look(self, lambda _: self._task_info), None)
+    look = guarded(
+        "loader: queue", lambda self: loaders.look(self, lambda _: self._task_info), None
+    )
     take = guarded("loader: batch", lambda self, waiting: _take(loaders, self, waiting), None)
     note = guarded("loader: arrival", lambda self, arrived: _note(loaders, self, arrived), None)
 

@@ -61,7 +61,9 @@ def _times_by_device(kernels: pa.Table) -> Iterator[DeviceTime]:
     for key in np.unique(rank * len(names) + device).tolist():
         if names[key % len(names)] != HOST:
             mine = np.flatnonzero((rank == key // len(names)) & (device == key % len(names)))
-            yield _times(key // len(names), names[key % len(names)], start[mine], end[mine], kind[mine])
+            yield _times(
+                key // len(names), names[key % len(names)], start[mine], end[mine], kind[mine]
+            )
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
@@ -72,11 +74,17 @@ def _codes(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
 def _kinds(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """0 for computing, 1 for communication, 2 for copies and fills."""
     names, code = _codes(column)
-    return np.array([1 if name == COMMUNICATION else 2 if name in _MOVES else 0 for name in names], dtype=np.int64)[code]
+    return np.array(
+        [1 if name == COMMUNICATION else 2 if name in _MOVES else 0 for name in names],
+        dtype=np.int64,
+    )[code]
 
 
 def _times(rank: int, device: str, start: Ints, end: Ints, kind: Ints) -> DeviceTime:
-    compute, communication = covered(start[kind == 0], end[kind == 0]), covered(start[kind == 1], end[kind == 1])
+    compute, communication = (
+        covered(start[kind == 0], end[kind == 0]),
+        covered(start[kind == 1], end[kind == 1]),
+    )
     either = covered(start[kind < 2], end[kind < 2])
     return DeviceTime(
         rank=rank,

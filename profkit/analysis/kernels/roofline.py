@@ -43,11 +43,22 @@ class Places:
     @property
     def share(self) -> Floats:
         """The share of its ceiling that each kernel reaches."""
-        return np.asarray(np.divide(self.least_ns, self.length_ns, out=np.full(len(self.length_ns), np.nan), where=self.length_ns > 0))
+        return np.asarray(
+            np.divide(
+                self.least_ns,
+                self.length_ns,
+                out=np.full(len(self.length_ns), np.nan),
+                where=self.length_ns > 0,
+            )
+        )
 
     def bound(self, place: int) -> str | None:
         """What binds one kernel: its launch, whatever it computes; else the ceiling whose shortest time is longest."""
-        return LAUNCH if self.launch_bound[place] else bound_by_work(self.arithmetic_ns[place], self.memory_ns[place])
+        return (
+            LAUNCH
+            if self.launch_bound[place]
+            else bound_by_work(self.arithmetic_ns[place], self.memory_ns[place])
+        )
 
 
 def bound_by_work(arithmetic_ns: float, memory_ns: float) -> str | None:
@@ -57,16 +68,27 @@ def bound_by_work(arithmetic_ns: float, memory_ns: float) -> str | None:
     return ARITHMETIC if math.isnan(memory_ns) or arithmetic_ns >= memory_ns else MEMORY
 
 
-def place_kernels(kernels: pa.Table, ceilings: Ceilings, *, precision: str = "fp32", matrix_precision: str | None = None) -> Places:
+def place_kernels(
+    kernels: pa.Table,
+    ceilings: Ceilings,
+    *,
+    precision: str = "fp32",
+    matrix_precision: str | None = None,
+) -> Places:
     """Where each kernel stands under the roof. Tensor Cores work at `matrix_precision`, everything else at `precision`.
 
     A kernel that found its device idle, for longer than it runs itself, and that began as soon as it
     was launched, is bound by its launch.
     """
-    fast, plain = (ceilings.matrix_flops_per_s.get(name, np.nan) for name in (matrix_precision or precision, precision))
+    fast, plain = (
+        ceilings.matrix_flops_per_s.get(name, np.nan)
+        for name in (matrix_precision or precision, precision)
+    )
     on_tensor_cores = kernels["tensor_core"].fill_null(fill_value=False).to_numpy().astype(bool)
     return Places(
-        length_ns=(kernels["end_ns"].to_numpy() - kernels["start_ns"].to_numpy()).astype(np.float64),
+        length_ns=(kernels["end_ns"].to_numpy() - kernels["start_ns"].to_numpy()).astype(
+            np.float64
+        ),
         arithmetic_ns=_numbers(kernels["flops"]) / np.where(on_tensor_cores, fast, plain) * 1e9,
         memory_ns=_numbers(kernels["bytes"]) / (ceilings.copy_bytes_per_s or np.nan) * 1e9,
         launch_bound=_waited_for(kernels),
@@ -75,7 +97,9 @@ def place_kernels(kernels: pa.Table, ceilings: Ceilings, *, precision: str = "fp
 
 def _numbers(column: pa.ChunkedArray) -> Floats:
     """Null is NaN. Large integers of damaged files are rounded, and no error."""
-    return np.asarray(column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(), dtype=np.float64)
+    return np.asarray(
+        column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(), dtype=np.float64
+    )
 
 
 def _waited_for(kernels: pa.Table) -> npt.NDArray[np.bool_]:
@@ -85,9 +109,13 @@ def _waited_for(kernels: pa.Table) -> npt.NDArray[np.bool_]:
         return np.empty(0, dtype=bool)
     idle = _idle_before(kernels, start, end)
     device = kernels["device"].combine_chunks()
-    on_device = ~np.isin(device.indices.to_numpy(), pc.indices_nonzero(pc.equal(device.dictionary, HOST)).to_numpy())
+    on_device = ~np.isin(
+        device.indices.to_numpy(), pc.indices_nonzero(pc.equal(device.dictionary, HOST)).to_numpy()
+    )
     launch = kernels["launch_ns"]
-    soon = launch.is_valid().to_numpy() & (start - launch.fill_null(0).to_numpy() < LAUNCH_LATENCY_NS)
+    soon = launch.is_valid().to_numpy() & (
+        start - launch.fill_null(0).to_numpy() < LAUNCH_LATENCY_NS
+    )
     return np.asarray(on_device & soon & (idle > end - start))
 
 

@@ -27,7 +27,19 @@ from profkit.schema import open_schema
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
 
-COLUMNS = ("rank", "device", "start_ns", "end_ns", "name", "category", "launch_ns", "step", "tensor_core", "bytes", "flops")
+COLUMNS = (
+    "rank",
+    "device",
+    "start_ns",
+    "end_ns",
+    "name",
+    "category",
+    "launch_ns",
+    "step",
+    "tensor_core",
+    "bytes",
+    "flops",
+)
 """What is read of the `kernels` table to group it."""
 
 MOST_BYTES = 100_000_000
@@ -133,7 +145,13 @@ def matrix_precision(config: Mapping[str, Any]) -> str:
     return said if said in {"fp16", "bf16"} else "tf32"
 
 
-def build_kernels_view(tables: Iterable[pa.Table], ceilings: Ceilings | None, config: Mapping[str, Any], *, ranks_in_all: int = 1) -> KernelsView:
+def build_kernels_view(
+    tables: Iterable[pa.Table],
+    ceilings: Ceilings | None,
+    config: Mapping[str, Any],
+    *,
+    ranks_in_all: int = 1,
+) -> KernelsView:
     """Group the kernels of each rank's table by name and category. The tables need no other columns than `COLUMNS`."""
     sums: dict[tuple[str, str], _Sums] = {}
     longest: dict[tuple[str, str], Call] = {}
@@ -142,7 +160,12 @@ def build_kernels_view(tables: Iterable[pa.Table], ceilings: Ceilings | None, co
     steps = 0
     for table in tables:
         if table.num_rows:
-            found = _RankSums(table, place_kernels(table, ceilings or Ceilings(), matrix_precision=matrix_precision(config)))
+            found = _RankSums(
+                table,
+                place_kernels(
+                    table, ceilings or Ceilings(), matrix_precision=matrix_precision(config)
+                ),
+            )
             for key, mine, call in found:
                 sums[key] = sums[key].plus(mine) if key in sums else mine
                 longest[key] = max(longest.get(key, call), call, key=lambda each: each.duration_ns)
@@ -150,7 +173,12 @@ def build_kernels_view(tables: Iterable[pa.Table], ceilings: Ceilings | None, co
             ranks.append(int(table["rank"][0].as_py()))
             steps += len(pc.unique(table["step"].drop_null()))
     whole = sum((each.total for each in sums.values()), 0.0)
-    groups = tuple(sorted((_group(key, mine, longest[key], whole, steps) for key, mine in sums.items()), key=lambda group: -group.total_ns))
+    groups = tuple(
+        sorted(
+            (_group(key, mine, longest[key], whole, steps) for key, mine in sums.items()),
+            key=lambda group: -group.total_ns,
+        )
+    )
     return KernelsView(
         groups=groups,
         devices=tuple(sorted(devices)),
@@ -160,25 +188,51 @@ def build_kernels_view(tables: Iterable[pa.Table], ceilings: Ceilings | None, co
         steps=steps,
         total_ns=whole,
         category_share=_by_category(groups),
-        tensor_core_share=_mean([(group.tensor_core_share, group.total_ns) for group in groups if group.eligible and group.tensor_core_share is not None]),
-        launch_bound_share=_mean([(group.launch_bound_share, group.total_ns) for group in groups if group.launch_bound_share is not None]),
+        tensor_core_share=_mean(
+            [
+                (group.tensor_core_share, group.total_ns)
+                for group in groups
+                if group.eligible and group.tensor_core_share is not None
+            ]
+        ),
+        launch_bound_share=_mean(
+            [
+                (group.launch_bound_share, group.total_ns)
+                for group in groups
+                if group.launch_bound_share is not None
+            ]
+        ),
         ceilings=ceilings is not None,
     )
 
 
-def kernels_of(trace: Trace, ceilings: Ceilings | None = None, rank: int | None = None) -> KernelsView:
+def kernels_of(
+    trace: Trace, ceilings: Ceilings | None = None, rank: int | None = None
+) -> KernelsView:
     """The kernels of one rank of a run or of all. Of a run with very many, one rank stands for all where none is named."""
     problems: list[str] = []
     tables = (_read(each, COLUMNS, problems) for each in _chosen(trace, rank))
-    view = build_kernels_view(tables, ceilings, trace.manifest.config, ranks_in_all=len(trace.ranks))
+    view = build_kernels_view(
+        tables, ceilings, trace.manifest.config, ranks_in_all=len(trace.ranks)
+    )
     return dataclasses.replace(view, problems=tuple(problems))
 
 
-def calls_of(trace: Trace, name: str, category: str, ceilings: Ceilings | None = None, rank: int | None = None) -> tuple[KernelInstance, ...]:
+def calls_of(
+    trace: Trace,
+    name: str,
+    category: str,
+    ceilings: Ceilings | None = None,
+    rank: int | None = None,
+) -> tuple[KernelInstance, ...]:
     """The longest calls of one kernel on the ranks that `kernels_of` looks at, the longest first."""
     columns = open_schema("kernels").names
     found = [
-        call for each in _chosen(trace, rank) for call in kernel_instances(each.select("kernels", columns)[0], name, category, ceilings, trace.manifest.config)
+        call
+        for each in _chosen(trace, rank)
+        for call in kernel_instances(
+            each.select("kernels", columns)[0], name, category, ceilings, trace.manifest.config
+        )
     ]
     return tuple(sorted(found, key=lambda call: -call.duration_ns)[:MOST_INSTANCES])
 
@@ -200,16 +254,29 @@ def _size(rank: RankTrace) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def kernel_instances(kernels: pa.Table, name: str, category: str, ceilings: Ceilings | None, config: Mapping[str, Any]) -> tuple[KernelInstance, ...]:
+def kernel_instances(
+    kernels: pa.Table,
+    name: str,
+    category: str,
+    ceilings: Ceilings | None,
+    config: Mapping[str, Any],
+) -> tuple[KernelInstance, ...]:
     """The longest calls of one kernel in one rank's table, the longest first."""
-    rows = np.flatnonzero(_is(kernels["name"], name) & _is(kernels["category"], category)) if kernels.num_rows else np.empty(0, dtype=np.int64)
+    rows = (
+        np.flatnonzero(_is(kernels["name"], name) & _is(kernels["category"], category))
+        if kernels.num_rows
+        else np.empty(0, dtype=np.int64)
+    )
     if not len(rows):
         return ()
-    places = place_kernels(kernels, ceilings or Ceilings(), matrix_precision=matrix_precision(config))
+    places = place_kernels(
+        kernels, ceilings or Ceilings(), matrix_precision=matrix_precision(config)
+    )
     rows = rows[np.argsort(-places.length_ns[rows], kind="stable")[:MOST_INSTANCES]]
     shares = places.share
     return tuple(
-        _instance(row, values, places.bound(row), shares[row]) for row, values in zip(rows.tolist(), kernels.take(pa.array(rows)).to_pylist(), strict=True)
+        _instance(row, values, places.bound(row), shares[row])
+        for row, values in zip(rows.tolist(), kernels.take(pa.array(rows)).to_pylist(), strict=True)
     )
 
 
@@ -218,7 +285,9 @@ def _is(column: pa.ChunkedArray, value: str) -> npt.NDArray[np.bool_]:
     return np.isin(codes, [place for place, name in enumerate(names) if name == value])
 
 
-def _instance(row: int, values: Mapping[str, Any], bound: str | None, ceiling_share: float) -> KernelInstance:
+def _instance(
+    row: int, values: Mapping[str, Any], bound: str | None, ceiling_share: float
+) -> KernelInstance:
     launched = values["launch_ns"] if values["device"] != HOST else None
     return KernelInstance(
         row=row,
@@ -278,9 +347,15 @@ class _RankSums:
     def __iter__(self) -> Iterator[tuple[tuple[str, str], _Sums, Call]]:
         longest, row = self._longest()
         rank = int(self._kernels["rank"][0].as_py())
-        for place, (key, sums) in enumerate(zip(self._keys.tolist(), zip(*self._columns(), strict=True), strict=True)):
+        for place, (key, sums) in enumerate(
+            zip(self._keys.tolist(), zip(*self._columns(), strict=True), strict=True)
+        ):
             name, category = divmod(key, len(self._categories))
-            yield (self._names[name], self._categories[category]), _Sums(*sums), Call(rank, int(row[place]), float(longest[place]))
+            yield (
+                (self._names[name], self._categories[category]),
+                _Sums(*sums),
+                Call(rank, int(row[place]), float(longest[place])),
+            )
 
     def _columns(self) -> list[list[float]]:
         """For each sum its value by group, in the order of `_Sums`."""
@@ -290,10 +365,23 @@ class _RankSums:
         told = flag.is_valid().to_numpy() & on_device
         used = flag.fill_null(fill_value=False).to_numpy().astype(bool)
         launched = launch.is_valid().to_numpy() & on_device
-        queued = (self._kernels["start_ns"].to_numpy() - launch.fill_null(0).to_numpy()).astype(np.float64)
+        queued = (self._kernels["start_ns"].to_numpy() - launch.fill_null(0).to_numpy()).astype(
+            np.float64
+        )
         ones, least = np.ones(len(length)), places.least_ns
-        sums = [(ones, None), (length, None), (length, self._kernels["step"].is_valid().to_numpy()), (ones, on_device)]
-        sums += [(length, told), (length, told & used), (length, launched), (length, launched & places.launch_bound), (queued, launched)]
+        sums = [
+            (ones, None),
+            (length, None),
+            (length, self._kernels["step"].is_valid().to_numpy()),
+            (ones, on_device),
+        ]
+        sums += [
+            (length, told),
+            (length, told & used),
+            (length, launched),
+            (length, launched & places.launch_bound),
+            (queued, launched),
+        ]
         for times in (places.arithmetic_ns, places.memory_ns):
             sums += [(ones, np.isfinite(times)), (times, np.isfinite(times))]
         sums += [(length, np.isfinite(least)), (least, np.isfinite(least))]
@@ -301,7 +389,10 @@ class _RankSums:
 
     def _sum(self, values: Floats, which: npt.NDArray[np.bool_] | None) -> Floats:
         rows = slice(None) if which is None else which
-        return np.asarray(np.bincount(self._of[rows], weights=values[rows], minlength=len(self._keys)), dtype=np.float64)
+        return np.asarray(
+            np.bincount(self._of[rows], weights=values[rows], minlength=len(self._keys)),
+            dtype=np.float64,
+        )
 
     def _longest(self) -> tuple[Floats, Ints]:
         length = self._places.length_ns
@@ -313,10 +404,15 @@ class _RankSums:
         return longest, row
 
 
-def _group(key: tuple[str, str], sums: _Sums, longest: Call, whole: float, steps: int) -> KernelGroup:
+def _group(
+    key: tuple[str, str], sums: _Sums, longest: Call, whole: float, steps: int
+) -> KernelGroup:
     name, category = key
     late = _ratio(sums.late, sums.launched)
-    by_work = bound_by_work(sums.arithmetic if sums.arithmetic_known else math.nan, sums.memory if sums.memory_known else math.nan)
+    by_work = bound_by_work(
+        sums.arithmetic if sums.arithmetic_known else math.nan,
+        sums.memory if sums.memory_known else math.nan,
+    )
     return KernelGroup(
         name=name,
         category=category,

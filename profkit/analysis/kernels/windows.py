@@ -44,10 +44,14 @@ class KernelWindows:
 def window_steps(samples: pa.Table) -> Ints:
     """The steps that are no measure of speed: a window was open in them on some rank, or was being read."""
     values = _own(samples, WINDOW_STEP)["value"].to_numpy()
-    return np.unique(values[np.isfinite(values) & (values >= 0) & (values < 2**53)].astype(np.int64))
+    return np.unique(
+        values[np.isfinite(values) & (values >= 0) & (values < 2**53)].astype(np.int64)
+    )
 
 
-def kernel_windows(kernels: pa.Table, steps: pa.Table, samples: pa.Table, used: Ints) -> KernelWindows | None:
+def kernel_windows(
+    kernels: pa.Table, steps: pa.Table, samples: pa.Table, used: Ints
+) -> KernelWindows | None:
     """What a run's windows show; `None` where it has none."""
     left_out = window_steps(samples)
     if not len(left_out):
@@ -74,7 +78,10 @@ def kernel_windows(kernels: pa.Table, steps: pa.Table, samples: pa.Table, used: 
 
 def busy_by(kernels: pa.Table, column: str) -> dict[str, int]:
     """Time in which any device was busy, over the values of a column; all of them add up to the whole."""
-    return {name: round(time) for name, time in _sums(kernels[column], exclusive_times(kernels), 1.0, NO_PHASE).items()}
+    return {
+        name: round(time)
+        for name, time in _sums(kernels[column], exclusive_times(kernels), 1.0, NO_PHASE).items()
+    }
 
 
 def exclusive_times(kernels: pa.Table) -> Ints:
@@ -102,29 +109,54 @@ def _sums(column: pa.ChunkedArray, times: Ints, scale: float, otherwise: str) ->
         return {}
     names = [*column.combine_chunks().dictionary.to_pylist(), otherwise]
     codes = _codes(column)
-    totals = np.bincount(np.where(codes < 0, len(names) - 1, codes), weights=times, minlength=len(names)) * scale
-    return {str(names[place]): float(totals[place]) for place in np.argsort(-totals, kind="stable") if totals[place] > 0}
+    totals = (
+        np.bincount(np.where(codes < 0, len(names) - 1, codes), weights=times, minlength=len(names))
+        * scale
+    )
+    return {
+        str(names[place]): float(totals[place])
+        for place in np.argsort(-totals, kind="stable")
+        if totals[place] > 0
+    }
 
 
 def _tensor_core_share(kernels: pa.Table) -> float | None:
     """Of the kernels' own durations: the union would hide what runs beside something else."""
-    matrix = kernels.filter(pc.is_in(kernels["category"].cast(pa.string()), pa.array(["gemm", "convolution", "attention"])))
-    known = matrix.filter(pc.and_(matrix["tensor_core"].is_valid(), pc.not_equal(matrix["device"].cast(pa.string()), "cpu")))
+    matrix = kernels.filter(
+        pc.is_in(
+            kernels["category"].cast(pa.string()), pa.array(["gemm", "convolution", "attention"])
+        )
+    )
+    known = matrix.filter(
+        pc.and_(
+            matrix["tensor_core"].is_valid(),
+            pc.not_equal(matrix["device"].cast(pa.string()), "cpu"),
+        )
+    )
     length = known["end_ns"].to_numpy() - known["start_ns"].to_numpy()
     if not length.sum():
         return None
-    return float(length[known["tensor_core"].to_numpy(zero_copy_only=False).astype(bool)].sum() / length.sum())
+    return float(
+        length[known["tensor_core"].to_numpy(zero_copy_only=False).astype(bool)].sum()
+        / length.sum()
+    )
 
 
 def _slowdown(steps: pa.Table, left_out: Ints, used: Ints) -> float | None:
     length = (steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy()).astype(np.float64)
     index = steps["step"].to_numpy()
     slow, usual = length[np.isin(index, left_out)], length[np.isin(index, used)]
-    return float(np.median(slow) / np.median(usual)) if len(slow) and len(usual) and np.median(usual) > 0 else None
+    return (
+        float(np.median(slow) / np.median(usual))
+        if len(slow) and len(usual) and np.median(usual) > 0
+        else None
+    )
 
 
 def _own(samples: pa.Table, metric: str) -> pa.Table:
-    return samples.filter(pc.and_(pc.equal(samples["source"], KERNELS), pc.equal(samples["metric"], metric)))
+    return samples.filter(
+        pc.and_(pc.equal(samples["source"], KERNELS), pc.equal(samples["metric"], metric))
+    )
 
 
 def _total(samples: pa.Table, metric: str) -> float:

@@ -37,7 +37,17 @@ _ALIGNED = 64
 _START = struct.Struct("<QQ")
 """Where the header begins, and its checksum."""
 
-_DAMAGE = (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+_DAMAGE = (
+    OSError,
+    ValueError,
+    struct.error,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,9 @@ class LaneCache:
 
     def _path(self, group: Group, sources: Sequence[Path]) -> Path:
         names = "\0".join([group.value, *map(os.path.realpath, sources)])
-        return (self.folder or Path()) / (hashlib.sha256(os.fsencode(names)).hexdigest()[:32] + _SUFFIX)
+        return (self.folder or Path()) / (
+            hashlib.sha256(os.fsencode(names)).hexdigest()[:32] + _SUFFIX
+        )
 
 
 def _state(sources: Sequence[Path]) -> list[list[int]]:
@@ -99,7 +111,11 @@ def _worth_keeping(lanes: Sequence[Lane]) -> bool:
 
 def _write(folder: Path, state: list[list[int]], lanes: Sequence[Lane]) -> str:
     """The columns one after the other, then the header, in a file of a name of its own: what is half written never has an entry's."""
-    columns = [np.ascontiguousarray(column).ravel() for lane in lanes for column in (*lane.level.pieces.columns, *lane.level.blocks)]
+    columns = [
+        np.ascontiguousarray(column).ravel()
+        for lane in lanes
+        for column in (*lane.level.pieces.columns, *lane.level.blocks)
+    ]
     crc = 0
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
     try:
@@ -113,7 +129,10 @@ def _write(folder: Path, state: list[list[int]], lanes: Sequence[Lane]) -> str:
                 "state": state,
                 "crc32": crc,
                 "columns": [[column.dtype.str, len(column)] for column in columns],
-                "lanes": [[lane.group.value, lane.label, list(lane.level.kinds), lane.only_stream] for lane in lanes],
+                "lanes": [
+                    [lane.group.value, lane.label, list(lane.level.kinds), lane.only_stream]
+                    for lane in lanes
+                ],
             }
             text = json.dumps(header).encode()
             file.write(text)
@@ -139,14 +158,25 @@ def _read(path: Path, state: list[list[int]]) -> list[Lane]:
     at, crc = _START.unpack(whole[: _START.size].tobytes())
     text = whole[at:].tobytes()
     header: Mapping[str, Any] = json.loads(text) if zlib.crc32(text) == crc else {}
-    if header["version"] != VERSION or header["state"] != state or zlib.crc32(whole[_ALIGNED:at].data) != header["crc32"]:
+    if (
+        header["version"] != VERSION
+        or header["state"] != state
+        or zlib.crc32(whole[_ALIGNED:at].data) != header["crc32"]
+    ):
         raise ValueError("not an entry of these files as they are")
-    mapped.madvise(mmap.MADV_DONTNEED)  # to be checked it was read from end to end; little of it is looked at
+    mapped.madvise(
+        mmap.MADV_DONTNEED
+    )  # to be checked it was read from end to end; little of it is looked at
     columns = _columns(whole, header["columns"])
     width = len(Pieces.__dataclass_fields__) + len(Blocks._fields)
     parts = [columns[first : first + width] for first in range(0, len(columns), width)]
     return [
-        Lane(Group(group), safe_text(label), _level(part, tuple(map(safe_text, kinds))), safe_text(only_stream))
+        Lane(
+            Group(group),
+            safe_text(label),
+            _level(part, tuple(map(safe_text, kinds))),
+            safe_text(only_stream),
+        )
         for (group, label, kinds, only_stream), part in zip(header["lanes"], parts, strict=True)
     ]
 
@@ -168,7 +198,10 @@ def _columns(whole: Codes, shapes: Sequence[tuple[str, int]]) -> list[Codes]:
 
 def _trim(folder: Path) -> None:
     """Keep the newest, and no more than there is room for; what an interrupted process left grows old with the rest."""
-    entries = sorted(((path.stat().st_mtime_ns, path.stat().st_size, path) for path in folder.iterdir()), reverse=True)
+    entries = sorted(
+        ((path.stat().st_mtime_ns, path.stat().st_size, path) for path in folder.iterdir()),
+        reverse=True,
+    )
     kept = 0
     for _, size, path in entries:
         kept += size

@@ -63,7 +63,12 @@ def counters_of(samples: pa.Table) -> list[Counter]:
 def _place(counter: Counter) -> tuple[int, bool, str, str]:
     """Those of `FIRST` in its order, then those that change."""
     known = FIRST.index(counter.metric) if counter.metric in FIRST else len(FIRST)
-    return known, bool(np.ptp(counter.values) == 0) if len(counter.values) else True, counter.metric, counter.device
+    return (
+        known,
+        bool(np.ptp(counter.values) == 0) if len(counter.values) else True,
+        counter.metric,
+        counter.device,
+    )
 
 
 def _counters(samples: pa.Table) -> Iterator[Counter]:
@@ -79,6 +84,11 @@ def _counters(samples: pa.Table) -> Iterator[Counter]:
         mine = np.flatnonzero((which.ravel() == at) & np.isfinite(values))
         mine = mine[np.argsort(times[mine], kind="stable")]
         where = "" if device < 0 else str(keys[0].dictionary[int(device)])
-        name, read_ns, readings = as_rate(str(keys[1].dictionary[int(source)]), str(keys[2].dictionary[int(metric)]), times[mine], values[mine])
+        name, read_ns, readings = as_rate(
+            str(keys[1].dictionary[int(source)]),
+            str(keys[2].dictionary[int(metric)]),
+            times[mine],
+            values[mine],
+        )
         if len(read_ns):
             yield Counter(where, name, read_ns, readings)

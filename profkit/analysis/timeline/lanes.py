@@ -90,7 +90,9 @@ def _region_lanes(spans: pa.Table) -> Iterator[Lane]:
     for thread, depth, pieces in threads.shelves:
         if (thread != threads.training or depth) and len(pieces):
             name = threads.names[thread]
-            yield Lane(Group.REGIONS, f"+{depth} {name}" if depth else name, Level(pieces, threads.kinds))
+            yield Lane(
+                Group.REGIONS, f"+{depth} {name}" if depth else name, Level(pieces, threads.kinds)
+            )
 
 
 class _Threads(NamedTuple):
@@ -107,8 +109,13 @@ def _threads(spans: pa.Table) -> _Threads:
     events, kinds = _events(spans, "phase", "name", first=PHASES)
     thread, names = _compact(spans["thread"])
     depth = np.clip(spans["depth"].to_numpy(), 0, _DEEPEST - 1).astype(np.int64)
-    training = int(np.argmax(np.bincount(thread, weights=np.where(depth, 0, events.ends - events.starts))))
-    shelves = [(*divmod(key, _DEEPEST), first_begun(events.chosen(places))) for key, places in _groups(thread * _DEEPEST + depth)]
+    training = int(
+        np.argmax(np.bincount(thread, weights=np.where(depth, 0, events.ends - events.starts)))
+    )
+    shelves = [
+        (*divmod(key, _DEEPEST), first_begun(events.chosen(places)))
+        for key, places in _groups(thread * _DEEPEST + depth)
+    ]
     return _Threads(names, training, shelves, kinds)
 
 
@@ -133,7 +140,11 @@ def _stream_lanes(kernels: pa.Table) -> Iterator[Lane]:
     stream = kernels["stream"].to_numpy()
     for at, of_device in _groups(device):
         for number, places in _groups(stream[of_device]):
-            yield Lane(Group.STREAMS, _stream_label(names[at], number), Level(first_begun(events.chosen(of_device[places])), kinds))
+            yield Lane(
+                Group.STREAMS,
+                _stream_label(names[at], number),
+                Level(first_begun(events.chosen(of_device[places])), kinds),
+            )
 
 
 def _stream_label(device: str, number: int) -> str:
@@ -144,7 +155,9 @@ def _collective_lanes(collectives: pa.Table) -> Iterator[Lane]:
     events, kinds = _events(collectives, "op", "op")
     communicator, communicators = _compact(collectives["communicator"])
     for at, places in _groups(communicator):
-        yield Lane(Group.COLLECTIVES, communicators[at], Level(first_begun(events.chosen(places)), kinds))
+        yield Lane(
+            Group.COLLECTIVES, communicators[at], Level(first_begun(events.chosen(places)), kinds)
+        )
 
 
 _BUILDERS: Final = {
@@ -156,15 +169,22 @@ _BUILDERS: Final = {
 }
 
 
-def _events(rows: pa.Table, kind: str, name: str, *, first: Sequence[str] = ()) -> tuple[Pieces, tuple[str, ...]]:
+def _events(
+    rows: pa.Table, kind: str, name: str, *, first: Sequence[str] = ()
+) -> tuple[Pieces, tuple[str, ...]]:
     """Every row as an event, and what the kinds are called, those of `first` in their own order."""
     codes, kinds = _compact(rows[kind])
-    order = sorted(range(len(kinds)), key=lambda at: (first.index(kinds[at]) if kinds[at] in first else len(first), kinds[at]))
+    order = sorted(
+        range(len(kinds)),
+        key=lambda at: (first.index(kinds[at]) if kinds[at] in first else len(first), kinds[at]),
+    )
     place = np.empty(len(order), dtype=np.min_scalar_type(len(order)))
     place[order] = np.arange(len(order))
     starts, ends = (rows[column].to_numpy() for column in ("start_ns", "end_ns"))
     names = rows[name].combine_chunks().indices.to_numpy()
-    return Pieces(starts, ends, place[codes], names, np.arange(len(starts), dtype=np.uint32)), tuple(kinds[at] for at in order)
+    return Pieces(
+        starts, ends, place[codes], names, np.arange(len(starts), dtype=np.uint32)
+    ), tuple(kinds[at] for at in order)
 
 
 def _compact(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
@@ -184,7 +204,9 @@ def _groups(keys: Ints) -> Iterator[tuple[int, Ints]]:
         yield int(keys[0]), np.arange(len(keys))
         return
     low, high = int(keys.min()), int(keys.max())
-    order = np.argsort((keys - low).astype(np.min_scalar_type(high - low)), kind="stable")  # numbers of two bytes and less are sorted in linear time
+    order = np.argsort(
+        (keys - low).astype(np.min_scalar_type(high - low)), kind="stable"
+    )  # numbers of two bytes and less are sorted in linear time
     opens = np.flatnonzero(np.diff(keys[order], prepend=keys[order[0]] - 1))
     for places in np.split(order, opens[1:]):
         yield int(keys[places[0]]), places

@@ -69,7 +69,16 @@ NO_PIECES = Pieces(*(np.empty(0, dtype=np.int64) for _ in range(5)))
 
 def joined(parts: Sequence[Pieces]) -> Pieces:
     """One after the other, in no order yet."""
-    return Pieces(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True))) if parts else NO_PIECES
+    return (
+        Pieces(
+            *(
+                np.concatenate(columns)
+                for columns in zip(*(part.columns for part in parts), strict=True)
+            )
+        )
+        if parts
+        else NO_PIECES
+    )
 
 
 def first_begun(events: Pieces) -> Pieces:
@@ -79,7 +88,11 @@ def first_begun(events: Pieces) -> Pieces:
     """
     if not len(events):
         return events
-    pieces = events if _in_order(events.starts, events.ends) else events.chosen(np.lexsort((-events.ends, events.starts)))
+    pieces = (
+        events
+        if _in_order(events.starts, events.ends)
+        else events.chosen(np.lexsort((-events.ends, events.starts)))
+    )
     reach = np.maximum.accumulate(pieces.ends)
     begins = np.concatenate([pieces.starts[:1], np.maximum(reach[:-1], pieces.starts[1:])])
     seen = pieces.ends > begins
@@ -98,8 +111,12 @@ def innermost(levels: Sequence[Pieces]) -> Pieces:
     levels = [level for level in levels if len(level)]
     if not levels:
         return NO_PIECES
-    borders = np.sort(np.concatenate([border for level in levels for border in (level.starts, level.ends)]))
-    borders = borders[np.flatnonzero(np.diff(borders, append=borders[-1] + 1))]  # np.unique would import numpy.ma, for 0.2 s
+    borders = np.sort(
+        np.concatenate([border for level in levels for border in (level.starts, level.ends)])
+    )
+    borders = borders[
+        np.flatnonzero(np.diff(borders, append=borders[-1] + 1))
+    ]  # np.unique would import numpy.ma, for 0.2 s
     chosen = np.full(len(borders) - 1, NONE, dtype=np.int64)
     first = 0
     for level in levels:
@@ -109,7 +126,9 @@ def innermost(levels: Sequence[Pieces]) -> Pieces:
         first += len(level)
     opens = np.flatnonzero((chosen != NONE) & (np.diff(chosen, prepend=NONE) != 0))
     closes = np.flatnonzero((chosen != NONE) & (np.diff(chosen, append=NONE) != 0)) + 1
-    return dataclasses.replace(joined(levels).chosen(chosen[opens]), starts=borders[opens], ends=borders[closes])
+    return dataclasses.replace(
+        joined(levels).chosen(chosen[opens]), starts=borders[opens], ends=borders[closes]
+    )
 
 
 def _begun_before(pieces: Pieces, times: Ints) -> Ints:
@@ -160,7 +179,11 @@ class Level:
         pieces = self.pieces
         count, kinds = self.blocks_shape
         place = np.arange(len(pieces)) // self._block * kinds + pieces.kinds
-        each = np.bincount(place, weights=pieces.ends - pieces.starts, minlength=count * kinds).astype(np.int64).reshape(count, kinds)
+        each = (
+            np.bincount(place, weights=pieces.ends - pieces.starts, minlength=count * kinds)
+            .astype(np.int64)
+            .reshape(count, kinds)
+        )
         before = np.concatenate([np.zeros((1, kinds), np.int64), np.cumsum(each, axis=0)[:-1]])
         return Blocks(np.ascontiguousarray(pieces.starts[:: self._block]), before)
 
@@ -176,10 +199,16 @@ class Level:
     def _covered_before(self, reach: _Reach) -> Ints:
         """By moment and kind, the time that is covered before: whole blocks by their sums, the last piece by piece, for a border may cut its last."""
         kinds = self.blocks_shape[1]
-        length = np.where(reach.begun, np.minimum(self.pieces.ends[reach.place], reach.times[:, None]) - reach.starts, 0)
+        length = np.where(
+            reach.begun,
+            np.minimum(self.pieces.ends[reach.place], reach.times[:, None]) - reach.starts,
+            0,
+        )
         cell = np.arange(len(reach.times))[:, None] * kinds + self.pieces.kinds[reach.place]
         rest = np.bincount(cell.ravel(), weights=length.ravel(), minlength=len(reach.times) * kinds)
-        return np.asarray(self.blocks.covered[reach.block] + rest.astype(np.int64).reshape(-1, kinds))
+        return np.asarray(
+            self.blocks.covered[reach.block] + rest.astype(np.int64).reshape(-1, kinds)
+        )
 
     def cells(self, borders: Ints) -> Cells:
         """What the cells between the borders show; of kinds that cover the same time, the first."""
@@ -191,7 +220,12 @@ class Level:
         covered = np.diff(self._covered_before(reach), axis=0)
         kinds = np.argmax(covered, axis=1)
         dominant = covered[np.arange(count), kinds]
-        return Cells(np.where(dominant > 0, kinds, NONE), dominant, covered.sum(axis=1), np.diff(self._begun_before(reach)))
+        return Cells(
+            np.where(dominant > 0, kinds, NONE),
+            dominant,
+            covered.sum(axis=1),
+            np.diff(self._begun_before(reach)),
+        )
 
     def at(self, times: Ints) -> Ints:
         """The piece that covers each moment, `NONE` where none does."""
@@ -205,21 +239,32 @@ class Level:
 
     def longest_in(self, start_ns: int, end_ns: int) -> int | None:
         """The piece that covers most of a stretch; the first of those that cover as much."""
-        first, last = np.searchsorted(self.pieces.ends, start_ns, side="right"), np.searchsorted(self.pieces.starts, end_ns, side="left")
+        first, last = (
+            np.searchsorted(self.pieces.ends, start_ns, side="right"),
+            np.searchsorted(self.pieces.starts, end_ns, side="left"),
+        )
         if first >= last:
             return None
-        inside = np.minimum(self.pieces.ends[first:last], end_ns) - np.maximum(self.pieces.starts[first:last], start_ns)
+        inside = np.minimum(self.pieces.ends[first:last], end_ns) - np.maximum(
+            self.pieces.starts[first:last], start_ns
+        )
         return int(first + np.argmax(inside))
 
     def beside(self, piece_start_ns: int, step: int) -> int | None:
         """The next piece that begins after a moment (`step` 1), or the last that begins before it (-1)."""
-        place = int(np.searchsorted(self.pieces.starts, piece_start_ns, side="right" if step > 0 else "left")) - (step < 0)
+        place = int(
+            np.searchsorted(
+                self.pieces.starts, piece_start_ns, side="right" if step > 0 else "left"
+            )
+        ) - (step < 0)
         return place if 0 <= place < len(self.pieces) else None
 
     def gap(self, from_ns: int, longer_ns: int, *, back: bool = False) -> Gap | None:
         """The first gap longer than `longer_ns` that opens after `from_ns`, or the last that opens before it."""
         opens, closes = self.pieces.ends[:-1], self.pieces.starts[1:]
-        found = np.flatnonzero((closes - opens > longer_ns) & ((opens < from_ns) if back else (opens > from_ns)))
+        found = np.flatnonzero(
+            (closes - opens > longer_ns) & ((opens < from_ns) if back else (opens > from_ns))
+        )
         if not len(found):
             return None
         place = found[-1 if back else 0]

@@ -120,15 +120,24 @@ class Timeline:
         own: dict[int, Steps] = {}
         problems: dict[tuple[int, str], str] = {}
         for rank in trace.ranks:
-            rows, problems[rank.rank, "steps"] = rank.select("steps", ("step", "start_ns", "end_ns"))
+            rows, problems[rank.rank, "steps"] = rank.select(
+                "steps", ("step", "start_ns", "end_ns")
+            )
             number, start, end = (rows[name].to_numpy() for name in rows.column_names)
             order = np.argsort(start, kind="stable")
-            own[rank.rank] = Steps(number[order], start[order] + shifts[rank.rank], end[order] + shifts[rank.rank])
-        origin = min((int(steps.start_ns[0]) for steps in own.values() if len(steps.number)), default=None)
+            own[rank.rank] = Steps(
+                number[order], start[order] + shifts[rank.rank], end[order] + shifts[rank.rank]
+            )
+        origin = min(
+            (int(steps.start_ns[0]) for steps in own.values() if len(steps.number)), default=None
+        )
         if origin is None:
             origin = _first_event(trace, shifts)
         places = {rank.rank: _Place(rank, shifts[rank.rank] - origin) for rank in trace.ranks}
-        steps = {rank: Steps(found.number, found.start_ns - origin, found.end_ns - origin) for rank, found in own.items()}
+        steps = {
+            rank: Steps(found.number, found.start_ns - origin, found.end_ns - origin)
+            for rank, found in own.items()
+        }
         return cls(trace, clocks, places, steps, LaneCache(cache), _problems=problems)
 
     @property
@@ -138,7 +147,11 @@ class Timeline:
     @property
     def problems(self) -> tuple[str, ...]:
         """What is damaged in the tables that were read so far."""
-        return tuple(f"rank {rank}, {table}: {problem}" for (rank, table), problem in self._problems.items() if problem)
+        return tuple(
+            f"rank {rank}, {table}: {problem}"
+            for (rank, table), problem in self._problems.items()
+            if problem
+        )
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -147,8 +160,12 @@ class Timeline:
         ends = [int(steps.end_ns.max()) for steps in self._steps.values() if len(steps.number)]
         for key, lanes in list(self._lanes.items()):
             shift = self._ranks[key.rank].shift
-            starts.extend(int(lane.level.pieces.starts[0]) + shift for lane in lanes if len(lane.level.pieces))
-            ends.extend(int(lane.level.pieces.ends[-1]) + shift for lane in lanes if len(lane.level.pieces))
+            starts.extend(
+                int(lane.level.pieces.starts[0]) + shift for lane in lanes if len(lane.level.pieces)
+            )
+            ends.extend(
+                int(lane.level.pieces.ends[-1]) + shift for lane in lanes if len(lane.level.pieces)
+            )
         return max(min(starts, default=0), -FARTHEST_NS), min(max(ends, default=0), FARTHEST_NS)
 
     def shift(self, rank: int) -> int:
@@ -159,12 +176,25 @@ class Timeline:
 
     def step_bounds(self, number: int) -> tuple[int, int] | None:
         """From the first rank's beginning of a step to the last one's end of it."""
-        found = [(steps.start_ns[at], steps.end_ns[at]) for steps in self._steps.values() for at in np.flatnonzero(steps.number == number)]
-        return (int(min(start for start, _ in found)), int(max(end for _, end in found))) if found else None
+        found = [
+            (steps.start_ns[at], steps.end_ns[at])
+            for steps in self._steps.values()
+            for at in np.flatnonzero(steps.number == number)
+        ]
+        return (
+            (int(min(start for start, _ in found)), int(max(end for _, end in found)))
+            if found
+            else None
+        )
 
     def step_range(self) -> tuple[int, int] | None:
         """The first and the last step there is on any rank."""
-        numbers = [number for steps in self._steps.values() if len(steps.number) for number in (int(steps.number.min()), int(steps.number.max()))]
+        numbers = [
+            number
+            for steps in self._steps.values()
+            if len(steps.number)
+            for number in (int(steps.number.min()), int(steps.number.max()))
+        ]
         return (min(numbers), max(numbers)) if numbers else None
 
     def ready(self, rank: int, group: Group, at_least_ns: int = 0) -> bool:
@@ -198,14 +228,18 @@ class Timeline:
             self._lanes.clear()
 
     def lane(self, rank: int, group: Group, label: str, at_least_ns: int = 0) -> Lane | None:
-        return next((lane for lane in self.lanes(rank, group, at_least_ns) if lane.label == label), None)
+        return next(
+            (lane for lane in self.lanes(rank, group, at_least_ns) if lane.label == label), None
+        )
 
     def counters_ready(self, rank: int) -> bool:
         return rank in self._counters
 
     def counters(self, rank: int) -> tuple[Counter, ...]:
         if rank not in self._counters:
-            rows, self._problems[rank, "samples"] = self._ranks[rank].trace.select("samples", SAMPLE_COLUMNS)
+            rows, self._problems[rank, "samples"] = self._ranks[rank].trace.select(
+                "samples", SAMPLE_COLUMNS
+            )
             self._counters[rank] = tuple(counters_of(rows))
         return self._counters[rank]
 
@@ -216,23 +250,49 @@ class Timeline:
         if row is None:
             return None
         start, end = row["start_ns"], row["end_ns"]
-        shown = {name: value for name, value in row.items() if value is not None and name not in {"rank", "start_ns", "end_ns", "name"}}
+        shown = {
+            name: value
+            for name, value in row.items()
+            if value is not None and name not in {"rank", "start_ns", "end_ns", "name"}
+        }
         kind = level.kinds[level.pieces.kinds[piece]]
-        return Event(rank, lane.group, lane.label, self.name(rank, lane, piece), kind, start + place.shift, start, end - start, shown)
+        return Event(
+            rank,
+            lane.group,
+            lane.label,
+            self.name(rank, lane, piece),
+            kind,
+            start + place.shift,
+            start,
+            end - start,
+            shown,
+        )
 
     def name(self, rank: int, lane: Lane, piece: int) -> str:
         return str(self._ranks[rank].trace.names[int(lane.level.pieces.names[piece])].as_py())
 
-    def find(self, rank: int, lane: Lane, wanted: Callable[[str], bool], from_ns: int, *, back: bool = False) -> int | None:
+    def find(
+        self,
+        rank: int,
+        lane: Lane,
+        wanted: Callable[[str], bool],
+        from_ns: int,
+        *,
+        back: bool = False,
+    ) -> int | None:
         """The next piece after a moment whose name is wanted, or the last before it. Each distinct name is looked at once."""
         names = self._ranks[rank].trace.names.to_pylist()
         pieces = lane.level.pieces
         chosen = np.fromiter(map(wanted, names), dtype=bool, count=len(names))
         starts = pieces.starts + self._ranks[rank].shift
-        found = np.flatnonzero(chosen[pieces.names] & ((starts < from_ns) if back else (starts > from_ns)))
+        found = np.flatnonzero(
+            chosen[pieces.names] & ((starts < from_ns) if back else (starts > from_ns))
+        )
         return int(found[-1 if back else 0]) if len(found) else None
 
-    def gap(self, rank: int, lane: Lane, from_ns: int, longer_ns: int, *, back: bool = False) -> Gap | None:
+    def gap(
+        self, rank: int, lane: Lane, from_ns: int, longer_ns: int, *, back: bool = False
+    ) -> Gap | None:
         """The next gap of a lane on the axis, or the one before."""
         shift = self._ranks[rank].shift
         found = lane.level.gap(from_ns - shift, longer_ns, back=back)
@@ -241,8 +301,15 @@ class Timeline:
     def late(self, from_ns: int, longer_ns: int, *, back: bool = False) -> LateArrival | None:
         """The next collective after a moment for which some rank waited longer than this, or the last one before."""
         arrivals = self._arrivals
-        found = np.flatnonzero((arrivals.waited_ns > longer_ns) & ((arrivals.time_ns < from_ns) if back else (arrivals.time_ns > from_ns)))
-        return LateArrival(*(int(column[found[-1 if back else 0]]) for column in arrivals)) if len(found) else None
+        found = np.flatnonzero(
+            (arrivals.waited_ns > longer_ns)
+            & ((arrivals.time_ns < from_ns) if back else (arrivals.time_ns > from_ns))
+        )
+        return (
+            LateArrival(*(int(column[found[-1 if back else 0]]) for column in arrivals))
+            if len(found)
+            else None
+        )
 
     def prepare(self) -> None:
         """Match the collectives now, so that the first question about late ranks is answered at once."""
@@ -255,10 +322,15 @@ class Timeline:
         Durations tell who came last, so the ranks' clocks need not agree.
         """
         numbers = [steps.number for steps in self._steps.values()]
-        parts = match_collectives(self.trace.table("collectives"), np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64))
+        parts = match_collectives(
+            self.trace.table("collectives"),
+            np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64),
+        )
         most = np.zeros(parts.count, dtype=np.int64)
         np.maximum.at(most, parts.group, parts.end - parts.start - parts.transfer)
-        came = np.flatnonzero(parts.matched & (parts.rank == parts.late_rank) & (most[parts.group] > 0))
+        came = np.flatnonzero(
+            parts.matched & (parts.rank == parts.late_rank) & (most[parts.group] > 0)
+        )
         shift = np.zeros(max(self._ranks, default=0) + 1, dtype=np.int64)
         for rank, place in self._ranks.items():
             shift[rank] = place.shift
@@ -268,7 +340,11 @@ class Timeline:
         return _Arrivals(time[order], parts.rank[came], most[parts.group[came]], parts.step[came])
 
     def _read(self, key: _Key) -> tuple[Lane, ...]:
-        if key.group is Group.STREAMS and (streams := streams_of(self._lanes.get(key._replace(group=Group.DEVICES), ()))) is not None:
+        if (
+            key.group is Group.STREAMS
+            and (streams := streams_of(self._lanes.get(key._replace(group=Group.DEVICES), ())))
+            is not None
+        ):
             return streams
         return self._without_short(key) if key.at_least_ns else self._whole(key.rank, key.group)
 
@@ -281,7 +357,9 @@ class Timeline:
             rows, self._problems[rank, table] = place.select(table, COLUMNS[table])
             lanes = lanes_of(group, rows)
             if kept and self._cache.save(group, sources, lanes):
-                lanes = self._cache.load(group, sources) or lanes  # as a mapped file they take no memory
+                lanes = (
+                    self._cache.load(group, sources) or lanes
+                )  # as a mapped file they take no memory
         return tuple(lanes)
 
     def _without_short(self, key: _Key) -> tuple[Lane, ...]:
@@ -290,17 +368,26 @@ class Timeline:
         all_of_it = key._replace(at_least_ns=0)
         if all_of_it not in self._lanes:
             self._lanes[all_of_it] = self._read(all_of_it)
-        return tuple(self._cache.mapped([lane.at_least(key.at_least_ns) for lane in self._lanes[all_of_it]]))
+        return tuple(
+            self._cache.mapped([lane.at_least(key.at_least_ns) for lane in self._lanes[all_of_it]])
+        )
 
     def _let_go(self, kept: _Key) -> None:
-        sizes = {key: sum(len(lane.level.pieces) for lane in lanes if lane.level.kept is None) for key, lanes in list(self._lanes.items())}
+        sizes = {
+            key: sum(len(lane.level.pieces) for lane in lanes if lane.level.kept is None)
+            for key, lanes in list(self._lanes.items())
+        }
         for oldest in sorted(sizes.keys() - {kept}, key=lambda key: self._used.get(key, 0)):
             if sum(sizes.values()) <= MOST_PIECES:
                 return
             del self._lanes[oldest], sizes[oldest]
 
 
-SAME_CLOCK, TIME_OF_DAY, OWN_CLOCKS = "one host, one clock", "ranks' clocks aligned by the time of day", "ranks' clocks are not aligned"
+SAME_CLOCK, TIME_OF_DAY, OWN_CLOCKS = (
+    "one host, one clock",
+    "ranks' clocks aligned by the time of day",
+    "ranks' clocks are not aligned",
+)
 
 
 def _align(trace: Trace) -> tuple[dict[int, int], str]:
@@ -311,7 +398,9 @@ def _align(trace: Trace) -> tuple[dict[int, int], str]:
         return dict.fromkeys(manifests, 0), SAME_CLOCK
     if any(anchor.realtime_ns <= 0 for anchor in anchors.values()):
         return dict.fromkeys(manifests, 0), OWN_CLOCKS
-    return {rank: anchor.realtime_ns - anchor.monotonic_ns for rank, anchor in anchors.items()}, TIME_OF_DAY
+    return {
+        rank: anchor.realtime_ns - anchor.monotonic_ns for rank, anchor in anchors.items()
+    }, TIME_OF_DAY
 
 
 def _first_event(trace: Trace, shifts: Mapping[int, int]) -> int:

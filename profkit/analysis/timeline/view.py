@@ -55,7 +55,9 @@ class Window:
         before = round((about_ns - self.start_ns) * length / max(1, self.length_ns))
         return Window(about_ns - before, about_ns - before + length, self.columns).moved(0, bounds)
 
-    def around(self, start_ns: int, end_ns: int, bounds: tuple[int, int], share: float = 0.5) -> Window:
+    def around(
+        self, start_ns: int, end_ns: int, bounds: tuple[int, int], share: float = 0.5
+    ) -> Window:
         """A window in which a stretch takes a share of the room, in the middle."""
         whole = Window(start_ns, end_ns, self.columns)
         return whole.zoomed(1 / share, (start_ns + end_ns) // 2, bounds)
@@ -161,16 +163,26 @@ _SAID_BELOW: Final = frozenset({Group.PHASES, Group.STREAMS})
 _EXPANDED: Final = (Group.REGIONS, Group.STREAMS, Group.COLLECTIVES)
 
 
-def view_timeline(timeline: Timeline, request: Request, *, wait: bool = True, before: TimelineView | None = None) -> TimelineView:
+def view_timeline(
+    timeline: Timeline, request: Request, *, wait: bool = True, before: TimelineView | None = None
+) -> TimelineView:
     """What is to be seen. Without `wait` nothing is read: rows that would need it say so.
 
     Where `before`, which was seen of the same timeline, is of the same window, its rows are taken from there.
     """
     window = request.window
     first = request.expanded if request.expanded is not None else next(iter(request.ranks), None)
-    same = before is not None and before.window == window and before.at_least_ns == request.at_least_ns
-    known = {(row.rank, row.group, row.label): row for row in before.rows if not row.note} if before and same else {}
-    rows = tuple(row for rank in request.ranks for row in _rank_rows(timeline, request, rank, wait, known))
+    same = (
+        before is not None and before.window == window and before.at_least_ns == request.at_least_ns
+    )
+    known = (
+        {(row.rank, row.group, row.label): row for row in before.rows if not row.note}
+        if before and same
+        else {}
+    )
+    rows = tuple(
+        row for rank in request.ranks for row in _rank_rows(timeline, request, rank, wait, known)
+    )
     return TimelineView(
         window=window,
         bounds=timeline.bounds,
@@ -181,7 +193,8 @@ def view_timeline(timeline: Timeline, request: Request, *, wait: bool = True, be
         at_least_ns=request.at_least_ns,
         clocks=timeline.clocks,
         problems=timeline.problems,
-        pending=any(row.note == READING for row in rows) or not (request.expanded is None or timeline.counters_ready(request.expanded)),
+        pending=any(row.note == READING for row in rows)
+        or not (request.expanded is None or timeline.counters_ready(request.expanded)),
     )
 
 
@@ -200,7 +213,9 @@ class OpenTimeline:
     first: Request
 
 
-def open_timeline(trace: Trace, rank: int | None, cache: Path | None, *, columns: int) -> OpenTimeline:
+def open_timeline(
+    trace: Trace, rank: int | None, cache: Path | None, *, columns: int
+) -> OpenTimeline:
     """The whole run, its phases read, one rank expanded: the one that is named, else the first. A run without phases shows its kernels.
 
     The expanded rank's own lanes are read as well where that takes no time worth speaking of.
@@ -210,29 +225,52 @@ def open_timeline(trace: Trace, rank: int | None, cache: Path | None, *, columns
     phases = [timeline.lanes(rank, Group.PHASES) for rank in timeline.ranks[:MOST_RANKS_AT_ONCE]]
     shown = Group.PHASES if any(phases) or not phases else Group.DEVICES
     for group in (shown, *_EXPANDED):
-        if expanded is not None and (group is shown or timeline.bytes_of(expanded, group) < EAGER_BYTES):
+        if expanded is not None and (
+            group is shown or timeline.bytes_of(expanded, group) < EAGER_BYTES
+        ):
             timeline.lanes(expanded, group)
     if expanded is not None and timeline.bytes_of(expanded, None) < EAGER_BYTES:
         timeline.counters(expanded)
     start, end = timeline.bounds
-    return OpenTimeline(timeline, Request(Window(start, max(end, start + columns), columns), timeline.ranks, shown, expanded))
+    return OpenTimeline(
+        timeline,
+        Request(Window(start, max(end, start + columns), columns), timeline.ranks, shown, expanded),
+    )
 
 
 def still_to_read(timeline: Timeline, request: Request) -> list[Callable[[], object]]:
     """What a view of this would have to read, the most wanted first, as calls that do it."""
     rank = request.expanded
-    wanted = [(rank, group, request.at_least_ns) for group in (request.group, Group.PHASES, *_EXPANDED)] if rank is not None else []
+    wanted = (
+        [(rank, group, request.at_least_ns) for group in (request.group, Group.PHASES, *_EXPANDED)]
+        if rank is not None
+        else []
+    )
     wanted += [(each, request.group, request.at_least_ns) for each in request.ranks]
-    calls: list[Callable[[], object]] = [functools.partial(timeline.lanes, *each) for each in dict.fromkeys(wanted) if not timeline.ready(*each)]
+    calls: list[Callable[[], object]] = [
+        functools.partial(timeline.lanes, *each)
+        for each in dict.fromkeys(wanted)
+        if not timeline.ready(*each)
+    ]
     if rank is not None and not timeline.counters_ready(rank):
         calls.append(functools.partial(timeline.counters, rank))
     return calls
 
 
-def _rank_rows(timeline: Timeline, request: Request, rank: int, wait: bool, known: Mapping[tuple[int, Group, str], Row]) -> Iterator[Row]:
+def _rank_rows(
+    timeline: Timeline,
+    request: Request,
+    rank: int,
+    wait: bool,
+    known: Mapping[tuple[int, Group, str], Row],
+) -> Iterator[Row]:
     groups = [request.group]
     if rank == request.expanded:
-        groups += [group for group in (Group.PHASES, *_EXPANDED) if group is not request.group and not _same(timeline, request, rank, group)]
+        groups += [
+            group
+            for group in (Group.PHASES, *_EXPANDED)
+            if group is not request.group and not _same(timeline, request, rank, group)
+        ]
     for group in groups:
         if not wait and not timeline.ready(rank, group, request.at_least_ns):
             yield _empty(request, rank, group, READING)
@@ -247,9 +285,15 @@ def _rank_rows(timeline: Timeline, request: Request, rank: int, wait: bool, know
 def _same(timeline: Timeline, request: Request, rank: int, group: Group) -> bool:
     """Whether a group's rows would repeat those that are shown already: streams of devices that have one each."""
     at_least_ns = request.at_least_ns
-    if request.group is not Group.DEVICES or group is not Group.STREAMS or not timeline.ready(rank, group, at_least_ns):
+    if (
+        request.group is not Group.DEVICES
+        or group is not Group.STREAMS
+        or not timeline.ready(rank, group, at_least_ns)
+    ):
         return False
-    return len(timeline.lanes(rank, request.group, at_least_ns)) == len(timeline.lanes(rank, group, at_least_ns))
+    return len(timeline.lanes(rank, request.group, at_least_ns)) == len(
+        timeline.lanes(rank, group, at_least_ns)
+    )
 
 
 def _empty(request: Request, rank: int, group: Group, note: str) -> Row:
@@ -261,13 +305,32 @@ def _row(timeline: Timeline, request: Request, rank: int, lane: Lane) -> Row:
     borders = request.window.borders - timeline.shift(rank)
     level = lane.level
     cells = level.cells(borders)
-    fills_some = not cells.begun.all()  # what fills several cells leaves some in which nothing begins
-    pieces = level.at((borders[:-1] + borders[1:]) // 2) if fills_some else np.full(len(cells.kinds), NONE)
+    fills_some = (
+        not cells.begun.all()
+    )  # what fills several cells leaves some in which nothing begins
+    pieces = (
+        level.at((borders[:-1] + borders[1:]) // 2)
+        if fills_some
+        else np.full(len(cells.kinds), NONE)
+    )
     labels = tuple(_labels(timeline, rank, lane, cells.kinds, pieces))
-    return Row(rank, lane.group, lane.label, "", level.kinds, cells.kinds, cells.dominant_ns, cells.covered_ns, cells.begun, labels)
+    return Row(
+        rank,
+        lane.group,
+        lane.label,
+        "",
+        level.kinds,
+        cells.kinds,
+        cells.dominant_ns,
+        cells.covered_ns,
+        cells.begun,
+        labels,
+    )
 
 
-def _labels(timeline: Timeline, rank: int, lane: Lane, kinds: Ints, pieces: Ints) -> Iterator[Label]:
+def _labels(
+    timeline: Timeline, rank: int, lane: Lane, kinds: Ints, pieces: Ints
+) -> Iterator[Label]:
     """The event's name where one event fills some cells, else the kind's where many of a kind do."""
     unnamed = kinds.copy()
     for first, last in _long_runs(np.where(kinds == NONE, NONE, pieces)):
@@ -290,7 +353,13 @@ def _counter_rows(timeline: Timeline, request: Request, wait: bool) -> Iterator[
         return
     borders = request.window.borders - timeline.shift(rank)
     for counter in timeline.counters(rank):
-        yield CounterRow(rank, counter.device, counter.metric, *counter.cells(borders), counter.before(int(borders[0])))
+        yield CounterRow(
+            rank,
+            counter.device,
+            counter.metric,
+            *counter.cells(borders),
+            counter.before(int(borders[0])),
+        )
 
 
 def _step_marks(timeline: Timeline, window: Window, rank: int) -> Iterator[StepMark]:

@@ -62,7 +62,9 @@ def build_devices_view(trace: Trace) -> DevicesView:
     """The view of a run; without collectors it has no curves."""
     curves = [curve for rank in trace.ranks for curve in _curves_of(trace, rank)]
     spans = [end - begin for begin, end in (_window(trace, rank.rank) for rank in trace.ranks)]
-    return DevicesView(tuple(sorted(curves, key=_order)), max(spans, default=0), _lost(trace.samples))
+    return DevicesView(
+        tuple(sorted(curves, key=_order)), max(spans, default=0), _lost(trace.samples)
+    )
 
 
 def _order(curve: Curve) -> tuple[int, str, int, str]:
@@ -72,11 +74,17 @@ def _order(curve: Curve) -> tuple[int, str, int, str]:
 
 def _window(trace: Trace, rank: int) -> tuple[int, int]:
     own = trace.steps.filter(pc.equal(trace.steps["rank"], rank))
-    return (pc.min(own["start_ns"]).as_py() or 0, pc.max(own["end_ns"]).as_py() or 0) if own.num_rows else (0, 0)
+    return (
+        (pc.min(own["start_ns"]).as_py() or 0, pc.max(own["end_ns"]).as_py() or 0)
+        if own.num_rows
+        else (0, 0)
+    )
 
 
 def _curves_of(trace: Trace, rank: RankTrace) -> Iterator[Curve]:
-    own = trace.samples.filter(pc.and_(pc.equal(trace.samples["rank"], rank.rank), pc.invert(_of_others(trace.samples))))
+    own = trace.samples.filter(
+        pc.and_(pc.equal(trace.samples["rank"], rank.rank), pc.invert(_of_others(trace.samples)))
+    )
     begin, end = _window(trace, rank.rank)
     for (source, device, metric), time_ns, values in _readings(own):
         name, time_ns, values = as_rate(source, metric, time_ns, values)  # noqa: PLW2901  # of a running total, its rate from here on
@@ -88,8 +96,13 @@ def _curves_of(trace: Trace, rank: RankTrace) -> Iterator[Curve]:
 def _of_others(samples: pa.Table) -> pa.Array:
     """Rows that are no reading of a device or a host."""
     source, metric = samples["source"].cast(pa.string()), samples["metric"].cast(pa.string())
-    about_profkit = functools.reduce(pc.or_, [pc.starts_with(metric, kind) for kind in (FAILURES, HANGS, UNMEASURED)])
-    return pc.or_(pc.or_(pc.is_in(source, pa.array(NOT_OF_DEVICES)), about_profkit), pc.is_in(metric, pa.array([COLLECTORS_CPU, LOST_GPU])))
+    about_profkit = functools.reduce(
+        pc.or_, [pc.starts_with(metric, kind) for kind in (FAILURES, HANGS, UNMEASURED)]
+    )
+    return pc.or_(
+        pc.or_(pc.is_in(source, pa.array(NOT_OF_DEVICES)), about_profkit),
+        pc.is_in(metric, pa.array([COLLECTORS_CPU, LOST_GPU])),
+    )
 
 
 def _readings(samples: pa.Table) -> Iterator[tuple[tuple[str, str | None, str], Ints, Floats]]:
@@ -113,4 +126,13 @@ def _host(rank: RankTrace) -> str:
 
 def _lost(samples: pa.Table) -> tuple[tuple[int, str], ...]:
     rows = samples.filter(pc.equal(samples["metric"], LOST_GPU))
-    return tuple(sorted({(rank, str(device)) for rank, device in zip(rows["rank"].to_pylist(), rows["device"].to_pylist(), strict=True)}))
+    return tuple(
+        sorted(
+            {
+                (rank, str(device))
+                for rank, device in zip(
+                    rows["rank"].to_pylist(), rows["device"].to_pylist(), strict=True
+                )
+            }
+        )
+    )

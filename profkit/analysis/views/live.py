@@ -69,7 +69,11 @@ class LiveView:
     def stalled(self) -> bool:
         """Whether there is no news of a run that has not ended, for far longer than it takes a step."""
         usual = self.step_ns.value if math.isfinite(self.step_ns.value) else 0.0
-        return self.state is RunState.RUNNING and self.age_ns is not None and self.age_ns > max(LEAST_STALL_NS, STALLED_AFTER * usual)
+        return (
+            self.state is RunState.RUNNING
+            and self.age_ns is not None
+            and self.age_ns > max(LEAST_STALL_NS, STALLED_AFTER * usual)
+        )
 
 
 def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
@@ -97,7 +101,10 @@ def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
         parts=tuple(_parts(times)),
         loss=_last_loss(steps),
         places=_places(steps),
-        points=step_points(steps.filter(pc.is_in(steps["step"], pa.array(done[-SHOWN_STEPS:], pa.int64()))), Selection(done, {})),
+        points=step_points(
+            steps.filter(pc.is_in(steps["step"], pa.array(done[-SHOWN_STEPS:], pa.int64()))),
+            Selection(done, {}),
+        ),
     )
 
 
@@ -120,7 +127,10 @@ def _parts(times: StepTimes) -> list[LivePart]:
     wall = times.wall_ns.sum()
     if not wall:
         return []
-    return [LivePart(name, float(ns.mean()), float(ns.sum() / wall)) for name, ns in zip(times.names, times.parts, strict=True)]
+    return [
+        LivePart(name, float(ns.mean()), float(ns.sum() / wall))
+        for name, ns in zip(times.names, times.parts, strict=True)
+    ]
 
 
 def _last_loss(steps: pa.Table) -> float | None:
@@ -130,4 +140,9 @@ def _last_loss(steps: pa.Table) -> float | None:
 
 def _places(steps: pa.Table) -> tuple[RankPlace, ...]:
     newest = steps.group_by("rank").aggregate([("step", "max")]).sort_by("rank")
-    return tuple(RankPlace(rank, step) for rank, step in zip(newest["rank"].to_pylist(), newest["step_max"].to_pylist(), strict=True))
+    return tuple(
+        RankPlace(rank, step)
+        for rank, step in zip(
+            newest["rank"].to_pylist(), newest["step_max"].to_pylist(), strict=True
+        )
+    )

@@ -128,7 +128,9 @@ def build_loader_view(trace: Trace) -> LoaderView:
     steps = trace.steps.filter(pc.is_in(trace.steps["step"], pa.array(used.tolist(), pa.int64())))
     batches = find_batches(trace.spans, used)
     wall_ns = (steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy()).astype(np.float64)
-    makers = tuple(_makers(batches, _loops(trace.spans, used), float(wall_ns.sum()) / max(1, len(trace.ranks))))
+    makers = tuple(
+        _makers(batches, _loops(trace.spans, used), float(wall_ns.sum()) / max(1, len(trace.ranks)))
+    )
     step_ns = float(wall_ns.mean()) if len(wall_ns) else None
     wait_ns = _waited(trace.spans, used) / len(wall_ns) if len(wall_ns) else None
     per_step = len(batches.rank) / len(wall_ns) if len(wall_ns) else None
@@ -143,7 +145,9 @@ def build_loader_view(trace: Trace) -> LoaderView:
         configured_workers=_whole(trace.manifest.config, "workers"),
         cpu_count=_whole(trace.manifest.environment, "cpu_count"),
         shares_cores=trace.manifest.config.get("device") == HOST,
-        model=_model(makers, batches, step_ns, wait_ns, per_step, len(trace.ranks)) if makers and step_ns and wait_ns is not None and per_step else None,
+        model=_model(makers, batches, step_ns, wait_ns, per_step, len(trace.ranks))
+        if makers and step_ns and wait_ns is not None and per_step
+        else None,
     )
 
 
@@ -169,24 +173,41 @@ def find_batches(spans: pa.Table, used: Ints) -> Batches:
     rows = _of_data(spans, used)
     rows = rows.filter(pc.is_in(rows["name"].cast(pa.string()), pa.array(INPUT_PIECES)))
     rank, maker, names = rows["rank"].to_numpy().astype(np.int64), *_codes(rows["thread"])
-    piece = pc.index_in(rows["name"].cast(pa.string()), pa.array(INPUT_PIECES)).to_numpy().astype(np.int64)
+    piece = (
+        pc.index_in(rows["name"].cast(pa.string()), pa.array(INPUT_PIECES))
+        .to_numpy()
+        .astype(np.int64)
+    )
     order = np.lexsort((np.arange(len(rank)), maker, rank))
     rank, maker, piece = rank[order], maker[order], piece[order]
     start, end = (rows[name].to_numpy()[order] for name in ("start_ns", "end_ns"))
     begins = np.flatnonzero(piece == READ_PLACE)
     batch = np.cumsum(piece == READ_PLACE) - 1
-    whole = (batch >= 0) & (rank == rank[begins][batch]) & (maker == maker[begins][batch]) if len(begins) else np.zeros(len(batch), dtype=bool)
+    whole = (
+        (batch >= 0) & (rank == rank[begins][batch]) & (maker == maker[begins][batch])
+        if len(begins)
+        else np.zeros(len(batch), dtype=bool)
+    )
     pieces = {name: np.full(len(begins), np.nan) for name in INPUT_PIECES}
     made = start[begins]
     for place, name in enumerate(INPUT_PIECES):
         mine = whole & (piece == place)
         pieces[name][batch[mine]] = (end - start)[mine]
-        made[batch[mine]] = np.maximum(made[batch[mine]], start[mine] if name == QUEUE else end[mine])
-    return Batches(rank[begins], maker[begins], names, (made - start[begins]).astype(np.float64), pieces)
+        made[batch[mine]] = np.maximum(
+            made[batch[mine]], start[mine] if name == QUEUE else end[mine]
+        )
+    return Batches(
+        rank[begins], maker[begins], names, (made - start[begins]).astype(np.float64), pieces
+    )
 
 
 def _of_data(spans: pa.Table, used: Ints) -> pa.Table:
-    return spans.filter(pc.and_(pc.equal(spans["phase"], Phase.DATA.value), pc.is_in(spans["step"], pa.array(used.tolist(), pa.int64()))))
+    return spans.filter(
+        pc.and_(
+            pc.equal(spans["phase"], Phase.DATA.value),
+            pc.is_in(spans["step"], pa.array(used.tolist(), pa.int64())),
+        )
+    )
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
@@ -194,7 +215,9 @@ def _codes(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
     return np.asarray(whole.indices.to_numpy(), dtype=np.int64), tuple(whole.dictionary.to_pylist())
 
 
-def _makers(batches: Batches, loops: frozenset[tuple[int, str]], rank_wall_ns: float) -> Iterator[Maker]:
+def _makers(
+    batches: Batches, loops: frozenset[tuple[int, str]], rank_wall_ns: float
+) -> Iterator[Maker]:
     for rank, maker in sorted(set(zip(batches.rank.tolist(), batches.maker.tolist(), strict=True))):
         mine, name = (batches.rank == rank) & (batches.maker == maker), batches.names[maker]
         making = batches.making_ns[mine]
@@ -203,7 +226,11 @@ def _makers(batches: Batches, loops: frozenset[tuple[int, str]], rank_wall_ns: f
         yield Maker(
             rank=rank,
             name=name,
-            kind=WORKER if name.startswith(WORKER_THREAD) else LOOP if (rank, name) in loops else THREAD,
+            kind=WORKER
+            if name.startswith(WORKER_THREAD)
+            else LOOP
+            if (rank, name) in loops
+            else THREAD,
             batches=len(making),
             making_ns=float(making.mean()),
             read_ns=pieces[READ] or 0.0,
@@ -218,7 +245,12 @@ def _makers(batches: Batches, loops: frozenset[tuple[int, str]], rank_wall_ns: f
 def _loops(spans: pa.Table, used: Ints) -> frozenset[tuple[int, str]]:
     """The ranks' threads that run the steps themselves: they wait for data."""
     outer = _of_data(spans, used)
-    outer = outer.filter(pc.equal(outer["depth"], 0)).select(["rank", "thread"]).group_by(["rank", "thread"]).aggregate([])
+    outer = (
+        outer.filter(pc.equal(outer["depth"], 0))
+        .select(["rank", "thread"])
+        .group_by(["rank", "thread"])
+        .aggregate([])
+    )
     return frozenset(zip(outer["rank"].to_pylist(), outer["thread"].to_pylist(), strict=True))
 
 
@@ -244,16 +276,32 @@ def _depths(trace: Trace) -> Iterator[QueueDepth]:
             yield QueueDepth(rank, series, float((depth == 0).mean()))
 
 
-def _model(makers: tuple[Maker, ...], batches: Batches, step_ns: float, wait_ns: float, per_step: float, ranks: int) -> WorkersModel | None:
+def _model(
+    makers: tuple[Maker, ...],
+    batches: Batches,
+    step_ns: float,
+    wait_ns: float,
+    per_step: float,
+    ranks: int,
+) -> WorkersModel | None:
     """By the means over all ranks: a thread beside the loop counts as one worker."""
     workers = sum(maker.kind != LOOP for maker in makers) / ranks
     made = float(batches.making_ns.mean()) * per_step
-    read, decode, collate = (float(np.nansum(batches.pieces[piece])) / len(batches.rank) * per_step for piece in (READ, DECODE, COLLATE))
+    read, decode, collate = (
+        float(np.nansum(batches.pieces[piece])) / len(batches.rank) * per_step
+        for piece in (READ, DECODE, COLLATE)
+    )
     computed = decode + collate
     rest = step_ns - wait_ns
     enough = math.ceil(made / rest) if rest > 0 else None
     now = round(workers)
-    tried = sorted({*(count for count in TRIED_WORKERS if count <= 2 * max(now, enough or 0, 1)), now, *([enough] if enough else [])})
+    tried = sorted(
+        {
+            *(count for count in TRIED_WORKERS if count <= 2 * max(now, enough or 0, 1)),
+            now,
+            *([enough] if enough else []),
+        }
+    )
     rows = {count: _with_workers(count, made, rest, computed, ranks) for count in tried}
     return WorkersModel(
         workers=now,

@@ -39,7 +39,9 @@ class RankPhases:
     ranks_in_all: int
 
 
-def step_points(steps: pa.Table, selection: Selection, *, places: int = 400) -> tuple[StepPoint, ...]:
+def step_points(
+    steps: pa.Table, selection: Selection, *, places: int = 400
+) -> tuple[StepPoint, ...]:
     """The run's steps in their order, at most about `places` points; a kind of step is never averaged with another."""
     numbers, where = np.unique(steps["step"].to_numpy(), return_inverse=True)
     wall = steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy()
@@ -49,7 +51,14 @@ def step_points(steps: pa.Table, selection: Selection, *, places: int = 400) -> 
     borders = np.flatnonzero((np.diff(place) != 0) | (np.diff(kinds) != 0)) + 1
     groups = np.split(np.arange(len(numbers)), borders)
     return tuple(
-        StepPoint(int(numbers[each[0]]), len(each), names[kinds[each[0]]], float(mean_ns[each].min()), float(mean_ns[each].mean()), float(mean_ns[each].max()))
+        StepPoint(
+            int(numbers[each[0]]),
+            len(each),
+            names[kinds[each[0]]],
+            float(mean_ns[each].min()),
+            float(mean_ns[each].mean()),
+            float(mean_ns[each].max()),
+        )
         for each in groups
         if len(each)
     )
@@ -62,7 +71,9 @@ def _kinds(numbers: Ints, which: Mapping[str, Ints]) -> tuple[Ints, list[str]]:
     return kinds, [USED, *which]
 
 
-def rank_phases(steps: pa.Table, spans: pa.Table, selection: Selection, *, most_ranks: int = 64) -> RankPhases | None:
+def rank_phases(
+    steps: pa.Table, spans: pa.Table, selection: Selection, *, most_ranks: int = 64
+) -> RankPhases | None:
     """The phases of each rank; where there are too many ranks, those that differ most. `None` where nothing can be compared."""
     ranks = sorted(pc.unique(steps["rank"]).to_pylist())
     if len(ranks) < 2 or not len(selection.steps):
@@ -73,10 +84,18 @@ def rank_phases(steps: pa.Table, spans: pa.Table, selection: Selection, *, most_
     spread = (cells - np.median(cells, axis=0)) / np.median(cells.sum(axis=1))
     shown = np.sort(np.argsort(-np.abs(spread).max(axis=1), kind="stable")[:most_ranks])
     return RankPhases(
-        tuple(ranks[place] for place in shown), phases, tuple(map(tuple, cells[shown].tolist())), tuple(map(tuple, spread[shown].tolist())), len(ranks)
+        tuple(ranks[place] for place in shown),
+        phases,
+        tuple(map(tuple, cells[shown].tolist())),
+        tuple(map(tuple, spread[shown].tolist())),
+        len(ranks),
     )
 
 
 def _of_rank(steps: pa.Table, spans: pa.Table, rank: int, selection: Selection) -> dict[str, float]:
-    times = step_times(steps.filter(pc.equal(steps["rank"], rank)), spans.filter(pc.equal(spans["rank"], rank)), selection.steps)
+    times = step_times(
+        steps.filter(pc.equal(steps["rank"], rank)),
+        spans.filter(pc.equal(spans["rank"], rank)),
+        selection.steps,
+    )
     return dict(zip(times.names, times.parts.mean(axis=1).tolist(), strict=True))

@@ -16,7 +16,17 @@ import pyarrow.compute as pc
 from profkit.analysis.bandwidth import SizeUse, size_use
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.estimate import Ints
-from profkit.analysis.exchange import LateRank, Matched, RankExchange, covered, exposed_windows, find_late_rank, match_collectives, split_exchange, union
+from profkit.analysis.exchange import (
+    LateRank,
+    Matched,
+    RankExchange,
+    covered,
+    exposed_windows,
+    find_late_rank,
+    match_collectives,
+    split_exchange,
+    union,
+)
 from profkit.analysis.kernels.categories import COMMUNICATION
 from profkit.analysis.overview import steady_steps
 from profkit.analysis.phases import UNKNOWN, step_times
@@ -92,7 +102,12 @@ class RanksView:
     @property
     def most_deviating(self) -> tuple[int, str, float] | None:
         """The rank and phase that take longest beyond the median rank; `None` where no rank does."""
-        cells = [(row.rank, phase, ns) for row in self.ranks for phase, ns in row.deviation_ns.items() if phase != UNKNOWN and ns > 0]
+        cells = [
+            (row.rank, phase, ns)
+            for row in self.ranks
+            for phase, ns in row.deviation_ns.items()
+            if phase != UNKNOWN and ns > 0
+        ]
         return max(cells, key=lambda cell: cell[2], default=None)
 
 
@@ -100,8 +115,13 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
     """The view of a run; one of a single rank has one row, and nobody waits in it."""
     used = steady_steps(trace).steps
     times = {rank.rank: _rank_times(trace, rank.rank, used) for rank in trace.ranks}
-    phases = tuple(phase for phase in (*PHASES, UNKNOWN) if any(phase in told for told in times.values()))
-    median = {phase: float(np.median([told[phase] for told in times.values() if phase in told])) for phase in phases}
+    phases = tuple(
+        phase for phase in (*PHASES, UNKNOWN) if any(phase in told for told in times.values())
+    )
+    median = {
+        phase: float(np.median([told[phase] for told in times.values() if phase in told]))
+        for phase in phases
+    }
     matched = match_collectives(trace.collectives, used)
     exchange = split_exchange(trace.collectives, trace.spans, used)
     return RanksView(
@@ -109,7 +129,9 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
         phases=phases,
         median_ns=median,
         steps=len(used),
-        waits=find_waits(matched, trace.spans, used) if matched.count == matched.matched_count else None,
+        waits=find_waits(matched, trace.spans, used)
+        if matched.count == matched.matched_count
+        else None,
         collectives=matched.count,
         matched=matched.matched_count,
         exchange=exchange.ranks if exchange else (),
@@ -123,15 +145,25 @@ def _rank_times(trace: Trace, rank: int, used: Ints) -> dict[str, float]:
     """The phases of one rank; nothing where no step is used."""
     if not len(used):
         return {}
-    steps, spans = (table.filter(pc.equal(table["rank"], rank)) for table in (trace.steps, trace.spans))
+    steps, spans = (
+        table.filter(pc.equal(table["rank"], rank)) for table in (trace.steps, trace.spans)
+    )
     found = step_times(steps, spans, used)
     return {name: float(part.mean()) for name, part in zip(found.names, found.parts, strict=True)}
 
 
-def _row(trace: Trace, rank: RankTrace, phase_ns: Mapping[str, float], median: Mapping[str, float], used: Ints) -> RankTimes:
+def _row(
+    trace: Trace,
+    rank: RankTrace,
+    phase_ns: Mapping[str, float],
+    median: Mapping[str, float],
+    used: Ints,
+) -> RankTimes:
     host, device = _place(rank)
     own = trace.steps.filter(pc.equal(trace.steps["rank"], rank.rank))
-    wall = (own["end_ns"].to_numpy() - own["start_ns"].to_numpy())[np.isin(own["step"].to_numpy(), used)]
+    wall = (own["end_ns"].to_numpy() - own["start_ns"].to_numpy())[
+        np.isin(own["step"].to_numpy(), used)
+    ]
     return RankTimes(
         rank=rank.rank,
         host=host,
@@ -155,9 +187,20 @@ def find_waits(found: Matched, spans: pa.Table, used: Ints) -> tuple[Wait, ...]:
     ready = found.end - found.transfer
     rows = np.flatnonzero(ready > found.start)
     order = rows[np.lexsort((found.late_rank[rows], found.rank[rows]))]
-    pairs = np.split(order, np.flatnonzero(np.diff(found.rank[order]) | np.diff(found.late_rank[order])) + 1) if len(order) else []
+    pairs = (
+        np.split(
+            order, np.flatnonzero(np.diff(found.rank[order]) | np.diff(found.late_rank[order])) + 1
+        )
+        if len(order)
+        else []
+    )
     windows = exposed_windows(spans, used).sort_by("start_ns")
-    return tuple(sorted((_wait(found, windows, pair, ready[pair], len(used)) for pair in pairs), key=lambda wait: -wait.waiting_ns))
+    return tuple(
+        sorted(
+            (_wait(found, windows, pair, ready[pair], len(used)) for pair in pairs),
+            key=lambda wait: -wait.waiting_ns,
+        )
+    )
 
 
 def _wait(found: Matched, windows: pa.Table, pair: Ints, ready: Ints, steps: int) -> Wait:
@@ -166,7 +209,13 @@ def _wait(found: Matched, windows: pa.Table, pair: Ints, ready: Ints, steps: int
     opens, closes = (own[name].to_numpy() for name in ("start_ns", "end_ns"))
     lows, highs = union(start, ready)
     exposed = covered(start, ready, opens, closes)
-    return Wait(rank, int(found.late_rank[pair[0]]), float((highs - lows).sum()) / steps, exposed / steps, len(pair))
+    return Wait(
+        rank,
+        int(found.late_rank[pair[0]]),
+        float((highs - lows).sum()) / steps,
+        exposed / steps,
+        len(pair),
+    )
 
 
 def _in_windows(trace: Trace) -> Iterator[WindowCollective]:
@@ -178,7 +227,10 @@ def _in_windows(trace: Trace) -> Iterator[WindowCollective]:
     whole = pa.concat_tables([table for table, _ in tables])
     for name in sorted(set(whole["name"].to_pylist())):
         rows = whole.filter(pc.equal(whole["name"], name))
-        calls, total, in_steps = (np.asarray(rows[column].to_numpy(), dtype=np.float64) for column in ("calls", "total", "in_steps"))
+        calls, total, in_steps = (
+            np.asarray(rows[column].to_numpy(), dtype=np.float64)
+            for column in ("calls", "total", "in_steps")
+        )
         ranks, means = rows["rank"].to_numpy(), total / calls
         yield WindowCollective(
             name=name,
@@ -206,4 +258,6 @@ def _communication(rank: RankTrace) -> tuple[pa.Table, int]:
         .aggregate([("length", "count"), ("length", "sum"), ("inside", "sum")])
         .select(["name", "length_count", "length_sum", "inside_sum"])
     )
-    return sums.rename_columns(["name", "calls", "total", "in_steps"]).append_column("rank", pa.array([rank.rank] * sums.num_rows, pa.int64())), steps
+    return sums.rename_columns(["name", "calls", "total", "in_steps"]).append_column(
+        "rank", pa.array([rank.rank] * sums.num_rows, pa.int64())
+    ), steps

@@ -77,7 +77,9 @@ def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
 
 def _parts(costs: RunCosts) -> Iterator[Part]:
     for part in _estimate(costs, costs.parts):
-        inside = tuple(each for each in _estimate(costs, costs.inside.get(part.name, {})) if each.step_ns.value)
+        inside = tuple(
+            each for each in _estimate(costs, costs.inside.get(part.name, {})) if each.step_ns.value
+        )
         yield Part(part.name, part.step_ns, part.share, inside)
 
 
@@ -111,9 +113,14 @@ _MEANINGS = {
 
 
 def _evidence(part: Part, overview: Overview) -> str:
-    words = _MEANINGS.get(part.name) or (Phase(part.name).meaning if part.name in {phase.value for phase in Phase} else "")
+    words = _MEANINGS.get(part.name) or (
+        Phase(part.name).meaning if part.name in {phase.value for phase in Phase} else ""
+    )
     if part.inside:
-        words += ": " + ", ".join(f"{each.name} {duration(each.step_ns.value)}" for each in sorted(part.inside, key=lambda each: -each.step_ns.value))
+        words += ": " + ", ".join(
+            f"{each.name} {duration(each.step_ns.value)}"
+            for each in sorted(part.inside, key=lambda each: -each.step_ns.value)
+        )
     late = overview.late_rank
     if part.name == Phase.ALLREDUCE.value and late is not None:
         words += f"; rank {late.rank} is late, {percent(late.share, 0)} of the waiting is for it"

@@ -113,11 +113,20 @@ class RunRow:
     efficiency: Estimate | None = None
 
 
-def arrange_runs(heads: Sequence[RunHead], figures: Mapping[Path, RunFigures], *, grouped: bool = False) -> tuple[RunRow, ...]:
+def arrange_runs(
+    heads: Sequence[RunHead], figures: Mapping[Path, RunFigures], *, grouped: bool = False
+) -> tuple[RunRow, ...]:
     """The rows of the list; grouped, runs of one kind stand together, those with fewer ranks first."""
     per_rank = {head.path: _per_rank(head, figures.get(head.path)) for head in heads}
     smallest = _smallest_of_kind([head for head in heads if per_rank[head.path] is not None])
-    rows = [RunRow(head, figures.get(head.path), _efficiency(per_rank[head.path], smallest.get(head.kind), per_rank)) for head in heads]
+    rows = [
+        RunRow(
+            head,
+            figures.get(head.path),
+            _efficiency(per_rank[head.path], smallest.get(head.kind), per_rank),
+        )
+        for head in heads
+    ]
     if not grouped:
         return tuple(rows)
     kinds = list(dict.fromkeys(head.kind for head in heads))
@@ -140,6 +149,8 @@ def _smallest_of_kind(heads: Sequence[RunHead]) -> dict[Any, Path]:
     return found
 
 
-def _efficiency(own: Estimate | None, smallest: Path | None, per_rank: Mapping[Path, Estimate | None]) -> Estimate | None:
+def _efficiency(
+    own: Estimate | None, smallest: Path | None, per_rank: Mapping[Path, Estimate | None]
+) -> Estimate | None:
     base = per_rank[smallest] if smallest is not None else None
     return divide(own, base) if own is not None and base is not None else None

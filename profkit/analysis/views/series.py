@@ -55,7 +55,9 @@ def bin_readings(time_ns: Ints, values: Floats, begin_ns: int, end_ns: int) -> S
 
 
 def _known(values: Floats, count: Ints) -> tuple[float | None, ...]:
-    return tuple(float(value) if readings else None for value, readings in zip(values, count, strict=True))
+    return tuple(
+        float(value) if readings else None for value, readings in zip(values, count, strict=True)
+    )
 
 
 def rates(time_ns: Ints, counter: Floats) -> tuple[Ints, Floats]:
@@ -80,12 +82,16 @@ def spread_bins(series: Series, columns: int) -> tuple[Cell | None, ...]:
     """The bins over so many columns, in their order: several in one, or one over several; `None` where nothing was read."""
     bins = len(series.mean)
     borders = [column * bins // columns for column in range(columns + 1)]
-    return tuple(_cell(series, first, max(last, first + 1)) for first, last in itertools.pairwise(borders))
+    return tuple(
+        _cell(series, first, max(last, first + 1)) for first, last in itertools.pairwise(borders)
+    )
 
 
 def _cell(series: Series, first: int, last: int) -> Cell | None:
     known = [place for place in range(first, last) if series.mean[place] is not None]
     if not known:
         return None
-    low, mean, high = ([parts[place] or 0.0 for place in known] for parts in (series.low, series.mean, series.high))
+    low, mean, high = (
+        [parts[place] or 0.0 for place in known] for parts in (series.low, series.mean, series.high)
+    )
     return Cell(min(low), sum(mean) / len(mean), max(high))

@@ -30,7 +30,12 @@ def _per_batch(case: Case, piece: str) -> float:
     """By how much a piece became longer, in a step of the base's batch."""
     ledger = case.ledger
     before, after = (
-        side.loader.pieces.get(piece, 0.0) * (ledger.samples_per_step / side.step_samples if ledger.per_sample and side.step_samples else 1.0)
+        side.loader.pieces.get(piece, 0.0)
+        * (
+            ledger.samples_per_step / side.step_samples
+            if ledger.per_sample and side.step_samples
+            else 1.0
+        )
         if side.loader
         else 0.0
         for side in (case.before, case.after)
@@ -45,7 +50,9 @@ OTHERS = 0.25
 def is_crowded_out(case: Case) -> bool:
     """Whether the input may be slower for want of cores that other processes take: then nothing says that it is the input's own fault."""
     load = case.after.load
-    return load is not None and load.full and (load.others or 0.0) > OTHERS and waits_for_cores(case)
+    return (
+        load is not None and load.full and (load.others or 0.0) > OTHERS and waits_for_cores(case)
+    )
 
 
 def waits_for_cores(case: Case) -> bool:
@@ -69,4 +76,8 @@ def is_slow_on_all_ranks(case: Case, latest: int) -> bool:
     known = sum(before.values()) / len(before)
     added = {rank: ns - before.get(rank, known) for rank, ns in after.items()}
     others = [ns for rank, ns in added.items() if rank != latest]
-    return bool(others) and is_material(min(others), case.ledger) and min(others) > MOST_OF_IT * added[latest]
+    return (
+        bool(others)
+        and is_material(min(others), case.ledger)
+        and min(others) > MOST_OF_IT * added[latest]
+    )

@@ -8,7 +8,17 @@ from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Row
 from profkit.explain.rules._windows import moving_calls, moving_ns
-from profkit.explain.rules.base import Case, Finding, all_of, compute_row, cost, from_to, is_clear, is_material, share_of
+from profkit.explain.rules.base import (
+    Case,
+    Finding,
+    all_of,
+    compute_row,
+    cost,
+    from_to,
+    is_clear,
+    is_material,
+    share_of,
+)
 from profkit.text import duration, percent, significant
 from profkit.trace import RunManifest
 
@@ -30,7 +40,9 @@ def find(case: Case) -> Finding | None:
     if row.base.value <= 0 or _gains(row):
         return None
     price = cost(row, ledger)
-    evidence = "; ".join([f"with mixed precision computing went from {from_to(row, ledger)} a step", *_reasons(case)])
+    evidence = "; ".join(
+        [f"with mixed precision computing went from {from_to(row, ledger)} a step", *_reasons(case)]
+    )
     costly = is_material(price.value, ledger) and is_clear(price, ledger)
     return Finding(
         "amp_without_effect",
@@ -44,7 +56,11 @@ def find(case: Case) -> Finding | None:
 
 def _gains(row: Row) -> bool:
     """Whether computing is surely faster, by a part that is worth it."""
-    return row.delta.high is not None and row.delta.high < 0 and row.delta.value < -EXPECTED_GAIN * row.base.value
+    return (
+        row.delta.high is not None
+        and row.delta.high < 0
+        and row.delta.value < -EXPECTED_GAIN * row.base.value
+    )
 
 
 def is_mixed(manifest: RunManifest, evidence: Evidence) -> bool:

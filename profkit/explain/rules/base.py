@@ -75,13 +75,24 @@ Rule: TypeAlias = Callable[[Case], "Finding | None"]
 
 def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Finding, ...]:
     """What the rules find, the costliest first."""
-    found = [finding for rule in rules if (finding := rule(case)) is not None and is_certain(finding, case.ledger)]
-    return tuple(sorted(settle(found, case.ledger), key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0))
+    found = [
+        finding
+        for rule in rules
+        if (finding := rule(case)) is not None and is_certain(finding, case.ledger)
+    ]
+    return tuple(
+        sorted(
+            settle(found, case.ledger),
+            key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0,
+        )
+    )
 
 
 def is_certain(finding: Finding, ledger: Ledger) -> bool:
     """Whether what it costs, if it costs anything, is sure; a cost without an interval is no estimate."""
-    return finding.cost_ns is None or finding.cost_ns.low is None or is_clear(finding.cost_ns, ledger)
+    return (
+        finding.cost_ns is None or finding.cost_ns.low is None or is_clear(finding.cost_ns, ledger)
+    )
 
 
 def is_clear(cost_ns: Estimate, ledger: Ledger) -> bool:
@@ -103,24 +114,36 @@ def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
             yield finding
         elif owed < MOST_OF_IT * finding.cost_ns.value:
             left = finding.cost_ns.value - owed
-            yield dataclasses.replace(finding, cost_ns=shift(finding.cost_ns, -owed), share_of_gap=share_of(left, ledger))
+            yield dataclasses.replace(
+                finding, cost_ns=shift(finding.cost_ns, -owed), share_of_gap=share_of(left, ledger)
+            )
 
 
 def _takes(one: Finding, other: Finding) -> float:
     """How much of the other's cost is this one's: at most what this one costs, and nothing of a cause that costs nothing."""
     if one.cost_ns is None:
         return 0.0
-    return min(one.cost_ns.value, math.inf if other.kind == SETTING else one.takes.get(other.kind, 0.0))
+    return min(
+        one.cost_ns.value, math.inf if other.kind == SETTING else one.takes.get(other.kind, 0.0)
+    )
 
 
 def shift(estimate: Estimate, by: float) -> Estimate:
-    return Estimate(estimate.value + by, None if estimate.low is None else estimate.low + by, None if estimate.high is None else estimate.high + by)
+    return Estimate(
+        estimate.value + by,
+        None if estimate.low is None else estimate.low + by,
+        None if estimate.high is None else estimate.high + by,
+    )
 
 
 def grew(row: Row | None, ledger: Ledger) -> bool:
     """Whether a row surely takes longer on the target, by more than runs of one job differ."""
     base = ledger.total.base.value
-    return row is not None and judge(row.delta, base) is Verdict.REGRESSION and row.delta.value >= MATERIAL * base
+    return (
+        row is not None
+        and judge(row.delta, base) is Verdict.REGRESSION
+        and row.delta.value >= MATERIAL * base
+    )
 
 
 def is_material(cost_ns: float, ledger: Ledger) -> bool:
@@ -130,12 +153,18 @@ def is_material(cost_ns: float, ledger: Ledger) -> bool:
 
 def significantly_more(before: Estimate | None, after: Estimate) -> bool:
     """Whether a figure surely grew; one that the base does not have is taken for none."""
-    return after.low is not None and after.low > ((before.high if before.high is not None else before.value) if before is not None else 0.0)
+    return after.low is not None and after.low > (
+        (before.high if before.high is not None else before.value) if before is not None else 0.0
+    )
 
 
 def share_of(cost_ns: float, ledger: Ledger) -> float | None:
     """Which part of the gap a cost a step is; `None` where there is no gap beyond the noise."""
-    return cost_ns / (ledger.total.delta.value * ledger.samples_per_step) if grew(ledger.total, ledger) else None
+    return (
+        cost_ns / (ledger.total.delta.value * ledger.samples_per_step)
+        if grew(ledger.total, ledger)
+        else None
+    )
 
 
 def cost(row: Row, ledger: Ledger) -> Estimate:
@@ -148,7 +177,9 @@ def share_of_gap(row: Row, ledger: Ledger) -> float | None:
 
 
 def from_to(row: Row, ledger: Ledger) -> str:
-    return " to ".join(duration(side.value * ledger.samples_per_step) for side in (row.base, row.target))
+    return " to ".join(
+        duration(side.value * ledger.samples_per_step) for side in (row.base, row.target)
+    )
 
 
 OVERLAPPED = 0.25
@@ -159,12 +190,21 @@ def input_is_hidden(ledger: Ledger) -> bool:
     """Whether the wait for input grew and the steps did not: the host waited while the device still worked."""
     row, total = ledger.find(INPUT), ledger.total.delta
     may_show = total.high is not None and row is not None and total.high > row.delta.value
-    return row is not None and grew(row, ledger) and total.value < OVERLAPPED * row.delta.value and not may_show
+    return (
+        row is not None
+        and grew(row, ledger)
+        and total.value < OVERLAPPED * row.delta.value
+        and not may_show
+    )
 
 
 def stated_input_ns(run: RunManifest) -> float | None:
     """The wait for input a step as a log states it for the whole run, where its lines do not have it."""
-    stated = [each for each in run.config.get("stated") or [] if isinstance(each, dict) and each.get("what") == "data time" and each.get("unit") == "s"]
+    stated = [
+        each
+        for each in run.config.get("stated") or []
+        if isinstance(each, dict) and each.get("what") == "data time" and each.get("unit") == "s"
+    ]
     values = [float(each["value"]) for each in stated if isinstance(each.get("value"), int | float)]
     return 1e9 * values[-1] if values else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profkit.analysis.estimate import Estimate
+from profkit.analysis.estimate import Estimate, scale
 from profkit.explain.rules.base import Case, Finding, all_of, cost, is_material, share_of
 from profkit.text import duration
 from profkit.vocab import Phase
@@ -14,7 +14,10 @@ _REMEDY = "save less often, or beside the job: copy the weights and write them o
 def find(case: Case) -> Finding | None:
     ledger = case.ledger
     row = ledger.find(Phase.OTHER.value)
-    before, after = (side.beside.get(CHECKPOINT, 0.0) * _scale(case, side.step_samples) for side in (case.before, case.after))
+    before, after = (
+        side.beside.get(CHECKPOINT, 0.0) * _scale(case, side.step_samples)
+        for side in (case.before, case.after)
+    )
     added = after - before
     if row is None or not is_material(added, ledger):
         return None
@@ -23,7 +26,14 @@ def find(case: Case) -> Finding | None:
     if price.low is not None and price.low <= 0:
         return None
     evidence = f"checkpoints went from {duration(before)} to {duration(after)} a step, were they spread over all of them"
-    return Finding("checkpoint_in_training", price, share_of(added, ledger), evidence, _REMEDY, takes=all_of("evaluation_in_training"))
+    return Finding(
+        "checkpoint_in_training",
+        price,
+        share_of(added, ledger),
+        evidence,
+        _REMEDY,
+        takes=all_of("evaluation_in_training"),
+    )
 
 
 def _scale(case: Case, samples: float) -> float:
@@ -33,4 +43,4 @@ def _scale(case: Case, samples: float) -> float:
 
 def _part(whole: Estimate, share: float) -> Estimate:
     """A part of what was estimated, as uncertain in proportion."""
-    return Estimate(*(None if value is None else value * share for value in (whole.value, whole.low, whole.high)))  # type: ignore[arg-type]  # the value itself is never null
+    return scale(whole, share)

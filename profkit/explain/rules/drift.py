@@ -24,14 +24,23 @@ def find(case: Case) -> Finding | None:
         f"the step goes from {duration(after.first_ns)} to {duration(after.last_ns)} over the run, {percent(after.share_rising, 0)} of the time upwards",
         *_clocks(case),
     ]
-    return Finding("drift", added, share_of(added.value, ledger), "; ".join(words), _REMEDY, cause="throttling" if len(words) > 1 else "")
+    return Finding(
+        "drift",
+        added,
+        share_of(added.value, ledger),
+        "; ".join(words),
+        _REMEDY,
+        cause="throttling" if len(words) > 1 else "",
+    )
 
 
 def _minus(one: Estimate, other: Estimate) -> Estimate:
     low, high = one.low, one.high
     if low is None or high is None:
         return Estimate(one.value - other.value)
-    below, above = (abs(bound - other.value) if bound is not None else 0.0 for bound in (other.low, other.high))
+    below, above = (
+        abs(bound - other.value) if bound is not None else 0.0 for bound in (other.low, other.high)
+    )
     return Estimate(one.value - other.value, low - other.value - above, high - other.value + below)
 
 
@@ -39,4 +48,8 @@ def _clocks(case: Case) -> list[str]:
     """What the devices say of their clocks."""
     reasons = ("power", "heat", "power_brake")
     told = {reason: case.after.level("nvml", f"throttled_by_{reason}_ratio") for reason in reasons}
-    return [f"the device is throttled by {reason} {percent(share, 0)} of the time" for reason, share in told.items() if share]
+    return [
+        f"the device is throttled by {reason} {percent(share, 0)} of the time"
+        for reason, share in told.items()
+        if share
+    ]

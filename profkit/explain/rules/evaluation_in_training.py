@@ -18,15 +18,35 @@ def find(case: Case) -> Finding | None:
     ledger = case.ledger
     row = ledger.find(Phase.OTHER.value)
     steps, excess = _apart(ledger.target)
-    words = [f"{plural(steps, 'step')} stand apart, and would add {duration(excess)} a step to the average"] if steps else []
+    words = (
+        [
+            f"{plural(steps, 'step')} stand apart, and would add {duration(excess)} a step to the average"
+        ]
+        if steps
+        else []
+    )
     if row is not None and grew(row, ledger):
         named = (f"{name} {duration(ns)} a step" for name, ns in case.after.beside.items())
-        evidence = "; ".join([f"evaluation, checkpoints and logging went from {from_to(row, ledger)} a step", *named, *words])
-        return Finding("evaluation_in_training", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY)
+        evidence = "; ".join(
+            [
+                f"evaluation, checkpoints and logging went from {from_to(row, ledger)} a step",
+                *named,
+                *words,
+            ]
+        )
+        return Finding(
+            "evaluation_in_training",
+            cost(row, ledger),
+            share_of_gap(row, ledger),
+            evidence,
+            _REMEDY,
+        )
     known = _apart(ledger.base)[1]
     if not words or not is_material(excess - known, ledger) or excess < FAR_MORE * known:
         return None
-    return Finding("evaluation_in_training", None, None, words[0] + "; the rows are without them", _REMEDY)
+    return Finding(
+        "evaluation_in_training", None, None, words[0] + "; the rows are without them", _REMEDY
+    )
 
 
 def _apart(costs: RunCosts) -> tuple[int, float]:

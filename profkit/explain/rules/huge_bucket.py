@@ -17,8 +17,24 @@ def find(case: Case) -> Finding | None:
     if not grew(row, ledger):
         return None
     hidden = next((each for each in ledger.beside if each.name == "allreduce under backward"), None)
-    words = [f"{before.buckets} buckets of {byte_size(before.message_bytes)} became {after.buckets} of {byte_size(after.message_bytes)}"]
+    words = [
+        f"{before.buckets} buckets of {byte_size(before.message_bytes)} became {after.buckets} of {byte_size(after.message_bytes)}"
+    ]
     if hidden is not None:
-        words.append("backward hid " + " and now ".join(duration(side.value * ledger.samples_per_step) for side in (hidden.base, hidden.target)) + " a step")
+        words.append(
+            "backward hid "
+            + " and now ".join(
+                duration(side.value * ledger.samples_per_step)
+                for side in (hidden.base, hidden.target)
+            )
+            + " a step"
+        )
     words.append(f"backward and exchange went from {from_to(row, ledger)} a step")
-    return Finding("huge_bucket", cost(row, ledger), share_of_gap(row, ledger), "; ".join(words), _REMEDY, takes=all_of("exposed_communication", "late_rank"))
+    return Finding(
+        "huge_bucket",
+        cost(row, ledger),
+        share_of_gap(row, ledger),
+        "; ".join(words),
+        _REMEDY,
+        takes=all_of("exposed_communication", "late_rank"),
+    )

@@ -6,8 +6,22 @@ from collections.abc import Iterator
 
 from profkit.analysis.costs import INPUT
 from profkit.explain.ledger import Row, sum_rows
-from profkit.explain.rules._input import NO_WORKERS, is_crowded_out, is_slow_on_all_ranks, slow_piece
-from profkit.explain.rules.base import Case, Finding, cost, from_to, grew, input_is_hidden, knobs_for, share_of_gap
+from profkit.explain.rules._input import (
+    NO_WORKERS,
+    is_crowded_out,
+    is_slow_on_all_ranks,
+    slow_piece,
+)
+from profkit.explain.rules.base import (
+    Case,
+    Finding,
+    cost,
+    from_to,
+    grew,
+    input_is_hidden,
+    knobs_for,
+    share_of_gap,
+)
 from profkit.text import duration, significant
 from profkit.vocab import Phase
 
@@ -33,12 +47,23 @@ def find(case: Case) -> Finding | None:
         words.append(f"most of it {largest.name}, {from_to(largest, ledger)}")
     words += knobs_for(case, INPUT)
     if case.target.config.get("imported_from") == "training_log" and case.target.world_size > 1:
-        words.append("rank 0's wait is a lower bound: other ranks' waits show as its gradient exchange")
+        words.append(
+            "rank 0's wait is a lower bound: other ranks' waits show as its gradient exchange"
+        )
     remedy = _REMEDIES.get(cause or (largest.name if largest else ""), _OTHERWISE)
     whole = _with_waiting(case, row)
     if whole is not row:
-        words.append(f"the ranks' batches come late in turns, and with what they wait for each other it went from {from_to(whole, ledger)}")
-    return Finding("input_bound", cost(whole, ledger), share_of_gap(whole, ledger), "; ".join(words), remedy, cause=cause)
+        words.append(
+            f"the ranks' batches come late in turns, and with what they wait for each other it went from {from_to(whole, ledger)}"
+        )
+    return Finding(
+        "input_bound",
+        cost(whole, ledger),
+        share_of_gap(whole, ledger),
+        "; ".join(words),
+        remedy,
+        cause=cause,
+    )
 
 
 def _with_waiting(case: Case, row: Row) -> Row:
@@ -46,7 +71,13 @@ def _with_waiting(case: Case, row: Row) -> Row:
     ledger = case.ledger
     exchange = ledger.find(Phase.ALLREDUCE.value)
     latest = case.after.work.latest()
-    if latest is None or exchange is None or not grew(exchange, ledger) or latest.phase != Phase.DATA.value or not is_slow_on_all_ranks(case, latest.rank):
+    if (
+        latest is None
+        or exchange is None
+        or not grew(exchange, ledger)
+        or latest.phase != Phase.DATA.value
+        or not is_slow_on_all_ranks(case, latest.rank)
+    ):
         return row
     return sum_rows(ledger, "input and waiting for it", (INPUT, Phase.ALLREDUCE.value))
 

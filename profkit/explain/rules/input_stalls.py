@@ -25,16 +25,32 @@ _REMEDY = "keep workers and their batches over epochs (persistent_workers, or on
 def find(case: Case) -> Finding | None:
     ledger = case.ledger
     row = ledger.find(INPUT)
-    if row is None or not grew(ledger.total, ledger) or input_is_hidden(ledger) or is_crowded_out(case) or row.delta.value < ledger.total.delta.value / 4:
+    if (
+        row is None
+        or not grew(ledger.total, ledger)
+        or input_is_hidden(ledger)
+        or is_crowded_out(case)
+        or row.delta.value < ledger.total.delta.value / 4
+    ):
         return None
     waits = ledger.target.parts[INPUT] / ledger.target.ranks
     usual = float(np.median(waits))
     stalled = waits > FAR * max(usual, row.base.value * ledger.samples_per_step)
-    added = float((waits[stalled] - usual).sum()) * ledger.target.ranks / float(ledger.target.samples.sum())
+    added = (
+        float((waits[stalled] - usual).sum())
+        * ledger.target.ranks
+        / float(ledger.target.samples.sum())
+    )
     if not stalled.any() or stalled.mean() > FEW or added < MOST_OF_IT * row.delta.value:
         return None
     evidence = (
         f"{plural(int(stalled.sum()), 'step')} of {ledger.target.steps:,} wait {duration(float(waits[stalled].mean()))} for input, the others {duration(usual)}; "
         f"these stalls are {percent(added / row.delta.value, 0)} of what input adds"
     )
-    return Finding("input_stalls", Estimate(added * ledger.samples_per_step), added / ledger.total.delta.value, evidence, _REMEDY)
+    return Finding(
+        "input_stalls",
+        Estimate(added * ledger.samples_per_step),
+        added / ledger.total.delta.value,
+        evidence,
+        _REMEDY,
+    )

@@ -37,9 +37,15 @@ def find(case: Case) -> Finding | None:
     if late.phase == Phase.DATA.value and is_slow_on_all_ranks(case, late.rank):
         return None
     before = case.before.work.lateness(late.rank, late.phase)
-    added = scale(minus(late.excess, before.excess if before and before.excess.value > 0 else None), _in_base_steps(case))
+    added = scale(
+        minus(late.excess, before.excess if before and before.excess.value > 0 else None),
+        _in_base_steps(case),
+    )
     now = scale(late.excess, _in_base_steps(case))
-    if not all(_stands_out(each, case) for each in (added, now)) or late.whole_ns < MOST_OF_IT * late.excess.value:
+    if (
+        not all(_stands_out(each, case) for each in (added, now))
+        or late.whole_ns < MOST_OF_IT * late.excess.value
+    ):
         return None
     cause = _ROWS.get(late.phase, late.phase)
     return Finding(
@@ -54,14 +60,22 @@ def find(case: Case) -> Finding | None:
 
 
 def _stands_out(excess: Estimate, case: Case) -> bool:
-    return excess.low is not None and excess.low > 0 and excess.value >= UNEVEN * case.ledger.total.base.value * case.ledger.samples_per_step
+    return (
+        excess.low is not None
+        and excess.low > 0
+        and excess.value >= UNEVEN * case.ledger.total.base.value * case.ledger.samples_per_step
+    )
 
 
 def _evidence(case: Case, late: Lateness) -> list[str]:
-    words = [f"rank {late.rank}'s {_WORDS.get(late.phase, late.phase)} takes {duration(late.excess.value)} a step longer than the others'"]
+    words = [
+        f"rank {late.rank}'s {_WORDS.get(late.phase, late.phase)} takes {duration(late.excess.value)} a step longer than the others'"
+    ]
     waited = case.late_rank
     if waited is not None and waited.rank == late.rank:
-        words.append(f"it is waited for {duration(waited.waited_ns)} a step on each of the others, {percent(waited.share, 0)} of all waiting is for it")
+        words.append(
+            f"it is waited for {duration(waited.waited_ns)} a step on each of the others, {percent(waited.share, 0)} of all waiting is for it"
+        )
     return words
 
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate
 from profkit.explain.rules._windows import moving_calls, moving_ns
-from profkit.explain.rules.base import Case, Finding, all_of, compute_row, cost, from_to, grew, is_material, share_of, share_of_gap
+from profkit.explain.rules.base import (
+    Case,
+    Finding,
+    all_of,
+    compute_row,
+    cost,
+    from_to,
+    grew,
+    is_material,
+    share_of,
+    share_of_gap,
+)
 from profkit.text import duration, significant
 
 MOST = 0.5
@@ -27,5 +38,9 @@ def find(case: Case) -> Finding | None:
         f"casts and layout copies went from {duration(moving_ns(before))} to {duration(moving_ns(after))} a captured step, "
         f"{significant(moving_calls(before))} to {significant(moving_calls(after))} calls; computing went from {from_to(row, ledger)} a step"
     )
-    price, share = (cost(row, ledger), share_of_gap(row, ledger)) if whole else (Estimate(added), share_of(added, ledger))
+    price, share = (
+        (cost(row, ledger), share_of_gap(row, ledger))
+        if whole
+        else (Estimate(added), share_of(added, ledger))
+    )
     return Finding("layout_copies", price, share, evidence, _REMEDY, takes=all_of("launch_bound"))

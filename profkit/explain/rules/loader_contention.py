@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from profkit.analysis.costs import INPUT
-from profkit.explain.rules.base import Case, Finding, all_of, compute_row, cost, from_to, grew, share_of_gap
+from profkit.explain.rules.base import (
+    Case,
+    Finding,
+    all_of,
+    compute_row,
+    cost,
+    from_to,
+    grew,
+    share_of_gap,
+)
 from profkit.text import significant
 
 MORE = 0.15

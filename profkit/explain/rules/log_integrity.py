@@ -12,7 +12,11 @@ _REMEDY = "see 'profkit verify' and 'profkit report' of that run; measure it aga
 
 
 def find(case: Case) -> Finding | None:
-    said = [f"{name}: {words}" for name, evidence in ((case.base_name, case.before), (case.target_name, case.after)) for words in _problems(evidence)]
+    said = [
+        f"{name}: {words}"
+        for name, evidence in ((case.base_name, case.before), (case.target_name, case.after))
+        for words in _problems(evidence)
+    ]
     return Finding("log_integrity", None, None, "; ".join(said), _REMEDY) if said else None
 
 

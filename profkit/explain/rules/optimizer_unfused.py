@@ -22,7 +22,10 @@ def find(case: Case) -> Finding | None:
     row = ledger.find(Phase.OPTIMIZER.value)
     if row is None or not grew(row, ledger) or not _stands_out(row, ledger):
         return None
-    before, after = (each.calls_by_phase.get(Phase.OPTIMIZER.value) if each else None for each in (case.before.windows, case.after.windows))
+    before, after = (
+        each.calls_by_phase.get(Phase.OPTIMIZER.value) if each else None
+        for each in (case.before.windows, case.after.windows)
+    )
     if before and after and after < FEWER * before:
         return None
     seen = (
@@ -31,11 +34,20 @@ def find(case: Case) -> Finding | None:
         else "no kernels were captured (--kernels) that would show its calls"
     )
     evidence = f"the weight update went from {from_to(row, ledger)} a step, the network did not change as much; {seen}"
-    return Finding("optimizer_unfused", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=all_of("launch_bound"))
+    return Finding(
+        "optimizer_unfused",
+        cost(row, ledger),
+        share_of_gap(row, ledger),
+        evidence,
+        _REMEDY,
+        takes=all_of("launch_bound"),
+    )
 
 
 def _stands_out(row: Row, ledger: Ledger) -> bool:
     network = sum_rows(ledger, "network", _NETWORK)
     if not (network.base.value > 0 and row.base.value > 0):
         return True
-    return row.target.value / row.base.value > OUT_OF_PROPORTION * max(1.0, network.target.value / network.base.value)
+    return row.target.value / row.base.value > OUT_OF_PROPORTION * max(
+        1.0, network.target.value / network.base.value
+    )

@@ -11,4 +11,9 @@ def find(case: Case) -> Finding | None:
     if row is None or not input_is_hidden(case.ledger):
         return None
     evidence = f"the host's wait for input went from {from_to(row, case.ledger)} a step, the step itself from {from_to(case.ledger.total, case.ledger)}"
-    return Finding("overlapped_reader", None, None, evidence + ": reader time overlaps with the device's work, no throughput is lost to it")
+    return Finding(
+        "overlapped_reader",
+        None,
+        None,
+        evidence + ": reader time overlaps with the device's work, no throughput is lost to it",
+    )

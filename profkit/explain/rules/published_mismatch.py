@@ -25,15 +25,30 @@ _WORKLOADS = {
 }
 """The system that a grammar of logs belongs to."""
 
-_FRAMEWORKS = {"torch": "pytorch", "pytorch": "pytorch", "paddle": "paddle", "paddlepaddle": "paddle", "tensorflow": "tensorflow", "mxnet": "mxnet"}
+_FRAMEWORKS = {
+    "torch": "pytorch",
+    "pytorch": "pytorch",
+    "paddle": "paddle",
+    "paddlepaddle": "paddle",
+    "tensorflow": "tensorflow",
+    "mxnet": "mxnet",
+}
 _REMEDY = "see which statistic was published (profkit bench --published) and which steps are in it; then which setting differs from the published one"
 
 
 def find(case: Case) -> Finding | None:
     """Where the device is known it must be the published one; a log that does not tell its device is held against all of them."""
     ledger = case.ledger
-    sides = ((case.base_name, case.base, ledger.total.base), (case.target_name, case.target, ledger.total.target))
-    said = [words for name, run, own in sides if ledger.per_sample and own.value > 0 for words in _differs(name, run, 1e9 * run.world_size / own.value)]
+    sides = (
+        (case.base_name, case.base, ledger.total.base),
+        (case.target_name, case.target, ledger.total.target),
+    )
+    said = [
+        words
+        for name, run, own in sides
+        if ledger.per_sample and own.value > 0
+        for words in _differs(name, run, 1e9 * run.world_size / own.value)
+    ]
     return Finding("published_mismatch", None, None, "; ".join(said), _REMEDY) if said else None
 
 
@@ -49,12 +64,25 @@ def _differs(name: str, run: RunManifest, throughput: float) -> Iterator[str]:
 
 def _published(run: RunManifest) -> Iterator[Cell]:
     grammar, device = str(run.config.get("log_grammar", "")), str(run.config.get("device", ""))
-    workload, framework = _WORKLOADS.get(grammar, run.workload), _FRAMEWORKS.get(run.framework.lower(), run.framework)
+    workload, framework = (
+        _WORKLOADS.get(grammar, run.workload),
+        _FRAMEWORKS.get(run.framework.lower(), run.framework),
+    )
     if not device and not grammar:
         return
     for cell in published_cells(workload):
-        fits = (cell.setting.gpus, cell.setting.batch_size) == (run.world_size, run.config.get("batch_size"))
+        fits = (cell.setting.gpus, cell.setting.batch_size) == (
+            run.world_size,
+            run.config.get("batch_size"),
+        )
         mixed = str(run.config.get("precision", "fp32")) not in FULL_PRECISIONS
         on_it = not device or cell.device.split("-")[0] in device
-        if cell.measured and fits and on_it and cell.setting.mixed is mixed and framework and framework.lower() in cell.framework.lower():
+        if (
+            cell.measured
+            and fits
+            and on_it
+            and cell.setting.mixed is mixed
+            and framework
+            and framework.lower() in cell.framework.lower()
+        ):
             yield cell

@@ -17,4 +17,10 @@ def find(case: Case) -> Finding | None:
     if not knobs:
         return None
     evidence = f"{row.name} went from {from_to(row, ledger)} a step, and these settings differ that can affect it: {', '.join(knobs)}"
-    return Finding("setting_changed", cost(row, ledger), share_of_gap(row, ledger), evidence, f"run the target again with the base's {knobs[0].split()[0]}")
+    return Finding(
+        "setting_changed",
+        cost(row, ledger),
+        share_of_gap(row, ledger),
+        evidence,
+        f"run the target again with the base's {knobs[0].split()[0]}",
+    )

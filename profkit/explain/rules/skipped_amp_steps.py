@@ -19,4 +19,10 @@ def find(case: Case) -> Finding | None:
         return None
     ledger = case.ledger
     evidence = f"{percent(after)} of the steps found infinities or NaN in their gradients, and updated nothing; {percent(before)} in the base"
-    return Finding("skipped_amp_steps", Estimate((after - before) * ledger.total.target.value * ledger.samples_per_step), None, evidence, _REMEDY)
+    return Finding(
+        "skipped_amp_steps",
+        Estimate((after - before) * ledger.total.target.value * ledger.samples_per_step),
+        None,
+        evidence,
+        _REMEDY,
+    )

@@ -17,7 +17,11 @@ _REMEDY = "synchronise batch normalisation only where a rank's batch is too smal
 def find(case: Case) -> Finding | None:
     ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
     known = before.beside if before is not None else 0.0
-    if after is None or after.beside < known + MORE or case.base.world_size != case.target.world_size:
+    if (
+        after is None
+        or after.beside < known + MORE
+        or case.base.world_size != case.target.world_size
+    ):
         return None
     row = sum_rows(ledger, "forward, backward and exchange", _WHERE)
     if not grew(row, ledger):
@@ -27,5 +31,10 @@ def find(case: Case) -> Finding | None:
         f"forward, backward and exchange went from {from_to(row, ledger)} a step"
     )
     return Finding(
-        "syncbn_cost", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=all_of("exposed_communication", "late_rank", "launch_bound")
+        "syncbn_cost",
+        cost(row, ledger),
+        share_of_gap(row, ledger),
+        evidence,
+        _REMEDY,
+        takes=all_of("exposed_communication", "late_rank", "launch_bound"),
     )

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from profkit.explain.rules.base import Case, Finding, all_of, compute_row, cost, from_to, grew, share_of_gap
+from profkit.explain.rules.base import (
+    Case,
+    Finding,
+    all_of,
+    compute_row,
+    cost,
+    from_to,
+    grew,
+    share_of_gap,
+)
 from profkit.text import significant
 
 MORE = 1.2
@@ -24,7 +33,11 @@ def find(case: Case) -> Finding | None:
     row = compute_row(ledger)
     more_cores = after.own > MORE * before.own
     switched = (before.switches_per_s or 0.0, after.switches_per_s or 0.0)
-    more_threads = before.threads is not None and after.threads is not None and after.threads >= before.threads + after.cores
+    more_threads = (
+        before.threads is not None
+        and after.threads is not None
+        and after.threads >= before.threads + after.cores
+    )
     more_switches = switched[1] > max(FEWEST_SWITCHES, SWITCHES * switched[0])
     crowded_by_others = (after.others or 0.0) - (before.others or 0.0) > after.own - before.own
     if (
@@ -33,10 +46,21 @@ def find(case: Case) -> Finding | None:
         or not (more_threads or ((more_cores or more_switches) and not crowded_by_others))
     ):
         return None
-    threads = f"{significant(before.threads, 3)} threads became {significant(after.threads, 3)}; " if before.threads and after.threads else ""
+    threads = (
+        f"{significant(before.threads, 3)} threads became {significant(after.threads, 3)}; "
+        if before.threads and after.threads
+        else ""
+    )
     evidence = (
         f"{threads}"
         f"computing went from {from_to(row, ledger)} a step while the ranks' own threads went from {significant(before.own, 2)} to {significant(after.own, 2)} "
         f"cores of {significant(after.cores, 2)}, and were put off a core {significant(switched[0], 2)} and {significant(switched[1], 2)} times a second"
     )
-    return Finding("thread_oversubscription", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=all_of("optimizer_unfused", "host_busy"))
+    return Finding(
+        "thread_oversubscription",
+        cost(row, ledger),
+        share_of_gap(row, ledger),
+        evidence,
+        _REMEDY,
+        takes=all_of("optimizer_unfused", "host_busy"),
+    )

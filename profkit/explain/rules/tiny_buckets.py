@@ -14,7 +14,12 @@ _REMEDY = "larger buckets (bucket_cap_mb in DDP, comm_buffer_size in Paddle's Da
 
 def find(case: Case) -> Finding | None:
     ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
-    if before is None or after is None or not before.buckets or after.buckets < MORE * before.buckets:
+    if (
+        before is None
+        or after is None
+        or not before.buckets
+        or after.buckets < MORE * before.buckets
+    ):
         return None
     row = exchange_row(ledger)
     if not grew(row, ledger):
@@ -24,5 +29,10 @@ def find(case: Case) -> Finding | None:
         f"backward and exchange went from {from_to(row, ledger)} a step with {significant(after.messages, 2)} messages in it"
     )
     return Finding(
-        "tiny_buckets", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=all_of("exposed_communication", "late_rank", "launch_bound")
+        "tiny_buckets",
+        cost(row, ledger),
+        share_of_gap(row, ledger),
+        evidence,
+        _REMEDY,
+        takes=all_of("exposed_communication", "late_rank", "launch_bound"),
     )

@@ -22,4 +22,6 @@ def find(case: Case) -> Finding | None:
     each = after.value * (starts + case.after.costs.steps) / starts
     beside = "the base has none" if before is None else f"the base's cost {duration(known)} a step"
     evidence = f"{plural(starts, 'epoch')} begin with a wait for input that is {duration(each)} longer than usual: {duration(after.value)} a step, were they averaged in; {beside}"
-    return Finding("worker_start", shift(after, -known), None, evidence, _REMEDY, takes=all_of("input_stalls"))
+    return Finding(
+        "worker_start", shift(after, -known), None, evidence, _REMEDY, takes=all_of("input_stalls")
+    )

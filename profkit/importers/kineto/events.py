@@ -69,7 +69,9 @@ _ROLES = {
 """By category in small letters: Kineto's two generations, then Paddle's own."""
 
 WORK_ROLES = (Role.KERNEL, Role.COPY, Role.FILL)
-PADDLE = frozenset({"profilestep", "dataloader", "pythonuserdefined", "operatorinner", "optimization"})
+PADDLE = frozenset(
+    {"profilestep", "dataloader", "pythonuserdefined", "operatorinner", "optimization"}
+)
 
 STEP_NAME = re.compile(r"Profile(?:r)?Step#(\d{1,9})\b")
 _PADDLE_DURATION = re.compile(r"\[[\d.]+ (?:ns|us|ms|s)\]$")
@@ -104,9 +106,19 @@ class Events:
     @functools.cached_property
     def framework(self) -> str:
         """Paddle has categories of its own, PyTorch names its operators after its library; else it is not known."""
-        if any(self.names[each].casefold() in PADDLE for each in np.unique(self.trace.events["category"])):
+        if any(
+            self.names[each].casefold() in PADDLE
+            for each in np.unique(self.trace.events["category"])
+        ):
             return "paddle"
-        return "pytorch" if any(name.startswith(("aten::", "ProfilerStep#", "PyTorch Profiler")) for name in self.names) else ""
+        return (
+            "pytorch"
+            if any(
+                name.startswith(("aten::", "ProfilerStep#", "PyTorch Profiler"))
+                for name in self.names
+            )
+            else ""
+        )
 
 
 def sort_out(trace: ChromeTrace, gate: Gate) -> Events:
@@ -120,7 +132,10 @@ def sort_out(trace: ChromeTrace, gate: Gate) -> Events:
     if kept.all():
         kept = slice(None)  # most files are sound, and large
     rows, start = rows[kept], start[kept]
-    lane = trace.events["process"][rows].astype(np.int64) * len(trace.names) + trace.events["thread"][rows]
+    lane = (
+        trace.events["process"][rows].astype(np.int64) * len(trace.names)
+        + trace.events["thread"][rows]
+    )
     return Events(trace, start, start + duration[kept], name[kept], role[kept], lane, rows)
 
 
@@ -133,7 +148,10 @@ def _roles(trace: ChromeTrace) -> npt.NDArray[np.int8]:
 
 
 def _step_names(trace: ChromeTrace) -> Bools:
-    return np.array([name.startswith("Profile") and STEP_NAME.match(name) is not None for name in trace.names], dtype=bool)
+    return np.array(
+        [name.startswith("Profile") and STEP_NAME.match(name) is not None for name in trace.names],
+        dtype=bool,
+    )
 
 
 def plain_name(name: str) -> str:
@@ -147,7 +165,9 @@ def thread_names(trace: ChromeTrace) -> dict[tuple[int, int], str]:
     events = trace.events[trace.events["kind"] == ord("M")]
     for event in events[events["extra"] >= 0]:
         if trace.names[event["name"]] == "thread_name":
-            found[int(event["process"]), int(event["thread"])] = str(trace.extras[event["extra"]].get("name", ""))
+            found[int(event["process"]), int(event["thread"])] = str(
+                trace.extras[event["extra"]].get("name", "")
+            )
     return found
 
 
@@ -159,4 +179,16 @@ def whole(value: Any, default: int = 0) -> int:
         return default
 
 
-__all__ = ["MISSING", "STEP_NAME", "WORK_ROLES", "Bools", "Events", "Ints", "Role", "plain_name", "sort_out", "thread_names", "whole"]
+__all__ = [
+    "MISSING",
+    "STEP_NAME",
+    "WORK_ROLES",
+    "Bools",
+    "Events",
+    "Ints",
+    "Role",
+    "plain_name",
+    "sort_out",
+    "thread_names",
+    "whole",
+]

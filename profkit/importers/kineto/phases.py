@@ -22,10 +22,22 @@ FROM_OPTIMIZER = "the file marks no steps; they were taken from the optimizer's"
 TWICE = "steps that are marked twice or overlap"
 
 _PHASES = (
-    (Phase.DATA, re.compile(r"^enumerate\(DataLoader\)|dataloader|next_batch|wait_for_batch|data_load", re.IGNORECASE)),
+    (
+        Phase.DATA,
+        re.compile(
+            r"^enumerate\(DataLoader\)|dataloader|next_batch|wait_for_batch|data_load",
+            re.IGNORECASE,
+        ),
+    ),
     (Phase.H2D, re.compile(r"copy_batch_to_gpu|h2d|host_to_device|to_device", re.IGNORECASE)),
-    (Phase.ALLREDUCE, re.compile(r"^nccl[:A-Z]|^gloo:|all_?reduce|reduce_?scatter|all_?gather", re.IGNORECASE)),
-    (Phase.OPTIMIZER, re.compile(r"^Optimizer\.|optimizer|zero_grad|Optimization Step", re.IGNORECASE)),
+    (
+        Phase.ALLREDUCE,
+        re.compile(r"^nccl[:A-Z]|^gloo:|all_?reduce|reduce_?scatter|all_?gather", re.IGNORECASE),
+    ),
+    (
+        Phase.OPTIMIZER,
+        re.compile(r"^Optimizer\.|optimizer|zero_grad|Optimization Step", re.IGNORECASE),
+    ),
     (Phase.BACKWARD, re.compile(r"(?<![a-z])backward|(?:^|\W)bwd(?:\W|$)", re.IGNORECASE)),
     (Phase.FORWARD, re.compile(r"(?<![a-z])forward|(?:^|\W)fwd(?:\W|$)", re.IGNORECASE)),
     (Phase.OTHER, re.compile(r"eval|valid|checkpoint|save|logging", re.IGNORECASE)),
@@ -74,7 +86,9 @@ def find_main_lane(events: Events) -> int:
         places = events.of(role)
         if len(places):
             lanes, which = np.unique(events.lane[places], return_inverse=True)
-            weight = (events.end - events.start)[places] if role is not Role.OP else np.ones(len(places))
+            weight = (
+                (events.end - events.start)[places] if role is not Role.OP else np.ones(len(places))
+            )
             return int(lanes[np.argmax(np.bincount(which, weights=weight))])
     return -1
 
@@ -86,24 +100,47 @@ def find_steps(events: Events, main: int) -> Steps:
     annotated = events.of(Role.ANNOTATION)
     annotated = annotated[events.lane[annotated] == main]
     for phase, flag in ((Phase.DATA, FROM_LOADER), (Phase.OPTIMIZER, FROM_OPTIMIZER)):
-        known = np.array([_is_border(events.names[each], phase) for each in events.name[annotated]], dtype=bool)
+        known = np.array(
+            [_is_border(events.names[each], phase) for each in events.name[annotated]], dtype=bool
+        )
         if known.sum() > 1:
-            return _between(events, np.sort(events.start[annotated[known]] if phase is Phase.DATA else events.end[annotated[known]]), phase, flag)
+            return _between(
+                events,
+                np.sort(
+                    events.start[annotated[known]]
+                    if phase is Phase.DATA
+                    else events.end[annotated[known]]
+                ),
+                phase,
+                flag,
+            )
     if not len(events.start):
         nothing = np.empty(0, dtype=np.int64)
         return Steps(nothing, nothing, nothing, NOT_MARKED)
-    return Steps(np.zeros(1, dtype=np.int64), events.start.min()[None], events.end.max()[None], NOT_MARKED)
+    return Steps(
+        np.zeros(1, dtype=np.int64), events.start.min()[None], events.end.max()[None], NOT_MARKED
+    )
 
 
 def _marked_steps(events: Events, places: Ints) -> Steps:
-    number = np.array([int(found[1]) if (found := STEP_NAME.match(events.names[name])) else 0 for name in events.name[places]], dtype=np.int64)
+    number = np.array(
+        [
+            int(found[1]) if (found := STEP_NAME.match(events.names[name])) else 0
+            for name in events.name[places]
+        ],
+        dtype=np.int64,
+    )
     order = np.lexsort((events.end[places], events.start[places]))
     places, number = places[order], number[order]
     _, first = np.unique(number, return_index=True)
     first = np.sort(first)
     start, end = events.start[places[first]], events.end[places[first]]
-    sound = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1] - 1_000)  # a microsecond is the old marks' rounding
-    return Steps(number[first][sound], start[sound], end[sound], overlapping=len(places) - int(sound.sum()))
+    sound = np.append(
+        True, start[1:] >= np.maximum.accumulate(end)[:-1] - 1_000
+    )  # a microsecond is the old marks' rounding
+    return Steps(
+        number[first][sound], start[sound], end[sound], overlapping=len(places) - int(sound.sum())
+    )
 
 
 def _is_border(name: str, phase: Phase) -> bool:
@@ -113,7 +150,16 @@ def _is_border(name: str, phase: Phase) -> bool:
 def _between(events: Events, borders: Ints, phase: Phase, flag: str) -> Steps:
     """Steps from border to border; the part before the first or after the last belongs to a step of its own only if it has a border of its own."""
     if phase is Phase.DATA:
-        start, end = borders, np.append(borders[1:], max(int(events.end[events.of(Role.OP, Role.LAUNCH, Role.ANNOTATION)].max()), int(borders[-1])))
+        start, end = (
+            borders,
+            np.append(
+                borders[1:],
+                max(
+                    int(events.end[events.of(Role.OP, Role.LAUNCH, Role.ANNOTATION)].max()),
+                    int(borders[-1]),
+                ),
+            ),
+        )
     else:
         start, end = np.append(min(int(events.start.min()), int(borders[0])), borders[:-1]), borders
     return Steps(np.arange(len(start)), start, end, flag)
@@ -123,10 +169,22 @@ def find_phases(events: Events, main: int, steps: Steps) -> list[Span]:
     """Every phase and region, oldest first; regions that no phase contains and whose meaning is not known are left out."""
     marked = _annotations(events)
     marked += _marked_ops(events, {span.phase for span in marked})
-    backward = _backward(events, main) if not any(span.phase == Phase.BACKWARD and span.lane == main for span in marked) else []
-    inferred = [Span(main, start, end, Phase.BACKWARD.value, Phase.BACKWARD.value) for start, end in backward]
+    backward = (
+        _backward(events, main)
+        if not any(span.phase == Phase.BACKWARD and span.lane == main for span in marked)
+        else []
+    )
+    inferred = [
+        Span(main, start, end, Phase.BACKWARD.value, Phase.BACKWARD.value)
+        for start, end in backward
+    ]
     if not any(span.phase == Phase.FORWARD and span.lane == main for span in marked):
-        inferred += _forward(events, main, [span for span in marked + inferred if span.lane == main and span.phase], steps)
+        inferred += _forward(
+            events,
+            main,
+            [span for span in marked + inferred if span.lane == main and span.phase],
+            steps,
+        )
     return sorted(marked + inferred, key=lambda span: (span.lane, span.start, -span.end))
 
 
@@ -139,24 +197,47 @@ def _annotations(events: Events) -> list[Span]:
     }
     rows = zip(places.tolist(), categories.tolist(), events.name[places].tolist(), strict=True)
     return [
-        Span(int(events.lane[place]), int(events.start[place]), int(events.end[place]), phases[category, name], plain_name(events.names[name]))
+        Span(
+            int(events.lane[place]),
+            int(events.start[place]),
+            int(events.end[place]),
+            phases[category, name],
+            plain_name(events.names[name]),
+        )
         for place, category, name in rows
     ]
 
 
 def _marked_ops(events: Events, told: set[str]) -> list[Span]:
     """The loader's and the optimizer's ranges, which old files hold among the operators; not those of phases that are told already."""
-    borders = {code: _phase("", name) for code, name in enumerate(events.names) if name.startswith(("enumerate(DataLoader)", "Optimizer.step"))}
+    borders = {
+        code: _phase("", name)
+        for code, name in enumerate(events.names)
+        if name.startswith(("enumerate(DataLoader)", "Optimizer.step"))
+    }
     wanted = {code: phase for code, phase in borders.items() if phase not in told}
     places = events.of(Role.OP)
     places = places[np.isin(events.name[places], list(wanted))]
-    rows = zip(events.lane[places].tolist(), events.start[places].tolist(), events.end[places].tolist(), events.name[places].tolist(), strict=True)
-    return [Span(lane, start, end, wanted[name], plain_name(events.names[name])) for lane, start, end, name in rows]
+    rows = zip(
+        events.lane[places].tolist(),
+        events.start[places].tolist(),
+        events.end[places].tolist(),
+        events.name[places].tolist(),
+        strict=True,
+    )
+    return [
+        Span(lane, start, end, wanted[name], plain_name(events.names[name]))
+        for lane, start, end, name in rows
+    ]
 
 
 def _phase(category: str, name: str) -> str:
     known = _BY_CATEGORY.get(category.casefold())
-    return known.value if known else next((phase.value for phase, pattern in _PHASES if pattern.search(name)), "")
+    return (
+        known.value
+        if known
+        else next((phase.value for phase, pattern in _PHASES if pattern.search(name)), "")
+    )
 
 
 def _is_autograd(events: Events, places: Ints) -> Bools:
@@ -197,12 +278,17 @@ def _forward(events: Events, main: int, known: list[Span], steps: Steps) -> list
             continue
         before = int(np.searchsorted(ends, span.start, side="right")) - 1
         place = int(steps.at(np.array([span.start]))[0])
-        since = max(int(ends[before]) if before >= 0 else span.start, int(steps.start[place]) if place >= 0 else -(2**62))
+        since = max(
+            int(ends[before]) if before >= 0 else span.start,
+            int(steps.start[place]) if place >= 0 else -(2**62),
+        )
         if before < 0 and place >= 0:
             since = int(steps.start[place])
         first = int(np.searchsorted(own, since))
         if first < len(own) and own[first] < span.start:
-            found.append(Span(main, int(own[first]), span.start, Phase.FORWARD.value, Phase.FORWARD.value))
+            found.append(
+                Span(main, int(own[first]), span.start, Phase.FORWARD.value, Phase.FORWARD.value)
+            )
     return found
 
 

@@ -10,8 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from profkit.analysis.kernels.categories import COMMUNICATION, MEMSET, categorise, copy_category, uses_tensor_cores
-from profkit.importers.kineto.events import WORK_ROLES, Bools, Events, Ints, Role, thread_names, whole
+from profkit.analysis.kernels.categories import (
+    COMMUNICATION,
+    MEMSET,
+    categorise,
+    copy_category,
+    uses_tensor_cores,
+)
+from profkit.importers.kineto.events import (
+    WORK_ROLES,
+    Bools,
+    Events,
+    Ints,
+    Role,
+    thread_names,
+    whole,
+)
 from profkit.importers.kineto.phases import Region, Steps
 from profkit.importers.reading import columns
 from profkit.importers.reading.chrome import MISSING, MISSING_SMALL
@@ -47,7 +61,17 @@ def find_work(events: Events, gate: Gate) -> Work:
     end = gate.clip_overlaps(device * 2**32 + stream, events.start[place], events.end[place])
     launch = _launches(events, events.column("correlation", place))
     launch_time = np.where(launch >= 0, events.start[launch], events.start[place])
-    return Work(place, events.start[place], end, device, stream, detail, launch, _ops(events, place, launch, launch_time), launch_time)
+    return Work(
+        place,
+        events.start[place],
+        end,
+        device,
+        stream,
+        detail,
+        launch,
+        _ops(events, place, launch, launch_time),
+        launch_time,
+    )
 
 
 def _details(events: Events, place: Ints) -> Ints:
@@ -61,9 +85,14 @@ def _where(events: Events, place: Ints, detail: Ints) -> tuple[Ints, Ints]:
     """Device and stream: from the arguments, else from the process and thread, which are named after them."""
     works = events.trace.works
     if not len(works):
-        return _numbers_in(events, events.column("process", place)), _numbers_in(events, events.column("thread", place))
+        return _numbers_in(events, events.column("process", place)), _numbers_in(
+            events, events.column("thread", place)
+        )
     device, stream = works["device"][detail].astype(np.int64), works["stream"][detail]
-    no_device, no_stream = (detail < 0) | (device == MISSING_SMALL), (detail < 0) | (stream == MISSING)
+    no_device, no_stream = (
+        (detail < 0) | (device == MISSING_SMALL),
+        (detail < 0) | (stream == MISSING),
+    )
     device = np.where(no_device, _numbers_in(events, events.column("process", place)), device)
     stream = np.where(no_stream, _numbers_in(events, events.column("thread", place)), stream)
     stream = np.where(stream == NO_STREAM, -1, stream)
@@ -72,7 +101,10 @@ def _where(events: Events, place: Ints, detail: Ints) -> tuple[Ints, Ints]:
 
 def _numbers_in(events: Events, ids: Ints) -> Ints:
     """The number in each name (`stream 7` is 7), 0 where there is none."""
-    known = {each: int(found[0]) if (found := re.search(r"\d{1,9}", events.names[each])) else 0 for each in np.unique(ids).tolist()}
+    known = {
+        each: int(found[0]) if (found := re.search(r"\d{1,9}", events.names[each])) else 0
+        for each in np.unique(ids).tolist()
+    }
     return np.array([known[each] for each in ids.tolist()], dtype=np.int64)
 
 
@@ -97,8 +129,16 @@ def _ops(events: Events, place: Ints, launch: Ints, launch_time: Ints) -> Ints:
     """The operator that launched each piece of work: the one of its external id if it was running then, else the innermost one that was."""
     ops = events.of(Role.OP)
     external = events.column("external", place)
-    called = np.where(launch >= 0, events.column("external", np.maximum(launch, 0)) if len(events.start) else MISSING, MISSING)
-    found = _match(events.column("external", ops), ops, np.where((external == MISSING) | (external == 0), called, external))
+    called = np.where(
+        launch >= 0,
+        events.column("external", np.maximum(launch, 0)) if len(events.start) else MISSING,
+        MISSING,
+    )
+    found = _match(
+        events.column("external", ops),
+        ops,
+        np.where((external == MISSING) | (external == 0), called, external),
+    )
     found = np.where(_runs(events, found, launch, launch_time), found, -1)
     missing = np.flatnonzero((found < 0) & (launch >= 0))
     found[missing] = _innermost(events, ops, events.lane[launch[missing]], launch_time[missing])
@@ -108,7 +148,9 @@ def _ops(events: Events, place: Ints, launch: Ints, launch_time: Ints) -> Ints:
 def _runs(events: Events, op: Ints, launch: Ints, time: Ints) -> Bools:
     """Whether the operator ran on the call's thread at the time; without a call, whether it had begun."""
     same = (launch < 0) | (events.lane[op] == events.lane[launch])
-    return np.asarray((op >= 0) & same & (events.start[op] <= time) & ((launch < 0) | (events.end[op] >= time)))
+    return np.asarray(
+        (op >= 0) & same & (events.start[op] <= time) & ((launch < 0) | (events.end[op] >= time))
+    )
 
 
 def _innermost(events: Events, ops: Ints, lane: Ints, time: Ints) -> Ints:
@@ -139,7 +181,10 @@ def describe_names(events: Events, work: Work) -> tuple[list[str], list[int], In
     """The distinct categories, each piece of work's place among them, and 1, 0 or -1 for whether it used Tensor Cores."""
     role, name = events.role[work.place], events.name[work.place]
     pairs, which = np.unique(role.astype(np.int64) * len(events.names) + name, return_inverse=True)
-    told = [_describe(Role(int(pair) // len(events.names)), events.names[int(pair) % len(events.names)]) for pair in pairs]
+    told = [
+        _describe(Role(int(pair) // len(events.names)), events.names[int(pair) % len(events.names)])
+        for pair in pairs
+    ]
     categories = list(dict.fromkeys(category for category, _ in told))
     place = np.array([categories.index(category) for category, _ in told], dtype=np.int64)
     cores = np.array([-1 if used is None else int(used) for _, used in told], dtype=np.int64)
@@ -155,7 +200,9 @@ def _describe(role: Role, name: str) -> tuple[str, bool | None]:
 
 def kernel_columns(events: Events, work: Work, steps: Steps, phases: Phases) -> dict[str, Any]:
     works, has = events.trace.works, work.detail >= 0
-    detail = works[np.maximum(work.detail, 0)] if len(works) else np.zeros(len(work.place), works.dtype)
+    detail = (
+        works[np.maximum(work.detail, 0)] if len(works) else np.zeros(len(work.place), works.dtype)
+    )
     categories, category, cores = describe_names(events, work)
     devices, device = np.unique(work.device, return_inverse=True)
     correlation = events.column("correlation", work.place)
@@ -171,11 +218,18 @@ def kernel_columns(events: Events, work: Work, steps: Steps, phases: Phases) -> 
         "launch_ns": columns.numbers(work.launch_time, work.launch >= 0),
         "step": columns.numbers(steps.number[step] if len(steps.number) else step, step >= 0),
         "phase": phases.column(work, events),
-        "op": columns.names(np.where(work.op >= 0, events.name[work.op], columns.NULL) if len(events.name) else work.op, events.names),
+        "op": columns.names(
+            np.where(work.op >= 0, events.name[work.op], columns.NULL)
+            if len(events.name)
+            else work.op,
+            events.names,
+        ),
         "grid": columns.triples(detail["grid"], has & (detail["grid"] > 0).all(axis=1)),
         "block": columns.triples(detail["block"], has & (detail["block"] > 0).all(axis=1)),
         "registers": columns.numbers(detail["registers"], has & (detail["registers"] >= 0)),
-        "shared_bytes": columns.numbers(detail["shared"].astype(np.int64), has & (detail["shared"] >= 0)),
+        "shared_bytes": columns.numbers(
+            detail["shared"].astype(np.int64), has & (detail["shared"] >= 0)
+        ),
         "bytes": columns.numbers(detail["bytes"], has & (detail["bytes"] >= 0)),
         "tensor_core": columns.flags(cores > 0, cores >= 0),
     }
@@ -260,7 +314,10 @@ DTYPE_BYTES = {
     "int": 4, "int32": 4, "long": 8, "long int": 8, "int64": 8, "byte": 1, "char": 1, "uint8": 1, "int8": 1, "unsigned char": 1, "signed char": 1,
     "bool": 1, "short": 2, "int16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "c10::float8_e4m3fn": 1, "c10::float8_e5m2": 1,
 }  # fmt: skip
-_KERNEL_OP = re.compile(r"nccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|SendRecv|Reduce|AllToAll)", re.IGNORECASE)
+_KERNEL_OP = re.compile(
+    r"nccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|SendRecv|Reduce|AllToAll)",
+    re.IGNORECASE,
+)
 _OPS = {
     "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "broadcast": "broadcast",
     "sendrecv": "send_recv", "reduce": "reduce", "alltoall": "all_to_all",
@@ -272,15 +329,29 @@ COMMUNICATOR = "NCCL communicator ID"
 SIZES_UNKNOWN = "collectives whose size the file does not tell (zero bytes stand for it)"
 
 
-def collective_columns(events: Events, work: Work, steps: Steps, world_size: int) -> tuple[dict[str, Any], int]:
+def collective_columns(
+    events: Events, work: Work, steps: Steps, world_size: int
+) -> tuple[dict[str, Any], int]:
     """The communication kernels as collectives, and how many of them have no size."""
-    communicates = np.array([categorise(name) == COMMUNICATION for name in events.names], dtype=bool) if len(work.place) else np.zeros(1, dtype=bool)
-    mine = np.flatnonzero(communicates[events.name[work.place]] & (events.role[work.place] == Role.KERNEL))
+    communicates = (
+        np.array([categorise(name) == COMMUNICATION for name in events.names], dtype=bool)
+        if len(work.place)
+        else np.zeros(1, dtype=bool)
+    )
+    mine = np.flatnonzero(
+        communicates[events.name[work.place]] & (events.role[work.place] == Role.KERNEL)
+    )
     extras = events.column("extra", work.place[mine])
     called = _annotated(events, work, mine)
-    rows = [_collective(events, int(work.place[at]), int(extra), note, world_size) for at, extra, note in zip(mine, extras, called, strict=True)]
+    rows = [
+        _collective(events, int(work.place[at]), int(extra), note, world_size)
+        for at, extra, note in zip(mine, extras, called, strict=True)
+    ]
     step = steps.at(work.launch_time[mine])
-    groups = [row["communicator"] or f"stream {work.stream[at]}" for at, row in zip(mine.tolist(), rows, strict=True)]
+    groups = [
+        row["communicator"] or f"stream {work.stream[at]}"
+        for at, row in zip(mine.tolist(), rows, strict=True)
+    ]
     made = {
         "communicator": groups,
         "sequence": _sequences(groups),
@@ -301,19 +372,40 @@ def _annotated(events: Events, work: Work, mine: Ints) -> Ints:
     ranges = events.of(Role.ANNOTATION, Role.OP)
     ranges = ranges[events.column("extra", ranges) >= 0]
     launch = work.launch[mine]
-    found = _innermost(events, ranges, np.where(launch >= 0, events.lane[launch], -1), work.launch_time[mine])
-    return np.where(found >= 0, events.column("extra", np.maximum(found, 0)) if len(events.row) else -1, -1)
+    found = _innermost(
+        events, ranges, np.where(launch >= 0, events.lane[launch], -1), work.launch_time[mine]
+    )
+    return np.where(
+        found >= 0, events.column("extra", np.maximum(found, 0)) if len(events.row) else -1, -1
+    )
 
 
-def _collective(events: Events, place: int, extra: int, annotation: int, world_size: int) -> dict[str, Any]:
-    args = events.trace.extras[extra] if extra >= 0 else events.trace.extras[annotation] if annotation >= 0 else {}
+def _collective(
+    events: Events, place: int, extra: int, annotation: int, world_size: int
+) -> dict[str, Any]:
+    args = (
+        events.trace.extras[extra]
+        if extra >= 0
+        else events.trace.extras[annotation]
+        if annotation >= 0
+        else {}
+    )
     name = events.names[int(events.name[place])]
     dtype = str(args.get("dtype") or _first(args.get("Input type")) or UNKNOWN)
-    elements = max(whole(args.get("In msg nelems"), -1), whole(args.get("Out msg nelems"), -1), _elements(args.get("Input Dims")))
+    elements = max(
+        whole(args.get("In msg nelems"), -1),
+        whole(args.get("Out msg nelems"), -1),
+        _elements(args.get("Input Dims")),
+    )
     size = DTYPE_BYTES.get(dtype.casefold(), 0)
     known = elements * size if size > 0 and elements >= 0 else whole(args.get(MESSAGE_BYTES), -1)
     return {
-        "communicator": str(args.get("Process Group Name") or args.get("Process Group Description") or args.get(COMMUNICATOR) or ""),
+        "communicator": str(
+            args.get("Process Group Name")
+            or args.get("Process Group Description")
+            or args.get(COMMUNICATOR)
+            or ""
+        ),
         "op": _operation(name, args),
         "bytes": min(known, 2**62),
         "dtype": dtype if dtype.casefold() in DTYPE_BYTES else UNKNOWN,
@@ -322,7 +414,12 @@ def _collective(events: Events, place: int, extra: int, annotation: int, world_s
 
 
 def _operation(name: str, args: dict[str, Any]) -> str:
-    told = str(args.get("Collective name") or "").removeprefix("_").replace("allreduce", "all_reduce").replace("allgather", "all_gather")
+    told = (
+        str(args.get("Collective name") or "")
+        .removeprefix("_")
+        .replace("allreduce", "all_reduce")
+        .replace("allgather", "all_gather")
+    )
     if told:
         return told.replace("reducescatter", "reduce_scatter")
     found = _KERNEL_OP.search(name)
@@ -336,7 +433,9 @@ def _first(value: Any) -> Any:
 def _elements(shapes: Any) -> int:
     """The elements of the first input, -1 where its shape is not told."""
     first = shapes[0] if isinstance(shapes, list) and shapes else None
-    if not isinstance(first, list) or not all(isinstance(each, str) and each.isdecimal() and len(each) < 16 for each in first):
+    if not isinstance(first, list) or not all(
+        isinstance(each, str) and each.isdecimal() and len(each) < 16 for each in first
+    ):
         return -1
     return math.prod(map(int, first[:16]))
 

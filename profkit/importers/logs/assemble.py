@@ -15,7 +15,14 @@ from profkit.importers.logs.grammar import Found, Grammar
 from profkit.importers.logs.integrity import Evidence, check, flag_unlike
 from profkit.importers.logs.metadata import batch_size, complete, facts_of, learn_batch
 from profkit.importers.logs.parsed import Flag, ParsedLog, Record
-from profkit.importers.logs.steps import clear_impossible, count_steps, drop_strays, fill_samples, split_runs, undo_cumulative
+from profkit.importers.logs.steps import (
+    clear_impossible,
+    count_steps,
+    drop_strays,
+    fill_samples,
+    split_runs,
+    undo_cumulative,
+)
 from profkit.importers.logs.text import Damage, Line, read_lines
 from profkit.importers.logs.times import YEAR_S, find_time, has_year
 from profkit.plugins import Seam
@@ -54,7 +61,12 @@ def find_grammar(lines: Iterable[Line], grammars: Mapping[str, Grammar]) -> Gram
     return grammars[best] if best else None
 
 
-def parse_log(blocks: Blocks, name: str = "", grammars: Mapping[str, Grammar] | None = None, samples_per_step: int | None = None) -> list[ParsedLog]:
+def parse_log(
+    blocks: Blocks,
+    name: str = "",
+    grammars: Mapping[str, Grammar] | None = None,
+    samples_per_step: int | None = None,
+) -> list[ParsedLog]:
     """The runs in a log, in the order of the file; none where no grammar knows it.
 
     `blocks` gives the bytes, twice: once to find the grammar, once to read. `samples_per_step` is
@@ -73,7 +85,9 @@ def parse_log(blocks: Blocks, name: str = "", grammars: Mapping[str, Grammar] | 
 class Reading:
     """Reads a log's lines with one grammar, and with what holds for all."""
 
-    def __init__(self, grammar: Grammar, name: str = "", samples_per_step: int | None = None) -> None:
+    def __init__(
+        self, grammar: Grammar, name: str = "", samples_per_step: int | None = None
+    ) -> None:
         self.found = Found()
         self._told_samples = samples_per_step
         self._grammar = grammar
@@ -119,7 +133,12 @@ class Reading:
         flags += [*impossible, *_damage_flags(damage), *self.found.flags]
         runs = split_runs(_unwrap_years(records), self._grammar, self.found.headers) or [[]]
         starts = [run[0].line if run else 0 for run in runs]
-        parts = [RunPart(run, place, len(runs), start, end) for place, (run, start, end) in enumerate(zip(runs, starts, [*starts[1:], math.inf], strict=True))]
+        parts = [
+            RunPart(run, place, len(runs), start, end)
+            for place, (run, start, end) in enumerate(
+                zip(runs, starts, [*starts[1:], math.inf], strict=True)
+            )
+        ]
         return flag_unlike([self._finish_run(part, flags) for part in parts])
 
     def _finish_run(self, part: RunPart, flags: Sequence[Flag]) -> ParsedLog:
@@ -127,7 +146,9 @@ class Reading:
         facts = facts_of(found, part.start, part.end, self._told_samples)
         metadata = complete(facts, self._hints, grammar, part.records)
         undone, torn = undo_cumulative(count_steps(part.records, grammar), grammar)
-        filled, partial = fill_samples(undone, batch_size(metadata, grammar.scope), timed=grammar.timed)
+        filled, partial = fill_samples(
+            undone, batch_size(metadata, grammar.scope), timed=grammar.timed
+        )
         log = ParsedLog(
             grammar=grammar.name,
             title=grammar.title,
@@ -137,13 +158,25 @@ class Reading:
             records=tuple(filled),
             metadata=learn_batch(metadata, filled, grammar),
             epochs=tuple(each for each in found.epochs if part.holds(each.line)),
-            stated=tuple({each.what: each for each in found.stated if part.holds(each.line)}.values()),
+            stated=tuple(
+                {each.what: each for each in found.stated if part.holds(each.line)}.values()
+            ),
             flags=(*part.flags, *flags, *torn, *partial),
             warm_up=_warm_up(filled, grammar),
             aborted="" if part.place < part.count - 1 else self._aborted,
         )
-        hints = self._hints if grammar.batch_in_name else dataclasses.replace(self._hints, batch_size=None)
-        evidence = Evidence(hints, facts, found.evaluations, None if part.place else self._header, timed=grammar.timed)
+        hints = (
+            self._hints
+            if grammar.batch_in_name
+            else dataclasses.replace(self._hints, batch_size=None)
+        )
+        evidence = Evidence(
+            hints,
+            facts,
+            found.evaluations,
+            None if part.place else self._header,
+            timed=grammar.timed,
+        )
         return dataclasses.replace(log, flags=(*log.flags, *check(log, evidence)))
 
 
@@ -165,7 +198,12 @@ class RunPart:
     def flags(self) -> list[Flag]:
         if self.count == 1:
             return []
-        return [Flag(f"the file holds {self.count} runs; this is the {_ordinal(self.place + 1)}", (self.records[0].line, self.records[-1].line))]
+        return [
+            Flag(
+                f"the file holds {self.count} runs; this is the {_ordinal(self.place + 1)}",
+                (self.records[0].line, self.records[-1].line),
+            )
+        ]
 
 
 def _ordinal(number: int) -> str:
@@ -175,7 +213,12 @@ def _ordinal(number: int) -> str:
 def _damage_flags(damage: Damage) -> list[Flag]:
     flags = []
     if damage.undecodable_count:
-        flags.append(Flag(f"{damage.undecodable_count:,} x a line with bytes that are no text", tuple(damage.undecodable)))
+        flags.append(
+            Flag(
+                f"{damage.undecodable_count:,} x a line with bytes that are no text",
+                tuple(damage.undecodable),
+            )
+        )
     if damage.cut:
         flags.append(Flag(f"{damage.cut:,} x a line too long to be read to its end"))
     if damage.torn:
@@ -189,16 +232,28 @@ def _unwrap_years(records: Sequence[Record]) -> list[Record]:
     unwrapped = []
     for record in records:
         time_s = record.time_s
-        if time_s is not None and not has_year(time_s) and last is not None and last - time_s > YEAR_S / 2:
+        if (
+            time_s is not None
+            and not has_year(time_s)
+            and last is not None
+            and last - time_s > YEAR_S / 2
+        ):
             added += YEAR_S
         last = time_s if time_s is not None else last
-        unwrapped.append(dataclasses.replace(record, time_s=time_s + added) if time_s is not None and added else record)
+        unwrapped.append(
+            dataclasses.replace(record, time_s=time_s + added)
+            if time_s is not None and added
+            else record
+        )
     return unwrapped
 
 
 def _warm_up(records: Sequence[Record], grammar: Grammar) -> int:
     """Leading records that are left out; one is kept in any case."""
-    early = next((place for place, each in enumerate(records) if each.step >= grammar.warm_up_steps), len(records))
+    early = next(
+        (place for place, each in enumerate(records) if each.step >= grammar.warm_up_steps),
+        len(records),
+    )
     return min(max(early, grammar.warm_up_records), max(0, len(records) - 1))
 
 

@@ -59,7 +59,12 @@ _HINTS = (
     _hint("nproc_per_node=", r"nproc_per_node=(\d{1,6})", "cards_a_node", _cards),
     _hint("num_gpus=", r"(?<!\w)num_gpus=(\d{1,6})(?!\d)", "cards_a_node", _cards),
     _hint("GPUs used:", r"GPUs used: (\d{1,6})", "cards_a_node", _cards),
-    _hint("devices: ", r"(?<!\w)devices: (\d{1,3}(?:,\d{1,3}){0,63})(?![\d,])", "cards_a_node", _listed),
+    _hint(
+        "devices: ",
+        r"(?<!\w)devices: (\d{1,3}(?:,\d{1,3}){0,63})(?![\d,])",
+        "cards_a_node",
+        _listed,
+    ),
     _hint("gpus: ", r"(?<!\w)gpus: (\d{1,3}(?:,\d{1,3}){0,63})(?![\d,])", "cards_a_node", _listed),
     _hint("gpus : [", r"(?<!\w)gpus : \[(\d{1,3}(?:, \d{1,3}){0,63})\]", "cards_a_node", _listed),
     _hint("nnodes: ", r"(?<!\w)nnodes: (\d{1,5})(?!\d)", "nodes", _cards),
@@ -75,7 +80,12 @@ _HINTS = (
     _hint("fp16 = dict", r"^(fp16) = dict", "precision", lambda _: _AMP),
     _hint("arch", r"(?<!\w)arch(?: : |=')(\w{1,60})", "model", str),
     _hint("type='", r"^\s{4}backbone=dict\(\s{0,9}type='(\w{1,60})'", "model", str),
-    _hint("GPU", r"GPU[\s\d,]{0,400}: ((?:Tesla|NVIDIA|GeForce|A100|H100|V100)[\w .-]{0,40}?)(?:'|\s{2}|$)", "device", str.strip),
+    _hint(
+        "GPU",
+        r"GPU[\s\d,]{0,400}: ((?:Tesla|NVIDIA|GeForce|A100|H100|V100)[\w .-]{0,40}?)(?:'|\s{2}|$)",
+        "device",
+        str.strip,
+    ),
     _hint(" iters", r"max: (\d{1,12}) iters", "last_step", as_count),
 )
 
@@ -92,7 +102,9 @@ def read_facts(line: Line, found: Found) -> None:
         if hint.marker in text and (match := hint.pattern.search(text)):
             found.tell(**{hint.fact: hint.value(match[1])})
     if match := _VERSION.match(text):
-        found.versions.setdefault(match[1].removesuffix(" version").removesuffix(" ="), match[2].strip())
+        found.versions.setdefault(
+            match[1].removesuffix(" version").removesuffix(" ="), match[2].strip()
+        )
 
 
 @dataclass(frozen=True)
@@ -109,14 +121,21 @@ class NameHints:
         return self.world_sizes[0] if len(self.world_sizes) == 1 else None
 
 
-_WORLD = (re.compile(r"gpu[xs]?(\d{1,5})", re.IGNORECASE), re.compile(r"(?<![a-zA-Z\d])(\d{1,5})gpus?(?![a-z\d])", re.IGNORECASE))
+_WORLD = (
+    re.compile(r"gpu[xs]?(\d{1,5})", re.IGNORECASE),
+    re.compile(r"(?<![a-zA-Z\d])(\d{1,5})gpus?(?![a-z\d])", re.IGNORECASE),
+)
 _NODES = re.compile(r"(?<![a-zA-Z])N(\d{1,4})C(\d{1,4})")
 _SHORT_WORLD = re.compile(r"[_-](?:c|N)(\d{1,4})(?![a-zA-Z\d])")
 
 
 def read_name(name: str) -> NameHints:
     """What the name says in the spellings that benchmark logs have: `gpu8`, `GPUx8`, `N1C8`, `_c8_`, `-N8`, `bs96`, `fp16`, `amp`."""
-    worlds = tuple(dict.fromkeys(count for pattern in _WORLD for word in pattern.findall(name) if (count := _cards(word))))
+    worlds = tuple(
+        dict.fromkeys(
+            count for pattern in _WORLD for word in pattern.findall(name) if (count := _cards(word))
+        )
+    )
     if nodes := _NODES.search(name):
         worlds = tuple(filter(None, [_cards(str(int(nodes[1]) * int(nodes[2])))]))
     if not worlds and (short := _SHORT_WORLD.search(name)):
@@ -127,4 +146,6 @@ def read_name(name: str) -> NameHints:
     mixed = re.search(r"(?<![a-z])(?:amp|fp16|bf16)(?![a-z])", small)
     plain = re.search(r"(?<![a-z])(?:fp32|tf32)(?![a-z])", small)
     precision = None if bool(mixed) == bool(plain) else _AMP if mixed else _FP32
-    return NameHints(worlds, _batch(batch[1]) if batch else None, _batch(total[1]) if total else None, precision)
+    return NameHints(
+        worlds, _batch(batch[1]) if batch else None, _batch(total[1]) if total else None, precision
+    )

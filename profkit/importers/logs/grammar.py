@@ -73,7 +73,13 @@ class Found:
         facts: dict[str, Any] = {}
         for block in [*reversed(before), *within]:
             settled = {name for group in _TOGETHER if group & facts.keys() for name in group}
-            facts.update({name: value for name, value in block.items() if name not in facts and name not in settled})
+            facts.update(
+                {
+                    name: value
+                    for name, value in block.items()
+                    if name not in facts and name not in settled
+                }
+            )
         return facts
 
     def result(self, line: int, what: str, value: float, unit: str = "", how: str = "") -> None:
@@ -90,7 +96,10 @@ class Found:
 
     @property
     def flags(self) -> list[Flag]:
-        return [Flag(f"{count:,} x {what}" if count > 1 else what, tuple(self.places[what])) for what, count in self.events.items()]
+        return [
+            Flag(f"{count:,} x {what}" if count > 1 else what, tuple(self.places[what]))
+            for what, count in self.events.items()
+        ]
 
 
 def since_start(step: int) -> int:

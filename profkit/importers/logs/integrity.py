@@ -63,7 +63,10 @@ def _header_of_another_day(log: ParsedLog, evidence: Evidence) -> Flag | None:
     apart = abs(first.time_s - time_s)
     if apart < _DAY_S or first.line == line:
         return None
-    return Flag(f"the file's beginning is {significant(apart / _DAY_S, 2)} days from its records: parts of two runs", (line, first.line))
+    return Flag(
+        f"the file's beginning is {significant(apart / _DAY_S, 2)} days from its records: parts of two runs",
+        (line, first.line),
+    )
 
 
 def _clock_jumps(log: ParsedLog, evidence: Evidence) -> Flag | None:
@@ -71,22 +74,37 @@ def _clock_jumps(log: ParsedLog, evidence: Evidence) -> Flag | None:
         if before.time_s is None or after.time_s is None:
             continue
         gap = after.time_s - before.time_s
-        if gap < (0 if evidence.timed else -60) or gap > _LONGEST_PAUSE_S + 10 * after.steps * (after.step_s or 0):
+        if gap < (0 if evidence.timed else -60) or gap > _LONGEST_PAUSE_S + 10 * after.steps * (
+            after.step_s or 0
+        ):
             word = "back" if gap < 0 else "ahead"
-            return Flag(f"the clock jumps {word} by {duration(abs(gap) * 1e9)} between two records: parts of two runs, or a pause", (before.line, after.line))
+            return Flag(
+                f"the clock jumps {word} by {duration(abs(gap) * 1e9)} between two records: parts of two runs, or a pause",
+                (before.line, after.line),
+            )
     return None
 
 
 def _precision_contradicts(log: ParsedLog, evidence: Evidence) -> Flag | None:
     said, named = evidence.facts.precision, evidence.hints.precision
-    return Flag(f"the log says precision {said}, the file's name says {named}") if said and named and said != named else None
+    return (
+        Flag(f"the log says precision {said}, the file's name says {named}")
+        if said and named and said != named
+        else None
+    )
 
 
 def _cards_contradict(log: ParsedLog, evidence: Evidence) -> Flag | None:
     said, named = log.metadata.world_size, evidence.hints.world_sizes
     if len(named) > 1:
-        return Flag(f"the file's name speaks of runs on {' and '.join(map(str, named))} cards; this one ran on {said or 'a number that the log does not tell'}")
-    return Flag(f"the log says {said} cards, the file's name says {named[0]}") if said and named and said != named[0] else None
+        return Flag(
+            f"the file's name speaks of runs on {' and '.join(map(str, named))} cards; this one ran on {said or 'a number that the log does not tell'}"
+        )
+    return (
+        Flag(f"the log says {said} cards, the file's name says {named[0]}")
+        if said and named and said != named[0]
+        else None
+    )
 
 
 def _batch_contradicts(log: ParsedLog, evidence: Evidence) -> Flag | None:
@@ -104,30 +122,47 @@ def _figures_contradict(log: ParsedLog, evidence: Evidence) -> Flag | None:
     wrong = [
         each
         for each in log.records
-        if each.throughput and each.step_s and each.samples and abs(each.throughput * each.step_s / each.samples - 1) > _TOLERANCE and each.step_s > 0.02
+        if each.throughput
+        and each.step_s
+        and each.samples
+        and abs(each.throughput * each.step_s / each.samples - 1) > _TOLERANCE
+        and each.step_s > 0.02
     ]
     if not wrong:
         return None
-    return Flag(f"{len(wrong):,} x a throughput that contradicts the step time beside it", _shown(wrong))
+    return Flag(
+        f"{len(wrong):,} x a throughput that contradicts the step time beside it", _shown(wrong)
+    )
 
 
 def _evaluation_as_data(log: ParsedLog, evidence: Evidence) -> Flag | None:
     """Records behind an evaluation or a checkpoint whose wait for data, or time, is far above the usual."""
     if log.times is Mean.STEP:
         return None
-    typical_data = statistics.median([each.data_s for each in log.records if each.data_s is not None] or [0.0])
-    typical_step = statistics.median([each.step_s for each in log.records if each.step_s is not None] or [0.0])
+    typical_data = statistics.median(
+        [each.data_s for each in log.records if each.data_s is not None] or [0.0]
+    )
+    typical_step = statistics.median(
+        [each.step_s for each in log.records if each.step_s is not None] or [0.0]
+    )
     lines = sorted(evidence.evaluations)
     booked = []
     for before, record in itertools.pairwise(log.records):
-        if not any(before.line < line < record.line for line in _near(lines, before.line, record.line)):
+        if not any(
+            before.line < line < record.line for line in _near(lines, before.line, record.line)
+        ):
             continue
         extra_data = (record.data_s or 0) - typical_data
-        if (extra_data > 0.1 * typical_step and (record.data_s or 0) > _MUCH_DATA * typical_data) or (record.step_s or 0) > _LONGER * typical_step > 0:
+        if (
+            extra_data > 0.1 * typical_step and (record.data_s or 0) > _MUCH_DATA * typical_data
+        ) or (record.step_s or 0) > _LONGER * typical_step > 0:
             booked.append(record)
     if not booked:
         return None
-    return Flag(f"{len(booked):,} x an evaluation or a checkpoint that is booked on the next line, as data time or as step time", _shown(booked))
+    return Flag(
+        f"{len(booked):,} x an evaluation or a checkpoint that is booked on the next line, as data time or as step time",
+        _shown(booked),
+    )
 
 
 def _near(lines: Sequence[int], after: int, before: int) -> Sequence[int]:
@@ -136,8 +171,18 @@ def _near(lines: Sequence[int], after: int, before: int) -> Sequence[int]:
 
 
 def _data_exceeds_step(log: ParsedLog, evidence: Evidence) -> Flag | None:
-    over = [each for each in log.records if each.data_s is not None and each.step_s is not None and each.data_s > each.step_s * 1.001 + 1e-3]
-    return Flag(f"{len(over):,} x a wait for data longer than its step", _shown(over)) if over else None
+    over = [
+        each
+        for each in log.records
+        if each.data_s is not None
+        and each.step_s is not None
+        and each.data_s > each.step_s * 1.001 + 1e-3
+    ]
+    return (
+        Flag(f"{len(over):,} x a wait for data longer than its step", _shown(over))
+        if over
+        else None
+    )
 
 
 def _clock_contradicts(log: ParsedLog, evidence: Evidence) -> Flag | None:
@@ -147,28 +192,51 @@ def _clock_contradicts(log: ParsedLog, evidence: Evidence) -> Flag | None:
     shares = []
     for before, after in itertools.pairwise(log.records):
         sampled = log.times is Mean.STEP and before.epoch != after.epoch
-        if sampled or before.time_s is None or after.time_s is None or after.step_s is None or after.index - before.index != after.steps:
+        if (
+            sampled
+            or before.time_s is None
+            or after.time_s is None
+            or after.step_s is None
+            or after.index - before.index != after.steps
+        ):
             continue
         passed = after.time_s - before.time_s
         if passed > (_COARSE_S if passed == round(passed) else 0):
             shares.append(after.steps * after.step_s / passed)
     if len(shares) < _FEWEST_SHARES or _LEAST_SHARE <= statistics.median(shares) <= _LARGEST_SHARE:
         return None
-    return Flag(f"its step times are {significant(statistics.median(shares), 3)} x the time between its timestamps")
+    return Flag(
+        f"its step times are {significant(statistics.median(shares), 3)} x the time between its timestamps"
+    )
 
 
 def _too_fast(log: ParsedLog, evidence: Evidence) -> Flag | None:
     """Steps much faster than the usual one: waiting makes steps slow, nothing makes them so fast."""
     usual = _usual_step(log)
     fast = [each for each in log.records if each.step_s is not None and each.step_s < _FAST * usual]
-    return Flag(f"{len(fast):,} x a step in less than {percent(_FAST, 0)} of the usual time", _shown(fast)) if fast else None
+    return (
+        Flag(
+            f"{len(fast):,} x a step in less than {percent(_FAST, 0)} of the usual time",
+            _shown(fast),
+        )
+        if fast
+        else None
+    )
 
 
 def _stalls(log: ParsedLog, evidence: Evidence) -> Flag | None:
     """Steps so slow that they alone move the mean: a stall, or a damaged digit."""
     usual = _usual_step(log)
-    slow = [each for each in log.steady if usual and each.step_s is not None and each.step_s > _STALLED * usual]
-    return Flag(f"{len(slow):,} x a step of more than {_STALLED} times the usual time", _shown(slow)) if slow else None
+    slow = [
+        each
+        for each in log.steady
+        if usual and each.step_s is not None and each.step_s > _STALLED * usual
+    ]
+    return (
+        Flag(f"{len(slow):,} x a step of more than {_STALLED} times the usual time", _shown(slow))
+        if slow
+        else None
+    )
 
 
 def _usual_step(log: ParsedLog) -> float:
@@ -182,10 +250,22 @@ def _too_slow(log: ParsedLog, evidence: Evidence) -> Flag | None:
     slow = [
         after
         for before, after in itertools.pairwise(log.records)
-        if before.time_s is not None and after.time_s is not None and after.time_s > before.time_s and after.step_s is not None
-        if after.steps * after.step_s > 1.5 * (after.time_s - before.time_s) + (_COARSE_S if after.time_s == round(after.time_s) else 0.1)
+        if before.time_s is not None
+        and after.time_s is not None
+        and after.time_s > before.time_s
+        and after.step_s is not None
+        if after.steps * after.step_s
+        > 1.5 * (after.time_s - before.time_s)
+        + (_COARSE_S if after.time_s == round(after.time_s) else 0.1)
     ]
-    return Flag(f"{len(slow):,} x steps that took longer than the time between their timestamps", _shown(slow)) if slow else None
+    return (
+        Flag(
+            f"{len(slow):,} x steps that took longer than the time between their timestamps",
+            _shown(slow),
+        )
+        if slow
+        else None
+    )
 
 
 def _odd_batches(log: ParsedLog, evidence: Evidence) -> Flag | None:
@@ -194,26 +274,47 @@ def _odd_batches(log: ParsedLog, evidence: Evidence) -> Flag | None:
     if log.unit == "words" or not sizes:
         return None
     usual = statistics.median(sizes)
-    odd = [each for each in log.records if each.samples and abs(each.samples / usual - 1) > _TOLERANCE]
+    odd = [
+        each for each in log.records if each.samples and abs(each.samples / usual - 1) > _TOLERANCE
+    ]
     return Flag(f"{len(odd):,} x a batch of another size than most", _shown(odd)) if odd else None
 
 
 def _missing_lines(log: ParsedLog, evidence: Evidence) -> Flag | None:
     """Places where the step counter goes further than from line to line elsewhere."""
-    pairs = [(before, after) for before, after in itertools.pairwise(log.records) if before.epoch == after.epoch]
+    pairs = [
+        (before, after)
+        for before, after in itertools.pairwise(log.records)
+        if before.epoch == after.epoch
+    ]
     distances = [after.index - before.index for before, after in pairs]
     if not distances:
         return None
     usual = statistics.mode(distances)
-    jumps = [after for (_, after), distance in zip(pairs, distances, strict=True) if distance > max(usual, after.steps)]
-    return Flag(f"{len(jumps):,} x lines missing: the step counter jumps", _shown(jumps)) if jumps else None
+    jumps = [
+        after
+        for (_, after), distance in zip(pairs, distances, strict=True)
+        if distance > max(usual, after.steps)
+    ]
+    return (
+        Flag(f"{len(jumps):,} x lines missing: the step counter jumps", _shown(jumps))
+        if jumps
+        else None
+    )
 
 
 def _ends_early(log: ParsedLog, evidence: Evidence) -> Flag | None:
     last = log.metadata.last_step
-    if not log.records or not last or not log.records[-1].step < last - log.records[-1].steps or log.times is Mean.STEP:
+    if (
+        not log.records
+        or not last
+        or not log.records[-1].step < last - log.records[-1].steps
+        or log.times is Mean.STEP
+    ):
         return None
-    return Flag(f"the last record is of step {log.records[-1].step:,} of {last:,}", (log.records[-1].line,))
+    return Flag(
+        f"the last record is of step {log.records[-1].step:,} of {last:,}", (log.records[-1].line,)
+    )
 
 
 def _shared_timestamps(log: ParsedLog, evidence: Evidence) -> Flag | None:
@@ -221,43 +322,78 @@ def _shared_timestamps(log: ParsedLog, evidence: Evidence) -> Flag | None:
     shared = [
         after
         for before, after in itertools.pairwise(log.records)
-        if before.time_s is not None and before.time_s == after.time_s and after.steps * (after.step_s or 0) > 2
+        if before.time_s is not None
+        and before.time_s == after.time_s
+        and after.steps * (after.step_s or 0) > 2
     ]
-    return Flag(f"{len(shared):,} x a line with the timestamp of the one before, though its steps took seconds", _shown(shared)) if shared else None
+    return (
+        Flag(
+            f"{len(shared):,} x a line with the timestamp of the one before, though its steps took seconds",
+            _shown(shared),
+        )
+        if shared
+        else None
+    )
 
 
 def _stated_differs(log: ParsedLog, evidence: Evidence) -> Flag | None:
     """A stated mean throughput that the records do not give, where all of its steps are printed."""
-    stated = next((each for each in log.stated if each.what == "throughput" and each.how.startswith("arithmetic mean")), None)
+    stated = next(
+        (
+            each
+            for each in log.stated
+            if each.what == "throughput" and each.how.startswith("arithmetic mean")
+        ),
+        None,
+    )
     told = [each.throughput for each in log.records if each.throughput is not None]
     one_epoch = len({each.epoch for each in log.records}) == 1
-    complete = bool(log.records) and log.records[-1].index - log.records[0].index + 1 == sum(each.steps for each in log.records)
+    complete = bool(log.records) and log.records[-1].index - log.records[0].index + 1 == sum(
+        each.steps for each in log.records
+    )
     if stated is None or stated.value <= 0 or not told or not one_epoch or not complete:
         return None
     mean = statistics.fmean(told)
     if abs(mean / stated.value - 1) <= _SMALL_DIFFERENCE:
         return None
-    return Flag(f"states a mean throughput of {significant(stated.value, 5)} {stated.unit}; its records give {significant(mean, 5)}", (stated.line,))
+    return Flag(
+        f"states a mean throughput of {significant(stated.value, 5)} {stated.unit}; its records give {significant(mean, 5)}",
+        (stated.line,),
+    )
 
 
 def _stated_is_not_measured(log: ParsedLog, evidence: Evidence) -> Flag | None:
     """A stated throughput that the steady steps do not give: another mean, other steps, or time that is left out."""
     stated = next((each for each in log.stated if each.what == "throughput"), None)
     mean = log.mean_throughput
-    if stated is None or stated.value <= 0 or mean is None or abs(mean / stated.value - 1) <= _TOLERANCE:
+    if (
+        stated is None
+        or stated.value <= 0
+        or mean is None
+        or abs(mean / stated.value - 1) <= _TOLERANCE
+    ):
         return None
-    return Flag(f"states {significant(stated.value, 4)} {stated.unit} ({stated.how}); its steady steps give {significant(mean, 4)}", (stated.line,))
+    return Flag(
+        f"states {significant(stated.value, 4)} {stated.unit} ({stated.how}); its steady steps give {significant(mean, 4)}",
+        (stated.line,),
+    )
 
 
 def _no_samples(log: ParsedLog, evidence: Evidence) -> Flag | None:
     if log.records and not any(each.samples for each in log.records):
-        return Flag("the log does not say how many samples a step trains on (--samples-per-step tells it); throughput cannot be judged")
+        return Flag(
+            "the log does not say how many samples a step trains on (--samples-per-step tells it); throughput cannot be judged"
+        )
     return None
 
 
 def _few_windows(log: ParsedLog, evidence: Evidence) -> Flag | None:
     count = len(log.steady)
-    return Flag(f"only {count} lines about training: differences of a few percent cannot be judged") if 0 < count < 8 else None
+    return (
+        Flag(f"only {count} lines about training: differences of a few percent cannot be judged")
+        if 0 < count < 8
+        else None
+    )
 
 
 CHECKS: tuple[Check, ...] = (
@@ -302,7 +438,11 @@ def flag_unlike(runs: Sequence[ParsedLog]) -> list[ParsedLog]:
 def per_card(log: ParsedLog) -> float | None:
     """The log's mean throughput of one card."""
     mean = log.mean_throughput
-    return mean / (log.metadata.world_size or 1) if mean is not None and log.scope is Scope.ALL else mean
+    return (
+        mean / (log.metadata.world_size or 1)
+        if mean is not None and log.scope is Scope.ALL
+        else mean
+    )
 
 
 def efficiency(base: ParsedLog, target: ParsedLog) -> float | None:
@@ -314,7 +454,13 @@ def efficiency(base: ParsedLog, target: ParsedLog) -> float | None:
 def check_efficiency(base: ParsedLog, target: ParsedLog) -> Flag | None:
     """A scaling efficiency that cannot be: the logs are of different precisions, batches or machines, whatever their names say."""
     found = efficiency(base, target)
-    if found is None or found <= LARGEST_EFFICIENCY or (base.metadata.world_size or 1) >= (target.metadata.world_size or 1):
+    if (
+        found is None
+        or found <= LARGEST_EFFICIENCY
+        or (base.metadata.world_size or 1) >= (target.metadata.world_size or 1)
+    ):
         return None
     cards = f"{base.metadata.world_size or 1} to {target.metadata.world_size or 1} cards"
-    return Flag(f"an efficiency of {percent(found, 0)} from {cards} cannot be: the two logs are not of the same job")
+    return Flag(
+        f"an efficiency of {percent(found, 0)} from {cards} cannot be: the two logs are not of the same job"
+    )

@@ -26,10 +26,17 @@ def facts_of(found: Found, first: int, end: float, told_samples: int | None) -> 
     return Metadata(world_size=world, versions=found.versions, **fields)
 
 
-def complete(facts: Metadata, hints: NameHints, grammar: Grammar, records: Sequence[Record] = ()) -> Metadata:
+def complete(
+    facts: Metadata, hints: NameHints, grammar: Grammar, records: Sequence[Record] = ()
+) -> Metadata:
     """What the log says, and the file's name where neither it nor its records say anything, or where it speaks of one node of several."""
     from_name: dict[str, Any] = {}
-    several_nodes = facts.world_size and hints.world_size and hints.world_size > facts.world_size and hints.world_size % facts.world_size == 0
+    several_nodes = (
+        facts.world_size
+        and hints.world_size
+        and hints.world_size > facts.world_size
+        and hints.world_size % facts.world_size == 0
+    )
     if hints.world_size and (facts.world_size is None or several_nodes):
         from_name["world_size"] = hints.world_size
     if facts.precision is None and hints.precision:
@@ -40,15 +47,21 @@ def complete(facts: Metadata, hints: NameHints, grammar: Grammar, records: Seque
             from_name["global_batch_size"] = hints.global_batch_size
         elif hints.batch_size and grammar.batch_in_name:
             from_name["batch_size"] = hints.batch_size
-    return dataclasses.replace(facts, framework=grammar.framework, from_name=tuple(from_name), **from_name)
+    return dataclasses.replace(
+        facts, framework=grammar.framework, from_name=tuple(from_name), **from_name
+    )
 
 
 def batch_size(metadata: Metadata, scope: Scope) -> float | None:
     """A step's samples, of one card or of all."""
     world = metadata.world_size or 1
     if scope is Scope.CARD:
-        return metadata.batch_size or (metadata.global_batch_size / world if metadata.global_batch_size else None)
-    return metadata.global_batch_size or (metadata.batch_size * world if metadata.batch_size else None)
+        return metadata.batch_size or (
+            metadata.global_batch_size / world if metadata.global_batch_size else None
+        )
+    return metadata.global_batch_size or (
+        metadata.batch_size * world if metadata.batch_size else None
+    )
 
 
 def learn_batch(metadata: Metadata, records: Sequence[Record], grammar: Grammar) -> Metadata:
@@ -57,5 +70,11 @@ def learn_batch(metadata: Metadata, records: Sequence[Record], grammar: Grammar)
     if grammar.unit == "words" or not samples:
         return metadata
     usual, world = samples.most_common(1)[0][0], metadata.world_size or 1
-    card, total = (usual, usual * world) if grammar.scope is Scope.CARD else (max(1, usual // world), usual)
-    return dataclasses.replace(metadata, batch_size=metadata.batch_size or card, global_batch_size=metadata.global_batch_size or total)
+    card, total = (
+        (usual, usual * world) if grammar.scope is Scope.CARD else (max(1, usual // world), usual)
+    )
+    return dataclasses.replace(
+        metadata,
+        batch_size=metadata.batch_size or card,
+        global_batch_size=metadata.global_batch_size or total,
+    )

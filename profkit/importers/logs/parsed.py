@@ -129,20 +129,35 @@ class ParsedLog:
     @property
     def steady(self) -> tuple[Record, ...]:
         """The records that figures are about."""
-        return tuple(each for each in self.records[self.warm_up :] if not each.starts_epoch) or self.records
+        return (
+            tuple(each for each in self.records[self.warm_up :] if not each.starts_epoch)
+            or self.records
+        )
 
     @property
     def mean_step_s(self) -> float | None:
         """A step's mean time: from the log's own means of whole epochs where its records are only samples of them."""
         whole = [each.step_s for each in self.epochs if each.step_s is not None]
-        return sum(whole) / len(whole) if whole else _mean([(each.step_s, each.steps) for each in self.steady])
+        return (
+            sum(whole) / len(whole)
+            if whole
+            else _mean([(each.step_s, each.steps) for each in self.steady])
+        )
 
     @property
     def mean_data_s(self) -> float | None:
         """A step's mean wait for data on the rank that prints: a lower bound for the job."""
         whole = [each.data_s for each in self.epochs if each.data_s is not None]
-        mean = sum(whole) / len(whole) if whole else _mean([(each.data_s, each.steps) for each in self.steady])
-        return mean if mean is not None else next((each.value for each in self.stated if each.what == "data time"), None)
+        mean = (
+            sum(whole) / len(whole)
+            if whole
+            else _mean([(each.data_s, each.steps) for each in self.steady])
+        )
+        return (
+            mean
+            if mean is not None
+            else next((each.value for each in self.stated if each.what == "data time"), None)
+        )
 
     @property
     def mean_throughput(self) -> float | None:
@@ -150,9 +165,15 @@ class ParsedLog:
         if self.epochs and self.mean_step_s:
             sizes = [each.samples for each in self.steady if each.samples is not None]
             return statistics.median(sizes) / self.mean_step_s if sizes else None
-        known = [each for each in self.steady if each.samples is not None and each.step_s is not None]
+        known = [
+            each for each in self.steady if each.samples is not None and each.step_s is not None
+        ]
         seconds = sum(each.steps * (each.step_s or 0) for each in known)
-        return sum(each.steps * (each.samples or 0) for each in known) / seconds if seconds > 0 else None
+        return (
+            sum(each.steps * (each.samples or 0) for each in known) / seconds
+            if seconds > 0
+            else None
+        )
 
 
 def _mean(weighted: list[tuple[float | None, int]]) -> float | None:

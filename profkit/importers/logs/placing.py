@@ -83,11 +83,16 @@ class Placed:
 def place_steps(log: ParsedLog) -> Placed:
     """The log's records as steps one after the other, with a gap where the timestamps show one."""
     dropped: Counter[str] = Counter()
-    records, counts = _within_limits([each for each in log.records if _can_be(each, dropped)], dropped)
+    records, counts = _within_limits(
+        [each for each in log.records if _can_be(each, dropped)], dropped
+    )
     begin = _begin_times(records, counts, dropped)
     records, counts = records[: len(begin)], counts[: len(begin)]
     within = _within(counts)
-    start, step_ns = np.repeat(np.array(begin, dtype=np.int64), counts), np.repeat(_nanoseconds([each.step_s for each in records]), counts)
+    start, step_ns = (
+        np.repeat(np.array(begin, dtype=np.int64), counts),
+        np.repeat(_nanoseconds([each.step_s for each in records]), counts),
+    )
     data_ns = np.repeat(_nanoseconds([each.data_s for each in records]), counts)
     step = np.repeat(_first_steps(records, counts), counts) + within
     return Placed(
@@ -110,13 +115,18 @@ def _within_limits(records: list[Record], dropped: Counter[str]) -> tuple[list[R
     counts = np.array([each.steps for each in records], dtype=np.int64)
     if counts.sum() <= MOST_ROWS:
         return records, counts
-    dropped["steps of windows, over the limit: one stands for each line"] += int(counts.sum()) - len(records)
+    dropped["steps of windows, over the limit: one stands for each line"] += int(
+        counts.sum()
+    ) - len(records)
     return records, np.ones(len(records), dtype=np.int64)
 
 
 def _nanoseconds(seconds: Sequence[float | None]) -> Floats:
     """Times that can be; the others are not a number."""
-    return np.array([each * 1e9 if each is not None and 0 <= each < WEEK_S else np.nan for each in seconds], dtype=np.float64)
+    return np.array(
+        [each * 1e9 if each is not None and 0 <= each < WEEK_S else np.nan for each in seconds],
+        dtype=np.float64,
+    )
 
 
 def _losses(records: Sequence[Record], counts: Ints) -> Floats:
@@ -145,7 +155,11 @@ def _begin_times(records: Sequence[Record], counts: Ints, dropped: Counter[str])
         length = round((record.step_s or 0) * 1e9 * count)
         if not begins:
             shift = length
-        told = round((record.time_s - base) * 1e9) + shift if record.time_s is not None and abs(record.time_s - base) < WEEK_S * 1000 else None
+        told = (
+            round((record.time_s - base) * 1e9) + shift
+            if record.time_s is not None and abs(record.time_s - base) < WEEK_S * 1000
+            else None
+        )
         gap = told - length - end if told is not None and begins else 0
         begin = end + gap if _CLOCK_STEP_NS < gap < WEEK_S * 1e9 else end
         if begin + length > LONGEST_RUN_NS:
@@ -183,10 +197,18 @@ def _samples(log: ParsedLog, records: Sequence[Record]) -> Ints:
     if log.unit == "words":
         weights = [each.steps for each in log.steady if each.samples]
         steady = [(each.samples or 0) / cards for each in log.steady if each.samples]
-        usual = sum(size * weight for size, weight in zip(steady, weights, strict=True)) / sum(weights)
+        usual = sum(size * weight for size, weight in zip(steady, weights, strict=True)) / sum(
+            weights
+        )
         return np.full(len(records), round(min(usual, _MOST_SAMPLES)), dtype=np.int64)
     usual = round(statistics.median(known))
-    return np.array([usual if not each or abs(each - usual) <= _ALIKE * usual else round(each) for each in given], dtype=np.int64)
+    return np.array(
+        [
+            usual if not each or abs(each - usual) <= _ALIKE * usual else round(each)
+            for each in given
+        ],
+        dtype=np.int64,
+    )
 
 
 def _epoch(log: ParsedLog, record: Record) -> int:
@@ -204,5 +226,9 @@ def _anchor(records: Sequence[Record], begin: Sequence[int], counts: Ints) -> An
     """The run's clock tied to the first timestamp that has a year; where none has, nothing is known of the time of day."""
     for record, start, count in zip(records, begin, counts.tolist(), strict=True):
         if record.time_s is not None and has_year(record.time_s):
-            return Anchor(start + round((record.step_s or 0) * 1e9 * count), round(record.time_s * 1e9), 1_000_000_000)
+            return Anchor(
+                start + round((record.step_s or 0) * 1e9 * count),
+                round(record.time_s * 1e9),
+                1_000_000_000,
+            )
     return Anchor(0, 0, 0)

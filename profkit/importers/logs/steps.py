@@ -35,18 +35,36 @@ def drop_strays(records: Sequence[Record], grammar: Grammar) -> tuple[list[Recor
     kept: list[Record] = []
     strays: list[int] = []
     for before, record, after in _neighbours(records):
-        if before and _place(before, grammar) == _place(record, grammar) and before.step_s == record.step_s and before.throughput == record.throughput:
+        if (
+            before
+            and _place(before, grammar) == _place(record, grammar)
+            and before.step_s == record.step_s
+            and before.throughput == record.throughput
+        ):
             continue
-        if before and after and _is_stray(_place(before, grammar), _place(record, grammar), _place(after, grammar)):
+        if (
+            before
+            and after
+            and _is_stray(_place(before, grammar), _place(record, grammar), _place(after, grammar))
+        ):
             strays.append(record.line)
         else:
             kept.append(record)
-    return kept, [Flag(f"{len(strays):,} x a step counter that fits neither the line before nor the one after; left out", tuple(strays[:5]))] if strays else []
+    return kept, [
+        Flag(
+            f"{len(strays):,} x a step counter that fits neither the line before nor the one after; left out",
+            tuple(strays[:5]),
+        )
+    ] if strays else []
 
 
 def _neighbours(records: Sequence[Record]) -> Iterator[tuple[Record | None, Record, Record | None]]:
     for place, record in enumerate(records):
-        yield records[place - 1] if place else None, record, records[place + 1] if place + 1 < len(records) else None
+        yield (
+            records[place - 1] if place else None,
+            record,
+            records[place + 1] if place + 1 < len(records) else None,
+        )
 
 
 def _is_stray(before: tuple[int, int], own: tuple[int, int], after: tuple[int, int]) -> bool:
@@ -63,22 +81,37 @@ def clear_impossible(records: Sequence[Record]) -> tuple[list[Record], list[Flag
             wrong.append(record.line)
             step_s, throughput, samples = (value if _can_be(value) else None for value in values)
             data_s = record.data_s if record.data_s is None or record.data_s >= 0 else None
-            cleared.append(dataclasses.replace(record, step_s=step_s, throughput=throughput, samples=samples, data_s=data_s))
+            cleared.append(
+                dataclasses.replace(
+                    record, step_s=step_s, throughput=throughput, samples=samples, data_s=data_s
+                )
+            )
         else:
             cleared.append(record)
-    return cleared, [Flag(f"{len(wrong):,} x a time, a throughput or a batch size that cannot be", tuple(wrong[:5]))] if wrong else []
+    return cleared, [
+        Flag(
+            f"{len(wrong):,} x a time, a throughput or a batch size that cannot be",
+            tuple(wrong[:5]),
+        )
+    ] if wrong else []
 
 
 def _can_be(value: float | None) -> bool:
     return value is None or _LEAST <= value <= _MOST
 
 
-def split_runs(records: Sequence[Record], grammar: Grammar, headers: Sequence[int] = ()) -> list[list[Record]]:
+def split_runs(
+    records: Sequence[Record], grammar: Grammar, headers: Sequence[int] = ()
+) -> list[list[Record]]:
     """The records of each run in the file: one ends where the step counter goes back, or where parameters are printed again."""
     runs: list[list[Record]] = []
     for before, record, _ in _neighbours(records):
         again = before is not None and any(before.line < line < record.line for line in headers)
-        back = before is not None and grammar.counts and _place(record, grammar) < _place(before, grammar)
+        back = (
+            before is not None
+            and grammar.counts
+            and _place(record, grammar) < _place(before, grammar)
+        )
         if before is None or again or back:
             runs.append([])
         runs[-1].append(record)
@@ -96,7 +129,9 @@ def count_steps(records: Sequence[Record], grammar: Grammar) -> list[Record]:
         anew = before is None or (grammar.restarts and before.epoch != record.epoch)
         if anew and counted:
             offset = counted[-1].index + 1
-        since = record.step - grammar.first + 1 if before is None or anew else record.step - before.step
+        since = (
+            record.step - grammar.first + 1 if before is None or anew else record.step - before.step
+        )
         index = offset + max(0, record.step - grammar.first)
         single = grammar.times is Mean.STEP
         counted.append(
@@ -116,15 +151,23 @@ def _count_lines(records: Sequence[Record]) -> list[Record]:
     for before, record, _ in _neighbours(records):
         ahead = record.step - before.step if before else 0
         steps = ahead if 1 < ahead <= _MOST_MISSING else 1
-        counted.append(dataclasses.replace(record, index=counted[-1].index + steps if counted else 0))
+        counted.append(
+            dataclasses.replace(record, index=counted[-1].index + steps if counted else 0)
+        )
     return counted
 
 
 def _usual_window(records: Sequence[Record], grammar: Grammar) -> int:
     """The steps between two lines, as most have it; a shorter run's first line tells it."""
     pairs = itertools.pairwise(records)
-    distances = Counter(after.step - before.step for before, after in pairs if not grammar.restarts or before.epoch == after.epoch)
-    distances = Counter({distance: count for distance, count in distances.items() if 0 < distance <= MOST_STEPS})
+    distances = Counter(
+        after.step - before.step
+        for before, after in pairs
+        if not grammar.restarts or before.epoch == after.epoch
+    )
+    distances = Counter(
+        {distance: count for distance, count in distances.items() if 0 < distance <= MOST_STEPS}
+    )
     if distances:
         return distances.most_common(1)[0][0]
     return min(MOST_STEPS, max(1, records[0].step - grammar.first + 1)) if records else 1
@@ -146,7 +189,12 @@ def undo_cumulative(records: Sequence[Record], grammar: Grammar) -> tuple[list[R
         kept, falling = _sharp_enough(segment, grammar)
         broken += falling
         undone += [_difference(record, before, grammar) for before, record, _ in _neighbours(kept)]
-    return undone, [Flag(f"{len(broken):,} x a mean that falls faster than its steps could; left out", tuple(broken[:5]))] if broken else []
+    return undone, [
+        Flag(
+            f"{len(broken):,} x a mean that falls faster than its steps could; left out",
+            tuple(broken[:5]),
+        )
+    ] if broken else []
 
 
 def _segments(records: Sequence[Record], grammar: Grammar) -> Iterator[list[Record]]:
@@ -155,7 +203,10 @@ def _segments(records: Sequence[Record], grammar: Grammar) -> Iterator[list[Reco
     for record in records:
         if record.step_s is None or grammar.held(record.step) <= 0:
             continue
-        if segment and (grammar.held(segment[-1].step) >= grammar.held(record.step) or (grammar.times is Mean.EPOCH and segment[-1].epoch != record.epoch)):
+        if segment and (
+            grammar.held(segment[-1].step) >= grammar.held(record.step)
+            or (grammar.times is Mean.EPOCH and segment[-1].epoch != record.epoch)
+        ):
             yield segment
             segment = []
         segment.append(record)
@@ -172,7 +223,9 @@ def _sharp_enough(segment: Sequence[Record], grammar: Grammar) -> tuple[list[Rec
         error = grammar.rounding_s * (2 * grammar.held(record.step) / window.steps - 1)
         if (window.step_s or 0) + error <= 0:
             falling.append(record.line)
-        elif error <= MOST_ROUNDING * (window.step_s or 0) and (window.data_s is None or window.data_s >= 0):
+        elif error <= MOST_ROUNDING * (window.step_s or 0) and (
+            window.data_s is None or window.data_s >= 0
+        ):
             kept.append(record)
     last = segment[-1]
     if last.line not in falling and last not in kept:
@@ -186,14 +239,22 @@ def _difference(record: Record, last: Record | None, grammar: Grammar) -> Record
     if (grammar.data_times or grammar.times) in _CUMULATIVE:
         data_s = _mean_between(record.data_s, last.data_s if last else 0.0, count, before)
     step_s = _mean_between(record.step_s, last.step_s if last else 0.0, count, before)
-    return dataclasses.replace(record, steps=min(count - before, MOST_STEPS), step_s=step_s, data_s=data_s)
+    return dataclasses.replace(
+        record, steps=min(count - before, MOST_STEPS), step_s=step_s, data_s=data_s
+    )
 
 
 def _mean_between(value: float | None, last: float | None, count: int, before: int) -> float | None:
-    return None if value is None or last is None else (value * count - last * before) / (count - before)
+    return (
+        None
+        if value is None or last is None
+        else (value * count - last * before) / (count - before)
+    )
 
 
-def fill_samples(records: Sequence[Record], batch: float | None, *, timed: bool = False) -> tuple[list[Record], list[Flag]]:
+def fill_samples(
+    records: Sequence[Record], batch: float | None, *, timed: bool = False
+) -> tuple[list[Record], list[Flag]]:
     """Step times from throughputs and the other way round, with the samples of a step.
 
     Where nothing else tells a step's time, its line's timestamp does. An epoch's last throughput, if
@@ -205,17 +266,27 @@ def fill_samples(records: Sequence[Record], batch: float | None, *, timed: bool 
     for before, record, after in _neighbours(records):
         ends = after is None or after.epoch != record.epoch
         made = _fill(record, _passed(before, record), batch, timed=timed, may_be_partial=ends)
-        if batch and made.samples is not None and made.samples < 0.98 * batch and record.samples is None:
+        if (
+            batch
+            and made.samples is not None
+            and made.samples < 0.98 * batch
+            and record.samples is None
+        ):
             partial.append(record.line)
         filled.append(made)
-    return filled, [Flag(f"{len(partial):,} x a partial batch", tuple(partial[:5]))] if partial else []
+    return filled, [
+        Flag(f"{len(partial):,} x a partial batch", tuple(partial[:5]))
+    ] if partial else []
 
 
 def estimate_batch(records: Sequence[Record]) -> float | None:
     """A step's samples as throughput times step time, or times the time between lines."""
     told = [each.throughput * each.step_s for each in records if each.throughput and each.step_s]
     if not told:
-        passed = [(after.throughput, _passed(before, after)) for before, after in itertools.pairwise(records)]
+        passed = [
+            (after.throughput, _passed(before, after))
+            for before, after in itertools.pairwise(records)
+        ]
         told = [throughput * seconds for throughput, seconds in passed if throughput and seconds]
     middle = statistics.median(told) if told else 0.0
     return float(round(middle)) if middle >= 0.5 else None
@@ -223,18 +294,36 @@ def estimate_batch(records: Sequence[Record]) -> float | None:
 
 def _passed(before: Record | None, record: Record) -> float | None:
     """Seconds a step since the line before, by the lines' timestamps; null where lines share one or steps lie between."""
-    if before is None or before.time_s is None or record.time_s is None or record.time_s <= before.time_s:
+    if (
+        before is None
+        or before.time_s is None
+        or record.time_s is None
+        or record.time_s <= before.time_s
+    ):
         return None
     between = record.index - before.index
     return (record.time_s - before.time_s) / between if between == record.steps else None
 
 
-def _fill(record: Record, passed_s: float | None, batch: float | None, *, timed: bool, may_be_partial: bool) -> Record:
+def _fill(
+    record: Record,
+    passed_s: float | None,
+    batch: float | None,
+    *,
+    timed: bool,
+    may_be_partial: bool,
+) -> Record:
     step_s, samples, throughput = record.step_s, record.samples, record.throughput
     size = samples if samples is not None else batch
     if not timed and step_s is None and throughput and throughput > 0 and size:
         step_s = size / throughput
-        if may_be_partial and passed_s and samples is None and step_s > 3 * passed_s and record.steps == 1:
+        if (
+            may_be_partial
+            and passed_s
+            and samples is None
+            and step_s > 3 * passed_s
+            and record.steps == 1
+        ):
             step_s, size = passed_s, min(size, throughput * passed_s)
     if step_s is None:
         step_s = passed_s

@@ -13,7 +13,9 @@ LONGEST_LINE = 65_536
 
 # Every quantifier below is bounded or ends at a character that begins no other match: time stays linear.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_MPIRUN = re.compile(r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>: ?")
+_MPIRUN = re.compile(
+    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>: ?"
+)
 _CONTROLS = dict.fromkeys([*range(9), *range(10, 32), 127])
 _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,25})?|\.\d{1,25})(?:[eE][-+]?\d{1,3})?"
 _SMALLEST, _LARGEST = 1e-13, 1e13
@@ -132,4 +134,8 @@ def as_number(word: str | None) -> float | None:
 
 def as_count(word: str | None, most: int = 10**12) -> int | None:
     """A word as a whole number from 0 to `most`, else null."""
-    return int(word) if word and word.isascii() and word.isdigit() and len(word) < 16 and int(word) <= most else None
+    return (
+        int(word)
+        if word and word.isascii() and word.isdigit() and len(word) < 16 and int(word) <= most
+        else None
+    )

@@ -11,7 +11,9 @@ from profkit.importers.logs.text import as_number
 _CLOCK = r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
 _DATED = re.compile(rf"(?<!\d)(20\d\d)[-/](\d\d)[-/](\d\d)[ T]{_CLOCK}")
 _YEARLESS = re.compile(rf"\[(\d\d)/(\d\d) {_CLOCK}\]")
-_EPOCH = re.compile(r"(?:NVLOGv[\d.]{1,12} \w{1,40}|AI-Rank-log|timestamp:) (1\d{9}(?:\.\d{1,9})?)(?!\d)")
+_EPOCH = re.compile(
+    r"(?:NVLOGv[\d.]{1,12} \w{1,40}|AI-Rank-log|timestamp:) (1\d{9}(?:\.\d{1,9})?)(?!\d)"
+)
 LEAP_YEAR = 2000
 """Stands in for a year that is not there: every date exists in it."""
 
@@ -32,7 +34,9 @@ def has_year(time_s: float) -> bool:
     return time_s > (LEAP_YEAR - 1970 + 2) * YEAR_S
 
 
-def _seconds(year: int, month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float | None:
+def _seconds(
+    year: int, month: str, day: str, hour: str, minute: str, second: str, fraction: str | None
+) -> float | None:
     try:
         whole = datetime(year, int(month), int(day), int(hour), int(minute), int(second))  # noqa: DTZ001  # logs name no zone
     except ValueError:

@@ -71,7 +71,9 @@ def _inflate(file: object, path: Path) -> Iterator[bytes]:
         try:
             block = machine.decompress(piece, BLOCK_BYTES)
         except zlib.error as error:
-            raise TornError(f"{safe_text(str(path))}: its gzip data is damaged behind {byte_size(text)} of text") from error
+            raise TornError(
+                f"{safe_text(str(path))}: its gzip data is damaged behind {byte_size(text)} of text"
+            ) from error
         rest = machine.unused_data if machine.eof else machine.unconsumed_tail
         text += len(block)
         if text > LARGEST_BYTES or (text > FREE_BYTES and text > HIGHEST_RATIO * packed):

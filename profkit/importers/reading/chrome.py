@@ -95,9 +95,15 @@ def read_chrome(path: Path, *, compiled: bool = True) -> ChromeTrace:
         problem = str(error)
     trace = _as_trace(scanner.take(), header, problem)
     if trace.broken >= _scan_python.MOST_BROKEN:
-        trace = dataclasses.replace(trace, problem=f"{safe_text(str(path))}: too much of it is broken; the rest was not read")
+        trace = dataclasses.replace(
+            trace,
+            problem=f"{safe_text(str(path))}: too much of it is broken; the rest was not read",
+        )
     if not len(trace.events):
-        raise UnreadableError(problem or f"{safe_text(str(path))}: a Chrome trace without a single event that can be read")
+        raise UnreadableError(
+            problem
+            or f"{safe_text(str(path))}: a Chrome trace without a single event that can be read"
+        )
     return trace
 
 
@@ -109,7 +115,17 @@ def _as_trace(taken: dict[str, Any], header: dict[str, Any], problem: str) -> Ch
             events[column] = places[events[column]]
     extras = tuple(_object(raw) if isinstance(raw, bytes) else raw for raw in taken["extras"])
     works = np.frombuffer(taken["works"], WORK)
-    return ChromeTrace(header, events, works, names, extras, taken["broken"], taken["ignored"], taken["lost_extras"], problem)
+    return ChromeTrace(
+        header,
+        events,
+        works,
+        names,
+        extras,
+        taken["broken"],
+        taken["ignored"],
+        taken["lost_extras"],
+        problem,
+    )
 
 
 def _unique(names: list[str]) -> tuple[tuple[str, ...], Ints]:
@@ -125,7 +141,9 @@ def _name(raw: bytes | str) -> str:
 @functools.cache
 def _decoder() -> json.JSONDecoder:
     """Numbers stay text: none of them goes through a double."""
-    return json.JSONDecoder(strict=False, parse_int=str, parse_float=str, parse_constant=lambda word: None)
+    return json.JSONDecoder(
+        strict=False, parse_int=str, parse_float=str, parse_constant=lambda word: None
+    )
 
 
 def _object(raw: bytes) -> dict[str, Any]:
@@ -176,7 +194,9 @@ class _Text:
     def expect(self, characters: str) -> str:
         found = self.peek()
         if not found or found not in characters:
-            raise self.error(f"{found!a} where one of {characters!a} belongs" if found else "it ends early")
+            raise self.error(
+                f"{found!a} where one of {characters!a} belongs" if found else "it ends early"
+            )
         self.at += 1
         return found
 

@@ -56,17 +56,27 @@ class Rows:
         self.world_size = min(max(self.world_size, row.rank + 1, row.group_size), MOST_RANKS)
 
 
-def write_rows(importer: str, sources: Sequence[Path], target: Target, rows: Rows, backend: str) -> Imported:
+def write_rows(
+    importer: str, sources: Sequence[Path], target: Target, rows: Rows, backend: str
+) -> Imported:
     """The run of these rows, each rank's oldest first."""
     with target.new_run(importer, sources) as draft:
         gate = Gate()
         for rank, mine in sorted(rows.by_rank.items()):
             host = clean_name(rows.hosts.get(rank, "")) if target.options.keep_private else ""
-            tables = draft.rank(RankManifest(rank, host, 0, "", Anchor(0, 0, 0), world_size=rows.world_size))
+            tables = draft.rank(
+                RankManifest(rank, host, 0, "", Anchor(0, 0, 0), world_size=rows.world_size)
+            )
             tables.write("collectives", _columns(mine, gate, backend))
         draft.dropped.update(rows.dropped)
         draft.flags += [NO_STEPS, *rows.flags, *gate.flags]
-        return draft.finish(RunManifest(clean_name(sources[0].name.partition(".")[0]), world_size=rows.world_size, config={"backend": backend}))
+        return draft.finish(
+            RunManifest(
+                clean_name(sources[0].name.partition(".")[0]),
+                world_size=rows.world_size,
+                config={"backend": backend},
+            )
+        )
 
 
 def _columns(rows: Sequence[Row], gate: Gate, backend: str) -> Mapping[str, Any]:
@@ -82,7 +92,10 @@ def _columns(rows: Sequence[Row], gate: Gate, backend: str) -> Mapping[str, Any]
         "bytes": _numbers([row.bytes for row in chosen]),
         "dtype": [row.dtype for row in chosen],
         "group_size": np.array([min(row.group_size, 2**31 - 1) for row in chosen], dtype=np.int32),
-        "ready_ns": columns.numbers(_numbers([each or 0 for each in ready]), np.array([each is not None for each in ready], dtype=bool)),
+        "ready_ns": columns.numbers(
+            _numbers([each or 0 for each in ready]),
+            np.array([each is not None for each in ready], dtype=bool),
+        ),
         "start_ns": start[kept],
         "end_ns": end[kept],
         "backend": columns.constant(backend, len(chosen)),

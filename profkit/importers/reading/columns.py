@@ -21,7 +21,9 @@ NULL = -1
 def numbers(values: Array, valid: Bools | None = None) -> pa.Array:
     """A column of whole numbers, null where `valid` is false."""
     data = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [_bitmap(valid), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(data.dtype), len(data), [_bitmap(valid), pa.py_buffer(data)]
+    )
 
 
 def flags(values: Bools, valid: Bools | None = None) -> pa.Array:
@@ -44,7 +46,9 @@ def constant(value: str | None, count: int) -> pa.DictionaryArray:
 def triples(values: Array, valid: Bools) -> pa.Array:
     """A column of three numbers each."""
     kind = SCHEMAS["kernels"].field("grid").type
-    return pa.Array.from_buffers(kind, len(values), [_bitmap(valid)], children=[numbers(values.astype(np.int32).reshape(-1))])
+    return pa.Array.from_buffers(
+        kind, len(values), [_bitmap(valid)], children=[numbers(values.astype(np.int32).reshape(-1))]
+    )
 
 
 def _bitmap(valid: Bools | None) -> pa.Buffer | None:

@@ -13,8 +13,24 @@ import numpy as np
 from profkit.clock import Anchor
 from profkit.importers.base import RankDraft, RunDraft, Target, clean_name
 from profkit.importers.kineto.events import Events, Role, sort_out, whole
-from profkit.importers.kineto.phases import TWICE, Steps, find_main_lane, find_phases, find_steps, nest
-from profkit.importers.kineto.tables import SIZES_UNKNOWN, Phases, Work, collective_columns, find_work, host_work, kernel_columns, span_columns
+from profkit.importers.kineto.phases import (
+    TWICE,
+    Steps,
+    find_main_lane,
+    find_phases,
+    find_steps,
+    nest,
+)
+from profkit.importers.kineto.tables import (
+    SIZES_UNKNOWN,
+    Phases,
+    Work,
+    collective_columns,
+    find_work,
+    host_work,
+    kernel_columns,
+    span_columns,
+)
 from profkit.importers.reading.chrome import ChromeTrace
 from profkit.importers.reading.sanity import Gate
 from profkit.text import plural
@@ -26,7 +42,16 @@ MOST_RANKS = 100_000
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|trainer)[-_.]?(\d{1,5})(?!\d)", re.IGNORECASE)
 _RANK_IN_HEAD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d{1,5})\b')
 _ABSOLUTE_NS = 10**18
-_PUBLIC = ("record_shapes", "with_stack", "with_flops", "with_modules", "profile_memory", "cuda_runtime_version", "cuda_driver_version", "cupti_version")
+_PUBLIC = (
+    "record_shapes",
+    "with_stack",
+    "with_flops",
+    "with_modules",
+    "profile_memory",
+    "cuda_runtime_version",
+    "cuda_driver_version",
+    "cupti_version",
+)
 _DEVICE_FIELDS = {"name": "name", "totalGlobalMem": "memory_bytes", "numSms": "multiprocessors"}
 
 
@@ -86,7 +111,11 @@ class Summary:
         if anchor.realtime_ns and len(events.start):
             self._created_ns = int(events.start.min()) - anchor.monotonic_ns + anchor.realtime_ns
         self._devices = self._devices or _devices(file.trace)
-        self._environment |= {key: clean_name(str(file.trace.header[key])) for key in _PUBLIC if key in file.trace.header}
+        self._environment |= {
+            key: clean_name(str(file.trace.header[key]))
+            for key in _PUBLIC
+            if key in file.trace.header
+        }
         backend = file.told.get("backend")
         if backend:
             self._config["backend"] = clean_name(str(backend))
@@ -113,14 +142,24 @@ def _devices(trace: ChromeTrace) -> list[dict[str, Any]]:
     found = []
     for device in given[:64] if isinstance(given, list) else []:
         if isinstance(device, dict):
-            made: dict[str, Any] = {ours: device[theirs] for theirs, ours in _DEVICE_FIELDS.items() if theirs in device}
+            made: dict[str, Any] = {
+                ours: device[theirs] for theirs, ours in _DEVICE_FIELDS.items() if theirs in device
+            }
             capability = f"{whole(device.get('computeMajor'))}.{whole(device.get('computeMinor'))}"
             numbers = {key: whole(value) for key, value in made.items() if key != "name"}
-            found.append({"name": clean_name(str(made.get("name", ""))), **numbers, "compute_capability": capability})
+            found.append(
+                {
+                    "name": clean_name(str(made.get("name", ""))),
+                    **numbers,
+                    "compute_capability": capability,
+                }
+            )
     return found
 
 
-def write_rank(draft: RunDraft, file: RankFile, world_size: int, target: Target, summary: Summary) -> None:
+def write_rank(
+    draft: RunDraft, file: RankFile, world_size: int, target: Target, summary: Summary
+) -> None:
     """One file's tables."""
     gate = Gate()
     rank = file.rank or 0
@@ -131,12 +170,29 @@ def write_rank(draft: RunDraft, file: RankFile, world_size: int, target: Target,
     regions, unplaced = nest(find_phases(events, main, steps))
     anchor = _anchor(file.trace, events)
     devices = np.unique(work.device)
-    label = f"cuda:{devices[0]}" if len(devices) == 1 else ", ".join(f"cuda:{each}" for each in devices[:8].tolist()) or "cpu"
-    host = clean_name(str(file.trace.header.get("host_name", ""))) if target.options.keep_private else ""
-    tables = draft.rank(RankManifest(rank, host, 0, label, anchor, world_size=world_size, framework=events.framework))
+    label = (
+        f"cuda:{devices[0]}"
+        if len(devices) == 1
+        else ", ".join(f"cuda:{each}" for each in devices[:8].tolist()) or "cpu"
+    )
+    host = (
+        clean_name(str(file.trace.header.get("host_name", "")))
+        if target.options.keep_private
+        else ""
+    )
+    tables = draft.rank(
+        RankManifest(
+            rank, host, 0, label, anchor, world_size=world_size, framework=events.framework
+        )
+    )
     tables.write("steps", _step_columns(steps, target.options.samples_per_step or 0))
     tables.write("spans", span_columns(events, regions, steps))
-    tables.write("kernels", kernel_columns(events, work, steps, Phases(regions, main)) if len(work.place) else host_work(events, steps))
+    tables.write(
+        "kernels",
+        kernel_columns(events, work, steps, Phases(regions, main))
+        if len(work.place)
+        else host_work(events, steps),
+    )
     _write_collectives(tables, events, work, steps, world_size, summary)
     summary.add(file, events, anchor)
     for text in (steps.flag, "" if target.options.samples_per_step else NO_SAMPLES):
@@ -149,7 +205,9 @@ def write_rank(draft: RunDraft, file: RankFile, world_size: int, target: Target,
         summary.flag(f"{rank_word}{plural(file.trace.broken, 'event')} could not be read")
 
 
-def _write_collectives(tables: RankDraft, events: Events, work: Work, steps: Steps, world_size: int, summary: Summary) -> None:
+def _write_collectives(
+    tables: RankDraft, events: Events, work: Work, steps: Steps, world_size: int, summary: Summary
+) -> None:
     made, sizeless = collective_columns(events, work, steps, world_size)
     tables.write("collectives", made)
     if sizeless:
@@ -176,7 +234,9 @@ def _anchor(trace: ChromeTrace, events: Events) -> Anchor:
     return Anchor(0, 0, 0)
 
 
-def _count(draft: RunDraft, trace: ChromeTrace, events: Events, unplaced: int, steps: Steps) -> None:
+def _count(
+    draft: RunDraft, trace: ChromeTrace, events: Events, unplaced: int, steps: Steps
+) -> None:
     counts = {
         "host operators (the kernels name theirs)": len(events.of(Role.OP)),
         "host calls (the kernels have their launches)": len(events.of(Role.LAUNCH)),

@@ -66,7 +66,8 @@ class Gate:
             ZERO: (start == 0) & ((duration == 0) | (abs(usual) > LONGEST_WORK_NS)),
             BACKWARDS: duration < 0,
             WEEK: duration > WEEK_NS,
-            FAR: (start < max(usual - WEEK_NS, -LATEST_NS)) | (start > min(usual + WEEK_NS, LATEST_NS)),
+            FAR: (start < max(usual - WEEK_NS, -LATEST_NS))
+            | (start > min(usual + WEEK_NS, LATEST_NS)),
             HOUR: on_device & (duration > LONGEST_WORK_NS),
         }
         for reason, holds in reasons.items():

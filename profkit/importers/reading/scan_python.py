@@ -66,7 +66,9 @@ class Scanner:
         self._last: tuple[int, int] | None = None  # start and correlation of the last event
         self._broken = self._ignored = self._lost_extras = 0
         self._resyncing = False
-        self._decoder = json.JSONDecoder(strict=False, parse_int=str, parse_float=str, parse_constant=lambda word: None)
+        self._decoder = json.JSONDecoder(
+            strict=False, parse_int=str, parse_float=str, parse_constant=lambda word: None
+        )
 
     def feed(self, block: bytes, start: int, final: bool) -> tuple[int, bool]:
         """Read what is whole from `start` on: where the next call must begin, and whether the events are at their end."""
@@ -76,8 +78,18 @@ class Scanner:
 
     def take(self) -> dict[str, Any]:
         """Everything that was read; the scanner is empty afterwards."""
-        counts = {"broken": self._broken, "ignored": self._ignored, "lost_extras": self._lost_extras}
-        taken = {"events": self._events, "works": self._works, "names": list(self._names), "extras": self._extras, **counts}
+        counts = {
+            "broken": self._broken,
+            "ignored": self._ignored,
+            "lost_extras": self._lost_extras,
+        }
+        taken = {
+            "events": self._events,
+            "works": self._works,
+            "names": list(self._names),
+            "extras": self._extras,
+            **counts,
+        }
         self.__init__()  # type: ignore[misc]  # as new
         return taken
 
@@ -137,9 +149,16 @@ class Scanner:
 
     def _tell_correlation(self, event: dict[str, Any]) -> None:
         """A flow's end stands right behind the event that it belongs to, and knows what that one may lack."""
-        if self._last and self._last[1] == MISSING and self._last[0] == _number(event.get("ts"), 3) and "id" in event:
+        if (
+            self._last
+            and self._last[1] == MISSING
+            and self._last[0] == _number(event.get("ts"), 3)
+            and "id" in event
+        ):
             self._last = (self._last[0], _number(event["id"], 0))
-            struct.pack_into("<q", self._events, len(self._events) - _EVENT.size + 16, self._last[1])
+            struct.pack_into(
+                "<q", self._events, len(self._events) - _EVENT.size + 16, self._last[1]
+            )
 
     def _keep(self, event: dict[str, Any], kind: int) -> None:
         given = event.get("args")
@@ -159,7 +178,12 @@ class Scanner:
         return self._names.setdefault(text, len(self._names))
 
     def _keep_extra(self, args: dict[str, Any], name: Any, kind: int) -> int:
-        collective = "Collective name" in args or ("Input type" in args and isinstance(name, str) and len(name) > 5 and name.startswith("nccl:"))
+        collective = "Collective name" in args or (
+            "Input type" in args
+            and isinstance(name, str)
+            and len(name) > 5
+            and name.startswith("nccl:")
+        )
         if not args or not (kind == ord("M") or collective):
             return -1
         size = len(str(args))
@@ -181,8 +205,19 @@ def _small(value: Any) -> int:
 
 
 def _work(args: dict[str, Any]) -> tuple[int, ...]:
-    single = (_small(args.get("device")), _small(args.get("registers per thread")), _small(args.get("shared memory")))
-    return (_number(args["stream"], 0), _number(args.get("bytes"), 0), *single, *_triple(args.get("grid")), *_triple(args.get("block")), 0)
+    single = (
+        _small(args.get("device")),
+        _small(args.get("registers per thread")),
+        _small(args.get("shared memory")),
+    )
+    return (
+        _number(args["stream"], 0),
+        _number(args.get("bytes"), 0),
+        *single,
+        *_triple(args.get("grid")),
+        *_triple(args.get("block")),
+        0,
+    )
 
 
 def _triple(value: Any) -> tuple[int, int, int]:
@@ -202,19 +237,32 @@ def unescape(raw: str) -> str:
     """The text of a JSON string's inside; escapes that JSON does not know stay as they are."""
     if "\\" not in raw:
         return raw
-    text = _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[1]) if found[1] else chr(int(found[2], 16)), raw)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
+    text = _ESCAPE.sub(
+        lambda found: _ESCAPES.get(found[1], found[1]) if found[1] else chr(int(found[2], 16)), raw
+    )
+    return (
+        text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if _SURROGATE.search(text)
+        else text
+    )
 
 
 def plain(text: str) -> str:
     """`text` with every byte that is no UTF-8, and every half of a pair, as the replacement character."""
     if text.isascii():
         return text
-    return _NOT_A_BYTE.sub("\ufffd", text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return (
+        _NOT_A_BYTE.sub("\ufffd", text)
+        .encode("utf-8", "surrogateescape")
+        .decode("utf-8", "replace")
+    )
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_SCALAR = re.compile(r"(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)(?=.)|null|true|false|NaN|-?Infinity", re.DOTALL | re.ASCII)
+_SCALAR = re.compile(
+    r"(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)(?=.)|null|true|false|NaN|-?Infinity",
+    re.DOTALL | re.ASCII,
+)
 
 
 class _WrongError(Exception):

@@ -69,7 +69,9 @@ class Watcher:
         self._waiting = dict(names)
         self._report = report
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """Return the spec that the import system would find without us."""
         if not self._waiting:
             return None

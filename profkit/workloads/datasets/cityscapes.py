@@ -26,7 +26,11 @@ Size = tuple[int, int]
 CLASSES = 19
 IGNORED = 255
 IMAGES, LABELS = "leftImg8bit", "gtFine"
-IMAGE_END, LABEL_END, RAW_LABEL_END = "_leftImg8bit.png", "_gtFine_labelTrainIds.png", "_gtFine_labelIds.png"
+IMAGE_END, LABEL_END, RAW_LABEL_END = (
+    "_leftImg8bit.png",
+    "_gtFine_labelTrainIds.png",
+    "_gtFine_labelIds.png",
+)
 FRAME_SIZE = (2048, 1024)
 
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
@@ -63,7 +67,9 @@ def check_tree(path: Path, split: str = "train") -> StreetIndex:
     try:
         return _index_tree(path, split)
     except OSError as error:
-        raise UnreadableError(f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}") from error
+        raise UnreadableError(
+            f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _index_tree(path: Path, split: str) -> StreetIndex:
@@ -71,7 +77,13 @@ def _index_tree(path: Path, split: str) -> StreetIndex:
     images = set(_stems(path / IMAGES / split, IMAGE_END))
     labels = set(_stems(path / LABELS / split, LABEL_END))
     _check_files(path, split, images, labels)
-    frames = (Frame(f"{path / IMAGES / split / stem}{IMAGE_END}", f"{path / LABELS / split / stem}{LABEL_END}") for stem in sorted(images | labels))
+    frames = (
+        Frame(
+            f"{path / IMAGES / split / stem}{IMAGE_END}",
+            f"{path / LABELS / split / stem}{LABEL_END}",
+        )
+        for stem in sorted(images | labels)
+    )
     return StreetIndex(path, split, tuple(frames))
 
 
@@ -79,7 +91,11 @@ def _stems(folder: Path, end: str) -> Iterator[str]:
     """The files of all cities that end so, as `city/city_000000_000019`."""
     for city in sorted(os.listdir(folder)):
         if (folder / city).is_dir():
-            yield from (f"{city}/{name.removesuffix(end)}" for name in os.listdir(folder / city) if name.endswith(end))
+            yield from (
+                f"{city}/{name.removesuffix(end)}"
+                for name in os.listdir(folder / city)
+                if name.endswith(end)
+            )
 
 
 def _check_layout(path: Path, split: str) -> None:
@@ -87,28 +103,47 @@ def _check_layout(path: Path, split: str) -> None:
     if not path.exists():
         raise UnreadableError(f"{shown}: no such folder")
     if path.is_file():
-        raise UnreadableError(f"{shown}: a file, not the folder that holds '{IMAGES}' and '{LABELS}'")
-    for name, package in ((IMAGES, "leftImg8bit_trainvaltest.zip"), (LABELS, "gtFine_trainvaltest.zip")):
+        raise UnreadableError(
+            f"{shown}: a file, not the folder that holds '{IMAGES}' and '{LABELS}'"
+        )
+    for name, package in (
+        (IMAGES, "leftImg8bit_trainvaltest.zip"),
+        (LABELS, "gtFine_trainvaltest.zip"),
+    ):
         if not (path / name).is_dir():
-            raise UnreadableError(f"{shown}: no '{name}' folder in it{_what_it_is(path) or f'; unpack {package} there'}")
+            raise UnreadableError(
+                f"{shown}: no '{name}' folder in it{_what_it_is(path) or f'; unpack {package} there'}"
+            )
         if not (path / name / split).is_dir():
-            raise UnreadableError(f"{safe_text(str(path / name))}: no '{split}' folder in it; unpack {package} in {shown}")
+            raise UnreadableError(
+                f"{safe_text(str(path / name))}: no '{split}' folder in it; unpack {package} in {shown}"
+            )
 
 
 def _what_it_is(path: Path) -> str:
     above = path.absolute().parent
-    return f"; give the folder above it: {safe_text(str(above))}" if (above / IMAGES).is_dir() and (above / LABELS).is_dir() else ""
+    return (
+        f"; give the folder above it: {safe_text(str(above))}"
+        if (above / IMAGES).is_dir() and (above / LABELS).is_dir()
+        else ""
+    )
 
 
 def _check_files(path: Path, split: str, images: set[str], labels: set[str]) -> None:
     if not images:
-        raise UnreadableError(f"{safe_text(str(path / IMAGES / split))}: no <city>/*{IMAGE_END} in it")
+        raise UnreadableError(
+            f"{safe_text(str(path / IMAGES / split))}: no <city>/*{IMAGE_END} in it"
+        )
     if labels & images:
         return
     shown = safe_text(str(path / LABELS / split))
     if next(_stems(path / LABELS / split, RAW_LABEL_END), None):
-        raise UnreadableError(f"{shown}: it has labelIds, but no labelTrainIds; make these with csCreateTrainIdLabelImgs of cityscapesscripts")
-    raise UnreadableError(f"{shown}: no <city>/*{LABEL_END} in it for any of the {len(images)} images of {IMAGES}/{split}")
+        raise UnreadableError(
+            f"{shown}: it has labelIds, but no labelTrainIds; make these with csCreateTrainIdLabelImgs of cityscapesscripts"
+        )
+    raise UnreadableError(
+        f"{shown}: no <city>/*{LABEL_END} in it for any of the {len(images)} images of {IMAGES}/{split}"
+    )
 
 
 # Reading
@@ -119,7 +154,9 @@ def read_frame(frame: Frame, bad: BadSamples) -> tuple[Image.Image, Image.Image]
     image = bad.image(frame.image, _told_size(frame.labels))
     labels = bad.image(frame.labels, image.size).getchannel(0)
     if image.size != labels.size:
-        raise BadSampleError(f"{safe_text(frame.image)}: {_by(image.size)} pixels, but its labels have {_by(labels.size)}")
+        raise BadSampleError(
+            f"{safe_text(frame.image)}: {_by(image.size)} pixels, but its labels have {_by(labels.size)}"
+        )
     return image, labels.point([value if value < CLASSES else IGNORED for value in range(256)])
 
 
@@ -170,16 +207,23 @@ class StreetCrops:
         return normalise(recolour(pixels, rng)), np.ascontiguousarray(classes, dtype=np.int64)
 
 
-def scale(image: Image.Image, labels: Image.Image, factor: float) -> tuple[Image.Image, Image.Image]:
+def scale(
+    image: Image.Image, labels: Image.Image, factor: float
+) -> tuple[Image.Image, Image.Image]:
     from PIL import Image as Images
 
     size = (round(image.width * factor), round(image.height * factor))
-    return image.resize(size, Images.Resampling.BILINEAR), labels.resize(size, Images.Resampling.NEAREST)
+    return image.resize(size, Images.Resampling.BILINEAR), labels.resize(
+        size, Images.Resampling.NEAREST
+    )
 
 
 def cut(pixels: Bytes, classes: Bytes, crop: Size, rng: np.random.Generator) -> tuple[Bytes, Bytes]:
     """The same random part of both; what is smaller than the crop is filled up, with grey and with what is ignored."""
-    top, left = (int(rng.integers(max(0, have - want) + 1)) for have, want in zip(classes.shape, reversed(crop), strict=True))
+    top, left = (
+        int(rng.integers(max(0, have - want) + 1))
+        for have, want in zip(classes.shape, reversed(crop), strict=True)
+    )
     return _cut_out(pixels, top, left, crop, GREY), _cut_out(classes, top, left, crop, IGNORED)
 
 
@@ -202,7 +246,11 @@ def recolour(pixels: Bytes, rng: np.random.Generator) -> Bytes:
     for place in rng.permutation(len(changes)):
         change, applied, amount = changes[place], rng.random() < 1 / 2, float(rng.uniform(-1, 1))
         if applied:
-            image = change(image).enhance(1 + CHANGE * amount) if change else _turn_hue(image, round(HUE_SHIFT * amount))
+            image = (
+                change(image).enhance(1 + CHANGE * amount)
+                if change
+                else _turn_hue(image, round(HUE_SHIFT * amount))
+            )
     return np.asarray(image)
 
 
@@ -215,7 +263,9 @@ def _turn_hue(image: Image.Image, shift: int) -> Image.Image:
 
 
 def normalise(pixels: Bytes) -> npt.NDArray[np.float32]:
-    planes: npt.NDArray[np.float32] = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
+    planes: npt.NDArray[np.float32] = np.ascontiguousarray(
+        pixels.transpose(2, 0, 1), dtype=np.float32
+    )
     planes /= 127.5
     planes -= 1
     return planes

@@ -80,7 +80,9 @@ class Scaling:
 
     def of(self, size: Size) -> Size:
         less, more = sorted(size)
-        short = round(self.long * less / more) if more * self.short > self.long * less else self.short
+        short = (
+            round(self.long * less / more) if more * self.short > self.long * less else self.short
+        )
         long = short * more // less
         return (short, long) if size[0] < size[1] else (long, short)
 
@@ -96,18 +98,24 @@ def check_tree(path: Path, split: str = "train") -> CocoIndex:
     try:
         return _index_tree(path, split)
     except OSError as error:
-        raise UnreadableError(f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}") from error
+        raise UnreadableError(
+            f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _index_tree(path: Path, split: str) -> CocoIndex:
     if importlib.util.find_spec("pycocotools") is None:
-        raise UsageError("COCO's masks need pycocotools, which is not installed here: pip install 'profkit[systems]'")
+        raise UsageError(
+            "COCO's masks need pycocotools, which is not installed here: pip install 'profkit[systems]'"
+        )
     annotations, images = _find_parts(path, split)
     content = _read_lists(annotations)
     try:
         index = _index_lists(content, annotations, images)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UnreadableError(f"{safe_text(str(annotations))}: not as COCO's instance files are: {_what_failed(error)}") from error
+        raise UnreadableError(
+            f"{safe_text(str(annotations))}: not as COCO's instance files are: {_what_failed(error)}"
+        ) from error
     _check_scenes(index, images)
     return index
 
@@ -118,11 +126,22 @@ def _find_parts(path: Path, split: str) -> tuple[Path, Path]:
         raise UnreadableError(f"{shown}: no such folder")
     if not (path / "annotations").is_dir():
         raise UnreadableError(f"{shown}: no 'annotations' folder in it{_what_it_is(path)}")
-    year = next((year for year in YEARS if (path / "annotations" / f"instances_{split}{year}.json").is_file()), None)
+    year = next(
+        (
+            year
+            for year in YEARS
+            if (path / "annotations" / f"instances_{split}{year}.json").is_file()
+        ),
+        None,
+    )
     if year is None:
-        raise UnreadableError(f"{shown}/annotations: no instances_{split}2017.json in it (nor 2014); unpack annotations_trainval2017.zip in {shown}")
+        raise UnreadableError(
+            f"{shown}/annotations: no instances_{split}2017.json in it (nor 2014); unpack annotations_trainval2017.zip in {shown}"
+        )
     if not (path / f"{split}{year}").is_dir():
-        raise UnreadableError(f"{shown}: no '{split}{year}' folder in it; unpack {split}{year}.zip there")
+        raise UnreadableError(
+            f"{shown}: no '{split}{year}' folder in it; unpack {split}{year}.zip there"
+        )
     return path / "annotations" / f"instances_{split}{year}.json", path / f"{split}{year}"
 
 
@@ -142,7 +161,9 @@ def _read_lists(file: Path) -> Mapping[str, Any]:
         raise UnreadableError(f"{shown}: not whole JSON: {error}; unpack it again") from error
     for name in _LISTS:
         if not isinstance(content, dict) or not isinstance(content.get(name), list):
-            raise UnreadableError(f"{shown}: no list '{name}' in it; an instances file has {', '.join(_LISTS)}")
+            raise UnreadableError(
+                f"{shown}: no list '{name}' in it; an instances file has {', '.join(_LISTS)}"
+            )
     lists: Mapping[str, Any] = content
     return lists
 
@@ -150,38 +171,67 @@ def _read_lists(file: Path) -> Mapping[str, Any]:
 def _index_lists(content: Mapping[str, Any], annotations: Path, images: Path) -> CocoIndex:
     categories = tuple(sorted(int(category["id"]) for category in content["categories"]))
     labels = {number: label for label, number in enumerate(categories, start=1)}
-    sizes = {image["id"]: (int(image["width"]), int(image["height"])) for image in content["images"]}
+    sizes = {
+        image["id"]: (int(image["width"]), int(image["height"])) for image in content["images"]
+    }
     instances = defaultdict(list)
     for annotation in content["annotations"]:
         instances[annotation["image_id"]].append(_instance(annotation, labels, sizes))
     scenes = (
-        Scene(image["id"], os.path.join(images, image["file_name"]), sizes[image["id"]], tuple(instances.get(image["id"], ()))) for image in content["images"]
+        Scene(
+            image["id"],
+            os.path.join(images, image["file_name"]),
+            sizes[image["id"]],
+            tuple(instances.get(image["id"], ())),
+        )
+        for image in content["images"]
     )
     return CocoIndex(annotations, categories, tuple(scenes))
 
 
-def _instance(annotation: Mapping[str, Any], labels: Mapping[int, int], sizes: Mapping[int, Size]) -> Instance:
+def _instance(
+    annotation: Mapping[str, Any], labels: Mapping[int, int], sizes: Mapping[int, Size]
+) -> Instance:
     number = annotation.get("id")
     if annotation["image_id"] not in sizes:
-        raise ValueError(f"annotation {number} is of image {annotation['image_id']}, which is not in the list of images")
+        raise ValueError(
+            f"annotation {number} is of image {annotation['image_id']}, which is not in the list of images"
+        )
     if annotation["category_id"] not in labels:
-        raise ValueError(f"annotation {number} has category {annotation['category_id']}, which is not in the list of categories")
+        raise ValueError(
+            f"annotation {number} has category {annotation['category_id']}, which is not in the list of categories"
+        )
     left, top, width, height = map(float, annotation["bbox"])
     segmentation = _usable(annotation["segmentation"], sizes[annotation["image_id"]], number)
-    return Instance(labels[annotation["category_id"]], (left, top, width, height), segmentation, bool(annotation.get("iscrowd", 0)))
+    return Instance(
+        labels[annotation["category_id"]],
+        (left, top, width, height),
+        segmentation,
+        bool(annotation.get("iscrowd", 0)),
+    )
 
 
 def _usable(segmentation: Any, size: Size, number: object) -> Segmentation:
     """Polygons of fewer than three points are left out, as other readers of COCO do. Packed, as COCO has about a million of them."""
     if isinstance(segmentation, dict):
         if list(segmentation["size"]) != [size[1], size[0]]:
-            raise ValueError(f"annotation {number} has a mask of {segmentation['size']} in an image of {[size[1], size[0]]} (height, width)")
+            raise ValueError(
+                f"annotation {number} has a mask of {segmentation['size']} in an image of {[size[1], size[0]]} (height, width)"
+            )
         return {"counts": segmentation["counts"], "size": [size[1], size[0]]}
-    return [array("f", polygon) for polygon in segmentation if len(polygon) >= _SMALLEST_POLYGON and len(polygon) % 2 == 0]
+    return [
+        array("f", polygon)
+        for polygon in segmentation
+        if len(polygon) >= _SMALLEST_POLYGON and len(polygon) % 2 == 0
+    ]
 
 
 def _what_failed(error: Exception) -> str:
-    return f"no {safe_text(str(error))} where there should be one" if isinstance(error, KeyError) else safe_text(str(error))
+    return (
+        f"no {safe_text(str(error))} where there should be one"
+        if isinstance(error, KeyError)
+        else safe_text(str(error))
+    )
 
 
 def _check_scenes(index: CocoIndex, images: Path) -> None:
@@ -192,7 +242,9 @@ def _check_scenes(index: CocoIndex, images: Path) -> None:
             f"{safe_text(str(images))}: none of the {len(index.scenes)} images of {index.annotations.name} is in it, the first of them {safe_text(first)}"
         )
     if not any(instance.trains for scene in index.scenes for instance in scene.instances):
-        raise UnreadableError(f"{safe_text(str(index.annotations))}: no annotation in it that can be trained on")
+        raise UnreadableError(
+            f"{safe_text(str(index.annotations))}: no annotation in it that can be trained on"
+        )
 
 
 # Masks
@@ -211,7 +263,10 @@ def draw_mask(segmentation: Segmentation, size: Size, onto: Size) -> Bytes:
     if isinstance(segmentation, dict):
         return _stretch(_decode(segmentation), onto)
     factors = (onto[0] / size[0], onto[1] / size[1])
-    return _fill([(np.reshape(polygon, (-1, 2)) * factors).ravel().tolist() for polygon in segmentation], onto)
+    return _fill(
+        [(np.reshape(polygon, (-1, 2)) * factors).ravel().tolist() for polygon in segmentation],
+        onto,
+    )
 
 
 def _fill(polygons: list[list[float]], size: Size) -> Bytes:
@@ -249,7 +304,9 @@ class CocoInstances:
     """
 
     def __init__(self, index: CocoIndex, scaling: Scaling, seed: int, bad: BadSamples) -> None:
-        self.scenes = tuple(scene for scene in index.scenes if any(instance.trains for instance in scene.instances))
+        self.scenes = tuple(
+            scene for scene in index.scenes if any(instance.trains for instance in scene.instances)
+        )
         self.scaling = scaling
         self.seed = seed
         self.bad = bad
@@ -275,7 +332,9 @@ def read_scene(scene: Scene, bad: BadSamples) -> Image.Image:
     """The image at the size that its annotations are made for; another size is a bad sample."""
     image = bad.image(scene.path, scene.size)
     if image.size != scene.size:
-        raise BadSampleError(f"{safe_text(scene.path)}: {image.size[0]}x{image.size[1]} pixels, but its annotations are for {scene.size[0]}x{scene.size[1]}")
+        raise BadSampleError(
+            f"{safe_text(scene.path)}: {image.size[0]}x{image.size[1]} pixels, but its annotations are for {scene.size[0]}x{scene.size[1]}"
+        )
     return image
 
 
@@ -284,7 +343,9 @@ def scale_scene(image: Image.Image, scaling: Scaling) -> npt.NDArray[np.float32]
     from PIL import Image as Images
 
     scaled = image.resize(scaling.of(image.size), Images.Resampling.BILINEAR)
-    planes: npt.NDArray[np.float32] = np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1), dtype=np.float32)
+    planes: npt.NDArray[np.float32] = np.ascontiguousarray(
+        np.asarray(scaled).transpose(2, 0, 1), dtype=np.float32
+    )
     planes /= 255
     return planes
 
@@ -302,15 +363,21 @@ def find_target(scene: Scene, onto: Size) -> dict[str, Any]:
     }
 
 
-def scale_boxes(boxes: Iterable[tuple[float, float, float, float]], size: Size, onto: Size) -> npt.NDArray[np.float32]:
+def scale_boxes(
+    boxes: Iterable[tuple[float, float, float, float]], size: Size, onto: Size
+) -> npt.NDArray[np.float32]:
     """Corners in the scaled image, within its borders, of boxes that are told as x, y, width, height."""
-    corners = np.reshape([(left, top, left + width, top + height) for left, top, width, height in boxes], (-1, 4))
+    corners = np.reshape(
+        [(left, top, left + width, top + height) for left, top, width, height in boxes], (-1, 4)
+    )
     scaled = corners * np.tile(np.divide(onto, size), 2)
     within: npt.NDArray[np.float32] = np.clip(scaled, 0, np.tile(onto, 2)).astype(np.float32)
     return within
 
 
-def mirror(image: npt.NDArray[np.float32], target: Mapping[str, Any]) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+def mirror(
+    image: npt.NDArray[np.float32], target: Mapping[str, Any]
+) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
     """Left and right exchanged, in the image and in what is to be found in it."""
     boxes = target["boxes"].copy()
     boxes[:, [0, 2]] = image.shape[2] - boxes[:, [2, 0]]

@@ -71,20 +71,27 @@ def check_tree(path: Path, split: str = "train") -> TextIndex:
     try:
         return _index_tree(path, split)
     except OSError as error:
-        raise UnreadableError(f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}") from error
+        raise UnreadableError(
+            f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _index_tree(path: Path, split: str) -> TextIndex:
     _check_layout(path, split)
     images, truths = (path / name for name in FOLDERS[split])
-    names = sorted((name for name in os.listdir(images) if name.lower().endswith(IMAGE_SUFFIXES)), key=_by_number)
+    names = sorted(
+        (name for name in os.listdir(images) if name.lower().endswith(IMAGE_SUFFIXES)),
+        key=_by_number,
+    )
     if not names:
         raise UnreadableError(f"{safe_text(str(images))}: no JPEG or PNG files in it")
     annotations = set(os.listdir(truths))
     if alone := [name for name in names if _truth_name(name) not in annotations]:
         missing = f"no '{safe_text(_truth_name(alone[0]))}' for {safe_text(alone[0])} ({len(alone)} of {plural(len(names), 'image')} have none)"
         raise UnreadableError(f"{safe_text(str(truths))}: {missing}")
-    scenes = tuple(Scene(str(images / name), read_words(truths / _truth_name(name))) for name in names)
+    scenes = tuple(
+        Scene(str(images / name), read_words(truths / _truth_name(name))) for name in names
+    )
     return TextIndex(path, split, scenes)
 
 
@@ -103,7 +110,9 @@ def _check_layout(path: Path, split: str) -> None:
     if not path.exists():
         raise UnreadableError(f"{shown}: no such folder")
     if not path.is_dir():
-        raise UnreadableError(f"{shown}: a file, not the folder that holds ICDAR2015's '{FOLDERS[split][0]}'")
+        raise UnreadableError(
+            f"{shown}: a file, not the folder that holds ICDAR2015's '{FOLDERS[split][0]}'"
+        )
     for needed in FOLDERS[split]:
         if not (path / needed).is_dir():
             raise UnreadableError(f"{shown}: no '{needed}' folder in it{_what_it_is(path)}")
@@ -127,8 +136,14 @@ def read_words(path: Path) -> tuple[Word, ...]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise UnreadableError(f"{safe_text(str(path))}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    return tuple(_parse_word(line, f"{safe_text(str(path))}:{number}") for number, line in enumerate(lines, start=1) if line.strip())
+        raise UnreadableError(
+            f"{safe_text(str(path))}: not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error
+    return tuple(
+        _parse_word(line, f"{safe_text(str(path))}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    )
 
 
 def _parse_word(line: str, where: str) -> Word:
@@ -138,7 +153,9 @@ def _parse_word(line: str, where: str) -> Word:
     except ValueError:
         values = []
     if len(values) != 8:
-        raise UnreadableError(f"{where}: not 'x1,y1,x2,y2,x3,y3,x4,y4,transcription': {safe_text(line[:60])}")
+        raise UnreadableError(
+            f"{where}: not 'x1,y1,x2,y2,x3,y3,x4,y4,transcription': {safe_text(line[:60])}"
+        )
     return Word(tuple(zip(values[::2], values[1::2], strict=True)), text.strip())
 
 
@@ -176,10 +193,18 @@ class GeneratedSet:
 DEFAULT_SET = GeneratedSet()
 
 
-def generate(spec: GeneratedSet = DEFAULT_SET, *, root: Path | None = None, narrate: Narrator = ProgressBar) -> Path:
+def generate(
+    spec: GeneratedSet = DEFAULT_SET, *, root: Path | None = None, narrate: Narrator = ProgressBar
+) -> Path:
     """The folder of the generated set, made if the cache does not hold it."""
     what = f"{plural(spec.train + spec.test, 'scene')} with text"
-    return ensure(spec.recipe, lambda folder, progress: write_set(spec, folder, progress), what=what, root=root, narrate=narrate)
+    return ensure(
+        spec.recipe,
+        lambda folder, progress: write_set(spec, folder, progress),
+        what=what,
+        root=root,
+        narrate=narrate,
+    )
 
 
 def write_set(spec: GeneratedSet, folder: Path, progress: Progress) -> None:
@@ -192,8 +217,14 @@ def write_set(spec: GeneratedSet, folder: Path, progress: Progress) -> None:
         image, words = render(spec, split, number)
         images, truths = (folder / name for name in FOLDERS[split])
         (images / f"img_{number}.jpg").write_bytes(_jpeg(image, spec.quality))
-        lines = (",".join([*(str(value) for corner in word.corners for value in corner), word.text]) + "\r\n" for word in words)
-        (truths / f"gt_img_{number}.txt").write_text("".join(lines), encoding="utf-8-sig", newline="")
+        lines = (
+            ",".join([*(str(value) for corner in word.corners for value in corner), word.text])
+            + "\r\n"
+            for word in words
+        )
+        (truths / f"gt_img_{number}.txt").write_text(
+            "".join(lines), encoding="utf-8-sig", newline=""
+        )
 
     pictures = list(spec.pictures())
     with ThreadPoolExecutor(_usable_cores()) as pool:
@@ -234,27 +265,37 @@ def _background(rng: np.random.Generator, width: int, height: int) -> Image.Imag
     """Soft colours, grain, and shapes and lines that are no text."""
     from PIL import Image, ImageDraw
 
-    soft = Image.fromarray(rng.integers(40, 216, (6, 9, 3), dtype=np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
-    grain = Image.fromarray(rng.integers(0, 256, (height // 2, width // 2, 3), dtype=np.uint8)).resize((width, height), Image.Resampling.BILINEAR)
+    soft = Image.fromarray(rng.integers(40, 216, (6, 9, 3), dtype=np.uint8)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
+    grain = Image.fromarray(
+        rng.integers(0, 256, (height // 2, width // 2, 3), dtype=np.uint8)
+    ).resize((width, height), Image.Resampling.BILINEAR)
     image = Image.blend(soft, grain, 0.12)
     draw = ImageDraw.Draw(image)
     shapes: tuple[Callable[..., None], ...] = (draw.rectangle, draw.ellipse)
     for _ in range(14):
-        left, top, across, down = (rng.uniform((0, 0, 0.02, 0.02), (1, 1, 0.25, 0.25)) * (width, height, width, height)).tolist()
+        left, top, across, down = (
+            rng.uniform((0, 0, 0.02, 0.02), (1, 1, 0.25, 0.25)) * (width, height, width, height)
+        ).tolist()
         colour = tuple(rng.integers(30, 226, 3).tolist())
         shapes[rng.integers(2)]((left, top, left + across, top + down), fill=colour)
         _draw_stroke(rng, draw, width, height)
     return image
 
 
-def _draw_stroke(rng: np.random.Generator, draw: ImageDraw.ImageDraw, width: int, height: int) -> None:
+def _draw_stroke(
+    rng: np.random.Generator, draw: ImageDraw.ImageDraw, width: int, height: int
+) -> None:
     ends = (rng.random(4) * (width, height, width, height)).tolist()
     draw.line(ends, fill=tuple(rng.integers(30, 226, 3).tolist()), width=int(rng.integers(1, 6)))
 
 
 def _draw_text(rng: np.random.Generator) -> str:
     """A made-up word, with a comma in some, since real transcriptions have them."""
-    letters = "".join(_LETTERS[index] for index in rng.integers(len(_LETTERS), size=rng.integers(3, 8)).tolist())
+    letters = "".join(
+        _LETTERS[index] for index in rng.integers(len(_LETTERS), size=rng.integers(3, 8)).tolist()
+    )
     return letters[:2] + "," + letters[2:] if rng.random() < 0.1 else letters
 
 
@@ -266,7 +307,9 @@ def _word_patch(rng: np.random.Generator, text: str, *, legible: bool) -> Image.
     left, top, right, bottom = font.getbbox(text)
     dark, light = rng.integers(0, 70, 3), rng.integers(185, 256, 3)
     ink, ground = (dark, light) if rng.random() < 0.5 else (light, dark)
-    patch = Image.new("RGB", (int(right - left) + 16, int(bottom - top) + 16), tuple(ground.tolist()))
+    patch = Image.new(
+        "RGB", (int(right - left) + 16, int(bottom - top) + 16), tuple(ground.tolist())
+    )
     ImageDraw.Draw(patch).text((8 - left, 8 - top), text, fill=tuple(ink.tolist()), font=font)
     return patch if legible else patch.filter(ImageFilter.GaussianBlur(14))
 
@@ -277,13 +320,18 @@ def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(_FONT_SIZE)
 
 
-def _find_place(rng: np.random.Generator, aspect: float, size: tuple[int, int], taken: list[tuple[float, ...]]) -> Quad | None:
+def _find_place(
+    rng: np.random.Generator, aspect: float, size: tuple[int, int], taken: list[tuple[float, ...]]
+) -> Quad | None:
     """A quadrilateral inside the image and clear of the others, if a few throws find one."""
     for _ in range(_TRIES):
         quad = _draw_quad(rng, aspect, size)
         left, top, right, bottom = _bounds(quad)
         inside = left >= 0 and top >= 0 and right < size[0] and bottom < size[1]
-        if inside and all(right < other[0] or left > other[2] or bottom < other[1] or top > other[3] for other in taken):
+        if inside and all(
+            right < other[0] or left > other[2] or bottom < other[1] or top > other[3]
+            for other in taken
+        ):
             return quad
     return None
 
@@ -309,7 +357,9 @@ def _paste(image: Image.Image, patch: Image.Image, quad: Quad) -> None:
     left, top, right, bottom = (int(edge) for edge in _bounds(quad))
     size = (right - left + 1, bottom - top + 1)
     own = quad - (left, top)
-    seen = patch.transform(size, Image.Transform.PERSPECTIVE, _perspective(own, patch.size), Image.Resampling.BILINEAR)
+    seen = patch.transform(
+        size, Image.Transform.PERSPECTIVE, _perspective(own, patch.size), Image.Resampling.BILINEAR
+    )
     mask = Image.new("L", size)
     ImageDraw.Draw(mask).polygon([(x, y) for x, y in own.tolist()], fill=255)
     image.paste(seen, (left, top), mask)
@@ -319,8 +369,12 @@ def _perspective(quad: Quad, size: tuple[int, int]) -> list[float]:
     """The eight coefficients with which Pillow finds a patch's pixel for each of the image's."""
     width, height = size
     rows, wanted = [], []
-    for (x, y), (u, v) in zip(quad.tolist(), ((0, 0), (width, 0), (width, height), (0, height)), strict=True):
+    for (x, y), (u, v) in zip(
+        quad.tolist(), ((0, 0), (width, 0), (width, height), (0, height)), strict=True
+    ):
         rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
         wanted += [u, v]
-    solved: list[float] = np.linalg.solve(np.array(rows, dtype=float), np.array(wanted, dtype=float)).tolist()
+    solved: list[float] = np.linalg.solve(
+        np.array(rows, dtype=float), np.array(wanted, dtype=float)
+    ).tolist()
     return solved

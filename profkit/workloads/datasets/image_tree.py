@@ -31,7 +31,9 @@ def check_tree(path: Path, split: str = "train") -> ImageFolderIndex:
     try:
         return _index_tree(path, split)
     except OSError as error:
-        raise UnreadableError(f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}") from error
+        raise UnreadableError(
+            f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _index_tree(path: Path, split: str) -> ImageFolderIndex:
@@ -67,12 +69,18 @@ def _what_it_is(path: Path) -> str:
 def _check_classes(folder: Path, files: dict[str, list[str]], known: dict[str, int]) -> None:
     shown = safe_text(str(folder))
     if not files:
-        loose = "its images must lie in one folder a class" if _image_files(folder) else "it is empty"
+        loose = (
+            "its images must lie in one folder a class" if _image_files(folder) else "it is empty"
+        )
         raise UnreadableError(f"{shown}: no class folders in it; {loose}")
     if empty := [name for name, found in files.items() if not found]:
-        raise UnreadableError(f"{shown}: no JPEG or PNG files in class folder '{safe_text(empty[0])}' ({len(empty)} of {len(files)} folders are so)")
+        raise UnreadableError(
+            f"{shown}: no JPEG or PNG files in class folder '{safe_text(empty[0])}' ({len(empty)} of {len(files)} folders are so)"
+        )
     if strange := [name for name in files if name not in known]:
-        raise UnreadableError(f"{shown}: class folder '{safe_text(strange[0])}' is not among those of 'train' ({len(strange)} of {len(files)} folders are so)")
+        raise UnreadableError(
+            f"{shown}: class folder '{safe_text(strange[0])}' is not among those of 'train' ({len(strange)} of {len(files)} folders are so)"
+        )
 
 
 def _folder_names(folder: Path) -> tuple[str, ...]:
@@ -83,4 +91,6 @@ def _folder_names(folder: Path) -> tuple[str, ...]:
 def _image_files(folder: Path) -> list[str]:
     """Told by name alone: a look at each of 1.28 million files would take minutes on a network disk."""
     with os.scandir(folder) as entries:
-        return sorted(entry.path for entry in entries if entry.name[-5:].lower().endswith(IMAGE_SUFFIXES))
+        return sorted(
+            entry.path for entry in entries if entry.name[-5:].lower().endswith(IMAGE_SUFFIXES)
+        )

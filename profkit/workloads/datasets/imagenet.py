@@ -39,7 +39,9 @@ MAX_CLASSES = len(_SHAPES) * _ANGLES * _HUES * len(_PERIODS)
 
 _SMALLEST_SIDE = 16
 _ASPECTS = ((4, 3), (4, 3), (4, 3), (4, 3), (3, 2), (3, 2), (3, 4), (2, 3), (1, 1), (6, 5))
-_SINE: Bytes = np.array([round(127.5 + 127.5 * math.sin(math.tau * step / 256)) for step in range(256)], dtype=np.uint8)
+_SINE: Bytes = np.array(
+    [round(127.5 + 127.5 * math.sin(math.tau * step / 256)) for step in range(256)], dtype=np.uint8
+)
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,13 @@ class GeneratedSet:
         if not 1 <= self.classes <= MAX_CLASSES:
             raise UsageError(f"a generated set has 1 to {MAX_CLASSES} classes, not {self.classes}")
         if self.train_per_class < 1 or self.val_per_class < 1:
-            raise UsageError("a generated set needs at least one training and one validation image a class")
+            raise UsageError(
+                "a generated set needs at least one training and one validation image a class"
+            )
         if self.long_side < _SMALLEST_SIDE:
-            raise UsageError(f"generated images are at least {_SMALLEST_SIDE} pixels long, not {self.long_side}")
+            raise UsageError(
+                f"generated images are at least {_SMALLEST_SIDE} pixels long, not {self.long_side}"
+            )
 
     @property
     def recipe(self) -> Recipe:
@@ -68,7 +74,11 @@ class GeneratedSet:
     def pictures(self) -> Iterator[Picture]:
         """Every image of the set, class by class."""
         for split, count in zip(SPLITS, (self.train_per_class, self.val_per_class), strict=True):
-            yield from (Picture(split, label, number) for label in range(self.classes) for number in range(count))
+            yield from (
+                Picture(split, label, number)
+                for label in range(self.classes)
+                for number in range(count)
+            )
 
 
 @dataclass(frozen=True)
@@ -94,10 +104,18 @@ class _Look:
 DEFAULT_SET = GeneratedSet()
 
 
-def generate(spec: GeneratedSet = DEFAULT_SET, *, root: Path | None = None, narrate: Narrator = ProgressBar) -> Path:
+def generate(
+    spec: GeneratedSet = DEFAULT_SET, *, root: Path | None = None, narrate: Narrator = ProgressBar
+) -> Path:
     """The folder of the generated set, made if the cache does not hold it."""
     count = spec.classes * (spec.train_per_class + spec.val_per_class)
-    return ensure(spec.recipe, lambda folder, progress: write_set(spec, folder, progress), what=plural(count, "JPEG file"), root=root, narrate=narrate)
+    return ensure(
+        spec.recipe,
+        lambda folder, progress: write_set(spec, folder, progress),
+        what=plural(count, "JPEG file"),
+        root=root,
+        narrate=narrate,
+    )
 
 
 def write_set(spec: GeneratedSet, folder: Path, progress: Progress) -> None:
@@ -110,7 +128,9 @@ def write_set(spec: GeneratedSet, folder: Path, progress: Progress) -> None:
     def write(picture: Picture) -> None:
         (folder / files[picture]).write_bytes(encode(spec, picture))
 
-    with ThreadPoolExecutor(_usable_cores()) as pool:  # threads suffice: numpy and the JPEG encoder let go of the interpreter
+    with ThreadPoolExecutor(
+        _usable_cores()
+    ) as pool:  # threads suffice: numpy and the JPEG encoder let go of the interpreter
         for done, _ in enumerate(pool.map(write, files), start=1):
             progress(done, len(files))
 
@@ -137,7 +157,9 @@ def _make_folders(folder: Path, ids: tuple[str, ...]) -> None:
 def _write_lists(folder: Path, files: dict[Picture, str]) -> None:
     """The lists that PaddleClas reads: a path and a class index a line."""
     for split in SPLITS:
-        lines = (f"{file} {picture.label}\n" for picture, file in files.items() if picture.split == split)
+        lines = (
+            f"{file} {picture.label}\n" for picture, file in files.items() if picture.split == split
+        )
         (folder / f"{split}_list.txt").write_text("".join(lines), encoding="utf-8")
 
 
@@ -160,7 +182,9 @@ def render(spec: GeneratedSet, picture: Picture) -> Image.Image:
     """
     from PIL import Image
 
-    rng = np.random.default_rng((spec.seed, 1, SPLITS.index(picture.split), picture.label, picture.number))
+    rng = np.random.default_rng(
+        (spec.seed, 1, SPLITS.index(picture.split), picture.label, picture.number)
+    )
     look = _vary(_class_look(picture.label), rng)
     width, height = _draw_size(rng, spec.long_side)
     clouds = [_cloud(rng, width, height, coarse) for coarse in (2, 3, 5)]
@@ -174,12 +198,20 @@ def render(spec: GeneratedSet, picture: Picture) -> Image.Image:
 
 def _class_look(label: int) -> _Look:
     corners, waist = _SHAPES[label % len(_SHAPES)]
-    return _Look(corners, waist, math.pi * (label % _ANGLES) / _ANGLES, (label % _HUES) / _HUES, _PERIODS[label % len(_PERIODS)])
+    return _Look(
+        corners,
+        waist,
+        math.pi * (label % _ANGLES) / _ANGLES,
+        (label % _HUES) / _HUES,
+        _PERIODS[label % len(_PERIODS)],
+    )
 
 
 def _vary(look: _Look, rng: np.random.Generator) -> _Look:
     angle, hue, stretch = rng.uniform((-0.1, -0.03, 0.85), (0.1, 0.03, 1.15)).tolist()
-    return dataclasses.replace(look, angle=look.angle + angle, hue=look.hue + hue, period=look.period * stretch)
+    return dataclasses.replace(
+        look, angle=look.angle + angle, hue=look.hue + hue, period=look.period * stretch
+    )
 
 
 def _draw_size(rng: np.random.Generator, long_side: int) -> tuple[int, int]:
@@ -190,12 +222,19 @@ def _draw_size(rng: np.random.Generator, long_side: int) -> tuple[int, int]:
 
 def _cloud(rng: np.random.Generator, width: int, height: int, coarse: int) -> Bytes:
     """Soft shapes at three scales, the largest about `1 / coarse` of the image."""
-    layers = [(_soft_noise(rng, width // 4, height // 4, coarse * 3**octave), weight) for octave, weight in enumerate((5, 2, 1))]
+    layers = [
+        (_soft_noise(rng, width // 4, height // 4, coarse * 3**octave), weight)
+        for octave, weight in enumerate((5, 2, 1))
+    ]
     return _stretch(_blend(*layers), width, height)
 
 
 def _soft_noise(rng: np.random.Generator, width: int, height: int, cells: int) -> Bytes:
-    return _stretch(rng.integers(0, 256, (cells * height // width + 2, cells + 2), dtype=np.uint8), width, height)
+    return _stretch(
+        rng.integers(0, 256, (cells * height // width + 2, cells + 2), dtype=np.uint8),
+        width,
+        height,
+    )
 
 
 def _stretch(tone: Bytes, width: int, height: int) -> Bytes:
@@ -209,7 +248,10 @@ def _grating(look: _Look, warp: Bytes, long_side: int) -> Bytes:
     height, width = warp.shape
     steps = 65_536 / (look.period * long_side)
     across, down = round(steps * math.cos(look.angle)), round(steps * math.sin(look.angle))
-    plane = np.arange(height, dtype=np.int32)[:, None] * down + np.arange(width, dtype=np.int32) * across
+    plane = (
+        np.arange(height, dtype=np.int32)[:, None] * down
+        + np.arange(width, dtype=np.int32) * across
+    )
     wave: Bytes = _SINE[((plane >> 8) + warp) & 255]
     return wave
 
@@ -223,7 +265,11 @@ def _blend(*layers: tuple[Bytes, int]) -> Bytes:
 
 def _grain(rng: np.random.Generator, rough: Bytes, fine: Bytes) -> Shorts:
     """Noise of the size of a pixel or two, strong in some places and weak in others, as texture in photographs is."""
-    noise = np.frombuffer(rng.bytes(2 * rough.size), dtype=np.int8).reshape(2, *rough.shape).astype(np.int16)
+    noise = (
+        np.frombuffer(rng.bytes(2 * rough.size), dtype=np.int8)
+        .reshape(2, *rough.shape)
+        .astype(np.int16)
+    )
     grain: Shorts = (noise[0] * (rough >> 2) + noise[1] * (fine >> 3)) // 128
     return grain
 
@@ -244,9 +290,15 @@ def _colour(tone: Bytes, palette: Bytes) -> Image.Image:
 def _palette(rng: np.random.Generator, hue: float) -> Bytes:
     """256 colours from a dark through a middle to a light shade of one hue."""
     strength, light = rng.uniform((0.35, 0.75), (0.85, 1.0)).tolist()
-    stops = ((hue - 0.04, strength, 0.12), (hue, strength, 0.55 * light), (hue + 0.05, strength / 3, 0.98 * light))
+    stops = (
+        (hue - 0.04, strength, 0.12),
+        (hue, strength, 0.55 * light),
+        (hue + 0.05, strength / 3, 0.98 * light),
+    )
     colours = np.array([colorsys.hsv_to_rgb(*stop) for stop in stops]) * 255
-    return np.stack([np.interp(np.arange(256), (0, 128, 255), channel) for channel in colours.T], axis=1).astype(np.uint8)
+    return np.stack(
+        [np.interp(np.arange(256), (0, 128, 255), channel) for channel in colours.T], axis=1
+    ).astype(np.uint8)
 
 
 def _outlines(rng: np.random.Generator, look: _Look, width: int, height: int) -> Image.Image:
@@ -259,12 +311,18 @@ def _outlines(rng: np.random.Generator, look: _Look, width: int, height: int) ->
     return mask.filter(ImageFilter.BoxBlur(1))
 
 
-def _outline(rng: np.random.Generator, look: _Look, width: int, height: int) -> list[tuple[float, float]]:
-    across, down, size, turn = rng.uniform((0.15, 0.15, 0.15, -0.3), (0.85, 0.85, 0.33, 0.3)).tolist()
+def _outline(
+    rng: np.random.Generator, look: _Look, width: int, height: int
+) -> list[tuple[float, float]]:
+    across, down, size, turn = rng.uniform(
+        (0.15, 0.15, 0.15, -0.3), (0.85, 0.85, 0.33, 0.3)
+    ).tolist()
     radius = size * min(width, height)
     points = []
     for corner in range(2 * look.corners):
         reach = radius * (look.waist if corner % 2 else 1.0)
         angle = turn - math.pi / 2 + math.pi * corner / look.corners
-        points.append((across * width + reach * math.cos(angle), down * height + reach * math.sin(angle)))
+        points.append(
+            (across * width + reach * math.cos(angle), down * height + reach * math.sin(angle))
+        )
     return points

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SPLITS = ("train", "val")
-LIST_NAMES = {split: (f"{split}.list", f"{split}_frames.list", f"{split}_list.txt") for split in SPLITS}
+LIST_NAMES = {
+    split: (f"{split}.list", f"{split}_frames.list", f"{split}_list.txt") for split in SPLITS
+}
 """What the list of a split may be called; the first is the name in PaddleVideo's configuration."""
 
 _LOOKED_AT = 24
@@ -67,7 +69,9 @@ def check_tree(path: Path, split: str = "train") -> ClipIndex:
     try:
         return _index_tree(path, split)
     except OSError as error:
-        raise UnreadableError(f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}") from error
+        raise UnreadableError(
+            f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _index_tree(path: Path, split: str) -> ClipIndex:
@@ -88,14 +92,18 @@ def _check_layout(path: Path) -> None:
     if not path.exists():
         raise UnreadableError(f"{shown}: no such folder")
     if not path.is_dir():
-        raise UnreadableError(f"{shown}: a file, not the folder that holds 'train.list' and 'val.list'")
+        raise UnreadableError(
+            f"{shown}: a file, not the folder that holds 'train.list' and 'val.list'"
+        )
 
 
 def _find_list(path: Path, split: str) -> Path:
     for name in LIST_NAMES[split]:
         if (path / name).is_file():
             return path / name
-    raise UnreadableError(f"{safe_text(str(path))}: no '{LIST_NAMES[split][0]}' in it (lines of: folder frames label){_what_it_is(path, split)}")
+    raise UnreadableError(
+        f"{safe_text(str(path))}: no '{LIST_NAMES[split][0]}' in it (lines of: folder frames label){_what_it_is(path, split)}"
+    )
 
 
 def _what_it_is(path: Path, split: str) -> str:
@@ -112,10 +120,18 @@ def _read_list(path: Path) -> tuple[Clip, ...]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise UnreadableError(f"{safe_text(str(path))}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    clips = tuple(_parse_clip(line, path, number) for number, line in enumerate(lines, start=1) if line.strip())
+        raise UnreadableError(
+            f"{safe_text(str(path))}: not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error
+    clips = tuple(
+        _parse_clip(line, path, number)
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    )
     if not clips:
-        raise UnreadableError(f"{safe_text(str(path))}: no clips in it; a line is: folder frames label")
+        raise UnreadableError(
+            f"{safe_text(str(path))}: no clips in it; a line is: folder frames label"
+        )
     return clips
 
 
@@ -123,9 +139,13 @@ def _parse_clip(line: str, path: Path, number: int) -> Clip:
     """Folders may have spaces in their names, as the published classes do."""
     fields = line.rsplit(maxsplit=2)
     if len(fields) != 3 or not (fields[1].isdecimal() and fields[2].isdecimal()):
-        raise UnreadableError(f"{safe_text(str(path))}:{number}: not 'folder frames label': {safe_text(line[:60])}")
+        raise UnreadableError(
+            f"{safe_text(str(path))}:{number}: not 'folder frames label': {safe_text(line[:60])}"
+        )
     if int(fields[1]) == 0:
-        raise UnreadableError(f"{safe_text(str(path))}:{number}: a clip without frames: {safe_text(line[:60])}")
+        raise UnreadableError(
+            f"{safe_text(str(path))}:{number}: a clip without frames: {safe_text(line[:60])}"
+        )
     return Clip(os.path.join(path.parent, fields[0].strip()), int(fields[1]), int(fields[2]))
 
 
@@ -134,9 +154,15 @@ def _look_for(clips: tuple[Clip, ...], listed_in: Path) -> None:
     some = clips[:: max(1, len(clips) // _LOOKED_AT)]
     missing = [clip.folder for clip in some if not os.path.isdir(clip.folder)]
     if missing:
-        remedy = "; its paths must be absolute, or relative to the folder of the list" if len(missing) == len(some) else ""
+        remedy = (
+            "; its paths must be absolute, or relative to the folder of the list"
+            if len(missing) == len(some)
+            else ""
+        )
         where = f"({len(missing)} of the {len(some)} looked at are so; {len(clips):,} in all)"
-        raise UnreadableError(f"{safe_text(str(listed_in))}: no folder {safe_text(missing[0])} {where}{remedy}")
+        raise UnreadableError(
+            f"{safe_text(str(listed_in))}: no folder {safe_text(missing[0])} {where}{remedy}"
+        )
 
 
 # The generated set
@@ -230,7 +256,11 @@ class GeneratedSet:
     def clips(self) -> Iterator[Take]:
         """Every clip, class by class."""
         for split, count in zip(SPLITS, (self.train_per_class, self.val_per_class), strict=True):
-            yield from (Take(split, label, number) for label in range(self.classes) for number in range(count))
+            yield from (
+                Take(split, label, number)
+                for label in range(self.classes)
+                for number in range(count)
+            )
 
 
 @dataclass(frozen=True)
@@ -249,10 +279,18 @@ class Take:
 DEFAULT_SET = GeneratedSet()
 
 
-def generate(spec: GeneratedSet = DEFAULT_SET, *, root: Path | None = None, narrate: Narrator = ProgressBar) -> Path:
+def generate(
+    spec: GeneratedSet = DEFAULT_SET, *, root: Path | None = None, narrate: Narrator = ProgressBar
+) -> Path:
     """The folder of the generated set, made if the cache does not hold it."""
     what = plural(spec.classes * (spec.train_per_class + spec.val_per_class), "clip")
-    return ensure(spec.recipe, lambda folder, progress: write_set(spec, folder, progress), what=what, root=root, narrate=narrate)
+    return ensure(
+        spec.recipe,
+        lambda folder, progress: write_set(spec, folder, progress),
+        what=what,
+        root=root,
+        narrate=narrate,
+    )
 
 
 def write_set(spec: GeneratedSet, folder: Path, progress: Progress) -> None:
@@ -260,11 +298,18 @@ def write_set(spec: GeneratedSet, folder: Path, progress: Progress) -> None:
     takes = list(spec.clips())
     counts = {}
     with ThreadPoolExecutor(_usable_cores()) as pool:
-        for done, (take, count) in enumerate(zip(takes, pool.map(lambda take: _write_clip(spec, take, folder), takes), strict=True), start=1):
+        for done, (take, count) in enumerate(
+            zip(takes, pool.map(lambda take: _write_clip(spec, take, folder), takes), strict=True),
+            start=1,
+        ):
             counts[take] = count
             progress(done, len(takes))
     for split in SPLITS:
-        lines = (f"{take.folder} {count} {take.label}\n" for take, count in counts.items() if take.split == split)
+        lines = (
+            f"{take.folder} {count} {take.label}\n"
+            for take, count in counts.items()
+            if take.split == split
+        )
         (folder / LIST_NAMES[split][0]).write_text("".join(lines), encoding="utf-8")
 
 
@@ -296,20 +341,29 @@ def render(spec: GeneratedSet, take: Take) -> Iterator[Image.Image]:
         across, down = (rng.normal(0, 0.004, 2) + shift).tolist()
         spots = MOTIONS[tuple(MOTIONS)[take.label]](number / (frames - 1), side)
         moved = [(x + across, y + down, radius * size, shown) for x, y, radius, shown in spots]
-        yield Image.composite(Image.new("RGB", scene.size, colour), scene, _mask(moved, corners, scene.size))
+        yield Image.composite(
+            Image.new("RGB", scene.size, colour), scene, _mask(moved, corners, scene.size)
+        )
 
 
 def _pair_colour(rng: np.random.Generator, pair: int) -> tuple[int, ...]:
     """A motion and its reverse share a hue, which tells the pair at a glance; the rest is left to time."""
     hue = pair / (len(MOTIONS) // 2) + rng.uniform(-0.03, 0.03)
-    return tuple(round(255 * part) for part in colorsys.hsv_to_rgb(hue % 1, rng.uniform(0.8, 1), rng.uniform(0.85, 1)))
+    return tuple(
+        round(255 * part)
+        for part in colorsys.hsv_to_rgb(hue % 1, rng.uniform(0.8, 1), rng.uniform(0.85, 1))
+    )
 
 
 def _scene(rng: np.random.Generator, width: int, height: int) -> Image.Image:
     from PIL import Image
 
-    soft = Image.fromarray(rng.integers(20, 140, (4, 5), dtype=np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
-    grain = Image.fromarray(rng.integers(0, 256, (height // 3, width // 3, 3), dtype=np.uint8)).resize((width, height), Image.Resampling.BILINEAR)
+    soft = Image.fromarray(rng.integers(20, 140, (4, 5), dtype=np.uint8)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
+    grain = Image.fromarray(
+        rng.integers(0, 256, (height // 3, width // 3, 3), dtype=np.uint8)
+    ).resize((width, height), Image.Resampling.BILINEAR)
     return Image.blend(soft.convert("RGB"), grain, 0.12)
 
 
@@ -321,6 +375,12 @@ def _mask(spots: list[Spot], corners: int, size: tuple[int, int]) -> Image.Image
     mask = Image.new("L", size)
     for x, y, radius, shown in spots:
         angles = (math.tau * corner / corners for corner in range(corners))
-        outline = [(x * width + radius * height * math.sin(angle), y * height - radius * height * math.cos(angle)) for angle in angles]
+        outline = [
+            (
+                x * width + radius * height * math.sin(angle),
+                y * height - radius * height * math.cos(angle),
+            )
+            for angle in angles
+        ]
         ImageDraw.Draw(mask).polygon(outline, fill=round(255 * shown))
     return mask

@@ -29,7 +29,27 @@ _VERSION = 1
 
 _CITIES = {"train": ("eastport", "northtown", "southtown"), "val": ("westburg",)}
 
-ROAD, SIDEWALK, BUILDING, WALL, FENCE, POLE, LIGHT, SIGN, VEGETATION, TERRAIN, SKY, PERSON, RIDER, CAR, TRUCK, BUS, TRAIN, MOTORCYCLE, BICYCLE = range(19)
+(
+    ROAD,
+    SIDEWALK,
+    BUILDING,
+    WALL,
+    FENCE,
+    POLE,
+    LIGHT,
+    SIGN,
+    VEGETATION,
+    TERRAIN,
+    SKY,
+    PERSON,
+    RIDER,
+    CAR,
+    TRUCK,
+    BUS,
+    TRAIN,
+    MOTORCYCLE,
+    BICYCLE,
+) = range(19)
 
 # The colours in which the data set itself shows its classes.
 _COLOURS = (
@@ -54,7 +74,14 @@ _COLOURS = (
     (119, 11, 32),
 )
 _FACADES = (BUILDING, BUILDING, BUILDING, VEGETATION, VEGETATION, WALL, FENCE)
-_VEHICLES = {CAR: (0.16, 0.12), TRUCK: (0.2, 0.22), BUS: (0.26, 0.24), TRAIN: (0.4, 0.25), MOTORCYCLE: (0.07, 0.1), BICYCLE: (0.07, 0.1)}
+_VEHICLES = {
+    CAR: (0.16, 0.12),
+    TRUCK: (0.2, 0.22),
+    BUS: (0.26, 0.24),
+    TRAIN: (0.4, 0.25),
+    MOTORCYCLE: (0.07, 0.1),
+    BICYCLE: (0.07, 0.1),
+}
 _VEHICLE_SHARES = (0.5, 0.1, 0.1, 0.1, 0.1, 0.1)
 
 
@@ -69,7 +96,9 @@ class GeneratedStreets:
 
     def __post_init__(self) -> None:
         if min(self.train, self.val) < 1 or self.width < 64:
-            raise UsageError("a generated set needs at least one frame a split, of at least 64 pixels")
+            raise UsageError(
+                "a generated set needs at least one frame a split, of at least 64 pixels"
+            )
 
     @property
     def recipe(self) -> Recipe:
@@ -79,10 +108,21 @@ class GeneratedStreets:
 DEFAULT_STREETS = GeneratedStreets()
 
 
-def generate(spec: GeneratedStreets = DEFAULT_STREETS, *, root: Path | None = None, narrate: Narrator = ProgressBar) -> Path:
+def generate(
+    spec: GeneratedStreets = DEFAULT_STREETS,
+    *,
+    root: Path | None = None,
+    narrate: Narrator = ProgressBar,
+) -> Path:
     """The folder of the generated set, made if the cache does not hold it."""
     what = plural(spec.train + spec.val, "street scene")
-    return ensure(spec.recipe, lambda folder, progress: write_set(spec, folder, progress), what=what, root=root, narrate=narrate)
+    return ensure(
+        spec.recipe,
+        lambda folder, progress: write_set(spec, folder, progress),
+        what=what,
+        root=root,
+        narrate=narrate,
+    )
 
 
 def write_set(spec: GeneratedStreets, folder: Path, progress: Progress) -> None:
@@ -92,7 +132,11 @@ def write_set(spec: GeneratedStreets, folder: Path, progress: Progress) -> None:
         for number in range(count):
             city = _CITIES[split][number % len(_CITIES[split])]
             stem = f"{split}/{city}/{city}_{number:06d}_000019"
-            for name, content in zip((f"{IMAGES}/{stem}{IMAGE_END}", f"{LABELS}/{stem}{LABEL_END}"), encode(spec, split, number), strict=True):
+            for name, content in zip(
+                (f"{IMAGES}/{stem}{IMAGE_END}", f"{LABELS}/{stem}{LABEL_END}"),
+                encode(spec, split, number),
+                strict=True,
+            ):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(content)
             progress(done := done + 1, spec.train + spec.val)
@@ -129,12 +173,18 @@ def _paint_labels(rng: np.random.Generator, width: int, height: int) -> Image.Im
     return labels
 
 
-def _paint_facades(pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float) -> None:
+def _paint_facades(
+    pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float
+) -> None:
     left = 0.0
     while left < width:
         right = left + float(rng.uniform(0.06, 0.2)) * width
         kind = int(rng.choice(_FACADES))
-        top = horizon - float(rng.uniform(0.05, 0.12) if kind in (WALL, FENCE) else rng.uniform(0.15, 0.4)) * height
+        top = (
+            horizon
+            - float(rng.uniform(0.05, 0.12) if kind in (WALL, FENCE) else rng.uniform(0.15, 0.4))
+            * height
+        )
         if kind == VEGETATION:
             pen.ellipse((left, top, right, 2 * horizon - top), fill=kind)
         else:
@@ -142,36 +192,58 @@ def _paint_facades(pen: Any, rng: np.random.Generator, width: int, height: int, 
         left = right
 
 
-def _paint_ground(pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float) -> None:
+def _paint_ground(
+    pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float
+) -> None:
     middle = float(rng.uniform(0.4, 0.6)) * width
     pen.rectangle((0, horizon, middle, height), fill=TERRAIN if rng.random() < 1 / 2 else SIDEWALK)
     pen.rectangle((middle, horizon, width, height), fill=SIDEWALK)
-    pen.polygon(((middle - 0.05 * width, horizon), (middle + 0.05 * width, horizon), (width, height), (0, height)), fill=ROAD)
+    pen.polygon(
+        (
+            (middle - 0.05 * width, horizon),
+            (middle + 0.05 * width, horizon),
+            (width, height),
+            (0, height),
+        ),
+        fill=ROAD,
+    )
 
 
-def _paint_pole(pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float) -> None:
+def _paint_pole(
+    pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float
+) -> None:
     across, foot, size = _place(rng, width, height, horizon)
     thick, top = 0.012 * size * width, foot - 0.5 * size * height
     pen.rectangle((across - thick, top, across + thick, foot), fill=POLE)
     if rng.random() < 1 / 2:
-        pen.ellipse((across - 4 * thick, top - 4 * thick, across + 4 * thick, top + 4 * thick), fill=SIGN)
+        pen.ellipse(
+            (across - 4 * thick, top - 4 * thick, across + 4 * thick, top + 4 * thick), fill=SIGN
+        )
     else:
-        pen.rectangle((across - 2 * thick, top - 3 * thick, across + 2 * thick, top + 5 * thick), fill=LIGHT)
+        pen.rectangle(
+            (across - 2 * thick, top - 3 * thick, across + 2 * thick, top + 5 * thick), fill=LIGHT
+        )
 
 
-def _paint_person(pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float) -> None:
+def _paint_person(
+    pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float
+) -> None:
     across, foot, size = _place(rng, width, height, horizon)
     tall, thick = 0.3 * size * height, 0.018 * size * width
     kind = PERSON
     if rng.random() < 1 / 3:
         kind = RIDER
-        pen.ellipse((across - 2.5 * thick, foot - 0.4 * tall, across + 2.5 * thick, foot), fill=BICYCLE)
+        pen.ellipse(
+            (across - 2.5 * thick, foot - 0.4 * tall, across + 2.5 * thick, foot), fill=BICYCLE
+        )
         foot -= 0.25 * tall
     pen.rectangle((across - thick, foot - 0.8 * tall, across + thick, foot), fill=kind)
     pen.ellipse((across - thick, foot - tall, across + thick, foot - 0.75 * tall), fill=kind)
 
 
-def _paint_vehicle(pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float) -> None:
+def _paint_vehicle(
+    pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float
+) -> None:
     across, foot, size = _place(rng, width, height, horizon)
     kind = int(rng.choice(list(_VEHICLES), p=_VEHICLE_SHARES))
     long, tall = _VEHICLES[kind][0] * size * width, _VEHICLES[kind][1] * size * height
@@ -181,7 +253,9 @@ def _paint_vehicle(pen: Any, rng: np.random.Generator, width: int, height: int, 
         pen.ellipse((across - long / 3, foot - tall, across + long / 3, foot), fill=kind)
 
 
-def _place(rng: np.random.Generator, width: int, height: int, horizon: float) -> tuple[float, float, float]:
+def _place(
+    rng: np.random.Generator, width: int, height: int, horizon: float
+) -> tuple[float, float, float]:
     """Where something stands, and how large it looks there: what is lower in the image is nearer."""
     near = float(rng.uniform(0.05, 1.0))
     return float(rng.uniform(0, width)), horizon + near * 0.9 * (height - horizon), 0.4 + 1.1 * near
@@ -193,12 +267,16 @@ def _colour(rng: np.random.Generator, labels: Bytes) -> Bytes:
     palette[: len(_COLOURS)] = _COLOURS + rng.normal(0, 12, (len(_COLOURS), 3))
     palette[IGNORED] = 30
     light = _uneven(rng, labels.shape)[:, :, None] * rng.uniform(0.8, 1.1)
-    coloured: Bytes = np.clip(palette[labels] * light + rng.integers(-20, 21, (*labels.shape, 3)), 0, 255).astype(np.uint8)
+    coloured: Bytes = np.clip(
+        palette[labels] * light + rng.integers(-20, 21, (*labels.shape, 3)), 0, 255
+    ).astype(np.uint8)
     return coloured
 
 
 def _uneven(rng: np.random.Generator, shape: Sequence[int]) -> npt.NDArray[np.float32]:
     down, across = (np.linspace(0, math.tau, side, dtype=np.float32) for side in shape)
     phases = rng.uniform(0, math.tau, 2).astype(np.float32)
-    waves: npt.NDArray[np.float32] = 1 + 0.15 * np.sin(down[:, None] + phases[0]) * np.sin(2 * across + phases[1])
+    waves: npt.NDArray[np.float32] = 1 + 0.15 * np.sin(down[:, None] + phases[0]) * np.sin(
+        2 * across + phases[1]
+    )
     return waves

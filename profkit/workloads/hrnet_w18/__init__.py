@@ -50,7 +50,9 @@ def _parts(build: Build, net: Any) -> Parts:
         synthetic=lambda count: made_up_batch(count, crop, config["seed"]),
         count=lambda batch: len(batch[1]),
         lr_at=schedule(planned_steps(config, len(dataset) if dataset else 0)),
-        evaluate=(lambda trained: evaluate(functools.partial(net.predict, trained), judged, build)) if judged else None,
+        evaluate=(lambda trained: evaluate(functools.partial(net.predict, trained), judged, build))
+        if judged
+        else None,
         sync_bn=True,
     )
 
@@ -68,17 +70,26 @@ def made_up_batch(count: int, crop: tuple[int, int], seed: int) -> tuple[Any, An
 
     rng = np.random.default_rng(seed)
     width, height = crop
-    return rng.standard_normal((count, 3, height, width), dtype=np.float32), rng.integers(0, CLASSES, (count, height, width))
+    return rng.standard_normal((count, 3, height, width), dtype=np.float32), rng.integers(
+        0, CLASSES, (count, height, width)
+    )
 
 
-def evaluate(predict: Callable[[Any], Any], index: StreetIndex, build: Build) -> Mapping[str, float]:
+def evaluate(
+    predict: Callable[[Any], Any], index: StreetIndex, build: Build
+) -> Mapping[str, float]:
     """Mean intersection over union, and the share of pixels that are right, over the whole frames of the split."""
     from profkit.workloads.datasets.cityscapes import read_whole
     from profkit.workloads.hrnet_w18.iou import Confusion
     from profkit.workloads.training.evaluation import read_ahead
 
     confusion = Confusion()
-    frames = read_ahead(lambda place: read_whole(index.frames[place], build.bad), len(index.frames), build.bad, build.config.get("workers", 1))
+    frames = read_ahead(
+        lambda place: read_whole(index.frames[place], build.bad),
+        len(index.frames),
+        build.bad,
+        build.config.get("workers", 1),
+    )
     for image, labels in frames:
         confusion.add(labels, predict(image))
     return confusion.figures

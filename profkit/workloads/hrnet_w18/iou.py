@@ -28,4 +28,7 @@ class Confusion:
         if not union.any():
             return {}
         met = union > 0
-        return {"mean_iou": float((hits[met] / union[met]).mean()), "pixel_accuracy": float(hits.sum() / self.counts.sum())}
+        return {
+            "mean_iou": float((hits[met] / union[met]).mean()),
+            "pixel_accuracy": float(hits.sum() / self.counts.sum()),
+        }

@@ -10,11 +10,29 @@ from torch import nn
 from torch.nn import functional
 
 from profkit.workloads.datasets.cityscapes import IGNORED
-from profkit.workloads.hrnet_w18.shape import BLOCKS, BOTTLENECKS, CHANNELS, MODULES, STEM, first_weight
+from profkit.workloads.hrnet_w18.shape import (
+    BLOCKS,
+    BOTTLENECKS,
+    CHANNELS,
+    MODULES,
+    STEM,
+    first_weight,
+)
 
 
-def conv_norm(inside: int, outside: int, kernel: int = 3, stride: int = 1, *, relu: bool = True, bias: bool = False) -> nn.Sequential:
-    layers: list[nn.Module] = [nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=bias), nn.BatchNorm2d(outside)]
+def conv_norm(
+    inside: int,
+    outside: int,
+    kernel: int = 3,
+    stride: int = 1,
+    *,
+    relu: bool = True,
+    bias: bool = False,
+) -> nn.Sequential:
+    layers: list[nn.Module] = [
+        nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=bias),
+        nn.BatchNorm2d(outside),
+    ]
     return nn.Sequential(*layers, nn.ReLU()) if relu else nn.Sequential(*layers)
 
 
@@ -37,12 +55,21 @@ class Residual(nn.Module):
 
 
 def basic_block(channels: int) -> Residual:
-    return Residual(nn.Sequential(conv_norm(channels, channels), conv_norm(channels, channels, relu=False)), nn.Identity())
+    return Residual(
+        nn.Sequential(conv_norm(channels, channels), conv_norm(channels, channels, relu=False)),
+        nn.Identity(),
+    )
 
 
 def bottleneck(inside: int, inner: int) -> Residual:
-    body = nn.Sequential(conv_norm(inside, inner, 1), conv_norm(inner, inner), conv_norm(inner, 4 * inner, 1, relu=False))
-    return Residual(body, nn.Identity() if inside == 4 * inner else conv_norm(inside, 4 * inner, 1, relu=False))
+    body = nn.Sequential(
+        conv_norm(inside, inner, 1),
+        conv_norm(inner, inner),
+        conv_norm(inner, 4 * inner, 1, relu=False),
+    )
+    return Residual(
+        body, nn.Identity() if inside == 4 * inner else conv_norm(inside, 4 * inner, 1, relu=False)
+    )
 
 
 class Exchange(nn.Module):
@@ -50,16 +77,25 @@ class Exchange(nn.Module):
 
     def __init__(self, channels: Sequence[int]) -> None:
         super().__init__()
-        self.branches = nn.ModuleList(nn.Sequential(*(basic_block(width) for _ in range(BLOCKS))) for width in channels)
+        self.branches = nn.ModuleList(
+            nn.Sequential(*(basic_block(width) for _ in range(BLOCKS))) for width in channels
+        )
         places = range(len(channels))
-        self.paths = nn.ModuleList(nn.ModuleList(_path(channels, source, target) for source in places) for target in places)
+        self.paths = nn.ModuleList(
+            nn.ModuleList(_path(channels, source, target) for source in places) for target in places
+        )
 
     def forward(self, features: list[torch.Tensor]) -> list[torch.Tensor]:
         found = [branch(feature) for branch, feature in zip(self.branches, features, strict=True)]
-        return [self._add_up(paths, found, feature.shape[2:]) for paths, feature in zip(self.paths, found, strict=True)]
+        return [
+            self._add_up(paths, found, feature.shape[2:])
+            for paths, feature in zip(self.paths, found, strict=True)
+        ]
 
     def _add_up(self, paths: Any, found: list[torch.Tensor], size: Sequence[int]) -> torch.Tensor:
-        first, *others = [stretch(path(feature), size) for path, feature in zip(paths, found, strict=True)]
+        first, *others = [
+            stretch(path(feature), size) for path, feature in zip(paths, found, strict=True)
+        ]
         return functional.relu(sum(others, start=first))
 
 
@@ -69,8 +105,12 @@ def _path(channels: Sequence[int], source: int, target: int) -> nn.Module:
         return nn.Identity()
     if source > target:
         return conv_norm(channels[source], channels[target], 1, relu=False)
-    steps = [conv_norm(channels[source], channels[source], stride=2) for _ in range(target - source - 1)]
-    return nn.Sequential(*steps, conv_norm(channels[source], channels[target], stride=2, relu=False))
+    steps = [
+        conv_norm(channels[source], channels[source], stride=2) for _ in range(target - source - 1)
+    ]
+    return nn.Sequential(
+        *steps, conv_norm(channels[source], channels[target], stride=2, relu=False)
+    )
 
 
 class Stage(nn.Module):
@@ -78,11 +118,16 @@ class Stage(nn.Module):
 
     def __init__(self, before: Sequence[int], channels: Sequence[int], modules: int) -> None:
         super().__init__()
-        self.openings = nn.ModuleList(_opening(before, width, place) for place, width in enumerate(channels))
+        self.openings = nn.ModuleList(
+            _opening(before, width, place) for place, width in enumerate(channels)
+        )
         self.exchanges = nn.Sequential(*(Exchange(channels) for _ in range(modules)))
 
     def forward(self, features: list[torch.Tensor]) -> list[torch.Tensor]:
-        opened = [opening(features[min(place, len(features) - 1)]) for place, opening in enumerate(self.openings)]
+        opened = [
+            opening(features[min(place, len(features) - 1)])
+            for place, opening in enumerate(self.openings)
+        ]
         exchanged: list[torch.Tensor] = self.exchanges(opened)
         return exchanged
 
@@ -98,12 +143,23 @@ class HRNet(nn.Module):
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        wide = [bottleneck(STEM if number == 0 else 4 * STEM, STEM) for number in range(BOTTLENECKS)]
-        self.stem = nn.Sequential(conv_norm(3, STEM, stride=2), conv_norm(STEM, STEM, stride=2), *wide)
+        wide = [
+            bottleneck(STEM if number == 0 else 4 * STEM, STEM) for number in range(BOTTLENECKS)
+        ]
+        self.stem = nn.Sequential(
+            conv_norm(3, STEM, stride=2), conv_norm(STEM, STEM, stride=2), *wide
+        )
         befores = ((4 * STEM,), CHANNELS[:2], CHANNELS[:3])
-        self.stages = nn.Sequential(*(Stage(before, CHANNELS[:count], MODULES[count - 2]) for count, before in enumerate(befores, start=2)))
+        self.stages = nn.Sequential(
+            *(
+                Stage(before, CHANNELS[:count], MODULES[count - 2])
+                for count, before in enumerate(befores, start=2)
+            )
+        )
         joined = sum(CHANNELS)
-        self.head = nn.Sequential(conv_norm(joined, joined, 1, bias=True), nn.Conv2d(joined, classes, 1))
+        self.head = nn.Sequential(
+            conv_norm(joined, joined, 1, bias=True), nn.Conv2d(joined, classes, 1)
+        )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         features = self.stages([self.stem(images)])
@@ -120,13 +176,20 @@ def make_model(classes: int, seed: int) -> HRNet:
 
 
 def make_optimizer(model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=config["momentum"], weight_decay=config["weight_decay"])
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=config["lr"],
+        momentum=config["momentum"],
+        weight_decay=config["weight_decay"],
+    )
 
 
 def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
     """Cross-entropy, the mean over pixels that have a class; nothing, not NaN, where none has."""
     images, labels = batch
-    total = functional.cross_entropy(model(images).float(), labels, ignore_index=IGNORED, reduction="sum")
+    total = functional.cross_entropy(
+        model(images).float(), labels, ignore_index=IGNORED, reduction="sum"
+    )
     mean: torch.Tensor = total / (labels != IGNORED).sum().clamp(min=1)
     return mean
 

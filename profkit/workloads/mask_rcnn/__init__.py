@@ -51,7 +51,13 @@ def _build_torch(build: Build) -> Parts:
         collate=collate,
         groups=dataset.groups() if dataset else None,
         lr_at=schedule(warm_up, config["global_batch_size"]),
-        evaluate=(lambda trained: evaluate(functools.partial(net.predict, trained), judged, scaling, build)) if judged else None,
+        evaluate=(
+            lambda trained: evaluate(
+                functools.partial(net.predict, trained), judged, scaling, build
+            )
+        )
+        if judged
+        else None,
         notes=_departures(rois, warm_up),
     )
 
@@ -59,8 +65,12 @@ def _build_torch(build: Build) -> Parts:
 def _departures(rois: int, warm_up: int) -> dict[str, Any]:
     return {
         "norm": "batch norm, learned (published: frozen; no backbone is downloaded, and random weights learn nothing behind a frozen norm)",
-        "rois_per_image": f"{rois}, as the short side is reduced (published: {ROIS})" if rois < ROIS else ROIS,
-        "lr_warmup_steps": f"{warm_up}, a quarter of the steps (published: {WARM_UP})" if warm_up < WARM_UP else WARM_UP,
+        "rois_per_image": f"{rois}, as the short side is reduced (published: {ROIS})"
+        if rois < ROIS
+        else ROIS,
+        "lr_warmup_steps": f"{warm_up}, a quarter of the steps (published: {WARM_UP})"
+        if warm_up < WARM_UP
+        else WARM_UP,
     }
 
 
@@ -95,15 +105,23 @@ def _make_up(rng: Any, size: tuple[int, int]) -> tuple[Any, Mapping[str, Any]]:
 
     width, height = size
     near = rng.uniform(0, 0.6, (MADE_UP_INSTANCES, 2)) * size
-    boxes = np.hstack((near, near + rng.uniform(0.1, 0.4, (MADE_UP_INSTANCES, 2)) * size)).astype(np.float32)
+    boxes = np.hstack((near, near + rng.uniform(0.1, 0.4, (MADE_UP_INSTANCES, 2)) * size)).astype(
+        np.float32
+    )
     masks = np.zeros((MADE_UP_INSTANCES, height, width), dtype=np.uint8)
     for mask, (left, top, right, bottom) in zip(masks, boxes.astype(int), strict=True):
         mask[top:bottom, left:right] = 1
     image = rng.random((3, height, width), dtype=np.float32)
-    return image, {"boxes": boxes, "labels": rng.integers(1, CATEGORIES + 1, MADE_UP_INSTANCES), "masks": masks}
+    return image, {
+        "boxes": boxes,
+        "labels": rng.integers(1, CATEGORIES + 1, MADE_UP_INSTANCES),
+        "masks": masks,
+    }
 
 
-def evaluate(predict: Callable[[Any], Mapping[str, Any]], index: CocoIndex, scaling: Scaling, build: Build) -> Mapping[str, float]:
+def evaluate(
+    predict: Callable[[Any], Mapping[str, Any]], index: CocoIndex, scaling: Scaling, build: Build
+) -> Mapping[str, float]:
     """Box and mask AP over every image of the split."""
     from profkit.workloads.datasets.coco import read_scene, scale_scene
     from profkit.workloads.mask_rcnn.coco_ap import average_precision, describe
@@ -114,7 +132,9 @@ def evaluate(predict: Callable[[Any], Mapping[str, Any]], index: CocoIndex, scal
         return scene, scale_scene(read_scene(scene, build.bad), scaling)
 
     seen, found = [], []
-    for scene, image in read_ahead(load, len(index.scenes), build.bad, build.config.get("workers", 1)):
+    for scene, image in read_ahead(
+        load, len(index.scenes), build.bad, build.config.get("workers", 1)
+    ):
         seen.append(scene.number)
         found += describe(scene, index.categories, predict(image))
     return average_precision(index.annotations, seen, found)

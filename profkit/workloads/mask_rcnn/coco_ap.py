@@ -15,11 +15,15 @@ from profkit.workloads.datasets.coco import Scene
 KINDS = {"box_ap": "bbox", "mask_ap": "segm"}
 
 
-def describe(scene: Scene, categories: Sequence[int], found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def describe(
+    scene: Scene, categories: Sequence[int], found: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """What was found in a scaled image, in the file format of COCO's results: in pixels of the image as it is on disk."""
     shape = found["masks"].shape[1:]
     stretch = np.tile(np.divide(scene.size, shape[::-1]), 2)
-    parts = zip(found["boxes"] * stretch, found["labels"], found["scores"], found["masks"], strict=True)
+    parts = zip(
+        found["boxes"] * stretch, found["labels"], found["scores"], found["masks"], strict=True
+    )
     return [
         {
             "image_id": scene.number,
@@ -36,12 +40,16 @@ def _encode(mask: Any, size: tuple[int, int]) -> dict[str, Any]:
     from PIL import Image
     from pycocotools import mask as codec
 
-    soft = Image.fromarray(np.asarray(mask, dtype=np.float32)).resize(size, Image.Resampling.BILINEAR)
+    soft = Image.fromarray(np.asarray(mask, dtype=np.float32)).resize(
+        size, Image.Resampling.BILINEAR
+    )
     code: dict[str, Any] = codec.encode(np.asfortranarray(np.asarray(soft) > 1 / 2, dtype=np.uint8))
     return code
 
 
-def average_precision(annotations: Path, seen: Iterable[int], found: list[dict[str, Any]]) -> dict[str, float]:
+def average_precision(
+    annotations: Path, seen: Iterable[int], found: list[dict[str, Any]]
+) -> dict[str, float]:
     """AP over thresholds of overlap from 0.5 to 0.95, of the images whose ids were `seen`.
 
     A kind that has nothing to be found in those images has no figure.

@@ -31,9 +31,14 @@ def make_model(categories: int, scaling: Scaling, rois: int) -> torch.nn.Module:
 
 def make_optimizer(model: torch.nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
     """SGD, with biases at twice the rate and without decay, as published."""
-    weights = [parameter for name, parameter in model.named_parameters() if not name.endswith("bias")]
+    weights = [
+        parameter for name, parameter in model.named_parameters() if not name.endswith("bias")
+    ]
     biases = [parameter for name, parameter in model.named_parameters() if name.endswith("bias")]
-    groups = [{"params": weights, "weight_decay": config["weight_decay"]}, {"params": biases, "lr": 2 * config["lr"], "weight_decay": 0.0}]
+    groups = [
+        {"params": weights, "weight_decay": config["weight_decay"]},
+        {"params": biases, "lr": 2 * config["lr"], "weight_decay": 0.0},
+    ]
     return torch.optim.SGD(groups, lr=config["lr"], momentum=config["momentum"])
 
 

@@ -42,7 +42,9 @@ def _build_paddle(build: Build) -> Parts:
 def _check_needs() -> None:
     for package, module in (("pyclipper", "pyclipper"), ("pillow", "PIL")):
         if importlib.util.find_spec(module) is None:
-            raise UsageError(f"psenet needs {package}, which is not installed here: pip install 'profkit[systems]'")
+            raise UsageError(
+                f"psenet needs {package}, which is not installed here: pip install 'profkit[systems]'"
+            )
 
 
 def _parts(build: Build, net: Any) -> Parts:
@@ -63,7 +65,9 @@ def _parts(build: Build, net: Any) -> Parts:
         dataset=TextCrops(index, build.bad, size, seed) if index else None,
         synthetic=lambda count: made_up_batch(count, size, seed),
         count=lambda batch: len(batch[0]),
-        lr_at=step_decay(len(index.scenes) if index else PUBLISHED_IMAGES, config["global_batch_size"], LR_EPOCHS),
+        lr_at=step_decay(
+            len(index.scenes) if index else PUBLISHED_IMAGES, config["global_batch_size"], LR_EPOCHS
+        ),
         evaluate=(lambda trained: evaluate(trained, net, build, test)) if test else None,
     )
 
@@ -77,7 +81,9 @@ def evaluate(model: Any, net: Any, build: Build, index: TextIndex) -> Mapping[st
     scenes = WholeScenes(index, build.bad, build.config["image_size"])
     matches = Matches()
     with net.predictor(model) as predict:
-        for pixels, stretch, words in read_ahead(scenes.__getitem__, len(scenes), build.bad, build.config.get("workers", 1)):
+        for pixels, stretch, words in read_ahead(
+            scenes.__getitem__, len(scenes), build.bad, build.config.get("workers", 1)
+        ):
             matches += match([quad * stretch for quad in find_text(predict(pixels)[0])], words)
     return matches.figures
 
@@ -90,7 +96,9 @@ def find_text(logits: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
 
     scores = 1 / (1 + np.exp(-logits[0].astype(float)))
     labels = expand((logits > 0) & (logits[0] > 0))
-    return [quad * STRIDE for quad in find_quads(labels, scores, min_score=MIN_SCORE, min_area=MIN_AREA)]
+    return [
+        quad * STRIDE for quad in find_quads(labels, scores, min_score=MIN_SCORE, min_area=MIN_AREA)
+    ]
 
 
 def _generate() -> Path:

@@ -79,7 +79,9 @@ def _scale_quad(word: Word, size: tuple[int, int], scaled: tuple[int, int]) -> F
     return np.trunc(quad)
 
 
-def _draw_way(rng: np.random.Generator, scaled: tuple[int, int], quads: list[Floats], size: int) -> Floats:
+def _draw_way(
+    rng: np.random.Generator, scaled: tuple[int, int], quads: list[Floats], size: int
+) -> Floats:
     """The 2x3 matrix from the scaled image into the crop: flipped or not, turned about the middle, moved."""
     flip = -1.0 if rng.random() < 0.5 else 1.0
     angle = np.deg2rad(rng.uniform(-MOST_TURNED, MOST_TURNED))
@@ -90,7 +92,9 @@ def _draw_way(rng: np.random.Generator, scaled: tuple[int, int], quads: list[Flo
     return way
 
 
-def _draw_corner(rng: np.random.Generator, scaled: tuple[int, int], quads: list[Floats], size: int) -> npt.NDArray[np.int64]:
+def _draw_corner(
+    rng: np.random.Generator, scaled: tuple[int, int], quads: list[Floats], size: int
+) -> npt.NDArray[np.int64]:
     """The crop's upper left corner in the image: anywhere, or such that the crop can see text."""
     room = np.maximum(np.array(scaled) - size, 0)
     lowest, highest = np.zeros(2, dtype=int), room
@@ -112,7 +116,9 @@ def _move_image(image: Image.Image, scaled: tuple[int, int], way: Floats, size: 
 
     back = np.linalg.inv(np.vstack([way, (0, 0, 1)]))[:2]
     resized = image.resize(scaled, Image.Resampling.BILINEAR)
-    return resized.transform((size, size), Image.Transform.AFFINE, back.ravel().tolist(), Image.Resampling.BILINEAR)
+    return resized.transform(
+        (size, size), Image.Transform.AFFINE, back.ravel().tolist(), Image.Resampling.BILINEAR
+    )
 
 
 def _jitter(rng: np.random.Generator, image: Image.Image) -> Image.Image:
@@ -128,12 +134,25 @@ def normalise(image: Image.Image) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def _draw_masks(scene: Scene, quads: list[Floats], scaled: tuple[int, int], way: Floats, size: int) -> tuple[Bytes, Bytes, Bytes]:
+def _draw_masks(
+    scene: Scene, quads: list[Floats], scaled: tuple[int, int], way: Floats, size: int
+) -> tuple[Bytes, Bytes, Bytes]:
     width, height = scaled
-    frame = np.array([(0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)], dtype=float)
+    frame = np.array(
+        [(0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)], dtype=float
+    )
     text = draw_polygons([move(quad, way) for quad in quads], size)
-    kernels = np.stack([draw_polygons([move(shrink(quad, rate), way) for quad in quads], size) for rate in RATES])
-    unread = draw_polygons([move(quad, way) for quad, word in zip(quads, scene.words, strict=True) if not word.legible], size)
+    kernels = np.stack(
+        [draw_polygons([move(shrink(quad, rate), way) for quad in quads], size) for rate in RATES]
+    )
+    unread = draw_polygons(
+        [
+            move(quad, way)
+            for quad, word in zip(quads, scene.words, strict=True)
+            if not word.legible
+        ],
+        size,
+    )
     care = draw_polygons([move(frame, way)], size) & (1 - unread)
     return text, kernels, care
 
@@ -167,14 +186,24 @@ class WholeScenes:
         image = self.bad.image(scene.path)
         scale = self.short / min(image.size)
         scaled = (_aligned(image.width * scale), _aligned(image.height * scale))
-        return normalise(image.resize(scaled, Image.Resampling.BILINEAR))[None], np.array(image.size) / scaled, scene.words
+        return (
+            normalise(image.resize(scaled, Image.Resampling.BILINEAR))[None],
+            np.array(image.size) / scaled,
+            scene.words,
+        )
 
 
 def made_up_batch(count: int, size: int, seed: int) -> Sample:
     """Noise with one word in each image, for runs without an input pipeline."""
     rng = np.random.default_rng((seed, count, size))
-    quads = [rng.integers(0, size // 4 + 1, 2) + np.array([(0, 0), (1, 0), (1, 0.5), (0, 0.5)]) * (size // 2) for _ in range(count)]
+    quads = [
+        rng.integers(0, size // 4 + 1, 2)
+        + np.array([(0, 0), (1, 0), (1, 0.5), (0, 0.5)]) * (size // 2)
+        for _ in range(count)
+    ]
     images = rng.standard_normal((count, 3, size, size), dtype=np.float32)
     text = np.stack([draw_polygons([quad], size) for quad in quads])
-    kernels = np.stack([np.stack([draw_polygons([shrink(quad, rate)], size) for rate in RATES]) for quad in quads])
+    kernels = np.stack(
+        [np.stack([draw_polygons([shrink(quad, rate)], size) for rate in RATES]) for quad in quads]
+    )
     return images, text, kernels, np.ones_like(text)

@@ -35,7 +35,12 @@ class Backbone(nn.Layer):
         net: Any = paddle.vision.models.resnet50(num_classes=0, with_pool=False)
         net.layer1[0].conv1 = nn.Conv2D(128, 64, 1, bias_attr=False)
         net.layer1[0].downsample[0] = nn.Conv2D(128, 256, 1, bias_attr=False)
-        self.stem = nn.Sequential(ConvNormRelu(3, 64, 3, stride=2), ConvNormRelu(64, 64, 3), ConvNormRelu(64, 128, 3), nn.MaxPool2D(3, 2, padding=1))
+        self.stem = nn.Sequential(
+            ConvNormRelu(3, 64, 3, stride=2),
+            ConvNormRelu(64, 64, 3),
+            ConvNormRelu(64, 128, 3),
+            nn.MaxPool2D(3, 2, padding=1),
+        )
         self.stages = nn.LayerList([net.layer1, net.layer2, net.layer3, net.layer4])
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -50,7 +55,9 @@ class Pyramid(nn.Layer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lateral = nn.LayerList([ConvNormRelu(channels, 256, 1) for channels in (256, 512, 1024, 2048)])
+        self.lateral = nn.LayerList(
+            [ConvNormRelu(channels, 256, 1) for channels in (256, 512, 1024, 2048)]
+        )
         self.smooth = nn.LayerList([ConvNormRelu(256, 256, 3) for _ in range(3)])
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
@@ -60,7 +67,9 @@ class Pyramid(nn.Layer):
             side = sides.pop()
             levels.append(smooth(enlarge(levels[-1], side) + side))
         lowest = levels.pop()
-        return paddle.concat([lowest, *(enlarge(level, lowest) for level in reversed(levels))], axis=1)
+        return paddle.concat(
+            [lowest, *(enlarge(level, lowest) for level in reversed(levels))], axis=1
+        )
 
 
 class PSENet(nn.Layer):
@@ -70,7 +79,12 @@ class PSENet(nn.Layer):
         super().__init__()
         self.backbone = Backbone()
         self.pyramid = Pyramid()
-        self.head = nn.Sequential(nn.Conv2D(1024, 256, 3, padding=1), nn.BatchNorm2D(256), nn.ReLU(), nn.Conv2D(256, KERNELS, 1))
+        self.head = nn.Sequential(
+            nn.Conv2D(1024, 256, 3, padding=1),
+            nn.BatchNorm2D(256),
+            nn.ReLU(),
+            nn.Conv2D(256, KERNELS, 1),
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.pyramid(self.backbone(images)))
@@ -78,7 +92,9 @@ class PSENet(nn.Layer):
 
 
 def enlarge(features: Tensor, like: Tensor) -> Tensor:
-    return functional.interpolate(features, size=like.shape[-2:], mode="bilinear", align_corners=False)
+    return functional.interpolate(
+        features, size=like.shape[-2:], mode="bilinear", align_corners=False
+    )
 
 
 def make_model(seed: int) -> nn.Layer:
@@ -90,22 +106,35 @@ def make_model(seed: int) -> nn.Layer:
 
 
 def make_optimizer(model: nn.Layer, config: Mapping[str, Any]) -> paddle.optimizer.Optimizer:
-    return paddle.optimizer.Momentum(config["lr"], config["momentum"], parameters=model.parameters(), weight_decay=config["weight_decay"])
+    return paddle.optimizer.Momentum(
+        config["lr"],
+        config["momentum"],
+        parameters=model.parameters(),
+        weight_decay=config["weight_decay"],
+    )
 
 
 def loss_of(model: nn.Layer, batch: Sequence[Tensor]) -> Tensor:
     """The published loss of images, text, kernels and what is to be cared for; in fp32, since sums over an image overflow fp16."""
     images, text, kernels, care = batch
     logits = enlarge(model(images), images).astype("float32")
-    return text_loss(logits, text.astype("float32"), kernels.astype("float32"), care.astype("float32"))
+    return text_loss(
+        logits, text.astype("float32"), kernels.astype("float32"), care.astype("float32")
+    )
 
 
 def text_loss(logits: Tensor, text: Tensor, kernels: Tensor, care: Tensor) -> Tensor:
     """Dice of the text where it is hard, and of the kernels inside the text."""
     hard = hard_pixels(logits[:, 0].detach(), text, care)
     inside = text * care
-    of_kernels = [dice(logits[:, number + 1], kernels[:, number], inside) for number in range(kernels.shape[1])]
-    return TEXT_WEIGHT * dice(logits[:, 0], text, hard).mean() + KERNEL_WEIGHT * paddle.stack(of_kernels).mean()
+    of_kernels = [
+        dice(logits[:, number + 1], kernels[:, number], inside)
+        for number in range(kernels.shape[1])
+    ]
+    return (
+        TEXT_WEIGHT * dice(logits[:, 0], text, hard).mean()
+        + KERNEL_WEIGHT * paddle.stack(of_kernels).mean()
+    )
 
 
 def dice(logits: Tensor, target: Tensor, mask: Tensor) -> Tensor:
@@ -118,7 +147,12 @@ def dice(logits: Tensor, target: Tensor, mask: Tensor) -> Tensor:
 
 def hard_pixels(scores: Tensor, text: Tensor, care: Tensor) -> Tensor:
     """All text, and three times as many of the other pixels, those that look most like text; image by image, as published."""
-    return paddle.stack([_hard_pixels_of_one(scores[number], text[number], care[number]) for number in range(len(scores))])
+    return paddle.stack(
+        [
+            _hard_pixels_of_one(scores[number], text[number], care[number])
+            for number in range(len(scores))
+        ]
+    )
 
 
 def _hard_pixels_of_one(scores: Tensor, text: Tensor, care: Tensor) -> Tensor:

@@ -64,7 +64,9 @@ def connected(mask: Mask) -> Labels:
         greatest = np.where(mask, np.maximum(numbers, _greatest_neighbour(numbers)), 0)
         jumped = np.where(mask, np.concatenate(([0], greatest.ravel()))[greatest], 0)
         if np.array_equal(jumped, numbers):
-            return np.unique(numbers, return_inverse=True)[1].reshape(mask.shape) + (0 if not mask.all() else 1)
+            return np.unique(numbers, return_inverse=True)[1].reshape(mask.shape) + (
+                0 if not mask.all() else 1
+            )
         numbers = jumped
 
 
@@ -78,14 +80,20 @@ def _grow(labels: Labels, kernel: Mask) -> Labels:
 
 def _greatest_neighbour(labels: Labels) -> Labels:
     padded = np.pad(labels, 1)
-    greatest: Labels = np.maximum.reduce([padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:]])
+    greatest: Labels = np.maximum.reduce(
+        [padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:]]
+    )
     return greatest
 
 
 def find_quads(labels: Labels, scores: Floats, *, min_score: float, min_area: int) -> list[Floats]:
     """The smallest rectangle around each region that is large and sure enough, in pixels of `labels`."""
     regions = ((labels == number) for number in range(1, int(labels.max(initial=0)) + 1))
-    return [smallest_rectangle(region) for region in regions if region.sum() >= min_area and scores[region].mean() >= min_score]
+    return [
+        smallest_rectangle(region)
+        for region in regions
+        if region.sum() >= min_area and scores[region].mean() >= min_score
+    ]
 
 
 def smallest_rectangle(region: Mask) -> Floats:
@@ -103,7 +111,14 @@ def _border_points(region: Mask) -> list[tuple[int, int]]:
     rows = np.flatnonzero(region.any(axis=1))
     first = region[rows].argmax(axis=1)
     last = region.shape[1] - region[rows, ::-1].argmax(axis=1)
-    return sorted({(int(x), int(y) + down) for y, left, right in zip(rows, first, last, strict=True) for x in (left, right) for down in (0, 1)})
+    return sorted(
+        {
+            (int(x), int(y) + down)
+            for y, left, right in zip(rows, first, last, strict=True)
+            for x in (left, right)
+            for down in (0, 1)
+        }
+    )
 
 
 def _convex_hull(points: Sequence[tuple[int, int]]) -> Floats:
@@ -142,14 +157,20 @@ class Matches:
     wanted: int = 0
 
     def __add__(self, other: Matches) -> Matches:
-        return Matches(self.matched + other.matched, self.found + other.found, self.wanted + other.wanted)
+        return Matches(
+            self.matched + other.matched, self.found + other.found, self.wanted + other.wanted
+        )
 
     @property
     def figures(self) -> dict[str, float]:
         precision = self.matched / self.found if self.found else 0.0
         recall = self.matched / self.wanted if self.wanted else 0.0
         both = precision + recall
-        return {"precision": precision, "recall": recall, "f_measure": 2 * precision * recall / both if both else 0.0}
+        return {
+            "precision": precision,
+            "recall": recall,
+            "f_measure": 2 * precision * recall / both if both else 0.0,
+        }
 
 
 def match(found: Sequence[Floats], words: Sequence[Word]) -> Matches:
@@ -159,7 +180,9 @@ def match(found: Sequence[Floats], words: Sequence[Word]) -> Matches:
     """
     wanted = [np.array(word.corners, dtype=float) for word in words if word.legible]
     unread = [np.array(word.corners, dtype=float) for word in words if not word.legible]
-    counted = [box for box in found if all(_intersection(box, quad) <= _area(box) / 2 for quad in unread)]
+    counted = [
+        box for box in found if all(_intersection(box, quad) <= _area(box) / 2 for quad in unread)
+    ]
     left = list(counted)
     for quad in wanted:
         fits = next((number for number, box in enumerate(left) if _overlap(quad, box) > 0.5), None)

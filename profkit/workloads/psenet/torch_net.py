@@ -36,7 +36,12 @@ class Backbone(nn.Module):
         net = torchvision.models.resnet50(weights=None)
         net.layer1[0].conv1 = nn.Conv2d(128, 64, 1, bias=False)
         net.layer1[0].downsample[0] = nn.Conv2d(128, 256, 1, bias=False)
-        self.stem = nn.Sequential(ConvNormRelu(3, 64, 3, stride=2), ConvNormRelu(64, 64, 3), ConvNormRelu(64, 128, 3), nn.MaxPool2d(3, 2, padding=1))
+        self.stem = nn.Sequential(
+            ConvNormRelu(3, 64, 3, stride=2),
+            ConvNormRelu(64, 64, 3),
+            ConvNormRelu(64, 128, 3),
+            nn.MaxPool2d(3, 2, padding=1),
+        )
         self.stages = nn.ModuleList([net.layer1, net.layer2, net.layer3, net.layer4])
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -51,7 +56,9 @@ class Pyramid(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lateral = nn.ModuleList([ConvNormRelu(channels, 256, 1) for channels in (256, 512, 1024, 2048)])
+        self.lateral = nn.ModuleList(
+            [ConvNormRelu(channels, 256, 1) for channels in (256, 512, 1024, 2048)]
+        )
         self.smooth = nn.ModuleList([ConvNormRelu(256, 256, 3) for _ in range(3)])
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
@@ -71,7 +78,12 @@ class PSENet(nn.Module):
         super().__init__()
         self.backbone = Backbone()
         self.pyramid = Pyramid()
-        self.head = nn.Sequential(nn.Conv2d(1024, 256, 3, padding=1), nn.BatchNorm2d(256), nn.ReLU(inplace=True), nn.Conv2d(256, KERNELS, 1))
+        self.head = nn.Sequential(
+            nn.Conv2d(1024, 256, 3, padding=1),
+            nn.BatchNorm2d(256),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(256, KERNELS, 1),
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.pyramid(self.backbone(images)))
@@ -79,7 +91,9 @@ class PSENet(nn.Module):
 
 
 def enlarge(features: Tensor, like: Tensor) -> Tensor:
-    return functional.interpolate(features, size=like.shape[-2:], mode="bilinear", align_corners=False)
+    return functional.interpolate(
+        features, size=like.shape[-2:], mode="bilinear", align_corners=False
+    )
 
 
 def make_model(seed: int) -> nn.Module:
@@ -91,7 +105,12 @@ def make_model(seed: int) -> nn.Module:
 
 
 def make_optimizer(model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=config["momentum"], weight_decay=config["weight_decay"])
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=config["lr"],
+        momentum=config["momentum"],
+        weight_decay=config["weight_decay"],
+    )
 
 
 def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
@@ -105,8 +124,14 @@ def text_loss(logits: Tensor, text: Tensor, kernels: Tensor, care: Tensor) -> Te
     """Dice of the text where it is hard, and of the kernels inside the text."""
     hard = hard_pixels(logits[:, 0].detach(), text, care)
     inside = text * care
-    of_kernels = [dice(logits[:, number + 1], kernels[:, number], inside) for number in range(kernels.shape[1])]
-    loss: Tensor = TEXT_WEIGHT * dice(logits[:, 0], text, hard).mean() + KERNEL_WEIGHT * torch.stack(of_kernels).mean()
+    of_kernels = [
+        dice(logits[:, number + 1], kernels[:, number], inside)
+        for number in range(kernels.shape[1])
+    ]
+    loss: Tensor = (
+        TEXT_WEIGHT * dice(logits[:, 0], text, hard).mean()
+        + KERNEL_WEIGHT * torch.stack(of_kernels).mean()
+    )
     return loss
 
 
@@ -120,7 +145,9 @@ def dice(logits: Tensor, target: Tensor, mask: Tensor) -> Tensor:
 
 def hard_pixels(scores: Tensor, text: Tensor, care: Tensor) -> Tensor:
     """All text, and three times as many of the other pixels, those that look most like text; image by image, as published."""
-    return torch.stack([_hard_pixels_of_one(*planes) for planes in zip(scores, text, care, strict=True)])
+    return torch.stack(
+        [_hard_pixels_of_one(*planes) for planes in zip(scores, text, care, strict=True)]
+    )
 
 
 def _hard_pixels_of_one(scores: Tensor, text: Tensor, care: Tensor) -> Tensor:

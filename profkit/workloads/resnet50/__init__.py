@@ -45,7 +45,9 @@ def _parts(build: Build, net: Any) -> Parts:
         dataset=TrainingCrops(index, build.bad, size, seed) if index else None,
         synthetic=lambda count: made_up_batch(count, size, classes, seed),
         count=lambda batch: len(batch[0]),
-        lr_at=step_decay(len(index.samples), config["global_batch_size"], LR_EPOCHS) if index else None,
+        lr_at=step_decay(len(index.samples), config["global_batch_size"], LR_EPOCHS)
+        if index
+        else None,
         evaluate=(lambda trained: evaluate(trained, net, build)) if build.data else None,
     )
 
@@ -58,10 +60,14 @@ def evaluate(model: Any, net: Any, build: Build) -> Mapping[str, float]:
     from profkit.workloads.resnet50.classify import CentreCrops
     from profkit.workloads.training.evaluation import read_ahead
 
-    crops = CentreCrops(check_tree(build.data or Path(), "val"), build.bad, build.config["image_size"])
+    crops = CentreCrops(
+        check_tree(build.data or Path(), "val"), build.bad, build.config["image_size"]
+    )
     right = seen = 0
     with net.predictor(model) as predict:
-        for image, label in read_ahead(crops.__getitem__, len(crops), build.bad, build.config["workers"]):
+        for image, label in read_ahead(
+            crops.__getitem__, len(crops), build.bad, build.config["workers"]
+        ):
             right += int(np.argmax(predict(image[np.newaxis])[0]) == label)
             seen += 1
     return {"top1": right / seen if seen else float("nan")}

@@ -43,7 +43,9 @@ class TrainingCrops:
         path, label = self.index.samples[position]
         image = self.bad.image(path)
         rng = np.random.default_rng((self.seed, epoch, position))
-        pixels = np.asarray(image.resize((self.size, self.size), resample=2, box=_random_box(rng, *image.size)))
+        pixels = np.asarray(
+            image.resize((self.size, self.size), resample=2, box=_random_box(rng, *image.size))
+        )
         return normalise(pixels[:, ::-1] if rng.random() < 0.5 else pixels), label
 
 
@@ -61,7 +63,9 @@ class CentreCrops:
     def __getitem__(self, position: int) -> Sample:
         path, label = self.index.samples[position]
         image = self.bad.image(path)
-        return normalise(np.asarray(image.resize((self.size, self.size), resample=2, box=_centre_box(image)))), label
+        return normalise(
+            np.asarray(image.resize((self.size, self.size), resample=2, box=_centre_box(image)))
+        ), label
 
 
 def normalise(pixels: npt.NDArray[np.uint8]) -> Floats:
@@ -70,14 +74,19 @@ def normalise(pixels: npt.NDArray[np.uint8]) -> Floats:
     return planes
 
 
-def _random_box(rng: np.random.Generator, width: int, height: int) -> tuple[float, float, float, float]:
+def _random_box(
+    rng: np.random.Generator, width: int, height: int
+) -> tuple[float, float, float, float]:
     """A part of 8 to 100 % of the area and of 3:4 to 4:3; where none fits in ten tries, the middle."""
     for _ in range(TRIES):
         area = width * height * rng.uniform(*AREA)
         aspect = math.exp(rng.uniform(*np.log(ASPECT)))
         across, down = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < across <= width and 0 < down <= height:
-            left, top = int(rng.integers(0, width - across + 1)), int(rng.integers(0, height - down + 1))
+            left, top = (
+                int(rng.integers(0, width - across + 1)),
+                int(rng.integers(0, height - down + 1)),
+            )
             return left, top, left + across, top + down
     side = min(width, height)
     return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
@@ -91,4 +100,6 @@ def _centre_box(image: Image.Image) -> tuple[float, float, float, float]:
 
 def made_up_batch(count: int, size: int, classes: int, seed: int) -> tuple[Any, ...]:
     rng = np.random.default_rng(seed)
-    return rng.standard_normal((count, 3, size, size), dtype=np.float32), rng.integers(0, classes, count)
+    return rng.standard_normal((count, 3, size, size), dtype=np.float32), rng.integers(
+        0, classes, count
+    )

@@ -56,10 +56,17 @@ def open_image_folder(build: Build) -> DaliBatches:
             num_shards=config["world_size"],
             name="images",
         )
-        images: Any = fn.decoders.image_random_crop(files, random_area=list(AREA), random_aspect_ratio=list(ASPECT))
+        images: Any = fn.decoders.image_random_crop(
+            files, random_area=list(AREA), random_aspect_ratio=list(ASPECT)
+        )
         images = fn.resize(images, resize_x=config["image_size"], resize_y=config["image_size"])
         images = fn.crop_mirror_normalize(
-            images, dtype=dali.types.FLOAT, output_layout="CHW", mean=MEAN.tolist(), std=STD.tolist(), mirror=fn.random.coin_flip(probability=0.5)
+            images,
+            dtype=dali.types.FLOAT,
+            output_layout="CHW",
+            mean=MEAN.tolist(),
+            std=STD.tolist(),
+            mirror=fn.random.coin_flip(probability=0.5),
         )
         return images, classes
 

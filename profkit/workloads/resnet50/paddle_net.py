@@ -23,7 +23,10 @@ def make_model(classes: int) -> Any:
 
 def make_optimizer(model: Any, config: Mapping[str, Any]) -> Any:
     return paddle.optimizer.Momentum(
-        learning_rate=config["lr"], momentum=config["momentum"], parameters=model.parameters(), weight_decay=config["weight_decay"]
+        learning_rate=config["lr"],
+        momentum=config["momentum"],
+        parameters=model.parameters(),
+        weight_decay=config["weight_decay"],
     )
 
 

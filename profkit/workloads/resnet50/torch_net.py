@@ -14,12 +14,19 @@ __all__ = ["loss_of", "make_model", "make_optimizer", "predictor"]
 
 
 def make_model(classes: int) -> torch.nn.Module:
-    model: torch.nn.Module = torchvision.models.resnet50(weights=None, num_classes=classes, zero_init_residual=True)
+    model: torch.nn.Module = torchvision.models.resnet50(
+        weights=None, num_classes=classes, zero_init_residual=True
+    )
     return model
 
 
 def make_optimizer(model: torch.nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=config["momentum"], weight_decay=config["weight_decay"])
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=config["lr"],
+        momentum=config["momentum"],
+        weight_decay=config["weight_decay"],
+    )
 
 
 def loss_of(model: torch.nn.Module, batch: Any) -> torch.Tensor:

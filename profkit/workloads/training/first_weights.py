@@ -12,7 +12,9 @@ import numpy.typing as npt
 CLASSIFIER_SPREAD = 0.001
 
 
-def draw_weight(name: str, shape: Sequence[int], seed: int, *, zero: str = "bias") -> npt.NDArray[np.float32]:
+def draw_weight(
+    name: str, shape: Sequence[int], seed: int, *, zero: str = "bias"
+) -> npt.NDArray[np.float32]:
     """The weight of this name: it does not depend on the others, nor on the order in which a framework lists them.
 
     Kernels as He and others propose, by what goes out; a classifier's matrix (out, in) small; biases zero, and norms one
@@ -25,5 +27,7 @@ def draw_weight(name: str, shape: Sequence[int], seed: int, *, zero: str = "bias
     else:
         return np.full(shape, not name.endswith(("bias", zero)), dtype=np.float32)
     rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
-    drawn: npt.NDArray[np.float32] = rng.standard_normal(shape, dtype=np.float32) * np.float32(spread)
+    drawn: npt.NDArray[np.float32] = rng.standard_normal(shape, dtype=np.float32) * np.float32(
+        spread
+    )
     return drawn

@@ -38,7 +38,11 @@ def paddle_predictor(model: Any) -> Iterator[Predict]:
     model.eval()
     try:
         with paddle.no_grad():
-            yield lambda images: model(paddle.to_tensor(images, place=place)).astype("float32").numpy()
+            yield (
+                lambda images: (
+                    model(paddle.to_tensor(images, place=place)).astype("float32").numpy()
+                )
+            )
     finally:
         if was_training:
             model.train()

@@ -84,7 +84,9 @@ class Target:
             return None
         match = re.fullmatch(r"\s*loss\s*<\s*(\d*\.?\d+(?:[eE][-+]?\d+)?)(x?)\s*", text)
         if not match:
-            raise UsageError(f"--until '{text}' is not understood; write loss<0.05, or loss<0.3x for a share of the first steps' loss")
+            raise UsageError(
+                f"--until '{text}' is not understood; write loss<0.05, or loss<0.3x for a share of the first steps' loss"
+            )
         return cls(text, float(match[1]), bool(match[2]))
 
     def reached(self, mean: float, first: float) -> bool:
@@ -107,7 +109,9 @@ class Plan:
 class Training:
     """One run of the loop."""
 
-    def __init__(self, driver: Driver, plan: Plan, bad: BadSamples, recorder: LoopRecorder, tell: Tell) -> None:
+    def __init__(
+        self, driver: Driver, plan: Plan, bad: BadSamples, recorder: LoopRecorder, tell: Tell
+    ) -> None:
         self._driver = driver
         self._plan = plan
         self._bad = bad
@@ -131,7 +135,9 @@ class Training:
             if ended:
                 break
         self._note_bad_samples()
-        return Outcome(len(self._losses), self._losses[0], self._losses[-1], self._stopped, self._figures)
+        return Outcome(
+            len(self._losses), self._losses[0], self._losses[-1], self._stopped, self._figures
+        )
 
     def _train_epoch(self, epoch: int) -> None:
         before = len(self._losses)
@@ -143,7 +149,9 @@ class Training:
         except UnreadableError as error:
             raise as_raised(error) from None
         if len(self._losses) == before:
-            raise ProfkitError(f"an epoch has no whole batch of {self._plan.batch_size} on each rank; choose a smaller --batch-size")
+            raise ProfkitError(
+                f"an epoch has no whole batch of {self._plan.batch_size} on each rank; choose a smaller --batch-size"
+            )
 
     def _step(self, batch: Any, epoch: int) -> None:
         driver, recorder, number = self._driver, self._recorder, len(self._losses)
@@ -186,8 +194,13 @@ class Training:
 
     def _reason_to_stop(self, done: int) -> str:
         plan, took = self._plan, time.monotonic() - self._began
-        late, mean = self._driver.agree(plan.max_time is not None and took >= plan.max_time, sum(self._recent) / len(self._recent))
-        if plan.until and plan.until.reached(mean, sum(self._losses[:MEAN_OF]) / min(done, MEAN_OF)):
+        late, mean = self._driver.agree(
+            plan.max_time is not None and took >= plan.max_time,
+            sum(self._recent) / len(self._recent),
+        )
+        if plan.until and plan.until.reached(
+            mean, sum(self._losses[:MEAN_OF]) / min(done, MEAN_OF)
+        ):
             return f"{plan.until.text} reached at step {done - 1} after {took:.1f} s (mean of {len(self._recent)} steps: {significant(mean, 4)})"
         return f"--max-time reached after {took:.1f} s" if late else ""
 

@@ -24,7 +24,13 @@ FIRST_SCALE = 1024.0
 class PaddleDriver:
     """Trains parts on one device, alone or as a rank of DataParallel."""
 
-    def __init__(self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Iterable[Any] | None = None) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        config: Mapping[str, Any],
+        bad: BadSamples,
+        other_loader: Iterable[Any] | None = None,
+    ) -> None:
         self._parts = parts
         self._config = config
         self._dtype = DTYPES.get(config["precision"])
@@ -35,10 +41,16 @@ class PaddleDriver:
             self._bare = paddle.nn.SyncBatchNorm.convert_sync_batchnorm(self._bare)
         if self._dtype and self._level == "O2":
             amp: Any = paddle.amp
-            self._bare, self._optimizer = amp.decorate(self._bare, self._optimizer, level="O2", dtype=self._dtype)
+            self._bare, self._optimizer = amp.decorate(
+                self._bare, self._optimizer, level="O2", dtype=self._dtype
+            )
         self._model = paddle.DataParallel(self._bare) if config["world_size"] > 1 else self._bare
         self._base_lr = float(self._optimizer.get_lr())
-        self._scaler = paddle.amp.GradScaler(init_loss_scaling=FIRST_SCALE) if config["precision"] == "fp16" else None
+        self._scaler = (
+            paddle.amp.GradScaler(init_loss_scaling=FIRST_SCALE)
+            if config["precision"] == "fp16"
+            else None
+        )
         self._sampler: Batches | None = None
         self._loader = self._open_loader(bad) if other_loader is None else other_loader
         self._model.train()
@@ -87,7 +99,9 @@ class PaddleDriver:
         if self._dtype is None:
             return contextlib.nullcontext()
         amp: Any = paddle.amp
-        cast: contextlib.AbstractContextManager[object] = amp.auto_cast(level=self._level, dtype=self._dtype)
+        cast: contextlib.AbstractContextManager[object] = amp.auto_cast(
+            level=self._level, dtype=self._dtype
+        )
         return cast
 
     def backward(self, loss: Any) -> None:

@@ -66,24 +66,42 @@ def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     kit = _KITS[settings.framework](config, seat)
     build = Build(config, root, bad)
     parts = workload.builders[settings.framework](build)
-    config |= {"reduced": "; ".join(part for part in (config["reduced"], *_departures(parts, seat)) if part), **parts.notes}
+    config |= {
+        "reduced": "; ".join(
+            part for part in (config["reduced"], *_departures(parts, seat)) if part
+        ),
+        **parts.notes,
+    }
     other_loader = workload.dali(build) if settings.dali and workload.dali else None
     plan = _plan(settings, config, parts, target)
-    shown = {name: value for name, value in config.items() if name != "rank"} | {"steps": plan.steps, "threads": kit.threads}
-    return ReadyJob(shown, config["device"], lambda: kit.drive(parts, config, bad, other_loader), plan, bad, kit)
+    shown = {name: value for name, value in config.items() if name != "rank"} | {
+        "steps": plan.steps,
+        "threads": kit.threads,
+    }
+    return ReadyJob(
+        shown, config["device"], lambda: kit.drive(parts, config, bad, other_loader), plan, bad, kit
+    )
 
 
 def _departures(parts: Parts, seat: Seat) -> list[str]:
     """Where the builder's own choices, and this machine, depart from the published settings."""
-    chosen = [f"{name.replace('_', ' ')}: {said}" for name, said in parts.notes.items() if "(published: " in str(said)]
-    alone = parts.sync_bn and seat.world_size > 1 and seat.gpu is None  # neither framework has it on a CPU
+    chosen = [
+        f"{name.replace('_', ' ')}: {said}"
+        for name, said in parts.notes.items()
+        if "(published: " in str(said)
+    ]
+    alone = (
+        parts.sync_bn and seat.world_size > 1 and seat.gpu is None
+    )  # neither framework has it on a CPU
     return chosen + ["batch norm of each rank alone (published: over all ranks)"] * alone
 
 
 def _share_cores(seat: Seat) -> None:
     """Each rank of this machine gets its share of the cores. Paddle would take one thread where it is told nothing."""
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if seat.world_size > 1 else 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks_here)))
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks_here))
+    )
 
 
 def find_data(workload: Workload, settings: Settings) -> Path | None:
@@ -106,10 +124,22 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
     batch = settings.batch_size or (defaults.batch_size if on_gpu else defaults.reduced_batch_size)
     image = settings.image_size or (defaults.image_size if on_gpu else defaults.reduced_image_size)
     steps = settings.steps or (defaults.steps if on_gpu else defaults.reduced_steps)
-    warmup = min(defaults.warmup if on_gpu else defaults.reduced_warmup, steps // 5) if settings.warmup is None else settings.warmup
-    workers = (defaults.workers if on_gpu else defaults.reduced_workers) if settings.workers is None else settings.workers
-    reduced = [f"images of {image} px (published: {defaults.image_size})"] * (image < defaults.image_size)
-    reduced += [f"batch {batch} (published: {workload.published.get('batch_size', defaults.batch_size)})"] * (batch < defaults.batch_size)
+    warmup = (
+        min(defaults.warmup if on_gpu else defaults.reduced_warmup, steps // 5)
+        if settings.warmup is None
+        else settings.warmup
+    )
+    workers = (
+        (defaults.workers if on_gpu else defaults.reduced_workers)
+        if settings.workers is None
+        else settings.workers
+    )
+    reduced = [f"images of {image} px (published: {defaults.image_size})"] * (
+        image < defaults.image_size
+    )
+    reduced += [
+        f"batch {batch} (published: {workload.published.get('batch_size', defaults.batch_size)})"
+    ] * (batch < defaults.batch_size)
     return {
         "precision": _precision(settings, on_gpu=on_gpu),
         "amp": settings.amp if settings.amp in {"O1", "O2"} else "",
@@ -130,7 +160,11 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
         "weight_decay": defaults.weight_decay,
         "seed": settings.seed,
         "data": settings.data,
-        "loader": "none" if settings.data == "synthetic" else "DALI" if settings.dali else f"{settings.framework} DataLoader",
+        "loader": "none"
+        if settings.data == "synthetic"
+        else "DALI"
+        if settings.dali
+        else f"{settings.framework} DataLoader",
         "bad_samples": settings.bad_samples,
         "memory_format": "NHWC" if settings.channels_last else "NCHW",
         "compile": settings.compile,
@@ -157,11 +191,17 @@ def _precision(settings: Settings, *, on_gpu: bool) -> str:
     if not amp:
         return "fp32"
     if settings.framework == "paddle" and not on_gpu:
-        raise UsageError("--amp: Paddle has no mixed precision on a CPU (its autocast does nothing there); leave --amp out, or use a GPU or --framework torch")
+        raise UsageError(
+            "--amp: Paddle has no mixed precision on a CPU (its autocast does nothing there); leave --amp out, or use a GPU or --framework torch"
+        )
     if amp in {"O1", "O2"} and settings.framework != "paddle":
-        raise UsageError(f"--amp {amp} is a level of Paddle's; torch takes --amp, --amp bf16 or --amp fp16")
+        raise UsageError(
+            f"--amp {amp} is a level of Paddle's; torch takes --amp, --amp bf16 or --amp fp16"
+        )
     if amp == "fp16" and not on_gpu:
-        raise UsageError("--amp fp16 needs a GPU: fp16 with a gradient scaler does not exist on a CPU; --amp bf16 does")
+        raise UsageError(
+            "--amp fp16 needs a GPU: fp16 with a gradient scaler does not exist on a CPU; --amp bf16 does"
+        )
     if amp == "bf16":
         return "bf16"
     return "fp16" if on_gpu else "bf16"
@@ -169,23 +209,35 @@ def _precision(settings: Settings, *, on_gpu: bool) -> str:
 
 def _check_paddle(settings: Settings) -> None:
     if settings.channels_last:
-        raise UsageError("--channels-last: Paddle's own models here are NCHW; it works with --framework torch")
+        raise UsageError(
+            "--channels-last: Paddle's own models here are NCHW; it works with --framework torch"
+        )
     if settings.compile:
-        raise UsageError("--compile: works with --framework torch; Paddle's static graph is one call, in which no phases can be told apart")
+        raise UsageError(
+            "--compile: works with --framework torch; Paddle's static graph is one call, in which no phases can be told apart"
+        )
 
 
 def _check_dali(workload: Workload, settings: Settings) -> None:
     if workload.dali is None:
-        raise UsageError(f"--dali: {workload.name} has no DALI pipeline; its samples need more than DALI decodes")
+        raise UsageError(
+            f"--dali: {workload.name} has no DALI pipeline; its samples need more than DALI decodes"
+        )
     if settings.data == "synthetic":
-        raise UsageError("--dali and --data synthetic exclude each other: there is nothing to decode")
+        raise UsageError(
+            "--dali and --data synthetic exclude each other: there is nothing to decode"
+        )
     if settings.bad_samples != "error":
-        raise UsageError(f"--bad-samples {settings.bad_samples} needs the framework's own loader: DALI ends at a bad sample; leave --dali out")
+        raise UsageError(
+            f"--bad-samples {settings.bad_samples} needs the framework's own loader: DALI ends at a bad sample; leave --dali out"
+        )
     if importlib.util.find_spec("nvidia.dali") is None:
         raise UsageError("--dali: NVIDIA DALI is not installed here: pip install 'profkit[dali]'")
 
 
-def _plan(settings: Settings, config: Mapping[str, Any], parts: Parts, target: Target | None) -> Plan:
+def _plan(
+    settings: Settings, config: Mapping[str, Any], parts: Parts, target: Target | None
+) -> Plan:
     steps = config["steps"]
     if settings.epochs and settings.steps is None:
         if parts.dataset is None:
@@ -209,7 +261,9 @@ class Kit(Protocol):
 
     threads: int
 
-    def drive(self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any) -> Driver: ...
+    def drive(
+        self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any
+    ) -> Driver: ...
 
     def share(self, text: str) -> str:
         """What rank 0 says, on every rank."""
@@ -233,10 +287,17 @@ class _TorchKit:
             torch.cuda.init()
         seed_everything(config["seed"])
         if seat.world_size > 1:
-            _meet(lambda: torch.distributed.init_process_group("nccl" if self._device.type == "cuda" else "gloo", timeout=dt.timedelta(seconds=RENDEZVOUS_S)))
+            _meet(
+                lambda: torch.distributed.init_process_group(
+                    "nccl" if self._device.type == "cuda" else "gloo",
+                    timeout=dt.timedelta(seconds=RENDEZVOUS_S),
+                )
+            )
         self.threads = torch.get_num_threads()
 
-    def drive(self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any) -> Driver:
+    def drive(
+        self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any
+    ) -> Driver:
         from profkit.workloads.training.torch_driver import TorchDriver
 
         return TorchDriver(parts, config, bad, self._device, other_loader)
@@ -268,12 +329,16 @@ class _PaddleKit:
         paddle.device.set_device(config["device"].replace("cuda", "gpu"))
         self._world_size = seat.world_size
         if seat.world_size > 1:
-            os.environ.setdefault("PADDLE_DISTRI_BACKEND", "nccl" if seat.gpu is not None else "gloo")
+            os.environ.setdefault(
+                "PADDLE_DISTRI_BACKEND", "nccl" if seat.gpu is not None else "gloo"
+            )
             _meet(paddle.distributed.init_parallel_env)
         seed_everything(config["seed"])
         self.threads = int(os.environ["OMP_NUM_THREADS"].split(",")[0])
 
-    def drive(self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any) -> Driver:
+    def drive(
+        self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any
+    ) -> Driver:
         from profkit.workloads.training.paddle_driver import PaddleDriver
 
         return PaddleDriver(parts, config, bad, other_loader)
@@ -294,7 +359,10 @@ class _PaddleKit:
                 paddle.distributed.destroy_process_group()
 
 
-_KITS: Mapping[str, Callable[[dict[str, Any], Seat], Kit]] = {"torch": _TorchKit, "paddle": _PaddleKit}
+_KITS: Mapping[str, Callable[[dict[str, Any], Seat], Kit]] = {
+    "torch": _TorchKit,
+    "paddle": _PaddleKit,
+}
 
 
 def _meet(join: Callable[[], object]) -> None:
@@ -303,7 +371,9 @@ def _meet(join: Callable[[], object]) -> None:
         join()
     except Exception as error:  # each framework's store and backend raise classes of their own
         place = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-        raise ProfkitError(f"the ranks could not meet at {place}: {' '.join(str(error).split())[:200]}") from error
+        raise ProfkitError(
+            f"the ranks could not meet at {place}: {' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 def _quieten_paddle() -> None:

@@ -31,7 +31,9 @@ class BadSampleError(UnreadableError):
 def as_raised(error: UnreadableError) -> UnreadableError:
     """The error as a loader's worker raised it: the frameworks hand it on with the worker's traceback for a message."""
     text = str(error).strip()
-    return type(error)(text.splitlines()[-1].partition("Error: ")[2]) if "Traceback" in text else error
+    return (
+        type(error)(text.splitlines()[-1].partition("Error: ")[2]) if "Traceback" in text else error
+    )
 
 
 class BadSamples:
@@ -51,7 +53,9 @@ class BadSamples:
         self._read = 0
         self._rest = b""
 
-    def image(self, path: str | os.PathLike[str], size: tuple[int, int] | None = None) -> Image.Image:
+    def image(
+        self, path: str | os.PathLike[str], size: tuple[int, int] | None = None
+    ) -> Image.Image:
         """The file decoded to RGB. Where it is broken and the policy is `pad`: grey, of the size in its header, else of `size` (width, height).
 
         With the other policies a broken file is a `BadSampleError`.
@@ -93,7 +97,9 @@ class BadSamples:
 
     def _broken(self, path: str, why: str, size: tuple[int, int] | None) -> Image.Image:
         if self.policy != "pad":
-            raise BadSampleError(f"{safe_text(path)}: not a whole image: {why}; --bad-samples skip or pad goes on without it")
+            raise BadSampleError(
+                f"{safe_text(path)}: not a whole image: {why}; --bad-samples skip or pad goes on without it"
+            )
         self.note(path, why)
         return _grey(path, size)
 
@@ -126,7 +132,9 @@ class Guarded:
                     raise
                 path, _, why = str(error).partition(": ")
                 self.bad.note(path, why.partition(";")[0])
-        raise UnreadableError(f"{MOST_IN_A_ROW} bad samples in a row, the last tried is number {(index + offset) % len(self)}; the data set is broken")
+        raise UnreadableError(
+            f"{MOST_IN_A_ROW} bad samples in a row, the last tried is number {(index + offset) % len(self)}; the data set is broken"
+        )
 
 
 def _reason(error: BaseException) -> str:

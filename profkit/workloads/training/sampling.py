@@ -18,7 +18,16 @@ class Batches:
     the same samples, step by step, as one rank with all of it. What does not fill a global batch is left out.
     """
 
-    def __init__(self, length: int, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1, groups: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        groups: Sequence[int] | None = None,
+    ) -> None:
         self.epoch = 0
         self._length = length
         self._batch_size = batch_size
@@ -40,7 +49,9 @@ class Batches:
     def _global_batches(self) -> Iterator[list[int]]:
         """Batches of one group each, in the order in which a walk through the shuffled set fills them."""
         waiting: defaultdict[int, list[int]] = defaultdict(list)
-        for index in np.random.default_rng((self._seed, self.epoch)).permutation(self._length).tolist():
+        for index in (
+            np.random.default_rng((self._seed, self.epoch)).permutation(self._length).tolist()
+        ):
             group = waiting[int(self._groups[index])]
             group.append(index)
             if len(group) == self._global:
@@ -50,4 +61,6 @@ class Batches:
 
 def stack(samples: Sequence[Any]) -> tuple[Any, ...]:
     """Samples' arrays and numbers, each field as one array."""
-    return tuple(np.stack([np.asarray(value) for value in field]) for field in zip(*samples, strict=True))
+    return tuple(
+        np.stack([np.asarray(value) for value in field]) for field in zip(*samples, strict=True)
+    )

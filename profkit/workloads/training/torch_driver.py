@@ -32,18 +32,29 @@ class Loading:
 class TorchDriver:
     """Trains parts on one device, alone or as a rank of DistributedDataParallel."""
 
-    def __init__(self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, device: torch.device, other_loader: Iterable[Any] | None = None) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        config: Mapping[str, Any],
+        bad: BadSamples,
+        device: torch.device,
+        other_loader: Iterable[Any] | None = None,
+    ) -> None:
         self._parts = parts
         self._config = config
         self._device = device
         self._dtype = DTYPES.get(config["precision"])
-        self._layout = torch.channels_last if config["memory_format"] == "NHWC" else torch.contiguous_format
+        self._layout = (
+            torch.channels_last if config["memory_format"] == "NHWC" else torch.contiguous_format
+        )
         self._bare = parts.model.to(device, memory_format=self._layout)
         self._model = self._wrap(self._bare)
         self._optimizer = parts.optimizer
         self._base_lrs = [group["lr"] for group in self._optimizer.param_groups]
         self._scaler = torch.amp.GradScaler(device.type, enabled=config["precision"] == "fp16")
-        self._loading = self._open_loader(bad) if other_loader is None else Loading(None, other_loader)
+        self._loading = (
+            self._open_loader(bad) if other_loader is None else Loading(None, other_loader)
+        )
         self._model.train()
 
     def _wrap(self, model: torch.nn.Module) -> torch.nn.Module:
@@ -53,13 +64,25 @@ class TorchDriver:
         if self._config["compile"]:
             model.compile()
         if self._config["world_size"] > 1:
-            return torch.nn.parallel.DistributedDataParallel(model, device_ids=[self._device] if self._device.type == "cuda" else None)
+            return torch.nn.parallel.DistributedDataParallel(
+                model, device_ids=[self._device] if self._device.type == "cuda" else None
+            )
         return model
 
     def _open_loader(self, bad: BadSamples) -> Loading:
         parts, config = self._parts, self._config
         if config["data"] == "synthetic":
-            return Loading(None, repeat(to_device(to_tensors(parts.synthetic(config["batch_size"])), self._device, self._layout), config["steps"]))
+            return Loading(
+                None,
+                repeat(
+                    to_device(
+                        to_tensors(parts.synthetic(config["batch_size"])),
+                        self._device,
+                        self._layout,
+                    ),
+                    config["steps"],
+                ),
+            )
         if parts.dataset is None:
             raise ProfkitError("this workload has no data set of its own")
         sampler = Batches(
@@ -148,15 +171,21 @@ def _collate(make: Callable[[Sequence[Any]], Any], samples: Sequence[Any]) -> An
 
 def to_tensors(batch: Any) -> Any:
     """Nested arrays as tensors that share their memory."""
-    return _map(batch, lambda value: torch.from_numpy(value) if isinstance(value, np.ndarray) else value)
+    return _map(
+        batch, lambda value: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+    )
 
 
-def to_device(batch: Any, device: torch.device, layout: torch.memory_format = torch.contiguous_format) -> Any:
+def to_device(
+    batch: Any, device: torch.device, layout: torch.memory_format = torch.contiguous_format
+) -> Any:
     def move(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         images = value.dim() == 4 and value.is_floating_point()
-        return value.to(device, non_blocking=True, memory_format=layout if images else torch.preserve_format)
+        return value.to(
+            device, non_blocking=True, memory_format=layout if images else torch.preserve_format
+        )
 
     return _map(batch, move)
 

@@ -38,7 +38,9 @@ def _build_paddle(build: Build) -> Parts:
 
 def _check_needs() -> None:
     if importlib.util.find_spec("PIL") is None:
-        raise UsageError("tsm needs pillow, which is not installed here: pip install 'profkit[systems]'")
+        raise UsageError(
+            "tsm needs pillow, which is not installed here: pip install 'profkit[systems]'"
+        )
 
 
 def _parts(build: Build, net: Any) -> Parts:
@@ -60,10 +62,16 @@ def _parts(build: Build, net: Any) -> Parts:
         dataset=Clips(index, build.bad, SEGMENTS, size, seed) if index else None,
         synthetic=lambda count: made_up_batch(count, SEGMENTS, size, classes, seed),
         count=lambda batch: len(batch[0]),
-        lr_at=step_decay(len(index.clips) if index else PUBLISHED_CLIPS, config["global_batch_size"], LR_EPOCHS),
+        lr_at=step_decay(
+            len(index.clips) if index else PUBLISHED_CLIPS, config["global_batch_size"], LR_EPOCHS
+        ),
         clip_norm=CLIP_NORM,
         evaluate=(lambda trained: evaluate(trained, net, build, val)) if val else None,
-        notes={"classes": classes, "segments": SEGMENTS, "initial_weights": "random (published: ImageNet's)"},
+        notes={
+            "classes": classes,
+            "segments": SEGMENTS,
+            "initial_weights": "random (published: ImageNet's)",
+        },
     )
 
 
@@ -72,10 +80,14 @@ def evaluate(model: Any, net: Any, build: Build, index: ClipIndex) -> Mapping[st
     from profkit.workloads.training.evaluation import read_ahead
     from profkit.workloads.tsm.data import Clips
 
-    clips = Clips(index, build.bad, SEGMENTS, build.config["image_size"], build.config["seed"], training=False)
+    clips = Clips(
+        index, build.bad, SEGMENTS, build.config["image_size"], build.config["seed"], training=False
+    )
     right = seen = 0
     with net.predictor(model) as predict:
-        for frames, label in read_ahead(lambda number: clips[0, number], len(clips), build.bad, build.config.get("workers", 1)):
+        for frames, label in read_ahead(
+            lambda number: clips[0, number], len(clips), build.bad, build.config.get("workers", 1)
+        ):
             right += int(predict(frames[None])[0].argmax() == label)
             seen += 1
     return {"top1": right / seen if seen else 0.0}

@@ -24,7 +24,21 @@ MEAN = np.array((0.485, 0.456, 0.406), dtype=np.float32) * 255
 DEVIATION = np.array((0.229, 0.224, 0.225), dtype=np.float32) * 255
 
 CROP_SCALES = (1.0, 0.875, 0.75, 0.66)
-PLACES = ((0, 0), (4, 0), (0, 4), (4, 4), (2, 2), (0, 2), (4, 2), (2, 4), (2, 0), (1, 1), (3, 1), (1, 3), (3, 3))
+PLACES = (
+    (0, 0),
+    (4, 0),
+    (0, 4),
+    (4, 4),
+    (2, 2),
+    (0, 2),
+    (4, 2),
+    (2, 4),
+    (2, 0),
+    (1, 1),
+    (3, 1),
+    (1, 3),
+    (3, 3),
+)
 """Where a crop may lie, in quarters of the room that it leaves."""
 
 EVALUATION_RATIO = 256 / 224
@@ -49,7 +63,9 @@ class Clips:
         epoch, number = key
         rng = np.random.default_rng((self.seed, epoch, number)) if self.training else None
         clip = self.index.clips[number]
-        frames = self._read([clip.frame(frame) for frame in pick_frames(clip.frames, self.segments, rng)])
+        frames = self._read(
+            [clip.frame(frame) for frame in pick_frames(clip.frames, self.segments, rng)]
+        )
         box = draw_crop(rng, frames[0].size, self.size) if rng else middle_crop(frames[0].size)
         pixels = np.stack([_cut(frame, box, self.size) for frame in frames])
         if rng and rng.random() < 0.5:
@@ -67,7 +83,10 @@ def _known_size(paths: Sequence[str]) -> tuple[int, int] | None:
     from PIL import Image, UnidentifiedImageError
 
     folder = os.path.dirname(paths[0])
-    others = (os.path.join(folder, name) for name in (sorted(os.listdir(folder)) if os.path.isdir(folder) else ()))
+    others = (
+        os.path.join(folder, name)
+        for name in (sorted(os.listdir(folder)) if os.path.isdir(folder) else ())
+    )
     for path in (*paths, *others):
         try:
             with Image.open(path) as image:
@@ -96,7 +115,12 @@ def draw_crop(rng: np.random.Generator, frame: tuple[int, int], size: int) -> Bo
     """A crop of one of four scales in each direction, at most one step apart, at one of thirteen places."""
     sides = [int(min(frame) * scale) for scale in CROP_SCALES]
     sides = [size if abs(side - size) < 3 else side for side in sides]
-    pairs = [(wide, high) for across, wide in enumerate(sides) for down, high in enumerate(sides) if abs(across - down) <= 1]
+    pairs = [
+        (wide, high)
+        for across, wide in enumerate(sides)
+        for down, high in enumerate(sides)
+        if abs(across - down) <= 1
+    ]
     width, height = pairs[rng.integers(len(pairs))]
     right, down = PLACES[rng.integers(len(PLACES))]
     left, top = (frame[0] - width) // 4 * right, (frame[1] - height) // 4 * down
@@ -121,7 +145,11 @@ def normalise(frames: npt.NDArray[np.uint8]) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def made_up_batch(count: int, segments: int, size: int, classes: int, seed: int) -> tuple[Pixels, npt.NDArray[np.int64]]:
+def made_up_batch(
+    count: int, segments: int, size: int, classes: int, seed: int
+) -> tuple[Pixels, npt.NDArray[np.int64]]:
     """Noise with labels, for runs without an input pipeline."""
     rng = np.random.default_rng((seed, count, size))
-    return rng.standard_normal((count, segments, 3, size, size), dtype=np.float32), rng.integers(classes, size=count)
+    return rng.standard_normal((count, segments, 3, size, size), dtype=np.float32), rng.integers(
+        classes, size=count
+    )

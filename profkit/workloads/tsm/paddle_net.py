@@ -64,11 +64,20 @@ def make_model(classes: int, segments: int, seed: int) -> nn.Layer:
 
 def _draw(name: str, shape: Sequence[int], seed: int) -> npt.NDArray[np.float32]:
     """Matrices are (in, out) here."""
-    return draw_weight(name, shape[::-1], seed).T if len(shape) == 2 else draw_weight(name, shape, seed, zero=ZERO_AT_FIRST)
+    return (
+        draw_weight(name, shape[::-1], seed).T
+        if len(shape) == 2
+        else draw_weight(name, shape, seed, zero=ZERO_AT_FIRST)
+    )
 
 
 def make_optimizer(model: nn.Layer, config: Mapping[str, Any]) -> paddle.optimizer.Optimizer:
-    return paddle.optimizer.Momentum(config["lr"], config["momentum"], parameters=model.parameters(), weight_decay=config["weight_decay"])
+    return paddle.optimizer.Momentum(
+        config["lr"],
+        config["momentum"],
+        parameters=model.parameters(),
+        weight_decay=config["weight_decay"],
+    )
 
 
 def loss_of(model: nn.Layer, batch: Sequence[Tensor]) -> Tensor:

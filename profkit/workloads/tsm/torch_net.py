@@ -66,12 +66,19 @@ def make_model(classes: int, segments: int, seed: int) -> nn.Module:
     model = TSM(classes, segments)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            weight.copy_(torch.from_numpy(draw_weight(name, weight.shape, seed, zero=ZERO_AT_FIRST)))
+            weight.copy_(
+                torch.from_numpy(draw_weight(name, weight.shape, seed, zero=ZERO_AT_FIRST))
+            )
     return model
 
 
 def make_optimizer(model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=config["momentum"], weight_decay=config["weight_decay"])
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=config["lr"],
+        momentum=config["momentum"],
+        weight_decay=config["weight_decay"],
+    )
 
 
 def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:

@@ -32,7 +32,14 @@ class Recorded(Trainer):
 
 def train(callbacks: int, accumulate: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, max_position_embeddings=16)
+    config = BertConfig(
+        vocab_size=32,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+    )
     data = [{"input_ids": torch.randint(0, 32, (8,)), "labels": index % 2} for index in range(30)]
     arguments = TrainingArguments(
         "out",
@@ -52,13 +59,20 @@ def train(callbacks: int, accumulate: int) -> dict[str, Any]:
     make = functools.partial(Recorded, train_dataset=data, eval_dataset=data[:8])
     model = BertForSequenceClassification(config)
     if callbacks == 1:
-        trainer = run_shown("callbacks.huggingface", Trainer=make, model=model, args=arguments)["trainer"]
+        trainer = run_shown("callbacks.huggingface", Trainer=make, model=model, args=arguments)[
+            "trainer"
+        ]
     else:
         trainer = make(model, arguments)
         trainer.callback_handler.callbacks += [ProfkitCallback() for _ in range(abs(callbacks))]
     trainer.train()
     trainer.evaluate()
-    return {"callbacks": callbacks, "accumulate": accumulate, "losses": trainer.losses, "steps": trainer.state.global_step}
+    return {
+        "callbacks": callbacks,
+        "accumulate": accumulate,
+        "losses": trainer.losses,
+        "steps": trainer.state.global_step,
+    }
 
 
 def main() -> None:

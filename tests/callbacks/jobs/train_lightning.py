@@ -61,7 +61,12 @@ def train(callbacks: int, accumulate: int) -> dict[str, Any]:
         trainer = make(callbacks=[ProfkitCallback() for _ in range(abs(callbacks))])
     trainer.fit(net, DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=20))
     trainer.validate(net, DataLoader(data, batch_size=4), verbose=False)
-    return {"callbacks": callbacks, "accumulate": accumulate, "losses": net.losses, "steps": trainer.global_step}
+    return {
+        "callbacks": callbacks,
+        "accumulate": accumulate,
+        "losses": net.losses,
+        "steps": trainer.global_step,
+    }
 
 
 def main() -> None:
@@ -71,7 +76,9 @@ def main() -> None:
             break_callbacks()
         for accumulate in (1, 2):
             print("training:", json.dumps(train(callbacks, accumulate)), flush=True)
-    print("callbacks are those of", ProfkitCallback.__bases__[0].__module__.partition(".callbacks")[0])
+    print(
+        "callbacks are those of", ProfkitCallback.__bases__[0].__module__.partition(".callbacks")[0]
+    )
     raise SystemExit(3)
 
 

@@ -55,13 +55,20 @@ def train(callbacks: int, accumulate: int) -> dict[str, Any]:
         save_dir="out",
         accumulate_grad_batches=accumulate,
     )
-    watched = types.SimpleNamespace(fit=lambda data, callbacks: fit(data, callbacks=[watch, *callbacks]))
+    watched = types.SimpleNamespace(
+        fit=lambda data, callbacks: fit(data, callbacks=[watch, *callbacks])
+    )
     if callbacks == 1:
         run_shown("callbacks.paddle_model", model=watched, data=data)
     else:
         watched.fit(data, [ProfkitCallback() for _ in range(abs(callbacks))])
     model.evaluate(data, batch_size=4, verbose=0)
-    return {"callbacks": callbacks, "accumulate": accumulate, "losses": watch.losses, "steps": optimizer.count}
+    return {
+        "callbacks": callbacks,
+        "accumulate": accumulate,
+        "losses": watch.losses,
+        "steps": optimizer.count,
+    }
 
 
 def main() -> None:

@@ -21,7 +21,12 @@ from profkit.callbacks import paddle_suite  # noqa: E402
 ITERATIONS, UPDATE_EVERY = 8, 2
 
 
-def train(batches: Iterable[Any], before: Callable[..., None] | None, after: Callable[..., None] | None, options: str | None) -> list[float]:
+def train(
+    batches: Iterable[Any],
+    before: Callable[..., None] | None,
+    after: Callable[..., None] | None,
+    options: str | None,
+) -> list[float]:
     """One pass; optimizers step every other time."""
     paddle.seed(0)
     model = paddle.nn.Linear(16, 4)
@@ -45,12 +50,24 @@ def main() -> None:
     paddle.seed(0)
     tensors = paddle.randn([4 * ITERATIONS, 16]), paddle.randint(0, 4, [4 * ITERATIONS])
     loader = paddle.io.DataLoader(paddle.io.TensorDataset(list(tensors)), batch_size=4)
-    in_memory = [(tensors[0][start : start + 4], tensors[1][start : start + 4]) for start in range(0, 4 * ITERATIONS, 4)]
-    bare = [train(batches, None, None, None) for batches in (loader, in_memory)] if "bare" in sys.argv else []
+    in_memory = [
+        (tensors[0][start : start + 4], tensors[1][start : start + 4])
+        for start in range(0, 4 * ITERATIONS, 4)
+    ]
+    bare = (
+        [train(batches, None, None, None) for batches in (loader, in_memory)]
+        if "bare" in sys.argv
+        else []
+    )
     video = importlib.import_module("paddlevideo.utils.profiler")
-    globals()["add_profiler_step"] = video.add_profiler_step  # as PaddleVideo's loop has it: by its name
+    globals()["add_profiler_step"] = (
+        video.add_profiler_step
+    )  # as PaddleVideo's loop has it: by its name
     patches = [paddle_suite.install(), paddle_suite.install()]
-    clas, seg = (importlib.import_module(name) for name in ("ppcls.utils.profiler", "paddleseg.utils.train_profiler"))
+    clas, seg = (
+        importlib.import_module(name)
+        for name in ("ppcls.utils.profiler", "paddleseg.utils.train_profiler")
+    )
     losses = [
         train(loader, globals()["add_profiler_step"], None, None),
         train(loader, clas.add_profiler_step, None, "batch_range=[1, 2]"),
@@ -61,7 +78,10 @@ def main() -> None:
     for handle in patches:
         handle.undo()
     undone = [type(module.add_profiler_step).__name__ for module in (video, clas, seg)]
-    print("training:", json.dumps({"losses": losses, "theirs": theirs, "undone": undone, "bare": bare}))
+    print(
+        "training:",
+        json.dumps({"losses": losses, "theirs": theirs, "undone": undone, "bare": bare}),
+    )
 
 
 if __name__ == "__main__":

@@ -67,8 +67,17 @@ def paddleclas_2020() -> Sample:
             f"{clock(step):%Y-%m-%d %H:%M:%S} INFO: epoch:0   train step:{step:<5}loss: {loss(step):7.4f} top1: 0.1000 top5: 0.2000 "
             f"lr: 0.100000 elapse: {average:.3f}s ips: {BATCH / average:.5f} images/sec."
         )
-    lines.append(f"{clock(STEPS):%Y-%m-%d %H:%M:%S} INFO: END epoch:0   train loss:  3.1 elapse_sum: 99.9s ips: {BATCH / mean(5, STEPS - 1):.5f} images/sec.")
-    return Sample("paddleclas", "paddle_gpu1_fp32_bs40.txt", _text(lines), data_s=None, step_s=mean(5, STEPS - 1), throughput=BATCH / mean(5, STEPS - 1))
+    lines.append(
+        f"{clock(STEPS):%Y-%m-%d %H:%M:%S} INFO: END epoch:0   train loss:  3.1 elapse_sum: 99.9s ips: {BATCH / mean(5, STEPS - 1):.5f} images/sec."
+    )
+    return Sample(
+        "paddleclas",
+        "paddle_gpu1_fp32_bs40.txt",
+        _text(lines),
+        data_s=None,
+        step_s=mean(5, STEPS - 1),
+        throughput=BATCH / mean(5, STEPS - 1),
+    )
 
 
 def _paddleclas(head: str, unit: str) -> list[str]:
@@ -87,13 +96,31 @@ def paddleclas_2021() -> Sample:
     lines.append(
         f"2024-03-05 06:09:00 INFO: END epoch:0   train  loss:  3.1 batch_cost: 0.50000 s, reader_cost: 0.06 s, batch_cost_sum: 99.1 s, ips: {BATCH / 10 / STEP_S:.5f} images/sec."
     )
-    return Sample("paddleclas", "paddle_gpu1_fp32_bs40.txt", _text(lines), step_s=mean(5, 190), throughput=BATCH / mean(5, 190))
+    return Sample(
+        "paddleclas",
+        "paddle_gpu1_fp32_bs40.txt",
+        _text(lines),
+        step_s=mean(5, 190),
+        throughput=BATCH / mean(5, 190),
+    )
 
 
 def paddleclas_2022() -> Sample:
-    lines = ["LAUNCH INFO 2024-03-05 06:07:01,000 devices: 0,1,2,3", *_paddleclas("[%Y/%m/%d %H:%M:%S] ppcls", "samples")]
-    lines.append("[2024/03/05 06:09:00] ppcls INFO: END epoch:0   train  loss:  3.1 batch_cost: 0.50000 s, reader_cost: 0.06250 s, batch_cost_sum: 99.1 s,")
-    return Sample("paddleclas", "paddle_N1C4_fp32_bs40.txt", _text(lines), step_s=mean(5, 190), throughput=BATCH / mean(5, 190), world_size=4)
+    lines = [
+        "LAUNCH INFO 2024-03-05 06:07:01,000 devices: 0,1,2,3",
+        *_paddleclas("[%Y/%m/%d %H:%M:%S] ppcls", "samples"),
+    ]
+    lines.append(
+        "[2024/03/05 06:09:00] ppcls INFO: END epoch:0   train  loss:  3.1 batch_cost: 0.50000 s, reader_cost: 0.06250 s, batch_cost_sum: 99.1 s,"
+    )
+    return Sample(
+        "paddleclas",
+        "paddle_N1C4_fp32_bs40.txt",
+        _text(lines),
+        step_s=mean(5, 190),
+        throughput=BATCH / mean(5, 190),
+        world_size=4,
+    )
 
 
 def paddleseg() -> Sample:
@@ -104,7 +131,9 @@ def paddleseg() -> Sample:
             f"batch_cost: {average:.4f}, reader_cost: {DATA_S:.5f}, ips: {BATCH / average:.4f} samples/sec | ETA 00:01:00"
         )
     lines.append("2024-03-05 06:09:00 [INFO]\t[EVAL] #Images: 5 mIoU: 0.7930 Acc: 0.9 Kappa: 0.9")
-    lines.append("2024-03-05 06:09:00 [INFO]\tAI-Rank-log 1709618948.198982 avg_ips:76.19images/sec")
+    lines.append(
+        "2024-03-05 06:09:00 [INFO]\tAI-Rank-log 1709618948.198982 avg_ips:76.19images/sec"
+    )
     return Sample("paddleseg", "seg.log", _text(lines), world_size=2)
 
 
@@ -122,10 +151,15 @@ def paddlevideo() -> Sample:
 
 def paddlevideo_with_end() -> Sample:
     plain = paddlevideo()
-    end = (
-        "[03/05 06:09:00] END epoch:1   train loss_avg: 3.1  top1_avg: 0.3 elapse_avg: 0.520 reader_avg: 0.070 elapse_sum: 104.0s ips: 76.92308 instance/sec.\n"
+    end = "[03/05 06:09:00] END epoch:1   train loss_avg: 3.1  top1_avg: 0.3 elapse_avg: 0.520 reader_avg: 0.070 elapse_sum: 104.0s ips: 76.92308 instance/sec.\n"
+    return Sample(
+        "paddlevideo",
+        "GPUx1_AMP.log",
+        plain.text + end,
+        step_s=0.52,
+        data_s=0.07,
+        throughput=BATCH / 0.52,
     )
-    return Sample("paddlevideo", "GPUx1_AMP.log", plain.text + end, step_s=0.52, data_s=0.07, throughput=BATCH / 0.52)
 
 
 def paddlenlp_bert() -> Sample:
@@ -147,17 +181,30 @@ def paddlenlp_bert_2020() -> Sample:
 
 
 def paddlenlp_transformer() -> Sample:
-    lines = [" 'max_iter': 191,", "INFO:root:step_idx: 0, epoch: 0, batch: 0, avg loss: 11.1, normalized loss: 9.7, ppl: 68909.5"]
+    lines = [
+        " 'max_iter': 191,",
+        "INFO:root:step_idx: 0, epoch: 0, batch: 0, avg loss: 11.1, normalized loss: 9.7, ppl: 68909.5",
+    ]
     for last, average in _windows(first=1):
         lines.append(
             f"{clock(last):%Y-%m-%d %H:%M:%S},123-INFO: step_idx: {last}, epoch: 0, batch: {last}, avg loss: {loss(last):.6f}, normalized loss: 9.9, ppl: 900.5, "
             f"avg_speed: {1 / average:.2f} step/s, batch_cost: {average:.5f} sec, reader_cost: {DATA_S:.5f} sec, tokens: {BATCH * 100}, ips: {BATCH * 10 / average:.5f} words/sec"
         )
-    return Sample("paddlenlp_transformer", "paddle_gpu1_fp32_bs2560", _text(lines), throughput=BATCH * 10 / STEP_S)
+    return Sample(
+        "paddlenlp_transformer",
+        "paddle_gpu1_fp32_bs2560",
+        _text(lines),
+        throughput=BATCH * 10 / STEP_S,
+    )
 
 
 def mmcv() -> Sample:
-    lines = ["GPU 0,1: Tesla V100-SXM2-32GB", f"    samples_per_gpu={BATCH},", "gpu_ids = range(0, 2)", "fp16 = dict()"]
+    lines = [
+        "GPU 0,1: Tesla V100-SXM2-32GB",
+        f"    samples_per_gpu={BATCH},",
+        "gpu_ids = range(0, 2)",
+        "fp16 = dict()",
+    ]
     for last, average in _windows():
         lines.append(
             f"Mon May 31 00:15:06 2021[1,0]<stderr>:{clock(last):%Y-%m-%d %H:%M:%S},274 - mmseg - INFO - Iter [{last + 1}/{STEPS}]\tlr: 9.653e-03, eta: 0:09:03, "
@@ -173,8 +220,16 @@ def detectron2() -> Sample:
         f"time: {mean(3, last):.4f}  data_time: {DATA_S:.4f}  lr: 0.00079922  max_mem: 2723M"
         for last in range(19, STEPS, 20)
     ]
-    lines.append("[03/05 06:09:00] d2.engine.hooks INFO: Overall training speed: 198 iterations in 0:01:39 (0.5001 s / it)")
-    return Sample("detectron2", "rcnn_gpu1.log", _text(lines), step_s=round(mean(3, 199), 4), throughput=BATCH / round(mean(3, 199), 4))
+    lines.append(
+        "[03/05 06:09:00] d2.engine.hooks INFO: Overall training speed: 198 iterations in 0:01:39 (0.5001 s / it)"
+    )
+    return Sample(
+        "detectron2",
+        "rcnn_gpu1.log",
+        _text(lines),
+        step_s=round(mean(3, 199), 4),
+        throughput=BATCH / round(mean(3, 199), 4),
+    )
 
 
 def mit_tsm() -> Sample:
@@ -193,46 +248,105 @@ def _dll(step: int, words: str) -> str:
 
 
 def dllogger_pytorch() -> Sample:
-    lines = [_dll(0, f"PARAMETER data : /x  arch : resnet50  batch_size : {BATCH}  amp : True  world_size : 4 ")]
+    lines = [
+        _dll(
+            0,
+            f"PARAMETER data : /x  arch : resnet50  batch_size : {BATCH}  amp : True  world_size : 4 ",
+        )
+    ]
     lines += [
-        _dll(step, f"Epoch: 0 Iteration: {step + 1}  train.loss : {loss(step)}  train.total_ips : {4 * BATCH / step_time(step):.2f} img/s")
+        _dll(
+            step,
+            f"Epoch: 0 Iteration: {step + 1}  train.loss : {loss(step)}  train.total_ips : {4 * BATCH / step_time(step):.2f} img/s",
+        )
         for step in range(STEPS)
     ]
     total = sum(4 * BATCH / step_time(step) for step in range(STEPS)) / STEPS
     lines.append(_dll(STEPS, f"Summary: train.loss : 6.4  train.total_ips : {total:.2f} img/s"))
-    lines.append(_dll(STEPS, f"Summary: lr : 0.1  train.compute_ips : 350.0 img/s train.data_time : {DATA_S} s train.compute_time : 0.4 s"))
-    return Sample("dllogger_pytorch", "pytorch_gpu4_amp_bs40.txt", _text(lines), throughput=4 * BATCH / STEP_S, world_size=4)
+    lines.append(
+        _dll(
+            STEPS,
+            f"Summary: lr : 0.1  train.compute_ips : 350.0 img/s train.data_time : {DATA_S} s train.compute_time : 0.4 s",
+        )
+    )
+    return Sample(
+        "dllogger_pytorch",
+        "pytorch_gpu4_amp_bs40.txt",
+        _text(lines),
+        throughput=4 * BATCH / STEP_S,
+        world_size=4,
+    )
 
 
 def dllogger_tensorflow() -> Sample:
     lines = [_dll(0, f"PARAMETER arch : resnet50  batch_size : {BATCH}  num_iter : 200  ")]
-    lines += [_dll(step, f"(0, {step + 200}) total_ips : {2 * BATCH / step_time(step)!r} ") for step in range(STEPS)]
+    lines += [
+        _dll(step, f"(0, {step + 200}) total_ips : {2 * BATCH / step_time(step)!r} ")
+        for step in range(STEPS)
+    ]
     total = sum(2 * BATCH / step_time(step) for step in range(STEPS)) / STEPS
     lines.append(_dll(STEPS, f"() train_throughput : {total} "))
-    return Sample("dllogger_tensorflow", "tf_gpu2_fp32_bs40.txt", _text(lines), data_s=None, throughput=2 * BATCH / STEP_S, world_size=2)
+    return Sample(
+        "dllogger_tensorflow",
+        "tf_gpu2_fp32_bs40.txt",
+        _text(lines),
+        data_s=None,
+        throughput=2 * BATCH / STEP_S,
+        world_size=2,
+    )
 
 
 def nvlog_tensorflow() -> Sample:
     lines = []
     for step in range(9, STEPS, 10):
-        lines.append(f":::NVLOGv0.2.3 resnet {clock(step).timestamp():.9f} (benchmark_hooks.py:59) iteration: {step + 1}")
-        lines.append(f":::NVLOGv0.2.3 resnet {clock(step).timestamp():.9f} (benchmark_hooks.py:60) total_ips: {BATCH / STEP_S}")
-    lines.append(f":::NVLOGv0.2.3 resnet {clock(STEPS).timestamp():.9f} (benchmark_hooks.py:66) Average total_ips: {BATCH / STEP_S}")
+        lines.append(
+            f":::NVLOGv0.2.3 resnet {clock(step).timestamp():.9f} (benchmark_hooks.py:59) iteration: {step + 1}"
+        )
+        lines.append(
+            f":::NVLOGv0.2.3 resnet {clock(step).timestamp():.9f} (benchmark_hooks.py:60) total_ips: {BATCH / STEP_S}"
+        )
+    lines.append(
+        f":::NVLOGv0.2.3 resnet {clock(STEPS).timestamp():.9f} (benchmark_hooks.py:66) Average total_ips: {BATCH / STEP_S}"
+    )
     return Sample("dllogger_tensorflow", "tf_gpu1_amp_bs40.txt", _text(lines), data_s=None)
 
 
 def dllogger_mxnet() -> Sample:
-    lines = ["[1,0]<stdout>:" + _dll(0, f"PARAMETER arch : resnetv15  gpus : [0, 1]  dtype : float32  amp : False  batch_size : {2 * BATCH}  ")]
+    lines = [
+        "[1,0]<stdout>:"
+        + _dll(
+            0,
+            f"PARAMETER arch : resnetv15  gpus : [0, 1]  dtype : float32  amp : False  batch_size : {2 * BATCH}  ",
+        )
+    ]
     lines += [
-        "[1,0]<stdout>:" + _dll(last, f"Epoch: 0 Iteration: {last}  train.loss : {loss(last)}  train.ips : {2 * BATCH / average!r} images/s train.lr : 0.9 ")
+        "[1,0]<stdout>:"
+        + _dll(
+            last,
+            f"Epoch: 0 Iteration: {last}  train.loss : {loss(last)}  train.ips : {2 * BATCH / average!r} images/s train.lr : 0.9 ",
+        )
         for last, average in _windows()
     ]
-    lines += ["train.ips", "           |    80    |", "------------------------", "     2     |   160.0  |"]
-    return Sample("dllogger_mxnet", "mxnet_gpu2_fp32_bs40.txt", _text(lines), data_s=None, throughput=2 * BATCH / STEP_S, world_size=2)
+    lines += [
+        "train.ips",
+        "           |    80    |",
+        "------------------------",
+        "     2     |   160.0  |",
+    ]
+    return Sample(
+        "dllogger_mxnet",
+        "mxnet_gpu2_fp32_bs40.txt",
+        _text(lines),
+        data_s=None,
+        throughput=2 * BATCH / STEP_S,
+        world_size=2,
+    )
 
 
 def mxnet_2020() -> Sample:
-    lines = [f"[1,0]<stderr>:2024-03-05 06:07:08,640:INFO: Start with arguments Namespace(amp=False, arch='resnetv15', batch_size={BATCH}, lr=0.1)"]
+    lines = [
+        f"[1,0]<stderr>:2024-03-05 06:07:08,640:INFO: Start with arguments Namespace(amp=False, arch='resnetv15', batch_size={BATCH}, lr=0.1)"
+    ]
     lines += [
         f"[1,0]<stderr>:{clock(last):%Y-%m-%d %H:%M:%S},123:INFO: Epoch[0] Batch [{last - 9}-{last}]\tSpeed: {BATCH / average!r} samples/sec\tLR: 0"
         for last, average in _windows()
@@ -241,9 +355,18 @@ def mxnet_2020() -> Sample:
 
 
 def dllogger_maskrcnn() -> Sample:
-    lines = [_dll(0, "PARAMETER gpu_count : 1 "), "  IMS_PER_BATCH: 40", "  MAX_ITER: 200", "DTYPE: float16", "  IMS_PER_BATCH: 8"]
+    lines = [
+        _dll(0, "PARAMETER gpu_count : 1 "),
+        "  IMS_PER_BATCH: 40",
+        "  MAX_ITER: 200",
+        "DTYPE: float16",
+        "  IMS_PER_BATCH: 8",
+    ]
     lines += [
-        _dll(last, f"Training Iteration: {last + 1}  eta : 0:16:36  learning_rate : 3.8e-04  memory : 2787.4  loss : {loss(last)} (2.4747)  ")
+        _dll(
+            last,
+            f"Training Iteration: {last + 1}  eta : 0:16:36  learning_rate : 3.8e-04  memory : 2787.4  loss : {loss(last)} (2.4747)  ",
+        )
         + f"time : 0.4800 ({mean(0, last):.4f})  data : 0.0163 ({DATA_S:.4f}) "
         for last in range(19, STEPS, 20)
     ]
@@ -260,8 +383,12 @@ def tf_maskrcnn() -> Sample:
             f"[1,0]<stdout>:[MaskRCNN] INFO    : throughput: {BATCH / STEP_S:.1f} samples/sec",
             f"[1,0]<stdout>:[MaskRCNN] INFO    : Total loss: {loss(last)}",
         ]
-    lines.append(f"[1,0]<stdout>:[MaskRCNN] INFO    : Average throughput: {BATCH / STEP_S:.1f} samples/sec")
-    lines.append(f"horovodrun -np 2 python /workspace/mask_rcnn_main.py --total_steps 200 --train_batch_size {BATCH // 2} ")
+    lines.append(
+        f"[1,0]<stdout>:[MaskRCNN] INFO    : Average throughput: {BATCH / STEP_S:.1f} samples/sec"
+    )
+    lines.append(
+        f"horovodrun -np 2 python /workspace/mask_rcnn_main.py --total_steps 200 --train_batch_size {BATCH // 2} "
+    )
     return Sample("tf_maskrcnn", "tf_gpu2_fp32_bs20.txt", _text(lines), data_s=None, world_size=2)
 
 
@@ -270,9 +397,17 @@ def dllogger_bert() -> Sample:
     for step in range(60):
         shown = max(0, step - 5)
         lines.append(
-            _dll(step, f"Training Epoch: 0 Training Iteration: {shown}  average_loss : {loss(step)}  learning_rate : 0.001  skipped_steps : {min(step, 5)} ")
+            _dll(
+                step,
+                f"Training Epoch: 0 Training Iteration: {shown}  average_loss : {loss(step)}  learning_rate : 0.001  skipped_steps : {min(step, 5)} ",
+            )
         )
-    lines.append(_dll(60, f" e2e_train_time : 33.1  training_sequences_per_second : {BATCH / STEP_S}  final_loss : 8.1  raw_train_time : 30.1 "))
+    lines.append(
+        _dll(
+            60,
+            f" e2e_train_time : 33.1  training_sequences_per_second : {BATCH / STEP_S}  final_loss : 8.1  raw_train_time : 30.1 ",
+        )
+    )
     return Sample("dllogger_bert", "bert_fp16_bs4_gpu1.log", _text(lines), data_s=None)
 
 
@@ -297,12 +432,22 @@ def fairseq() -> Sample:
         for last, average in _windows()
     ]
     lines.append("| done training in 101.5 seconds")
-    return Sample("fairseq", "transformer_gpu8", _text(lines), data_s=None, throughput=4000 / STEP_S, world_size=8)
+    return Sample(
+        "fairseq",
+        "transformer_gpu8",
+        _text(lines),
+        data_s=None,
+        throughput=4000 / STEP_S,
+        world_size=8,
+    )
 
 
 def gluoncv() -> Sample:
     lines = [f"Namespace(amp=False, batch_size={BATCH}, data_shape=416, gpus='0', lr=0.001)"]
-    lines += [f"AI-Rank-log [Epoch 0][Batch {step}], LR: 3.41E-07, Speed: {BATCH / STEP_S:.3f} samples/sec, ObjLoss=6561.729" for step in range(9, STEPS, 10)]
+    lines += [
+        f"AI-Rank-log [Epoch 0][Batch {step}], LR: 3.41E-07, Speed: {BATCH / STEP_S:.3f} samples/sec, ObjLoss=6561.729"
+        for step in range(9, STEPS, 10)
+    ]
     lines.append("[Epoch 0] Training cost: 101.527, ObjLoss=43.448")
     return Sample("gluoncv", "GPUx1_time2train_ips.log", _text(lines), data_s=None)
 
@@ -315,7 +460,14 @@ def psenet() -> Sample:
             f"({step + 1}/{STEPS}) LR: 0.001000 | Batch: {mean(0, step):.3f}s | Total: 0min | ETA: 1min | Loss: 0.951 | "
             f"Loss(text/kernel): 0.667/0.284 | IoU(text/kernel): 0.1/0.0 | Acc rec: 0.000 | ips: {BATCH / average:.5f}"
         )
-    return Sample("psenet", "psenet_gpu1.log", _text(lines), data_s=None, step_s=mean(1, 198), throughput=BATCH / mean(1, 198))
+    return Sample(
+        "psenet",
+        "psenet_gpu1.log",
+        _text(lines),
+        data_s=None,
+        step_s=mean(1, 198),
+        throughput=BATCH / mean(1, 198),
+    )
 
 
 def _text(lines: list[str]) -> str:

@@ -32,12 +32,17 @@ def test_a_log_gives_the_steps_that_it_was_made_from(name: str) -> None:
     assert log.metadata.world_size == sample.world_size
     assert log.mean_step_s == pytest.approx(sample.step_s, rel=3e-3)
     assert log.mean_throughput == pytest.approx(sample.throughput, rel=3e-3)
-    assert log.mean_data_s == (None if sample.data_s is None else pytest.approx(sample.data_s, rel=1e-2))
+    assert log.mean_data_s == (
+        None if sample.data_s is None else pytest.approx(sample.data_s, rel=1e-2)
+    )
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_sound_log_has_no_flags(name: str) -> None:
-    expected = {"an update skipped, because gradients were not finite", "a partial last batch, by whose size the throughput at the epoch's end is spoilt"}
+    expected = {
+        "an update skipped, because gradients were not finite",
+        "a partial last batch, by whose size the throughput at the epoch's end is spoilt",
+    }
     assert {flag.text for flag in only(SAMPLES[name]).flags} <= expected
 
 
@@ -45,7 +50,9 @@ def test_a_sound_log_has_no_flags(name: str) -> None:
 def test_each_grammar_is_the_only_one_that_knows_its_lines(name: str) -> None:
     sample = SAMPLES[name]
     for line in sample.text.splitlines():
-        knowing = {grammar.name for grammar in load_grammars().values() if grammar.matches(line)} - {"airank"}
+        knowing = {
+            grammar.name for grammar in load_grammars().values() if grammar.matches(line)
+        } - {"airank"}
         assert knowing <= {sample.grammar}
 
 
@@ -68,7 +75,11 @@ def test_the_reset_of_the_meters_is_seen_where_every_step_is_printed() -> None:
 
 def test_a_second_epoch_begins_its_means_anew() -> None:
     first = SAMPLES["paddleclas_2022"].text
-    (log,) = parse((first + first.replace("epoch:0 ", "epoch:1 ").replace("2024/03/05 06", "2024/03/05 07")).encode())
+    (log,) = parse(
+        (
+            first + first.replace("epoch:0 ", "epoch:1 ").replace("2024/03/05 06", "2024/03/05 07")
+        ).encode()
+    )
     assert log.mean_step_s == pytest.approx(mean(5, 190), rel=1e-4)
     assert [each.steps for each in log.records].count(6) == 2
     assert [each.index for each in log.records] == sorted({each.index for each in log.records})
@@ -77,7 +88,9 @@ def test_a_second_epoch_begins_its_means_anew() -> None:
 def test_means_over_the_whole_run_add_up_to_the_last_one() -> None:
     log = only(SAMPLES["dllogger_maskrcnn"])
     assert sum(each.steps for each in log.records) == 200
-    assert sum(each.steps * (each.step_s or 0) for each in log.records) == pytest.approx(200 * 0.5, rel=1e-4)
+    assert sum(each.steps * (each.step_s or 0) for each in log.records) == pytest.approx(
+        200 * 0.5, rel=1e-4
+    )
 
 
 def test_a_partial_last_batch_is_no_slow_step() -> None:
@@ -113,13 +126,20 @@ def test_stated_results_are_kept_with_how_they_were_got() -> None:
     stated = {each.what: each for each in only(SAMPLES["dllogger_pytorch"]).stated}
     assert stated["throughput"].how.startswith("arithmetic mean")
     assert stated["data time"].value == 0.0625
-    assert {each.what: each.value for each in only(SAMPLES["paddleseg"]).stated} == {"avg_ips": 76.19}
+    assert {each.what: each.value for each in only(SAMPLES["paddleseg"]).stated} == {
+        "avg_ips": 76.19
+    }
 
 
 def test_marks_alone_are_a_log_without_steps() -> None:
-    (log,) = parse(b"AI-Rank-log 1621335959.198982 avg_ips:76.19images/sec\nAI-Rank-log 1621335959.2 target_quality_time:82322.66sec\n")
+    (log,) = parse(
+        b"AI-Rank-log 1621335959.198982 avg_ips:76.19images/sec\nAI-Rank-log 1621335959.2 target_quality_time:82322.66sec\n"
+    )
     assert (log.grammar, log.records) == ("airank", ())
-    assert {each.what: each.value for each in log.stated} == {"avg_ips": 76.19, "target_quality_time": 82322.66}
+    assert {each.what: each.value for each in log.stated} == {
+        "avg_ips": 76.19,
+        "target_quality_time": 82322.66,
+    }
 
 
 def test_a_user_says_how_many_samples_a_step_has() -> None:
@@ -142,7 +162,9 @@ def test_openmmlab_prints_in_several_ways() -> None:
         "03/05 06:07:{second:02d} - mmengine - INFO - Iter(train) [{step:4d}/7330]  base_lr: 1.0e-02 lr: 1.0e-02  eta: 0:09:03  time: 0.2000  data_time: 0.0500  memory: 3  loss: 2.1",
     )
     for shape in shapes:
-        text = "".join(shape.format(step=50 * line, second=10 * line) + "\n" for line in range(1, 5))
+        text = "".join(
+            shape.format(step=50 * line, second=10 * line) + "\n" for line in range(1, 5)
+        )
         (log,) = parse(text.encode())
         assert (log.grammar, [each.steps for each in log.records]) == ("mmcv", [50] * 4)
         assert log.mean_step_s == pytest.approx(0.2)

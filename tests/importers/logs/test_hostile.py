@@ -14,7 +14,11 @@ from tests.importers.logs.mutations import outcomes
 from tests.importers.logs.samples import SAMPLES
 
 _LINES = [line.encode() for sample in SAMPLES.values() for line in sample.text.splitlines()[:30]]
-_PIECE = st.one_of(st.sampled_from(_LINES), st.binary(max_size=60), st.sampled_from([b"\n", b"\r", b"\0", b"\x1b[", b"999999999999", b"-1", b"nan", b"1e308"]))
+_PIECE = st.one_of(
+    st.sampled_from(_LINES),
+    st.binary(max_size=60),
+    st.sampled_from([b"\n", b"\r", b"\0", b"\x1b[", b"999999999999", b"-1", b"nan", b"1e308"]),
+)
 
 
 def read(data: bytes) -> None:
@@ -36,12 +40,31 @@ def test_no_pieces_of_logs_make_it_raise(pieces: list[bytes], between: bytes) ->
 
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_HOSTILE = ("-1", "0", "0.0", "1e308", "1e-308", "999999999999", "9" * 40, "nan", "inf", "", "-0.5", "1e17")
+_HOSTILE = (
+    "-1",
+    "0",
+    "0.0",
+    "1e308",
+    "1e-308",
+    "999999999999",
+    "9" * 40,
+    "nan",
+    "inf",
+    "",
+    "-0.5",
+    "1e17",
+)
 
 
 @settings(max_examples=400)
-@given(st.sampled_from(sorted(SAMPLES)), st.lists(st.tuples(st.integers(0, 400), st.sampled_from(_HOSTILE)), min_size=1, max_size=40), st.booleans())
-def test_no_numbers_make_it_raise(name: str, changes: list[tuple[int, str]], everywhere: bool) -> None:
+@given(
+    st.sampled_from(sorted(SAMPLES)),
+    st.lists(st.tuples(st.integers(0, 400), st.sampled_from(_HOSTILE)), min_size=1, max_size=40),
+    st.booleans(),
+)
+def test_no_numbers_make_it_raise(
+    name: str, changes: list[tuple[int, str]], everywhere: bool
+) -> None:
     """Numbers of a sound log replaced by ones that cannot be, here and there or all of one value."""
     head = "\n".join(SAMPLES[name].text.splitlines()[:60]) + "\n"
     numbers = list(_NUMBER.finditer(head))
@@ -65,7 +88,12 @@ def test_a_counter_that_jumps_far_makes_no_endless_run() -> None:
     text = SAMPLES["paddleseg"].text.replace("iter: 200/", "iter: 999999999999/")
     (log,) = parse_log(lambda: [text.encode()])
     assert len(place_steps(log).step) <= 300
-    only = "\n".join(SAMPLES["paddleseg"].text.splitlines()[:4]).replace("iter: 10/", "iter: 999999999999/") + "\n"
+    only = (
+        "\n".join(SAMPLES["paddleseg"].text.splitlines()[:4]).replace(
+            "iter: 10/", "iter: 999999999999/"
+        )
+        + "\n"
+    )
     (log,) = parse_log(lambda: [only.encode()])
     assert len(place_steps(log).step) <= MOST_ROWS
 

@@ -31,7 +31,11 @@ def test_two_runs_in_one_file_are_two_runs() -> None:
 
 
 def test_runs_too_far_apart_for_one_configuration_say_so() -> None:
-    lines = [f"DLL 2024-03-05 06:07:08.1 - (0, {200 + step}) total_ips : {speed}" for speed in (100.0, 190.0) for step in range(50)]
+    lines = [
+        f"DLL 2024-03-05 06:07:08.1 - (0, {200 + step}) total_ips : {speed}"
+        for speed in (100.0, 190.0)
+        for step in range(50)
+    ]
     first, second = parse("\n".join(lines) + "\n", "tf_gpu1_amp_bs40.txt")
     assert "differ 1.90 x in throughput" in flags(first)
     assert "differ 1.90 x in throughput" in flags(second)
@@ -47,13 +51,17 @@ def test_each_run_of_a_file_has_its_own_cards_batch_and_results() -> None:
     """As in NVIDIA's MXNet benchmark, whose log is of one card first and of eight then."""
     one = SAMPLES["dllogger_mxnet"].text
     eight = (
-        one.replace("gpus : [0, 1]", "gpus : [0, 1, 2, 3, 4, 5, 6, 7]").replace("batch_size : 80", "batch_size : 640").replace("train.ips : ", "train.ips : 9")
+        one.replace("gpus : [0, 1]", "gpus : [0, 1, 2, 3, 4, 5, 6, 7]")
+        .replace("batch_size : 80", "batch_size : 640")
+        .replace("train.ips : ", "train.ips : 9")
     )
     first, second = parse(one + eight)
     assert (first.metadata.world_size, first.metadata.global_batch_size) == (2, 80)
     assert (second.metadata.world_size, second.metadata.global_batch_size) == (8, 640)
     assert first.mean_step_s == pytest.approx(STEP_S, rel=1e-2)
-    assert [each.value for each in first.stated] == [each.value for each in second.stated] == [160.0]
+    assert (
+        [each.value for each in first.stated] == [each.value for each in second.stated] == [160.0]
+    )
 
 
 def test_one_stray_step_number_is_left_out_and_makes_no_run() -> None:
@@ -69,7 +77,10 @@ def test_a_beginning_of_another_day_is_flagged() -> None:
 
 def test_a_clock_that_jumps_between_records_is_flagged() -> None:
     sample = SAMPLES["paddleseg"].text.splitlines()
-    late = [line.replace("2024-03-05", "2024-03-09") if place > 12 else line for place, line in enumerate(sample)]
+    late = [
+        line.replace("2024-03-05", "2024-03-09") if place > 12 else line
+        for place, line in enumerate(sample)
+    ]
     (log,) = parse("\n".join(late) + "\n")
     assert "the clock jumps ahead" in flags(log)
 
@@ -97,9 +108,14 @@ def test_a_name_that_counts_several_nodes_is_no_contradiction() -> None:
 def test_an_evaluation_booked_as_data_time_is_flagged() -> None:
     lines = SAMPLES["mmcv"].text.splitlines()
     lines[10:10] = ["2024-03-05 06:07:51,000 - mmseg - INFO - Saving checkpoint at 60 iterations"]
-    lines[11] = lines[11].replace("time: 0.500, data_time: 0.0625", "time: 4.500, data_time: 4.0625")
+    lines[11] = lines[11].replace(
+        "time: 0.500, data_time: 0.0625", "time: 4.500, data_time: 4.0625"
+    )
     (log,) = parse("\n".join(lines) + "\n")
-    assert "1 x an evaluation or a checkpoint that is booked on the next line, as data time or as step time (line 12)" in flags(log)
+    assert (
+        "1 x an evaluation or a checkpoint that is booked on the next line, as data time or as step time (line 12)"
+        in flags(log)
+    )
 
 
 def test_an_accuracy_below_zero_is_flagged() -> None:
@@ -115,7 +131,10 @@ def test_a_partial_last_batch_that_spoils_the_stated_throughput_is_flagged() -> 
 
 def test_a_stated_mean_that_the_records_do_not_give_is_flagged() -> None:
     text = SAMPLES["dllogger_pytorch"].text
-    (log,) = parse(text[: text.index("Summary")] + "Summary: train.loss : 6.4  train.total_ips : 500.00 img/s\n")
+    (log,) = parse(
+        text[: text.index("Summary")]
+        + "Summary: train.loss : 6.4  train.total_ips : 500.00 img/s\n"
+    )
     assert "states a mean throughput of 500.00 images/s; its records give" in flags(log)
     assert "its steady steps give 320.0" in flags(log)
 
@@ -145,12 +164,19 @@ def test_a_run_that_ends_early_says_where() -> None:
 
 
 def test_a_run_that_was_killed_says_by_what() -> None:
-    (log,) = parse(SAMPLES["paddleclas_2022"].text + "LAUNCH INFO 2024-03-05 06:10:00,001 Terminating with signal 15\n")
+    (log,) = parse(
+        SAMPLES["paddleclas_2022"].text
+        + "LAUNCH INFO 2024-03-05 06:10:00,001 Terminating with signal 15\n"
+    )
     assert log.aborted == "the log says: terminating with signal 15"
 
 
 def test_records_of_other_processes_are_left_out() -> None:
-    lines = [f"[1,{rank}]<stdout>:{line.split('>:', 1)[-1]}" for line in SAMPLES["dllogger_mxnet"].text.splitlines() for rank in (0, 1)]
+    lines = [
+        f"[1,{rank}]<stdout>:{line.split('>:', 1)[-1]}"
+        for line in SAMPLES["dllogger_mxnet"].text.splitlines()
+        for rank in (0, 1)
+    ]
     (log,) = parse("\n".join(lines) + "\n")
     assert len(log.records) == 20
     assert "20 x a record of another process, left out" in flags(log)
@@ -173,7 +199,12 @@ def test_an_efficiency_that_cannot_be_is_flagged() -> None:
     one = dataclasses.replace(base, metadata=dataclasses.replace(base.metadata, world_size=1))
     assert efficiency(base, base) == pytest.approx(1)
     assert check_efficiency(base, base) is None
-    faster = dataclasses.replace(base, records=tuple(dataclasses.replace(each, step_s=(each.step_s or 0) / 3) for each in base.records))
+    faster = dataclasses.replace(
+        base,
+        records=tuple(
+            dataclasses.replace(each, step_s=(each.step_s or 0) / 3) for each in base.records
+        ),
+    )
     told = check_efficiency(one, faster)
     assert told is not None
     assert "an efficiency of 150 % from 1 to 2 cards cannot be" in str(told)

@@ -21,7 +21,9 @@ LOGS = DATA / "logs"
 CASES = DATA / "log_cases.csv"
 
 FILES = sorted(path for path in LOGS.rglob("*") if path.is_file()) if LOGS.is_dir() else []
-needs_logs = pytest.mark.skipif(not FILES, reason="the published logs (../shared/data/logs) are not here")
+needs_logs = pytest.mark.skipif(
+    not FILES, reason="the published logs (../shared/data/logs) are not here"
+)
 
 GRAMMAR_OF = {
     "gluoncv_yolov3": "gluoncv",
@@ -79,7 +81,9 @@ def test_the_throughput_is_what_the_log_states(path: Path) -> None:
             made, stated = log.mean_throughput, statistics.fmean(_last_of_each_epoch(log))
             assert made == pytest.approx(stated, rel=0.01)
         else:
-            ratios = [(each.samples or 0) / (each.step_s or 1) / (each.throughput or 1) for each in told]
+            ratios = [
+                (each.samples or 0) / (each.step_s or 1) / (each.throughput or 1) for each in told
+            ]
             assert statistics.median(ratios) == pytest.approx(1, rel=0.005)
             assert sum(abs(ratio - 1) > 0.01 for ratio in ratios) <= 0.02 * len(ratios) + 1
 
@@ -100,8 +104,14 @@ def test_a_stated_mean_is_found_again(path: Path) -> None:
             continue
         flagged = any("its steady steps give" in flag.text for flag in log.flags)
         assert flagged or mean == pytest.approx(stated.value, rel=0.05)
-        if stated.how.startswith("arithmetic mean") and len({each.epoch for each in log.records}) == 1 and log.records[1].step - log.records[0].step == 1:
-            assert statistics.fmean(each.throughput or 0 for each in log.records) == pytest.approx(stated.value, rel=0.005)
+        if (
+            stated.how.startswith("arithmetic mean")
+            and len({each.epoch for each in log.records}) == 1
+            and log.records[1].step - log.records[0].step == 1
+        ):
+            assert statistics.fmean(each.throughput or 0 for each in log.records) == pytest.approx(
+                stated.value, rel=0.005
+            )
 
 
 @needs_logs
@@ -132,7 +142,9 @@ def _cases() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.skipif(not CASES.is_file(), reason="the known cases (../shared/data/log_cases.csv) are not here")
+@pytest.mark.skipif(
+    not CASES.is_file(), reason="the known cases (../shared/data/log_cases.csv) are not here"
+)
 @pytest.mark.parametrize("case", _cases(), ids=lambda case: case["case"])
 def test_a_known_case_has_its_numbers(case: dict[str, str]) -> None:
     base, target = LOGS / case["baseline_log"], LOGS / case["target_log"]
@@ -143,7 +155,15 @@ def test_a_known_case_has_its_numbers(case: dict[str, str]) -> None:
     assert after.mean_step_s == pytest.approx(float(case["step_target_s"]), abs=1.1e-5)
     if case["data_base_s"]:
         assert before.mean_data_s == pytest.approx(float(case["data_base_s"]), abs=1.1e-5)
-        assert after.mean_data_s == pytest.approx(float(case["data_target_s"]), abs=1.1e-5 + 5e-5 * (len(case["data_target_s"]) < 7))
-        assert (after.mean_data_s or 0) - (before.mean_data_s or 0) == pytest.approx(float(case["data_delta_s"]), abs=6e-5)
-    assert (after.mean_step_s or 0) - (before.mean_step_s or 0) == pytest.approx(float(case["loss_s"]), abs=2e-5)
-    assert (before.mean_step_s or 0) / (after.mean_step_s or 1) == pytest.approx(float(case["efficiency"]), abs=1e-4 + 1e-3 * (len(case["efficiency"]) < 6))
+        assert after.mean_data_s == pytest.approx(
+            float(case["data_target_s"]), abs=1.1e-5 + 5e-5 * (len(case["data_target_s"]) < 7)
+        )
+        assert (after.mean_data_s or 0) - (before.mean_data_s or 0) == pytest.approx(
+            float(case["data_delta_s"]), abs=6e-5
+        )
+    assert (after.mean_step_s or 0) - (before.mean_step_s or 0) == pytest.approx(
+        float(case["loss_s"]), abs=2e-5
+    )
+    assert (before.mean_step_s or 0) / (after.mean_step_s or 1) == pytest.approx(
+        float(case["efficiency"]), abs=1e-4 + 1e-3 * (len(case["efficiency"]) < 6)
+    )

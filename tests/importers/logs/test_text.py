@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.importers.logs.assemble import load_grammars, parse_log
-from profkit.importers.logs.text import LONGEST_LINE, Damage, as_count, as_number, number_after, read_lines
+from profkit.importers.logs.text import (
+    LONGEST_LINE,
+    Damage,
+    as_count,
+    as_number,
+    number_after,
+    read_lines,
+)
 from profkit.importers.logs.times import find_time, has_year
 
 
@@ -18,8 +25,14 @@ def texts(data: bytes) -> list[str]:
 
 
 def test_colours_carriage_returns_and_control_bytes_go() -> None:
-    assert texts(b"\x1b[95mtrain step:20\x1b[0m \x1b[92mips: 5\x1b[0ms\n") == ["train step:20 ips: 5s"]
-    assert texts(b"  0%|   | 0/7\r100%|###| 7/7\rdone\r\n") == ["  0%|   | 0/7", "100%|###| 7/7", "done"]
+    assert texts(b"\x1b[95mtrain step:20\x1b[0m \x1b[92mips: 5\x1b[0ms\n") == [
+        "train step:20 ips: 5s"
+    ]
+    assert texts(b"  0%|   | 0/7\r100%|###| 7/7\rdone\r\n") == [
+        "  0%|   | 0/7",
+        "100%|###| 7/7",
+        "done",
+    ]
     assert texts(b"a\x00b\x07c\td\n") == ["abc\td"]
     assert texts(b"\x1b]0;title\x07text\x1b[A\n") == ["text"]
 
@@ -27,7 +40,9 @@ def test_colours_carriage_returns_and_control_bytes_go() -> None:
 def test_prefixes_of_mpirun_go_wherever_they_stand_and_name_the_process() -> None:
     (line,) = read_lines([b"Fri Dec 18 20:03:10 2020[1,3]<stdout>:DLL 2020\n"])
     assert (line.text, line.process) == ("DLL 2020", 3)
-    (line,) = read_lines([b"Iteration:   6%|  | 104/1713 [00:13<03:18]Sat Dec 19 15:14:59 2020[1,0]<stdout>:DLL x\n"])
+    (line,) = read_lines(
+        [b"Iteration:   6%|  | 104/1713 [00:13<03:18]Sat Dec 19 15:14:59 2020[1,0]<stdout>:DLL x\n"]
+    )
     assert (line.text, line.process) == ("Iteration:   6%|  | 104/1713 [00:13<03:18]DLL x", 0)
     assert texts(b"[1,4]<stderr>:[03:14:40] [1,4]<stderr>:../src\n") == ["[03:14:40] ../src"]
 
@@ -49,7 +64,12 @@ def test_a_torn_last_line_loses_the_number_at_its_end() -> None:
 
 def test_lines_are_numbered_over_blocks_and_long_ones_are_cut() -> None:
     damage = Damage()
-    lines = list(read_lines([b"a" * 3, b"b" * 3 + b"\n" + b"c" * LONGEST_LINE, b"d" * LONGEST_LINE, b"\nlast\n"], damage))
+    lines = list(
+        read_lines(
+            [b"a" * 3, b"b" * 3 + b"\n" + b"c" * LONGEST_LINE, b"d" * LONGEST_LINE, b"\nlast\n"],
+            damage,
+        )
+    )
     assert [(line.number, len(line.text)) for line in lines] == [(1, 6), (2, LONGEST_LINE), (3, 4)]
     assert damage.cut == 1
 
@@ -86,7 +106,9 @@ def test_words_that_are_no_numbers_are_null() -> None:
 
 def test_timestamps_in_the_shapes_that_logs_have() -> None:
     day = 1_609_121_378.0
-    assert find_time("[MaskRCNN] INFO    : timestamp: 1609121378.478827") == pytest.approx(day + 0.478827)
+    assert find_time("[MaskRCNN] INFO    : timestamp: 1609121378.478827") == pytest.approx(
+        day + 0.478827
+    )
     assert find_time(":::NVLOGv0.2.3 resnet 1609121378.25 (x)") == day + 0.25
     assert find_time("2020-12-28 02:09:38,123 - mmseg") == pytest.approx(day + 0.123)
     assert find_time("[2020/12/28 02:09:38] ppcls INFO") == day

@@ -55,11 +55,15 @@ def test_a_log_is_known_among_all_formats(name: str, tmp_path: Path) -> None:
 
 
 def test_a_log_is_known_though_its_records_come_late(tmp_path: Path) -> None:
-    path = write(tmp_path, "paddleclas_2022", b"a warning\n" * 20_000 + SAMPLES["paddleclas_2022"].data)
+    path = write(
+        tmp_path, "paddleclas_2022", b"a warning\n" * 20_000 + SAMPLES["paddleclas_2022"].data
+    )
     assert IMPORTER.recognises(path.read_bytes()[:65_536], path) == 0.8
 
 
-@pytest.mark.parametrize("head", [b"", b'{"traceEvents": []}', b"SQLite format 3\0", b"\0" * 90, b"hello\n"])
+@pytest.mark.parametrize(
+    "head", [b"", b'{"traceEvents": []}', b"SQLite format 3\0", b"\0" * 90, b"hello\n"]
+)
 def test_other_formats_are_left_to_others(head: bytes) -> None:
     assert IMPORTER.recognises(head, Path("unknown")) == 0
 
@@ -86,7 +90,11 @@ def test_windows_become_steps_of_their_mean_that_tile_the_time(tmp_path: Path) -
     assert steps["loss"].null_count == 180
     assert trace.spans["phase"].to_pylist() == ["data"] * 200
     config = trace.manifest.config
-    assert (config["steps_per_line"], config["step_times"], config["warmup"]) == (10, "the steps since the line before", 10)
+    assert (config["steps_per_line"], config["step_times"], config["warmup"]) == (
+        10,
+        "the steps since the line before",
+        10,
+    )
 
 
 def test_single_steps_keep_their_epoch_and_leave_out_what_was_not_printed(tmp_path: Path) -> None:
@@ -125,19 +133,31 @@ def test_two_runs_in_one_file_become_two(tmp_path: Path) -> None:
 
 
 def test_flags_and_stated_results_are_shown_on_both_screens(tmp_path: Path) -> None:
-    path = write(tmp_path, "paddleclas_2022", SAMPLES["paddleclas_2022"].data.replace(b"top5:  0.2000", b"top5: -0.2000"))
+    path = write(
+        tmp_path,
+        "paddleclas_2022",
+        SAMPLES["paddleclas_2022"].data.replace(b"top5:  0.2000", b"top5: -0.2000"),
+    )
     (made,) = bring_in(path)
     view = build_overview(Trace.open(made.run))
     text, data = as_text.overview(view), as_json.overview(view)
     assert "flag            19 x an accuracy below zero: the metric is broken" in text
-    assert "stated          step time at an epoch's end 0.5 s (epoch 0, mean from the fifth step on), line 21" in text
+    assert (
+        "stated          step time at an epoch's end 0.5 s (epoch 0, mean from the fifth step on), line 21"
+        in text
+    )
     assert data["flags"] == list(made.flags)
     assert data["config"]["stated"][0]["value"] == 0.5
 
 
 def test_a_killed_run_is_aborted(tmp_path: Path) -> None:
     (made,) = bring_in(
-        write(tmp_path, "paddleclas_2022", SAMPLES["paddleclas_2022"].data + b"LAUNCH INFO 2024-03-05 06:10:00,001 Terminating with signal 15\n")
+        write(
+            tmp_path,
+            "paddleclas_2022",
+            SAMPLES["paddleclas_2022"].data
+            + b"LAUNCH INFO 2024-03-05 06:10:00,001 Terminating with signal 15\n",
+        )
     )
     assert Trace.open(made.run).manifest.state is RunState.ABORTED
 
@@ -153,14 +173,33 @@ def test_marks_alone_make_a_run_without_steps(tmp_path: Path) -> None:
 def test_what_is_no_log_is_refused_in_words(tmp_path: Path) -> None:
     path = tmp_path / "hello.txt"
     path.write_text("hello\n")
-    with pytest.raises(UnreadableError, match="no line of it is of a training log that profkit knows"):
+    with pytest.raises(
+        UnreadableError, match="no line of it is of a training log that profkit knows"
+    ):
         bring_in(path)
 
 
-def test_the_verb_imports_and_a_user_tells_the_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_imports_and_a_user_tells_the_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write(tmp_path, "mmcv", SAMPLES["mmcv"].data.replace(b"samples_per_gpu", b"unknown"))
     folder = tmp_path / "traces"
-    assert main(["import", str(path), "-o", str(folder), "--name", "mine", "--samples-per-step", "7", "--json"]) == ExitCode.DONE
+    assert (
+        main(
+            [
+                "import",
+                str(path),
+                "-o",
+                str(folder),
+                "--name",
+                "mine",
+                "--samples-per-step",
+                "7",
+                "--json",
+            ]
+        )
+        == ExitCode.DONE
+    )
     (made,) = json.loads(capsys.readouterr().out)
     assert made["format"] == "training_log"
     assert main(["report", made["run"], "--json"]) == ExitCode.DONE

@@ -17,14 +17,19 @@ class Slow(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         OWN.read(index)
-        return torch.tensor([float(index), float(hasattr(torch.nn.Module.__call__, "__wrapped__"))], dtype=torch.float64)
+        return torch.tensor(
+            [float(index), float(hasattr(torch.nn.Module.__call__, "__wrapped__"))],
+            dtype=torch.float64,
+        )
 
 
 def collate(samples: list[torch.Tensor]) -> torch.Tensor:
     """The batch, with what it saw of its making in each row."""
     OWN.collate()
     batch = torch.stack(samples)
-    return torch.hstack([batch, torch.tensor(OWN.figures(), dtype=torch.float64).expand(len(batch), -1)])
+    return torch.hstack(
+        [batch, torch.tensor(OWN.figures(), dtype=torch.float64).expand(len(batch), -1)]
+    )
 
 
 def main() -> None:
@@ -33,7 +38,12 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     for start_method, epochs in (("spawn", 2), ("forkserver", 1)):
         loader = DataLoader(
-            Slow(), batch_size=BATCH_SIZE, num_workers=1, collate_fn=collate, multiprocessing_context=start_method, persistent_workers=epochs > 1
+            Slow(),
+            batch_size=BATCH_SIZE,
+            num_workers=1,
+            collate_fn=collate,
+            multiprocessing_context=start_method,
+            persistent_workers=epochs > 1,
         )
         for _ in range(epochs):
             for batch in loader:

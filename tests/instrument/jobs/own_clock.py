@@ -54,6 +54,13 @@ class OwnBatch:
 
     def figures(self) -> list[float]:
         """How long reading blocked and decoding computed, how long collating has taken until now, all in ms, and when that is."""
-        wall, processor, waited = (late - early for early, late in zip(self._began, self._collating, strict=True))
+        wall, processor, waited = (
+            late - early for early, late in zip(self._began, self._collating, strict=True)
+        )
         now = time.perf_counter_ns()
-        return [1e-6 * (wall - processor - waited), 1e-6 * processor, 1e-6 * (now - self._collating.wall_ns), float(now)]
+        return [
+            1e-6 * (wall - processor - waited),
+            1e-6 * processor,
+            1e-6 * (now - self._collating.wall_ns),
+            float(now),
+        ]

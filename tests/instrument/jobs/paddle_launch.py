@@ -32,7 +32,14 @@ class Numbers(Dataset):  # type: ignore[type-arg]  # Paddle 2.6 has no generic o
 
 def build() -> Any:
     nn = paddle.nn
-    return nn.Sequential(nn.Conv2D(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+    return nn.Sequential(
+        nn.Conv2D(1, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(256, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
 
 
 def main() -> None:
@@ -52,7 +59,9 @@ def main() -> None:
     optimizer = paddle.optimizer.Momentum(learning_rate=0.05, parameters=parallel.parameters())
     data = Numbers()
     losses = []
-    for number, (images, labels) in enumerate(DataLoader(data, batch_sampler=DistributedBatchSampler(data, batch_size=4))):
+    for number, (images, labels) in enumerate(
+        DataLoader(data, batch_sampler=DistributedBatchSampler(data, batch_size=4))
+    ):
         last = (number + 1) % args.accumulate == 0
         with contextlib.nullcontext() if last else parallel.no_sync():
             loss = paddle.nn.functional.cross_entropy(parallel(images), labels) / args.accumulate

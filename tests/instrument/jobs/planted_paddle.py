@@ -103,7 +103,14 @@ def main() -> None:
         model = paddle.DataParallel(model)
     optimizer = Optimizer(learning_rate=0.01, parameters=model.parameters())
     optimizer.sleeper = sleeper
-    own, batches = OwnClock(), iter(DataLoader(Data(sleeper, args.steps), batch_size=BATCH, num_workers=0, use_buffer_reader=False))
+    own, batches = (
+        OwnClock(),
+        iter(
+            DataLoader(
+                Data(sleeper, args.steps), batch_size=BATCH, num_workers=0, use_buffer_reader=False
+            )
+        ),
+    )
     for number in range(args.steps):
         with own.time("data"):
             inputs, labels = next(batches)

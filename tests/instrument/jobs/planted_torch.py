@@ -56,7 +56,9 @@ class Slow(torch.Tensor):
     sleeper: Sleeper
 
     @classmethod
-    def __torch_function__(cls, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if getattr(function, "__name__", "") == "to":
             cls.sleeper.at("h2d")
         with torch._C.DisableTorchFunctionSubclass():

@@ -17,12 +17,18 @@ LONGEST_WAIT_S = 120.0
 
 def wait_for_trace() -> None:
     deadline = time.monotonic() + LONGEST_WAIT_S
-    while not list(Path(os.environ["PROFKIT_RUN"]).glob("r*/steps.arrows")) and time.monotonic() < deadline:
+    while (
+        not list(Path(os.environ["PROFKIT_RUN"]).glob("r*/steps.arrows"))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
 
 
 paddle.enable_static()
-inputs, labels = paddle.static.data("inputs", [None, 8]), paddle.static.data("labels", [None, 1], dtype="int64")
+inputs, labels = (
+    paddle.static.data("inputs", [None, 8]),
+    paddle.static.data("labels", [None, 1], dtype="int64"),
+)
 loss = paddle.nn.functional.cross_entropy(paddle.static.nn.fc(inputs, 4), labels).mean()
 evaluation = paddle.static.default_main_program().clone()
 paddle.optimizer.SGD(0.01).minimize(loss)

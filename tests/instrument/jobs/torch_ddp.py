@@ -24,7 +24,9 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     middle = torch.nn.Linear(256, 256)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), middle, torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.ReLU(), middle, torch.nn.ReLU(), torch.nn.Linear(256, 10)
+    )
     if args.late_ms and dist.get_rank() == 1:
         middle.weight.register_hook(lambda gradient: time.sleep(args.late_ms / 1e3))
     parallel = DistributedDataParallel(model, bucket_cap_mb=args.bucket_mb)
@@ -35,7 +37,10 @@ def main() -> None:
     for number, (inputs, labels) in enumerate(loader):
         last = (number + 1) % args.accumulate == 0
         with contextlib.nullcontext() if last else parallel.no_sync():
-            loss = torch.nn.functional.cross_entropy(parallel(inputs.to("cpu")), labels) / args.accumulate
+            loss = (
+                torch.nn.functional.cross_entropy(parallel(inputs.to("cpu")), labels)
+                / args.accumulate
+            )
             loss.backward()
         losses.append(loss.item())
         if last:
@@ -43,9 +48,13 @@ def main() -> None:
             optimizer.zero_grad()
         if number + 1 == args.steps * args.accumulate:
             break
-    sys.stdout.write(f"rank {dist.get_rank()} losses {losses!r}\n")  # in one piece: two ranks write here
+    sys.stdout.write(
+        f"rank {dist.get_rank()} losses {losses!r}\n"
+    )  # in one piece: two ranks write here
     sys.stdout.flush()
-    time.sleep(0.2)  # torch aborts where the interpreter ends while gloo's threads still let go of the last bucket: one run in four without
+    time.sleep(
+        0.2
+    )  # torch aborts where the interpreter ends while gloo's threads still let go of the last bucket: one run in four without
     dist.destroy_process_group()
 
 

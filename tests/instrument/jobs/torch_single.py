@@ -18,7 +18,13 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(10))
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.LazyLinear(10),
+    )
     model(torch.zeros(2, 3, 16, 16))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 8)
@@ -39,7 +45,13 @@ def main() -> None:
                 break
         model.eval()
         with torch.no_grad():
-            print("evaluation", repr(sum(model(images).sum().item() for images, _ in DataLoader(data, batch_size=32))), flush=True)
+            print(
+                "evaluation",
+                repr(
+                    sum(model(images).sum().item() for images, _ in DataLoader(data, batch_size=32))
+                ),
+                flush=True,
+            )
         model.train()
     if args.end == "raise":
         raise RuntimeError("the job's own error")

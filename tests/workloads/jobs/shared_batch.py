@@ -45,9 +45,13 @@ def build(given: Build) -> Parts:
 def main() -> None:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     workload = dataclasses.replace(WORKLOAD, builders={"torch": build}, generate=Path)
-    settings = Settings("torch", steps=STEPS, batch_size=8 // world, image_size=SIZE, workers=0, lr=0.01)
+    settings = Settings(
+        "torch", steps=STEPS, batch_size=8 // world, image_size=SIZE, workers=0, lr=0.01
+    )
     losses: list[float] = []
-    prepare(workload, settings, Seat(rank, world)).train(NullRecorder(), lambda step, steps, loss: losses.append(loss))
+    prepare(workload, settings, Seat(rank, world)).train(
+        NullRecorder(), lambda step, steps, loss: losses.append(loss)
+    )
     Path(sys.argv[1], f"{world}-{rank}.json").write_text(json.dumps(losses))
 
 

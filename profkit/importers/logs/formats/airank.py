@@ -17,7 +17,12 @@ _VALUE = r"(-?\d{1,20}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?)"
 _MARK = re.compile(
     rf"AI-Rank-log \d{{10}}(?:\.\d{{1,9}})?,? (load_data|test_begin|test_finish|(?:eval_accuracy|target_quality_time|total_use_time|avg_ips):{_VALUE})"
 )
-_UNITS = {"eval_accuracy": "", "target_quality_time": "s", "total_use_time": "s", "avg_ips": "images/s"}
+_UNITS = {
+    "eval_accuracy": "",
+    "target_quality_time": "s",
+    "total_use_time": "s",
+    "avg_ips": "images/s",
+}
 _HOW = {
     "avg_ips": "samples over time since the start, with start-up and evaluation",
     "target_quality_time": "until the target was met, with evaluation",

@@ -14,7 +14,9 @@ from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
 _RECORD = re.compile(r"eta: .{1,40}?iter: (\d{1,12})\s{1,9}total_loss: .{1,600}?(?<!\w)time: ")
-_SPEED = re.compile(r"Overall training speed: (\d{1,12}) iterations in [\d:.]{1,30} \((\d{1,9}(?:\.\d{1,9})?) s / it\)")
+_SPEED = re.compile(
+    r"Overall training speed: (\d{1,12}) iterations in [\d:.]{1,30} \((\d{1,9}(?:\.\d{1,9})?) s / it\)"
+)
 _BATCH = re.compile(r"IMS_PER_BATCH: (\d{1,8})")
 _NOT_TIMED = 3
 
@@ -43,7 +45,9 @@ def read(line: Line, found: Found) -> None:
                 )
             )
     elif match := _SPEED.search(text):
-        found.result(line.number, "step time", float(match[2]), "s", "mean over the run, without hooks")
+        found.result(
+            line.number, "step time", float(match[2]), "s", "mean over the run, without hooks"
+        )
     elif "d2.evaluation" in text or "Saving checkpoint" in text:
         found.evaluations.append(line.number)
     elif "IMS_PER_BATCH" in text and (match := _BATCH.search(text)):

@@ -15,7 +15,9 @@ from profkit.importers.logs.parsed import Mean, Record, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
-_RECORD = re.compile(r"DLL .{1,30} - Training Epoch: (\d{1,9}) Training Iteration: (\d{1,12})\s{1,4}(?:average|final)_loss : ")
+_RECORD = re.compile(
+    r"DLL .{1,30} - Training Epoch: (\d{1,9}) Training Iteration: (\d{1,12})\s{1,4}(?:average|final)_loss : "
+)
 _SEQUENCES = re.compile(r"\+\+ expr (\d{1,9}) / \d{1,7} / \d{1,5}")
 _BATCH = re.compile(r"train_batch_size[= :]{1,3}(\d{1,8})")
 _STEPS = re.compile(r"--max_steps[ =](\d{1,9})|(?<!\w)max_steps=(\d{1,9})")
@@ -27,7 +29,11 @@ def read(line: Line, found: Found) -> None:
         step = as_count(match[2])
         if step is not None:
             text = text[match.start() :]
-            loss = number_after(text, "step_loss :") or number_after(text, "average_loss :") or number_after(text, "final_loss :")
+            loss = (
+                number_after(text, "step_loss :")
+                or number_after(text, "average_loss :")
+                or number_after(text, "final_loss :")
+            )
             skipped = number_after(text, "skipped_steps :")
             found.add(
                 Record(
@@ -52,7 +58,14 @@ def _read_other(line: Line, found: Found) -> None:
         found.tell(batch_size=as_count(match[1]))
     if "max_steps" in text and (match := _STEPS.search(text)):
         found.tell(last_step=as_count(match[1] or match[2]))
-    take_result(line, found, "training_sequences_per_second :", "throughput", "sequences/s", "of all cards, over the raw training time")
+    take_result(
+        line,
+        found,
+        "training_sequences_per_second :",
+        "throughput",
+        "sequences/s",
+        "of all cards, over the raw training time",
+    )
     take_result(line, found, "e2e_train_time :", "time of the whole training", "s", "")
     take_result(line, found, "raw_train_time :", "raw training time", "s", "")
 

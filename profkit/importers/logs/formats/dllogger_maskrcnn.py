@@ -16,7 +16,9 @@ from profkit.importers.logs.text import Line, as_count, as_number, number_after
 from profkit.importers.logs.times import find_time
 
 _PAIR = r" : [\d.]{1,20} \(([\d.]{1,20})\)"
-_RECORD = re.compile(rf"Training Iteration: (\d{{1,12}})\s{{1,4}}eta : .{{1,900}}?(?<!\w)time{_PAIR}\s{{1,4}}data{_PAIR}")
+_RECORD = re.compile(
+    rf"Training Iteration: (\d{{1,12}})\s{{1,4}}eta : .{{1,900}}?(?<!\w)time{_PAIR}\s{{1,4}}data{_PAIR}"
+)
 _TOTAL = re.compile(r"Total training time: [\d:. days,]{1,40} \((\d{1,9}(?:\.\d{1,9})?) s / it\)")
 _SETTING = re.compile(r"^\s{0,9}(IMS_PER_BATCH|MAX_ITER): (\d{1,12})$")
 
@@ -27,14 +29,46 @@ def read(line: Line, found: Found) -> None:
         step = as_count(match[1])
         if step is not None:
             loss, lr = number_after(text, "loss :"), number_after(text, "learning_rate :")
-            found.add(Record(line.number, step, None, find_time(text), as_number(match[2]), as_number(match[3]), None, loss, lr))
+            found.add(
+                Record(
+                    line.number,
+                    step,
+                    None,
+                    find_time(text),
+                    as_number(match[2]),
+                    as_number(match[3]),
+                    None,
+                    loss,
+                    lr,
+                )
+            )
     elif match := _TOTAL.search(text):
-        found.result(line.number, "step time", float(match[1]), "s", "mean over the training, with the last checkpoint")
+        found.result(
+            line.number,
+            "step time",
+            float(match[1]),
+            "s",
+            "mean over the training, with the last checkpoint",
+        )
     elif match := _SETTING.match(text):
         _read_setting(match, found)
     else:
-        take_result(line, found, "train_perf_fps :", "throughput", "images/s", "all iterations over the time of the training")
-        take_result(line, found, "Training perf is:", "throughput as echoed", "images/s", "from the rounded step time")
+        take_result(
+            line,
+            found,
+            "train_perf_fps :",
+            "throughput",
+            "images/s",
+            "all iterations over the time of the training",
+        )
+        take_result(
+            line,
+            found,
+            "Training perf is:",
+            "throughput as echoed",
+            "images/s",
+            "from the rounded step time",
+        )
 
 
 def _read_setting(match: re.Match[str], found: Found) -> None:

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import re
 
-from profkit.importers.logs.dllogger import LARGEST_BATCH, number_in_table, read_parameters, take_result
+from profkit.importers.logs.dllogger import (
+    LARGEST_BATCH,
+    number_in_table,
+    read_parameters,
+    take_result,
+)
 from profkit.importers.logs.grammar import Found, Grammar
 from profkit.importers.logs.parsed import Mean, Record, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
@@ -28,14 +33,36 @@ def read(line: Line, found: Found) -> None:
         step = as_count(match[2] or match[4])
         throughput = number_after(text, "Speed:") if match[2] else number_after(text, "train.ips :")
         if step is not None and throughput is not None:
-            loss, lr = number_after(text, "train.loss :"), number_after(text, "train.lr :") or number_after(text, "LR:")
-            found.add(Record(line.number, step, as_count(match[1] or match[3]), find_time(text), None, None, throughput, loss, lr))
+            loss, lr = (
+                number_after(text, "train.loss :"),
+                number_after(text, "train.lr :") or number_after(text, "LR:"),
+            )
+            found.add(
+                Record(
+                    line.number,
+                    step,
+                    as_count(match[1] or match[3]),
+                    find_time(text),
+                    None,
+                    None,
+                    throughput,
+                    loss,
+                    lr,
+                )
+            )
     elif _START in text:
         size = number_after(text.partition(_START)[2], "batch_size=")
         found.headers.append(line.number)
         found.tell(global_batch_size=int(size) if size and size <= LARGEST_BATCH else None)
     elif "Summary:" in text:
-        take_result(line, found, "train.ips :", "throughput of the last epoch", "images/s", "arithmetic mean over its lines")
+        take_result(
+            line,
+            found,
+            "train.ips :",
+            "throughput of the last epoch",
+            "images/s",
+            "arithmetic mean over its lines",
+        )
     else:
         _read_table(line, found)
         read_parameters(line, found, "global_batch_size")
@@ -53,9 +80,18 @@ def _read_table(line: Line, found: Found) -> None:
     value = number_in_table(text)
     if value is not None:
         what = "step time in the table" if _TABLES[caption] == "s" else "throughput in the table"
-        found.result(line.number, what, value, _TABLES[caption], f"{caption}: mean over the epochs behind the warm-up")
+        found.result(
+            line.number,
+            what,
+            value,
+            _TABLES[caption],
+            f"{caption}: mean over the epochs behind the warm-up",
+        )
     elif text.split("|")[0].strip().isdigit():
-        found.notice(f"the table of {caption} has no number: the reporter failed, the run did not", line.number)
+        found.notice(
+            f"the table of {caption} has no number: the reporter failed, the run did not",
+            line.number,
+        )
     else:
         return
     found.memory["table"] = None

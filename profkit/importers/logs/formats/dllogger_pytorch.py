@@ -16,7 +16,9 @@ from profkit.importers.logs.parsed import Mean, Record, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
-_RECORD = re.compile(r"DLL .{1,30} - Epoch: (\d{1,9}) Iteration: (\d{1,12})\s{1,4}train\.loss : .{0,120}?train\.total_ips : ")
+_RECORD = re.compile(
+    r"DLL .{1,30} - Epoch: (\d{1,9}) Iteration: (\d{1,12})\s{1,4}train\.loss : .{0,120}?train\.total_ips : "
+)
 _ITERATIONS = re.compile(r"(?<![\w.])prof : (\d{1,9})")
 MEAN = "arithmetic mean over all iterations, the first too"
 
@@ -27,7 +29,9 @@ def read(line: Line, found: Found) -> None:
         _read_record(line, text[match.start() :], match, found)
     elif "Summary:" in text:
         take_result(line, found, "train.total_ips :", "throughput", "images/s", MEAN)
-        take_result(line, found, "train.compute_ips :", "throughput without data time", "images/s", MEAN)
+        take_result(
+            line, found, "train.compute_ips :", "throughput without data time", "images/s", MEAN
+        )
         take_result(line, found, "train.data_time :", "data time", "s", MEAN)
     elif "Validation Iteration" in text or "SAVING" in text:
         found.evaluations.append(line.number)

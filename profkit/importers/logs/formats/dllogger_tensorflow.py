@@ -14,7 +14,9 @@ from profkit.importers.logs.parsed import Mean, Record, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
-_RECORD = re.compile(r"DLL .{1,30} - \((\d{1,9}), (\d{1,12})\) total_ips : |:::NVLOG.{1,80}\) total_ips: ")
+_RECORD = re.compile(
+    r"DLL .{1,30} - \((\d{1,9}), (\d{1,12})\) total_ips : |:::NVLOG.{1,80}\) total_ips: "
+)
 _ITERATION = re.compile(r":::NVLOG.{1,80}\) iteration: (\d{1,12})")
 _BATCH = re.compile(r":::NVLOG.{1,120}(?<!\w)batch_size: (\d{1,8})|--batch_size[ =](\d{1,8})")
 _MEAN = "arithmetic mean over the steps behind the warm-up"
@@ -38,7 +40,15 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
     step = as_count(match[2]) if match[2] else found.memory.get("iteration")
     throughput = number_after(line.text, "total_ips :") or number_after(line.text, "total_ips:")
     if step is not None and throughput is not None:
-        found.add(Record(line.number, step, as_count(match[1]), find_time(line.text[match.start() :]), throughput=throughput))
+        found.add(
+            Record(
+                line.number,
+                step,
+                as_count(match[1]),
+                find_time(line.text[match.start() :]),
+                throughput=throughput,
+            )
+        )
 
 
 GRAMMAR = Grammar(

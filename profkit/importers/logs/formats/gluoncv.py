@@ -24,14 +24,28 @@ def read(line: Line, found: Found) -> None:
     if match := _RECORD.search(text):
         step, throughput = as_count(match[2]), number_after(text, "Speed:")
         if step is not None and throughput:
-            found.add(Record(line.number, step, as_count(match[1]), find_time(text), throughput=throughput, lr=number_after(text, "LR:")))
+            found.add(
+                Record(
+                    line.number,
+                    step,
+                    as_count(match[1]),
+                    find_time(text),
+                    throughput=throughput,
+                    lr=number_after(text, "LR:"),
+                )
+            )
     elif match := _END.search(text):
         seconds = number_after(text, "Training cost:")
         if seconds is not None:
-            found.result(line.number, f"time of epoch {int(match[1])}", seconds, "s", "without validation")
+            found.result(
+                line.number, f"time of epoch {int(match[1])}", seconds, "s", "without validation"
+            )
     elif match := _ARGUMENTS.match(text):
         cards = _CARDS.search(text)
-        found.tell(global_batch_size=as_count(match[1]), world_size=cards[1].count(",") + 1 if cards else None)
+        found.tell(
+            global_batch_size=as_count(match[1]),
+            world_size=cards[1].count(",") + 1 if cards else None,
+        )
     elif "[Validation]" in text:
         found.evaluations.append(line.number)
 

@@ -15,7 +15,9 @@ from profkit.importers.logs.text import Line, as_count, as_number, number_after
 from profkit.importers.logs.times import find_time
 
 _VALUE = r"(\d{1,12}(?:\.\d{0,12})?) \("
-_RECORD = re.compile(rf"Epoch: \[(\d{{1,9}})\]\[ *(\d{{1,12}})/(\d{{1,12}})\].{{0,60}}?\sTime\s{{1,9}}{_VALUE}")
+_RECORD = re.compile(
+    rf"Epoch: \[(\d{{1,9}})\]\[ *(\d{{1,12}})/(\d{{1,12}})\].{{0,60}}?\sTime\s{{1,9}}{_VALUE}"
+)
 _DATA = re.compile(rf"\sData\s{{1,9}}{_VALUE}")
 _VIDEOS = re.compile(r"^video number: ?(\d{1,12})$")
 _LOSS = re.compile(rf"\sLoss\s{{1,9}}{_VALUE}")
@@ -51,7 +53,11 @@ def _batch(videos: int | None, iterations: int | None) -> int | None:
     if not videos or not iterations or iterations > videos:
         return None
     near = videos // iterations
-    sizes = [size for size in range(max(1, near - 1), near + 3) if iterations in {videos // size, -(-videos // size)}]
+    sizes = [
+        size
+        for size in range(max(1, near - 1), near + 3)
+        if iterations in {videos // size, -(-videos // size)}
+    ]
     return sizes[0] if len(sizes) == 1 else None
 
 

@@ -15,7 +15,9 @@ from profkit.importers.logs.parsed import Mean, Record, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
-_RECORD = re.compile(r"epoch:(\d{1,9})\s{1,9}train step:(\d{1,12})\s.{0,400}?(?:elapse|batch_cost):")
+_RECORD = re.compile(
+    r"epoch:(\d{1,9})\s{1,9}train step:(\d{1,12})\s.{0,400}?(?:elapse|batch_cost):"
+)
 _END = re.compile(r"END epoch:(\d{1,9})\s{1,9}train\s")
 _RESET_AT = 5
 _SEEN = 15
@@ -81,7 +83,10 @@ def _sharper(step_s: float, throughput: float | None, line: Line, found: Found) 
     if abs(batch / throughput - step_s) <= max(rounding, 1e-6 * step_s):
         return batch / throughput
     if abs(throughput * step_s / max(batch, 1) - 1) > _LARGEST_DIFFERENCE:
-        found.notice("a throughput that contradicts the step time beside it: of a partial batch, or damaged", line.number)
+        found.notice(
+            "a throughput that contradicts the step time beside it: of a partial batch, or damaged",
+            line.number,
+        )
     return step_s
 
 
@@ -89,15 +94,30 @@ def _read_end(line: Line, epoch: int, found: Found) -> None:
     throughput, step_s = number_after(line.text, "ips:"), number_after(line.text, "batch_cost:")
     if throughput is not None:
         _judge_last_batch(line, throughput, found)
-        found.result(line.number, "throughput at an epoch's end", throughput, "images/s", f"epoch {epoch}, of one card; the last batch's size over the mean")
+        found.result(
+            line.number,
+            "throughput at an epoch's end",
+            throughput,
+            "images/s",
+            f"epoch {epoch}, of one card; the last batch's size over the mean",
+        )
     if step_s is not None:
-        found.result(line.number, "step time at an epoch's end", step_s, "s", f"epoch {epoch}, mean from the fifth step on")
+        found.result(
+            line.number,
+            "step time at an epoch's end",
+            step_s,
+            "s",
+            f"epoch {epoch}, mean from the fifth step on",
+        )
 
 
 def _judge_last_batch(line: Line, throughput: float, found: Found) -> None:
     usual = found.records[-1].throughput if found.records else None
     if usual and throughput < 0.95 * usual:
-        found.notice("a partial last batch, by whose size the throughput at the epoch's end is spoilt", line.number)
+        found.notice(
+            "a partial last batch, by whose size the throughput at the epoch's end is spoilt",
+            line.number,
+        )
 
 
 GRAMMAR = Grammar(

@@ -15,7 +15,9 @@ from profkit.importers.logs.parsed import Mean, Record, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
-_RECORD = re.compile(r"(?:to[bt]al|global) step:? (\d{1,12}), epoch: (\d{1,9}), batch: (\d{1,12}), loss: .{0,300}?ips ?:")
+_RECORD = re.compile(
+    r"(?:to[bt]al|global) step:? (\d{1,12}), epoch: (\d{1,9}), batch: (\d{1,12}), loss: .{0,300}?ips ?:"
+)
 _MOST_STEPS = re.compile(r"(?:--max_steps |'--max_steps', '|max_steps=)(\d{1,12})")
 _BATCH = re.compile(r"(?:--batch_size |'--batch_size', '|(?<!\w)batch_size=)(\d{1,8})")
 _MIXED = re.compile(r"(?:--use_amp |'--use_amp', '|use_amp=)(True|true|False|false)")
@@ -33,7 +35,11 @@ def _read_record(line: Line, text: str, match: re.Match[str], found: Found) -> N
     step = as_count(match[1])
     if step is None:
         return
-    samples, speed, data_s = number_after(text, "avg_samples:"), number_after(text, "speed:"), number_after(text, "avg_reader_cost:")
+    samples, speed, data_s = (
+        number_after(text, "avg_samples:"),
+        number_after(text, "speed:"),
+        number_after(text, "avg_reader_cost:"),
+    )
     throughput = number_after(text, "ips:") or number_after(text, "ips :")
     if samples is None and speed and throughput:
         samples = float(round(throughput / speed))
@@ -52,7 +58,9 @@ def _read_record(line: Line, text: str, match: re.Match[str], found: Found) -> N
     )
 
 
-def _step_time(samples: float | None, throughput: float | None, batch_s: float | None, data_s: float | None) -> float | None:
+def _step_time(
+    samples: float | None, throughput: float | None, batch_s: float | None, data_s: float | None
+) -> float | None:
     """The time that the throughput is over, where it is the batch's with or without the wait; else a digit is damaged."""
     if not samples or not throughput or batch_s is None:
         return batch_s

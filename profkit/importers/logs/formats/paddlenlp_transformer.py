@@ -13,19 +13,27 @@ from profkit.importers.logs.parsed import Mean, Record, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
-_RECORD = re.compile(r"step_idx: (\d{1,12}), epoch: (\d{1,9}), batch: (\d{1,12}), avg loss: .{0,300}?batch_cost:")
+_RECORD = re.compile(
+    r"step_idx: (\d{1,12}), epoch: (\d{1,9}), batch: (\d{1,12}), avg loss: .{0,300}?batch_cost:"
+)
 _FACT = re.compile(r"^[ {]'(use_amp|use_pure_fp16|max_iter|is_distributed)': (\w{1,12})")
 
 
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        step, throughput, step_s = as_count(match[1]), number_after(text, "ips:"), number_after(text, "batch_cost:")
+        step, throughput, step_s = (
+            as_count(match[1]),
+            number_after(text, "ips:"),
+            number_after(text, "batch_cost:"),
+        )
         if step is None or step_s is None:
             return
         samples = throughput * step_s if throughput else None
         if samples and not _fits(number_after(text, "tokens:"), samples, found):
-            found.notice("a throughput that contradicts the tokens and the step time beside it", line.number)
+            found.notice(
+                "a throughput that contradicts the tokens and the step time beside it", line.number
+            )
         found.add(
             Record(
                 line.number,

@@ -13,7 +13,9 @@ from profkit.importers.logs.parsed import Mean, Record, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
-_RECORD = re.compile(r"\[TRAIN\] (?:epoch: ?(\d{1,9}), )?iter: ?(\d{1,12})/(\d{1,12}), .{0,300}?batch_cost:")
+_RECORD = re.compile(
+    r"\[TRAIN\] (?:epoch: ?(\d{1,9}), )?iter: ?(\d{1,12})/(\d{1,12}), .{0,300}?batch_cost:"
+)
 _BATCH = re.compile(r"^batch_size: (\d{1,8})$")
 _FP16 = re.compile(r"^fp16: (true|false)|precision: '?(fp16|fp32)")
 

@@ -14,7 +14,9 @@ from profkit.importers.logs.parsed import EpochMean, Mean, Record, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
-_RECORD = re.compile(r"epoch:\[\s{0,9}(\d{1,9})/(\d{1,9})\s{0,9}\]\s{1,9}train step:(\d{1,12})\s{0,20}.{0,300}?elapse:")
+_RECORD = re.compile(
+    r"epoch:\[\s{0,9}(\d{1,9})/(\d{1,9})\s{0,9}\]\s{1,9}train step:(\d{1,12})\s{0,20}.{0,300}?elapse:"
+)
 _END = re.compile(r"END epoch:(\d{1,9})\s{1,9}(train|val)\s")
 
 
@@ -53,10 +55,24 @@ def _read_end(line: Line, match: re.Match[str], found: Found) -> None:
     epoch, throughput = as_count(match[1]), number_after(line.text, "ips:")
     if match[2] != "train" or epoch is None:
         return
-    found.epochs.append(EpochMean(line.number, epoch, number_after(line.text, "elapse_avg:"), number_after(line.text, "reader_avg:"), throughput))
+    found.epochs.append(
+        EpochMean(
+            line.number,
+            epoch,
+            number_after(line.text, "elapse_avg:"),
+            number_after(line.text, "reader_avg:"),
+            throughput,
+        )
+    )
     if throughput is not None:
         told = [each.throughput for each in found.epochs if each.throughput is not None]
-        found.result(line.number, "throughput", statistics.fmean(told), "samples/s", f"of one card; arithmetic mean of {len(told)} epochs' means, start-up too")
+        found.result(
+            line.number,
+            "throughput",
+            statistics.fmean(told),
+            "samples/s",
+            f"of one card; arithmetic mean of {len(told)} epochs' means, start-up too",
+        )
 
 
 GRAMMAR = Grammar(

@@ -15,7 +15,9 @@ from profkit.importers.logs.parsed import Mean, Record, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
-_RECORD = re.compile(r"\((\d{1,12})/(\d{1,12})\) LR: [\d.e-]{1,20} \| Batch: .{1,120}?\| Loss: .{1,300}?ips: ")
+_RECORD = re.compile(
+    r"\((\d{1,12})/(\d{1,12})\) LR: [\d.e-]{1,20} \| Batch: .{1,120}?\| Loss: .{1,300}?ips: "
+)
 _EPOCH = re.compile(r"^Epoch: \[(\d{1,9}) \| (\d{1,9})\]")
 
 
@@ -24,11 +26,29 @@ def read(line: Line, found: Found) -> None:
     if match := _EPOCH.search(text):
         found.memory["epoch"] = as_count(match[1])
     elif match := _RECORD.search(text):
-        step, throughput, mean_s = as_count(match[1]), number_after(text, "ips:"), number_after(text, "Batch:")
+        step, throughput, mean_s = (
+            as_count(match[1]),
+            number_after(text, "ips:"),
+            number_after(text, "Batch:"),
+        )
         if step and throughput and mean_s:
-            loss, lr = _undo_loss(step, number_after(text, "Loss:"), found), number_after(text, "LR:")
+            loss, lr = (
+                _undo_loss(step, number_after(text, "Loss:"), found),
+                number_after(text, "LR:"),
+            )
             epoch, batch = _epoch(step, found), _find_batch(throughput * mean_s, found)
-            found.add(Record(line.number, step, epoch, find_time(text), throughput=throughput, loss=loss, lr=lr, samples=batch))
+            found.add(
+                Record(
+                    line.number,
+                    step,
+                    epoch,
+                    find_time(text),
+                    throughput=throughput,
+                    loss=loss,
+                    lr=lr,
+                    samples=batch,
+                )
+            )
 
 
 def _find_batch(product: float, found: Found) -> float:

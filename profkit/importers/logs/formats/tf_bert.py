@@ -25,7 +25,9 @@ def read(line: Line, found: Found) -> None:
         step, throughput = as_count(match[1]), number_after(text, "throughput_train :")
         if step is not None and throughput is not None:
             loss, lr = number_after(text, "total_loss :"), number_after(text, "learning_rate :")
-            found.add(Record(line.number, step, None, find_time(text), None, None, throughput, loss, lr))
+            found.add(
+                Record(line.number, step, None, find_time(text), None, None, throughput, loss, lr)
+            )
     elif match := _SEQUENCES.search(text):
         found.tell(global_batch_size=as_count(match[1]))
     elif found.records and not found.memory.get("results"):
@@ -35,11 +37,30 @@ def read(line: Line, found: Found) -> None:
 def _read_results(line: Line, found: Found) -> None:
     """The training's results; the evaluation prints the same words after the line of DLLogger."""
     take_result(
-        line, found, "Throughput Average (sentences/sec) with overhead =", "throughput with overhead", "sequences/s", "of all cards, over the whole training"
+        line,
+        found,
+        "Throughput Average (sentences/sec) with overhead =",
+        "throughput with overhead",
+        "sequences/s",
+        "of all cards, over the whole training",
     )
-    take_result(line, found, "Throughput Average (sentences/sec) =", "throughput", "sequences/s", "of all cards, without checkpoints and start-up")
+    take_result(
+        line,
+        found,
+        "Throughput Average (sentences/sec) =",
+        "throughput",
+        "sequences/s",
+        "of all cards, without checkpoints and start-up",
+    )
     if " -  throughput_train :" in line.text:
-        take_result(line, found, "throughput_train :", "throughput", "sequences/s", "of all cards, without checkpoints and start-up")
+        take_result(
+            line,
+            found,
+            "throughput_train :",
+            "throughput",
+            "sequences/s",
+            "of all cards, without checkpoints and start-up",
+        )
         found.memory["results"] = True
 
 

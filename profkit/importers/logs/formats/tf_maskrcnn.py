@@ -31,23 +31,39 @@ def read(line: Line, found: Found) -> None:
     elif _RECORD.search(text):
         _read_record(line, found)
     elif ": Total loss:" in text and found.records:
-        found.records[-1] = dataclasses.replace(found.records[-1], loss=number_after(text, "Total loss:"))
+        found.records[-1] = dataclasses.replace(
+            found.records[-1], loss=number_after(text, "Total loss:")
+        )
     elif "horovodrun" in text or "mask_rcnn_main" in text:
         _read_command(text, found)
     else:
-        take_result(line, found, "Average throughput:", "throughput", "samples/s", "the tool's running average")
+        take_result(
+            line,
+            found,
+            "Average throughput:",
+            "throughput",
+            "samples/s",
+            "the tool's running average",
+        )
 
 
 def _read_record(line: Line, found: Found) -> None:
     step = found.memory.pop("iteration", None)
     if step is not None:
         time_s = found.memory.pop("time_s", None)
-        found.add(Record(line.number, step, None, time_s, throughput=number_after(line.text, "throughput:")))
+        found.add(
+            Record(
+                line.number, step, None, time_s, throughput=number_after(line.text, "throughput:")
+            )
+        )
 
 
 def _read_command(text: str, found: Found) -> None:
     batch, steps = _BATCH.search(text), _STEPS.search(text)
-    found.tell(batch_size=as_count(batch[1]) if batch else None, last_step=as_count(steps[1]) if steps else None)
+    found.tell(
+        batch_size=as_count(batch[1]) if batch else None,
+        last_step=as_count(steps[1]) if steps else None,
+    )
     found.tell(precision="amp" if " --amp" in text else "fp32")
 
 
