@@ -139,16 +139,9 @@ MEETINGS = {
 }
 TOP = Path(__file__).resolve().parents[2]
 IN_THE_JOB = [
-    *(TOP / "instrument").rglob("*.py"),
-    *(TOP / "collectors").rglob("*.py"),
-    *(TOP / "profkit" / "attach").rglob("*.py"),
-]
-IN_THE_JOB += [
-    *(TOP / "profkit" / "callbacks").rglob("*.py"),
-    *(TOP / "profkit" / "trace").rglob("*.py"),
-]
-IN_THE_JOB += [
-    TOP / "profkit" / f"{name}.py" for name in ("attached", "job", "loop", "session", "collecting")
+    path
+    for folder in ("instrument", "collectors", "profkit/callbacks", "profkit/run", "profkit/trace")
+    for path in (TOP / folder).rglob("*.py")
 ]
 
 
