@@ -181,7 +181,7 @@ def _switch_validation_off() -> None:
             yield from reader
 
     streams._valid_batches = unchecked  # noqa: SLF001  # the guard is what is taken away
-    RankTrace._hold_against_end = lambda self, table, found: found  # type: ignore[method-assign]  # noqa: SLF001  # as above
+    RankTrace._check_against_end = lambda self, table, found: found  # type: ignore[method-assign]  # noqa: SLF001  # as above
 
 
 def _hang(number: int, frame: FrameType | None) -> None:

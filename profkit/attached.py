@@ -1,4 +1,4 @@
-"""What `profkit run` and the job's processes share: names, and notes on what each process saw.
+"""Names and notes that `profkit run` shares with the processes of its job.
 
 Every Python process of a job loads this module at its start, so it imports nothing that Python has
 not loaded by then. A Python without profkit loads it by its path.

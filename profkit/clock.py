@@ -9,16 +9,17 @@ from typing import NamedTuple, TypeAlias
 Clock: TypeAlias = Callable[[], int]
 
 now_ns: Clock = time.perf_counter_ns
-"""Monotonic nanoseconds: the clock of every `_ns` column."""
+"""The clock of every `_ns` column: monotonic nanoseconds."""
 
 wall_ns: Clock = time.time_ns
-"""Nanoseconds since 1970: what people and other hosts call the time."""
+"""The time of day, which other hosts share: nanoseconds since 1970."""
 
 ANCHOR_INTERVAL_NS = 10_000_000_000
+"""Clocks of two hosts drift apart by some microseconds in this time."""
 
 
 class Anchor(NamedTuple):
-    """One instant read on two clocks, with the width of the window it was read in."""
+    """One instant on two clocks, with the width of the window in which it was read."""
 
     monotonic_ns: int
     realtime_ns: int
@@ -26,7 +27,7 @@ class Anchor(NamedTuple):
 
 
 def read_anchor(monotonic: Clock = now_ns, realtime: Clock = wall_ns, *, tries: int = 5) -> Anchor:
-    """The tightest of a few readings of both clocks.
+    """Read both clocks a few times and return the tightest reading.
 
     The realtime clock is read between two monotonic readings; the window between them bounds the
     error, and a thread switch inside it shows as a wide window that a better try replaces.

@@ -1,4 +1,4 @@
-"""What a run records of its machine: what can change its speed, and nothing that is a secret."""
+"""Describe the machine of a run: everything that can change its speed, and no secret."""
 
 from __future__ import annotations
 
@@ -37,34 +37,39 @@ _MIXED_OPAQUE = re.compile(
     r"(?<![A-Za-z0-9])(?=[A-Z0-9]*[a-z])(?=[a-z0-9]*[A-Z])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{20,}"
 )
 _KNOWN_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:(?:gh[a-z]|github_pat|glpat|hf|npm|pypi|sk|xox[a-z])[_-]\w|A[KS]IA[A-Z0-9]{12}|AIza\w|eyJ\w{8})|://[^/\s]*@"
+    r"(?<![A-Za-z0-9])(?:(?:gh[a-z]|github_pat|glpat|hf|npm|pypi|sk|xox[a-z])[_-]\w"
+    r"|A[KS]IA[A-Z0-9]{12}|AIza\w|eyJ\w{8})|://[^/\s]*@"
 )
-"""What well-known services' tokens begin with, and a password in an address."""
+"""The beginnings of well-known services' tokens, and a password in an address."""
 
 _DEVICE_ID = re.compile(r"\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 PACKAGES = (
-    *(
-        "torch",
-        "torchvision",
-        "paddlepaddle",
-        "paddlepaddle-gpu",
-        "nvidia-dali-cuda120",
-        "nvidia-dali-cuda130",
-    ),
-    *("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "numpy", "pillow", "pyarrow"),
+    "torch",
+    "torchvision",
+    "paddlepaddle",
+    "paddlepaddle-gpu",
+    "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130",
+    "cupy-cuda11x",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "numpy",
+    "pillow",
+    "pyarrow",
 )
 
 
 def read_environment() -> dict[str, Any]:
-    """The machine, the versions and the allowed environment variables, as `run.json` holds them."""
+    """Return the machine, its versions and the allowed variables, for `run.json`."""
+    cpu_count = os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        cpu_count = len(os.sched_getaffinity(0))
     return {
         "system": f"{platform.system()} {platform.release()}",
         "python": sys.version.split()[0],
         "cpu": _cpu_model(),
-        "cpu_count": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cpu_count": cpu_count,
         "gpu_models": gpu_models(),
         "nvidia_driver": nvidia_driver(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -74,16 +79,16 @@ def read_environment() -> dict[str, Any]:
 
 
 def allowed_variables(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
-    """The variables that change a job's speed and look like settings; all others are left out."""
-    return {
-        name: value
-        for name, value in sorted(environ.items())
-        if name.startswith(_ALLOWED) and _is_setting(name, value)
-    }
+    """Return the variables that change a job's speed and look like settings, and no others."""
+    allowed = {}
+    for name, value in sorted(environ.items()):
+        if name.startswith(_ALLOWED) and _is_setting(name, value):
+            allowed[name] = value
+    return allowed
 
 
 def plain_words(words: Sequence[str]) -> list[str]:
-    """A command's words; what looks like a secret, or follows a flag that names one, is left out."""
+    """Return a command's words without those that look like a secret or follow its flag."""
     shown = []
     hide = False
     for word in words:
@@ -101,9 +106,8 @@ def _is_setting(name: str, value: str) -> bool:
     if _SECRET.search(name) or not _PLAIN_VALUE.fullmatch(value):
         return False
     value = _DEVICE_ID.sub("", value)
-    return not any(
-        shape.search(value) for shape in (_SECRET, _KNOWN_TOKEN, _LONG_OPAQUE, _MIXED_OPAQUE)
-    )
+    shapes = (_SECRET, _KNOWN_TOKEN, _LONG_OPAQUE, _MIXED_OPAQUE)
+    return not any(shape.search(value) for shape in shapes)
 
 
 def _cpu_model() -> str:
@@ -111,28 +115,25 @@ def _cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.processor(),
-    )
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def gpu_models(proc: Path = Path("/proc/driver/nvidia")) -> list[str]:
-    """The models of the machine's NVIDIA GPUs, in the order of their places on the bus; none without a driver."""
-    return [
-        model
-        for gpu in sorted(proc.glob("gpus/*/information"))
-        if (model := _told(gpu, r"Model:\s*(.*\S)"))
-    ]
+    """Return the models of the NVIDIA GPUs in bus order; none without a driver."""
+    models = [_find(gpu, r"Model:\s*(.*\S)") for gpu in sorted(proc.glob("gpus/*/information"))]
+    return [model for model in models if model]
 
 
 def nvidia_driver(proc: Path = Path("/proc/driver/nvidia")) -> str:
-    """The version of the NVIDIA driver that is loaded; nothing without one."""
-    return _told(proc / "version", r"NVRM version:.*?\s(\d+\.[\d.]+)\s")
+    """Return the version of the loaded NVIDIA driver, or an empty string."""
+    return _find(proc / "version", r"NVRM version:.*?\s(\d+\.[\d.]+)\s")
 
 
-def _told(path: Path, pattern: str) -> str:
-    """What a pattern finds in a file; nothing where there is no such file."""
+def _find(path: Path, pattern: str) -> str:
+    """Return the first group of a pattern in a file, or an empty string."""
     try:
         found = re.search(pattern, path.read_text())
     except OSError:

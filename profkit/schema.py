@@ -1,4 +1,4 @@
-"""The trace contract: the Arrow schema of each table, with units and meanings in the fields.
+"""The trace contract: the Arrow schema of each table, with units and meanings.
 
 Null is not zero: null means "not measured here", zero means "measured, and it was zero". A column
 is nullable only where a source may really not know it. Columns are only ever added; a table of an
@@ -27,11 +27,15 @@ NAME_UNIT: Final = "name"
 
 
 def _field(
-    name: str, kind: pa.DataType, unit: str, meaning: str, *, null: bool = False
+    name: str,
+    kind: pa.DataType,
+    unit: str,
+    meaning: str,
+    *,
+    null: bool = False,
 ) -> pa.Field:
-    return pa.field(
-        name, kind, nullable=null, metadata={UNIT: unit.encode(), MEANING: meaning.encode()}
-    )
+    metadata = {UNIT: unit.encode(), MEANING: meaning.encode()}
+    return pa.field(name, kind, nullable=null, metadata=metadata)
 
 
 def _time(name: str, meaning: str, *, null: bool = False) -> pa.Field:
@@ -43,7 +47,12 @@ def _name(name: str, meaning: str, *, null: bool = False) -> pa.Field:
 
 
 def _int(
-    name: str, unit: str, meaning: str, *, null: bool = False, kind: pa.DataType | None = None
+    name: str,
+    unit: str,
+    meaning: str,
+    *,
+    null: bool = False,
+    kind: pa.DataType | None = None,
 ) -> pa.Field:
     return _field(name, kind or pa.int64(), unit, meaning, null=null)
 
@@ -57,13 +66,8 @@ def _flag(name: str, meaning: str, *, null: bool = False) -> pa.Field:
 
 
 def _triple(name: str, meaning: str) -> pa.Field:
-    return _field(
-        name,
-        pa.list_(pa.field("item", pa.int32(), nullable=False), 3),
-        "count x, y, z",
-        meaning,
-        null=True,
-    )
+    kind = pa.list_(pa.field("item", pa.int32(), nullable=False), 3)
+    return _field(name, kind, "count x, y, z", meaning, null=True)
 
 
 _RANK: Final = _int("rank", "rank", "which process of the job wrote the row", kind=pa.int32())
@@ -164,35 +168,35 @@ _STRINGS: Final = [
 ]
 
 ABOUT: Final[Mapping[str, str]] = {
-    "steps": "One row a training step and rank: the wall clock against which everything else is closed.",
-    "spans": "One row for each phase of a step, and for each region inside a phase.",
-    "kernels": "One row for each kernel, copy or fill that ran on a device, in the windows that were captured.",
-    "collectives": "One row for each collective operation and rank.",
+    "steps": "One row per training step and rank: the wall clock that the phases are checked with.",
+    "spans": "One row per phase of a step, and per region inside a phase.",
+    "kernels": "One row per kernel, copy or fill on a device, in the windows that were captured.",
+    "collectives": "One row per collective operation and rank.",
     "samples": "Readings over time in long form: a new collector adds rows, never columns.",
     "strings": "The names of the rank's other tables, in the order in which they first appeared.",
 }
 
-SCHEMAS: Final[Mapping[str, pa.Schema]] = {
-    table: pa.schema(
-        fields,
-        metadata={
-            b"profkit.table": table.encode(),
-            b"profkit.schema": ".".join(map(str, SCHEMA_VERSION)).encode(),
-        },
-    )
-    for table, fields in (
-        ("steps", _STEPS),
-        ("spans", _SPANS),
-        ("kernels", _KERNELS),
-        ("collectives", _COLLECTIVES),
-        ("samples", _SAMPLES),
-        ("strings", _STRINGS),
-    )
+_FIELDS = {
+    "steps": _STEPS,
+    "spans": _SPANS,
+    "kernels": _KERNELS,
+    "collectives": _COLLECTIVES,
+    "samples": _SAMPLES,
+    "strings": _STRINGS,
 }
 
 
+def _schema(table: str) -> pa.Schema:
+    version = ".".join(map(str, SCHEMA_VERSION))
+    metadata = {b"profkit.table": table.encode(), b"profkit.schema": version.encode()}
+    return pa.schema(_FIELDS[table], metadata=metadata)
+
+
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {table: _schema(table) for table in _FIELDS}
+
+
 def is_name(field: pa.Field) -> bool:
-    """Whether a column of the contract holds names: ids on disk, a dictionary in memory."""
+    """Return true for a column of names: ids on disk, a dictionary in memory."""
     return bool(field.metadata) and field.metadata.get(UNIT) == NAME_UNIT.encode()
 
 
@@ -203,25 +207,22 @@ def name_columns(table: str) -> tuple[str, ...]:
 
 @functools.cache
 def open_schema(table: str) -> pa.Schema:
-    """The schema that the reader hands out: name columns are dictionaries of text."""
-    return pa.schema(
-        [
-            field.with_type(pa.dictionary(pa.int32(), pa.string())) if is_name(field) else field
-            for field in SCHEMAS[table]
-        ],
-        metadata=SCHEMAS[table].metadata,
-    )
+    """Return the schema that the reader hands out: name columns are dictionaries of text."""
+    schema = SCHEMAS[table]
+    for place, field in enumerate(schema):
+        if is_name(field):
+            text = field.with_type(pa.dictionary(pa.int32(), pa.string()))
+            schema = schema.set(place, text)
+    return schema
 
 
 def describe_type(field: pa.Field) -> str:
-    """The column's type in words: what is on disk, a `?` where it may be null."""
-    kind = (
-        "name (int32 id)"
-        if is_name(field)
-        else "3 x int32"
-        if pa.types.is_fixed_size_list(field.type)
-        else str(field.type)
-    )
+    """Return the column's type on disk in words, with a `?` if it may be null."""
+    kind = str(field.type)
+    if is_name(field):
+        kind = "name (int32 id)"
+    elif pa.types.is_fixed_size_list(field.type):
+        kind = "3 x int32"
     return kind + ("?" if field.nullable else "")
 
 

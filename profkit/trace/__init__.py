@@ -1,6 +1,6 @@
-"""Writes and reads a run: a directory with one Arrow stream for each table and rank.
+"""Write and read a run: a folder with one Arrow stream per table and rank.
 
-The names are loaded when they are first used: a job that only writes must not load what reads.
+Names are loaded when they are first used: a job that only writes must not load the readers.
 """
 
 from __future__ import annotations

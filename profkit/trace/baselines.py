@@ -1,8 +1,8 @@
 """Named baselines: copies of runs in a folder, which later runs are compared with.
 
-A baseline is a copy, because the run that it was may be deleted, and a small file that names the copy
-and the checksum of each file in it. That file is replaced atomically, so that there is always either the old
-baseline or the new one. What was changed since it was saved is refused, never compared with.
+A baseline is a copy of a run, because the run may be deleted, and a small file that names the copy
+and the checksum of each file in it. That file is replaced atomically: there is always either the
+old baseline or the new one. A baseline that was changed is refused, never compared with.
 """
 
 from __future__ import annotations
@@ -31,74 +31,68 @@ def save_baseline(folder: Path, name: str, run: Path) -> Path:
     _check_name(name)
     found = verify(run)
     if found.state in {Integrity.TORN, Integrity.RUNNING}:
-        raise UnreadableError(
-            f"{safe_text(str(run))}: is {found.state.value} and makes no baseline ({safe_text('; '.join(found.reasons))})"
-        )
+        reasons = safe_text("; ".join(found.reasons))
+        problem = f"is {found.state.value} and makes no baseline ({reasons})"
+        raise UnreadableError(f"{safe_text(str(run))}: {problem}")
     sums = {path: _checksum(run / path) for path in _files(run)}
     copy = folder / f"{name}-{_digest(sums)}"
     try:
         before = _copy_of(folder, name)
         if not copy.exists():
             _copy(run, copy, sums)
-        replace_json(
-            _pointer(folder, name),
-            {
-                "format": FORMAT,
-                "run": copy.name,
-                "saved_from": os.fspath(run.resolve()),
-                "sha256": sums,
-            },
-        )
+        content = {
+            "format": FORMAT,
+            "run": copy.name,
+            "saved_from": os.fspath(run.resolve()),
+            "sha256": sums,
+        }
+        replace_json(_pointer(folder, name), content)
         if before is not None and before != copy:
             shutil.rmtree(before, ignore_errors=True)
     except OSError as error:
-        raise ProfkitError(
-            f"{safe_text(str(error.filename or folder))}: {error.strerror}; the baseline '{name}' was not saved"
-        ) from error
+        place = safe_text(str(error.filename or folder))
+        problem = f"{error.strerror}; the baseline '{name}' was not saved"
+        raise ProfkitError(f"{place}: {problem}") from error
     return copy
 
 
 def find_baseline(folder: Path, name: str) -> Path:
-    """The run that was saved under `name`, as it was saved; an `UnreadableError` where it is missing or was changed."""
+    """Return the run that was saved as `name`.
+
+    Raise an `UnreadableError` if it is missing or was changed.
+    """
     _check_name(name)
     pointer = _pointer(folder, name)
     if not pointer.exists():
-        known = [path.stem for path in sorted(folder.glob("*.json"))]
-        there = (
-            f"{did_you_mean(name, known)} (there are: {safe_text(', '.join(known))})"
-            if known
-            else ""
-        )
-        raise UnreadableError(
-            f"{safe_text(str(folder))}: there is no baseline '{name}'{there}; save one with 'profkit explain --save-baseline {name} RUN'"
-        )
+        raise UnreadableError(_no_baseline(folder, name))
+    again = f"save it again with 'profkit explain --save-baseline {name} RUN'"
     content = read_json(pointer)
-    copy, sums = folder / _folder_name(content, name), content.get("sha256")
-    if (
-        content.get("format") != FORMAT
-        or not isinstance(sums, dict)
-        or not _is_copy(copy.name, name)
-    ):
-        raise UnreadableError(
-            f"{safe_text(str(pointer))}: not a profkit baseline, or damaged{_again(name)}"
-        )
+    copy = folder / _folder_name(content, name)
+    sums = content.get("sha256")
+    is_baseline = content.get("format") == FORMAT and _is_copy(copy.name, name)
+    if not is_baseline or not isinstance(sums, dict):
+        problem = f"not a profkit baseline, or damaged; {again}"
+        raise UnreadableError(f"{safe_text(str(pointer))}: {problem}")
     for path in sorted({*sums, *_files(copy)}):
         if sums.get(path) != _checksum(copy / path):
-            raise UnreadableError(
-                f"{safe_text(str(copy / path))}: is not what was saved as baseline '{name}'{_again(name)}"
-            )
+            problem = f"is not what was saved as baseline '{name}'; {again}"
+            raise UnreadableError(f"{safe_text(str(copy / path))}: {problem}")
     return copy
+
+
+def _no_baseline(folder: Path, name: str) -> str:
+    problem = f"there is no baseline '{name}'"
+    known = [path.stem for path in sorted(folder.glob("*.json"))]
+    if known:
+        problem += f"{did_you_mean(name, known)} (there are: {safe_text(', '.join(known))})"
+    remedy = f"save one with 'profkit explain --save-baseline {name} RUN'"
+    return f"{safe_text(str(folder))}: {problem}; {remedy}"
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"'{safe_text(name)}' is no name for a baseline; use letters, digits, '.', '_' and '-', 64 at most"
-        )
-
-
-def _again(name: str) -> str:
-    return f"; save it again with 'profkit explain --save-baseline {name} RUN'"
+        remedy = "use letters, digits, '.', '_' and '-', 64 at most"
+        raise UsageError(f"'{safe_text(name)}' is no name for a baseline; {remedy}")
 
 
 def _pointer(folder: Path, name: str) -> Path:
@@ -110,7 +104,7 @@ def _folder_name(content: Mapping[str, Any], name: str) -> str:
 
 
 def _is_copy(folder: str, name: str) -> bool:
-    """Whether a file that may have been tampered with names a folder that `save_baseline` makes, and nothing outside."""
+    """Return true for a name that `save_baseline` gives: the file may have been tampered with."""
     return re.fullmatch(rf"{re.escape(name)}-[0-9a-f]{{{_DIGITS}}}", folder) is not None
 
 
@@ -123,14 +117,14 @@ def _copy_of(folder: Path, name: str) -> Path | None:
 
 
 def _files(run: Path) -> Iterator[str]:
-    """The run's own files: no links, which may lead anywhere, and no hidden ones, which are half written."""
+    """Yield the run's own files: no links, and no hidden files, which are partial."""
     for path in sorted(run.rglob("*")) if run.is_dir() else ():
         if path.is_file() and not path.is_symlink() and not path.name.startswith("."):
             yield path.relative_to(run).as_posix()
 
 
 def _checksum(path: Path) -> str:
-    """SHA-256 of a file's content; nothing for a file that is not there."""
+    """Return the SHA-256 of a file's content, or an empty string if there is no file."""
     if path.is_symlink() or not path.is_file():
         return ""
     digest = hashlib.sha256()
@@ -141,13 +135,12 @@ def _checksum(path: Path) -> str:
 
 
 def _digest(sums: Mapping[str, str]) -> str:
-    return hashlib.sha256(
-        "\n".join(f"{path} {digest}" for path, digest in sorted(sums.items())).encode()
-    ).hexdigest()[:_DIGITS]
+    lines = "\n".join(f"{path} {digest}" for path, digest in sorted(sums.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()[:_DIGITS]
 
 
 def _copy(run: Path, copy: Path, sums: Mapping[str, str]) -> None:
-    """Under another name first: what has the final name is whole."""
+    """Copy under another name first: a folder with the final name is whole."""
     partial = copy.with_name(f".{copy.name}.{os.getpid()}")
     try:
         for path in sums:

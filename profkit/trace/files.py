@@ -1,4 +1,4 @@
-"""The files of one rank, written table by table: streams, the names they use, and the end record."""
+"""Write the files of one rank: a stream per table, the names in them, and the end record."""
 
 from __future__ import annotations
 
@@ -13,27 +13,32 @@ import pyarrow as pa
 
 from profkit.clock import Clock, wall_ns
 from profkit.schema import name_columns
+from profkit.trace.arrays import build_batch
 from profkit.trace.jsonfile import replace_json
-from profkit.trace.stream import StreamWriter, build_batch
-from profkit.vocab import END_FILE, SCHEMA_VERSION, STREAM_SUFFIX, TABLES
+from profkit.trace.stream import StreamCount, StreamWriter
+from profkit.vocab import END_FILE, SCHEMA_VERSION, STREAM_SUFFIX
 
 MANY_ROWS = 256
-"""From so many rows on, turning them into columns takes long enough for others to be given a turn between two of them."""
+"""From this number of rows on, converting one column takes long enough to let other threads run."""
 
 RESERVE_BYTES = 65_536
-"""Room kept free on the disk, so that the end record can be written when nothing else can."""
+"""Room kept free on the disk, so that the end record can be written when it is full."""
 
 
 class RankFiles:
     """Writes one rank's tables into `folder`, which must not exist yet.
 
     After the first failed write nothing more is written: rows are counted as dropped, and `failure`
-    says why. No method raises for a disk that is full or gone, except the constructor. `give_way` is
-    called between the columns of many rows: a thread beside a job holds the interpreter no longer than for one.
+    gives the reason. Only the constructor raises if the disk is full or gone. `give_way` is called
+    between the columns of many rows, so that the job never waits longer than for one column.
     """
 
     def __init__(
-        self, folder: Path, rank: int, *, give_way: Callable[[], None] = lambda: None
+        self,
+        folder: Path,
+        rank: int,
+        *,
+        give_way: Callable[[], None] = lambda: None,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True)
         self.folder = folder
@@ -48,7 +53,7 @@ class RankFiles:
         self._take_reserve()
 
     def _take_reserve(self) -> None:
-        """All of it or nothing: what there is of a disk that is full is not to be ours."""
+        """Reserve all of it or nothing: on a full disk, profkit must not take the last bytes."""
         try:
             self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
         except OSError:
@@ -56,9 +61,9 @@ class RankFiles:
             raise
 
     def write(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Append rows, given as columns without `rank`; name columns hold text or are dictionaries.
+        """Append rows, given as columns without `rank`. Name columns hold text or are dictionaries.
 
-        Raises for columns that are not of the table's shape, and has then written none of them.
+        Columns of another shape than the table's raise an error, and nothing is written.
         """
         count = len(next(iter(columns.values())))
         if not count:
@@ -94,28 +99,20 @@ class RankFiles:
             self.failure = self.failure or f"{error.strerror or error} while ending a stream"
 
     def _write_end(self, reason: str, realtime: Clock = wall_ns) -> None:
-        tables = {
-            table: {**dataclasses.asdict(stream.count), "dropped": self.dropped[table]}
-            for table, stream in self._streams.items()
+        counts = {table: stream.count for table, stream in self._streams.items()}
+        for table in self.dropped.keys() - counts.keys():
+            counts[table] = StreamCount(rows=0, batches=0, bytes=0, crc32=0)
+        tables = {}
+        for table, count in counts.items():
+            tables[table] = {**dataclasses.asdict(count), "dropped": self.dropped[table]}
+        content = {
+            "schema_version": list(SCHEMA_VERSION),
+            "rank": self.rank,
+            "reason": reason,
+            "ended_ns": realtime(),
+            "tables": tables,
         }
-        for table in self.dropped.keys() - tables.keys():
-            tables[table] = {
-                "rows": 0,
-                "batches": 0,
-                "bytes": 0,
-                "crc32": 0,
-                "dropped": self.dropped[table],
-            }
-        replace_json(
-            self.folder / END_FILE,
-            {
-                "schema_version": list(SCHEMA_VERSION),
-                "rank": self.rank,
-                "reason": reason,
-                "ended_ns": realtime(),
-                "tables": tables,
-            },
-        )
+        replace_json(self.folder / END_FILE, content)
 
     def _stream(self, table: str) -> StreamWriter:
         if table not in self._streams:
@@ -126,61 +123,53 @@ class RankFiles:
         return self._streams[table].count.rows if table in self._streams else 0
 
     def _build(
-        self, table: str, columns: Mapping[str, Sequence[Any]], count: int
+        self,
+        table: str,
+        columns: Mapping[str, Sequence[Any]],
+        count: int,
     ) -> pa.RecordBatch:
         give_way = self._give_way if count >= MANY_ROWS else lambda: None
         ready: dict[str, Sequence[Any]] = {"rank": [self.rank] * count, **columns}
-        for column in filter(columns.__contains__, name_columns(table)):
-            ready[column] = self._intern_all(columns[column])
-            give_way()
+        for column in name_columns(table):
+            if column in columns:
+                ready[column] = self._intern_all(columns[column])
+                give_way()
         return build_batch(table, ready, give_way=give_way)
 
     def _write_names(self) -> None:
-        """Names go to disk before the rows that use them: a killed writer leaves no unknown id."""
-        new = (
-            [_as_unicode(name) for name in list(self._ids)[self._named :]]
-            if len(self._ids) > self._named
-            else []
-        )
-        if new:
-            ids = range(self._named, len(self._ids))
-            self._stream("strings").write(
-                build_batch("strings", {"rank": [self.rank] * len(new), "id": ids, "value": new})
-            )
-            self._named = len(self._ids)
+        """Write new names before the rows with them: a killed writer leaves no unknown id."""
+        if len(self._ids) == self._named:
+            return
+        new = [_as_unicode(name) for name in list(self._ids)[self._named :]]
+        ids = range(self._named, len(self._ids))
+        ranks = [self.rank] * len(new)
+        batch = build_batch("strings", {"rank": ranks, "id": ids, "value": new})
+        self._stream("strings").write(batch)
+        self._named = len(self._ids)
 
     def _forget_unwritten_names(self) -> None:
-        """Names of rows that were refused: a gap in the ids would cost all names after it."""
+        """Forget names of refused rows: a gap in the ids would cost all names after it."""
         while len(self._ids) > self._named:
             self._ids.popitem()
 
     def _intern_all(self, values: Sequence[str | None]) -> Any:
         if isinstance(values, pa.DictionaryArray):
-            ids = pa.array(
-                [
-                    None if name is None else self._intern(name)
-                    for name in values.dictionary.to_pylist()
-                ],
-                pa.int32(),
-            )
-            return ids.take(values.indices)
+            interned = self._intern_all(values.dictionary.to_pylist())
+            return pa.array(interned, pa.int32()).take(values.indices)
         for name in dict.fromkeys(values):
             if name is not None:
-                self._intern(name)
+                self._ids.setdefault(name, len(self._ids))
         ids = self._ids
         return [None if name is None else ids[name] for name in values]
 
-    def _intern(self, name: str) -> int:
-        return self._ids.setdefault(name, len(self._ids))
-
 
 def _as_unicode(name: str) -> str:
-    """`name` with what no file can hold (half of a surrogate pair, from a path in other bytes) as an escape."""
+    """Escape what no file can hold: half of a surrogate pair, from a path in other bytes."""
     return str.encode(name, "utf-8", "backslashreplace").decode()
 
 
 def new_run_folder(parent: Path, name: str) -> Path:
-    """A new, private folder for a run; a number is added where the name is taken."""
+    """Make a new, private folder for a run. If the name is taken, a number is added."""
     parent.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, 10_000):
         folder = parent / (name if attempt == 1 else f"{name}-{attempt}")
@@ -190,6 +179,3 @@ def new_run_folder(parent: Path, name: str) -> Path:
             continue
         return folder
     raise FileExistsError(os.fspath(parent / name))
-
-
-__all__ = ["TABLES", "RankFiles", "new_run_folder"]

@@ -1,17 +1,21 @@
-"""Checks a run as it lies on disk: complete, ended early or torn, and what was lost."""
+"""Check a run on disk: complete, ended early or torn, and what was lost."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from profkit.errors import UnreadableError
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import RankEnd, RankTrace, find_ranks
 from profkit.vocab import RANK_FILE, RUN_FILE, TABLES, Integrity, RunState
+
+MOST_RANKS_NAMED = 8
+"""A sentence names this number of ranks and counts the others."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +31,13 @@ class TableCheck:
 
     @property
     def lost(self) -> int:
-        """Rows that the end record counts and that cannot be read any more."""
+        """Number of rows that the end record counts and that can no longer be read."""
         return max(0, (self.expected or 0) - self.rows)
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What `profkit verify` found."""
+    """The result of `profkit verify`."""
 
     path: Path
     state: Integrity
@@ -53,48 +57,50 @@ class Verification:
         return sum(check.dropped for check in self.tables)
 
 
+class _Part(NamedTuple):
+    """The state of one part of a run: its manifest, or a rank."""
+
+    state: Integrity
+    reason: str = ""
+    tables: tuple[TableCheck, ...] = ()
+
+
 def verify(run: str | Path) -> Verification:
-    """Read every byte of a run and say what state it is in; raises only where there is no run."""
+    """Read every byte of a run and return its state. Raise only if there is no run."""
     path = Path(run)
     ranks = list(find_ranks(path)) if path.is_dir() else []
-    state, reasons = Integrity.COMPLETE, []
+    parts = []
     try:
         manifest = RunManifest.read(path)
     except UnreadableError as error:
         if not ranks or not _is_damage(path):
             raise
-        state, reasons, manifest = (
-            Integrity.TORN,
-            [str(error)],
-            RunManifest(workload="", world_size=len(ranks), state=RunState.COMPLETE),
-        )
-    findings = [_state_of_run(manifest)]
-    running = findings[0][0] is Integrity.RUNNING
-    findings += [_state_of_rank(rank, running=running) for rank in ranks]
+        parts.append(_Part(Integrity.TORN, str(error)))
+        manifest = RunManifest(workload="", world_size=len(ranks), state=RunState.COMPLETE)
+    whole = _state_of_run(manifest)
+    parts.append(whole)
+    running = whole.state is Integrity.RUNNING
+    for rank in ranks:
+        parts.append(_state_of_rank(rank, running=running))
     missing = sorted(set(range(manifest.world_size)) - {rank.rank for rank in ranks})
-    if (
-        missing and "imported_from" not in manifest.config
-    ):  # another tool's file holds what it holds, often rank 0 alone
-        findings.append(
-            (
-                Integrity.RUNNING if running else Integrity.ENDED_EARLY,
-                f"{_ranks(missing)} left no files",
-                (),
-            )
-        )
-    for found, reason, _ in findings:
-        state = max(state, found, key=lambda each: each.severity)
-        reasons += [reason] if reason else []
-    return Verification(
-        path, state, tuple(reasons), tuple(check for _, _, checks in findings for check in checks)
-    )
+    # Another tool's file often holds rank 0 alone, which is no sign of a loss.
+    if missing and "imported_from" not in manifest.config:
+        state = Integrity.RUNNING if running else Integrity.ENDED_EARLY
+        parts.append(_Part(state, f"{_name_ranks(missing)} left no files"))
+    return _combine(path, parts)
 
 
-_Finding = tuple[Integrity, str, tuple[TableCheck, ...]]
+def _combine(path: Path, parts: Sequence[_Part]) -> Verification:
+    worst = max((part.state for part in parts), key=lambda state: state.severity)
+    tables: list[TableCheck] = []
+    for part in parts:
+        tables.extend(part.tables)
+    reasons = tuple(part.reason for part in parts if part.reason)
+    return Verification(path, worst, reasons, tuple(tables))
 
 
 def _is_damage(path: Path) -> bool:
-    """Whether `run.json` is broken, rather than another program's or a newer profkit's."""
+    """Return true if `run.json` is broken, not another program's or a newer profkit's."""
     try:
         RunManifest.read(path)
     except UnreadableError as error:
@@ -102,36 +108,31 @@ def _is_damage(path: Path) -> bool:
     return False
 
 
-def _state_of_run(manifest: RunManifest) -> _Finding:
+def _state_of_run(manifest: RunManifest) -> _Part:
     if manifest.state is RunState.COMPLETE:
-        return Integrity.COMPLETE, "", ()
+        return _Part(Integrity.COMPLETE)
     if manifest.state is RunState.ABORTED:
-        return (
-            Integrity.ENDED_EARLY,
-            f"the run was aborted: {manifest.why or 'no reason was given'}",
-            (),
-        )
+        why = manifest.why or "no reason was given"
+        return _Part(Integrity.ENDED_EARLY, f"the run was aborted: {why}")
     if owner_lives(manifest.owner):
-        return Integrity.RUNNING, "the job is still running", ()
-    return (
-        Integrity.ENDED_EARLY,
-        "the job ended without saying so (killed, or its machine went down)",
-        (),
-    )
+        return _Part(Integrity.RUNNING, "the job is still running")
+    reason = "the job ended without saying so (killed, or its machine went down)"
+    return _Part(Integrity.ENDED_EARLY, reason)
 
 
 def owner_lives(owner: Mapping[str, object]) -> bool:
-    """Whether the process that writes the run is alive; a process of another host is taken to be."""
+    """Return true if the process that writes the run is alive, or is on another host."""
     pid = owner.get("pid")
     if not isinstance(pid, int) or pid <= 0:
         return False
     if owner.get("host") != platform.node():
         return True
-    return (started := _start_of(pid)) is not None and started == owner.get("started")
+    started = _start_of(pid)
+    return started is not None and started == owner.get("started")
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks: tells a process from a later one of its number."""
+    """Return when a process started, in kernel ticks, which tells reused process ids apart."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -140,32 +141,29 @@ def _start_of(pid: int) -> int | None:
 
 
 def this_process() -> dict[str, object]:
-    """How a run names the process that owns it."""
+    """Return how a run names the process that owns it."""
     return {"host": platform.node(), "pid": os.getpid(), "started": _start_of(os.getpid())}
 
 
-def _state_of_rank(rank: RankTrace, *, running: bool) -> _Finding:
+def _state_of_rank(rank: RankTrace, *, running: bool) -> _Part:
     try:
         end = rank.end
     except UnreadableError as error:
-        checks = tuple(_check_tables(rank, None))
-        return Integrity.TORN, str(error), checks
-    checks = tuple(_check_tables(rank, end))
-    broken = [
-        *_broken_manifest(rank),
-        *(f"{check.table}: {check.problem}" for check in checks if check.problem),
-    ]
-    if (
-        end is None and running and _still_written(rank)
-    ):  # a message that is half written is no damage
-        return Integrity.RUNNING, f"rank {rank.rank} wrote no end record yet", checks
+        return _Part(Integrity.TORN, str(error), tuple(_check_tables(rank, None)))
+    tables = tuple(_check_tables(rank, end))
+    name = f"rank {rank.rank}"
+    # While the rank runs, a message that is half written is no damage.
+    if end is None and running and _still_written(rank):
+        return _Part(Integrity.RUNNING, f"{name} wrote no end record yet", tables)
+    broken = list(_broken_manifest(rank))
+    broken += [f"{check.table}: {check.problem}" for check in tables if check.problem]
     if broken:
-        return Integrity.TORN, f"rank {rank.rank}: " + "; ".join(broken), checks
+        return _Part(Integrity.TORN, f"{name}: " + "; ".join(broken), tables)
     if end is None:
-        return Integrity.ENDED_EARLY, f"rank {rank.rank} wrote no end record", checks
+        return _Part(Integrity.ENDED_EARLY, f"{name} wrote no end record", tables)
     if end.reason != "complete":
-        return Integrity.ENDED_EARLY, f"rank {rank.rank} stopped capturing: {end.reason}", checks
-    return Integrity.COMPLETE, "", checks
+        return _Part(Integrity.ENDED_EARLY, f"{name} stopped capturing: {end.reason}", tables)
+    return _Part(Integrity.COMPLETE, tables=tables)
 
 
 def _broken_manifest(rank: RankTrace) -> Iterator[str]:
@@ -177,7 +175,7 @@ def _broken_manifest(rank: RankTrace) -> Iterator[str]:
 
 
 def _still_written(rank: RankTrace) -> bool:
-    """Whether the process of a rank lives; one of another host is taken to."""
+    """Return true if the process of a rank is alive, or is on another host."""
     try:
         manifest = rank.manifest
     except UnreadableError:
@@ -191,21 +189,21 @@ def _check_tables(rank: RankTrace, end: RankEnd | None) -> Iterator[TableCheck]:
         if promised is None and not rank.path(table).exists():
             continue
         content = rank.content(table)
-        problem = content.problem or (
-            "its end record does not know it" if end and not promised else ""
-        )
-        yield TableCheck(
-            rank.rank,
-            table,
-            content.rows,
-            promised.get("rows", 0) if promised else None,
-            promised.get("dropped", 0) if promised else 0,
-            problem,
-        )
+        problem = content.problem
+        if end and not promised and not problem:
+            problem = "its end record does not know it"
+        expected = None
+        dropped = 0
+        if promised:
+            expected = promised.get("rows", 0)
+            dropped = promised.get("dropped", 0)
+        yield TableCheck(rank.rank, table, content.rows, expected, dropped, problem)
 
 
-def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (
-        f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    )
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+def _name_ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:MOST_RANKS_NAMED]))
+    if len(ranks) == 1:
+        return f"rank {shown}"
+    if len(ranks) > MOST_RANKS_NAMED:
+        shown += f" and {len(ranks) - MOST_RANKS_NAMED} more"
+    return f"ranks {shown}"

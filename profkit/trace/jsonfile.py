@@ -1,4 +1,4 @@
-"""JSON files of a run: replaced atomically, read with limits and errors that name the place."""
+"""Replace JSON files of a run atomically, and read them with limits and precise errors."""
 
 from __future__ import annotations
 
@@ -17,23 +17,14 @@ def replace_json(path: Path, content: dict[str, Any]) -> None:
     """Write `content` so that a reader sees the old file or the new one, never a part.
 
     The temporary file carries the process id: two ranks never write to the same one. Text that is
-    no Unicode (a path, most often) is written as JSON's escapes.
+    not Unicode, often a path, is written as JSON's escapes.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    payload = (
-        json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False).encode(
-            "utf-8", "backslashreplace"
-        )
-        + b"\n"
-    )
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with open(
-            os.open(
-                partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            ),
-            "wb",
-        ) as file:
-            file.write(payload)
+        with open(os.open(partial, flags, 0o600), "wb") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
         os.replace(partial, path)
     except OSError:
         partial.unlink(missing_ok=True)
@@ -41,30 +32,25 @@ def replace_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in `path`; anything else is an `UnreadableError` with the place in it."""
+    """Return the object in `path`. Anything else is an `UnreadableError` that names the place."""
     shown = safe_text(str(path))
     try:
         size = path.stat().st_size
         if size > LARGEST_BYTES:
-            raise UnreadableError(
-                f"{shown}: {byte_size(size)} is too large for a file of this kind (limit {byte_size(LARGEST_BYTES)})"
-            )
+            limit = f"for a file of this kind (limit {byte_size(LARGEST_BYTES)})"
+            raise UnreadableError(f"{shown}: {byte_size(size)} is too large {limit}")
         content = json.loads(path.read_bytes())
     except PermissionError as error:
-        raise UnreadableError(
-            f"{shown}: no permission to read it; run as its owner, or have the owner allow it with chmod"
-        ) from error
+        remedy = "run as its owner, or have the owner allow it with chmod"
+        raise UnreadableError(f"{shown}: no permission to read it; {remedy}") from error
     except OSError as error:
         raise UnreadableError(f"{shown}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        place = (
-            f"line {error.lineno} column {error.colno}"
-            if isinstance(error, json.JSONDecodeError)
-            else "its content"
-        )
+        place = "its content"
+        if isinstance(error, json.JSONDecodeError):
+            place = f"line {error.lineno} column {error.colno}"
         raise UnreadableError(f"{shown}: not valid JSON at {place}; the file is damaged") from error
     if not isinstance(content, dict):
-        raise UnreadableError(
-            f"{shown}: holds a {type(content).__name__} where an object belongs; the file is damaged"
-        )
+        problem = f"holds a {type(content).__name__} where an object belongs"
+        raise UnreadableError(f"{shown}: {problem}; the file is damaged")
     return content

@@ -1,4 +1,4 @@
-"""What a run says of itself: `run.json` for all of it, `rank.json` for each rank."""
+"""The descriptions in a run: `run.json` for all of it, `rank.json` for each rank."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunManifest:
     own_cost: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    """What a reader must know before believing the figures of a run that another tool recorded."""
+    """Reasons to distrust figures of a run that another tool recorded."""
 
     def write(self, run: Path) -> None:
         content = {
@@ -61,19 +61,13 @@ class RunManifest:
                 f"{safe_text(str(path))}: not a profkit run (its format is not '{FORMAT}')"
             )
         take = _Taker(path, content)
-        version = take("schema_version", list, [])
-        if len(version) != 2 or not all(type(part) is int for part in version):
-            raise take.wrong("schema_version", "two whole numbers")
-        if version[0] > SCHEMA_VERSION[0]:
-            raise UnreadableError(
-                f"{safe_text(str(path))}: written in schema {version[0]}.{version[1]}, and this profkit reads up to {SCHEMA_VERSION[0]}.x; install a newer profkit"
-            )
+        version = take.schema_version()
         world_size = take("world_size", int, 1)
         if not 1 <= world_size <= MOST_RANKS:
             raise take.wrong("world_size", f"a number of ranks up to {MOST_RANKS:,}")
         state = take("state", str, "")
-        if state not in {known.value for known in RunState}:
-            raise take.wrong("state", "one of " + ", ".join(known.value for known in RunState))
+        if state not in set(RunState):
+            raise take.wrong("state", f"one of {', '.join(RunState)}")
         return cls(
             workload=take("workload", str, ""),
             framework=take("framework", str, ""),
@@ -83,13 +77,13 @@ class RunManifest:
             created_ns=take("created_ns", int, 0),
             ended_ns=content["ended_ns"] if isinstance(content.get("ended_ns"), int) else None,
             profkit_version=take("profkit_version", str, ""),
-            schema_version=(version[0], version[1]),
+            schema_version=version,
             owner=take("owner", dict, {}),
             config=take("config", dict, {}),
             environment=take("environment", dict, {}),
             own_cost=take("own_cost", dict, {}),
-            notes=tuple(str(note) for note in take("notes", list, [])),
-            flags=tuple(str(flag) for flag in take("flags", list, [])),
+            notes=tuple(map(str, take("notes", list, []))),
+            flags=tuple(map(str, take("flags", list, []))),
         )
 
 
@@ -107,9 +101,8 @@ class RankManifest:
     framework: str = ""
 
     def write(self, folder: Path) -> None:
-        replace_json(
-            folder / RANK_FILE, {**dataclasses.asdict(self), "anchor": self.anchor._asdict()}
-        )
+        content = {**dataclasses.asdict(self), "anchor": self.anchor._asdict()}
+        replace_json(folder / RANK_FILE, content)
 
     @classmethod
     def read(cls, folder: Path) -> RankManifest:
@@ -141,7 +134,18 @@ class _Taker:
             raise self.wrong(name, kind.__name__)
         return value
 
+    def schema_version(self) -> tuple[int, int]:
+        """Return the schema's version; a newer major version cannot be read."""
+        version = self("schema_version", list, [])
+        if len(version) != 2 or not all(type(part) is int for part in version):
+            raise self.wrong("schema_version", "two whole numbers")
+        major, minor = version
+        if major > SCHEMA_VERSION[0]:
+            limit = f"this profkit reads up to {SCHEMA_VERSION[0]}.x; install a newer profkit"
+            place = safe_text(str(self.path))
+            raise UnreadableError(f"{place}: written in schema {major}.{minor}, and {limit}")
+        return major, minor
+
     def wrong(self, name: str, expected: str) -> UnreadableError:
-        return UnreadableError(
-            f"{safe_text(str(self.path))}: field '{name}' is not {expected}; the file is damaged"
-        )
+        problem = f"field '{name}' is not {expected}; the file is damaged"
+        return UnreadableError(f"{safe_text(str(self.path))}: {problem}")

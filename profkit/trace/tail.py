@@ -1,4 +1,4 @@
-"""Follows a run that is being written: reads what was appended, and never the same bytes twice."""
+"""Follow a run while it is written, and never read the same bytes twice."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import pyarrow.compute as pc
 from profkit.schema import SCHEMAS, is_name, open_schema
 from profkit.text import safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
-from profkit.trace.reader import LOST_NAME, find_ranks, name_ids
+from profkit.trace.reader import LOST_NAME, RankTrace, find_ranks, name_ids
 from profkit.trace.stream import DAMAGE, conform_batch
 from profkit.vocab import STREAM_SUFFIX
 
 MOST_BYTES: Final = 4_000_000
-"""So much of a table is read at once at most, so that a look at a long run takes bounded time; the next look goes on from there."""
+"""Bytes of a table that are read at once, so that a look at a long run takes bounded time."""
 
 KEPT_ROWS: Final = {"steps": 1_000, "spans": 10_000}
 """The last rows of each table that are kept."""
 
 MOST_RANKS: Final = 8
-"""So many ranks are followed; those of a large job are alike, and each costs as much as the first."""
+"""Number of ranks that are followed. Each costs the same, and ranks of large jobs are alike."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class StreamTail:
     _schema: pa.Schema | None = None
 
     def read(self) -> list[pa.RecordBatch]:
-        """The whole batches that are new; what is not whole yet is read when it is."""
+        """Return new batches that are whole. The rest is read when it is complete."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._at)
@@ -47,12 +47,15 @@ class StreamTail:
         except OSError:
             return []
         found = list(self._messages(content))
-        self._reach = MOST_BYTES if found or len(content) < self._reach else 2 * self._reach
+        if found or len(content) < self._reach:
+            self._reach = MOST_BYTES
+        else:
+            self._reach *= 2  # a message is longer than what was read
         return found
 
     @property
     def behind(self) -> bool:
-        """Whether there is more to read at once."""
+        """Return true if there is more to read now."""
         try:
             return self._reach > MOST_BYTES or self.path.stat().st_size - self._at >= MOST_BYTES
         except OSError:
@@ -91,18 +94,7 @@ class RunTail:
         for rank in ranks[:MOST_RANKS]:
             if rank.rank not in self._ranks:
                 self._ranks[rank.rank] = rank.manifest
-            new = {
-                table: self._read(rank.folder, rank.rank, table)
-                for table in (*KEPT_ROWS, "strings")
-            }  # names last: those of all rows are then there
-            self._names[rank.rank] += [
-                safe_text(value)
-                for batch in new.pop("strings")
-                for value in batch["value"].to_pylist()
-            ]
-            names = pa.array([*self._names[rank.rank], LOST_NAME], pa.string())
-            for table, batches in new.items():
-                self._rows[table] += [_named(batch, table, names) for batch in batches]
+            self._look_at(rank)
         return Latest(
             manifest,
             dict(self._ranks),
@@ -112,13 +104,22 @@ class RunTail:
             any(tail.behind for tail in self._tails.values()),
         )
 
-    def _read(self, folder: Path, rank: int, table: str) -> list[pa.RecordBatch]:
-        return self._tails.setdefault(
-            (rank, table), StreamTail(folder / (table + STREAM_SUFFIX), table)
-        ).read()
+    def _look_at(self, rank: RankTrace) -> None:
+        new = {table: self._read(rank, table) for table in KEPT_ROWS}
+        # Names are read last, so that the names of all rows are there.
+        for batch in self._read(rank, "strings"):
+            self._names[rank.rank] += map(safe_text, batch["value"].to_pylist())
+        names = pa.array([*self._names[rank.rank], LOST_NAME], pa.string())
+        for table, batches in new.items():
+            for batch in batches:
+                self._rows[table].append(_named(batch, table, names))
+
+    def _read(self, rank: RankTrace, table: str) -> list[pa.RecordBatch]:
+        tail = StreamTail(rank.folder / (table + STREAM_SUFFIX), table)
+        return self._tails.setdefault((rank.rank, table), tail).read()
 
     def _table(self, table: str) -> pa.Table:
-        """The last rows of the ranks that are followed; batches that are older than these are let go."""
+        """Return the last rows of the followed ranks, and release older batches."""
         kept: list[pa.RecordBatch] = []
         rows = 0
         for batch in reversed(self._rows[table]):
@@ -131,16 +132,16 @@ class RunTail:
 
 
 def _named(batch: pa.RecordBatch, table: str, names: pa.Array) -> pa.RecordBatch:
-    columns = [
-        name_ids(pa.chunked_array([column]), names) if is_name(stored) else column
-        for stored, column in zip(SCHEMAS[table], batch.columns, strict=True)
-    ]
+    columns = []
+    for stored, column in zip(SCHEMAS[table], batch.columns, strict=True):
+        named = name_ids(pa.chunked_array([column]), names) if is_name(stored) else column
+        columns.append(named)
     return pa.RecordBatch.from_arrays(columns, schema=open_schema(table))
 
 
 @dataclass(frozen=True)
 class Latest:
-    """What a look at a run found. `behind` says that there is more to read at once."""
+    """The latest rows of a run. `behind` means that there is more to read now."""
 
     manifest: RunManifest
     ranks: dict[int, RankManifest]
@@ -151,14 +152,11 @@ class Latest:
 
     @property
     def newest_ns(self) -> int | None:
-        """When the last step that is known ended, as a time of day."""
+        """Time of day at which the last known step ended."""
         ends = []
         for rank, manifest in self.ranks.items():
             mine = self.steps.filter(pc.equal(self.steps["rank"], rank))
             if mine.num_rows:
-                ends.append(
-                    pc.max(mine["end_ns"]).as_py()
-                    - manifest.anchor.monotonic_ns
-                    + manifest.anchor.realtime_ns
-                )
+                to_time_of_day = manifest.anchor.realtime_ns - manifest.anchor.monotonic_ns
+                ends.append(pc.max(mine["end_ns"]).as_py() + to_time_of_day)
         return max(ends, default=None)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from profkit.analysis.exchange import Exchange, covered, split_exchange
 from profkit.schema import open_schema
-from profkit.trace.stream import build_batch
+from profkit.trace.arrays import build_batch
 
 Interval = tuple[int, int]
 intervals = st.lists(

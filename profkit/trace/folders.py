@@ -1,0 +1,69 @@
+"""Find runs and their ranks in folders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from profkit.errors import UnreadableError
+from profkit.text import safe_text
+from profkit.trace.rank import RankTrace
+from profkit.vocab import RUN_FILE
+
+_RANK_FOLDER = re.compile(r"r(\d{5})")
+
+
+def find_ranks(run: Path) -> Iterator[RankTrace]:
+    """Yield the ranks of a run, in order."""
+    for folder in sorted(run.iterdir()):
+        match = _RANK_FOLDER.fullmatch(folder.name)
+        if match and folder.is_dir():
+            yield RankTrace(folder, int(match[1]))
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Return the runs in a folder, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [(file.stat().st_mtime_ns, file.parent) for file in folder.glob("*/" + RUN_FILE)]
+    return [path for _, path in sorted(found)]
+
+
+def check_folder(path: Path) -> None:
+    """Raise an `UnreadableError` that says why a folder is not a run, and which one might be."""
+    problem = _why_not_a_run(path)
+    if problem:
+        raise UnreadableError(f"{safe_text(str(path))}: {problem}")
+
+
+def _why_not_a_run(path: Path) -> str:
+    try:
+        entries = [entry.name for entry in path.iterdir()]
+    except FileNotFoundError:
+        return f"no such folder{_newest_run_near(path)}"
+    except NotADirectoryError:
+        return "a file, and a run is a folder; other tools' traces and logs are not runs"
+    except PermissionError:
+        remedy = "run as its owner, or have the owner allow it with chmod"
+        return f"no permission to read it; {remedy}"
+    if RUN_FILE in entries:
+        return ""
+    if not entries:
+        return "an empty folder; a run is made by 'profkit trace WORKLOAD'"
+    return _why_not_this(path)
+
+
+def _why_not_this(folder: Path) -> str:
+    runs = find_runs(folder)
+    if runs:
+        newest = safe_text(str(runs[-1]))
+        return f"holds {len(runs)} runs and is none itself; name one, such as {newest}"
+    return f"not a run (it has no {RUN_FILE}){_newest_run_near(folder)}"
+
+
+def _newest_run_near(path: Path) -> str:
+    runs = find_runs(path.parent)
+    if not runs:
+        return ""
+    return f"; the newest run in the same folder is {safe_text(str(runs[-1]))}"
