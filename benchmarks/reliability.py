@@ -1,11 +1,12 @@
-"""Runs the checks of what profkit promises whatever is done to it, and writes docs/reliability.md.
+"""Run the checks of profkit's promises and write docs/reliability.md.
 
     python benchmarks/reliability.py [--only 1 3 ...] [--part 0.1 | --short] [--render]
 
-A check is one or more commands, each a benchmark that says its figure in its last line, or tests. What they said is
-kept in docs/reliability/results.json with date, machine and versions, so that one can be repeated alone; the page is made from
-that file, by `--render` without running anything. `--part 0.1` runs a tenth of each count, `--short` what continuous integration
-runs; the page shows the longest that was run, and says of how much. Exits 1 where a promise was broken.
+A check is one or more commands: benchmarks that print their figure in their last line, or tests. The
+output is kept in docs/reliability/results.json with date, machine and versions, so that one check can
+be repeated alone. The page is made from that file, with `--render` without running anything.
+`--part 0.1` runs a tenth of each count, `--short` what continuous integration runs. The page shows the
+longest run of each check and its share. Exits 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ Result = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Script:
-    """A benchmark: how much of it there is at full length and in short, and what else it is told; `fails` where it has to."""
+    """A benchmark: its counts at full length and in short, and more arguments.
+
+    `fails` marks one that has to fail.
+    """
 
     name: str
     option: str = ""
@@ -59,7 +63,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Tests:
-    """Tests, of which there is no more and no less."""
+    """Tests, which have one length only."""
 
     where: str
     named: str = ""
@@ -82,7 +86,7 @@ class Tests:
 
 @dataclass(frozen=True)
 class Check:
-    """A promise, and what holds it."""
+    """A promise, and the commands that try to break it."""
 
     title: str
     promise: str
@@ -92,12 +96,14 @@ class Check:
 CHECKS: Mapping[str, Check] = {
     "1": Check(
         "SIGKILL at any moment",
-        "Every row older than a second, in which the job had a processor, is read again, and no other; `verify` names the state; whatever else is written is there whole or not at all.",
+        "Every row older than one second in which the job had a CPU can be read, and no row "
+        "is invented. `verify` names the state. Every other file is whole or absent.",
         (Script("kill", "--trials", 200, 6), Script("interrupt", "--trials", 200, 3)),
     ),
     "2": Check(
         "A file cut at every byte",
-        "Only rows that were written are read; the run is torn, or ended early where it had no end record.",
+        "Only rows that were written are read. The run is reported as torn, or as ended early "
+        "if it has no end record.",
         (
             Script("truncate", "--size", 65_536, 2_000),
             Tests("tests/trace/test_survival.py", "cut_at_any_byte"),
@@ -105,7 +111,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "3": Check(
         "Bytes flipped, 50,000 times in each format",
-        "No crash, no traceback, no hang over 5 s, no memory that grows, and no other figure without a word.",
+        "No crash, no traceback, no hang over 5 s, no growing memory, and no changed figure "
+        "without a message.",
         (
             Script("mutate_runs", "--count", 50_000, 1_000),
             Script("mutate_traces", "--count", 50_000, 100),
@@ -114,7 +121,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "4": Check(
         "The n-th write fails, for all n",
-        "The job goes on and ends as without profkit; whole files are left, and the run says why it ended early.",
+        "The job continues and ends as without profkit. The files are whole, and the run says "
+        "why it ended early.",
         (
             Script("io_errors", "--most", 200, 8),
             Tests(
@@ -125,7 +133,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "5": Check(
         "An exception in every hook and collector",
-        "The job trains to the bit as without profkit, with one warning for each place; the report counts them.",
+        "The job trains to the same bits as without profkit, with one warning per place. The "
+        "report counts the errors.",
         (
             Tests(
                 "tests/instrument/test_frameworks.py tests/instrument/test_loader_workers.py",
@@ -139,7 +148,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "6": Check(
         "A rank dies",
-        "The others end as without profkit; the missing rank is named, and nothing is said about who waited for whom.",
+        "The other ranks end as without profkit. The missing rank is named, and no statement "
+        "is made about waiting.",
         (
             Tests(
                 "tests/instrument/test_run_command.py tests/cli/test_trace_faults.py",
@@ -150,8 +160,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "7": Check(
         "A rank or a disk hangs",
-        "No call of profkit's waits for another rank or a device; a rank that was stopped is named, and loses no row; the end of a job waits at most two seconds for a "
-        "disk.",
+        "No call of profkit waits for another rank or a device. A stopped rank is named and "
+        "loses no row. At its end, a job waits at most two seconds for a disk.",
         (
             Tests("tests/trust/test_hanging_rank.py"),
             Tests("tests/trace/test_survival.py", "hangs"),
@@ -160,7 +170,7 @@ CHECKS: Mapping[str, Check] = {
     ),
     "8": Check(
         "Forked and spawned workers",
-        "Files stay whole, no row is there twice, no child writes or ends the trace.",
+        "Files stay whole, no row is written twice, and no child process writes or ends the trace.",
         (
             Tests("tests/trace/test_survival.py", "forked or outlives"),
             Tests(
@@ -172,13 +182,15 @@ CHECKS: Mapping[str, Check] = {
     ),
     "9": Check(
         "Clocks that disagree",
-        "Hosts 50 ms apart give the same figures, a clock that is set back an hour while the job runs too, and one that is 100 ppm fast moves them by no more than ten "
-        "times that: no figure hangs on an order of times on two hosts.",
+        "Hosts 50 ms apart give the same figures, also if a clock is set back by an hour "
+        "during the job. A clock that is 100 ppm fast changes figures by at most ten times "
+        "that. No figure depends on the order of times on two hosts.",
         (Tests("tests/trust/test_clocks.py"),),
     ),
     "10": Check(
-        "Times that cannot be",
-        "Zero, negative, 236 years, out of order: dropped or repaired, counted to the row, and the ranking is that of the clean trace.",
+        "Impossible times",
+        "Zero, negative, 236 years, out of order: dropped or repaired, counted to the row, "
+        "and the ranking is that of the clean trace.",
         (
             Tests(
                 "tests/importers/test_kineto.py tests/importers/test_base.py",
@@ -188,28 +200,32 @@ CHECKS: Mapping[str, Check] = {
     ),
     "11": Check(
         "Overhead",
-        "At most 0.15 ms a step, and 1 % of a long one, by the mean: where the interval holds the limit, the next run may be over it; measured in each run, and against "
-        "peers in [performance](performance.md).",
+        "At most 0.15 ms per step, and 1 % of a long step, for the mean. If the interval "
+        "contains the limit, the next run may be over it. Every run measures its own "
+        "overhead; [performance](performance.md) compares it with peers.",
         (Script("overhead", "--turns", 20, 6, "--processes 4 --keep-heap"),),
     ),
     "12": Check(
-        "A long run",
-        "Memory does not grow, no descriptor and no thread is left, every step is there.",
+        "Long run",
+        "Memory does not grow, no descriptor and no thread is left, and every step is recorded.",
         (Script("soak", "--minutes", 60, 4),),
     ),
     "13": Check(
         "Size",
-        "A run of 32 ranks opens in seconds and bounded memory; how that grows is in [performance](performance.md).",
+        "A run of 32 ranks opens in seconds and bounded memory. [performance](performance.md) "
+        "shows how that grows.",
         (Script("open_trace"),),
     ),
     "14": Check(
-        "The same bytes",
-        "Reports and comparisons of a trace are equal to the byte, whatever the seed of hashes, the threads and the order of files.",
+        "Deterministic output",
+        "Reports and comparisons of a trace are equal to the byte, for any hash seed, number "
+        "of threads and order of files.",
         (Tests("tests/trust/test_determinism.py"),),
     ),
     "15": Check(
         "Old and new schemas",
-        "A kept run of each schema version is read to the value; a newer major version is refused by name.",
+        "A stored run of each schema version is read with equal values. A newer major version "
+        "is refused by name.",
         (
             Tests(
                 "tests/trust/test_golden.py tests/trace/test_contract.py",
@@ -218,8 +234,9 @@ CHECKS: Mapping[str, Check] = {
         ),
     ),
     "16": Check(
-        "Names that are code",
-        "Terminals, HTML, SVG, Markdown, spreadsheets and the terminal interface show them and do nothing else.",
+        "Names that contain code",
+        "Terminals, HTML, SVG, Markdown, spreadsheets and the terminal interface show such "
+        "names and execute nothing.",
         (
             Tests(
                 "tests/trust/test_hostile_names.py tests/report/test_shapes.py tests/tui",
@@ -229,22 +246,25 @@ CHECKS: Mapping[str, Check] = {
     ),
     "17": Check(
         "Secrets around a job",
-        "Twenty secret-shaped variables, arguments and rows of another tool's file are in nothing that is written; files are their owner's alone.",
+        "Twenty secret-shaped variables, arguments and rows of another tool's file appear in "
+        "no file. Files are private to their owner.",
         (Tests("tests/trust/test_secrets.py tests/test_environment.py"),),
     ),
     "18": Check(
         "No network, no code, no file elsewhere",
-        "Reading, showing, importing and exporting open no socket, build no class from a pickle, start no process, and write only where they are told.",
+        "Reading, showing, importing and exporting open no socket, construct no class from a "
+        "pickle, start no process, and write only to the given place.",
         (Tests("tests/trust/test_audit.py", "nothing_but"),),
     ),
     "19": Check(
         "Objects, results, start-up",
-        "DDP models stay what they were (copies, pickles, join, hooks of the job), every order of imports is recorded, and a hint says what was seen.",
+        "DDP models do not change (copies, pickles, join, the job's own hooks), every order "
+        "of imports is recorded, and a hint states only what was seen.",
         (Script("harmless"), Tests("tests/harmless")),
     ),
     "A": Check(
-        "Guard of the guards",
-        "With validation and checksums taken away, check 3 must fail, and it does.",
+        "Check of the checks",
+        "Without validation and checksums, check 3 must fail, and it does.",
         (
             Script("mutate_runs", "--count", 2_000, 200, "--without-validation", fails=True),
             Tests(
@@ -254,15 +274,16 @@ CHECKS: Mapping[str, Check] = {
         ),
     ),
     "B": Check(
-        "Questions without an answer",
-        "Every known way in which nobody can tell gives 'cannot judge' or an error, in both directions, and gates say so.",
+        "Unanswerable questions",
+        "Every known unanswerable case is reported as inconclusive or as an error, in both "
+        "directions, and gates follow it.",
         (Tests("tests/trust/test_unanswerable.py"),),
     ),
 }
 
 
 def run(step: Script | Tests, part: float) -> Result:
-    """Run one command, and keep its last line: what it measured."""
+    """Run one command and return its last line, which is what it measured."""
     words = step.words(step.amount(part))
     print("   python " + " ".join(words), file=sys.stderr)
     begin = time.perf_counter()
@@ -285,7 +306,7 @@ def run(step: Script | Tests, part: float) -> Result:
 
 
 def _figure(said: str) -> str:
-    """The last line that a command printed; of JSON, each form with its own figures."""
+    """Return the last line that a command printed. JSON gives one part per form."""
     try:
         found = json.loads(said)
     except ValueError:
@@ -294,7 +315,7 @@ def _figure(said: str) -> str:
 
 
 def _added(cases: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
-    """What recording adds to a step, by case."""
+    """Yield the added time per step, by case."""
     for case, modes in cases.items():
         own = modes["profkit"]
         yield f"{case}: {own['over_bare_ms']:.3f} ms (95 % interval {own['low_ms']:.3f} to {own['high_ms']:.3f})"
@@ -312,7 +333,7 @@ def _in_words(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _with_unit(name: str, value: object) -> str:
-    """Names end in their unit, where there is one."""
+    """Return a figure in words. Its name ends in its unit, if it has one."""
     stem, _, unit = name.replace("_", " ").rpartition(" ")
     return f"{stem} {value} {UNITS[unit]}" if unit in UNITS else f"{value} {name.replace('_', ' ')}"
 
@@ -334,23 +355,30 @@ def _version(package: str) -> str:
 
 
 def render(results: Mapping[str, Result]) -> str:
+    """Return the page."""
+    machines = "; ".join(sorted({result["machine"] for result in results.values()}))
+    versions = "; ".join(sorted({result["versions"] for result in results.values()}))
     lines = [
-        "# What holds whatever is done to it",
+        "# Reliability",
         "",
-        "A profiler that harms a job is not used twice, and one that lies is worse than none. Each line is a promise, the command that tries to break it, and what it",
-        "found. `make trust` runs all of it again (hours); `python benchmarks/reliability.py --only 3` runs one line, `--part 0.1` a tenth of it. Where less than all of it was run, it says so.",
+        "Each line is a promise, the command that tries to break it, and its result. `make trust` runs all",
+        "checks, which takes hours. `python benchmarks/reliability.py --only 3` runs one of them, and",
+        "`--part 0.1` a tenth of it. The result says how much of a check was run, if it was not all.",
         "",
-        f"Measured on {'; '.join(sorted({result['machine'] for result in results.values()}))} that other work used as well.",
+        f"Measured on {machines}, while other work used the machine as well.",
         "",
-        "| | check | promise | how | found | date |",
+        "| | check | promise | command | result | date |",
         "|---|---|---|---|---|---|",
         *(line for number, check in CHECKS.items() for line in _lines(number, check, results)),
         "",
         *_matrix(),
-        "What is not promised: a run that was killed has no checksums yet, so there a flipped bit is found only where it breaks the file; a record (JSON) in which a",
-        "digit became another digit is not noticed; no order of times on two hosts is claimed, so none is checked.",
+        "## Limits",
         "",
-        f"Versions: {'; '.join(sorted({result['versions'] for result in results.values()}))}.",
+        "A killed run has no checksums yet, so a flipped bit is found only if it breaks the file. A changed",
+        "digit in a JSON record is not noticed. profkit makes no statement about the order of times on two",
+        "hosts, so none is checked.",
+        "",
+        f"Versions: {versions}.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -367,8 +395,10 @@ def _matrix() -> list[str]:
     lines = [
         "## Jobs with several ranks, bare and recorded",
         "",
-        f"`python benchmarks/harmless.py` runs each case bare and under `profkit run`, and compares weights, losses, errors, warnings and random numbers to the bit. Equal: {equal} of {len(rows)}.",
-        "`tests/harmless` runs the same cases, and the orders in which a job can import its framework, in continuous integration.",
+        "`python benchmarks/harmless.py` runs each case bare and under `profkit run`, and compares weights,",
+        "losses, errors, warnings and random numbers to the bit.",
+        f"Equal: {equal} of {len(rows)}. Continuous integration runs the same cases in `tests/harmless`,",
+        "together with the orders in which a job can import its framework.",
         "",
         "| framework | case | ranks | bare | recorded | equal to the bit |",
         "|---|---|---|---|---|---|",
@@ -397,16 +427,16 @@ def _lines(number: str, check: Check, results: Mapping[str, Result]) -> Iterator
     for place, step in enumerate(check.steps):
         found = found_of(step, results)
         words = step.words(found["amount"] if found else step.full)
-        told = _told(step, found) if found else "not run yet"
+        outcome = _outcome(step, found) if found else "not run yet"
         head = (number, check.title, check.promise) if not place else ("", "", "")
         yield (
             "| "
-            + " | ".join([*head, f"`{_shown(words)}`", told, found["date"] if found else ""])
+            + " | ".join([*head, f"`{_shown(words)}`", outcome, found["date"] if found else ""])
             + " |"
         )
 
 
-def _told(step: Script | Tests, found: Result) -> str:
+def _outcome(step: Script | Tests, found: Result) -> str:
     figure = str(found["figure"]).replace("|", "\\|")
     less = f" ({found['amount']:,} of {step.full:,})" if found["amount"] < step.full else ""
     return f"{'' if found['kept'] else '**BROKEN** '}{figure}{less}"
@@ -424,7 +454,7 @@ def _key(step: Script | Tests, amount: int) -> str:
 
 
 def found_of(step: Script | Tests, results: Mapping[str, Result]) -> Result | None:
-    """What the longest run of a command found."""
+    """Return the result of the longest run of a command."""
     return max(
         (result for result in results.values() if _is_of(step, result)),
         key=lambda result: int(result["amount"]),
@@ -437,7 +467,7 @@ def _is_of(step: Script | Tests, result: Result) -> bool:
 
 
 def kept_results() -> dict[str, Result]:
-    """What was measured before, of the commands that there still are."""
+    """Return earlier results of commands that still exist."""
     found: dict[str, Result] = (
         json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     )
@@ -472,7 +502,7 @@ def main() -> int:
 
 
 def _keep(results: Mapping[str, Result]) -> None:
-    """With all that quotes them."""
+    """Write the results, and the pages that quote them."""
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(render(results), encoding="utf-8")
     figures.write()

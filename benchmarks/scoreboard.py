@@ -1,11 +1,12 @@
-"""Runs the benchmarks and writes docs/performance.md: what profkit costs, beside its peers.
+"""Run the benchmarks and write docs/performance.md: the cost of profkit, next to its peers.
 
     python benchmarks/scoreboard.py [--only overhead growth ...] [--render | --short]
 
-Each benchmark is a process of its own, and its own account of what it measured. What it printed is kept in
-docs/performance/results.json with the machine, the versions and the date, so that one can be repeated alone; the page and
-its plots are made from that file, by `--render` without running anything. `--short` runs a benchmark for a minute or so, prints its section and keeps nothing: whether it
-works can be seen on any machine, figures need a quiet one. Exits 1 where a benchmark found a limit broken.
+Each benchmark is a process of its own and prints what it measured. The output is kept in
+docs/performance/results.json with machine, versions and date, so that one benchmark can be repeated
+alone. The page and its plots are made from that file, with `--render` without running anything.
+`--short` runs a benchmark for about a minute, prints its section and keeps nothing. It shows that the
+benchmark works; figures need a quiet machine. Exits 1 if a benchmark is over its limit.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Found = Any
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One script, what it answers, and how its rows are laid out."""
+    """One script, the text of its section, and the layout of its rows."""
 
     title: str
     says: str
@@ -105,7 +106,7 @@ def collector_rows(found: Found) -> Iterable[Sequence[str]]:
                 f"{100 * row['over_bare_ms'] / bare:.1f} %",
             )
     for name, cost in found["threads_ms_per_s"].items():
-        yield f"thread of `{name}`", "collectors", "-", f"{cost:.2f} ms a second", "-", "-"
+        yield f"thread of `{name}`", "collectors", "-", f"{cost:.2f} ms per second", "-", "-"
 
 
 def link_rows(found: Found) -> Iterable[Sequence[str]]:
@@ -166,13 +167,13 @@ def import_rows(found: Found) -> Iterable[Sequence[str]]:
         yield (
             f"{size['megabytes']:,} MB",
             "stored",
-            f"{size['stored_bytes_an_event']} bytes an event",
+            f"{size['stored_bytes_an_event']} bytes per event",
             "-",
         )
         if "times_faster" in size:
             yield (
                 f"{size['megabytes']:,} MB",
-                "profkit against HTA",
+                "profkit compared with HTA",
                 f"{size['times_faster']} times faster",
                 f"{size['times_smaller']} times smaller",
             )
@@ -243,76 +244,89 @@ def _lines(found: Found, grows: str) -> Iterable[Line]:
 
 BOARD: Mapping[str, Benchmark] = {
     "overhead": Benchmark(
-        "What recording costs a training step",
-        "Four processes, one after the other; in each, modes take turns in short blocks of steps on one model, in a random order. `profkit` is its hooks by those blocks "
-        "and its writer by one long run: steps in which it writes against those around them. "
-        "Added time by the wall clock, 95 % interval over all turns or over the processes' means, whichever is wider. The heap keeps its memory: "
-        "how often glibc trims it differs by where memory happens to lie, and costs a large step some 0.1 ms more or less in any mode. "
-        "The limit is 0.15 ms a step, and 1 % of the longest; the mean is judged by it. Where the interval holds the limit, the next run may be over it.",
+        "Cost of recording per training step",
+        "Four processes run one after the other. In each, modes alternate in short blocks "
+        "of steps on one model, in a random order. `profkit` adds the cost of its hooks "
+        "(from these blocks) and the cost of its writer (from one long run: steps during "
+        "a flush compared with their neighbours). Added time is wall time. The 95 % "
+        "interval covers all blocks or the means of the processes, whichever is wider. "
+        "glibc is told to keep freed memory, because trimming it moves large steps by "
+        "about 0.1 ms in any mode. The limit is 0.15 ms per step, and 1 % of the longest. "
+        "The mean is compared with it: if the interval contains the limit, the next run "
+        "may be over it.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         overhead_rows,
         ("--processes", "4", "--keep-heap", "--turns", "20"),
         ("--turns", "3"),
     ),
     "ddp": Benchmark(
-        "What recording costs a short DDP step",
-        "Whole processes on two ranks over gloo, in turns: bare, under `profkit run` with its collectors, and with torch's own `allreduce_hook`. "
-        "Each process counts with the median or the mean of its steps after the first 1,500; the figure is the mean difference to bare over all "
-        "pairs that were ever run with this version of the hooks, with its 95 % interval. The limit is 0.15 ms by the median. "
-        "What opening the files costs once is in each run's report, and not in these steps.",
+        "Cost of recording per short DDP step",
+        "Whole processes on two ranks over gloo alternate: bare, under `profkit run` with "
+        "its collectors, and with torch's own `allreduce_hook`. Each process counts with "
+        "the median or the mean of its steps after the first 1,500. The figure is the "
+        "mean difference from bare over all pairs that were run with this version of the "
+        "hooks, with its 95 % interval. The limit is 0.15 ms for the median. The one-time "
+        "cost of opening the files is shown in each run's report and is not part of these "
+        "steps.",
         ("step", "mode", "by", "pairs", "bare step", "added", "interval"),
         ddp_rows,
         ("--pairs", "4", "--keep", "docs/performance/ddp_pairs.json"),
         ("--pairs", "1", "--steps", "300"),
     ),
     "collectors": Benchmark(
-        "What collectors cost outside kernel windows",
-        "As above, with every collector on its thread and a plan for kernel windows. `profkit` and `collectors` are by blocks, without what the writer adds; "
-        "`collectors alone` is their difference by pairs of blocks, "
-        "`their threads` by one long run: steps in which one reads against those around them. "
-        "The limits are 1 % of a step, and 1 % of a processor for all threads.",
+        "Cost of collectors outside kernel windows",
+        "As above, with every collector on its thread and a plan for kernel windows. "
+        "`profkit` and `collectors` come from blocks and exclude the writer. `collectors "
+        "alone` is their difference in pairs of blocks. `their threads` comes from one "
+        "long run: steps during a reading compared with their neighbours. The limits are "
+        "1 % of a step, and 1 % of a CPU for all threads.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         collector_rows,
         ("--processes", "4", "--keep-heap", "--turns", "10"),
         ("--turns", "3", "--block-ms", "100"),
     ),
     "collectives": Benchmark(
-        "A job's gradient exchange against its links",
-        "ResNet50 in DDP on two ranks over gloo, in turns with all-reduces of the same sizes, as `profkit ceilings --links` makes them. "
-        "`alone`, the backward waits for each bucket; `links in a step`, a message of the links' own goes in the bucket's place; `overlapped`, "
-        "the backward goes on beneath. The limit is 10 % for buckets alone.",
+        "Gradient exchange compared with its links",
+        "ResNet50 in DDP on two ranks over gloo, alternating with all-reduces of the same "
+        "sizes as `profkit ceilings --links` runs them. `alone`: the backward waits for "
+        "each bucket. `links in a step`: a message of the link test replaces the bucket. "
+        "`overlapped`: the backward continues during the exchange. The limit is 10 % for "
+        "buckets alone.",
         ("bucket", "exchanged", "links", "bus bandwidth to links", "interval"),
         link_rows,
         short=("--turns", "3", "--image-size", "32", "--batch-size", "2"),
     ),
     "loader": Benchmark(
-        "What opening the loader costs a batch",
-        "PyTorch's loader with batches as small as they come, with and without profkit inside; processor time of the training loop.",
+        "Cost of timing the data loader, per batch",
+        "PyTorch's loader with minimal batches, with and without profkit. CPU time of the "
+        "training loop.",
         ("loader", "bare", "added", "ratio"),
         loader_rows,
     ),
     "startup": Benchmark(
         "Start-up",
-        "Beside the bare interpreter, in turns.",
+        "Next to the bare interpreter, alternating.",
         ("command", "median", "over the interpreter", "ratio"),
         startup_rows,
     ),
     "open_trace": Benchmark(
         "Opening a run of 32 ranks x 1,000 steps",
-        "Whole processes, in turns. The limits are 1 s and 250 MB.",
+        "Whole processes, alternating. The limits are 1 s and 250 MB.",
         ("command", "median", "peak memory"),
         open_rows,
     ),
     "import": Benchmark(
         "Importing PyTorch's traces",
-        "A real trace repeated to the size, plain and gzipped, beside HolisticTraceAnalysis on the same file where it is installed.",
+        "A real trace, repeated to the given size, plain and gzipped, next to "
+        "HolisticTraceAnalysis on the same file if it is installed.",
         ("file", "what", "time", "memory"),
         import_rows,
         short=("--megabytes", "20", "--repeats", "1"),
     ),
     "tui": Benchmark(
-        "How soon the terminal interface answers",
-        "Through Textual's pilot, whole processes. The limits: 1 s to the first frame of a folder, 1.5 s and 1.5 GB for a run, 100 ms for a key.",
+        "Response time of the terminal interface",
+        "Whole processes, driven through Textual's pilot. The limits are 1 s to the first "
+        "frame of a folder, 1.5 s and 1.5 GB for a run, and 100 ms for a key.",
         ("shown", "first frame", "key, median", "95th percentile", "peak memory"),
         interface_rows,
     ),
@@ -324,15 +338,17 @@ BOARD: Mapping[str, Benchmark] = {
     ),
     "ranks": Benchmark(
         "Explaining runs of many ranks",
-        "Whole processes in turns: in one process, on its threads, and on a local Dask cluster where it is installed. All must give the same bytes.",
+        "Whole processes, alternating: in one process, on its threads, and on a local "
+        "Dask cluster if it is installed. All must give the same bytes.",
         ("what", "on", "median", "peak memory", "same bytes"),
         rank_rows,
         ("--ranks", "32", "1024", "--steps", "50", "--repeats", "1"),
         ("--ranks", "8", "--steps", "20", "--repeats", "1"),
     ),
     "growth": Benchmark(
-        "How costs grow",
-        "Synthetic runs in which one thing grows: one rank, 200 steps and no kernels else. Median and peak of whole processes; the peer only imports.",
+        "Growth of costs",
+        "Synthetic runs in which one size grows. The others stay at one rank, 200 steps and no kernels. "
+        "Median and peak of whole processes. The peer only imports.",
         ("run", *(f"`{name}`" for name in GROWTH)),
         growth_rows,
         plots=growth_plots,
@@ -341,17 +357,19 @@ BOARD: Mapping[str, Benchmark] = {
 
 
 INTRODUCTION = (
-    "Made by `make bench` (`python benchmarks/scoreboard.py`) from the benchmarks' own output, which lies in "
-    "[performance/results.json](performance/results.json). Every figure stands beside its peer of the same run: the bare loop, PyTorch's own profiler, "
-    "the interpreter, HolisticTraceAnalysis. What recording costs a job comes first, then how long profkit takes to start, to read, to import and to answer a key, "
-    "then how that grows with steps, ranks and kernels. An interval is one of 95 %: one that holds zero tells no difference. A 95th percentile is what all but one "
-    "of twenty stay below. Memory is the peak of the process. Under each table stand the command that makes it, the machine and the versions. "
-    "A benchmark marked **over its limit** exits 1 and is shown as it is."
+    "`make bench` (`python benchmarks/scoreboard.py`) makes this page from the benchmarks' output in "
+    "[performance/results.json](performance/results.json). Every figure is shown next to a peer that "
+    "was measured in the same run: the bare loop, PyTorch's own profiler, the interpreter, or "
+    "HolisticTraceAnalysis. First comes the cost of recording, then the time to start, read, import "
+    "and answer a key, then the growth with steps, ranks and kernels. Intervals are 95 % confidence "
+    "intervals: an interval that contains zero shows no difference. Memory is the peak of the process. "
+    "Below each table are the command, the machine and the versions. A benchmark marked "
+    "**over its limit** exits 1 and is shown as it is."
 )
 
 
 def run(name: str, arguments: Sequence[str]) -> dict[str, Any] | None:
-    """What one benchmark printed, with where and when; `None` where it printed nothing that can be kept."""
+    """Return a benchmark's output with machine and date, or `None` if it is not JSON."""
     command = [sys.executable, str(HERE / f"{name}.py"), *arguments]
     began = time.monotonic()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
@@ -368,9 +386,7 @@ def run(name: str, arguments: Sequence[str]) -> dict[str, Any] | None:
         "command": " ".join(["python", f"benchmarks/{name}.py", *arguments]),
         "seconds": round(time.monotonic() - began),
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB, no GPU"
-        if not _has_gpu()
-        else f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB",
+        "machine": _machine(),
         "load": round(os.getloadavg()[0], 1),
         "versions": {
             "python": platform.python_version(),
@@ -379,12 +395,12 @@ def run(name: str, arguments: Sequence[str]) -> dict[str, Any] | None:
     }
 
 
-def _has_gpu() -> bool:
-    return Path("/proc/driver/nvidia").exists()
-
-
-def _memory_gib() -> float:
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+def _machine() -> str:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    machine = f"{os.cpu_count()} cores, {memory / 2**30:.0f} GiB"
+    if not Path("/proc/driver/nvidia").exists():
+        machine += ", no GPU"
+    return machine
 
 
 def _version(package: str) -> str:
@@ -395,7 +411,7 @@ def _version(package: str) -> str:
 
 
 def render(results: Mapping[str, Any]) -> str:
-    """The page; plots are written beside it."""
+    """Return the page, and write its plots next to it."""
     parts = ["# Performance", INTRODUCTION]
     for name, benchmark in BOARD.items():
         if name in results:
@@ -420,7 +436,8 @@ def _section(
         f"{package} {number}" for package, number in result["versions"].items() if number != "-"
     )
     state = "within its limits" if result["within_limits"] else "**over its limit**"
-    yield f"`{result['command']}`, {result['date']}, {state}; {result['machine']}, load {result['load']} at its end; {versions}."
+    machine = f"{result['machine']}, load {result['load']} at its end"
+    yield f"`{result['command']}`, {result['date']}, {state}; {machine}; {versions}."
 
 
 def main() -> int:
@@ -437,7 +454,7 @@ def main() -> int:
 
 
 def show(names: Sequence[str]) -> int:
-    """Run each for a moment and print its section; limits are not judged by so little."""
+    """Run each briefly and print its section. Limits are ignored."""
     works = True
     for name in names:
         print(f"== {name}", file=sys.stderr)

@@ -91,7 +91,7 @@ def run_pairs(
 def why_not(fault: Fault, *, has_gpu: bool) -> str | None:
     """Why a fault cannot be planted on this machine."""
     if fault.needs_gpu and not has_gpu:
-        return "needs a GPU; make gpu runs it where there is one"
+        return "needs a GPU; 'make gpu' runs it on one"
     return fault.needs_administrator or None
 
 

@@ -150,7 +150,7 @@ def true_cost_ms(folder: Path, fault: Fault) -> float | None:
     if fault.truth is None:
         return None
     ranks = range(fault.ranks)
-    if fault.truth == "planted":
+    if fault.truth == "injected":
         return max(_mean_ms(folder / TARGET, rank, fault.truth) for rank in ranks)
     if fault.truth == "samples":
         return statistics.mean(_longer_for_as_many_samples(folder, rank) for rank in ranks)
@@ -292,22 +292,27 @@ def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
         f"{variant} {sum(1 for each, _ in trials if each == variant)}"
         for variant in dict.fromkeys(score.variant for score in scores)
     )
-    yield "# How often profkit names the right cause"
+    yield "# Accuracy: how often profkit names the right cause"
     yield (
-        "Faults with a known truth are planted in small training jobs that really run: each pair is a job and its twin, which differ in one option of the job. "
-        "profkit sees the two traces alone; what a fault truly cost is taken by the job's own clock. `make accuracy` runs what is not run yet and writes this page; "
-        "`benchmarks/faults` has the jobs, the plants and the score."
+        "Faults with a known cause are injected into small training jobs. Each pair is a job and its "
+        "twin, which differ in one option of the job. profkit sees only the two traces. The job's own "
+        "clock measures the true cost of the fault. `make accuracy` runs the missing pairs and writes "
+        "this page; `benchmarks/faults` contains the jobs, the faults and the score."
     )
     yield (
         f"Run {_when(scores)}; written {dt.date.today().isoformat()}, profkit {importlib.metadata.version('profkit')}, Python {platform.python_version()}, {packages}; "  # noqa: DTZ011  # the machine's own day
-        f"{environment['cpu']}, {os.cpu_count()} cores, {'a' if has_gpu else 'no'} GPU, load average {os.getloadavg()[2]:.1f} over the last quarter of an hour. Trials of each pair: {told}. "
-        "The jobs go before what else the machine does; where `host_busy` stands beside a planted cause, something else took processors all the same."
+        f"{environment['cpu']}, {os.cpu_count()} cores, {'a' if has_gpu else 'no'} GPU, "
+        f"load average {os.getloadavg()[2]:.1f} over the last 15 minutes. Trials of each pair: {told}. "
+        "The jobs have priority over other work on the machine. If `host_busy` appears next to an "
+        "injected cause, other work used CPUs nevertheless."
     )
     yield (
-        "The held-out job has other pictures, another model and batch size, and longer waits where waiting is planted. Two things were mended "
-        "after it had shown them: in a run too short for readings of pauses to scatter, the number of pauses says how certain they are; and mixed precision "
-        "without effect is told also where its cost is not sure. Else the rules know nothing of it. "
-        "What is planted in the development job was made stronger where it cost nothing there, and the rules' limits were set with its healthy pairs in view."
+        "The held-out job has other images, another model and batch size, and longer waits in faults that "
+        "wait. Two rules were changed after looking at the held-out results, so those two are no longer "
+        "blind: in short runs, the number of garbage collections determines the certainty of "
+        "`garbage_pauses`, and `amp_without_effect` is reported even if its cost is uncertain. All other "
+        "rules were fixed beforehand. In the development job, faults without a measurable cost were made "
+        "stronger, and the limits of the rules were set with its healthy pairs in view."
     )
 
 
@@ -317,7 +322,7 @@ def _when(scores: Sequence[Score]) -> str:
 
 
 def _figures(scores: Sequence[Score]) -> Iterator[str]:
-    yield "## The figures"
+    yield "## Results"
     head = [
         "",
         "goal",
@@ -342,7 +347,7 @@ def _figures(scores: Sequence[Score]) -> Iterator[str]:
             *(f"{each.top_3:.0%} of {each.single}" for each in found),
         ],
         [
-            "error of the named cause's cost, median",
+            "error of the cause's cost, median",
             f"{GOALS['cost error']:.0%}",
             *(
                 f"{each.cost_error:.0%} of {each.costs}" if each.cost_error is not None else "-"
@@ -350,7 +355,7 @@ def _figures(scores: Sequence[Score]) -> Iterator[str]:
             ),
         ],
         [
-            "healthy pairs without a finding",
+            "healthy pairs without a cause",
             f"{GOALS['quiet']:.0%}",
             *(f"{each.quiet:.0%} of {each.healthy}" for each in found),
         ],
@@ -370,7 +375,7 @@ def _figures(scores: Sequence[Score]) -> Iterator[str]:
 
 def _wrong(scores: Sequence[Score]) -> Iterator[str]:
     """Everything that is not as it should be, one line each."""
-    yield "## What is wrong"
+    yield "## Errors"
     wrong = [
         score
         for score in scores
@@ -391,8 +396,7 @@ def _wrong(scores: Sequence[Score]) -> Iterator[str]:
         for score in far
     ]
     yield (
-        "\n".join(lines)
-        or "Every planted cause is named first, and nothing is said of healthy pairs."
+        "\n".join(lines) or "Every injected cause is named first, and healthy pairs have no cause."
     )
     yield f"Costs that are off by more than {GOALS['cost error']:.0%}:"
     yield "\n".join(costs) or "none."
@@ -404,23 +408,23 @@ def _complaint(score: Score) -> str:
         or "nothing"
     )
     if score.fault.healthy:
-        return f"says {said}, and nothing is wrong"
+        return f"reports {said}, but nothing is wrong"
     missing = [
         kinds[0]
         for kinds, place in zip(score.fault.causes, score.places, strict=True)
         if place is None or place >= TOP
     ]
-    return f"says {said}" + (
+    return f"reports {said}" + (
         f"; {' and '.join(missing)} is not among the first three" if missing else ""
     )
 
 
 def _pairs(scores: Sequence[Score]) -> Iterator[str]:
-    yield "## Every fault"
+    yield "## All faults"
     head = [
         "fault",
         "job",
-        "planted",
+        "injected",
         "right cause",
         "variant",
         "named first",
@@ -446,7 +450,7 @@ def _pairs(scores: Sequence[Score]) -> Iterator[str]:
 
 def _confusion(scores: Sequence[Score]) -> Iterator[str]:
     """What is said first, for each cause that was planted alone, over both variants."""
-    yield "## What is taken for what"
+    yield "## Confusion"
     single = [score for score in scores if len(score.places) <= 1]
     said = Counter(
         (_planted(score), score.first if score.first not in _right(score) else _planted(score))
@@ -454,10 +458,10 @@ def _confusion(scores: Sequence[Score]) -> Iterator[str]:
     )
     columns = sorted({column for _, column in said}, key=lambda name: (name == NOTHING, name))
     rows = sorted({row for row, _ in said}, key=lambda name: (name == NOTHING, name))
-    yield "A row for each planted cause, a column for what profkit names first; healthy pairs are in the last row."
+    yield "One row per injected cause, one column per cause that profkit names first. Healthy pairs are in the last row."
     yield _markdown(
         [
-            ["planted", *columns],
+            ["injected", *columns],
             *([row, *(str(said[row, column] or "") for column in columns)] for row in rows),
         ]
     )
@@ -472,7 +476,7 @@ def _right(score: Score) -> tuple[str, ...]:
 
 
 def _left_out(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
-    yield "## What was not planted here"
+    yield "## Not injected on this machine"
     run = {(score.variant, score.fault.name) for score in scores}
     reasons = [(fault, why_not(fault, has_gpu=has_gpu)) for fault in FAULTS]
     lines = [
