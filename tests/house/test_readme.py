@@ -33,10 +33,15 @@ def test_both_quote_the_same_figures() -> None:
 
 
 @pytest.mark.parametrize("readme", READMES)
-def test_the_scoreboards_are_linked_before_anything_else(readme: str) -> None:
-    opening = _content(readme).partition("```")[0]
-    assert all(f"({page})" in opening for page in SCOREBOARDS)
-    assert len(opening.partition(figures.BEGIN)[0].strip().splitlines()) <= 20
+def test_it_opens_with_three_lines_a_picture_and_the_status(readme: str) -> None:
+    opening = _content(readme).partition("\n## ")[0].strip().split("\n\n")
+    title, language, description, picture, status = opening
+    assert title == "# profkit"
+    assert language.startswith("[")
+    assert len(description.splitlines()) == 3
+    assert picture.startswith("![")
+    assert status.startswith("**")
+    assert all(f"({page})" in _content(readme) for page in SCOREBOARDS)
 
 
 def test_both_show_the_same_ledger_and_the_same_screen() -> None:
@@ -50,7 +55,8 @@ def _shown(readme: str) -> tuple[str, str]:
     content = _content(readme)
     picture = re.search(r"!\[.*\]\((.*)\)", content)
     assert picture is not None
-    return content.split("```")[1], picture[1]
+    ledger = next(block for block in content.split("```") if "where the time goes" in block)
+    return ledger, picture[1]
 
 
 @pytest.mark.parametrize("readme", READMES)
