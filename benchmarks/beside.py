@@ -1,7 +1,8 @@
-"""What threads beside a training loop add to its steps: steps in which they work, against the steps around those.
+"""Measure how much threads next to a training loop add to its steps.
 
-They work a few times a second, so that blocks of steps, which must be short where the machine drifts, hold them by
-chance. Within one loop, neighbours tell what a step would have taken.
+Steps in which a thread works are compared with their neighbours in the same loop. The threads
+work a few times per second, and blocks of steps must be short on a machine that drifts, so blocks
+would contain such work only by chance.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ Events = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Added:
-    """Milliseconds a step on average, over steps with and without work beside them, and half of the 95 % interval."""
+    """Mean added milliseconds per step over all steps, and half of the 95 % interval."""
 
     mean_ms: float
     half_ms: float
 
 
 def noting(events: Events, work: Callable[..., Any]) -> Callable[..., Any]:
-    """The same work; when it was done is appended to `events`."""
+    """Return the same work, which appends its times to `events`."""
 
     def do(*arguments: Any) -> Any:
         start = time.perf_counter_ns()
@@ -52,7 +53,7 @@ def noting(events: Events, work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def added(blocks: Sequence[Sequence[int]], events: Events) -> Added:
-    """What the events add to steps, of which each block says when they ended; needs some steps of each kind."""
+    """Return the time that the events add to steps. It needs some steps of each kind."""
     parts = [_excess(np.asarray(ends, np.int64), events) for ends in blocks]
     excess, touched = (np.concatenate(each) for each in zip(*parts, strict=True))
     beside, alone = (np.sort(excess[kind & np.isfinite(excess)]) for kind in (touched, ~touched))
@@ -67,7 +68,7 @@ def added(blocks: Sequence[Sequence[int]], events: Events) -> Added:
 
 
 def _excess(edges: Any, events: Events) -> tuple[Any, Any]:
-    """By how much each step of a block was longer than those around it, and whether one of our threads worked beside it."""
+    """Return how much longer each step was than its neighbours, and if a thread of ours ran."""
     took = np.diff(edges) / 1e6
     touched = np.zeros(len(took), bool)
     for start, end in events:
@@ -85,7 +86,7 @@ def _usual(took: Any, touched: Any, place: int) -> float:
 
 
 def pool(found: Sequence[Added]) -> Added:
-    """Over processes: the interval is the wider of their own and of that over their means."""
+    """Pool processes. The interval is the wider of their own and that over their means."""
     means = [each.mean_ms for each in found]
     half = math.sqrt(sum(each.half_ms**2 for each in found)) / len(found)
     if len(means) >= FEWEST_MEANS:

@@ -1,9 +1,10 @@
-"""How much of a step no phase covers: every reference system in each of its frameworks, alone and on two ranks.
+"""Measure how much of a step no phase covers, for every reference system and framework.
 
     python benchmarks/closure.py [SYSTEM ...] [--steps 20] [--ranks 1 2]
 
-The systems really train, on small images. `unknown` is the steps' wall time minus all phases, as a share of it, with its
-95 % interval; it should stay within 2 % either way. Prints one JSON object of rows; exit code 1 where one is surely over.
+The systems really train, on small images, alone and on two ranks. `unknown` is the wall time of
+the steps minus all phases, as a share with its 95 % interval. It should stay within 2 % in both
+directions. Prints one JSON object of rows; exits 1 if a row is certainly over.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def measure(system: str, framework: str, ranks: int, steps: int) -> dict[str, An
 
 
 def _surely_over(low: float | None, high: float | None) -> bool:
-    """Also where there is no interval: then nothing was shown."""
+    """Return true if the share is over the limit, or has no interval."""
     return low is None or high is None or low > LIMIT or high < -LIMIT
 
 

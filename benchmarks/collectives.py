@@ -1,15 +1,19 @@
-"""A job's gradient exchange against what the same links do alone: ResNet50 in DDP on two ranks over gloo, in one run.
+"""Compare a job's gradient exchange with what the same links reach alone.
 
-Four things take turns in the same processes, in a random order: training steps whose buckets go out beneath the backward, as DDP
-has it (`overlapped`); steps in which all ranks' backwards wait for each bucket, so that nothing else runs meanwhile (`alone`); what
-`profkit ceilings --links` does, at the sizes of these buckets; and the same in a step, in the place of each bucket (`links in a step`),
-which tells what the step itself, with its memory and its caches, takes from the links. A bucket's bus bandwidth is profkit's own
-figure of it, from the rows of both ranks. Ratios are to the links of the same turn: the mean over the turns with its 95 % interval.
+ResNet50 trains in DDP on two ranks over gloo. Four modes alternate in the same processes, in a
+random order. `overlapped`: steps whose buckets are sent during the backward, as DDP does.
+`alone`: all ranks' backwards wait for each bucket. Third, `profkit ceilings --links` at the sizes
+of these buckets. `links in a step`: the same messages in the place of buckets, which shows what
+the step itself takes from the links.
 
-  python benchmarks/collectives.py [--turns 15] [--steps 5] [--ranks 2] [--image-size 64] [--batch-size 4]
+A bucket's bus bandwidth is profkit's own figure, from the rows of both ranks. Ratios are to the
+links of the same turn: the mean over the turns with its 95 % interval.
 
-Exits 1 where the bytes of a step's buckets are not those of the gradients, or where the interval of a bucket `alone` lies
-outside of 10 % around its links.
+    python benchmarks/collectives.py [--turns 15] [--steps 5] [--ranks 2] [--image-size 64]
+                                     [--batch-size 4]
+
+Exits 1 if the bytes of a step's buckets are not those of the gradients, or if the interval of a
+bucket `alone` lies more than 10 % away from its links.
 """
 
 from __future__ import annotations
@@ -102,7 +106,7 @@ def is_within(found: Mapping[str, Any]) -> bool:
 
 
 def train(options: argparse.Namespace) -> None:
-    """The whole measurement as one rank; the first prints it."""
+    """Run the whole measurement as one rank. Rank 0 prints it."""
     wait_passively()
     import torch
 
@@ -150,7 +154,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def wrap(model: Any, *, waits: bool) -> Any:
-    """The model in DDP; `waits`: the backward of every rank stands still until a bucket has been exchanged."""
+    """Return the model in DDP. With `waits`, the backward waits until a bucket is exchanged."""
     from torch.distributed import barrier
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.nn.parallel import DistributedDataParallel
@@ -169,7 +173,7 @@ def wrap(model: Any, *, waits: bool) -> Any:
 
 
 class Placed:
-    """Messages of the links' own in the place of buckets, which are not exchanged."""
+    """Messages of the link test in place of buckets, which are not exchanged."""
 
     def __init__(self, inputs: Any, model: Any, steps: int) -> None:
         from torch.nn.parallel import DistributedDataParallel
@@ -215,7 +219,7 @@ def train_step(model: Any, inputs: Any) -> None:
 
 
 class Exchange:
-    """profkit's hooks in this process, and the rows that they made of the steps of one case."""
+    """profkit's hooks in this process, and the rows of one case."""
 
     def __init__(self) -> None:
         from profkit.instrument.frameworks.base import InnerBooks, load_framework
@@ -230,14 +234,14 @@ class Exchange:
         self.bytes_per_step = 0
 
     def take(self) -> list[tuple[Any, ...]]:
-        """The buckets since the last time; calls that are not DDP's are none."""
+        """Return the buckets since the last call, without calls that are not DDP's."""
         rows = [row for row in self.sink.rows["collectives"] if row[-1] is not None]
         self.sink.rows["collectives"].clear()
         return rows
 
 
 def measure_job(exchange: Exchange, step: Callable[[], None], steps: int) -> Transfers:
-    """Each bucket's bus bandwidth, as profkit has it from all ranks' rows."""
+    """Return each bucket's bus bandwidth, as profkit computes it from all ranks' rows."""
     import torch
 
     exchange.take()
@@ -279,7 +283,7 @@ def _column(values: Sequence[Any]) -> Any:
 
 
 def measure_links(sizes: Sequence[int], rounds: int) -> Transfers:
-    """As `profkit ceilings --links`: the median over rounds of the shortest over the ranks."""
+    """Measure as `profkit ceilings --links`: the median over rounds of the shortest rank."""
     import torch
 
     from profkit.machine.ceilings_torch import time_one
@@ -294,7 +298,7 @@ def measure_links(sizes: Sequence[int], rounds: int) -> Transfers:
 
 
 def _links_of(size: int, took_s: Sequence[float]) -> float:
-    """The shortest over the ranks, its median over the messages."""
+    """Return the median over the messages of the shortest rank."""
     import torch
 
     shortest = torch.tensor(took_s, dtype=torch.float64)
@@ -336,7 +340,10 @@ def describe(
 
 
 def _ratio(ratios: Sequence[float]) -> dict[str, float | None]:
-    """The mean over the middle of the turns: one in which the machine did something else counts for none. Null where there are too few to say."""
+    """Return the mean over the middle of the turns, or `None` if there are too few.
+
+    Turns in which the machine did something else lie outside the middle.
+    """
     if len(ratios) < FEWEST_TURNS:
         return {"ratio": None, "low": None, "high": None}
     cut = len(ratios) // 6

@@ -1,16 +1,17 @@
-"""What collectors cost a training step outside kernel windows, beside torch.profiler left on.
+"""Measure what collectors cost a training step outside kernel windows, next to torch.profiler.
 
-First what each collector's thread uses of a processor, in ms a second: 10 would be 1 % of one. Between two readings lies a
-step, whose tensors take the caches. Then, as in overhead.py, modes take turns in blocks of steps, in one process or several,
-on one model. `collectors` is profkit's hooks with every collector that works here on its thread and a plan for kernel
-windows that does not cover the block; without a driver, NVML is asked of a fake library, ten times a second as the real
-one. Differences are to the bare block of the turn. What the collectors add to hooks is measured twice: `collectors alone`
-by the pairs of each turn, and `their threads` in one long run, by the steps in which one reads (beside.py).
+First comes the CPU time of each collector's thread, in ms per second: 10 is 1 % of a CPU. A step
+runs between two readings, so that its tensors replace the caches. Then modes alternate in blocks
+of steps, as in overhead.py. `collectors` is profkit's hooks with every collector on its thread,
+and a plan for kernel windows that does not cover the block. Without a driver, a fake NVML library
+is read ten times per second, like the real one. Differences are to the bare block of the turn.
+The collectors' share is measured twice: `collectors alone` from the pairs of each turn, and
+`their threads` in one long run (beside.py).
 
-  python benchmarks/collectors.py [--processes 1 [--keep-heap]] [--turns 30] [--block-ms 400] [--case convolutions]
+    python benchmarks/collectors.py [--processes 1 [--keep-heap]] [--turns 30] [--block-ms 400]
+                                    [--case convolutions]
 
-Exits 1 where the threads use more than 1 % of a processor, or where they make a step more than 1 % longer: by their
-threads' work, or surely by blocks.
+Exits 1 if the threads use more than 1 % of a CPU, or certainly make a step more than 1 % longer.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class CollectorModes(Modes):
 
 
 def stand_in_for_nvml() -> bool:
-    """Where there is no driver, ask a fake library, so that the thread does what it does on a machine with one."""
+    """Use a fake NVML library if there is no driver, so that its thread does its work."""
     if not nvml.COLLECTOR.why_not():
         return False
     nvml.COLLECTOR.__init__(Door(lambda: FakeNvml(FakeGpu())))  # type: ignore[misc]
@@ -108,7 +109,7 @@ def stand_in_for_nvml() -> bool:
 
 
 def thread_costs(reads: int = 30) -> dict[str, float]:
-    """What each collector's thread uses of a processor, in ms a second."""
+    """Return the CPU time of each collector's thread, in ms per second."""
     case = make_cases()[0]
     optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
     loaded, _ = COLLECTORS.load_all()
@@ -156,7 +157,7 @@ def main() -> int:
 
 
 def _measure(args: argparse.Namespace) -> dict[str, Found]:
-    """What is found of every case in this process."""
+    """Return the result of every case in this process."""
     with tempfile.TemporaryDirectory() as folder:
         modes = CollectorModes(Path(folder) / "run")
         cases = [case for case in make_cases() if args.case in case.name]
@@ -180,7 +181,7 @@ def _compare(runs: Sequence[Found]) -> dict[str, dict[str, float]]:
 
 
 def _costs_too_much(rows: dict[str, dict[str, float]]) -> bool:
-    """By their threads' work: blocks are too far apart to tell one per cent."""
+    """Return true if the threads are over the limit; blocks cannot resolve one per cent."""
     limit_ms = LIMIT_SHARE * rows["bare"]["median_ms"]
     return rows[THREADS]["over_bare_ms"] > limit_ms or rows["collectors alone"]["low_ms"] > limit_ms
 

@@ -1,11 +1,11 @@
-"""Whether the reference systems learn: a short run of each on its generated data, and how far its loss falls.
+"""Check that the reference systems learn: a short run of each on its generated data.
 
-Each workload's module says in CONVERGE how it is run and below which share of the first loss the mean of the last
-ten has to fall.
+The module of each workload says in CONVERGE how it is run, and below which share of the first
+loss the mean of the last ten must fall.
 
-  python benchmarks/converge.py [--workload psenet] [--framework paddle]
+    python benchmarks/converge.py [--workload psenet] [--framework paddle]
 
-Prints one JSON object; exits 1 where a system does not reach its share.
+Prints one JSON object; exits 1 if a system does not reach its share.
 """
 
 from __future__ import annotations

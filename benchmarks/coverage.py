@@ -1,10 +1,10 @@
-"""How often the ledger's intervals hold the truth, over seeded pairs of runs with planted causes.
+"""Measure how often the ledger's intervals contain the truth, over seeded synthetic pairs.
 
     python benchmarks/coverage.py --pairs 200
 
-Each pair has one of the `CAUSES`, steps that depend on each other, and seeds of its own. The true value of a row
-is that of very long runs of the same two kinds. A row's coverage must lie between 90 and 99 %, and
-pairs of identical runs must be neutral in 95 % of the cases.
+Each pair has one of the `CAUSES`, correlated steps, and seeds of its own. The true value of a row
+comes from very long runs of the same two kinds. The coverage of a row must lie between 90 and 99
+%, and pairs of identical runs must be neutral in 95 % of the cases.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TRUTH_SEED = 1_000_000
 
 
 def costs_of(folder: Path, **options: Any) -> RunCosts:
-    """The costs of a synthetic run, which is removed again."""
+    """Return the costs of a synthetic run, and remove the run."""
     run = synthetic_trace(folder / "run", **options)
     costs = run_costs(Trace.open(run))
     shutil.rmtree(run)
@@ -55,7 +55,7 @@ def _pair(folder: Path, cause: Mapping[str, Any], seed: int, steps: int) -> Ledg
 
 
 def measure(folder: Path, *, pairs: int, steps: int, truth_steps: int) -> dict[str, float]:
-    """For each row the share of pairs in which its interval holds the true value."""
+    """Return, per row, the share of pairs whose interval contains the true value."""
     truths = [
         {
             row.name: row.delta.value
@@ -83,7 +83,7 @@ def _all_rows(found: Ledger) -> list[Row]:
 
 
 def identical_pairs(folder: Path, *, pairs: int, steps: int) -> float:
-    """The share of pairs of runs of one kind, with different noise, that are found neutral."""
+    """Return the share of pairs of equal runs with different noise that are neutral."""
     verdicts = [_pair(folder, {}, 10_000 + 2 * number, steps).verdict for number in range(pairs)]
     return verdicts.count(Verdict.NEUTRAL) / pairs
 

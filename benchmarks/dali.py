@@ -1,8 +1,10 @@
-"""What DALI saves: ResNet50 on generated 500x375 JPEGs with `--dali` on and off, two workers each, in turns.
+"""Measure what DALI saves: ResNet50 on generated JPEGs with and without `--dali`, alternating.
 
-The crop is small, so that decoding and not the model decides. For each side: throughput and the data phase, from the traces.
+Both sides have two workers. The images have 500x375 pixels and the crop is small, so that
+decoding decides and not the model. Prints throughput and data phase of each side, from the
+traces.
 
-  python benchmarks/dali.py [--repeats 3] [--framework paddle]
+    python benchmarks/dali.py [--repeats 3] [--framework paddle]
 
 Prints one JSON object.
 """

@@ -102,7 +102,7 @@ def run_once(case: Case, mode: str, steps: int) -> dict[str, float]:
 
 
 def measure(pairs: int, steps: int) -> list[dict[str, Any]]:
-    """Run the modes of each case in turns, in a new random order each time."""
+    """Run the modes of each case alternately, in a new random order each time."""
     random = Random(time.time_ns())
     rows: list[dict[str, Any]] = []
     for number in range(pairs):
@@ -116,7 +116,7 @@ def measure(pairs: int, steps: int) -> list[dict[str, Any]]:
 
 
 def pool(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return, for each case and mode, the mean difference to bare over all pairs and its interval."""
+    """Return the mean difference from bare per case and mode, with its interval."""
     found: dict[str, Any] = {}
     for case in dict.fromkeys(row["case"] for row in rows):
         pairs = [row["modes"] for row in rows if row["case"] == case]

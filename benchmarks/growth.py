@@ -1,9 +1,10 @@
-"""How reading costs grow with a run's steps, ranks and kernels: whole processes of `profkit report` and `explain`.
+"""Measure how the cost of reading grows with a run's steps, ranks and kernels.
 
     python benchmarks/growth.py [--repeats 3] [--largest 1.0]
 
-Beside them, in the same turns, what importing pyarrow and numpy costs. `--largest 0.1` leaves out the sizes above a
-tenth of the largest. Prints one JSON object of rows: what grows, its size, and for each command its medians.
+Whole processes of `profkit report` and `explain` alternate with a process that imports pyarrow
+and numpy. `--largest 0.1` skips sizes above a tenth of the largest. Prints one JSON object of
+rows: what grows, its size, and the medians of each command.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _BUILD = "import json, pathlib, sys; from profkit.testing import synthetic_trace
 
 
 def shape(grows: str, size: int) -> dict[str, int]:
-    """The synthetic run in which `grows` has this size, and all else is as small as it comes."""
+    """Return a synthetic run in which `grows` has this size, and the rest is minimal."""
     if grows == "kernels":
         return {**FIXED, "kernels_per_step": size // FIXED["steps"]}
     return {**FIXED, grows: size}

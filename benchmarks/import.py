@@ -1,12 +1,13 @@
-"""What importing a large PyTorch trace costs, beside HolisticTraceAnalysis on the same file, in one run.
+"""Measure the import of a large PyTorch trace, next to HolisticTraceAnalysis on the same file.
 
-    python benchmarks/import.py [--source TRACE] [--megabytes 200 1000] [--repeats 3] [--hta PYTHON] [--hta-megabytes 200]
+    python benchmarks/import.py [--source TRACE] [--megabytes 200 1000] [--repeats 3]
+                                [--hta PYTHON] [--hta-megabytes 200]
 
-The file is a real trace (`--source`, by default the largest of ../shared/data/kineto) repeated until
-it has the size, later in time each time. Whole processes: `profkit import FILE`, plain and gzipped,
-and HTA's loading with its temporal breakdown. `--hta` is a Python that has `traceinsight` installed
-(`uv venv /tmp/hta; uv pip install --python /tmp/hta traceinsight==0.6.1`). Where both have figures for
-the same device, they are compared. Exits 1 above the limits in time, memory or stored size.
+The file is a real trace (`--source`, by default the largest of ../shared/data/kineto), repeated
+at later times until it has the size. Whole processes run `profkit import FILE`, plain and
+gzipped, and HTA's loading with its temporal breakdown. `--hta` is a Python with `traceinsight`
+(`uv venv /tmp/hta; uv pip install --python /tmp/hta traceinsight==0.6.1`). If both have figures
+for the same device, they are compared. Exits 1 above the limits of time, memory or stored size.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ print(analysis.get_temporal_breakdown(visualize=False).to_json(orient="records")
 
 
 class Cost(NamedTuple):
-    """What one process took, and what it printed."""
+    """Time and memory of one process, and its output."""
 
     wall_s: float
     cpu_s: float
@@ -59,7 +60,7 @@ class Cost(NamedTuple):
 
 
 def bytecode_in(folder: Path) -> dict[str, str]:
-    """An environment that keeps bytecode, as an installed program has it, in a folder of its own."""
+    """Return an environment with bytecode in a folder of its own, like an installed program."""
     return {
         **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
         "PYTHONPYCACHEPREFIX": str(folder),
@@ -86,7 +87,7 @@ def measure(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
 def median(
     command: Sequence[str], repeats: int, folder: Path, environment: Mapping[str, str]
 ) -> Cost:
-    """The command `repeats` times after one that fills the caches, what it wrote removed before each."""
+    """Run the command `repeats` times after one warm-up, and remove its output each time."""
     seen = []
     for turn in range(repeats + 1):
         shutil.rmtree(folder, ignore_errors=True)
@@ -98,7 +99,7 @@ def median(
 
 
 def make_trace(source: Path, target: Path, size: int) -> int:
-    """Repeat the events of `source` until the text has `size` bytes; returns the number of duration events."""
+    """Repeat the events of `source` to `size` bytes; return the number of duration events."""
     text = (
         gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes()
     ).decode()
@@ -127,7 +128,7 @@ def _shift(body: str, turn: int, later: int) -> str:
 
 
 def compare(run: Path, printed: str) -> dict[str, Any]:
-    """Idle and computing time of the device by both tools, in nanoseconds."""
+    """Return idle and computing time of the device by both tools, in nanoseconds."""
     (ours,) = device_times(Trace.open(run).kernels)
     (theirs,) = json.loads(printed.splitlines()[-1])
     hta = {

@@ -1,9 +1,10 @@
-"""Kills profkit at random moments while it writes anything but rows, and checks that what is left is old, new, or nothing.
+"""Kill profkit at random moments while it writes files other than rows, and check what is left.
 
     python benchmarks/interrupt.py [--trials 200] [--seed 0] [--paths import export ...]
 
-(Rows have a check of their own: benchmarks/kill.py.) Each trial starts from the same state, kills the writer
-within the time that it usually takes, and reads. Prints a line for each path; exits 1 where something was half there.
+benchmarks/kill.py checks the rows. Each trial starts from the same state, kills the writer within
+its usual time, and reads: the files must be the old ones, the new ones, or absent. Prints a line
+per path; exits 1 if a file was half written.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def picture_is_whole(folder: Path) -> str:
 
 
 def lanes_are_whole(folder: Path) -> str:
-    """What is half there is taken for nothing: the next one makes it again."""
+    """Return true if a half-written lane is ignored and made again."""
     found = LaneCache(folder / "cache").load(Group.PHASES, [folder / "trace.json"])
     if found is None:
         return "nothing"
@@ -130,7 +131,7 @@ def lanes_are_whole(folder: Path) -> str:
 
 
 def _lanes() -> list[Lane]:
-    """One lane, as long as the ones that are worth keeping."""
+    """Return one lane that is long enough to be cached."""
     times = np.arange(2 * WORTH_KEEPING, dtype=np.int64) * 10
     codes = np.zeros(len(times), dtype=np.int32)
     return [
@@ -170,7 +171,7 @@ PATHS: dict[str, tuple[Callable[[Path], None], Check]] = {
 
 
 def run(name: str, trials: int, seed: int) -> Counter[str]:
-    """What was found after each of the trials."""
+    """Return the outcome of each trial."""
     write, check = PATHS[name]
     chance, found = random.Random(f"{seed}{name}"), Counter[str]()
     with tempfile.TemporaryDirectory() as scratch:
@@ -220,7 +221,7 @@ def _prepare(folder: Path) -> None:
 def _write_and_kill(
     write: Callable[[Path], None], start: Path, folder: Path, after_s: float | None
 ) -> float:
-    """Let a fork write into a copy of the start, and kill it after a while, or never; how long it lived."""
+    """Let a fork write into a copy, kill it after a while, and return how long it lived."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(start, folder)
     begin = time.perf_counter()
@@ -241,7 +242,7 @@ def _write_and_kill(
 
 
 def _sum_of(folder: Path) -> str:
-    """Of a folder's files, or of a file."""
+    """Return the digest of a file or of a folder's files."""
     files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
     return hashlib.sha256(
         b"".join(

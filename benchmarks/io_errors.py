@@ -1,9 +1,10 @@
-"""Lets the n-th write of a recorded loop fail, for all n, and compares what the loop computes with the loop alone.
+"""Let the n-th write of a recorded loop fail, for all n, and compare the loop with the loop alone.
 
     python benchmarks/io_errors.py [--most 200]
 
-Each trial is a process of its own in which `os.write` raises ENOSPC, EDQUOT or EIO from the n-th call on, or once. Exits 1
-where the loop ended otherwise, computed something else by a bit, or left a run that does not say why it ended early.
+Each trial is a process of its own in which `os.write` raises ENOSPC, EDQUOT or EIO at the n-th
+call, or from then on. Exits 1 if the loop ended differently, computed another bit, or left a run
+that does not say why it ended early.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CODES = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class FailingWrite:
-    """Stands in for `os.write`: raises at the n-th call, and from then on where it is for good."""
+    """A replacement of `os.write` that raises at the n-th call, once or from then on."""
 
     def __init__(self, nth: int, code: int, *, for_good: bool) -> None:
         self._real, self._nth, self._code, self._for_good = os.write, nth, code, for_good
@@ -48,7 +49,7 @@ class FailingWrite:
 
 
 def train(recorder: Any) -> Iterator[float]:
-    """A loop whose losses hang on every bit of all steps before."""
+    """Run a loop whose losses depend on every bit of all earlier steps."""
     chance, weight = random.Random(0), 0.5
     recorder.begin()
     for _ in range(STEPS):
@@ -63,7 +64,11 @@ def train(recorder: Any) -> Iterator[float]:
 
 
 def run_trial(folder: Path, nth: int, code: int, alone: list[float], *, for_good: bool) -> str:
-    """How one trial ended, in a fork: `whole` where fewer writes were made, `early`, or what was broken."""
+    """Run one trial in a fork and return how it ended.
+
+    `whole` means that fewer writes were made, `early` that the run ended early. Everything else
+    is an error.
+    """
     told, tell = os.pipe()
     child = os.fork()
     if not child:

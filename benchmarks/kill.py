@@ -1,11 +1,11 @@
-"""Kills a job that records rows at random moments, and counts the rows that were lost.
+"""Kill a job that records rows at random moments, and count the lost rows.
 
     python benchmarks/kill.py [--trials 50] [--rows 340000] [--seconds 4] [--seed 0]
 
-A row counts as lost if it was handed over more than a second before the kill and cannot be read. Of a pause of the whole job, in
-which it had no processor to hand over or to write anything with, only the beginning is part of that second.
-Prints a line for each trial; exits 1 where a row was lost, where a row that was read is not the one
-that was written, or where `verify` named a state that is not so.
+A row is lost if it was handed over more than a second before the kill and cannot be read. If the
+whole job paused without a CPU, only the beginning of the pause counts for that second. Prints a
+line per trial; exits 1 if a row was lost or differs from the written one, or if `verify` named a
+wrong state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_RUN = "no run yet"
 
 @dataclass(frozen=True)
 class Trial:
-    """What one kill left behind. `due` rows were a second old, `given` rows had been handed over."""
+    """The result of one kill. `due` rows were a second old, `given` rows were handed over."""
 
     killed_after_s: float
     rows: int
@@ -66,7 +66,7 @@ class Trial:
 
     @property
     def honest(self) -> bool:
-        """Whether the state is one that the files can be in: a killed job is not running, a partial run is not complete."""
+        """Return true if the state fits: a killed job does not run, a partial run is not complete."""
         if self.state == NO_RUN:
             return self.due == 0
         if self.state == Integrity.COMPLETE.value:
@@ -82,7 +82,7 @@ class Trial:
 
 
 def run_trial(folder: Path, *, kill_after_s: float, rows: int, seconds: float) -> Trial:
-    """Start a child that records `rows` over `seconds`, kill it, and read what it left in `folder`."""
+    """Start a child that records `rows` over `seconds`, kill it, and read its `folder`."""
     log, child_log = os.pipe()
     command = [
         sys.executable,
@@ -115,7 +115,7 @@ def run_trial(folder: Path, *, kill_after_s: float, rows: int, seconds: float) -
 
 
 def _read_log(log: int, killed_ns: int) -> tuple[int, int]:
-    """How many rows the child had handed over in the end, and how many a second before it was killed."""
+    """Return how many rows were handed over at the end, and a second before the kill."""
     with open(log, "rb") as pipe:
         content = pipe.read()
     records = list(RECORD.iter_unpack(content[: len(content) // RECORD.size * RECORD.size]))
@@ -123,7 +123,7 @@ def _read_log(log: int, killed_ns: int) -> tuple[int, int]:
 
 
 def _due(records: Sequence[tuple[int, ...]], killed_ns: int) -> int:
-    """The rows of the youngest record that lies a second back, without the pauses of the job."""
+    """Return the rows of the last record that is a second old, without the job's pauses."""
     age, after = 0, killed_ns
     for rows, at in reversed(records):
         age, after = age + min(after - at, STALL_NS), at
@@ -141,7 +141,7 @@ def _read_run(folder: Path) -> tuple[int, bool, str]:
 
 
 def _is_prefix(spans: pa.Table) -> bool:
-    """Whether the rows are those that `record` writes, from the first one on, none twice and none missing."""
+    """Return true if the rows are the first ones that `record` writes, in order."""
     index = np.arange(spans.num_rows)
     numbers = {"step": index, "start_ns": index * 1000, "end_ns": index * 1000 + 500}
     texts = {
@@ -163,7 +163,7 @@ def _is_prefix(spans: pa.Table) -> bool:
 
 
 def record(run: Path, *, log: int, rows: int, seconds: float) -> None:
-    """The child: hand rows over at an even pace, and tell `log` how many there were by when."""
+    """Hand rows over at an even pace, and log how many there were at each time."""
     run.mkdir(parents=True)
     manifest = RunManifest(workload="kill", owner=this_process())
     manifest.write(run)
@@ -199,7 +199,7 @@ def _row(index: int) -> tuple[object, ...]:
 
 
 def moments(trials: int, life_s: float, seed: int) -> Iterator[float]:
-    """Random moments, one in each of `trials` equal parts of a life."""
+    """Return random moments, one in each of `trials` equal parts of a life."""
     chance = random.Random(seed)
     yield from ((part + chance.random()) * life_s / trials for part in range(trials))
 

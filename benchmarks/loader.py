@@ -1,8 +1,8 @@
-"""What opening PyTorch's loader costs a batch: the same loader with and without profkit inside, in turn, in one run.
+"""Measure what timing PyTorch's data loader costs per batch, with and without profkit in one run.
 
-The batches are as small as they come, so that the ratio is the worst one.
+Batches are as small as possible, so that the ratio is the worst one.
 
-python benchmarks/loader.py [--rounds 15] [--batches 400]
+    python benchmarks/loader.py [--rounds 15] [--batches 400]
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rows(Dataset[torch.Tensor]):
 
 @contextlib.contextmanager
 def opened() -> Iterator[MemorySink]:
-    """The loader's hooks alone, as `profkit run` installs them."""
+    """Install the loader's hooks alone, as `profkit run` does."""
     patches, sink = Patches(), MemorySink()
     tracker = Tracker(Recorder(sink))
     hook_workers(patches, Seams(tracker, sink.appender("collectives"), sink.appender("samples")))
@@ -55,7 +55,7 @@ def opened() -> Iterator[MemorySink]:
 
 
 def time_epoch(workers: int, batches: int) -> tuple[float, float]:
-    """Microseconds a batch, of wall time and of the loop's own processor time, once the workers run."""
+    """Return wall and CPU microseconds of the loop per batch, once the workers run."""
     loader = DataLoader(Rows(batches * BATCH_SIZE), batch_size=BATCH_SIZE, num_workers=workers)
     iterator = iter(loader)
     next(iterator)
@@ -67,7 +67,7 @@ def time_epoch(workers: int, batches: int) -> tuple[float, float]:
 
 
 def compare(workers: int, rounds: int, batches: int) -> dict[str, float]:
-    """Medians over rounds in which both kinds take turns, after one round to warm up."""
+    """Return medians over rounds in which both kinds alternate, after one warm-up round."""
     bare, with_profkit = [], []
     for turn in range(rounds + 1):
         without = time_epoch(workers, batches)
@@ -105,7 +105,7 @@ def _figures(
 
 
 def time_worker(batches: int) -> float:
-    """Microseconds of processor time that a worker spends on our side of a batch."""
+    """Return the CPU microseconds that profkit adds to a worker per batch."""
     fetcher = _DatasetKind.create_fetcher(
         _DatasetKind.Map,
         Rows(1),

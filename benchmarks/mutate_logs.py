@@ -1,12 +1,12 @@
-"""Damages logs of every grammar, reads them, and counts what went wrong.
+"""Damage logs of every grammar, read them, and count failures.
 
     python benchmarks/mutate_logs.py [--count 50000] [--seed 0] [--logs FOLDER]
 
-Each made-up log of the tests is damaged `--count` times: bits flipped, bytes cut out or doubled, the
-end cut off. With `--logs`, each file of a folder is damaged that often divided by the number of
-files. Prints a line for each grammar: the slowest reading, the most memory, and how many totals were
-wrong by more than 5 % without a flag. Exits 1 where one was, where a reading took over 5 s, and
-raises where one raised.
+Each synthetic log of the tests is damaged `--count` times: flipped bits, bytes removed or
+doubled, the end cut off. With `--logs`, the files of a folder share this number. Prints a line
+per grammar: the slowest reading, the most memory, and the number of totals that were wrong by
+more than 5 % without a flag. Exits 1 if there was one, or if a reading took over 5 s. Raises if a
+reading raised.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def of_files(folder: Path, count: int, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Damaged real logs, by grammar; large ones would take the time of all others."""
+    """Return damaged real logs by grammar, without large ones, which would take all the time."""
     files = [
         path
         for path in sorted(folder.rglob("*"))
@@ -60,7 +60,7 @@ def of_files(folder: Path, count: int, seed: int) -> Iterator[tuple[str, Outcome
 
 
 def show(made: Iterator[tuple[str, Outcome]]) -> int:
-    """A line a grammar; 1 where something was not as it must be."""
+    """Print a line per grammar; return 1 if one has a failure."""
     found: dict[str, list[Outcome]] = defaultdict(list)
     for name, each in made:
         found[name].append(each)

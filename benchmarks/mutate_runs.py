@@ -1,14 +1,15 @@
-"""Flips bytes of profkit's own runs and cuts them, and checks that nobody is told a wrong figure.
+"""Flip bytes of profkit's own runs and cut them, and check that no wrong figure is shown.
 
     python benchmarks/mutate_runs.py [--count 50000] [--seed 0] [--without-validation]
 
-Each mutation changes one file of a run: a table, a list of names, or a record. It is then verified and
-reported in a process of its own. What may happen: the same figures, figures with a word about the
-damage, or one line of why not. What may not: another figure without a word, a crash, a traceback, a
-hang over 5 s, memory that grows. A digit in a record that is another digit is not looked for: JSON has no checksum.
+Each mutation changes one file of a run: a table, a list of names, or a record. The run is then
+verified and reported in a process of its own. Allowed are the same figures, figures with a
+message about the damage, or one line with the reason for refusal. Not allowed are another figure
+without a message, a crash, a traceback, a hang over 5 s, and growing memory. A changed digit in a
+record is ignored, because JSON has no checksum.
 
-`--without-validation` reads what is not valid and compares no checksum, to show that this check can fail.
-Exits 1 at any failure.
+`--without-validation` skips validation and checksums, to show that this check can fail. Exits 1
+at any failure.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ A_PROCESS = 500
 
 
 def mutate(content: bytes, chance: random.Random) -> bytes:
-    """`content` with bits or bytes changed, or cut."""
+    """Return `content` with bits or bytes changed, or cut."""
     made = bytearray(content)
     if chance.random() < 0.1:
         del made[chance.randrange(len(made)) :]
@@ -79,7 +80,7 @@ def run(count: int, seed: int, *, validating: bool = True) -> Found:
 def _read_in_a_process(
     whole: Path, found: Found, seed: str, count: int, *, validating: bool
 ) -> None:
-    """A fork reads the mutations and tells each outcome; what it did not tell, it crashed at."""
+    """Read mutations in a fork. The mutation that it does not report is the one it crashed at."""
     told, tell = os.pipe()
     child = os.fork()
     if not child:
@@ -138,7 +139,7 @@ def _tell_outcomes(whole: Path, tell: int, seed: str, count: int, *, validating:
 
 
 def _judge(run: Path, path: Path, truth: dict[str, Any], place: str) -> tuple[str, str]:
-    """How one mutation ended, and what was wrong with that."""
+    """Return how one mutation ended, and what was wrong."""
     signal.alarm(LONGEST_S)
     try:
         state = verify(run).state
@@ -174,7 +175,7 @@ def _without_words(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _switch_validation_off() -> None:
-    """Read every batch as it stands, and believe it."""
+    """Read every batch without checking it."""
 
     def unchecked(source: Any, table: str, columns: Any = None) -> Iterator[Any]:
         with pa.ipc.open_stream(source) as reader:

@@ -1,10 +1,11 @@
-"""Flips bytes of traces and cuts them, and checks that importing them ends in a run or in one line of why not.
+"""Flip bytes of traces and cut them, and check that each import gives a run or one clear line.
 
-    python benchmarks/mutate_traces.py [--count 50000] [--formats kineto nsys ...] [--seed 0] [--source FORMAT=FILE]
+    python benchmarks/mutate_traces.py [--count 50000] [--formats kineto nsys ...] [--seed 0]
+                                       [--source FORMAT=FILE]
 
-Each mutation is imported in this process under an alarm. What may happen: a run that verifies, or an
-`UnreadableError` of one line. What may not: any other exception, a hang over 5 s, memory that grows.
-A digit that is another digit cannot be noticed in a text without checksums; in a gzipped one it is.
+Each mutation is imported in this process with an alarm. Allowed are a run that verifies, or an
+`UnreadableError` of one line. Not allowed are any other exception, a hang over 5 s, and growing
+memory. A changed digit cannot be noticed in a text without checksums; in a gzipped one it is.
 Exits 1 at any failure.
 """
 
@@ -41,12 +42,12 @@ _MARKS = b'"\\{}[],:0eE.-+nNtX \x00\xff\n'
 
 
 class HungError(Exception):
-    """Reading took longer than it may."""
+    """Reading took longer than allowed."""
 
 
 @dataclass
 class Found:
-    """How mutations ended, and what must not have happened."""
+    """How mutations ended, and the failures."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Found:
 
 
 def mutate(content: bytes, chance: random.Random) -> bytes:
-    """`content` with some bytes flipped, replaced, removed or repeated, or cut short."""
+    """Return `content` with some bytes flipped, replaced, removed or repeated, or cut."""
     made = bytearray(content)
     if chance.random() < 0.25:
         del made[chance.randrange(len(made)) :]
@@ -78,7 +79,7 @@ def mutate(content: bytes, chance: random.Random) -> bytes:
 
 
 def mutate_format(name: str, content: bytes, count: int, seed: int, *, suffix: str = "") -> Found:
-    """Import `count` mutations of `content` as this format."""
+    """Import `count` mutations of `content` in this format."""
     importer: Importer = IMPORTERS.load(name)
     chance, found = random.Random(seed), Found()
     before = _peak_mb()
@@ -102,7 +103,7 @@ def mutate_format(name: str, content: bytes, count: int, seed: int, *, suffix: s
 
 
 def _import(importer: Importer, path: Path, traces: Path) -> str:
-    """Import one file: `refused`, or `read` where every run of it verifies; raises for all else."""
+    """Import one file: `refused`, or `read` if every run of it verifies. Raise otherwise."""
     signal.alarm(LONGEST_S)
     try:
         recognise(path, {importer.name: importer})
@@ -275,7 +276,7 @@ SOURCES: dict[str, tuple[str, Callable[[], bytes], str]] = {
 
 
 def run(forms: Sequence[str], count: int, seed: int) -> dict[str, Found]:
-    """The mutations of each form, under an alarm."""
+    """Read the mutations of each form, with an alarm."""
     previous = signal.signal(signal.SIGALRM, _hang)
     try:
         return {

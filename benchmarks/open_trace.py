@@ -1,9 +1,9 @@
-"""What it costs to open a trace of 32 ranks x 1,000 steps, beside importing what reads it, in turn in one run.
+"""Measure opening a trace of 32 ranks x 1,000 steps, next to importing the libraries it needs.
 
     python benchmarks/open_trace.py [--ranks 32] [--steps 1000] [--repeats 5]
 
-Whole processes: `profkit report RUN` and its peer `python -c "import pyarrow, numpy"`. Prints medians
-of the wall time and of the largest resident memory; exits 1 above 1 s or 250 MB.
+`profkit report RUN` alternates with its peer `python -c "import pyarrow, numpy"` in whole
+processes. Prints medians of wall time and peak memory; exits 1 above 1 s or 250 MB.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ _BUILD = "import sys; from pathlib import Path; from profkit.testing import synt
 
 
 class Cost(NamedTuple):
-    """What one process took."""
+    """Time and memory of one process."""
 
     wall_s: float
     peak_mb: float
 
 
 def measure(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
-    """Run `command` to its end. This process stays small, because a child's peak includes its parent at the fork."""
+    """Run `command` to its end.
+
+    This process stays small, because a child's peak includes its parent's memory at the fork.
+    """
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
@@ -50,7 +53,10 @@ def measure(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
 def medians(
     commands: Mapping[str, Sequence[str]], environment: Mapping[str, str], repeats: int
 ) -> dict[str, Cost]:
-    """The commands in turn, `repeats` times after one that fills the caches, so that a noisy moment hits all of them."""
+    """Run the commands alternately, `repeats` times after one warm-up.
+
+    A noisy moment then affects all of them.
+    """
     seen: dict[str, list[Cost]] = {name: [] for name in commands}
     for turn in range(repeats + 1):
         for name, command in commands.items():
@@ -64,7 +70,7 @@ def medians(
 
 
 def bytecode_in(folder: Path) -> dict[str, str]:
-    """An environment that keeps bytecode, as an installed program has it, in a folder of its own."""
+    """Return an environment with bytecode in a folder of its own, like an installed program."""
     return {
         **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
         "PYTHONPYCACHEPREFIX": str(folder),

@@ -1,18 +1,21 @@
-"""What recording costs a training step, side by side with its peers: bare, record_function, torch.profiler.
+"""Measure what recording costs a training step, next to record_function and torch.profiler.
 
-Modes take turns in short blocks of steps, on one model and in a new random order each turn, so that whatever else the
-machine does hits all of them alike. For each mode: the mean difference to the bare block of its turn, with its 95 %
-interval, by the wall clock and by the training thread's own processor time. Where memory happens to lie differs from
-process to process, and costs a large step some 0.1 ms more or less: with several processes, one after the other, the
-interval is the wider of those over all turns and over the processes' means. Most of that are page faults of a heap that
-glibc trims after each large tensor and grows again; with `--keep-heap` it keeps what it has, in every mode.
+Modes alternate in short blocks of steps, on one model and in a new random order each turn, so
+that disturbances affect all of them. The result of each mode is the mean difference to the bare
+block of its turn with its 95 % interval, in wall time and in the training thread's CPU time.
+Memory addresses differ between processes and move large steps by about 0.1 ms. With several
+processes, the interval is the wider of those over all turns and over the processes' means. Most
+of that effect are page faults of a heap that glibc trims after each large tensor. With `--keep-
+heap` it keeps its memory in every mode.
 
-profkit's writer writes twice a second, so seldom that short blocks hold it by chance: between blocks it has time to end,
-and what it adds is told from one long run of steps (beside.py). `profkit` is both together.
+profkit's writer writes twice per second, too rarely for short blocks. It finishes between blocks,
+and one long run measures its cost (beside.py). `profkit` is the sum of both.
 
-  python benchmarks/overhead.py [--processes 1 [--keep-heap]] [--turns 60] [--block-ms 150] [--threads 1]
+    python benchmarks/overhead.py [--processes 1 [--keep-heap]] [--turns 60] [--block-ms 150]
+                                  [--threads 1]
 
-Exits 1 where profkit costs more than 0.15 ms a step, or more than 1 % of the step of about 20 ms, by the mean.
+Exits 1 if profkit costs more than 0.15 ms per step, or more than 1 % of the step of about 20 ms,
+for the mean.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ WRITER = "its writer"
 
 @dataclass(frozen=True)
 class Case:
-    """A model and its data; one call of `step` on a batch is one training step."""
+    """A model and its data. One call of `step` on a batch is one training step."""
 
     name: str
     model: torch.nn.Module
@@ -94,7 +97,7 @@ def make_cases(device: str = "cpu") -> list[Case]:
 
 @dataclass(frozen=True)
 class Took:
-    """Milliseconds a step of one block: by the wall clock, and of the training thread's processor time."""
+    """Milliseconds per step of one block: wall time, and CPU time of the training thread."""
 
     wall_ms: float
     processor_ms: float
@@ -107,7 +110,7 @@ def train(
     tell: Callable[[str], contextlib.AbstractContextManager[object]],
     ends: list[int] | None = None,
 ) -> Took:
-    """One block of steps, after its lead-in; when each ended is appended to `ends`."""
+    """Train one block of steps after its lead-in, and append their ends to `ends`."""
     loss_of = torch.nn.functional.cross_entropy
     start = busy = 0
     device = next(case.model.parameters()).device
@@ -136,7 +139,10 @@ def _nothing(name: str) -> contextlib.AbstractContextManager[object]:
 
 
 class Modes:
-    """The four ways to run a block of steps. profkit's hooks and writer are the real ones, with files; no collectors."""
+    """The four ways to run a block of steps.
+
+    profkit's hooks and writer are the real ones, with files, but without collectors.
+    """
 
     def __init__(self, folder: Path) -> None:
         os.environ[COLLECT] = NOTHING  # the job's own would run beside every mode
@@ -185,7 +191,7 @@ class Modes:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[dict[str, Events]]:
-        """profkit's hooks, and when its threads work."""
+        """Yield profkit's hooks, and the times at which its threads work."""
         with self._profkit():
             writer: Any = self._job.sink._writer  # noqa: SLF001
             events: Events = []
@@ -198,7 +204,7 @@ class Modes:
 
 
 def run_case(case: Case, modes: Modes, turns: int, block_ms: float) -> dict[str, list[Took]]:
-    """What each mode took in each turn; the first turn warms up."""
+    """Return the times of each mode in each turn. The first turn warms up."""
     optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
     random = Random(0)
     times: dict[str, list[Took]] = {name: [] for name in modes.names}
@@ -213,7 +219,7 @@ def run_case(case: Case, modes: Modes, turns: int, block_ms: float) -> dict[str,
 
 
 def run_beside(case: Case, modes: Modes) -> dict[str, Added]:
-    """What each of profkit's threads adds to a step."""
+    """Return how much each of profkit's threads adds to a step."""
     optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
     blocks: list[list[int]] = []
     with modes.watched() as events:
@@ -230,7 +236,7 @@ Times = dict[str, list[Took]]
 
 @dataclass(frozen=True)
 class Found:
-    """What one process has found of a case."""
+    """The result of one case in one process."""
 
     times: Times
     beside: dict[str, Added]
@@ -242,7 +248,7 @@ class Found:
 
 
 def compare(*found: Found) -> dict[str, dict[str, float]]:
-    """Each mode against the bare block of the same turn, and what threads beside the loop add; of each process one."""
+    """Return each mode compared with the bare block of its turn, and the cost of threads."""
     runs = [each.times for each in found]
     rows = {
         "bare": {
@@ -275,7 +281,7 @@ def _as_row(cost: Added) -> dict[str, float]:
 
 
 def _sum(hooks: dict[str, float], writer: dict[str, float], bare_ms: float) -> dict[str, float]:
-    """Both together, measured independently of each other."""
+    """Return the sum of two independent measurements."""
     mean = hooks["over_bare_ms"] + writer["over_bare_ms"]
     half = math.hypot(*((row["high_ms"] - row["low_ms"]) / 2 for row in (hooks, writer)))
     return hooks | {
@@ -292,7 +298,7 @@ def _sum(hooks: dict[str, float], writer: dict[str, float], bare_ms: float) -> d
 def compare_two(
     name: str, base: str, runs: Sequence[Times], clock: str = "wall_ms"
 ) -> dict[str, float]:
-    """One mode against another of the same turn."""
+    """Return one mode compared with another of the same turn."""
     times = [
         tuple([getattr(took, clock) for took in run[mode]] for mode in (name, base)) for run in runs
     ]
@@ -309,7 +315,10 @@ def compare_two(
 
 
 def difference(values: list[float], bare: list[float]) -> dict[str, float]:
-    """The mean over the middle of the differences: a block in which the machine did something else counts for no mode."""
+    """Return the mean over the middle of the differences.
+
+    Blocks in which the machine did something else lie outside the middle.
+    """
     differences = sorted(mine - other for mine, other in zip(values, bare, strict=True))
     cut = len(differences) // 6
     kept = differences[cut : len(differences) - cut]
@@ -359,7 +368,7 @@ def main() -> int:
 
 
 def make_parser(what: str | None, *, turns: int, block_ms: float) -> argparse.ArgumentParser:
-    """The options of a benchmark whose modes take turns."""
+    """Return the options of a benchmark whose modes alternate."""
     parser = argparse.ArgumentParser(
         description=what, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -385,7 +394,10 @@ def _turns(word: str) -> int:
 def measure_in_processes(
     args: argparse.Namespace, measure: Callable[[], dict[str, Found]]
 ) -> list[dict[str, Found]]:
-    """What every case took in each process; one that was started for its times prints them and ends here."""
+    """Return the result of every case in each process.
+
+    A process that was started for its times prints them and ends here.
+    """
     if args.times:
         print(json.dumps({case: asdict(found) for case, found in measure().items()}))
         sys.exit(0)
@@ -401,7 +413,7 @@ def measure_in_processes(
 
 
 def _measure(args: argparse.Namespace) -> dict[str, Found]:
-    """What is found of every case in this process."""
+    """Return the result of every case in this process."""
     torch.set_num_threads(args.threads)
     os.environ["KINETO_LOG_LEVEL"] = "5"
     with tempfile.TemporaryDirectory() as folder:
@@ -418,7 +430,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Found]:
 
 
 def _measure_in_process(heap: dict[str, str]) -> dict[str, Found]:
-    """The same in a process of its own."""
+    """Return the result of every case in a new process."""
     done = subprocess.run(
         [sys.executable, *sys.argv, "--times"],
         check=True,
@@ -430,7 +442,7 @@ def _measure_in_process(heap: dict[str, str]) -> dict[str, Found]:
 
 
 def _costs_too_much(cost_ms: float, step_ms: float) -> bool:
-    """Over the limit a step; the share counts for steps that are long enough for it to be the stricter of the two."""
+    """Return true if a case is over the limit per step, or over the share for long steps."""
     return cost_ms > (min(LIMIT_MS, LIMIT_SHARE * step_ms) if step_ms >= LONG_STEP_MS else LIMIT_MS)
 
 

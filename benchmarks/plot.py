@@ -1,4 +1,4 @@
-"""A plot with two logarithmic axes as one SVG, for the pages under docs/."""
+"""Draw a plot with two logarithmic axes as one SVG, for the pages under docs/."""
 
 from __future__ import annotations
 

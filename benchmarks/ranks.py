@@ -1,10 +1,11 @@
-"""How explaining grows with ranks, read in one process, on its threads and on a local Dask cluster; whole processes, in turn.
+"""Measure how explaining grows with ranks: in one process, on threads, and on a Dask cluster.
 
     python benchmarks/ranks.py [--ranks 1 32 1024] [--steps 100] [--repeats 3] [--workers 2]
 
-`ledger` is `profkit explain` of two runs of as many ranks, `scaling` that of three of which the first has one rank.
-Dask's rows are there where it is installed; connecting to it is part of them. All must give the same bytes.
-Prints one JSON object of rows, and exits 1 where bytes differ.
+Whole processes alternate. `ledger` is `profkit explain` of two runs of equal size, `scaling` that
+of three of which the first has one rank. Dask's rows include connecting to it, and are missing if
+it is not installed. All must give the same bytes. Prints one JSON object of rows, and exits 1 if
+bytes differ.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def build(path: Path, ranks: int, steps: int, seed: int) -> str:
 
 @contextlib.contextmanager
 def cluster(workers: int) -> Iterator[str | None]:
-    """The address of a local scheduler; `None` where Dask is not installed."""
+    """Return the address of a local scheduler, or `None` if Dask is not installed."""
     if importlib.util.find_spec("distributed") is None:
         yield None
         return

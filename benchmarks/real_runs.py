@@ -1,17 +1,17 @@
-"""Runs real jobs whose difference is known, and holds what `profkit explain` says of them against the jobs' own clocks.
+"""Run jobs with a known difference, and compare `profkit explain` with the jobs' own clocks.
 
     python benchmarks/real_runs.py [CASE ...] [--repeats 3] [--steps 60] [--keep FOLDER]
 
-All cases are the ResNet50 system under `profkit trace`, timed from outside by `timed_trace.py`, whose figures profkit never sees:
+All cases run the ResNet50 system under `profkit trace`. `timed_trace.py` times it from outside,
+and profkit never sees its figures.
 
-- `workers`: two loader workers against none; the cost is what the loop waits longer for its batches;
-- `dali`: JPEGs decoded by DALI's threads and by Pillow in the loop; likewise;
-- `ranks`: one rank against two; the cost is what backward takes behind its last gradient, the exposed exchange;
-- `late`: two ranks, one of which is held up for 30 % of a step before each forward; the cost is what its forward takes longer
-  than the other's.
+    workers  two loader workers against none; the cost is the longer wait for batches
+    dali     JPEGs decoded by DALI's threads or by Pillow in the loop; the same cost
+    ranks    one rank against two; the cost is the backward after its last gradient
+    late     two ranks, one delayed by 30 % of a step before each forward; the cost is its delay
 
-The sides are run in turns. Prints one JSON object; exit code 1 where a cause is not the expected one, or costs more than 10 %
-more or less than the truth.
+The sides alternate. Prints one JSON object; exits 1 if a cause is not the expected one, or if its
+cost differs from the truth by more than 10 %.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Means: TypeAlias = Sequence[Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Side:
-    """The options of one job, its ranks, and what it is told by its environment."""
+    """The options, ranks and environment of one job."""
 
     options: tuple[str, ...]
     ranks: int = 1
@@ -48,7 +48,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides, the cause that must stand first, and what it costs by the jobs' own clocks."""
+    """Two sides, the cause that must come first, and its cost by the jobs' own clocks."""
 
     base: Side
     target: Side
@@ -57,7 +57,7 @@ class Pair:
 
 
 def longer(part: str) -> Callable[[Means, Means], float]:
-    """What a part takes longer on the target, on average over the ranks."""
+    """Return how much longer a part takes on the target, on the mean of the ranks."""
     return lambda base, target: (
         statistics.mean(each[part] for each in target)
         - statistics.mean(each[part] for each in base)
@@ -65,7 +65,7 @@ def longer(part: str) -> Callable[[Means, Means], float]:
 
 
 def late_forward(base: Means, target: Means) -> float:
-    """What the last rank's forward takes longer than the others', and did not in the base already."""
+    """Return how much later the last rank's forward is than the others', beyond the base."""
     before, after = (
         side[-1]["forward"] - statistics.mean(each["forward"] for each in side[:-1])
         for side in (base, target)
@@ -139,7 +139,7 @@ def main() -> int:
 
 
 def measure(pair: Pair, folder: Path, repeats: int, steps: int) -> dict[str, Any]:
-    """Both sides in turns, and what is said of all of them together."""
+    """Run both sides alternately, and return what is reported for all of them together."""
     sides = {"base": pair.base, "target": pair.target}
     for number in range(repeats):
         for name, side in sides.items():
@@ -204,7 +204,7 @@ def _profkit(*arguments: object) -> str:
 
 
 def _own_means(folder: Path, side: str, ranks: int) -> Means:
-    """What the ranks' own clocks say, over all repeats, of the steps that profkit's figures are about."""
+    """Return the ranks' own clocks over all repeats, for the steps that profkit uses."""
     return [
         _rank_means(
             [

@@ -1,10 +1,11 @@
-"""Records steps as fast as a short loop makes them, for long, and looks at what that leaves behind in the process.
+"""Record steps as fast as a short loop makes them, for a long time, and check what is left.
 
     python benchmarks/soak.py [--minutes 10]
 
-Prints the growth of memory by the hour (a line fitted after the first minute, with its 95 % interval), the open
-descriptors at the start and the end, threads, the bytes a row, and whether the run verifies. Exits 1 where
-descriptors or threads grew, rows are missing, or memory surely grows by more than 1 MB in an hour.
+Prints the growth of memory per hour (a line fitted after the first minute, with its 95 %
+interval), the open descriptors at the start and the end, threads, bytes per row, and if the run
+verifies. Exits 1 if descriptors or threads grew, rows are missing, or memory certainly grows by
+more than 1 MB per hour.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PAUSE_S = 0.0005
 
 @dataclass(frozen=True)
 class Soaked:
-    """What was left after all those steps."""
+    """The state after all steps."""
 
     steps: int
     seconds: float
@@ -55,7 +56,7 @@ class Soaked:
 
     @property
     def grows(self) -> bool:
-        """Whether memory surely grows by more than it may, or anything else was left open."""
+        """Return true if memory certainly grows too much, or anything was left open."""
         surely = (
             self.slope_mb_per_h is not None
             and self.slope_mb_per_h - self.error_mb_per_h > MOST_MB_PER_H
@@ -66,7 +67,7 @@ class Soaked:
 
 
 def soak(folder: Path, seconds: float) -> Soaked:
-    """Record for this long; readings are taken in the loop, between steps."""
+    """Record for this time. Readings are taken in the loop, between steps."""
     threads = threading.active_count()
     descriptors = _descriptors()
     RunManifest(workload="soak", owner=this_process()).write(folder)
@@ -110,7 +111,7 @@ def _train_one_step(recorder: Recorder) -> None:
 
 
 def _fit(readings: list[tuple[float, float]]) -> tuple[float, float]:
-    """The slope in MB an hour and twice its standard error."""
+    """Return the slope in MB per hour, and twice its standard error."""
     x, y = np.array([reading for reading in readings if reading[0] >= SETTLED_S]).T
     slope, offset = np.polyfit(x, y, 1)
     rest = y - slope * x - offset

@@ -1,4 +1,4 @@
-"""What `profkit --help` costs over the bare interpreter, side by side in one run.
+"""Measure `profkit --help` next to the bare interpreter, alternating in one run.
 
 python benchmarks/startup.py [--repeats 20]
 """
@@ -32,7 +32,10 @@ def time_ms(command: Sequence[str], environment: Mapping[str, str]) -> float:
 
 
 def medians(repeats: int) -> dict[str, float]:
-    """The commands in turn, `repeats` times after one warm-up, so that a noisy moment hits all of them."""
+    """Run the commands alternately, `repeats` times after one warm-up.
+
+    A noisy moment then affects all of them.
+    """
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as folder:
         environment = bytecode_in(Path(folder))

@@ -1,10 +1,11 @@
-"""`profkit trace` in a process whose own clock times the same steps from outside. For `real_runs.py`.
+"""Run `profkit trace` while another clock in the process times the same steps, for real_runs.py.
 
-    OWN_CLOCK=folder/name python benchmarks/timed_trace.py resnet50 --steps 60 [--ranks 2 under torchrun] ...
+    OWN_CLOCK=folder/name python benchmarks/timed_trace.py resnet50 --steps 60 ...
 
-Torch's own classes are wrapped before profkit is imported: waiting for a batch, the model's forward, what backward takes once the
-last gradient is there, which is the exposed exchange, and the step. Each rank writes its steps to `OWN_CLOCK.RANK.json`,
-which profkit never reads. With `LATE_SHARE` the last rank is held up before each forward by that share of a healthy step.
+Torch's own classes are wrapped before profkit is imported: waiting for a batch, the model's
+forward, the part of backward after the last gradient (the exposed exchange), and the step. Each
+rank writes its steps to `OWN_CLOCK.RANK.json`, which profkit never reads. With `LATE_SHARE`, the
+last rank is delayed before each forward by that share of a healthy step.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ RANK, WORLD_SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_S
 
 
 class OwnClock:
-    """The steps of this rank, in seconds by part; `starts_epoch` marks those that open a loader."""
+    """The steps of this rank in seconds by part. `starts_epoch` marks those that open a loader."""
 
     def __init__(self, late_share: float) -> None:
         self._late_share = late_share
@@ -55,7 +56,7 @@ class OwnClock:
             )
 
     def batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The loader's batches, each with the time that it was waited for; the first of them opens the loader."""
+        """Yield the loader's batches with their waiting times. The first one opens the loader."""
         self.add("starts_epoch", 1.0)
         while True:
             began = time.perf_counter()
@@ -87,7 +88,7 @@ class OwnClock:
 
 
 def install(clock: OwnClock) -> None:
-    """Wrap what the loop calls."""
+    """Wrap the functions that the loop calls."""
     forward, backward, iterate = (
         torchvision.models.ResNet.forward,
         torch.autograd.backward,

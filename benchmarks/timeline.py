@@ -1,12 +1,14 @@
-"""What the timeline of a large run costs: until its first frame, and from a key to the screen that answers it.
+"""Measure the timeline of a large run: time to its first frame, and time from a key to its answer.
 
-    python benchmarks/timeline.py [--ranks 32] [--steps 1000] [--kernels-per-step 1000] [--run FOLDER] [--keys 60]
+    python benchmarks/timeline.py [--ranks 32] [--steps 1000] [--kernels-per-step 1000]
+                                  [--run FOLDER] [--keys 60]
 
-Makes the run first, unless `--run` names a folder that holds it already; a million kernels a rank take 20 MB. Each case is a
-process of its own, driven through Textual's pilot at 200x50. `first frame` is from the process' start to the first picture with every
-rank's phases; keys pan, zoom, move and jump. Exits 1 above 1.5 s to the first frame, 1.5 GB, or 100 ms at the 95th percentile of
-the keys. Prints the machine's load and
-the processor time beside them: on a busy machine the latter says more.
+Makes the run first, unless `--run` names a folder that already holds it. A million kernels per
+rank take 20 MB. Each case is a process of its own, driven through Textual's pilot at 200x50.
+`first frame` is the time from the start of the process to the first picture with every rank's
+phases. Keys pan, zoom, move and jump. Exits 1 above 1.5 s to the first frame, 1.5 GB, or 100 ms
+at the keys' 95th percentile. Also prints the machine's load and the CPU time, which is more
+reliable on a busy machine.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ async def drive(run: Path, keys: int, began_s: float, *, devices: bool) -> dict[
 
 
 def measure(run: Path, keys: int, cache: Path, *, devices: bool) -> dict[str, float]:
-    """One case in a process of its own."""
+    """Measure one case in a process of its own."""
     command = [
         sys.executable,
         __file__,

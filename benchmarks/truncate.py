@@ -1,8 +1,9 @@
-"""Cuts a table's file at every byte position and checks that what is read was written.
+"""Cut a table's file at every byte and check that only written rows are read.
 
-    python benchmarks/truncate.py [--size 65536] [--table spans|steps] [--end-record present|absent|both]
+    python benchmarks/truncate.py [--size 65536] [--table spans|steps]
+                                  [--end-record present|absent|both]
 
-Prints the positions, the states that `verify` named and the time; exits 1 where a state is not so,
+Prints the positions, the states that `verify` named, and the time. Exits 1 if a state is wrong,
 and stops with a traceback at the first row that was not written.
 """
 
@@ -30,7 +31,7 @@ ROWS_A_BATCH = (200, 50, 100, 50, 20)
 
 
 def build_run(run: Path, table: str, size: int, *, ended: bool = True) -> Path:
-    """A run with one table of at least `size` bytes in several batches; returns the table's file."""
+    """Make a run with one table of at least `size` bytes; return the table's file."""
     files = RankFiles(run / rank_folder(0), 0)
     path = files.folder / f"{table}.arrows"
     RankManifest(0, "nowhere", 1, "cpu", Anchor(1, 2, 3)).write(files.folder)
@@ -47,7 +48,7 @@ def build_run(run: Path, table: str, size: int, *, ended: bool = True) -> Path:
 
 
 def _steps(random: np.random.Generator, count: int) -> dict[str, Any]:
-    """Rows that compress badly, with nulls among them."""
+    """Return rows that compress badly, with some nulls."""
     times = random.integers(0, 2**62, (2, count))
     losses = [None if number % 3 else float(number) for number in random.integers(0, 2**40, count)]
     return {
@@ -61,7 +62,7 @@ def _steps(random: np.random.Generator, count: int) -> dict[str, Any]:
 
 
 def _spans(random: np.random.Generator, count: int) -> dict[str, Any]:
-    """As `_steps`, with names."""
+    """Return rows like `_steps`, with names."""
     times = random.integers(0, 2**62, (2, count))
     return {
         "step": range(count),
@@ -81,7 +82,7 @@ _BATCHES = {"steps": _steps, "spans": _spans}
 
 
 def cut_everywhere(run: Path, path: Path) -> Counter[Integrity]:
-    """Cut `path` byte by byte from its end, read the run each time, and count the states found."""
+    """Cut `path` at every byte from its end, read the run each time, and count the states."""
     table = path.stem
     whole = Trace.open(run).table(table)
     states: Counter[Integrity] = Counter()
@@ -127,7 +128,7 @@ def main() -> int:
 
 
 def _report(run: Path, table: str, size: int, *, ended: bool) -> tuple[int, int]:
-    """Cut one file everywhere and print what came of it; returns how many cuts there were, and how many were misjudged."""
+    """Cut one file everywhere and print the result; return the numbers of cuts and of errors."""
     path = build_run(run, table, size, ended=ended)
     positions = path.stat().st_size
     begin = time.perf_counter()

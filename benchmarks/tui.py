@@ -1,10 +1,11 @@
-"""How soon the terminal interface shows something, and how soon it answers a key, driven through Textual's pilot.
+"""Measure how soon the terminal interface shows something, and how soon it answers a key.
 
     python benchmarks/tui.py [--runs 100] [--ranks 32] [--kernels 1000000] [--keys 40]
 
-A folder of runs has a second to its first frame, a run of many ranks and kernels 1.5 s and 1.5 GB, a key 100 ms (median and 95th
-percentile). The pilot runs the whole program but the terminal. Runs are generated into a cache and kept there. benchmarks/timeline.py
-has the timeline of a larger run. Prints one JSON object; exits 1 above a limit.
+Limits: 1 s to the first frame of a folder of runs, 1.5 s and 1.5 GB for a run of many ranks and
+kernels, and 100 ms for a key (median and 95th percentile). Textual's pilot runs the whole program
+without a terminal. Runs are generated into a cache and kept there. benchmarks/timeline.py
+measures the timeline of a larger run. Prints one JSON object; exits 1 above a limit.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def large_run(ranks: int, kernels: int) -> Path:
 def measure(
     path: Path, screen: str, keys: tuple[str, ...], count: int, cache: Path
 ) -> dict[str, float]:
-    """In a process of its own, whose start counts: the first frame, the first view, the answers to keys, and the memory at the most."""
+    """Measure first frame, first view, answers to keys and peak memory of a new process."""
     arguments = [str(path), screen, ",".join(keys), str(count)]
     environment = {
         **bytecode_in(cache_root() / "bench-tui" / "bytecode"),
@@ -115,7 +116,7 @@ def inside(path: Path, screen: str, keys: list[str], count: int) -> dict[str, fl
 
 
 def _shows_something(screen: Any) -> bool:
-    """Whether the list has its rows, or the screen its view."""
+    """Return true if the list has its rows, or the screen its view."""
     from profkit.tui.screens.runs import RunsScreen
 
     return (

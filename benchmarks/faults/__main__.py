@@ -1,9 +1,9 @@
-"""Plants faults in real training jobs, lets profkit explain them, and counts how often it is right.
+"""Inject faults into training jobs, let profkit explain them, and count how often it is right.
 
-python benchmarks/faults run                  every pair, into --work; what is done is not done again, so it can be interrupted
-python benchmarks/faults score                what profkit says of them, as a table
-python benchmarks/faults score --write        and as docs/accuracy.md
-python benchmarks/faults list                 what is planted
+python benchmarks/faults run             run the missing pairs into --work; may be interrupted
+python benchmarks/faults score           show what profkit reports, as a table
+python benchmarks/faults score --write   also write docs/accuracy.md
+python benchmarks/faults list            list the faults
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Keeps a framework imported and forks the ranks of one job after another: an import would take longer than a job.
+"""Keep a framework imported and fork the ranks of jobs: an import would take longer than a job.
 
     python benchmarks/faults/host.py torch
 
-Reads one JSON object a line: the job's `options`, its `ranks`, and the `folder` for its trace and its own
-clock's word. Answers each with a line of exit codes. The ranks are hooked as `profkit run` hooks them, and
-nothing in the job's code knows of it.
+Reads one JSON object per line: the job's `options`, its `ranks`, and the `folder` for its trace
+and its own clock. Answers each with a line of exit codes. The ranks are hooked as `profkit run`
+hooks them, and the job's code does not know it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _go_first() -> None:
-    """By priority and, where Linux shares processors out by session first, by that of a session of its own."""
+    """Raise this process's priority, and that of its session where Linux schedules by session."""
     with contextlib.suppress(PermissionError):
         os.setsid()
     with contextlib.suppress(OSError):
@@ -81,7 +81,7 @@ def _go_first() -> None:
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
-    """Ports that nothing listens on now, one for each rank."""
+    """Return one free port per rank."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = tuple(each.getsockname()[1] for each in sockets)
     for each in sockets:
@@ -90,7 +90,7 @@ def _free_ports(count: int) -> tuple[int, ...]:
 
 
 def _rank_variables(rank: int, ranks: int, *ports: int) -> dict[str, str]:
-    """What torchrun and Paddle's launcher tell a rank; nothing for a job of one process."""
+    """Return the variables that torchrun and Paddle's launcher set for a rank."""
     if ranks == 1:
         return {}
     endpoints = [f"127.0.0.1:{port}" for port in ports]
@@ -123,7 +123,7 @@ def _fork(job: Any, request: Mapping[str, Any], rank: int, variables: Mapping[st
 def _be_a_rank(
     job: Any, request: Mapping[str, Any], rank: int, variables: Mapping[str, str]
 ) -> NoReturn:
-    """Train, end as a process of its own ends, and never return to the host's loop."""
+    """Train, exit like a process of its own, and never return to the host's loop."""
     code = 1
     signal.alarm(LONGEST_S)
     try:

@@ -1,4 +1,4 @@
-"""The same small training job in Paddle: one process, or ranks under Paddle's launcher."""
+"""A small training job in Paddle: one process, or ranks under Paddle's launcher."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Data(Dataset):  # type: ignore[type-arg]  # Paddle 2.6 has no generic one
 
 
 def _collate(samples: Any) -> Any:
-    """Truncated pictures are left out, as many a job does."""
+    """Drop truncated images, as many jobs do."""
     pictures, labels = zip(*(sample for sample in samples if sample is not None), strict=True)
     return [np.stack(pictures), np.array(labels)]
 
@@ -42,7 +42,7 @@ COLLATE: Any = _collate
 
 
 class Model(paddle.nn.Layer):
-    """A small convolutional network; its middle may be cut into many operators."""
+    """A small convolutional network. Its middle can be cut into many operators."""
 
     def __init__(self, options: Options, clock: OwnClock) -> None:
         super().__init__()
@@ -69,7 +69,10 @@ class Model(paddle.nn.Layer):
         return self.head(pooled + self.narrow(nn_functional.relu(self.wide(pooled))))
 
     def _again_and_again(self, pooled: Any) -> Any:
-        """The same few numbers through many small operators, and nothing that moves data: to cut a tensor copies it here."""
+        """Send the same few numbers through many small operators that move no data.
+
+        Cutting a tensor would copy it here.
+        """
         for _ in range(1, self.options.slices):
             pooled = pooled * 1.0 + 0.0
         return pooled

@@ -1,7 +1,7 @@
-"""What the planted jobs of both frameworks share: their options, their pictures, and a clock of their own.
+"""Options, images and clock that the faulty jobs of both frameworks share.
 
-A job takes its options from `FAULT_OPTIONS`, a variable that no trace records: the command of a fault and
-of its healthy twin is the same, and what was planted can only be told from how the job behaved.
+A job takes its options from `FAULT_OPTIONS`, a variable that no trace records. The commands of a
+fault and its healthy twin are equal, so the fault can only be found from the job's behaviour.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PICTURES = 64
 
 @dataclass(frozen=True)
 class Options:
-    """How a job trains. The defaults are healthy; a fault is one of them changed."""
+    """The options of a job. The defaults are healthy; a fault is a changed option."""
 
     seed: int = 0
     steps: int = 240
@@ -104,7 +104,7 @@ class Options:
 
 
 class OwnClock:
-    """What the job itself sees: each step's wall time, its parts, and what the plant took in it, in ms."""
+    """The job's own view: each step's wall time, its parts, and the injected time, in ms."""
 
     def __init__(self) -> None:
         self._steps: list[dict[str, float]] = []
@@ -121,7 +121,7 @@ class OwnClock:
         self._now[part] = self._now.get(part, 0.0) + ms
 
     def plant(self, ms: float) -> None:
-        """Sleep, and note how long it really was."""
+        """Sleep, and record how long it really took."""
         if ms > 0:
             with self.time("planted"):
                 time.sleep(ms / 1e3)
@@ -140,7 +140,7 @@ class OwnClock:
 
 
 class Pictures:
-    """JPEG files in memory, read as slowly, and decoded as laboriously, as the options say."""
+    """JPEG files in memory, read and decoded as slowly as the options say."""
 
     def __init__(self, options: Options, before_batch: Callable[[], None] = lambda: None) -> None:
         self.options = options
@@ -153,7 +153,7 @@ class Pictures:
         return self.options.epoch_steps * self.options.batch
 
     def load(self, index: int) -> tuple[npt.NDArray[np.float32], int] | None:
-        """A picture and its class; `None` for one that is truncated."""
+        """Return an image and its class, or `None` for a truncated image."""
         if index % self.options.batch == 0:
             self._before_batch()
         _poll_beside(self.options.polling)
@@ -167,7 +167,7 @@ class Pictures:
         return np.asarray(picture, dtype=np.float32).transpose(2, 0, 1) / 255, index % CLASSES
 
     def _read(self, index: int) -> None:
-        """The part of the data that a rank reads again is found in the cache, where there is one."""
+        """Read an image. The part of the data that a rank reads again is cached, if there is a cache."""
         if self.options.read_ms and not (self.options.cached and index in self._known):
             time.sleep(self.options.read_ms / 1e3)
         self._known.add(index)
@@ -182,7 +182,7 @@ def _jpeg(rng: np.random.Generator, size: int) -> bytes:
 
 
 def _burn(ms: float) -> None:
-    """Decode in vain for so much processor time."""
+    """Decode repeatedly for this much CPU time."""
     until = time.thread_time() + ms / 1e3
     while time.thread_time() < until:
         pass
@@ -192,7 +192,7 @@ _pollers: set[int] = set()
 
 
 def _poll_beside(share: float) -> None:
-    """A thread of this process that asks again and again whether there is work, as some libraries do; once a process."""
+    """Start one thread per process that polls for work, as some libraries do."""
     if share <= 0 or os.getpid() in _pollers:
         return
     _pollers.add(os.getpid())
@@ -211,7 +211,10 @@ PLACED_AT = 3
 
 @contextlib.contextmanager
 def own_core(rank: int, *, placed: bool) -> Iterator[Callable[[int], None]]:
-    """What to call at each step: it binds the thread that trains to one core, ranks to cores in turn. It may go anywhere again at the end."""
+    """Return a function that binds the training thread to a core of its own, per step.
+
+    At the end the thread may use any core again.
+    """
     cores = sorted(os.sched_getaffinity(0))
 
     def at_step(step: int) -> None:
@@ -223,13 +226,13 @@ def own_core(rank: int, *, placed: bool) -> Iterator[Callable[[int], None]]:
 
 
 def place_worker(rank: int, worker: int) -> None:
-    """Bind a loader worker to a core that its rank does not train on, where there is one."""
+    """Bind a loader worker to a core on which its rank does not train, if there is one."""
     cores = range(os.cpu_count() or 1)
     os.sched_setaffinity(0, {cores[(rank + 1) % len(cores)]})
 
 
 class Garbage:
-    """A heap of many small objects, through which a collection of the oldest generation goes."""
+    """A heap of many small objects, which collections of the oldest generation traverse."""
 
     def __init__(self, options: Options) -> None:
         self._every = options.garbage_every

@@ -1,4 +1,4 @@
-"""A small training job in PyTorch that is as healthy as its options: one process, or ranks under torchrun."""
+"""A small training job in PyTorch: one process, or ranks under torchrun."""
 
 from __future__ import annotations
 
@@ -37,14 +37,17 @@ class Data(Dataset[Any]):
 
 
 def collate(samples: list[Any]) -> Batch:
-    """Truncated pictures are left out, as many a job does."""
+    """Drop truncated images, as many jobs do."""
     whole = [sample for sample in samples if sample is not None]
     pictures, labels = zip(*whole, strict=True)
     return torch.stack([torch.from_numpy(picture) for picture in pictures]), torch.tensor(labels)
 
 
 class Model(torch.nn.Module):
-    """A small convolutional network; its middle may be cut into many operators, or copied between layouts."""
+    """A small convolutional network.
+
+    Its middle can be cut into many operators, or copied between layouts.
+    """
 
     def __init__(self, options: Options, clock: OwnClock) -> None:
         super().__init__()
@@ -83,7 +86,7 @@ class Model(torch.nn.Module):
         return result
 
     def _cut(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The same activations through many small operators, as code written element by element has it."""
+        """Compute the same activations with many small operators, like element-wise code."""
         rows = self.middle(hidden).flatten(2).chunk(self.options.slices, dim=2)
         return torch.cat([(row * 1.0 + 0.0).clamp(min=-1e6) for row in rows], dim=2).view_as(hidden)
 
@@ -94,7 +97,7 @@ class Model(torch.nn.Module):
 
 
 class Link:
-    """A link of its own bandwidth and delay: a bucket's result is there when the buckets before it are through."""
+    """A link with its own bandwidth and delay. Buckets pass one after the other."""
 
     def __init__(self, options: Options, clock: OwnClock) -> None:
         self._options, self._clock = options, clock
@@ -228,7 +231,7 @@ class Trainer:
             self.scaler.scale(loss).backward()
 
     def _drift(self, step: int) -> None:
-        """A step takes ever longer: as when a list is kept that every step goes through."""
+        """Make each step longer than the last, as a growing list does that every step traverses."""
         if self.options.drift_ms:
             with self.clock.time("planted"):
                 until = time.perf_counter() + step * self.options.drift_ms / 1e3

@@ -1,4 +1,4 @@
-"""Runs the pairs: a fault and its healthy twin, one after the other, in a seeded order; what is done is not done again."""
+"""Run the missing pairs, a fault and its healthy twin, in a seeded order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUIET = {
 
 
 class Host:
-    """A framework that stays imported, and runs one job after another."""
+    """A framework that stays imported and runs one job after another."""
 
     def __init__(self, framework: str) -> None:
         self._process = subprocess.Popen(
@@ -43,7 +43,7 @@ class Host:
         )
 
     def run(self, request: Mapping[str, Any]) -> list[int]:
-        """The exit codes of the job's ranks."""
+        """Return the exit codes of the job's ranks."""
         into, out = _stream(self._process.stdin), _stream(self._process.stdout)
         into.write(json.dumps(request) + "\n")
         into.flush()
@@ -71,7 +71,7 @@ def folder_of(work: Path, variant: str, trial: int, fault: Fault) -> Path:
 def run_pairs(
     work: Path, faults: Sequence[Fault], *, variant: str, trial: int, has_gpu: bool
 ) -> Iterator[str]:
-    """Run what is not there yet; yields a line for each pair."""
+    """Run the missing pairs, and yield a line for each."""
     order = [
         fault
         for fault in faults
@@ -89,19 +89,19 @@ def run_pairs(
 
 
 def why_not(fault: Fault, *, has_gpu: bool) -> str | None:
-    """Why a fault cannot be planted on this machine."""
+    """Return why a fault cannot be injected on this machine, or an empty string."""
     if fault.needs_gpu and not has_gpu:
         return "needs a GPU; 'make gpu' runs it on one"
     return fault.needs_administrator or None
 
 
 def is_done(work: Path, fault: Fault, variant: str, trial: int) -> bool:
-    """Whether the pair has been run as it is planted now."""
+    """Return true if the pair was run with its present options."""
     return done_at(work, fault, variant, trial) is not None
 
 
 def done_at(work: Path, fault: Fault, variant: str, trial: int) -> str | None:
-    """When the pair was run as it is planted now; `None` where it was not."""
+    """Return when the pair was run with its present options, or `None`."""
     try:
         done: dict[str, Any] = json.loads(
             (folder_of(work, variant, trial, fault) / DONE).read_text()
@@ -117,7 +117,7 @@ def done_at(work: Path, fault: Fault, variant: str, trial: int) -> str | None:
 
 
 def job_of(fault: Fault, side: str, variant: str, trial: int) -> dict[str, Any]:
-    """What the host is asked for."""
+    """Return the request to the host."""
     options = options_of(fault, planted=side == TARGET, variant=variant)
     environment = (
         {"PROFKIT_KERNELS": KERNEL_WINDOWS, "PROFKIT_OPS": "1"}
@@ -132,7 +132,10 @@ def job_of(fault: Fault, side: str, variant: str, trial: int) -> dict[str, Any]:
 
 
 def _run_pair(host: Host, work: Path, fault: Fault, variant: str, trial: int) -> str:
-    """The twins in an order of their own, and the other way round in the next trial, so that what the machine does over time favours neither."""
+    """Run the twins in one order, and in the other order in the next trial.
+
+    A slow change of the machine then favours neither.
+    """
     folder = folder_of(work, variant, trial, fault)
     shutil.rmtree(folder, ignore_errors=True)
     sides = [BASE, TARGET]

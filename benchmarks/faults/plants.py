@@ -1,4 +1,4 @@
-"""Which faults are planted, by what change of a healthy job's options, and what they are known to cost."""
+"""The injected faults: the change of a healthy job's options, and the source of the true cost."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 class Fault:
     """A pair of jobs that differ in `change`.
 
-    `causes` holds, for each thing that was planted, the kinds of finding that name it rightly; a healthy pair
-    has none. `truth` says where the job's own clock has the true cost: `planted` is what the plant took in
-    each step, on the rank where it took most; the names of parts are how much more they take together than in the healthy
-    twin, on the mean of the ranks; `step` is that of the whole step. Steps that begin an epoch count where `all` stands before it.
-    `samples` is how much longer it takes to train on as many samples as a step of the healthy twin does. It is `None` where a
-    fault wastes steps and makes none of them longer.
+    `causes` holds, for each injected fault, the kinds of causes that name it correctly. A healthy
+    pair has none.
+
+    `truth` says where the job's own clock has the true cost. `planted` is the injected time per
+    step, on the rank with the most. Names of parts mean how much more they take together than in
+    the healthy twin, on the mean of the ranks. `step` means the whole step, and `samples` the
+    time for as many samples as a step of the healthy twin has. With `all`, steps that begin an
+    epoch count as well. `None` is for a fault that wastes steps and makes none of them longer.
     """
 
     name: str
@@ -378,7 +380,7 @@ HELD_OUT_AMOUNT = 1.3
 
 
 def options_of(fault: Fault, *, planted: bool, variant: str) -> dict[str, Any]:
-    """What a twin's job is told."""
+    """Return the options of a twin's job."""
     given = {
         **SHAPES[variant],
         **RANKS[fault.ranks],
@@ -391,7 +393,7 @@ def options_of(fault: Fault, *, planted: bool, variant: str) -> dict[str, Any]:
 
 
 def named(names: list[str]) -> tuple[Fault, ...]:
-    """The faults of these names or, without a name, all of them."""
+    """Return the faults with these names, or all faults."""
     known = {fault.name: fault for fault in FAULTS}
     missing = [name for name in names if name not in known]
     if missing:
@@ -400,7 +402,7 @@ def named(names: list[str]) -> tuple[Fault, ...]:
 
 
 def as_words(fault: Fault) -> str:
-    """The planted change, as it was written."""
+    """Return the change as it was written."""
     return (
         ", ".join(f"{name} {value}" for name, value in fault.change.items())
         or fault.needs_administrator

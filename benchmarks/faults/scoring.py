@@ -1,4 +1,4 @@
-"""What profkit says of each pair, against what was planted: the score, and its document."""
+"""Compare what profkit reports for each pair with the injected fault, and write the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GOALS = {"top-1": 0.90, "top-3": 0.98, "cost error": 0.15, "quiet": 0.95}
 
 @dataclass(frozen=True)
 class Said:
-    """A finding, without what a score does not need."""
+    """A reported cause, reduced to what a score needs."""
 
     kind: str
     cost_ms: float | None
@@ -46,7 +46,10 @@ class Said:
 
 @dataclass(frozen=True)
 class Score:
-    """One trial of a pair. `places` holds, for each planted cause, where among the findings it stands, from 0; `None` where it does not."""
+    """One trial of a pair.
+
+    `places` holds the rank of each injected cause among the reported ones, from 0, or `None`.
+    """
 
     fault: Fault
     variant: str
@@ -67,12 +70,12 @@ class Score:
 
     @property
     def top_3(self) -> bool:
-        """Whether everything that was planted is among the first."""
+        """Return true if all injected causes are among the first three."""
         return all(place is not None and place < TOP for place in self.places)
 
     @property
     def named_ms(self) -> float | None:
-        """The cost of the planted cause as profkit states it, where there is one such cause and it is found."""
+        """Return the cost that profkit states for a single injected cause, if it was found."""
         place = self.places[0] if len(self.places) == 1 else None
         return None if place is None else self.findings[place].cost_ms
 
@@ -86,7 +89,7 @@ class Score:
 
 
 def score_all(work: Path, faults: Sequence[Fault], variants: Sequence[str]) -> list[Score]:
-    """Every pair that has been run as it is planted now; of the others, a word on stderr."""
+    """Yield the score of every pair that was run with its present options."""
     known = {fault.name: fault for fault in faults}
     found = sorted(
         (work / variant, path.parent)
@@ -146,7 +149,7 @@ def _place(findings: Sequence[Said], kinds: Sequence[str], words: Sequence[str])
 
 
 def true_cost_ms(folder: Path, fault: Fault) -> float | None:
-    """What the plant cost a step, by the job's own clock."""
+    """Return the true cost per step by the job's own clock."""
     if fault.truth is None:
         return None
     ranks = range(fault.ranks)
@@ -228,7 +231,7 @@ def _share(flags: Sequence[bool]) -> float:
 
 
 def as_text(scores: Sequence[Score]) -> str:
-    """The score for a terminal: each pair, then the figures."""
+    """Return the score for a terminal: each pair, then the figures."""
     rows = [
         ["variant", "pair", "true", "named", "first", "place", "findings"],
         *(_line(score) for score in scores),
@@ -264,7 +267,7 @@ def _ms(value: float | None) -> str:
 
 
 def as_document(scores: Sequence[Score], *, has_gpu: bool) -> str:
-    """docs/accuracy.md."""
+    """Return the content of docs/accuracy.md."""
     return (
         "\n\n".join(
             [
@@ -374,7 +377,7 @@ def _figures(scores: Sequence[Score]) -> Iterator[str]:
 
 
 def _wrong(scores: Sequence[Score]) -> Iterator[str]:
-    """Everything that is not as it should be, one line each."""
+    """Yield every error, one line each."""
     yield "## Errors"
     wrong = [
         score
@@ -449,7 +452,7 @@ def _pairs(scores: Sequence[Score]) -> Iterator[str]:
 
 
 def _confusion(scores: Sequence[Score]) -> Iterator[str]:
-    """What is said first, for each cause that was planted alone, over both variants."""
+    """Yield the table of first causes for each fault that was injected alone."""
     yield "## Confusion"
     single = [score for score in scores if len(score.places) <= 1]
     said = Counter(
