@@ -18,6 +18,7 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         "LOCAL_RANK",
         "PADDLE_RANK_IN_NODE",
         "OMPI_COMM_WORLD_LOCAL_RANK",
+        "SLURM_LOCALID",
     ):
         monkeypatch.delenv(name, raising=False)
 
