@@ -1,7 +1,7 @@
-"""Python imports this at start-up in processes that `profkit run` has started, and nowhere else.
+"""Arm the hooks in a process that `profkit run` has started; Python imports this at its start.
 
-It runs the `sitecustomize` that it shadows, takes its own folder off the path again, and arms the
-hooks for the moment at which a framework is imported. It never raises.
+It runs the `sitecustomize` that it hides, removes its own folder from the path, and arms the hooks
+for the moment at which a framework is imported. It never raises.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-def _run_the_shadowed_one() -> None:
+def _run_hidden() -> None:
     from importlib.machinery import PathFinder
 
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _FOLDER]
@@ -49,9 +49,9 @@ def _note_missing() -> None:
 
 
 try:
-    _run_the_shadowed_one()
+    _run_hidden()
 finally:
     try:  # noqa: SIM105  # contextlib costs an import in every process of the job
         _arm()
-    except Exception:  # noqa: BLE001, S110  # at the job's start: whatever is wrong here, it goes on
+    except Exception:  # noqa: BLE001, S110  # the job starts, whatever is wrong here
         pass
