@@ -39,7 +39,8 @@ def _note_missing() -> None:
     """Tell the launcher that this Python has no profkit."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    path = os.path.join(os.path.dirname(_FOLDER), "attached.py")
+    package = os.path.dirname(os.path.dirname(_FOLDER))
+    path = os.path.join(package, "attached.py")
     spec = spec_from_file_location("_profkit_attached", path)
     if spec is None or spec.loader is None:
         return
