@@ -1,0 +1,90 @@
+"""PyTorch's copies of a batch to the device, and the calls of modules."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.shared import Function, Nesting, timed
+from profkit.instrument.guard import Patches, report_failure
+
+
+def hook_copies(patches: Patches, seams: Seams) -> None:
+    """Count `Tensor.to` and `Tensor.cuda` between a batch's arrival and its use as its copy."""
+    notes = seams.tracker.notes
+
+    def wrap(original: Function) -> Function:
+        @functools.wraps(original)
+        def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(self, *args, **kwargs)
+            try:
+                span = notes.begin_copy()
+            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+                report_failure("begin_copy", failure)
+                span = None
+            if span is None:
+                return original(self, *args, **kwargs)
+            return timed(seams, span, original, self, *args, **kwargs)
+
+        return copy
+
+    for name in ("to", "cuda"):
+        patches.replace(torch.Tensor, name, wrap)
+
+
+def hook_modules(patches: Patches, seams: Seams) -> None:
+    """Count the outermost call of a module as a forward.
+
+    Modules inside it cost one flag, which is asked first, and compiled code costs nothing. Where
+    torch itself hands a call on to `_call_impl`, an inner module is called there directly, so that
+    it costs no call more than without profkit.
+    """
+    notes, grad_enabled = seams.tracker.notes, torch.is_grad_enabled
+    nesting = Nesting()
+    internals = torch._C  # noqa: SLF001  # no public name covers all devices
+    autocasts: Callable[[], bool] = getattr(
+        internals, "_is_any_autocast_enabled", torch.is_autocast_enabled
+    )
+
+    def wrap(original: Function) -> Function:
+        hands_on = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
+
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if nesting.inside:
+                if hands_on and self._compiled_call_impl is None:
+                    return self._call_impl(*args, **kwargs)
+                return original(self, *args, **kwargs)
+            if torch.compiler.is_compiling():
+                return original(self, *args, **kwargs)
+            nesting.inside = True
+            try:
+                if (enabled := autocasts()) is not seams.autocast:
+                    seams.note_autocast(enabled)
+                try:
+                    span = notes.begin_forward(with_gradients=grad_enabled())
+                except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+                    report_failure("begin_forward", failure)
+                    span = None
+                # This is `timed`, without its call.
+                try:
+                    result = original(self, *args, **kwargs)
+                except BaseException as error:
+                    seams.end(span, type(error).__name__)
+                    raise
+                try:
+                    notes.end(span)
+                except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+                    report_failure("end", failure)
+                return result
+            finally:
+                nesting.inside = False
+
+        return call
+
+    patches.replace(torch.nn.Module, "__call__", wrap)
