@@ -1,8 +1,8 @@
 """Hooks that are equal in all frameworks.
 
-Hooks run inside the job's own calls, so nothing of ours may raise there. A hook that runs several times
-per step has its guards written out (`except Exception: report_failure`) in place of `guarded`, which is
-one Python call more. That counts: between two phases our code is no longer in the processor's cache.
+Hooks run inside the job's own calls, so nothing of ours may raise there. A hook that runs several
+times per step has its guards written out (`except Exception: report_failure`). `guarded` is one
+call more, and that counts: between two phases our code is no longer in the processor's cache.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def hook_saving(patches: Patches, seams: Seams, framework: Any) -> None:
 
 
 def scale_wrapper(seams: Seams, host_scale: Callable[[Any], float | None]) -> Wrap:
-    """Return a wrapper for methods of a gradient scaler that notes the loss scale after each call."""
+    """Return a wrapper for a gradient scaler's methods that notes the loss scale."""
     read_scale = guarded("loss scale", host_scale, None)
 
     def wrap(original: Function) -> Function:
@@ -146,7 +146,7 @@ class TimingEvent:
 def reach_event(
     event: TimingEvent, record: Callable[[], object], clock: Clock
 ) -> tuple[Event, int, int] | None:
-    """Record an event on an idle stream; return it with its host time and that time's uncertainty.
+    """Record an event on an idle stream; return it, its host time and its uncertainty.
 
     Nothing else runs on the stream, so the device reaches the event at once. It is asked for and
     never waited for.
@@ -161,7 +161,7 @@ def reach_event(
 
 
 class SharedProfiler:
-    """A framework's own profiler. A process has only one, and the job's own use of it goes first."""
+    """A framework's own profiler: a process has one, and the job's own use goes first."""
 
     def __init__(self) -> None:
         self._profiler: Any = None

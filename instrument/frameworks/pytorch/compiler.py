@@ -1,8 +1,8 @@
 """Keep torch's compiler away from Python functions of ours that torch calls from C++.
 
-While a compiled function runs, the compiler looks at every Python frame, also at one that C++ calls.
-It must not compile our bookkeeping. `torch.compiler.disable` would do, but importing the compiler takes
-a second.
+While a compiled function runs, the compiler looks at every Python frame, also at one that C++
+calls. It must not compile our bookkeeping. `torch.compiler.disable` would do, but importing the
+compiler takes a second.
 """
 
 from __future__ import annotations

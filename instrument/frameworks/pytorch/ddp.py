@@ -101,7 +101,7 @@ class Exchanges:
     def _observe_group(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-        """Return the observed group, and the reducer's arguments with it in place of the real one."""
+        """Return the observed group, and the reducer's arguments with it put in."""
         real = kwargs["process_group"] if "process_group" in kwargs else args[_GROUP_ARGUMENT]
         backends = _backends(real)
         if not OBSERVED_BACKENDS.issuperset(backends.values()):
@@ -146,7 +146,7 @@ def _backends(group: Any) -> dict[str, str]:
 
 
 def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
-    """Time the job's hook. It is called with what DDP gives, and its future is handed on as it is."""
+    """Time the job's hook: its arguments and its future are passed on unchanged."""
     begin = outside_compiler(guarded("bucket launched", functools.partial(_begin, log), None))
     follow = outside_compiler(guarded("bucket followed", _follow_future, None))
     done = guarded("bucket done", log.done, None)

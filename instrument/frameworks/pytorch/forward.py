@@ -40,9 +40,8 @@ def hook_copies(patches: Patches, seams: Seams) -> None:
 def hook_modules(patches: Patches, seams: Seams) -> None:
     """Count the outermost call of a module as a forward.
 
-    Modules inside it cost one flag, which is asked first, and compiled code costs nothing. Where
-    torch itself hands a call on to `_call_impl`, an inner module is called there directly, so that
-    it costs no call more than without profkit.
+    Modules inside it cost one flag, which is asked first, and compiled code costs nothing. If torch
+    only hands a call on to `_call_impl`, an inner module is called there: no call is added.
     """
     notes, grad_enabled = seams.tracker.notes, torch.is_grad_enabled
     nesting = Nesting()
@@ -71,8 +70,7 @@ def hook_modules(patches: Patches, seams: Seams) -> None:
                 except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
                     report_failure("begin_forward", failure)
                     span = None
-                # This is `timed`, without its call.
-                try:
+                try:  # `timed`, without its call
                     result = original(self, *args, **kwargs)
                 except BaseException as error:
                     seams.end(span, type(error).__name__)

@@ -31,7 +31,8 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
     """Time every optimizer's step, through the hooks that torch calls around it.
 
     torch does not call the second hook after a step that raised. We notice that when another step
-    begins that is not inside the first. The tracker notices it earlier if the loop waits for a batch.
+    begins that is not inside the first. The tracker notices it earlier if the loop waits for a
+    batch.
     """
     notes = seams.tracker.notes
     steps = _Steps()

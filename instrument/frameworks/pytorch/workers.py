@@ -22,7 +22,7 @@ LOOPS = ("_worker_loop", "_process_worker_loop")
 
 
 def hook_workers(patches: Patches, books: Books) -> None:
-    """Time reading, decoding, collating and queueing of every batch, as far as this torch lets us."""
+    """Time the reading, decoding, collating and queueing of batches, if this torch can."""
     guarded("loader: hooks", _hook_workers, None)(patches, books)
 
 
@@ -48,7 +48,7 @@ def _hook_start(patches: Patches, loaders: Loaders) -> None:
 
     def wrap_init(original: Function) -> Function:
         @functools.wraps(original)
-        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # the name that Python calls
+        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             open_ring(self, loader)
             try:
                 original(self, loader, *args, **kwargs)
