@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from accelerate.data_loader import DataLoaderDispatcher  # type: ignore[import-untyped]  # it has no types
+from accelerate.data_loader import DataLoaderDispatcher  # type: ignore[import-untyped]
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from profkit.callbacks._recording import (

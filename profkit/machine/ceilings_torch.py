@@ -41,9 +41,12 @@ def measure(sides: Mapping[str, int], sizes: Mapping[str, int], rate: Rate) -> C
     device = torch.device(kind)
 
     def rate_of(act: Callable[[], object], amount: float) -> float:
-        if kind == "cpu":
-            return rate(act, amount)
-        return rate(lambda: (act(), torch.cuda.synchronize()), amount)
+        def finish() -> None:
+            act()
+            if kind == "cuda":
+                torch.cuda.synchronize()
+
+        return rate(finish, amount)
 
     source = torch.ones(sizes[kind], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

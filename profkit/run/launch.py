@@ -158,8 +158,8 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     handlers = {}
     for number in (*FORWARDED, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            handler = forward if number in FORWARDED else do_nothing
-            handlers[number] = signal.signal(number, handler)
+            ours = forward if number in FORWARDED else do_nothing
+            handlers[number] = signal.signal(number, ours)
     try:
         yield start
     finally:
