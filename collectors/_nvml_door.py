@@ -79,7 +79,11 @@ class Door:
             try:
                 library.nvmlInit()
             except library.NVMLError as error:
-                raise NoDriverError(_why_no_driver(library, error)) from error
+                why = f"NVML does not start: {error}"
+                for name, remedy in _REMEDIES.items():
+                    if _is_one_of(library, error, (name,)):
+                        why = remedy
+                raise NoDriverError(why) from error
             self._library = library
         return self._library
 
@@ -174,10 +178,3 @@ def _is_one_of(library: Library, error: Any, names: Sequence[str]) -> bool:
 
 _NO_CODE = object()
 """Stands for an error that this version of the library does not have."""
-
-
-def _why_no_driver(library: Library, error: Exception) -> str:
-    for name, remedy in _REMEDIES.items():
-        if _is_one_of(library, error, (name,)):
-            return remedy
-    return f"NVML does not start: {error}"

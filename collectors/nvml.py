@@ -156,18 +156,15 @@ class NvmlCollector:
         for gpu in list(self._find_gpus()):
             try:
                 for question in questions:
-                    yield from self._answers(question, gpu)
+                    if (gpu.number, question) in self._unanswered:
+                        continue
+                    found = list(question(self._door, gpu))
+                    if not found:
+                        self._unanswered.add((gpu.number, question))
+                    yield from found
             except LostGpuError:
                 self._find_gpus().remove(gpu)
                 yield Reading(LOST_GPU, 1.0, gpu.device)
-
-    def _answers(self, question: Question, gpu: Gpu) -> list[Reading]:
-        if (gpu.number, question) in self._unanswered:
-            return []
-        found = list(question(self._door, gpu))
-        if not found:
-            self._unanswered.add((gpu.number, question))
-        return found
 
     def _find_gpus(self) -> list[Gpu]:
         if self._gpus is None:

@@ -54,7 +54,14 @@ class Poller:
         """End the polling; a collector that hangs stays on its daemon thread."""
         self.end()
         self._thread.join(timeout_s)
-        self._close_all()
+        for collector, _ in self._due.values():
+            try:
+                # Remove what the collector hung into the process; most hang in nothing.
+                getattr(collector, "close", lambda: None)()
+            except Exception as error:  # noqa: BLE001  # as in a reading
+                log.warning(
+                    "profkit: the %s collector could not be closed: %s", collector.name, error
+                )
 
     def end(self) -> None:
         """Take no more readings, without waiting for the current one."""
@@ -93,7 +100,7 @@ class Poller:
                     continue
                 now, value = self._clock(), float(reading.value)
                 self._append((reading.device, collector.name, reading.metric, now, value))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # a plug-in may raise anything; the job continues
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # as plug-ins may
             problem = str(error) or type(error).__name__
         if not problem:
             return
@@ -107,16 +114,6 @@ class Poller:
         took = self._clock() - since_ns
         if took > PATIENCE_NS:
             self.longest_ns[name] = max(self.longest_ns[name], took)
-
-    def _close_all(self) -> None:
-        """Have each collector remove what it hung into the process; most hang in nothing."""
-        for collector, _ in self._due.values():
-            try:
-                getattr(collector, "close", lambda: None)()
-            except Exception as error:  # noqa: BLE001  # as in a reading
-                log.warning(
-                    "profkit: the %s collector could not be closed: %s", collector.name, error
-                )
 
 
 MAX_DEVICE_CHARS = 100

@@ -134,25 +134,21 @@ def _measure_disk(folder: Path) -> float | None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"disk-{secrets.token_hex(6)}.tmp"
     try:
-        return _read_once(path)
+        with path.open("xb") as file:
+            for _ in range(DISK_BYTES >> 20):
+                file.write(os.urandom(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        start = time.perf_counter_ns()
+        with path.open("rb", buffering=0) as file:
+            while file.read(4 << 20):
+                pass
+        return DISK_BYTES * 1e9 / (time.perf_counter_ns() - start)
     except OSError:
         return None
     finally:
         path.unlink(missing_ok=True)
-
-
-def _read_once(path: Path) -> float:
-    with path.open("xb") as file:
-        for _ in range(DISK_BYTES >> 20):
-            file.write(os.urandom(1 << 20))
-        file.flush()
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    start = time.perf_counter_ns()
-    with path.open("rb", buffering=0) as file:
-        while file.read(4 << 20):
-            pass
-    return DISK_BYTES * 1e9 / (time.perf_counter_ns() - start)
 
 
 def measure_links(ranks: int) -> Links:

@@ -146,14 +146,9 @@ def find_endpoint(team: Team) -> str:
         with socket.create_server(("127.0.0.1", 0)) as server:
             return f"127.0.0.1:{server.getsockname()[1]}"
     check_endpoint(team.endpoint)
-    if team.node == 0:
-        _check_free(team.endpoint)
-    return team.endpoint
-
-
-def _check_free(endpoint: str) -> None:
-    """Raise a `ProfkitError` if something on this machine uses the port."""
-    host, _, port = endpoint.rpartition(":")
+    if team.node != 0:
+        return team.endpoint
+    host, _, port = team.endpoint.rpartition(":")
     try:
         with socket.create_server((host, int(port))):
             pass
@@ -162,9 +157,10 @@ def _check_free(endpoint: str) -> None:
         if error.errno == errno.EADDRINUSE:
             why = "the port is in use"
         raise ProfkitError(
-            f"{safe_text(endpoint)}: {why}; choose another place with --rdzv-endpoint HOST:PORT, "
+            f"{safe_text(team.endpoint)}: {why}; choose another place with --rdzv-endpoint HOST:PORT, "
             "on this machine for --node-rank 0"
         ) from error
+    return team.endpoint
 
 
 def run_ranks(
@@ -197,8 +193,11 @@ def run_ranks(
             return ExitCode.DONE, ""
         codes = [process.returncode for process in processes]
         failed = _find_first_failure(first, codes, killed, errors)
+        reason = describe_end(codes[failed]).replace("the job", "it", 1)
+        if errors[failed].exists():
+            reason = errors[failed].read_text(encoding="utf-8", errors="replace").strip()
         code = codes[failed] if codes[failed] > 0 else ExitCode.UNFINISHED
-        return code, f"rank {team.first + failed}: {_reason(codes[failed], errors[failed])}"
+        return code, f"rank {team.first + failed}: {reason}"
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
@@ -249,15 +248,8 @@ def _find_first_failure(
     return min(written)[1] if written else first
 
 
-def _reason(code: int, error: Path) -> str:
-    """Return why a rank failed: the error that it wrote, or how its process ended."""
-    if error.exists():
-        return error.read_text(encoding="utf-8", errors="replace").strip()
-    return describe_end(code).replace("the job", "it", 1)
-
-
 def write_error(words: str) -> bool:
-    """In a rank: leave its error to the process that started it, which shows the first one only."""
+    """Leave a rank's error to the process that started it, which shows the first one."""
     path = os.environ.get(ERROR_VARIABLE)
     if not path:
         return False

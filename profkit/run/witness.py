@@ -1,7 +1,7 @@
 """See which Python processes of a job run without profkit's hooks, and why.
 
-A hook cannot report that it was never loaded. So `profkit run` looks at the job's processes from outside
-while it waits for them, until the first of them is recorded. What it saw goes into one hint.
+A hook cannot report that it was never loaded. So `profkit run` looks at the job's processes from
+outside while it waits for them, until the first of them is recorded. What it saw goes into one hint.
 """
 
 from __future__ import annotations
@@ -185,8 +185,15 @@ def explain_nothing(run: Path, unhooked: Iterable[Unhooked]) -> list[str]:
         if event == WITHOUT_PROFKIT:
             seen.append(f"{safe_text(program)} has no profkit; install profkit in that environment")
             break
-    if not seen:
-        seen.append(_explain_no_framework(notes))
+    started = {process for event, process, _ in notes if event == STARTED}
+    if not seen and started:
+        count = _count_processes("Python process", len(started))
+        seen.append(f"{count} of the job loaded profkit's hooks, and none imported torch or paddle")
+    elif not seen:
+        seen.append(
+            "no Python process was seen in the job; "
+            "one on another host or in a container needs profkit there"
+        )
     return [f"nothing was recorded: {seen[0]}", *seen[1:]]
 
 
@@ -212,17 +219,6 @@ def _explain_hooked(notes: Sequence[Note]) -> Iterator[str]:
             f"{min(missed)} was imported past profkit's hooks; "
             "the job replaces Python's import system"
         )
-
-
-def _explain_no_framework(notes: Sequence[Note]) -> str:
-    started = {process for event, process, _ in notes if event == STARTED}
-    if started:
-        count = _count_processes("Python process", len(started))
-        return f"{count} of the job loaded profkit's hooks, and none imported torch or paddle"
-    return (
-        "no Python process was seen in the job; "
-        "one on another host or in a container needs profkit there"
-    )
 
 
 def _count_processes(noun: str, count: int) -> str:

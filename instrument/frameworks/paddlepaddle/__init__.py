@@ -10,12 +10,15 @@ import paddle
 
 from profkit.instrument.device import Device
 from profkit.instrument.frameworks.base import Books, Place, Seams
-from profkit.instrument.frameworks.paddlepaddle.backward import hook_backward
 from profkit.instrument.frameworks.paddlepaddle.collectives import hook_collectives
 from profkit.instrument.frameworks.paddlepaddle.device import on_device, open_device
-from profkit.instrument.frameworks.paddlepaddle.forward import hook_copies, hook_layers
-from profkit.instrument.frameworks.paddlepaddle.loader import hook_loader
 from profkit.instrument.frameworks.paddlepaddle.optimizers import hook_optimizers, hook_scaler
+from profkit.instrument.frameworks.paddlepaddle.phases import (
+    hook_backward,
+    hook_copies,
+    hook_layers,
+    hook_loader,
+)
 from profkit.instrument.frameworks.paddlepaddle.programs import hook_programs
 from profkit.instrument.frameworks.paddlepaddle.reducer import hook_data_parallel
 from profkit.instrument.frameworks.paddlepaddle.workers import hook_workers

@@ -28,12 +28,8 @@ THREAD = "loader thread"
 """The name under which batches of a loader without workers are recorded."""
 
 
-def hook_workers(patches: Patches, books: Books) -> None:
-    """Time the reading, decoding, collating and queueing of batches, if this Paddle can."""
-    guarded("loader: hooks", _hook_workers, None)(patches, books)
-
-
 def _hook_workers(patches: Patches, books: Books) -> None:
+    """Time the reading, decoding, collating and queueing of batches, if this Paddle can."""
     loaders = Loaders(books.recorder, books.samples)
     fetchers = (fetcher._MapDatasetFetcher, fetcher._IterableDatasetFetcher)
     _hook_thread(patches, loaders, fetchers)
@@ -46,6 +42,9 @@ def _hook_workers(patches: Patches, books: Books) -> None:
         functools.partial(_take, loaders),
     )
     hook_worker_loop(patches, dataloader_iter, "_worker_loop", fetchers, loaders, "indices_queue")
+
+
+hook_workers = guarded("loader: hooks", _hook_workers, None)
 
 
 def _hook_start(patches: Patches, loaders: Loaders) -> None:

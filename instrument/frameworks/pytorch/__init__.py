@@ -10,13 +10,16 @@ import torch
 
 from profkit.instrument.device import Device
 from profkit.instrument.frameworks.base import Books, Place, Seams
-from profkit.instrument.frameworks.pytorch.backward import hook_backward
 from profkit.instrument.frameworks.pytorch.collectives import hook_collectives
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
-from profkit.instrument.frameworks.pytorch.forward import hook_copies, hook_modules
-from profkit.instrument.frameworks.pytorch.loader import hook_loader
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
+from profkit.instrument.frameworks.pytorch.phases import (
+    hook_backward,
+    hook_copies,
+    hook_loader,
+    hook_modules,
+)
 from profkit.instrument.frameworks.pytorch.workers import hook_workers
 from profkit.instrument.frameworks.shared import hook_saving
 from profkit.instrument.guard import Patches

@@ -109,23 +109,16 @@ class Exchanges:
             self.say_unmeasured(f"gradient exchange over {names or 'an unknown backend'}")
             return None
         parameters = kwargs["params"] if "params" in kwargs else args[0]
-        log = self._open_log(real, backends[parameters[0].device.type])
-        group = ObservedGroup(real, log, self._books.recorder)
+        backend = backends[parameters[0].device.type]
+        recorder, collectives = self._books.recorder, self._books.collectives
+        # Modules that share a communicator number its collectives together.
+        name = str(getattr(real, "group_name", "") or "default")
+        sequence = self._sequences[name]
+        log = BucketLog(recorder, collectives, name, real.size(), backend, sequence=sequence)
+        group = ObservedGroup(real, log, recorder)
         if "process_group" in kwargs:
             return group, args, {**kwargs, "process_group": group}
         return group, (*args[:_GROUP_ARGUMENT], group, *args[_GROUP_ARGUMENT + 1 :]), kwargs
-
-    def _open_log(self, group: Any, backend: str) -> BucketLog:
-        """Open a log; modules that share a communicator number its collectives together."""
-        name = str(getattr(group, "group_name", "") or "default")
-        return BucketLog(
-            self._books.recorder,
-            self._books.collectives,
-            name,
-            group.size(),
-            backend,
-            sequence=self._sequences[name],
-        )
 
     def _end_backwards(self) -> None:
         for group in list(self.groups.values()):

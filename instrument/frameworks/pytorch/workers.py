@@ -21,12 +21,8 @@ LOOPS = ("_worker_loop", "_process_worker_loop")
 """The names that the function has had which a worker runs."""
 
 
-def hook_workers(patches: Patches, books: Books) -> None:
-    """Time the reading, decoding, collating and queueing of batches, if this torch can."""
-    guarded("loader: hooks", _hook_workers, None)(patches, books)
-
-
 def _hook_workers(patches: Patches, books: Books) -> None:
+    """Time the reading, decoding, collating and queueing of batches, if this torch can."""
     loaders = Loaders(books.recorder, books.samples)
     fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
     meter = LoopMeter(loaders.keep, books.recorder)
@@ -35,6 +31,9 @@ def _hook_workers(patches: Patches, books: Books) -> None:
     _hook_batches(patches, loaders)
     loop = next(name for name in LOOPS if hasattr(worker, name))
     hook_worker_loop(patches, worker, loop, fetchers, loaders, "index_queue")
+
+
+hook_workers = guarded("loader: hooks", _hook_workers, None)
 
 
 def _hook_start(patches: Patches, loaders: Loaders) -> None:
