@@ -1,4 +1,4 @@
-"""Which rank a process is, by the environment variables of its launcher.
+"""The rank of a process, by the environment variables of its launcher.
 
 Everything in profkit that asks "which rank am I" asks here, so that all parts give one answer.
 """

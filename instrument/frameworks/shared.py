@@ -115,6 +115,29 @@ def call_first(act: Callable[[Any], object]) -> Wrap:
     return wrap
 
 
+def starts_workers(
+    loaders: Loaders,
+    open_ring: Callable[..., None],
+    then: Callable[[Any], object] = lambda iterator: None,
+) -> Wrap:
+    """Return a wrapper for the method that starts workers; these find the ring of their loader."""
+    open_guarded = guarded("loader: ring", open_ring, None)
+
+    def wrap(original: Function) -> Function:
+        @functools.wraps(original)
+        def start(self: Any, *args: Any, **kwargs: Any) -> None:
+            open_guarded(self, *args, **kwargs)
+            try:
+                original(self, *args, **kwargs)
+            finally:
+                loaders.started()
+            then(self)
+
+        return start
+
+    return wrap
+
+
 def begins_epoch(loaders: Loaders) -> Callable[[Any], None]:
     """Return a function that begins an epoch of a loader's iterator, with its present workers."""
 

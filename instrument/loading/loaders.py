@@ -56,7 +56,7 @@ class Channel:
 
 
 class _Starting(threading.local):
-    """The ring of the loader whose workers this thread starts now; forked workers find it here."""
+    """The ring of the loader whose workers this thread starts now; forks find it here."""
 
     ring: Ring | None = None
 

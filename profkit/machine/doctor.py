@@ -110,7 +110,11 @@ def not_built_for(found: Found) -> tuple[str, str] | None:
             built.append(int(arch))
     built.sort()
     for capability, device in found["devices"]:
-        if not built or not capability or _runs(int(capability), built):
+        if not built or not capability:
+            continue
+        # Kernels run on devices of the same generation that are as new or newer.
+        generation = int(capability) // 10
+        if any(arch // 10 == generation and arch <= int(capability) for arch in built):
             continue
         kernels_for = f"sm_{built[0]}"
         if int(capability) >= built[0]:
@@ -121,11 +125,6 @@ def not_built_for(found: Found) -> tuple[str, str] | None:
         why = f"{device} has sm_{capability}, and this build's kernels are for {kernels_for}"
         return why, helps
     return None
-
-
-def _runs(capability: int, built: Sequence[int]) -> bool:
-    """Return true if a kernel was built for this generation, and for no newer device."""
-    return any(arch // 10 == capability // 10 and arch <= capability for arch in built)
 
 
 def _collectors() -> Iterator[Finding]:

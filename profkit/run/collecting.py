@@ -91,7 +91,7 @@ class Choice:
         return cls(collectors, plan, operators, source)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
-        """Return a test for steps with timed phases; those of a window are, for its kernels' sake."""
+        """Return a test for steps with timed phases; a window's kernels need its steps' phases."""
         plan = self.windows
         if plan is None:
             return otherwise

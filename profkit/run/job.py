@@ -51,7 +51,7 @@ SPAN_COST_REPEATS = 500
 
 
 class Job:
-    """A process as a job: one recorder, one tracker, the hooks of the frameworks that it imports."""
+    """A process as a job: its recorder, its tracker, the hooks of its frameworks."""
 
     def __init__(self, run: Path, *, owns_run: bool = False) -> None:
         self.run = run
@@ -114,10 +114,14 @@ class Job:
         record_own_cost(self.run)
 
     def _begin(self) -> None:
-        """Open the files, now that the process trains, on a thread that the step does not wait for."""
+        """Open the files on a thread, now that the process trains: the step does not wait."""
         note(TRAINED)
-        self._place = self._find_place()
         framework = self._framework_in_use()
+        place = framework.place() if framework else None
+        rank = rank_of()
+        if place is None and rank is not None:
+            place = Place(*rank)
+        self._place = place or Place()
         timed_device = framework.device() if framework else None
         timer = None
         if timed_device is not None:
@@ -139,15 +143,6 @@ class Job:
             daemon=True,
         )
         self._opener.start()
-
-    def _find_place(self) -> Place:
-        """Return the rank that the framework knows, or else the one of the launcher."""
-        framework = self._framework_in_use()
-        place = framework.place() if framework else None
-        if place is not None:
-            return place
-        rank = rank_of()
-        return Place(*rank) if rank else Place()
 
     def _framework_in_use(self) -> Framework | None:
         """Return the framework whose hook reported last; with only one there is no question."""

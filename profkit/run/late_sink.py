@@ -1,4 +1,4 @@
-"""Buffers a job's rows until its files are open, so that opening them never delays the job."""
+"""Buffer a job's rows until its files are open: opening them never delays the job."""
 
 from __future__ import annotations
 

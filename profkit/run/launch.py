@@ -133,9 +133,9 @@ def _started(
 def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Yield a function that starts processes, which get the signals that are sent to profkit.
 
-    A signal that comes while a process is being started is passed on then. Ctrl-C is handled by doing
-    nothing: if we ignored it, the processes that we start would, too. What `nohup` has us ignore stays
-    ignored.
+    A signal that comes while a process is being started is passed on then. Ctrl-C is handled by
+    doing nothing: if we ignored it, the processes that we start would, too. What `nohup` has us
+    ignore stays ignored.
     """
     processes: list[subprocess.Popen[bytes]] = []
     passed: list[int] = []

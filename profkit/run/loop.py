@@ -76,7 +76,7 @@ def _timed(job: Job, batches: Iterable[T]) -> Iterator[T]:
 
 @contextlib.contextmanager
 def step(sample_count: int | None = None) -> Iterator[None]:
-    """Record a training step, from the end of the last one; an exception inside leaves no step."""
+    """Record a step from the end of the last one; an exception inside leaves no step."""
     job = _job()
     if job is not None:
         guarded("step", job.begin_step, None)()

@@ -157,8 +157,8 @@ def find_endpoint(team: Team) -> str:
         if error.errno == errno.EADDRINUSE:
             why = "the port is in use"
         raise ProfkitError(
-            f"{safe_text(team.endpoint)}: {why}; choose another place with --rdzv-endpoint HOST:PORT, "
-            "on this machine for --node-rank 0"
+            f"{safe_text(team.endpoint)}: {why}; choose another place "
+            "with --rdzv-endpoint HOST:PORT, on this machine for --node-rank 0"
         ) from error
     return team.endpoint
 

@@ -1,8 +1,8 @@
 """Work on single ranks: in this process, on its threads, or on a Dask cluster.
 
-All three are `map` by another name, so that the results are the same. Dask sends functions and results
-as pickles, so a scheduler can do anything that this account can. Its workers need profkit, and must see
-the runs under the same paths as this process.
+All three are `map` by another name, so that the results are the same. Dask sends functions and
+results as pickles, so a scheduler can do anything that this account can. Its workers need profkit,
+and must see the runs under the same paths as this process.
 """
 
 from __future__ import annotations

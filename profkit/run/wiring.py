@@ -1,8 +1,8 @@
-"""Connect the parts of one rank: recorder, collectors, manifests and profkit's own samples.
+"""Connect the parts of one rank: recorder, manifests and profkit's own samples.
 
-`Job` records somebody's process and opens its files late, on a thread. `open_rank` records a loop of
-profkit's own at once. Both are built of these parts. Whatever writes files is imported when it is
-used, so that a job does not wait for the import.
+`Job` records somebody's process and opens its files late, on a thread. `open_rank` records a loop
+of profkit's own at once. Both are built of these parts. Whatever writes files is imported when it
+is used, so that a job does not wait for the import.
 """
 
 from __future__ import annotations

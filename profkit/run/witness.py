@@ -1,7 +1,7 @@
 """See which Python processes of a job run without profkit's hooks, and why.
 
 A hook cannot report that it was never loaded. So `profkit run` looks at the job's processes from
-outside while it waits for them, until the first of them is recorded. What it saw goes into one hint.
+outside while it waits for them, until the first of them is recorded. What it saw goes into a hint.
 """
 
 from __future__ import annotations

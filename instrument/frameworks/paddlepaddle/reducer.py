@@ -10,7 +10,6 @@ how long the backward's stream has waited for it, at the last gradient.
 from __future__ import annotations
 
 import functools
-import itertools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -143,14 +142,13 @@ class Exchange:
 
 
 def hook_data_parallel(
-    patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None
+    patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]]
 ) -> Callable[[], None]:
     """Time every reducer's exchange; the function that is returned ends a backward.
 
     Hooks on parameters cannot be removed again. Once the patches are undone, nothing arms them.
     """
     exchanges: weakref.WeakKeyDictionary[Any, Exchange] = weakref.WeakKeyDictionary()
-    sequences = defaultdict(itertools.count) if sequences is None else sequences
     opened = guarded("reducer", functools.partial(_open_exchange, books, sequences), None)
     arm = guarded("forward of DataParallel", functools.partial(_arm, exchanges), None)
 

@@ -18,7 +18,7 @@ from paddle.io.dataloader.dataloader_iter import (
 
 from profkit.clock import now_ns
 from profkit.instrument.frameworks.base import Books
-from profkit.instrument.frameworks.shared import Function, begins_epoch, call_first
+from profkit.instrument.frameworks.shared import Function, begins_epoch, call_first, starts_workers
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.fetching import BatchTimes, LoopMeter, hook_loop_fetch
 from profkit.instrument.loading.loaders import Loaders, Waiting
@@ -49,29 +49,17 @@ hook_workers = guarded("loader: hooks", _hook_workers, None)
 
 def _hook_start(patches: Patches, loaders: Loaders) -> None:
     """Open a ring before the workers start, and begin an epoch before its first task is sent."""
-    open_ring = guarded(
-        "loader: ring",
-        lambda self: loaders.open(self, self._num_workers, self._outstanding_capacity),
-        None,
-    )
-    forget = guarded("loader: end", loaders.forget, None)
+
+    def open_ring(iterator: Any) -> None:
+        loaders.open(iterator, iterator._num_workers, iterator._outstanding_capacity)
+
     begin_epoch = begins_epoch(loaders)
-
-    def wrap_workers(original: Function) -> Function:
-        @functools.wraps(original)
-        def _init_workers(self: Any) -> None:
-            open_ring(self)
-            try:
-                original(self)
-            finally:
-                loaders.started()
-            begin_epoch(self)
-
-        return _init_workers
-
-    patches.replace(_DataLoaderIterMultiProcess, "_init_workers", wrap_workers)
-    patches.replace(_DataLoaderIterMultiProcess, "_reset", call_first(begin_epoch))
-    patches.replace(_DataLoaderIterMultiProcess, "_try_shutdown_all", call_first(forget))
+    forget = guarded("loader: end", loaders.forget, None)
+    iterator = _DataLoaderIterMultiProcess
+    start = starts_workers(loaders, open_ring, then=begin_epoch)
+    patches.replace(iterator, "_init_workers", start)
+    patches.replace(iterator, "_reset", call_first(begin_epoch))
+    patches.replace(iterator, "_try_shutdown_all", call_first(forget))
 
 
 def _hook_arrivals(patches: Patches, loaders: Loaders) -> None:

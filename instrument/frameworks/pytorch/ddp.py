@@ -10,7 +10,6 @@ registers stays the job's own; only the reducer's reference to it is timed.
 from __future__ import annotations
 
 import functools
-import itertools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -33,10 +32,10 @@ OBSERVED_BACKENDS = frozenset({"gloo", "nccl"})
 
 
 def hook_ddp(
-    patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None
+    patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]]
 ) -> Exchanges:
     """Time the buckets of every reducer built from now on."""
-    exchanges = Exchanges(books, defaultdict(itertools.count) if sequences is None else sequences)
+    exchanges = Exchanges(books, sequences)
     distributed: Any = torch.distributed
     if distributed.is_available():
         patches.replace(distributed.Reducer, "__init__", exchanges.wrap_reducer)

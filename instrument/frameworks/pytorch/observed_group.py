@@ -35,8 +35,13 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
     def __init__(self, real: Any, log: BucketLog, recorder: Recorder) -> None:
         super().__init__(real.rank(), real.size())
         self.bound_device_id = real.bound_device_id  # registering a backend sets it there, too
+        kinds = _ProcessGroup.BackendType
         for device in real._device_types:  # noqa: SLF001  # torch has no public name for it
-            self._share_backend(device, real._get_backend(device))  # noqa: SLF001  # the same
+            backend = real._get_backend(device)  # noqa: SLF001  # the same
+            kind = getattr(kinds, backend.name().upper(), kinds.CUSTOM)
+            self._register_backend(device, kind, backend)
+            if hasattr(_ProcessGroup, "_set_default_backend"):  # later than torch 2.4
+                self._set_default_backend(kind)
         self.log = log
         self._real = real
         self._recorder = recorder
@@ -44,13 +49,6 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         self._known: list[tuple[int, Any, tuple[int, str]]] = []
         self._begin = guarded("bucket launched", self._begin_bucket, None)
         self._follow = guarded("bucket followed", self._follow_bucket, None)
-
-    def _share_backend(self, device: Any, backend: Any) -> None:
-        kinds = _ProcessGroup.BackendType
-        kind = getattr(kinds, backend.name().upper(), kinds.CUSTOM)
-        self._register_backend(device, kind, backend)
-        if hasattr(_ProcessGroup, "_set_default_backend"):  # later than torch 2.4
-            self._set_default_backend(kind)
 
     @outside_compiler
     def getBackendName(self) -> str:  # noqa: N802  # the name that torch calls

@@ -11,7 +11,7 @@ from torch.utils.data._utils import fetch, worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from profkit.instrument.frameworks.base import Books
-from profkit.instrument.frameworks.shared import Function, begins_epoch, call_first
+from profkit.instrument.frameworks.shared import Function, begins_epoch, call_first, starts_workers
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.fetching import LoopMeter, hook_loop_fetch
 from profkit.instrument.loading.loaders import Loaders, Waiting
@@ -39,25 +39,13 @@ hook_workers = guarded("loader: hooks", _hook_workers, None)
 def _hook_start(patches: Patches, loaders: Loaders) -> None:
     """Open a ring before the workers start, and begin an epoch before its first task is sent."""
 
-    def open_ring_unguarded(iterator: Any, loader: Any) -> None:
+    def open_ring(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         under_way = loader.num_workers * loader.prefetch_factor
         loaders.open(iterator, loader.num_workers, under_way)
 
-    open_ring = guarded("loader: ring", open_ring_unguarded, None)
-
-    def wrap_init(original: Function) -> Function:
-        @functools.wraps(original)
-        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            open_ring(self, loader)
-            try:
-                original(self, loader, *args, **kwargs)
-            finally:
-                loaders.started()
-
-        return __init__
-
-    patches.replace(_MultiProcessingDataLoaderIter, "__init__", wrap_init)
-    patches.replace(_MultiProcessingDataLoaderIter, "_reset", call_first(begins_epoch(loaders)))
+    iterator = _MultiProcessingDataLoaderIter
+    patches.replace(iterator, "__init__", starts_workers(loaders, open_ring))
+    patches.replace(iterator, "_reset", call_first(begins_epoch(loaders)))
 
 
 def _hook_batches(patches: Patches, loaders: Loaders) -> None:

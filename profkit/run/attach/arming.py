@@ -22,7 +22,7 @@ def arm() -> None:
 
 
 def arm_job() -> None:
-    """Arm the hooks in a process of `profkit run`, and note for the launcher what becomes of them."""
+    """Arm the hooks in a process of `profkit run`, and leave notes for the launcher."""
     if disabled():
         return
     import atexit
@@ -103,7 +103,7 @@ class Watcher:
                 note(MISSED, name)
 
     def _follow(self, name: str, loader: Any) -> None:
-        """Report the module once this loader has executed it; leave nothing behind in the loader."""
+        """Report the module once this loader has executed it; the loader stays unchanged."""
         execute = getattr(loader, "exec_module", None)
         if execute is None:
             return

@@ -1,4 +1,4 @@
-"""Arm the hooks in a process that `profkit run` has started; Python imports this at its start.
+"""Arm the hooks in a process of `profkit run`; Python imports this at its start.
 
 It runs the `sitecustomize` that it hides, removes its own folder from the path, and arms the hooks
 for the moment at which a framework is imported. It never raises.
