@@ -1,4 +1,4 @@
-"""What a machine can measure: each thing that it cannot has a reason, and most have something that would help."""
+"""Findings of the doctor: what does not work has a reason, and most have a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs through a fake library: what is not supported is absent, what is lost is an event, what is not there is a message."""
+"""GPUs through a fake library: unsupported values, lost devices, missing drivers."""
 
 from __future__ import annotations
 

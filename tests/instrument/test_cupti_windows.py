@@ -1,4 +1,4 @@
-"""Windows through CUPTI itself: the rows that the framework's profiler would give, and nothing of it left behind."""
+"""Windows through CUPTI itself: the rows of the framework's profiler, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from profkit.schema import SCHEMAS
 from tests.instrument.fake_cupti import CALLS, FIELDS, ActivityKind, ActivityMemcpyKind, FakeCupti
 
 MARGIN_S = 0.002
-"""What is launched lies this far from its step's borders: clocks are tied to each other by readings that take their time."""
+"""Launches are this far from their step's boundaries: the clocks are read one after the other."""
 
 
 class Job:
