@@ -64,29 +64,29 @@ def _hook_start(patches: Patches, loaders: Loaders) -> None:
 
 def _hook_arrivals(patches: Patches, loaders: Loaders) -> None:
     """Keep the numbers of arriving batches: the loop gets them in the order of their arrival."""
-    note = guarded("loader: arrival", functools.partial(_note, loaders), None)
+
+    def note_unguarded(iterator: Any, arrived: Any) -> None:
+        channel = loaders.channel(iterator)
+        if channel is None or arrived is None:
+            return
+        if type(arrived).__name__ == "_ResumeIteration":
+            # The last worker resumes after the last epoch's remaining batches have arrived.
+            channel.arrived.clear()
+        else:
+            channel.arrived.append(iterator._rcvd_idx)
+
+    note = guarded("loader: arrival", note_unguarded, None)
 
     def wrap(original: Function) -> Function:
         @functools.wraps(original)
-        def _get_data(self: Any) -> Any:
+        def get_data(self: Any) -> Any:
             arrived = original(self)
             note(self, arrived)
             return arrived
 
-        return _get_data
+        return get_data
 
     patches.replace(_DataLoaderIterMultiProcess, "_get_data", wrap)
-
-
-def _note(loaders: Loaders, iterator: Any, arrived: Any) -> None:
-    channel = loaders.channel(iterator)
-    if channel is None or arrived is None:
-        return
-    if type(arrived).__name__ == "_ResumeIteration":
-        # The last worker resumes after the last epoch's remaining batches have arrived.
-        channel.arrived.clear()
-    else:
-        channel.arrived.append(iterator._rcvd_idx)
 
 
 def _hook_next(

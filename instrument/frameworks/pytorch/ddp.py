@@ -139,8 +139,17 @@ def _backends(group: Any) -> dict[str, str]:
 
 def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
     """Time the job's hook: its arguments and its future are passed on unchanged."""
-    begin = outside_compiler(guarded("bucket launched", functools.partial(_begin, log), None))
-    follow = outside_compiler(guarded("bucket followed", _follow_future, None))
+
+    def begin_unguarded(bucket: Any) -> Bucket:
+        buffer = bucket.buffer()
+        dtype = str(buffer.dtype).removeprefix("torch.")
+        return log.launched(bucket.index(), size_of(buffer), dtype)
+
+    def follow_unguarded(future: Any, bucket: Bucket) -> None:
+        future.add_done_callback(lambda _: done(bucket))
+
+    begin = outside_compiler(guarded("bucket launched", begin_unguarded, None))
+    follow = outside_compiler(guarded("bucket followed", follow_unguarded, None))
     done = guarded("bucket done", log.done, None)
 
     @functools.wraps(hook)
@@ -155,21 +164,11 @@ def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
         if opened is not None:
             # A hook may average or compress the gradients before it sends them.
             opened.start_ns = QUIET.sent_ns or opened.start_ns
-            follow(future, opened, done)
+            follow(future, opened)
         return future
 
     skip_code(getattr(timed, "__code__"))  # noqa: B009  # wraps() hides it from mypy
     return timed
-
-
-def _follow_future(future: Any, bucket: Bucket, done: Callable[[Bucket], None]) -> None:
-    future.add_done_callback(lambda _: done(bucket))
-
-
-def _begin(log: BucketLog, bucket: Any) -> Bucket:
-    buffer = bucket.buffer()
-    dtype = str(buffer.dtype).removeprefix("torch.")
-    return log.launched(bucket.index(), size_of(buffer), dtype)
 
 
 def _watch_earlier_modules(patches: Patches, exchanges: Exchanges) -> None:

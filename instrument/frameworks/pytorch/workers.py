@@ -28,7 +28,8 @@ def _hook_workers(patches: Patches, books: Books) -> None:
     meter = LoopMeter(loaders.keep, books.recorder)
     hook_loop_fetch(patches, fetchers, meter, books.recorder.notes)
     _hook_start(patches, loaders)
-    _hook_batches(patches, loaders)
+    _hook_next(patches, loaders)
+    _hook_arrivals(patches, loaders)
     loop = next(name for name in LOOPS if hasattr(worker, name))
     hook_worker_loop(patches, worker, loop, fetchers, loaders, "index_queue")
 
@@ -48,47 +49,54 @@ def _hook_start(patches: Patches, loaders: Loaders) -> None:
     patches.replace(iterator, "_reset", call_first(begins_epoch(loaders)))
 
 
-def _hook_batches(patches: Patches, loaders: Loaders) -> None:
+def _hook_next(patches: Patches, loaders: Loaders) -> None:
     """Count the batches that wait when the loop asks for one, and time the one that it gets."""
+
+    def take_unguarded(iterator: Any, waiting: Waiting) -> None:
+        if waiting.channel is None:
+            return
+        task = waiting.channel.latest
+        if getattr(iterator, "_in_order", True):  # older loaders always are
+            task = iterator._rcvd_idx - 1
+        loaders.take(task, waiting)
+
     look = guarded(
         "loader: queue", lambda self: loaders.look(self, lambda _: self._task_info), None
     )
-    take = guarded("loader: batch", lambda self, waiting: _take(loaders, self, waiting), None)
-    note = guarded("loader: arrival", lambda self, arrived: _note(loaders, self, arrived), None)
+    take = guarded("loader: batch", take_unguarded, None)
 
-    def wrap_next(original: Function) -> Function:
+    def wrap(original: Function) -> Function:
         @functools.wraps(original)
-        def _next_data(self: Any) -> Any:
+        def next_data(self: Any) -> Any:
             waiting = look(self)
             batch = original(self)
             if waiting is not None:
                 take(self, waiting)
             return batch
 
-        return _next_data
+        return next_data
 
-    def wrap_get(original: Function) -> Function:
+    patches.replace(_MultiProcessingDataLoaderIter, "_next_data", wrap)
+
+
+def _hook_arrivals(patches: Patches, loaders: Loaders) -> None:
+    """Keep the number of the batch that arrived last: without order, the loop gets that one."""
+
+    def note_unguarded(iterator: Any, arrived: tuple[Any, Any]) -> None:
+        channel = loaders.channel(iterator)
+        if channel is not None and isinstance(arrived[0], int):
+            channel.latest = arrived[0]
+
+    note = guarded("loader: arrival", note_unguarded, None)
+
+    def wrap(original: Function) -> Function:
         @functools.wraps(original)
-        def _get_data(self: Any) -> Any:
+        def get_data(self: Any) -> Any:
             arrived = original(self)
             if not getattr(self, "_in_order", True):
                 note(self, arrived)
             return arrived
 
-        return _get_data
+        return get_data
 
-    patches.replace(_MultiProcessingDataLoaderIter, "_next_data", wrap_next)
-    patches.replace(_MultiProcessingDataLoaderIter, "_get_data", wrap_get)
-
-
-def _note(loaders: Loaders, iterator: Any, arrived: tuple[Any, Any]) -> None:
-    channel = loaders.channel(iterator)
-    if channel is not None and isinstance(arrived[0], int):
-        channel.latest = arrived[0]
-
-
-def _take(loaders: Loaders, iterator: Any, waiting: Waiting) -> None:
-    """Report the batch that the loop got: in order the one before the next, else the latest."""
-    if waiting.channel is not None:
-        in_order = getattr(iterator, "_in_order", True)  # older loaders always are
-        loaders.take(iterator._rcvd_idx - 1 if in_order else waiting.channel.latest, waiting)
+    patches.replace(_MultiProcessingDataLoaderIter, "_get_data", wrap)
