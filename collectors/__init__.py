@@ -1,1 +1,1 @@
-"""Readings beside the training loop: processes, hosts, devices. One file a collector."""
+"""Readings next to the training loop: processes, hosts, devices. One file per collector."""

@@ -1,4 +1,7 @@
-"""The one door to NVIDIA's management library: what a device does not support is `None`, a device that is gone is an error of its own."""
+"""Access to NVIDIA's management library (NVML).
+
+A value that a device does not support is `None`. A device that is gone raises `LostGpuError`.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,35 @@ import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from profkit.rank import local_rank_of
 
 Library = Any
-"""The module `pynvml`, or what stands for it in a test."""
+"""The module `pynvml`, or a test's replacement for it."""
 
-_NO_LIBRARY = "no NVIDIA driver library here (libnvidia-ml.so.1); install the driver, or start the container with --gpus all"
-_NO_DRIVER = "NVIDIA's library is here, but its driver is not loaded; load it (modprobe nvidia), or start the container with --gpus all"
-_NO_PERMISSION = "the NVIDIA devices may not be opened; give this user /dev/nvidia*, or start the container with --gpus all"
-_OTHER_VERSION = "the driver and its library are of different versions; restart the machine after the driver's update"
+_UNSUPPORTED = (
+    "NOT_SUPPORTED",
+    "NO_PERMISSION",
+    "FUNCTION_NOT_FOUND",
+    "INVALID_ARGUMENT",
+    "NO_DATA",
+)
+"""The errors that mean that a device or driver cannot answer this question."""
+
+_LOST = ("GPU_IS_LOST", "RESET_REQUIRED")
+
+_REMEDIES = {
+    "LIBRARY_NOT_FOUND": "no NVIDIA driver library here (libnvidia-ml.so.1); "
+    "install the driver, or start the container with --gpus all",
+    "DRIVER_NOT_LOADED": "NVIDIA's library is here, but its driver is not loaded; "
+    "load it (modprobe nvidia), or start the container with --gpus all",
+    "NO_PERMISSION": "the NVIDIA devices may not be opened; "
+    "give this user /dev/nvidia*, or start the container with --gpus all",
+    "LIB_RM_VERSION_MISMATCH": "the driver and its library are of different versions; "
+    "restart the machine after the driver's update",
+}
+"""Why the library does not start, and what helps, by the name of its error."""
 
 
 class LostGpuError(Exception):
@@ -24,12 +45,12 @@ class LostGpuError(Exception):
 
 
 class NoDriverError(Exception):
-    """There is nothing to ask; the message says what would help."""
+    """There is no library or driver to ask; the message says what would help."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device: `number` is the driver's, `device` is what frameworks of this process call it."""
+    """One device: `number` is the driver's, `device` is the framework's name for it."""
 
     number: int
     device: str
@@ -37,7 +58,7 @@ class Gpu:
 
 
 class Door:
-    """NVML, opened at the first question and never closed: other users of it in the process are not disturbed."""
+    """NVML, opened at the first question and never closed, for the sake of its other users."""
 
     def __init__(
         self, load: Callable[[], Library] = lambda: importlib.import_module("pynvml")
@@ -47,7 +68,7 @@ class Door:
 
     @property
     def library(self) -> Library:
-        """The library, initialised; a `NoDriverError` where that fails."""
+        """Return the initialised library; raise a `NoDriverError` if that fails."""
         if self._library is None:
             try:
                 library = self._load()
@@ -58,12 +79,16 @@ class Door:
             try:
                 library.nvmlInit()
             except library.NVMLError as error:
-                raise NoDriverError(_why_no_driver(library, error)) from error
+                why = f"NVML does not start: {error}"
+                for name, remedy in _REMEDIES.items():
+                    if _is_one_of(library, error, (name,)):
+                        why = remedy
+                raise NoDriverError(why) from error
             self._library = library
         return self._library
 
     def ask(self, question: str, *arguments: Any) -> Any:
-        """What the library's function of this name answers; `None` where this device or driver cannot."""
+        """Call a function of the library; `None` if the device or driver cannot answer."""
         library = self.library
         function = getattr(library, question, None)
         if function is None:
@@ -71,43 +96,34 @@ class Door:
         try:
             return function(*arguments)
         except library.NVMLError as error:
-            if _code(error) in _codes(
-                library,
-                "NOT_SUPPORTED",
-                "NO_PERMISSION",
-                "FUNCTION_NOT_FOUND",
-                "INVALID_ARGUMENT",
-                "NO_DATA",
-            ):
+            if _is_one_of(library, error, _UNSUPPORTED):
                 return None
-            if _code(error) in _codes(library, "GPU_IS_LOST", "RESET_REQUIRED"):
+            if _is_one_of(library, error, _LOST):
                 raise LostGpuError(str(error)) from error
             raise
 
     def constant(self, name: str) -> Any:
-        """A number of the library's, `None` where its version has none of the name."""
+        """Return a constant of the library; `None` if its version has none of that name."""
         return getattr(self.library, name, None)
 
     def gpus(self, environ: Mapping[str, str] = os.environ) -> list[Gpu]:
-        """The devices that this process trains on, as far as its environment tells."""
-        count = int(self.ask("nvmlDeviceGetCount") or 0)
-        handles = {
-            number: self.ask("nvmlDeviceGetHandleByIndex", number) for number in range(count)
-        }
-        names = {
-            str(self.ask("nvmlDeviceGetUUID", handle)): number
-            for number, handle in handles.items()
-            if handle is not None
-        }
-        numbers = [
-            number
-            for number in own_gpus(visible_gpus(list(handles), names, environ), environ)
-            if handles[number[0]] is not None
-        ]
-        return [Gpu(number, f"cuda:{place}", handles[number]) for number, place in numbers]
+        """Return the devices that this process trains on, as far as its environment says."""
+        handles = {}
+        numbers_by_id = {}
+        for number in range(int(self.ask("nvmlDeviceGetCount") or 0)):
+            handle = self.ask("nvmlDeviceGetHandleByIndex", number)
+            handles[number] = handle
+            if handle is not None:
+                numbers_by_id[str(self.ask("nvmlDeviceGetUUID", handle))] = number
+        gpus = []
+        visible = visible_gpus(list(handles), numbers_by_id, environ)
+        for number, place in own_gpus(visible, environ):
+            if handles[number] is not None:
+                gpus.append(Gpu(number, f"cuda:{place}", handles[number]))
+        return gpus
 
     def is_split(self, gpu: Gpu) -> bool:
-        """Whether MIG has split the device into slices: what is read of it is then not this job's alone."""
+        """Return true if MIG has split the device: its values then include other jobs."""
         mode = self.ask("nvmlDeviceGetMigMode", gpu.handle)
         return bool(mode and mode[0])
 
@@ -115,63 +131,50 @@ class Door:
 def visible_gpus(
     numbers: Sequence[int], names: Mapping[str, int], environ: Mapping[str, str]
 ) -> list[int]:
-    """The driver's numbers in the order in which CUDA shows them.
+    """Return the driver's numbers in the order in which CUDA shows the devices.
 
-    CUDA counts the fastest first where the devices differ, the driver by their place on the bus;
-    the two agree with CUDA_DEVICE_ORDER=PCI_BUS_ID, and on machines whose devices are alike.
+    If the devices differ, CUDA counts the fastest first and the driver counts by their place on
+    the bus. The two agree with CUDA_DEVICE_ORDER=PCI_BUS_ID, and on machines with equal devices.
     """
-    said = environ.get("CUDA_VISIBLE_DEVICES")
-    if said is None:
+    listed = environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
         return list(numbers)
     found: list[int] = []
-    for word in (part.strip() for part in said.split(",")):
-        number = (
-            int(word)
-            if word.isdigit()
-            else next(
-                (known for name, known in names.items() if word and name.startswith(word)), -1
-            )
-        )
+    for word in listed.split(","):
+        number = _find_number(word.strip(), names)
         if number not in numbers:
-            break  # CUDA too stops at the first that is none
+            break  # CUDA stops at the first entry that is no device, too
         found.append(number)
     return found
 
 
+def _find_number(word: str, names: Mapping[str, int]) -> int:
+    """Return the number of a device, given by number or by its id's beginning; else -1."""
+    if word.isdigit():
+        return int(word)
+    for name, number in names.items():
+        if word and name.startswith(word):
+            return number
+    return -1
+
+
 def own_gpus(visible: Sequence[int], environ: Mapping[str, str]) -> list[tuple[int, int]]:
-    """Number and place of each device that is this process's: one of several ranks on a machine reads its own alone."""
-    places = list(enumerate(visible))
-    local = (
-        environ.get("LOCAL_RANK")
-        or environ.get("PADDLE_RANK_IN_NODE")
-        or environ.get("OMPI_COMM_WORLD_LOCAL_RANK")
-        or ""
-    )
-    if local.isdigit() and int(local) < len(places) > 1:
-        places = [places[int(local)]]
-    return [(number, place) for place, number in places]
+    """Return the number and place of each device of this process.
+
+    If several ranks run on the machine, each one reads its own device only.
+    """
+    local = local_rank_of(environ)
+    if local is not None and local < len(visible) > 1:
+        return [(visible[local], local)]
+    return [(number, place) for place, number in enumerate(visible)]
 
 
-def _code(error: Any) -> Any:
-    return getattr(error, "value", None)
+def _is_one_of(library: Library, error: Any, names: Sequence[str]) -> bool:
+    """Return true if the library knows the error by one of these names."""
+    code = getattr(error, "value", None)
+    codes = [getattr(library, f"NVML_ERROR_{name}", _NO_CODE) for name in names]
+    return code in codes
 
 
-def _codes(library: Library, *names: str) -> set[Any]:
-    return {
-        getattr(library, f"NVML_ERROR_{name}")
-        for name in names
-        if hasattr(library, f"NVML_ERROR_{name}")
-    }
-
-
-def _why_no_driver(library: Library, error: Exception) -> str:
-    words = {
-        "LIBRARY_NOT_FOUND": _NO_LIBRARY,
-        "DRIVER_NOT_LOADED": _NO_DRIVER,
-        "NO_PERMISSION": _NO_PERMISSION,
-        "LIB_RM_VERSION_MISMATCH": _OTHER_VERSION,
-    }
-    return next(
-        (text for name, text in words.items() if _code(error) in _codes(library, name)),
-        f"NVML does not start: {error}",
-    )
+_NO_CODE = object()
+"""Stands for an error that this version of the library does not have."""

@@ -1,11 +1,10 @@
-"""What the framework's memory allocator holds on the device, read whenever the poller comes by."""
+"""Device memory that the framework's allocator holds, at each reading."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any
 
 from profkit.collectors.base import Reading
 
@@ -23,7 +22,10 @@ _PADDLE = {
 
 
 class AllocatorCollector:
-    """Asks a framework that the job has imported, and imports none. Peaks are the job's own: nothing is reset."""
+    """Asks the frameworks that the job has imported, and imports none.
+
+    Peaks are those of the whole job: nothing is reset.
+    """
 
     name = "allocator"
     interval_s = 0.1
@@ -32,39 +34,36 @@ class AllocatorCollector:
         self._modules = modules
 
     def why_not(self) -> str:
-        if any(True for _ in self._sources()):
+        if self._torch_trains() or self._paddle_trains():
             return ""
         return (
             "no framework of this process uses a GPU (yet); on the CPU, memory is the process's own"
         )
 
     def read(self) -> Iterator[Reading]:
-        for source in self._sources():
-            yield from source()
+        if self._torch_trains():
+            cuda = self._modules["torch"].cuda
+            device = cuda.current_device()
+            known = cuda.memory_stats(device)
+            for theirs, ours in _TORCH.items():
+                if theirs in known:
+                    yield Reading(ours, known[theirs], f"cuda:{device}")
+        if self._paddle_trains():
+            paddle = self._modules["paddle"].device
+            place = paddle.get_device().replace("gpu", "cuda")
+            for theirs, ours in _PADDLE.items():
+                yield Reading(ours, getattr(paddle.cuda, theirs)(), place)
 
-    def _sources(self) -> Iterator[Callable[[], Iterator[Reading]]]:
-        torch, paddle = self._modules.get("torch"), self._modules.get("paddle")
-        if torch is not None and torch.cuda.is_initialized():
-            yield lambda: _read_torch(torch.cuda)
-        if (
-            paddle is not None
-            and paddle.device.is_compiled_with_cuda()
-            and paddle.device.get_device().startswith("gpu")
-        ):
-            yield lambda: _read_paddle(paddle.device.cuda, paddle.device.get_device())
+    def _torch_trains(self) -> bool:
+        """Return true if torch has a context on a GPU; asking must not create one."""
+        torch = self._modules.get("torch")
+        return torch is not None and torch.cuda.is_initialized()
 
-
-def _read_torch(cuda: Any) -> Iterator[Reading]:
-    device = cuda.current_device()
-    known = cuda.memory_stats(device)
-    for theirs, ours in _TORCH.items():
-        if theirs in known:
-            yield Reading(ours, known[theirs], f"cuda:{device}")
-
-
-def _read_paddle(cuda: Any, device: str) -> Iterator[Reading]:
-    for theirs, ours in _PADDLE.items():
-        yield Reading(ours, getattr(cuda, theirs)(), device.replace("gpu", "cuda"))
+    def _paddle_trains(self) -> bool:
+        paddle = self._modules.get("paddle")
+        if paddle is None or not paddle.device.is_compiled_with_cuda():
+            return False
+        return bool(paddle.device.get_device().startswith("gpu"))
 
 
 COLLECTOR = AllocatorCollector()

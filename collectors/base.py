@@ -1,4 +1,4 @@
-"""What a collector is: something that reads values now and then, off the step's path."""
+"""The contract of a collector: it reads values now and then, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class Reading(NamedTuple):
-    """One value; the metric's name ends in its unit. A value that cannot be had is not a reading."""
+    """One value; the metric's name ends in its unit. A missing value has no reading."""
 
     metric: str
     value: float
@@ -22,14 +22,14 @@ class Collector(Protocol):
 
     @property
     def name(self) -> str:
-        """What stands in the `source` column: the file's name."""
+        """Return the text of the `source` column: the file's name."""
 
     @property
     def interval_s(self) -> float:
-        """How often to read."""
+        """Return the seconds from one reading to the next."""
 
     def why_not(self) -> str:
-        """Why it can measure nothing on this machine and what would help; empty where it can."""
+        """Return why it cannot measure on this machine and what helps; empty if it can."""
 
     def read(self) -> Iterable[Reading]:
-        """The values now. May raise: the poller counts it and goes on."""
+        """Return the values now. It may raise: the poller counts the failure and continues."""

@@ -1,4 +1,4 @@
-"""Pauses of Python's garbage collector: all of a process waits while it looks for cycles."""
+"""Pauses of Python's garbage collector: the whole process waits while it looks for cycles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from profkit.collectors.base import Reading
 
 
 class GarbageCollector:
-    """Takes the time of each collection through `gc.callbacks`, from the first reading until `close`."""
+    """Times each collection through `gc.callbacks`, from the first reading until `close`."""
 
     name = "garbage"
     interval_s = 1.0
@@ -36,7 +36,7 @@ class GarbageCollector:
             gc.callbacks.remove(self._note)
 
     def _note(self, moment: str, about: Mapping[str, Any]) -> None:
-        """Called by the collector at the beginning and the end of each collection, on the thread that waits for it."""
+        """Time a collection; Python calls this at its start and end, on the thread that waits."""
         if moment == "start":
             self._began_ns = self._clock()
         elif self._began_ns:

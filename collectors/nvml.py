@@ -1,4 +1,4 @@
-"""What each GPU does, ten times a second: utilisation, memory, power, clocks, why it throttles, temperature, PCIe and NVLink."""
+"""GPU activity, ten times a second: utilisation, memory, power, clocks, throttling, links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from profkit.collectors.base import Reading
 from profkit.vocab import LOST_GPU
 
 SELDOM = 10
-"""PCIe throughput is asked for at one reading in so many: the driver measures 20 ms for each answer."""
+"""PCIe is read once in this many rounds: the driver measures for 20 ms per answer."""
 
 _KIB = 1024
 _ALL_LINKS = 0xFFFFFFFF
@@ -23,97 +23,72 @@ THROTTLING = {
     "software_thermal": "SwThermalSlowdown",
     "power_brake": "HwPowerBrakeSlowdown",
 }
-"""The reasons that cost speed, by the library's names for them; an idle device gives reasons too."""
+"""The library's names of the reasons that cost speed; an idle device has reasons, too."""
 
 Question = Callable[[Door, Gpu], Iterator[Reading]]
+"""Yields readings of one kind; its name is the one that `profkit doctor` shows."""
 
 
-def _utilisation(door: Door, gpu: Gpu) -> Iterator[Reading]:
+def utilisation(door: Door, gpu: Gpu) -> Iterator[Reading]:
     rates = door.ask("nvmlDeviceGetUtilizationRates", gpu.handle)
     if rates is not None:
         yield Reading("busy_percent", rates.gpu, gpu.device)
         yield Reading("memory_busy_percent", rates.memory, gpu.device)
 
 
-def _memory(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    memory = door.ask("nvmlDeviceGetMemoryInfo", gpu.handle)
-    if memory is not None:
-        yield Reading("memory_used_bytes", memory.used, gpu.device)
-        yield Reading("memory_total_bytes", memory.total, gpu.device)
+def memory(door: Door, gpu: Gpu) -> Iterator[Reading]:
+    found = door.ask("nvmlDeviceGetMemoryInfo", gpu.handle)
+    if found is not None:
+        yield Reading("memory_used_bytes", found.used, gpu.device)
+        yield Reading("memory_total_bytes", found.total, gpu.device)
 
 
-def _power(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    yield from _one(door, gpu, "power_watts", 1e-3, "nvmlDeviceGetPowerUsage")
-    yield from _one(door, gpu, "energy_joules", 1e-3, "nvmlDeviceGetTotalEnergyConsumption")
+def power(door: Door, gpu: Gpu) -> Iterator[Reading]:
+    yield from _ask_one(door, gpu, "power_watts", 1e-3, "nvmlDeviceGetPowerUsage")
+    yield from _ask_one(door, gpu, "energy_joules", 1e-3, "nvmlDeviceGetTotalEnergyConsumption")
 
 
-def _clocks(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    yield from _one(
-        door, gpu, "sm_clock_mhz", 1.0, "nvmlDeviceGetClockInfo", door.constant("NVML_CLOCK_SM")
-    )
-    yield from _one(
-        door,
-        gpu,
-        "memory_clock_mhz",
-        1.0,
-        "nvmlDeviceGetClockInfo",
-        door.constant("NVML_CLOCK_MEM"),
-    )
+def clocks(door: Door, gpu: Gpu) -> Iterator[Reading]:
+    for metric, name in (("sm_clock_mhz", "SM"), ("memory_clock_mhz", "MEM")):
+        clock = door.constant(f"NVML_CLOCK_{name}")
+        yield from _ask_one(door, gpu, metric, 1.0, "nvmlDeviceGetClockInfo", clock)
 
 
-def _temperature(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    yield from _one(
-        door,
-        gpu,
-        "temperature_celsius",
-        1.0,
-        "nvmlDeviceGetTemperature",
-        door.constant("NVML_TEMPERATURE_GPU"),
-    )
+def temperature(door: Door, gpu: Gpu) -> Iterator[Reading]:
+    sensor = door.constant("NVML_TEMPERATURE_GPU")
+    yield from _ask_one(door, gpu, "temperature_celsius", 1.0, "nvmlDeviceGetTemperature", sensor)
 
 
-def _throttling(door: Door, gpu: Gpu) -> Iterator[Reading]:
+def throttling(door: Door, gpu: Gpu) -> Iterator[Reading]:
     reasons = door.ask("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
     if reasons is None:
         reasons = door.ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu.handle)
     for ours, theirs in THROTTLING.items():
-        flag = _flag(door, theirs)
+        flag = door.constant(f"nvmlClocksThrottleReason{theirs}")
+        if flag is None:  # the library has renamed some of them
+            flag = door.constant(f"nvmlClocksEventReason{theirs}")
         if reasons is not None and flag is not None:
             yield Reading(f"throttled_by_{ours}_ratio", float(bool(reasons & flag)), gpu.device)
 
 
-def _flag(door: Door, reason: str) -> Any:
-    """The reason's bit: the library has renamed some of them."""
-    names = (f"nvmlClocksThrottleReason{reason}", f"nvmlClocksEventReason{reason}")
-    return next((flag for name in names if (flag := door.constant(name)) is not None), None)
+def pcie(door: Door, gpu: Gpu) -> Iterator[Reading]:
+    for metric, name in (("pcie_sent_bytes_per_s", "TX"), ("pcie_received_bytes_per_s", "RX")):
+        counter = door.constant(f"NVML_PCIE_UTIL_{name}_BYTES")
+        yield from _ask_one(door, gpu, metric, 1000.0, "nvmlDeviceGetPcieThroughput", counter)
 
 
-def _pcie(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    for ours, theirs in (("pcie_sent_bytes_per_s", "TX"), ("pcie_received_bytes_per_s", "RX")):
-        yield from _one(
-            door,
-            gpu,
-            ours,
-            1000.0,
-            "nvmlDeviceGetPcieThroughput",
-            door.constant(f"NVML_PCIE_UTIL_{theirs}_BYTES"),
-        )
-
-
-def _nvlink(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    """Bytes over all links since the driver was loaded."""
-    for ours, theirs in (("nvlink_sent_bytes", "TX"), ("nvlink_received_bytes", "RX")):
-        field = door.constant(f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{theirs}")
-        answers = (
-            door.ask("nvmlDeviceGetFieldValues", gpu.handle, [(field, _ALL_LINKS)])
-            if field is not None
-            else None
-        )
+def nvlink(door: Door, gpu: Gpu) -> Iterator[Reading]:
+    """Yield the bytes over all links since the driver was loaded."""
+    for metric, name in (("nvlink_sent_bytes", "TX"), ("nvlink_received_bytes", "RX")):
+        field = door.constant(f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{name}")
+        if field is None:
+            continue
+        answers = door.ask("nvmlDeviceGetFieldValues", gpu.handle, [(field, _ALL_LINKS)])
         if answers and answers[0].nvmlReturn == 0:
-            yield Reading(ours, answers[0].value.ullVal * _KIB, gpu.device)
+            yield Reading(metric, answers[0].value.ullVal * _KIB, gpu.device)
 
 
-def _one(
+def _ask_one(
     door: Door, gpu: Gpu, metric: str, scale: float, question: str, *arguments: Any
 ) -> Iterator[Reading]:
     answer = door.ask(question, gpu.handle, *arguments)
@@ -122,18 +97,21 @@ def _one(
 
 
 QUESTIONS: tuple[Question, ...] = (
-    _utilisation,
-    _memory,
-    _power,
-    _clocks,
-    _temperature,
-    _throttling,
-    _nvlink,
+    utilisation,
+    memory,
+    power,
+    clocks,
+    temperature,
+    throttling,
+    nvlink,
 )
 
 
 class NvmlCollector:
-    """Reads the devices that this process trains on. A question that a device has no answer to is not asked again."""
+    """Reads the devices that this process trains on.
+
+    A question that a device cannot answer is not asked again.
+    """
 
     name = "nvml"
     interval_s = 0.1
@@ -141,55 +119,52 @@ class NvmlCollector:
     def __init__(self, door: Door | None = None) -> None:
         self._door = door or Door()
         self._gpus: list[Gpu] | None = None
-        self._pointless: set[tuple[int, Question]] = set()
+        self._unanswered: set[tuple[int, Question]] = set()
         self._rounds = itertools.count()
 
     def why_not(self) -> str:
         try:
-            return (
-                ""
-                if self._find_gpus()
-                else "the driver is here, and shows this process no GPU; look at CUDA_VISIBLE_DEVICES"
-            )
+            if self._find_gpus():
+                return ""
         except NoDriverError as error:
             return str(error)
+        return "the driver is here, and shows this process no GPU; look at CUDA_VISIBLE_DEVICES"
 
     def limits(self) -> list[str]:
-        """What cannot be told though the library is there."""
-        split = [gpu.device for gpu in self._find_gpus() if self._door.is_split(gpu)]
-        silent = [
-            f"{gpu.device}: {', '.join(names)} not supported by this device"
-            for gpu in self._find_gpus()
-            if (names := self._silent(gpu))
-        ]
-        return [
-            f"{', '.join(split)}: split by MIG; figures are the whole device's, and utilisation of a slice needs DCGM"
-        ] * bool(split) + silent
+        """Return what cannot be measured although the library is there."""
+        limits = []
+        split = ", ".join(gpu.device for gpu in self._find_gpus() if self._door.is_split(gpu))
+        if split:
+            limits.append(
+                f"{split}: split by MIG; figures are the whole device's, "
+                "and utilisation of a slice needs DCGM"
+            )
+        for gpu in self._find_gpus():
+            unsupported = []
+            for question in (*QUESTIONS, pcie):
+                if not list(question(self._door, gpu)):
+                    unsupported.append(question.__name__)
+            if unsupported:
+                names = ", ".join(unsupported)
+                limits.append(f"{gpu.device}: {names} not supported by this device")
+        return limits
 
     def read(self) -> Iterator[Reading]:
-        questions = (*QUESTIONS, _pcie) if next(self._rounds) % SELDOM == 0 else QUESTIONS
+        questions = QUESTIONS
+        if next(self._rounds) % SELDOM == 0:
+            questions = (*QUESTIONS, pcie)
         for gpu in list(self._find_gpus()):
             try:
                 for question in questions:
-                    yield from self._answers(question, gpu)
+                    if (gpu.number, question) in self._unanswered:
+                        continue
+                    found = list(question(self._door, gpu))
+                    if not found:
+                        self._unanswered.add((gpu.number, question))
+                    yield from found
             except LostGpuError:
                 self._find_gpus().remove(gpu)
                 yield Reading(LOST_GPU, 1.0, gpu.device)
-
-    def _answers(self, question: Question, gpu: Gpu) -> list[Reading]:
-        if (gpu.number, question) in self._pointless:
-            return []
-        found = list(question(self._door, gpu))
-        if not found:
-            self._pointless.add((gpu.number, question))
-        return found
-
-    def _silent(self, gpu: Gpu) -> list[str]:
-        return [
-            question.__name__.strip("_")
-            for question in (*QUESTIONS, _pcie)
-            if not list(question(self._door, gpu))
-        ]
 
     def _find_gpus(self) -> list[Gpu]:
         if self._gpus is None:

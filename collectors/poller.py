@@ -21,10 +21,10 @@ log = logging.getLogger("profkit")
 Append = Callable[[tuple[Any, ...]], None]
 
 PATIENCE_NS = 2_000_000_000
-"""A collector that takes longer over one reading than this is told of."""
+"""A reading that takes longer than this is reported."""
 
 MOST_READINGS = 10_000
-"""Readings that are taken of a collector at a time: one that yields without end is rubbish too."""
+"""Readings taken per round: a broken collector may yield without end."""
 
 _METRIC = re.compile(r"[a-z0-9_]{1,100}")
 
@@ -43,27 +43,34 @@ class Poller:
         self._reading: tuple[str, int] | None = None
         self.failures: Counter[str] = Counter()
         self.longest_ns: Counter[str] = Counter()
-        """The longest that a reading of each took, of those that took too long."""
+        """The longest reading of each collector that took too long."""
         self.cpu_ns = 0
-        """What the thread has used of a processor."""
+        """Processor time that the thread has used."""
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, *, timeout_s: float = 0.5) -> None:
-        """End the polling; a collector that hangs is left behind on its daemon thread."""
+        """End the polling; a collector that hangs stays on its daemon thread."""
         self.end()
         self._thread.join(timeout_s)
-        self._close_all()
+        for collector, _ in self._due.values():
+            try:
+                # Remove what the collector hung into the process; most hang in nothing.
+                getattr(collector, "close", lambda: None)()
+            except Exception as error:  # noqa: BLE001  # as in a reading
+                log.warning(
+                    "profkit: the %s collector could not be closed: %s", collector.name, error
+                )
 
     def end(self) -> None:
-        """Take no more readings, without waiting for the one that is under way."""
+        """Take no more readings, without waiting for the current one."""
         self._ending.set()
         if reading := self._reading:
             self._note_time(*reading)
 
     def poll(self) -> float:
-        """Read what is due, and return the seconds until the next reading is."""
+        """Take the readings that are due, and return the seconds until the next one."""
         now = self._clock()
         for name, (collector, due_ns) in list(self._due.items()):
             if now >= due_ns:
@@ -72,7 +79,8 @@ class Poller:
                 self._read(collector)
                 self._reading = None
                 self._note_time(*reading)
-        return max(0.0, (min(due for _, due in self._due.values()) - self._clock()) / 1e9)
+        next_ns = min(due_ns for _, due_ns in self._due.values())
+        return max(0.0, (next_ns - self._clock()) / 1e9)
 
     def _run(self) -> None:
         while self._due and not self._ending.is_set():
@@ -86,23 +94,17 @@ class Poller:
             for reading in itertools.islice(collector.read(), MOST_READINGS):
                 if self._ending.is_set():
                     return
-                problem = _problem(reading) or problem
-                if not _problem(reading):
-                    self._append(
-                        (
-                            reading.device,
-                            collector.name,
-                            reading.metric,
-                            self._clock(),
-                            float(reading.value),
-                        )
-                    )
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # a collector is a plug-in: whatever it raises, the job goes on
+                found = find_problem(reading)
+                if found:
+                    problem = found
+                    continue
+                now, value = self._clock(), float(reading.value)
+                self._append((reading.device, collector.name, reading.metric, now, value))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # as plug-ins may
             problem = str(error) or type(error).__name__
-        if problem:
-            self._note_failure(collector.name, problem)
-
-    def _note_failure(self, name: str, problem: str) -> None:
+        if not problem:
+            return
+        name = collector.name
         self.failures[name] += 1
         if self.failures[name] == 1:
             log.warning("profkit: the %s collector failed and is tried again: %s", name, problem)
@@ -113,46 +115,39 @@ class Poller:
         if took > PATIENCE_NS:
             self.longest_ns[name] = max(self.longest_ns[name], took)
 
-    def _close_all(self) -> None:
-        """Have each collector take back what it hung into the process; most hang in nothing."""
-        for collector, _ in self._due.values():
-            try:
-                getattr(collector, "close", lambda: None)()
-            except Exception as error:  # noqa: BLE001  # as in a reading
-                log.warning(
-                    "profkit: the %s collector could not be closed: %s", collector.name, error
-                )
+
+MAX_DEVICE_CHARS = 100
 
 
-def _problem(reading: Any) -> str:
-    """What is wrong with a reading; nothing where it can be written."""
+def find_problem(reading: Any) -> str:
+    """Return what is wrong with a reading; an empty text if it can be written."""
     if not isinstance(reading, Reading):
         return f"it gave {type(reading).__name__} for a reading"
     if not isinstance(reading.metric, str) or not _METRIC.fullmatch(reading.metric):
         return "it gave a reading without a proper name"
-    if reading.device is not None and not (
-        isinstance(reading.device, str)
-        and len(reading.device) < 100
-        and reading.device.isprintable()
-    ):
-        return "it gave a reading without a proper device"
+    device: object = reading.device
+    if device is not None:
+        if not isinstance(device, str) or len(device) >= MAX_DEVICE_CHARS:
+            return "it gave a reading without a proper device"
+        if not device.isprintable():
+            return "it gave a reading without a proper device"
     if not isinstance(reading.value, int | float) or not math.isfinite(reading.value):
         return f"it gave no number for {reading.metric}"
     return ""
 
 
 def failure_metric(name: str) -> str:
-    """The row that tells how often a collector failed."""
+    """Return the metric that counts a collector's failures."""
     return f"{FAILURES}{name} collector"
 
 
 def hang_metric(name: str) -> str:
-    """The row that tells how long a collector did not answer."""
+    """Return the metric that holds how long a collector did not answer."""
     return f"{HANGS}{name} collector"
 
 
 class Pollers:
-    """Each collector on a poller of its own, so that one that hangs keeps none of the others waiting."""
+    """Each collector on a poller of its own, so that a hanging one delays none of the others."""
 
     def __init__(
         self, collectors: Sequence[Collector], append: Append, *, clock: Clock = now_ns
@@ -166,18 +161,15 @@ class Pollers:
             poller.start()
 
     def stop(self, *, timeout_s: float = 0.5) -> None:
-        """End all of them within the one timeout, and write down which failed and which did not answer."""
+        """End all of them within the one timeout, and record failures and hangs."""
         deadline = time.monotonic() + timeout_s
         for poller in self._pollers:
             poller.end()
         for poller in self._pollers:
             poller.stop(timeout_s=max(0.0, deadline - time.monotonic()))
-            self._tell(poller)
-
-    def _tell(self, poller: Poller) -> None:
-        now = self._clock()
-        for name, count in poller.failures.items():
-            self._append((None, "profkit", failure_metric(name), now, float(count)))
-        self._append((None, "profkit", COLLECTORS_CPU, now, float(poller.cpu_ns)))
-        for name, took in poller.longest_ns.items():
-            self._append((None, "profkit", hang_metric(name), now, float(took)))
+            now = self._clock()
+            for name, count in poller.failures.items():
+                self._append((None, "profkit", failure_metric(name), now, float(count)))
+            self._append((None, "profkit", COLLECTORS_CPU, now, float(poller.cpu_ns)))
+            for name, took_ns in poller.longest_ns.items():
+                self._append((None, "profkit", hang_metric(name), now, float(took_ns)))

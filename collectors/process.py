@@ -1,4 +1,4 @@
-"""Processor time, memory and page faults of the training process and of the workers it started."""
+"""Processor time, memory and page faults of the training process and its workers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from profkit.collectors.base import Reading
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_THREADS = 17
-"""Where `/proc/self/stat` has the number of threads, counted from behind the name of the program."""
+_THREADS_FIELD = 17
+"""The number of threads has this place in `/proc/self/stat`, behind the program's name."""
 
 
 @dataclass(frozen=True)
@@ -24,24 +24,19 @@ class ProcessCollector:
     proc: Path = Path("/proc/self")
 
     def why_not(self) -> str:
-        return (
-            ""
-            if (self.proc / "statm").exists()
-            else f"there is no {self.proc} here; it needs Linux with /proc mounted"
-        )
+        if (self.proc / "statm").exists():
+            return ""
+        return f"there is no {self.proc} here; it needs Linux with /proc mounted"
 
     def read(self) -> Iterator[Reading]:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         yield Reading("cpu_seconds", usage.ru_utime + usage.ru_stime)
         yield Reading("major_faults_count", usage.ru_majflt)
         yield Reading("involuntary_switches_count", usage.ru_nivcsw)
-        yield Reading(
-            "threads_count",
-            int((self.proc / "stat").read_text().rpartition(")")[2].split()[_THREADS]),
-        )
-        yield Reading(
-            "resident_bytes", int((self.proc / "statm").read_text().split()[1]) * _PAGE_BYTES
-        )
+        fields = (self.proc / "stat").read_text().rpartition(")")[2].split()
+        yield Reading("threads_count", int(fields[_THREADS_FIELD]))
+        pages = (self.proc / "statm").read_text().split()
+        yield Reading("resident_bytes", int(pages[1]) * _PAGE_BYTES)
 
 
 COLLECTOR = ProcessCollector()

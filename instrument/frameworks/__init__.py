@@ -1,1 +1,1 @@
-"""Where each framework's seams are. One file a framework; the only part of profkit.instrument that imports them."""
+"""Hooks of each framework, one folder per framework."""

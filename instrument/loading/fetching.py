@@ -1,4 +1,4 @@
-"""Times the making of one batch, in the thread that makes it: what it read, decoded and collated."""
+"""Time the reading, decoding and collating of a batch, in the thread that makes it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from profkit.instrument.tracking.notes import Notes
 
 SHORT_NS = 2_000_000
-"""A loop whose batches are made in less than this is not asked for its waits for a core, which costs 20 us a batch."""
+"""The wait for a core is not read for shorter batches: reading it costs 20 us per batch."""
 
 SAME_MOMENT_NS, TRIES = 200_000, 5
-"""Clocks that are read within so long tell of one moment."""
+"""Clocks that are read within this time show one moment; otherwise they are read again."""
 
 
 class WaitClock:
-    """How long the thread that makes it has waited for a core."""
+    """The time that the thread which creates the clock has waited for a core."""
 
     def __init__(self) -> None:
         self._schedstat = -1
@@ -35,12 +35,15 @@ class WaitClock:
             weakref.finalize(self, os.close, self._schedstat).atexit = False
 
     def read(self) -> int:
-        """Nanoseconds until now; always 0 where the kernel does not tell."""
+        """Return the nanoseconds until now; always 0 if the kernel does not count them."""
         return int(os.pread(self._schedstat, 96, 0).split()[1]) if self._schedstat >= 0 else 0
 
 
 def _read_together(clock: WaitClock) -> tuple[int, int, int]:
-    """Wall time, processor time and the wait for a core, at one moment: where the thread lost its core in between, they are read again."""
+    """Return wall time, processor time and the wait for a core, all of one moment.
+
+    If the thread lost its core in between, they are read again.
+    """
     for _ in range(TRIES):
         before = now_ns()
         waited = clock.read()
@@ -51,7 +54,7 @@ def _read_together(clock: WaitClock) -> tuple[int, int, int]:
 
 
 class BatchTimes(NamedTuple):
-    """How one batch was made; `collate_ns` is 0 where nothing collated it."""
+    """The times of one batch; `collate_ns` is 0 if nothing collated it."""
 
     worker: int
     start_ns: int
@@ -62,7 +65,10 @@ class BatchTimes(NamedTuple):
 
 
 class Fetch:
-    """A batch that is being made; its fetcher's `collate_fn` tells when collating begins."""
+    """A batch that is being made; collating begins when its fetcher calls `collate_fn`.
+
+    The clocks are read in three places, each without a call of ours in between.
+    """
 
     __slots__ = (
         "_clock",
@@ -76,7 +82,7 @@ class Fetch:
     )
 
     def __init__(self, fetcher: Any, clock: WaitClock | None, task: int = 0) -> None:
-        """Without a clock, waits for a core are not told apart."""
+        """Begin now. Without a clock, waits for a core count as blocked."""
         self.fetcher = fetcher
         self.task = task
         self._clock = clock
@@ -89,14 +95,14 @@ class Fetch:
             fetcher.collate_fn = self.collate
 
     def collate(self, *args: Any, **kwargs: Any) -> Any:
-        """The fetcher's `collate_fn`, timed."""
+        """Note the time, and call the fetcher's own `collate_fn`."""
         try:
             self._collated = (
                 (now_ns(), _processor_ns(), 0)
                 if self._clock is None
                 else _read_together(self._clock)
             )
-        except Exception as failure:  # noqa: BLE001  # the border to the job
+        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
             report_failure("loader: collate", failure)
         return self._collate(*args, **kwargs)
 
@@ -105,7 +111,7 @@ class Fetch:
         self.fetcher.collate_fn = self._collate
 
     def close(self, worker: int) -> BatchTimes:
-        """What it took, until now. The fetcher has its own `collate_fn` back."""
+        """Return the times until now, and give the fetcher its own `collate_fn` back."""
         self.fetcher.collate_fn = self._collate
         start_ns, collated = self._start_ns, self._collated
         made_ns, processor_ns, waited_ns = collated or (
@@ -113,16 +119,8 @@ class Fetch:
         )
         took_ns = processor_ns - self._processor_ns
         blocked_ns = made_ns - start_ns - took_ns - (waited_ns - self._waited_ns)
-        return _make_times(
-            (
-                worker,
-                start_ns,
-                made_ns if collated else 0,
-                now_ns() if collated else made_ns,
-                max(0, blocked_ns),
-                took_ns,
-            )
-        )
+        collate_ns, end_ns = (made_ns, now_ns()) if collated else (0, made_ns)
+        return _make_times((worker, start_ns, collate_ns, end_ns, max(0, blocked_ns), took_ns))
 
 
 _make_times: Callable[[tuple[int, ...]], BatchTimes] = functools.partial(tuple.__new__, BatchTimes)
@@ -130,22 +128,22 @@ _processor_ns = time.thread_time_ns
 
 
 class Meter(Protocol):
-    """Who asks for the times of the batches that this process makes."""
+    """Receives the begin and the end of each batch that this process makes."""
 
     @property
     def begin(self) -> Callable[[Any], Any]:
-        """A fetcher is asked for a batch; gives what the others take, and `None` where its times are not wanted."""
+        """Begin a batch of this fetcher; return what the others take, or `None` to skip it."""
 
     @property
     def end(self) -> Callable[[Any], None]:
-        """It is made."""
+        """End a batch that was made."""
 
     @property
     def drop(self) -> Callable[[Any], None]:
-        """An exception came instead; a loader's end is one too."""
+        """End a batch that raised; a loader's end raises, too."""
 
 
-class _Noted(NamedTuple):
+class _NotesMeter(NamedTuple):
     """A loop's notes as a meter."""
 
     begin: Callable[[Any], Any]
@@ -163,7 +161,7 @@ def hook_fetch(patches: Patches, fetchers: Iterable[type], meter: Meter) -> None
         def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 making = begin(self)
-            except Exception as failure:  # noqa: BLE001  # the border to the job
+            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
                 report_failure("loader: begin of a batch", failure)
                 making = None
             if making is None:
@@ -175,7 +173,7 @@ def hook_fetch(patches: Patches, fetchers: Iterable[type], meter: Meter) -> None
                 raise
             try:
                 end(making)
-            except Exception as failure:  # noqa: BLE001  # the border to the job
+            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
                 report_failure("loader: end of a batch", failure)
             return batch
 
@@ -183,13 +181,6 @@ def hook_fetch(patches: Patches, fetchers: Iterable[type], meter: Meter) -> None
 
     for fetcher in fetchers:
         patches.replace(fetcher, "fetch", wrap)
-
-
-class _InThread(threading.local):
-    """What a thread that makes batches in the process that trains has of its own."""
-
-    def __init__(self) -> None:
-        self.own = _Making()
 
 
 class _Making:
@@ -204,14 +195,21 @@ class _Making:
         self.took_ns = 0
 
 
+class _InThread(threading.local):
+    """The state that each thread has of its own."""
+
+    def __init__(self) -> None:
+        self.own = _Making()
+
+
 class LoopMeter:
-    """Times the batches of loaders without workers, which a thread of the process that trains makes itself."""
+    """Times the batches of loaders without workers, which a thread of this process makes."""
 
     def __init__(
-        self, tell: Callable[[BatchTimes, str, Any], None], recorder: Recorder | None = None
+        self, report: Callable[[BatchTimes, str, Any], None], recorder: Recorder | None = None
     ) -> None:
-        """With a recorder, only batches of steps that are recorded are timed."""
-        self._tell = tell
+        """Report each batch; with a recorder, only those of recorded steps."""
+        self._report = report
         self._recorder = recorder
         self._local = _InThread()
 
@@ -232,25 +230,26 @@ class LoopMeter:
         own.fetching = False
         times = fetch.close(0)
         own.took_ns = times.end_ns - times.start_ns
-        self._tell(times, own.thread, fetch.fetcher)
+        self._report(times, own.thread, fetch.fetcher)
 
     def drop(self, fetch: Fetch) -> None:
         self._local.own.fetching = False
         fetch.drop()
 
     def close(self) -> None:
-        """Let go of the clocks of all threads."""
+        """Release the clocks of all threads."""
         self._local = _InThread()
 
 
 def hook_loop_fetch(
     patches: Patches, fetchers: Iterable[type], meter: LoopMeter, notes: Notes | None = None
 ) -> None:
-    """Time the batches that this process makes itself, until the patches are undone; with a loop's notes, in these where it may."""
+    """Time the batches that this process makes itself; with a loop's notes, through these."""
     patches.on_undo(meter.close)
     if notes is None:
         hook_fetch(patches, fetchers, meter)
         return
     notes.measure_with(meter)
     patches.on_undo(functools.partial(notes.measure_with, None))
-    hook_fetch(patches, fetchers, _Noted(notes.begin_fetch, notes.end_fetch, notes.drop_fetch))
+    through_notes = _NotesMeter(notes.begin_fetch, notes.end_fetch, notes.drop_fetch)
+    hook_fetch(patches, fetchers, through_notes)

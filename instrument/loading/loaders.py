@@ -1,20 +1,21 @@
-"""Times a loader's batches where they are made: in worker processes, in a thread, or in the loop itself.
+"""Times a loader's batches as they are made: in workers, in a thread, or in the loop.
 
-A worker notes each batch's times in a ring of shared memory, under the batch's number; the process
+A worker notes each batch's times in a ring of shared memory, under the batch's number. The process
 that trains reads them when it takes the batch. The batch itself is not touched, and nobody waits:
-where a slot holds another batch's times, nothing is recorded. The pieces become rows of `spans`, of
+if a slot holds another batch's times, nothing is recorded. The pieces become rows of `spans`, of
 the phase `data`, at depth 1:
 
 - `read`: the thread was blocked inside `dataset[index]`: wall time minus processor time minus the
-  wait for a core. That is waiting for files, and for other threads or processes where it uses some;
+  wait for a core. That is waiting for files, and for other threads or processes if it uses some;
 - `decode`: it ran on a processor there: decoding and transforms;
 - `collate`: `collate_fn`, by the wall clock;
-- `queue`: from then until the process that trains has the batch: transport, pinning, waiting its turn.
+- `queue`: from then until the process that trains has the batch: transport, pinning, waiting its
+  turn.
 
-Reading and decoding alternate within a batch. Their rows are laid end to end from its beginning, each
-with its whole length; what remains until `collate` is the wait for a core. Where the kernel does not
-tell that wait (`/proc/thread-self/schedstat`), it is part of `read`; so it is for short batches in the loop itself,
-where asking would cost more than it tells.
+Reading and decoding alternate within a batch. Their rows are laid end to end from its beginning,
+each with its whole length. The rest until `collate` is the wait for a core. If the kernel does not
+count that wait (`/proc/thread-self/schedstat`), it is part of `read`. The same holds for short
+batches in the loop itself, where reading the counter would cost too much.
 """
 
 from __future__ import annotations
@@ -32,36 +33,36 @@ from profkit.instrument.recorder import Append, Recorder, Row
 from profkit.vocab import Phase
 
 DEPTH_METRIC = "queue_depth_batches"
-"""How many finished batches waited when the loop asked for its next one."""
+"""The metric that counts the finished batches when the loop asks for its next one."""
 
-MOST_UNTRAINED = 10_000
-"""Batches whose queue is kept before the first step ends: a process that only infers keeps no more."""
+MAX_DEPTHS_BEFORE_TRAINING = 10_000
+"""Queue depths kept before the first step ends: a process that only infers keeps no more."""
 
 _DATA = Phase.DATA.value
 
 
 class Channel:
-    """What the process that trains knows of one loader that has workers."""
+    """State of one loader that has workers, in the process that trains."""
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.epoch = 0
         self.arrived: deque[int] = deque()
-        """The numbers of batches that have come from the workers and go to the loop in this order, where the loader keeps no such book."""
+        """Numbers of arrived batches in the loop's order, if the loader does not keep them."""
         self.latest = -1
-        """The batch that came from the workers last."""
+        """The number of the batch that arrived last."""
         self.next_task = 0
-        """The first batch that the loop has not taken, where it takes them in order."""
+        """The first batch that the loop has not taken, if it takes them in order."""
 
 
 class _Starting(threading.local):
-    """The ring of the loader whose workers this thread starts now: what forks find."""
+    """The ring of the loader whose workers this thread starts now; forks find it here."""
 
     ring: Ring | None = None
 
 
 class Waiting(NamedTuple):
-    """What the loop found when it asked for a batch."""
+    """The time at which the loop asked for a batch, and how many were finished then."""
 
     time_ns: int
     depth: int
@@ -69,17 +70,17 @@ class Waiting(NamedTuple):
 
 
 class Loaders:
-    """All loaders of the process that trains: their channels, and the rows that their batches make."""
+    """All loaders of the process that trains: their channels, and the rows of their batches."""
 
     def __init__(self, recorder: Recorder, samples: Append) -> None:
         self.recorder = recorder
         self.starting = _Starting()
         self._samples = samples
-        self._untrained = 0
+        self._depths_kept = 0
         self._channels: weakref.WeakKeyDictionary[Any, Channel] = weakref.WeakKeyDictionary()
 
     def open(self, iterator: Any, workers: int, under_way: int) -> None:
-        """The loader is about to start its workers."""
+        """Open a channel for a loader that is about to start its workers."""
         ring = Ring.create(workers, under_way)
         self._channels[iterator] = Channel(ring)
         self.starting.ring = ring
@@ -88,7 +89,7 @@ class Loaders:
         self.starting.ring = None
 
     def begin_epoch(self, iterator: Any, processes: Sequence[int]) -> None:
-        """The loader counts its batches from 0 again; its workers are these."""
+        """Begin an epoch: the loader counts from 0 again, and has these worker processes."""
         channel = self._channels.get(iterator)
         if channel is not None:
             channel.epoch += 1
@@ -96,62 +97,47 @@ class Loaders:
             channel.ring.name_workers(processes)
 
     def forget(self, iterator: Any) -> None:
-        """The loader has ended; where its iterator is kept alive, the ring is let go all the same."""
+        """Release the ring of a loader that has ended, even if its iterator is kept alive."""
         self._channels.pop(iterator, None)
 
     def channel(self, iterator: Any) -> Channel | None:
         return self._channels.get(iterator)
 
     def look(self, iterator: Any, tasks: Callable[[Channel], Iterable[int]]) -> Waiting | None:
-        """How many of the loader's `tasks` are finished; `None` where that is not to be recorded."""
+        """Count the loader's `tasks` that are finished; `None` if nothing is recorded now."""
         channel = self._channels.get(iterator)
         if channel is None or not self.recorder.recording:
             return None
-        return Waiting(
-            now_ns(), channel.ring.count_finished(channel.epoch, tasks(channel)), channel
-        )
+        now = now_ns()
+        return Waiting(now, channel.ring.count_finished(channel.epoch, tasks(channel)), channel)
 
     def take(self, task: int, waiting: Waiting) -> None:
-        """The loop has the batch of this number."""
+        """Record the batch of this number, which the loop has taken."""
         channel = waiting.channel
         times = channel.ring.read(channel.epoch, task) if channel is not None else None
         if times is not None:
             self.keep_queued(times, f"loader worker {times.worker}", waiting)
 
     def keep_queued(self, times: BatchTimes, thread: str, waiting: Waiting) -> None:
-        """The rows of a batch that waited until it was taken, which is now."""
+        """Record a batch that waited until it was taken, which is now."""
         if not self.recorder.recording:
             return
         self.keep(times, thread)
-        self.recorder.keep_rows(
-            [
-                (
-                    self.recorder.step_index,
-                    _DATA,
-                    "queue",
-                    1,
-                    thread,
-                    times.end_ns,
-                    now_ns(),
-                    None,
-                    None,
-                    None,
-                    None,
-                )
-            ]
-        )
-        if self.recorder.step_index or self._untrained < MOST_UNTRAINED:
-            self._untrained += 1
+        step = self.recorder.step_index
+        row = (step, _DATA, "queue", 1, thread, times.end_ns, now_ns(), None, None, None, None)
+        self.recorder.keep_rows([row])
+        if step or self._depths_kept < MAX_DEPTHS_BEFORE_TRAINING:
+            self._depths_kept += 1
             self._samples((None, "loader", DEPTH_METRIC, waiting.time_ns, float(waiting.depth)))
 
     def keep(self, times: BatchTimes, thread: str, fetcher: object = None) -> None:
-        """The rows of a batch's making."""
+        """Record the making of a batch."""
         if self.recorder.recording:
             self.recorder.keep_rows(make_rows(times, self.recorder.step_index, thread))
 
 
 def make_rows(times: tuple[int, ...], step: int, thread: str) -> list[Row]:
-    """The rows of a batch's making, by what `BatchTimes` holds."""
+    """Return the rows of a batch's making, from the fields of `BatchTimes`."""
     _, start_ns, collate_ns, end_ns, blocked_ns, processor_ns = times
     decode_ns = start_ns + blocked_ns
     made_ns = min(decode_ns + processor_ns, collate_ns or end_ns)

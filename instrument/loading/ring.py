@@ -1,4 +1,4 @@
-"""The channel between a loader's workers and the process that trains: times of batches in memory that they share."""
+"""Shared memory in which a loader's workers leave the times of their batches."""
 
 from __future__ import annotations
 
@@ -10,19 +10,29 @@ from collections.abc import Iterable, Sequence
 
 from profkit.instrument.loading.fetching import BatchTimes
 
-_MAGIC = 0x31676E69726B7270  # with the layout's version in its last digit
-_HEADER = 3  # magic, number of workers, number of slots; then the workers' process ids, the stamps, the slots
+_MAGIC = 0x31676E69726B7270
+"""The first word of a ring. The layout's version is in its last digit."""
+
+_HEADER = 3
+"""Words before the rest: magic, number of workers, number of slots.
+
+Behind them are the workers' process ids, the stamps, and the slots.
+"""
+
 _FIELDS = len(BatchTimes._fields)
 _NAME = "profkit-loader"
-_ROOM = 4  # slots for each batch that may be under way at once: one that is late does not find its slot taken
+_SLOTS_PER_BATCH = 4
+"""Slots for each batch that is made at once: a late batch must not find its slot taken."""
+
+_MIN_SLOTS = 64
 
 
 class Ring:
-    """Times of batches in memory that processes share, in one slot a batch: its number modulo the ring's size.
+    """Times of batches, each in the slot of its number modulo the ring's size.
 
-    A slot's stamp is written last, and tells whose times it holds. The memory has no name in any
-    folder and goes with the last process that has it; workers that are no forks find it among the
-    open descriptors of the process that trains.
+    A slot's stamp is written last, and says whose times the slot holds. The memory has no name in
+    any folder and ends with the last process that has it. Workers that are no forks find it among
+    the open descriptors of the process that trains.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -35,8 +45,8 @@ class Ring:
 
     @classmethod
     def create(cls, workers: int, under_way: int) -> Ring:
-        """A ring for so many workers, with so many batches under way at once."""
-        size = max(64, _ROOM * under_way)
+        """Return a ring for a loader that makes `under_way` batches at once."""
+        size = max(_MIN_SLOTS, _SLOTS_PER_BATCH * under_way)
         memory = _share_memory(8 * _count_words(workers, size))
         memory[: 8 * _HEADER] = array.array("q", (_MAGIC, workers, size)).tobytes()
         return cls(memory)
@@ -54,7 +64,7 @@ class Ring:
         self._words[self._stamps + place] = _stamp(epoch, task)
 
     def read(self, epoch: int, task: int) -> BatchTimes | None:
-        """The batch's times; `None` where its worker has not written them, or another has since."""
+        """Return the batch's times; `None` if they are not written, or overwritten already."""
         place = task % self.size
         if self._words[self._stamps + place] != _stamp(epoch, task):
             return None
@@ -62,11 +72,13 @@ class Ring:
         return BatchTimes._make(self._words[at : at + _FIELDS].tolist())
 
     def count_finished(self, epoch: int, tasks: Iterable[int]) -> int:
+        """Return how many of these batches are written."""
         words, stamps, size, first = self._words, self._stamps, self.size, _stamp(epoch, 0)
         return sum(words[stamps + task % size] == first + task for task in tasks)
 
 
 def _stamp(epoch: int, task: int) -> int:
+    """Return the stamp of a written slot, which is never 0."""
     return (epoch << 40) + task + 1
 
 
@@ -75,7 +87,7 @@ def _count_words(workers: int, size: int) -> int:
 
 
 def _share_memory(size: int) -> mmap.mmap:
-    """Zeroed memory that processes can share; where the system allows no descriptor for it, only forks can."""
+    """Return zeroed memory for processes to share; without a descriptor only forks can."""
     try:
         descriptor = os.memfd_create(_NAME)
     except OSError:
@@ -88,20 +100,22 @@ def _share_memory(size: int) -> mmap.mmap:
 
 
 def find_ring(worker: int) -> Ring | None:
-    """The ring in which the process that started this one names it as its worker."""
+    """Return the ring of the loader, in the parent process, that started this worker."""
     from multiprocessing import parent_process
 
     parent = parent_process()
     if parent is None or parent.pid is None:
         return None
     folder = f"/proc/{parent.pid}/fd"
-    rings = (_open_ring(f"{folder}/{name}") for name in os.listdir(folder))
-    return next(
-        (ring for ring in rings if ring is not None and ring.is_for(worker, os.getpid())), None
-    )
+    for name in os.listdir(folder):
+        ring = _open_ring(f"{folder}/{name}")
+        if ring is not None and ring.is_for(worker, os.getpid()):
+            return ring
+    return None
 
 
 def _open_ring(path: str) -> Ring | None:
+    """Return the ring behind an open descriptor of another process; `None` if it is none."""
     with contextlib.suppress(OSError, ValueError):
         if os.readlink(path).startswith(f"/memfd:{_NAME} "):
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What happens in a loader's worker: it notes when its batches were made, and does nothing else of ours."""
+"""A loader's worker process: it times its batches, and does nothing else of ours."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from profkit.instrument.loading.ring import Ring, find_ring
 class WorkerMeter:
     """Writes the times of one worker's batches into the ring of its loader.
 
-    The number of a batch is seen where the worker takes its task. A fetch without a new one is
-    not the worker's own: a loader inside the dataset, for example.
+    The number of a batch is known when the worker takes its task. A fetch without a new number is
+    not the worker's own, but for example that of a loader inside the dataset.
     """
 
     def __init__(self, worker: int, ring: Ring | None) -> None:
         self._worker = worker
         self._ring = ring
-        self._sought = ring is not None
+        self._searched = ring is not None
         self._clock = WaitClock()
         self._task: int | None = None
         self._epoch = 1
 
     def numbered(self, get: Callable[..., Any]) -> Callable[..., Any]:
-        """`get` of the queue of tasks, with each task seen."""
+        """Wrap `get` of the queue of tasks, so that each task's number is noted."""
         note = guarded("loader: task", self._note, None)
 
         @functools.wraps(get)
@@ -52,8 +52,8 @@ class WorkerMeter:
         task, self._task = self._task, None
         if task is None:
             return None
-        if not self._sought:
-            self._sought = True
+        if not self._searched:
+            self._searched = True
             self._ring = find_ring(self._worker)
         return None if self._ring is None else Fetch(fetcher, self._clock, task)
 
@@ -67,10 +67,10 @@ class WorkerMeter:
 
 
 class WorkerLoop:
-    """What a loader starts in each worker: the framework's own loop, once the process is set up for it.
+    """The framework's own loop of a worker, after the process is set up for timing.
 
-    To a worker that is no fork it travels by the place where it stands, so that whatever stands
-    there in the worker is run: this, or the framework's own where no hooks were installed.
+    It is pickled as the name of the place where it is, for workers that are no forks. So a worker
+    runs what is in that place: this, or the framework's own loop if no hooks were installed.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class WorkerLoop:
     ) -> None:
         self._original = original
         self._place = place
-        self._set_up = guarded(
-            "loader: worker",
-            lambda *args, **kwargs: set_up(_arguments(original, *args, **kwargs)),
-            None,
-        )
+
+        def set_up_unguarded(*args: Any, **kwargs: Any) -> None:
+            set_up(_arguments(original, *args, **kwargs))
+
+        self._set_up = guarded("loader: worker", set_up_unguarded, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._set_up(*args, **kwargs)
@@ -93,27 +93,27 @@ class WorkerLoop:
 
 
 def _arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Mapping[str, Any]:
+    """Return the arguments of a call by the names of the function's parameters."""
     return inspect.signature(function).bind(*args, **kwargs).arguments
 
 
 def hook_worker_loop(
     patches: Patches, module: Any, name: str, fetchers: Sequence[type], loaders: Loaders, queue: str
 ) -> None:
-    """Have workers time their batches; `queue` names the argument of the loop `module.name` that brings the tasks.
+    """Have workers time their batches; the argument named `queue` brings their tasks.
 
-    A worker does not train: all other hooks are taken back there, and nothing is recorded.
+    A worker does not train, so all other hooks are removed there, and nothing is recorded.
     """
-    take_back = guarded("loader: hooks in a worker", patches.undo, None)
+    remove_hooks = guarded("loader: hooks in a worker", patches.undo, None)
 
     def set_up(arguments: Mapping[str, Any]) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # a worker that is a thread: this process trains
+            return  # the worker is a thread of the process that trains
         loaders.recorder.stop()
-        take_back()
+        remove_hooks()
         meter = WorkerMeter(arguments["worker_id"], loaders.starting.ring)
         arguments[queue].get = meter.numbered(arguments[queue].get)
         hook_fetch(Patches(), fetchers, meter)
 
-    patches.replace(
-        module, name, lambda original: WorkerLoop(original, f"{module.__name__}:{name}", set_up)
-    )
+    place = f"{module.__name__}:{name}"
+    patches.replace(module, name, lambda original: WorkerLoop(original, place, set_up))

@@ -1,7 +1,7 @@
-"""NVIDIA's own tracing library, CUPTI, through the package `cupti-python`, for windows of steps in any framework.
+"""Capture kernels with CUPTI, NVIDIA's own tracing library, through `cupti-python`.
 
 Its records become the Chrome JSON that PyTorch's profiler writes of the same records, so that one
-reader makes rows of both. It knows launches and kernels, but no operators.
+reader reads both. CUPTI knows launches and kernels, but no operators.
 """
 
 from __future__ import annotations
@@ -20,40 +20,54 @@ from profkit.clock import Anchor, read_anchor
 from profkit.instrument.guard import report_failure
 
 BUFFER_BYTES = 8 << 20
-"""What CUPTI is given for records at a time; it asks again when one is full."""
+"""Size of a buffer for records; CUPTI asks for another when one is full."""
+
+AS_MANY_AS_FIT = 0
+"""The number of records that a buffer may hold."""
 
 KINDS = ("CONCURRENT_KERNEL", "MEMCPY", "MEMCPY2", "MEMSET", "RUNTIME", "DRIVER")
 
 FORCED = 1
-"""Buffers are handed over though they are not full."""
+"""Have CUPTI hand over buffers that are not full."""
 
 PACKAGE_MISSING = "the package cupti-python is not installed; pip install 'profkit[cupti]'"
-NO_DRIVER = "there is no NVIDIA driver here (libcuda.so.1); install the driver, or start the container with --gpus all"
-_WHY_NOT = {
-    "ERROR_NOT_INITIALIZED": "the driver is older than this CUPTI; update the driver, or install the cupti-python of its CUDA",
-    "ERROR_NOT_COMPATIBLE": "the driver is older than this CUPTI; update the driver, or install the cupti-python of its CUDA",
-    "ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": "something else holds CUPTI, such as nsys, ncu or the framework's profiler; "
-    "run without it, or with --kernels-from profiler",
-    "ERROR_INSUFFICIENT_PRIVILEGES": "the driver keeps tracing for administrators; NVreg_RestrictProfilingToAdminUsers=0, or a container with --cap-add SYS_ADMIN",
-    "ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED": "CUPTI does not trace this virtual GPU; use --kernels-from profiler on a whole one",
-    "ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES": "the host does not let this virtual GPU be traced; have it switched on in the hypervisor",
+NO_DRIVER = (
+    "there is no NVIDIA driver here (libcuda.so.1); "
+    "install the driver, or start the container with --gpus all"
+)
+OLD_DRIVER = (
+    "the driver is older than this CUPTI; "
+    "update the driver, or install the cupti-python of its CUDA"
+)
+_REMEDIES = {
+    "ERROR_NOT_INITIALIZED": OLD_DRIVER,
+    "ERROR_NOT_COMPATIBLE": OLD_DRIVER,
+    "ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": "something else holds CUPTI, such as nsys, ncu "
+    "or the framework's profiler; run without it, or with --kernels-from profiler",
+    "ERROR_INSUFFICIENT_PRIVILEGES": "the driver keeps tracing for administrators; "
+    "NVreg_RestrictProfilingToAdminUsers=0, or a container with --cap-add SYS_ADMIN",
+    "ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED": "CUPTI does not trace this virtual GPU; "
+    "use --kernels-from profiler on a whole one",
+    "ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES": "the host does not let this virtual GPU "
+    "be traced; have it switched on in the hypervisor",
 }
+"""Why CUPTI refuses and, behind a semicolon, what helps, by the name of its error."""
 
 Watch = Callable[[Callable[[], None]], Callable[[], bool]]
-"""Takes what is to be called when the framework's own profiler starts, and gives what tells whether it runs."""
+"""Takes a function to call when the framework's profiler starts; returns a test if it runs."""
 
 Event = dict[str, Any]
-"""A record as Chrome JSON has it, but for its time: `start` and `end` are CUPTI's own, in ns."""
+"""A record as in Chrome JSON, but with `start` and `end` of CUPTI's own clock, in ns."""
 
 _COPIES = {"HTOD": "HtoD", "DTOH": "DtoH", "DTOD": "DtoD", "PTOP": "PtoP", "HTOH": "HtoH"}
 
 
 class NoCuptiError(Exception):
-    """CUPTI cannot be used here; the message says why and, behind a semicolon, what would help."""
+    """CUPTI cannot be used here; the message says why and, behind a semicolon, what helps."""
 
 
 def load_cupti() -> ModuleType:
-    """The bindings; a `NoCuptiError` where they are not installed."""
+    """Return the bindings; raise a `NoCuptiError` if they are not installed."""
     try:
         return importlib.import_module("cupti.cupti")
     except ImportError as error:
@@ -61,14 +75,15 @@ def load_cupti() -> ModuleType:
 
 
 def wait_for_device() -> None:
-    """Until the device has done what this thread's context was given, as the frameworks' profilers do where they end."""
+    """Wait until the device has done its work, as the frameworks' profilers do at their end."""
     importlib.import_module("cuda.bindings.driver").cuCtxSynchronize()
 
 
 class CuptiKernels:
-    """CUPTI's records from `start` until `stop`. What the job profiles itself goes first: `give_up` leaves CUPTI to it.
+    """CUPTI's records from `start` until `stop`, unless the job profiles itself.
 
-    A record is gone when the call that hands it over returns, so it is made plain there: mostly in `stop`, between two steps.
+    A record is gone when the call that hands it over returns. So it is converted there: mostly in
+    `stop`, between two steps.
     """
 
     def __init__(
@@ -93,11 +108,11 @@ class CuptiKernels:
         self._events = []
         try:
             self._anchor = read_anchor(cupti.get_timestamp)
-            cupti.activity_register_callbacks(_offer_buffer, self._take)
+            cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, AS_MANY_AS_FIT), self._take)
             for kind in KINDS:
                 cupti.activity_enable(getattr(cupti.ActivityKind, kind))
         except Exception as error:
-            with contextlib.suppress(Exception):  # what refuses to start refuses to end, too
+            with contextlib.suppress(Exception):  # a refusal to start is one to end
                 self._disable()
             raise NoCuptiError(explain_refusal(error)) from error
         self._running = True
@@ -110,7 +125,7 @@ class CuptiKernels:
         return functools.partial(save_capture, events=self._events, anchor=self._anchor)
 
     def give_up(self) -> None:
-        """The job begins to profile itself: let go of CUPTI, of which most drivers admit one user."""
+        """Leave CUPTI to the job's own profiler: most drivers admit one user."""
         if self._running:
             self._end()
             self._cupti.finalize()
@@ -128,78 +143,74 @@ class CuptiKernels:
             self._cupti.activity_disable(getattr(self._cupti.ActivityKind, kind))
 
     def _take(self, records: Iterable[Any]) -> None:
-        """Called by CUPTI, through which nothing may be raised."""
+        """Keep records; CUPTI calls this, and must not see an exception."""
         try:
-            self._events.extend(
-                event for record in records if (event := as_event(self._cupti, record))
-            )
-        except Exception as error:  # noqa: BLE001  # the border to a library written in C
+            for record in records:
+                event = as_event(self._cupti, record)
+                if event:
+                    self._events.append(event)
+        except Exception as error:  # noqa: BLE001  # the caller is written in C
             report_failure("the reading of CUPTI's records", error)
 
 
-def _offer_buffer() -> tuple[int, int]:
-    """How many bytes a buffer has, and how many records it may hold at most: 0 is as many as fit."""
-    return BUFFER_BYTES, 0
-
-
 def explain_refusal(error: object) -> str:
-    """In words what CUPTI's error means here, and what would help."""
-    if "No module named 'cupti" in str(error):
+    """Return what CUPTI's error means here, and what would help."""
+    text = str(error)
+    if "No module named 'cupti" in text:
         return PACKAGE_MISSING
-    if "driver is not found" in str(error):
+    if "driver is not found" in text:
         return NO_DRIVER
-    return next(
-        (words for name, words in _WHY_NOT.items() if name in str(error)),
-        f"CUPTI does not start: {error}",
-    )
+    for name, remedy in _REMEDIES.items():
+        if name in text:
+            return remedy
+    return f"CUPTI does not start: {error}"
 
 
 def as_event(cupti: Any, record: Any) -> Event | None:
-    """One record; `None` for one of a kind that was not asked for."""
+    """Convert one record; `None` for a kind that was not asked for."""
     kinds = cupti.ActivityKind
     if record.kind == kinds.CONCURRENT_KERNEL:
-        return _on_device(record, "kernel", record.name, _shape(record))
+        return _device_event(record, "kernel", record.name, _launch_shape(record))
     if record.kind in {kinds.MEMCPY, kinds.MEMCPY2}:
-        return _on_device(
-            record, "gpu_memcpy", f"Memcpy {_direction(cupti, record)}", {"bytes": record.bytes}
-        )
+        name = "PTOP"  # a copy between devices has a kind of its own
+        if record.kind == kinds.MEMCPY:
+            name = cupti.ActivityMemcpyKind(record.copy_kind).name
+        direction = _COPIES.get(name, name)
+        return _device_event(record, "gpu_memcpy", f"Memcpy {direction}", {"bytes": record.bytes})
     if record.kind == kinds.MEMSET:
-        return _on_device(record, "gpu_memset", "Memset", {"bytes": record.bytes})
+        return _device_event(record, "gpu_memset", "Memset", {"bytes": record.bytes})
     if record.kind in {kinds.RUNTIME, kinds.DRIVER}:
         category = "cuda_runtime" if record.kind == kinds.RUNTIME else "cuda_driver"
-        place = {"pid": record.process_id, "tid": record.thread_id}
         return {
             "cat": category,
             "name": category,
-            **_times(record),
-            **place,
+            "start": int(record.start),
+            "end": int(record.end),
+            "pid": record.process_id,
+            "tid": record.thread_id,
             "args": {"correlation": record.correlation_id},
         }
     return None
 
 
-def _on_device(record: Any, category: str, name: str, more: Mapping[str, Any]) -> Event:
-    args = {
-        "device": record.device_id,
-        "stream": record.stream_id,
-        "correlation": record.correlation_id,
-        **more,
-    }
+def _device_event(record: Any, category: str, name: str, details: Mapping[str, Any]) -> Event:
     return {
         "cat": category,
         "name": name,
-        **_times(record),
+        "start": int(record.start),
+        "end": int(record.end),
         "pid": record.device_id,
         "tid": record.stream_id,
-        "args": args,
+        "args": {
+            "device": record.device_id,
+            "stream": record.stream_id,
+            "correlation": record.correlation_id,
+            **details,
+        },
     }
 
 
-def _times(record: Any) -> dict[str, int]:
-    return {"start": int(record.start), "end": int(record.end)}
-
-
-def _shape(record: Any) -> dict[str, Any]:
+def _launch_shape(record: Any) -> dict[str, Any]:
     return {
         "grid": [record.grid_x, record.grid_y, record.grid_z],
         "block": [record.block_x, record.block_y, record.block_z],
@@ -208,32 +219,26 @@ def _shape(record: Any) -> dict[str, Any]:
     }
 
 
-def _direction(cupti: Any, record: Any) -> str:
-    """As the taxonomy spells it; a copy between devices has a record of its own kind."""
-    name = (
-        "PTOP"
-        if record.kind == cupti.ActivityKind.MEMCPY2
-        else cupti.ActivityMemcpyKind(record.copy_kind).name
-    )
-    return _COPIES.get(name, name)
-
-
 def save_capture(path: Path, events: list[Event], anchor: Anchor) -> None:
-    """Write the device's work and the calls that launched it. Work without an end was still running, and is told of."""
-    work = [event for event in events if "device" in event["args"]]
-    unfinished = sum(not _ended(event) for event in work)
+    """Write the device's work and the calls that launched it.
+
+    Work without an end was still running. It is excluded, and reported.
+    """
+    wanted = set()
+    unfinished = 0
+    for event in events:
+        if "device" in event["args"]:
+            wanted.add(event["args"]["correlation"])
+            unfinished += not _has_ended(event)
     if unfinished:
-        report_failure(
-            "a kernel window",
-            RuntimeError(
-                f"{unfinished} kernels or copies had not ended when it closed, and are left out"
-            ),
-        )
-    wanted = {event["args"]["correlation"] for event in work}
-    kept = [event for event in events if _ended(event) and event["args"]["correlation"] in wanted]
-    kept.sort(
-        key=lambda event: event["start"]
-    )  # of a runtime call and the driver call inside it, the outer one counts
+        message = f"{unfinished} kernels or copies had not ended when it closed, and are left out"
+        report_failure("a kernel window", RuntimeError(message))
+    kept = []
+    for event in events:
+        if _has_ended(event) and event["args"]["correlation"] in wanted:
+            kept.append(event)
+    # Of a runtime call and the driver call inside it, the outer one counts.
+    kept.sort(key=lambda event: event["start"])
     document = {
         "baseTimeNanoseconds": anchor.realtime_ns,
         "traceEvents": list(_as_chrome(kept, anchor.monotonic_ns)),
@@ -241,35 +246,31 @@ def save_capture(path: Path, events: list[Event], anchor: Anchor) -> None:
     path.write_text(json.dumps(document), encoding="utf-8")
 
 
-def _ended(event: Mapping[str, Any]) -> bool:
+def _has_ended(event: Mapping[str, Any]) -> bool:
     return bool(event["start"] and event["end"])
 
 
 def _as_chrome(events: Iterable[Event], origin: int) -> Iterator[dict[str, Any]]:
-    plain = find_demangler()
+    """Yield the events of Chrome JSON; a double holds their times in us exactly."""
+    demangle = find_demangler()
     for event in events:
-        times = {
-            "ts": _microseconds(event["start"] - origin),
-            "dur": _microseconds(event["end"] - event["start"]),
-        }
         yield {
             "ph": "X",
             "cat": event["cat"],
-            "name": plain(event["name"]),
+            "name": demangle(event["name"]),
             "pid": event["pid"],
             "tid": event["tid"],
             "args": event["args"],
-            **times,
+            "ts": (event["start"] - origin) / 1000,
+            "dur": (event["end"] - event["start"]) / 1000,
         }
 
 
-def _microseconds(ns: int) -> float:
-    """Exact: a double holds three decimals of a window's microseconds."""
-    return ns / 1000
-
-
 def find_demangler() -> Callable[[str], str]:
-    """What makes C++ names readable, as the taxonomy knows them: a function of the library that frameworks load. Without it names stay as they are."""
+    """Return a function that makes C++ names readable, as the kernel categories know them.
+
+    It is one of the library that frameworks load. Without that library names stay as they are.
+    """
     try:
         demangle, free = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"], ctypes.CDLL(None)["free"]
     except (OSError, AttributeError):
@@ -278,10 +279,10 @@ def find_demangler() -> Callable[[str], str]:
     free.argtypes, free.restype = [ctypes.c_void_p], None
 
     @functools.cache
-    def plain(name: str) -> str:
+    def readable(name: str) -> str:
         made = demangle(name.encode(), None, None, None) if name.startswith("_Z") else None
-        readable = ctypes.string_at(made).decode(errors="replace") if made else name
+        text = ctypes.string_at(made).decode(errors="replace") if made else name
         free(made)
-        return readable
+        return text
 
-    return plain
+    return readable

@@ -1,8 +1,8 @@
-"""Windows of steps in which a framework's own profiler captures kernels, so that a long run stays cheap.
+"""Windows of steps in which a profiler captures kernels, so that a long run stays cheap.
 
-A window opens and closes at the border of two steps. What that costs the loop lies between the
-steps and belongs to none; the capture is read on a thread. The window's steps, and those that ran
-while the thread read, are told, so that no figure of speed is about them.
+A window opens and closes between two steps. The time that this costs belongs to no step. The
+capture is read on a thread. The window's steps, and those that ran while the thread read, are
+reported, so that figures of speed exclude them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from profkit.instrument.recorder import Append, Recorder, Row
 from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
 
 LONGEST_WAIT_S = 20.0
-"""How long the end of a job waits for its last window to be read."""
+"""The end of a job waits this long for its last window to be read."""
 
 _PLAN = re.compile(
     r"(?:(?P<start>\d{1,9}):(?P<stop>\d{1,9})|every:(?P<period>\d{1,9})(?::(?P<length>\d{1,9}))?)"
@@ -33,7 +33,10 @@ _PLAN = re.compile(
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """Which steps are captured: `20:23` is 20, 21 and 22; `every:100` one step in a hundred, `every:100:3` three."""
+    """The steps that are captured.
+
+    `20:23` captures 20, 21 and 22. `every:100` captures one step in a hundred, `every:100:3` three.
+    """
 
     start: int
     length: int
@@ -46,17 +49,19 @@ class WindowPlan:
 
     @classmethod
     def parse(cls, text: str) -> WindowPlan:
-        """The plan that a user wrote; a `UsageError` for what is none."""
+        """Return the plan that a user wrote; anything else is a `UsageError`."""
         found = _PLAN.fullmatch(text.strip())
         if found is None:
             raise UsageError(
-                f"--kernels {text!a}: write FIRST:END for one window of steps, END not included, or every:N[:LENGTH]"
+                f"--kernels {text!a}: write FIRST:END for one window of steps, END not included, "
+                "or every:N[:LENGTH]"
             )
         if found["period"]:
             period, length = int(found["period"]), int(found["length"] or 1)
             if not 0 < length < period:
                 raise UsageError(
-                    f"--kernels {text!a}: a window of {length} steps must be shorter than its period of {period}"
+                    f"--kernels {text!a}: a window of {length} steps must be shorter "
+                    f"than its period of {period}"
                 )
             return cls(period, length, period)
         start, stop = int(found["start"]), int(found["stop"])
@@ -66,18 +71,18 @@ class WindowPlan:
 
 
 class KernelProfiler(Protocol):
-    """A framework's own profiler, from `start` on until `stop`. Both are called on the thread that trains."""
+    """A framework's own profiler; both methods are called on the thread that trains."""
 
     def start(self) -> bool:
-        """Begin to capture; false where the job profiles itself just now."""
+        """Begin to capture; return false if the job profiles itself now."""
 
     def stop(self) -> Callable[[Path], None] | None:
-        """End it; what is returned writes the capture as Chrome JSON, and `None` is no capture."""
+        """End the capture; return a function that writes it as Chrome JSON, if there is one."""
 
 
 @dataclass
 class Window:
-    """One capture: its steps' borders on the host's clock, and the spans of its steps."""
+    """One capture: its steps' boundaries on the host's clock, and the spans of its steps."""
 
     anchor: Anchor
     first_step: int
@@ -86,11 +91,11 @@ class Window:
 
 
 ReadRows = Callable[[Path, Window], list[Row]]
-"""Makes rows of `kernels` of a capture."""
+"""Turns a capture into rows of `kernels`."""
 
 
 class WindowCapture:
-    """Opens and closes windows by a plan. `at_border` is called by the recorder at each step's beginning."""
+    """Opens and closes windows by a plan, at the beginning of steps."""
 
     def __init__(
         self,
@@ -116,7 +121,7 @@ class WindowCapture:
         recorder.at_border = guarded("kernel windows", self.at_border, None)
 
     def at_border(self, step: int) -> None:
-        """The step of this number begins."""
+        """Open or close a window as the step of this number begins; the recorder calls this."""
         if self._window is not None:
             self._window.borders.append(self._clock())
         inside = self._plan.covers(step) and not self._broken
@@ -124,11 +129,12 @@ class WindowCapture:
             self._open(step)
         elif self._window is not None and not inside:
             self._close()
-        if self._window is not None or (self._reader is not None and self._reader.is_alive()):
+        is_reading = self._reader is not None and self._reader.is_alive()
+        if self._window is not None or is_reading:
             self._samples((None, KERNELS, WINDOW_STEP, self._clock(), float(step)))
 
     def finish(self) -> None:
-        """The job ends: close what is open, and wait for what is being read."""
+        """Close the open window, and wait until the last capture has been read."""
         self._recorder.at_border = None
         if self._window is not None:
             self._close()
@@ -140,12 +146,12 @@ class WindowCapture:
         try:
             started = self._profiler.start()
         except Exception:
-            self._broken = True  # one that failed once is not asked again
+            self._broken = True  # a profiler that failed once is not used again
             raise
         if started:
             self._window = Window(read_anchor(), step, [], [])
             self._recorder.span_copies = self._window.spans
-        self._leave_out(began)
+        self._exclude(began)
         if self._window is not None:
             self._window.borders.append(self._clock())
 
@@ -159,37 +165,35 @@ class WindowCapture:
             self._broken = True
             raise
         if save is not None and window is not None:
-            self._read_later(save, window)
-        self._leave_out(began)
+            self._reader = threading.Thread(
+                target=self._read,
+                args=(save, window, self._reader),
+                name="profkit-kernels",
+                daemon=True,
+            )
+            self._reader.start()
+        self._exclude(began)
 
-    def _leave_out(self, began: int) -> None:
-        """The time since then is the window's own, and no step's."""
+    def _exclude(self, began: int) -> None:
+        """Count the time since `began` as the window's own; it belongs to no step."""
         now = self._clock()
         self._samples((None, KERNELS, WINDOW_BORDER, now, float(now - began)))
         self._recorder.begin(now)
 
-    def _read_later(self, save: Callable[[Path], None], window: Window) -> None:
-        before = self._reader
-        self._reader = threading.Thread(
-            target=self._read, args=(save, window, before), name="profkit-kernels", daemon=True
-        )
-        self._reader.start()
-
     def _read(
         self, save: Callable[[Path], None], window: Window, before: threading.Thread | None
     ) -> None:
-        """Read one capture, after the one before it."""
+        """Read one capture, after the thread that reads the one before it."""
         if before is not None:
             before.join()
-        folder = Path(
-            tempfile.mkdtemp(prefix="profkit-kernels-")
-        )  # a TemporaryDirectory is removed when the interpreter begins to end
+        # A TemporaryDirectory would be removed when the interpreter begins to end.
+        folder = Path(tempfile.mkdtemp(prefix="profkit-kernels-"))
         try:
             path = folder / "window.json"
             save(path)
             for row in self._read_rows(path, window):
                 self._kernels(row)
-        except Exception as error:  # noqa: BLE001  # the border to the job: a window is lost, the job goes on
+        except Exception as error:  # noqa: BLE001  # the window is lost, the job continues
             report_failure("the reading of a kernel window", error)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What all callbacks do: tell the tracker of a trainer's steps, and of what it does beside training."""
+"""The common part of all callbacks: report a trainer's steps and pauses to the tracker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["CHECKPOINT", "EVALUATION", "LOGGING", "Recording", "begins_training"
 
 
 class Recording:
-    """One training as its callback tells it; nothing is told of what happens before it begins and after it ends."""
+    """One training, as its callback reports it, from its begin to its end."""
 
     def __init__(self) -> None:
         self._tracker: Tracker | None = None
@@ -29,12 +29,13 @@ class Recording:
         self._forget_batches()
 
     def _forget_batches(self) -> None:
+        """Start to count the batches of the next step."""
         self._batches = 0
         self._losses: list[float] = []
         self._samples: int | None = None
 
     def __reduce__(self) -> tuple[type[Recording], tuple[()]]:
-        """A copy of a callback records nothing yet."""
+        """Copy the callback without its state: a copy records nothing yet."""
         return Recording, ()
 
     @property
@@ -48,7 +49,7 @@ class Recording:
         return self._tracker
 
     def begin(self) -> None:
-        """A training begins: hook its framework. Where profkit is off, all that follows does nothing."""
+        """Begin a training and hook its framework; if profkit is off, nothing is recorded."""
         self.end()
         job = _job()
         if job is not None:
@@ -57,7 +58,7 @@ class Recording:
             job.tracker.start_over()
 
     def end(self) -> None:
-        """The training is over or broken off: what follows is no step of it."""
+        """End the training, finished or not; what follows is no step of it."""
         self._patches.undo()
         if self._tracker is not None:
             self.end_aside()
@@ -65,12 +66,12 @@ class Recording:
             self._tracker = None
 
     def begin_step(self) -> None:
-        """A batch is there; it begins a step, or belongs to the one that is open."""
+        """Begin a step with a batch, or add the batch to the open step."""
         self.end_aside()
         self.tracker.begin_explicit_step()
 
     def end_batch(self, loss: float | None = None, samples: int | None = None) -> None:
-        """It has been trained on; its loss is the one told, else what the seams have seen on the host."""
+        """End a batch; without a loss, it is the one that the hooks have seen on the host."""
         loss = self.tracker.loss if loss is None else loss
         self.tracker.loss = None
         self._batches += 1
@@ -80,16 +81,18 @@ class Recording:
             self._count(samples)
 
     def end_step(self, epoch: int, join: Callable[[Iterable[float]], float]) -> None:
-        """The batches since the last step are one step; its samples are those told, else what the loader has brought, and its loss is their losses joined."""
+        """End the step of all batches since the last one; `join` makes one loss of theirs.
+
+        If no samples were reported, the loader's are counted.
+        """
         self.tracker.note_epoch(epoch)
-        self.tracker.loss = (
-            join(self._losses) if self._losses and len(self._losses) == self._batches else None
-        )
+        has_all_losses = self._losses and len(self._losses) == self._batches
+        self.tracker.loss = join(self._losses) if has_all_losses else None
         self.tracker.end_explicit_step(self._samples, batches=self._batches)
         self._forget_batches()
 
     def begin_aside(self, name: str) -> None:
-        """What happens now is no training."""
+        """Record what follows as something other than training."""
         self.end_aside()
         self._aside = self.tracker.begin_aside(name)
 
@@ -98,30 +101,28 @@ class Recording:
         self.tracker.end(aside)
 
     def name_calls(self, owner: Any, method: str, name: str) -> None:
-        """Until the training ends, calls of `owner.method` are no training either."""
+        """Record calls of `owner.method` under a name, as no training, until the training ends."""
         tracker = self.tracker
         self._time_calls(owner, method, lambda: tracker.begin_aside(name))
 
     def time_forward(self, owner: Any, method: str) -> None:
-        """Until the training ends, calls of `owner.method` are the model and its loss."""
+        """Record calls of `owner.method` as model and loss, until the training ends."""
         tracker = self.tracker
         self._time_calls(owner, method, lambda: tracker.begin_forward(with_gradients=True))
 
     def count_handed_out(self, loader: Any) -> None:
-        """Until the training ends, a rank's batches are those that this loader hands to it, whichever rank has fetched them."""
+        """Count the batches that this loader hands to the rank, whichever rank fetched them."""
         count = guarded("count_samples", lambda batch: self._count(count_samples(batch)), None)
-        begin, end = (
-            guarded("loader", self.tracker.begin_data, None),
-            guarded("loader", self.tracker.end_data, None),
-        )
+        begin = guarded("loader", self.tracker.begin_data, None)
+        end = guarded("loader", self.tracker.end_data, None)
         dataset = loader.dataset
 
         def wrap(original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
             def iterate(other: Any) -> Iterator[Any]:
-                is_ours = (
-                    getattr(other, "dataset", None) is dataset
-                )  # a loader that resumes an epoch is another object
-                return _counted(original(other), count, begin, end) if is_ours else original(other)
+                # A loader that resumes an epoch is another object with the same data set.
+                if getattr(other, "dataset", None) is not dataset:
+                    return original(other)
+                return _counted(original(other), count, begin, end)
 
             return iterate
 
@@ -134,26 +135,22 @@ class Recording:
         self, owner: Any, method: str, begin: Callable[[], Followed | int | None]
     ) -> None:
         begin, end = guarded(method, begin, None), guarded(method, self.tracker.end, None)
-        self._patches.replace(owner, method, lambda original: _timed(original, begin, end))
 
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                span = begin()
+                try:
+                    result = original(*args, **kwargs)
+                except BaseException as error:
+                    end(span, type(error).__name__)
+                    raise
+                end(span)
+                return result
 
-def _timed(
-    original: Callable[..., Any],
-    begin: Callable[[], Followed | int | None],
-    end: Callable[..., None],
-) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        span = begin()
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            end(span, type(error).__name__)
-            raise
-        end(span)
-        return result
+            return timed
 
-    return timed
+        self._patches.replace(owner, method, wrap)
 
 
 def _counted(
@@ -162,7 +159,7 @@ def _counted(
     begin: Callable[[], Followed | int | None],
     end: Callable[..., None],
 ) -> Iterator[Any]:
-    """The batches as they come, the wait for each timed as data; those that come within an evaluation are not counted."""
+    """Yield the batches, time the wait for each, and count those outside of evaluations."""
     while True:
         span = begin()
         try:
@@ -184,12 +181,12 @@ Hook = TypeVar("Hook", bound=Callable[..., None])
 
 
 def begins_training(method: Hook) -> Hook:
-    """The hook with which a training begins; nothing that goes wrong in it reaches the trainer."""
+    """Guard the hook with which a training begins: its exceptions do not reach the trainer."""
     return cast("Hook", guarded(f"{method.__module__}.{method.__name__}", method, None))
 
 
 def hook(method: Hook) -> Hook:
-    """A hook that is called within the training; outside of one it does nothing."""
+    """Guard a hook of a training; outside of a training it does nothing."""
     guarded_method = begins_training(method)
 
     @functools.wraps(method)

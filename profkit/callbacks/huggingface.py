@@ -1,7 +1,7 @@
-"""Records what a Hugging Face trainer trains: `Trainer(callbacks=[ProfkitCallback()])`.
+"""Record the training of a Hugging Face trainer: `Trainer(callbacks=[ProfkitCallback()])`.
 
-After a step the trainer logs, evaluates and saves, in this order, and tells of each when it is done;
-which of them it will do, its control says beforehand.
+After a step the trainer logs, evaluates and saves, in this order, and reports each when it is done.
+Its control says beforehand which of them it will do.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from accelerate.data_loader import DataLoaderDispatcher  # type: ignore[import-untyped]  # it has no types
+from accelerate.data_loader import DataLoaderDispatcher  # type: ignore[import-untyped]
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from profkit.callbacks._recording import (
@@ -23,7 +23,7 @@ from profkit.callbacks._recording import (
 
 
 class ProfkitCallback(TrainerCallback):
-    """Tells profkit of a trainer's steps, evaluations, checkpoints and logs."""
+    """Reports a trainer's steps, evaluations, checkpoints and logs to profkit."""
 
     def __init__(self) -> None:
         self.recording = Recording()
@@ -38,7 +38,7 @@ class ProfkitCallback(TrainerCallback):
 
     @hook
     def _count_samples(self, loader: Any) -> None:
-        """Of an iterable data set the first rank fetches the batches of all ranks; else what is fetched is what is trained on."""
+        """Count what a rank is handed if the first rank fetches the batches of all ranks."""
         if isinstance(loader, DataLoaderDispatcher):
             self.recording.count_handed_out(loader)
 
@@ -60,7 +60,7 @@ class ProfkitCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.recording.end_batch()
-        self.recording.end_step(self._epoch, sum)  # it has divided them
+        self.recording.end_step(self._epoch, sum)  # the trainer has divided the losses
         self._begin_next(control)
 
     @hook
@@ -84,7 +84,7 @@ class ProfkitCallback(TrainerCallback):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if logs and "loss" in logs:  # an evaluation logs too, in its midst
+        if logs and "loss" in logs:  # an evaluation logs, too, before it ends
             self._begin_next(control)
 
     @hook
@@ -106,7 +106,7 @@ class ProfkitCallback(TrainerCallback):
         self.recording.end()
 
     def _begin_next(self, control: TrainerControl) -> None:
-        """One of the parts between two steps is over, and the next that is due begins."""
+        """End one of the parts between two steps, and begin the next one that is due."""
         parts = (
             (control.should_log, LOGGING),
             (control.should_evaluate, EVALUATION),

@@ -1,8 +1,8 @@
-"""Records what a Lightning trainer trains: `Trainer(callbacks=[ProfkitCallback()])`.
+"""Record the training of a Lightning trainer: `Trainer(callbacks=[ProfkitCallback()])`.
 
-A step is an optimizer step, by `trainer.global_step`; optimizers that step on the same batch share one.
-The forward is the whole of `training_step`: without the callback, what it does outside of modules looks
-like a part of the optimizer, which calls it.
+A step is an optimizer step, by `trainer.global_step`. Optimizers that step on the same batch share
+one. The forward is the whole of `training_step`. Without the callback, its work outside of modules
+looks like a part of the optimizer, which calls it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _callback_class() -> Any:
-    """The class of callbacks of the Lightning that the job has imported, or of one that is installed; trainers of both take it."""
+    """Return the class of callbacks of the Lightning that the job imports, or has installed."""
     for package in sorted(PACKAGES, key=lambda package: package not in sys.modules):
         try:
             return importlib.import_module(package).Callback
@@ -44,7 +44,7 @@ if not TYPE_CHECKING:
 
 
 class ProfkitCallback(Callback):
-    """Tells profkit of a trainer's steps, evaluations, checkpoints and logs."""
+    """Reports a trainer's steps, evaluations, checkpoints and logs to profkit."""
 
     def __init__(self) -> None:
         self.recording = Recording()
@@ -80,10 +80,11 @@ class ProfkitCallback(Callback):
         self.recording.end_batch(samples=count_samples(batch))
         if trainer.global_step != self._global_step:
             self._global_step = trainer.global_step
+            parts = trainer.accumulate_grad_batches
+            # The trainer has divided the losses.
             self.recording.end_step(
-                trainer.current_epoch,
-                lambda losses: statistics.fmean(losses) * trainer.accumulate_grad_batches,
-            )  # it has divided them
+                trainer.current_epoch, lambda losses: statistics.fmean(losses) * parts
+            )
 
     @hook
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

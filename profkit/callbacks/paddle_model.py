@@ -1,4 +1,4 @@
-"""Records what `paddle.Model.fit` trains: `model.fit(..., callbacks=[ProfkitCallback()])`."""
+"""Record the training of `paddle.Model.fit(..., callbacks=[ProfkitCallback()])`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Logs = Mapping[str, Any] | None
 
 
 class ProfkitCallback(Callback):
-    """Tells profkit of a model's steps, evaluations and checkpoints. A step is an optimizer step."""
+    """Reports a model's steps, evaluations and checkpoints. A step is an optimizer step."""
 
     def __init__(self) -> None:
         super().__init__()

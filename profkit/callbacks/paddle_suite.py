@@ -1,14 +1,14 @@
-"""The profiler seam of PaddleClas, PaddleSeg and PaddleVideo, which their training loops call once a step.
+"""Record PaddleClas, PaddleSeg and PaddleVideo, whose loops call a profiler once per step.
 
     from profkit.callbacks import paddle_suite
     paddle_suite.install()
 
-before the suite trains, or this module in the place of theirs:
+before the suite trains, or this module in place of theirs:
 
     sys.modules["ppcls.utils.profiler"] = paddle_suite
 
-Theirs does nothing without options; this records each step, whatever the options. Where it is
-installed beside theirs, theirs is still called.
+Their profiler does nothing without options; this one records each step, whatever the options. After
+`install()`, theirs is still called.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ from profkit.instrument.guard import Patches, guarded
 from profkit.run.attach.arming import watch
 from profkit.run.loop import _job
 
-SEAM = "add_profiler_step"
+HOOK_POINT = "add_profiler_step"
+"""The function that the suites' training loops call."""
+
 MODULES = ("ppcls.utils.profiler", "paddleseg.utils.train_profiler", "paddlevideo.utils.profiler")
-"""Where PaddleClas, PaddleSeg and PaddleVideo have it."""
+"""The modules of PaddleClas, PaddleSeg and PaddleVideo that define it."""
 
 
 def add_profiler_step(options_str: str | None = None) -> None:
-    """One training step, told by its loop once: before it trains, as in PaddleClas and PaddleVideo, or after it, as in PaddleSeg."""
+    """Mark a training step, before it (PaddleClas, PaddleVideo) or after it (PaddleSeg)."""
     _mark_step()
 
 
 def install() -> Patches:
-    """Have the suites tell of their steps, those that are imported and those that will be; theirs is called as before."""
+    """Record the steps of all suites, whether imported already or later."""
     patches = Patches()
     if disabled():
         return patches
-    _job()  # its hooks are to see the first batch, which comes before the first call
-    hook = guarded(SEAM, lambda name: _hook(patches, name), None)
+    _job()  # its hooks must see the first batch, which comes before the first call
+    hook = guarded(HOOK_POINT, lambda name: _hook(patches, name), None)
     watcher = watch(dict(zip(MODULES, MODULES, strict=True)), hook)
     patches.on_undo(lambda: sys.meta_path.remove(watcher))
     return patches
 
 
 class _Step:
-    """A suite's own function, told of before it is called."""
+    """A suite's own function, which marks a step before it runs."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
@@ -56,13 +58,13 @@ class _Step:
 
 
 def _hook(patches: Patches, name: str) -> None:
-    """Replace the function wherever a module has it, unless it is told of already."""
-    original = getattr(sys.modules[name], SEAM)
+    """Replace the function in every module that has it, unless it marks steps already."""
+    original = getattr(sys.modules[name], HOOK_POINT)
     if original is add_profiler_step or isinstance(original, _Step):
         return
     for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(SEAM) is original:
-            patches.replace(module, SEAM, _Step)
+        if getattr(module, "__dict__", {}).get(HOOK_POINT) is original:
+            patches.replace(module, HOOK_POINT, _Step)
 
 
 def _mark_step_unguarded() -> None:
@@ -71,4 +73,4 @@ def _mark_step_unguarded() -> None:
         job.tracker.mark_step()
 
 
-_mark_step = guarded(SEAM, _mark_step_unguarded, None)
+_mark_step = guarded(HOOK_POINT, _mark_step_unguarded, None)

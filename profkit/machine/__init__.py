@@ -1,1 +1,1 @@
-"""What this machine can do: its checks and its measured ceilings."""
+"""The abilities of this machine: its checks and its measured ceilings."""

@@ -1,4 +1,4 @@
-"""What is collected beside the loop: what was chosen, and how it is started and ended in the process that trains.
+"""Choose collectors and kernel windows, and run them in the process that trains.
 
 The choice travels in the environment, because ranks and jobs are processes of their own.
 """
@@ -31,19 +31,20 @@ log = logging.getLogger("profkit")
 KERNELS = "kernels"
 NOTHING = "none"
 DEFAULT_PLAN = "every:100"
-COLLECT, WINDOWS, SOURCE, OPERATORS = (
-    "PROFKIT_COLLECT",
-    "PROFKIT_KERNELS",
-    "PROFKIT_KERNELS_FROM",
-    "PROFKIT_OPS",
-)
+COLLECT = "PROFKIT_COLLECT"
+WINDOWS = "PROFKIT_KERNELS"
+SOURCE = "PROFKIT_KERNELS_FROM"
+OPERATORS = "PROFKIT_OPS"
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
-"""What captures kernels: the framework's own profiler, or NVIDIA's library itself."""
+"""Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which collectors run, and in which steps kernels are captured. Without a word, all collectors do that can, and no kernels are."""
+    """The collectors that run, and the steps in which kernels are captured.
+
+    By default all collectors run that can, and no kernels are captured.
+    """
 
     collectors: tuple[str, ...] | None = None
     windows: WindowPlan | None = None
@@ -52,7 +53,7 @@ class Choice:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
-        """What the environment says; what is wrong there is told and left out: a job is no place to end over it."""
+        """Return the choice in the environment; a wrong one is logged, and the job continues."""
         try:
             operators = environ.get(OPERATORS, "0").lower() in {"1", "true", "yes", "on"}
             return cls.parse(
@@ -69,40 +70,54 @@ class Choice:
     def parse(
         cls, collect: str, windows: str, *, operators: bool, source: str = PROFILER
     ) -> Choice:
-        """What a user wrote; a `UsageError` for a name or a window that there is not."""
-        names = tuple(name for name in (part.strip() for part in collect.split(",")) if name)
-        known = (*COLLECTORS.names(), KERNELS, NOTHING) if names else ()
-        for name in names:
-            if name not in known:
-                raise UsageError(
-                    f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} (there are: {', '.join(sorted(known))})"
-                )
+        """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
+        names = _split_names(collect)
         if source not in SOURCES:
             raise UsageError(
-                f"--kernels-from: unknown source '{safe_text(source)}' (there are: {', '.join(SOURCES)})"
+                f"--kernels-from: unknown source '{safe_text(source)}' "
+                f"(there are: {', '.join(SOURCES)})"
             )
         if operators and source == CUPTI:
             raise UsageError(
-                "--ops: CUPTI knows no operators; leave out --kernels-from cupti, and the framework's profiler names them"
+                "--ops: CUPTI knows no operators; leave out --kernels-from cupti, "
+                "and the framework's profiler names them"
             )
-        plan = WindowPlan.parse(windows or DEFAULT_PLAN) if windows or KERNELS in names else None
-        return cls(
-            tuple(name for name in names if name not in {KERNELS, NOTHING}) if names else None,
-            plan,
-            operators,
-            source,
-        )
+        plan = None
+        if windows or KERNELS in names:
+            plan = WindowPlan.parse(windows or DEFAULT_PLAN)
+        collectors = None
+        if names:
+            collectors = tuple(name for name in names if name not in {KERNELS, NOTHING})
+        return cls(collectors, plan, operators, source)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
-        """Whether a step's phases are timed: those of a window are, for its kernels are to have phases."""
+        """Return a test for steps with timed phases; a window's kernels need its steps' phases."""
         plan = self.windows
-        return otherwise if plan is None else lambda step: plan.covers(step) or otherwise(step)
+        if plan is None:
+            return otherwise
+        return lambda step: plan.covers(step) or otherwise(step)
+
+
+def _split_names(collect: str) -> list[str]:
+    """Return the names in a list with commas; an unknown one is a `UsageError`."""
+    names = [name.strip() for name in collect.split(",") if name.strip()]
+    if not names:
+        return []
+    known = (*COLLECTORS.names(), KERNELS, NOTHING)
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} "
+                f"(there are: {', '.join(sorted(known))})"
+            )
+    return names
 
 
 class Collecting:
-    """The collectors and the windows of one rank; windows are there at once, collectors from `start` on.
+    """The collectors and the kernel windows of one rank.
 
-    Nothing of it raises, and nothing of it waits for a collector.
+    Windows are open at once, collectors run from `start` on. Nothing of it raises, and nothing
+    waits for a collector.
     """
 
     def __init__(
@@ -115,21 +130,20 @@ class Collecting:
         *,
         device: str = "",
     ) -> None:
-        self._patches = Patches()
-        self._capture: WindowCapture | None = None
-        if choice.windows is not None and framework is not None:
-            guarded("kernel windows", self._open_windows, None)(
-                choice, recorder, framework, kernels, samples, device
-            )
         self._choice = choice
         self._samples = samples
+        self._patches = Patches()
         self._pollers: Pollers | None = None
+        self._capture: WindowCapture | None = None
+        if choice.windows is not None and framework is not None:
+            self._capture = guarded("kernel windows", self._open_windows, None)(
+                choice.windows, recorder, framework, kernels, device
+            )
 
     def start(self) -> None:
-        """Start the collectors. They load what they need: a job calls this on a thread of its own."""
-        self._pollers = Pollers(
-            list(usable_collectors(self._choice.collectors, self._samples)), self._samples
-        )
+        """Start the collectors. They import what they need: a job calls this on a thread."""
+        collectors = usable_collectors(self._choice.collectors, self._samples)
+        self._pollers = Pollers(list(collectors), self._samples)
         self._pollers.start()
 
     def stop(self) -> None:
@@ -141,52 +155,45 @@ class Collecting:
 
     def _open_windows(
         self,
-        choice: Choice,
+        plan: WindowPlan,
         recorder: Recorder,
         framework: Framework,
         kernels: Append,
-        samples: Append,
         device: str,
-    ) -> None:
-        if choice.windows is None:
-            return
-        profiler = self._make_profiler(choice, framework)
-        self._capture = WindowCapture(
-            recorder,
-            choice.windows,
-            profiler,
-            kernels,
-            samples,
-            read_rows=functools.partial(_read_rows, device),
-        )
+    ) -> WindowCapture:
+        profiler: KernelProfiler
+        if self._choice.source == PROFILER:
+            profiler = framework.kernel_profiler(self._patches, operators=self._choice.operators)
+        else:
+            from profkit.instrument.windows.cupti import CuptiKernels
 
-    def _make_profiler(self, choice: Choice, framework: Framework) -> KernelProfiler:
-        if choice.source == PROFILER:
-            return framework.kernel_profiler(self._patches, operators=choice.operators)
-        from profkit.instrument.windows.cupti import CuptiKernels
-
-        return CuptiKernels(functools.partial(framework.watch_profiler, self._patches))
+            profiler = CuptiKernels(functools.partial(framework.watch_profiler, self._patches))
+        read_rows = functools.partial(_read_rows, device)
+        return WindowCapture(recorder, plan, profiler, kernels, self._samples, read_rows=read_rows)
 
 
 def _read_rows(device: str, path: Path, window: Window) -> list[Row]:
-    """Imported on the thread that reads, and only once there is something to read."""
+    """Import the reader on the thread that reads, once there is something to read."""
     from profkit.importers.window_rows import read_rows
 
     return read_rows(path, window, device=device)
 
 
 def usable_collectors(names: Sequence[str] | None, samples: Append) -> Iterator[Collector]:
-    """Those that work here; of the others, one that was asked for is told of, and one that fails is in the data."""
+    """Yield the chosen collectors that work here.
+
+    One that was named and cannot measure is logged. One that fails is in the data, too.
+    """
     loaded, broken = COLLECTORS.load_all()
     for name, error in broken.items():
-        _leave_out(name, f"cannot be loaded: {error}", samples)
+        _exclude(name, f"cannot be loaded: {error}", samples)
     for name, collector in loaded.items():
         if names is not None and name not in names:
             continue
         try:
             why_not = collector.why_not()
-        except Exception as error:  # noqa: BLE001  # a collector is a plug-in: it may fail in any way, and the run goes on without it
-            _leave_out(name, f"cannot tell whether it works here: {error}", samples)
+        except Exception as error:  # noqa: BLE001  # a plug-in may fail in any way
+            _exclude(name, f"cannot tell whether it works here: {error}", samples)
             continue
         if not why_not:
             yield collector
@@ -194,6 +201,6 @@ def usable_collectors(names: Sequence[str] | None, samples: Append) -> Iterator[
             log.warning("profkit: the %s collector measures nothing: %s", name, why_not)
 
 
-def _leave_out(name: str, why: str, samples: Append) -> None:
+def _exclude(name: str, why: str, samples: Append) -> None:
     log.warning("profkit: the %s collector %s", name, why)
     samples((None, "profkit", failure_metric(name), now_ns(), 1.0))

@@ -1,4 +1,4 @@
-"""Starts somebody's command with the hooks in its processes, and gets out of the way."""
+"""Start a command with the hooks in its processes, pass signals on, and end as it ends."""
 
 from __future__ import annotations
 
@@ -12,24 +12,20 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from profkit import __version__
 from profkit.attached import NOTES_FILE, RUN_VARIABLE, disabled
 from profkit.clock import wall_ns
-from profkit.environment import plain_words, read_environment
+from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError, UsageError
-from profkit.run.session import record_own_cost
+from profkit.run.session import make_run, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
-from profkit.trace.files import new_run_folder
-from profkit.trace.integrity import this_process
-from profkit.trace.manifest import RankManifest, RunManifest
+from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import Trace
 from profkit.vocab import RunState
 
@@ -37,7 +33,10 @@ log = logging.getLogger("profkit")
 
 ATTACH_FOLDER = Path(__file__).parent / "attach"
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that are sent to profkit alone; Ctrl-C goes to the job's processes from the terminal itself."""
+"""Signals that reach profkit alone. The terminal itself sends Ctrl-C to the job's processes."""
+
+MAX_NAME_CHARS = 60
+"""The job's name becomes a part of the run's folder."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class CannotStartError(ProfkitError):
 
 
 def run_job(command: Sequence[str], output: Path) -> int:
-    """Run `command` recorded, and end as it ends: the same exit code, or the same signal."""
+    """Run and record `command`; return its exit code, negative for a signal."""
     program = find_program(command[0])
     run = None if disabled() else _new_run(command, output)
     if run is None:
@@ -68,7 +67,7 @@ def run_job(command: Sequence[str], output: Path) -> int:
 
 
 def find_program(name: str) -> str:
-    """The file that a shell would run; what is wrong gets the exit code that a shell gives it."""
+    """Return the file that a shell would run; an error has the exit code of a shell."""
     found = shutil.which(name)
     if found:
         return found
@@ -78,46 +77,46 @@ def find_program(name: str) -> str:
 
 
 def job_environment(run: Path) -> dict[str, str]:
-    """The environment of the job's processes: ours, with the hooks first on Python's path."""
+    """Return the job's environment: our own, with the hooks first on Python's path."""
+    path = str(ATTACH_FOLDER)
     inherited = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([str(ATTACH_FOLDER), *([inherited] if inherited else [])])
+    if inherited:
+        path = os.pathsep.join([path, inherited])
     return {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
 
 
 def _new_run(command: Sequence[str], output: Path) -> Path | None:
-    """A folder for the run; `None` where none can be made, which costs the recording and not the job."""
-    manifest = RunManifest(
-        workload=_job_name(command),
-        created_ns=wall_ns(),
-        profkit_version=__version__,
-        owner=this_process(),
-        config={"command": plain_words(command)},
-        environment=read_environment(),
-    )
+    """Make the run's folder; without one the job still runs, unrecorded."""
+    workload = _job_name(command)
+    manifest = RunManifest(workload=workload, config={"command": plain_words(command)})
     try:
-        run = new_run_folder(output, f"{manifest.workload}-{time.strftime('%Y%m%d-%H%M%S')}")
-        manifest.write(run)
+        run = make_run(output, workload, manifest)
         (run / NOTES_FILE).touch(mode=0o600)
-    except OSError as error:
-        _say(f"{safe_text(str(output))}: {error.strerror}; the job runs unrecorded")
+    except (ProfkitError, OSError) as error:
+        _say(f"{error}; the job runs unrecorded")
         return None
     return run
 
 
 def _job_name(command: Sequence[str]) -> str:
-    """What people call the job: its script, or its module."""
-    words = list(command)
-    scripts = [word for word in words if word.endswith(".py")]
-    modules = [after for word, after in itertools.pairwise(words) if word == "-m"]
-    name = Path(scripts[0]).stem if scripts else (modules or [Path(words[0]).name])[-1]
-    return "".join(char if char.isalnum() or char in "-_." else "_" for char in name)[:60] or "job"
+    """Return what people call the job: its script, its module, or its program."""
+    name = Path(command[0]).name
+    for word, following in itertools.pairwise(command):
+        if word == "-m":
+            name = following
+    for word in command:
+        if word.endswith(".py"):
+            name = Path(word).stem
+            break
+    safe = [char if char.isalnum() or char in "-_." else "_" for char in name]
+    return "".join(safe)[:MAX_NAME_CHARS] or "job"
 
 
 @contextlib.contextmanager
 def _started(
     program: str, command: Sequence[str], environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the job; signals are passed on to it within the block."""
+    """Start the job, and pass signals on to it within the block."""
     with forwarding() as start:
         try:
             process = start(command, executable=program, env=environment)
@@ -132,10 +131,11 @@ def _started(
 
 @contextlib.contextmanager
 def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """While the jobs run that are started so, their signals are their own: ours are passed on, Ctrl-C is left to them.
+    """Yield a function that starts processes, which get the signals that are sent to profkit.
 
-    A signal may come while a job is being started, and is passed on then. What a process ignores, those that it
-    starts ignore too: so Ctrl-C is handled, by doing nothing, and what `nohup` has us ignore stays ignored.
+    A signal that comes while a process is being started is passed on then. Ctrl-C is handled by
+    doing nothing: if we ignored it, the processes that we start would, too. What `nohup` has us
+    ignore stays ignored.
     """
     processes: list[subprocess.Popen[bytes]] = []
     passed: list[int] = []
@@ -152,15 +152,14 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             process.send_signal(number)
         return process
 
-    wanted = {
-        **dict.fromkeys(FORWARDED, forward),
-        **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), _do_nothing),
-    }
-    handlers = {
-        number: signal.signal(number, handler)
-        for number, handler in wanted.items()
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    def do_nothing(number: int, frame: FrameType | None) -> None:
+        pass
+
+    handlers = {}
+    for number in (*FORWARDED, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            ours = forward if number in FORWARDED else do_nothing
+            handlers[number] = signal.signal(number, ours)
     try:
         yield start
     finally:
@@ -168,15 +167,15 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             signal.signal(number, handler)
 
 
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    pass
-
-
 def _conclude(run: Path, code: int, witness: Witness) -> None:
-    """Write into the run how the job ended, and say where it lies."""
+    """Write into the run how the job ended, and say where the run is."""
+    places = []
     try:
         trace = Trace.open(run)
-        places = list(_readable_places(trace))
+        for rank in trace.ranks:
+            # A rank that was killed while it opened its files has no manifest.
+            with contextlib.suppress(ProfkitError):
+                places.append(rank.manifest)
         why = "" if code == 0 else describe_end(code)
         dataclasses.replace(
             trace.manifest,
@@ -184,7 +183,7 @@ def _conclude(run: Path, code: int, witness: Witness) -> None:
             why=why,
             ended_ns=wall_ns(),
             world_size=max((place.world_size for place in places), default=1),
-            framework=next((place.framework for place in places), ""),
+            framework=places[0].framework if places else "",
         ).write(run)
     except (ProfkitError, OSError) as error:
         _say(f"the run cannot be marked as ended: {error}")
@@ -195,20 +194,14 @@ def _conclude(run: Path, code: int, witness: Witness) -> None:
         ranks = plural(len(trace.ranks), "rank")
         _say(f"{ranks} recorded in {shown}; see 'profkit report {shlex.quote(shown)}'")
     else:
-        for line in explain_nothing(run, [found for found, _ in witness.unhooked.most_common()]):
+        unhooked = [found for found, _ in witness.unhooked.most_common()]
+        for line in explain_nothing(run, unhooked):
             _say(line)
     (run / NOTES_FILE).unlink(missing_ok=True)
 
 
-def _readable_places(trace: Trace) -> Iterator[RankManifest]:
-    """Where the ranks ran; a rank that was killed while it opened its files may not have said."""
-    for rank in trace.ranks:
-        with contextlib.suppress(ProfkitError):
-            yield rank.manifest
-
-
 def describe_end(code: int) -> str:
-    """How a job ended, in words."""
+    """Return how a job ended, in words."""
     if code >= 0:
         return f"the job ended with exit code {code}"
     try:
@@ -223,7 +216,7 @@ def _say(line: str) -> None:
 
 
 def end_like(code: int) -> int:
-    """The exit code to leave with; a job that a signal killed is followed by the same signal."""
+    """Return the exit code to leave with, or die by the signal that killed the job."""
     if code >= 0:
         return code
     sys.stdout.flush()
@@ -235,7 +228,7 @@ def end_like(code: int) -> int:
 
 
 def check_command(command: Sequence[str]) -> Sequence[str]:
-    """The command without the `--` before it; an empty one is a `UsageError`."""
+    """Return the command without a leading `--`; an empty one is a `UsageError`."""
     words = list(command)
     if words[:1] == ["--"]:
         del words[0]

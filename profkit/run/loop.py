@@ -4,8 +4,8 @@
         with profkit.step():
             ...
 
-Phases inside the step come from the framework's seams, as with `profkit run`; `profkit.phase` adds
-regions of one's own. With `PROFKIT_DISABLE` set all of this does nothing.
+Phases inside the step come from the framework's hooks, as with `profkit run`; `profkit.phase` adds
+regions of one's own. If `PROFKIT_DISABLE` is set, all of this does nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _END: Any = object()
 
 @functools.cache
 def _job() -> Job | None:
-    """The job of this process with its hooks installed; `None`, decided once, where profkit is off or cannot record."""
+    """Return this process's job, hooked; `None` for good if profkit is off or cannot record."""
     if disabled():
         return None
     try:
@@ -39,13 +39,13 @@ def _job() -> Job | None:
 
         arming.arm()
         return current_job()
-    except Exception as error:  # noqa: BLE001  # the border to the job: it trains, recorded or not
+    except Exception as error:  # noqa: BLE001  # the job trains, recorded or not
         report_failure("profkit.loader", error)
         return None
 
 
 def loader(batches: Iterable[T]) -> Iterator[T]:
-    """The batches as they come, the wait for each timed as data."""
+    """Return the batches as they come, and time the wait for each as data."""
     job = _job()
     return iter(batches) if job is None else _timed(job, batches)
 
@@ -54,27 +54,29 @@ def _timed(job: Job, batches: Iterable[T]) -> Iterator[T]:
     begin = guarded("loader", job.tracker.begin_data, None)
     end = guarded("loader", job.tracker.end_data, None)
     count = guarded("count_samples", count_samples, 0)
-    waiting = guarded("loader", lambda: job.tracker.waiting_samples, 0)
+    count_waiting = guarded("loader", lambda: job.tracker.waiting_samples, 0)
     span = begin(starts_epoch=True)
     iterator = iter(batches)
     while True:
-        known = waiting()
+        waiting_before = count_waiting()
         try:
             batch = next(iterator, _END)
         except BaseException as error:
             end(span, 0, type(error).__name__)
             raise
-        counted = waiting() != known  # by the hooks of a loader that the framework knows
-        end(span, 0 if batch is _END or counted else count(batch))
         if batch is _END:
+            end(span, 0)
             return
+        # The hooks of a loader that the framework knows have counted the batch already.
+        is_counted = count_waiting() != waiting_before
+        end(span, 0 if is_counted else count(batch))
         yield batch
         span = begin()
 
 
 @contextlib.contextmanager
 def step(sample_count: int | None = None) -> Iterator[None]:
-    """One training step, from the end of the last one; an exception inside leaves no step."""
+    """Record a step from the end of the last one; an exception inside leaves no step."""
     job = _job()
     if job is not None:
         guarded("step", job.begin_step, None)()
@@ -85,7 +87,7 @@ def step(sample_count: int | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """A region of one's own: one of the phases by its name, else a part of the phase around it."""
+    """Record a phase if it has the name of one, or else a part of the phase around it."""
     job = _job()
     region = guarded("phase", _open_region, None)(job, name) if job is not None else None
     if region is None:

@@ -1,12 +1,13 @@
-"""Starts the ranks of a reference system on this machine, and ends them together.
+"""Start the ranks of a reference system on this machine, and end them together.
 
-Each rank is `profkit trace` again, told by the variables that torchrun and Paddle's launcher use
-which rank it is. The same variables make `torchrun -m profkit trace ...` and `srun profkit trace
-...` work, where something else has started the ranks.
+Each rank is `profkit trace` again, in an environment with the variables of torchrun and of Paddle's
+launcher. Therefore `torchrun -m profkit trace ...` and `srun profkit trace ...` work, too: then
+something else has started the ranks.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.instrument.frameworks.base import Place
+from profkit.rank import PADDLE, SLURM, TORCHRUN, rank_of, read_number
 from profkit.run.launch import describe_end, forwarding
 from profkit.text import safe_text
 
@@ -28,13 +30,15 @@ RUN_VARIABLE = "PROFKIT_TRACE_RUN"
 ERROR_VARIABLE = "PROFKIT_RANK_ERROR"
 POLL_S = 0.05
 GRACE_S = 5.0
+"""Ranks that are told to end may take this long; then they are killed."""
+
 SLURM_PORTS = 20_000
-"""Ports from here on, one for each job number, so that jobs on one host do not meet each other."""
+"""Ports are taken from here on, by the job's number, so that jobs on one host do not meet."""
 
 
 @dataclass(frozen=True)
 class Team:
-    """The ranks that one node starts: `count` of them, of `nodes` nodes that all start as many."""
+    """The ranks that one node starts: `count` of them. Each of the `nodes` starts as many."""
 
     count: int
     nodes: int = 1
@@ -51,63 +55,65 @@ class Team:
 
 
 def place_of_this_process(environ: Mapping[str, str] = os.environ) -> Place | None:
-    """Which rank something has made this process; `None` for one that was started alone."""
-    for rank, size, local in (
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-        ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_RANK_IN_NODE"),
-    ):
-        if environ.get(rank, "").isdigit() and environ.get(size, "").isdigit():
-            return Place(int(environ[rank]), int(environ[size]), int(environ.get(local) or 0))
+    """Return this process's rank if its environment lets a framework join the others.
+
+    That is more than a number: only torchrun and Paddle's launcher say where the ranks meet.
+    """
+    for launcher in (TORCHRUN, PADDLE):
+        rank = rank_of(environ, (launcher,))
+        if rank is not None and environ.get(launcher.world_size, "").isdigit():
+            return Place(*rank)
     return None
 
 
 def slurm_team(gpus: int, environ: Mapping[str, str] = os.environ) -> Team | None:
-    """Where Slurm started one task on each of several nodes, and each is to start `gpus` ranks."""
-    tasks, nodes = _number(environ, "SLURM_NTASKS"), _number(environ, "SLURM_NNODES")
-    if "SLURM_PROCID" not in environ or tasks < 2 or tasks != nodes or gpus < 2:
+    """Return the ranks of this node if Slurm started one task per node for `gpus` ranks each."""
+    tasks = read_number(environ, SLURM.world_size, 0)
+    nodes = read_number(environ, "SLURM_NNODES", 0)
+    if SLURM.rank not in environ or tasks < 2 or tasks != nodes or gpus < 2:
         return None
-    return Team(gpus, nodes, _number(environ, "SLURM_NODEID"), _slurm_endpoint(environ))
+    return Team(gpus, nodes, read_number(environ, "SLURM_NODEID", 0), _slurm_endpoint(environ))
 
 
 def slurm_rank(environ: Mapping[str, str] = os.environ) -> dict[str, str] | None:
-    """The variables of a rank, where Slurm's tasks are the ranks themselves."""
-    tasks = _number(environ, "SLURM_NTASKS")
-    if "SLURM_PROCID" not in environ or tasks < 2:
+    """Return the variables of a rank if Slurm's tasks are the ranks themselves."""
+    tasks = read_number(environ, SLURM.world_size, 0)
+    if SLURM.rank not in environ or tasks < 2:
         return None
-    rank, local = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_LOCALID")
+    nodes = max(1, read_number(environ, "SLURM_NNODES", 0))
     return rank_environment(
-        rank,
+        read_number(environ, SLURM.rank, 0),
         tasks,
-        local,
-        max(1, tasks // max(1, _number(environ, "SLURM_NNODES"))),
+        read_number(environ, SLURM.local_rank, 0),
+        max(1, tasks // nodes),
         _slurm_endpoint(environ),
     )
 
 
 def _slurm_endpoint(environ: Mapping[str, str]) -> str:
+    """Return where Slurm's tasks meet: at the first host, at a port of the job's own."""
     hosts = (
         environ.get("SLURM_STEP_NODELIST")
         or environ.get("SLURM_JOB_NODELIST")
         or environ.get("SLURM_NODELIST", "")
     )
-    return f"{first_host(hosts) or 'localhost'}:{SLURM_PORTS + _number(environ, 'SLURM_JOB_ID') % SLURM_PORTS}"
+    port = SLURM_PORTS + read_number(environ, "SLURM_JOB_ID", 0) % SLURM_PORTS
+    return f"{first_host(hosts) or 'localhost'}:{port}"
 
 
 def first_host(hosts: str) -> str:
-    """The first of Slurm's list: `gpu[07-09,12],big1` gives `gpu07`."""
+    """Return the first of Slurm's list of hosts: `gpu[07-09,12],big1` gives `gpu07`."""
     name = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts.strip())
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", name[0]) if name else ""
-
-
-def _number(environ: Mapping[str, str], name: str) -> int:
-    value = environ.get(name, "")
-    return int(value) if value.isdigit() else 0
 
 
 def rank_environment(
     rank: int, world_size: int, local: int, local_size: int, endpoint: str
 ) -> dict[str, str]:
-    """What torch and Paddle ask the environment for; Paddle wants an address of each rank, and uses the first."""
+    """Return the variables that torch and Paddle read.
+
+    Paddle wants an address for each rank, and uses the first.
+    """
     host, _, port = endpoint.rpartition(":")
     addresses = [f"{host}:{int(port) + number}" for number in range(world_size)]
     return {
@@ -128,89 +134,86 @@ def rank_environment(
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Refuse what is no `HOST:PORT`."""
+    """Raise a `UsageError` unless the text is `HOST:PORT`."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
         raise UsageError(f"--rdzv-endpoint '{safe_text(endpoint)}' is not HOST:PORT")
 
 
 def find_endpoint(team: Team) -> str:
-    """Where the ranks meet: as it was said, after a look whether the port is free, or at a free port of this machine."""
+    """Return where the ranks meet: at the given endpoint, or at a free port of this machine."""
     if not team.endpoint:
         with socket.create_server(("127.0.0.1", 0)) as server:
             return f"127.0.0.1:{server.getsockname()[1]}"
     check_endpoint(team.endpoint)
-    if team.node == 0:
-        _check_free(team.endpoint)
-    return team.endpoint
-
-
-def _check_free(endpoint: str) -> None:
-    host, _, port = endpoint.rpartition(":")
+    if team.node != 0:
+        return team.endpoint
+    host, _, port = team.endpoint.rpartition(":")
     try:
         with socket.create_server((host, int(port))):
             pass
     except OSError as error:
-        why = "the port is in use" if error.errno == 98 else error.strerror or str(error)
+        why = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            why = "the port is in use"
         raise ProfkitError(
-            f"{safe_text(endpoint)}: {why}; choose another place with --rdzv-endpoint HOST:PORT, on this machine for --node-rank 0"
+            f"{safe_text(team.endpoint)}: {why}; choose another place "
+            "with --rdzv-endpoint HOST:PORT, on this machine for --node-rank 0"
         ) from error
+    return team.endpoint
 
 
 def run_ranks(
     team: Team, words: Sequence[str], run: Path | None, *, extra: Mapping[str, str]
 ) -> tuple[int, str]:
-    """Start this node's ranks, wait for them, and return the exit code with the reason of the first that failed.
+    """Start this node's ranks, wait for them, and end all of them when one fails.
 
-    When one ends badly the others are ended within seconds.
+    Returns the exit code, and the reason of the rank that failed first.
     """
     endpoint = find_endpoint(team)
     with tempfile.TemporaryDirectory(prefix="profkit-ranks-") as folder:
         errors = [Path(folder) / f"rank{team.first + local}" for local in range(team.count)]
+        processes: list[subprocess.Popen[bytes]] = []
         with forwarding() as start:
-            told = [
-                _environment(team, local, endpoint, run, {**extra, ERROR_VARIABLE: str(error)})
-                for local, error in enumerate(errors)
-            ]
-            processes = [
-                start([sys.executable, "-m", "profkit", *words], env=environment)
-                for environment in told
-            ]
+            for local, error in enumerate(errors):
+                rank = team.first + local
+                environment = {
+                    **os.environ,
+                    **rank_environment(rank, team.world_size, local, team.count, endpoint),
+                    **extra,
+                    ERROR_VARIABLE: str(error),
+                }
+                if run is not None:
+                    environment[RUN_VARIABLE] = str(run.absolute())
+                command = [sys.executable, "-m", "profkit", *words]
+                processes.append(start(command, env=environment))
             first = _wait(processes)
-            ours = _end(processes)
+            killed = _end(processes)
         if first is None:
             return ExitCode.DONE, ""
-        first = _earliest(first, [process.returncode for process in processes], ours, errors)
-        return _told(team.first + first, processes[first].returncode, errors[first])
-
-
-def _environment(
-    team: Team, local: int, endpoint: str, run: Path | None, extra: Mapping[str, str]
-) -> dict[str, str]:
-    environment = {
-        **os.environ,
-        **rank_environment(team.first + local, team.world_size, local, team.count, endpoint),
-        **extra,
-    }
-    if run is not None:
-        environment[RUN_VARIABLE] = str(run.absolute())
-    return environment
+        codes = [process.returncode for process in processes]
+        failed = _find_first_failure(first, codes, killed, errors)
+        reason = describe_end(codes[failed]).replace("the job", "it", 1)
+        if errors[failed].exists():
+            reason = errors[failed].read_text(encoding="utf-8", errors="replace").strip()
+        code = codes[failed] if codes[failed] > 0 else ExitCode.UNFINISHED
+        return code, f"rank {team.first + failed}: {reason}"
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Wait until all have ended, or one has badly: its number."""
+    """Wait until all have ended well, or one has failed; return the number of that one."""
     while True:
         codes = [process.poll() for process in processes]
-        failed = [number for number, code in enumerate(codes) if code]
-        if failed:
-            return failed[0]
-        if all(code == 0 for code in codes):
+        for number, code in enumerate(codes):
+            if code:
+                return number
+        if None not in codes:
             return None
         time.sleep(POLL_S)
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> set[int]:
-    """Tell those that still run to end; the numbers of those that did not, and were killed."""
+    """End those that still run; return the numbers of those that had to be killed."""
     killed = set()
     for process in processes:
         if process.poll() is None:
@@ -226,32 +229,27 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> set[int]:
     return killed
 
 
-def _earliest(first: int, codes: Sequence[int], ours: set[int], errors: Sequence[Path]) -> int:
-    """Which rank failed of itself: one that a signal killed that was not `ours`, else the one that wrote its error first; the others only lost it."""
-    killed = [
-        number
-        for number, code in enumerate(codes)
-        if code < 0 and code != -signal.SIGTERM and number not in ours
-    ]
-    if killed and not errors[killed[0]].exists():
-        return killed[0]
-    written = [
-        (path.stat().st_mtime_ns, number) for number, path in enumerate(errors) if path.exists()
-    ]
+def _find_first_failure(
+    first: int, codes: Sequence[int], killed: set[int], errors: Sequence[Path]
+) -> int:
+    """Return the number of the rank that failed of itself; the others only lost it.
+
+    It is the one that a signal ended which we did not send, or else the first to write its error.
+    """
+    for number, code in enumerate(codes):
+        if code < 0 and code != -signal.SIGTERM and number not in killed:
+            if not errors[number].exists():
+                return number
+            break
+    written = []
+    for number, path in enumerate(errors):
+        if path.exists():
+            written.append((path.stat().st_mtime_ns, number))
     return min(written)[1] if written else first
 
 
-def _told(rank: int, code: int, error: Path) -> tuple[int, str]:
-    words = (
-        error.read_text(encoding="utf-8", errors="replace").strip()
-        if error.exists()
-        else describe_end(code).replace("the job", "it", 1)
-    )
-    return (code if code > 0 else ExitCode.UNFINISHED), f"rank {rank}: {words}"
-
-
 def write_error(words: str) -> bool:
-    """In a rank: leave its error to the process that started it, which shows the first one only."""
+    """Leave a rank's error to the process that started it, which shows the first one."""
     path = os.environ.get(ERROR_VARIABLE)
     if not path:
         return False

@@ -1,7 +1,8 @@
-"""Where the work on single ranks is done: in this process, on its threads, or on a Dask cluster.
+"""Work on single ranks: in this process, on its threads, or on a Dask cluster.
 
-All of them are `map` with another name, so that what comes out is the same. Dask sends functions and results as
-pickles: a scheduler is trusted with this account. Its workers need profkit, and see the runs where this process does.
+All three are `map` by another name, so that the results are the same. Dask sends functions and
+results as pickles, so a scheduler can do anything that this account can. Its workers need profkit,
+and must see the runs under the same paths as this process.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ SERIAL: Final = "serial"
 THREADS: Final = "threads"
 CLUSTERS: Final = ("tcp://", "tls://")
 CONNECT_S: Final = 10
-"""How long a scheduler may take to answer."""
+"""A scheduler may take this long to answer."""
+
+MAX_MESSAGE_CHARS = 200
+"""Dask's messages can hold whole tracebacks."""
 
 
 def check_scheduler(where: str) -> None:
-    """Refuse what is no scheduler, before anything is read."""
+    """Raise a `UsageError` for an unknown scheduler, before anything is read."""
     if where not in {SERIAL, THREADS} and not where.startswith(CLUSTERS):
         raise UsageError(
-            f"--scheduler '{safe_text(where)}' is none: it takes {SERIAL}, {THREADS}, or the address of a Dask scheduler, as in tcp://host:8786"
+            f"--scheduler '{safe_text(where)}' is none: it takes {SERIAL}, {THREADS}, "
+            "or the address of a Dask scheduler, as in tcp://host:8786"
         )
     if where.startswith(CLUSTERS) and importlib.util.find_spec("distributed") is None:
         raise UsageError("--scheduler: Dask is not installed here: pip install 'profkit[dask]'")
@@ -38,7 +43,7 @@ def check_scheduler(where: str) -> None:
 
 @contextlib.contextmanager
 def open_scheduler(where: str) -> Iterator[Mapper]:
-    """A `map` that does its work there."""
+    """Yield a `map` that works on this scheduler."""
     check_scheduler(where)
     if where == SERIAL:
         yield map
@@ -59,10 +64,16 @@ def _cluster(address: str) -> Iterator[Executor]:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ProfkitError(
-            f"{safe_text(address)}: no Dask scheduler answers there ({safe_text(str(error))[:200]}); start one with 'dask scheduler'"
+            f"{safe_text(address)}: no Dask scheduler answers there ({_shorten(error)}); "
+            "start one with 'dask scheduler'"
         ) from error
     with client:
-        _check_workers(client, address)
+        workers = client.scheduler_info()["workers"]
+        if not workers:  # a map would wait for ever
+            raise ProfkitError(
+                f"{safe_text(address)}: the scheduler has no workers; "
+                f"start some with 'dask worker {safe_text(address)}'"
+            )
         executor: Executor = client.get_executor(pure=False)
         yield executor
 
@@ -70,22 +81,19 @@ def _cluster(address: str) -> Iterator[Executor]:
 def _map_there(
     address: str, executor: Executor, function: Callable[..., Any], *columns: Iterable[Any]
 ) -> list[Any]:
-    """The results in order; our own errors are theirs as they are, the cluster's become one line."""
+    """Return the results in order; an error of the cluster becomes one line."""
     try:
         return list(executor.map(function, *columns))
     except ProfkitError:
         raise
-    except Exception as error:  # a cluster fails in ways of its own: lost workers, other versions, no profkit there
+    except Exception as error:  # lost workers, other versions, no profkit there, and more
         why = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ProfkitError(
-            f"{safe_text(address)}: the cluster could not do it ({safe_text(why)[:200]}); its scheduler and workers need this profkit and this Dask"
+            f"{safe_text(address)}: the cluster could not do it ({_shorten(why)}); "
+            "its scheduler and workers need this profkit and this Dask"
         ) from error
 
 
-def _check_workers(client: object, address: str) -> None:
-    """Without workers a map would wait for ever."""
-    workers = client.scheduler_info()["workers"]  # type: ignore[attr-defined]  # Dask has no types
-    if not workers:
-        raise ProfkitError(
-            f"{safe_text(address)}: the scheduler has no workers; start some with 'dask worker {safe_text(address)}'"
-        )
+def _shorten(message: object) -> str:
+    """Return the beginning of a message, safe to print."""
+    return safe_text(str(message))[:MAX_MESSAGE_CHARS]

@@ -1,44 +1,51 @@
-"""Opens a run: wires recorder, collectors and writer together, and closes them whatever happens."""
+"""Open a run, record into it, and close it whatever happens."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import logging
-import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profkit import __version__, vocab
 from profkit.analysis.overview import build_overview
 from profkit.analysis.own_cost import as_record
-from profkit.clock import now_ns, read_anchor, wall_ns
-from profkit.environment import read_environment
+from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
-from profkit.instrument.blocks import off_blocks
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.frameworks.base import Framework, InnerBooks, Place, load_framework
-from profkit.instrument.guard import FAILURES, Patches, guarded
+from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
-from profkit.instrument.recorder import Append, Recorder, measure_span_cost
+from profkit.instrument.recorder import Append, Recorder
 from profkit.run.collecting import Choice, Collecting
+from profkit.run.wiring import (
+    complete_manifest,
+    describe_rank,
+    make_recorder,
+    note_failures,
+    note_span_cost,
+)
 from profkit.text import safe_text
-from profkit.trace import RankManifest, RankWriter, RunManifest, Trace
+from profkit.trace import RankWriter, RunManifest, Trace
 from profkit.trace.files import new_run_folder
-from profkit.trace.integrity import this_process
 from profkit.trace.writer import no_rows
 from profkit.vocab import RunState
 
 log = logging.getLogger("profkit")
 
+SPAN_COST_REPEATS = 2_000
+"""Phases per round while the span cost is measured, before the loop begins."""
+
+MAX_REASON_CHARS = 300
+"""An exception's message may hold a whole program."""
+
 
 @dataclass
 class Session:
-    """An open run: the folder that it fills, the recorder that fills it, and what is to be noted of it when it ends."""
+    """An open run: its folder, the recorder that fills it, and notes for its end."""
 
     path: Path
     recorder: Recorder
@@ -49,10 +56,10 @@ class Session:
 def open_session(
     parent: Path, name: str, manifest: RunManifest, *, device: str
 ) -> Iterator[Session]:
-    """Record what happens in the block as a new run below `parent`, of one rank.
+    """Record the block as a new run of one rank below `parent`.
 
-    An exception that leaves the block marks the run aborted, with its class as the reason, and
-    goes on. A disk that fails while the block runs does not show in the block.
+    An exception that leaves the block marks the run as aborted and is raised again. A disk that
+    fails while the block runs does not disturb the block.
     """
     path = make_run(parent, name, manifest)
     why = ""
@@ -71,17 +78,16 @@ def open_session(
 
 
 def make_run(parent: Path, name: str, manifest: RunManifest) -> Path:
-    """A new folder with its `run.json`."""
-    path = _new_folder(parent, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    manifest = dataclasses.replace(
-        manifest,
-        created_ns=wall_ns(),
-        profkit_version=__version__,
-        owner=this_process(),
-        environment={**read_environment(), **manifest.environment},
-    )
+    """Make a new folder for a run, with its `run.json`."""
     try:
-        manifest.write(path)
+        path = new_run_folder(parent, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    except OSError as error:
+        raise ProfkitError(
+            f"{safe_text(str(parent))}: cannot make a run's folder there ({error.strerror}); "
+            "choose another place with --output"
+        ) from error
+    try:
+        complete_manifest(manifest, created_ns=wall_ns()).write(path)
     except OSError as error:
         raise _not_writable(path, error) from error
     return path
@@ -96,47 +102,29 @@ def open_rank(
     place: Place | None = None,
     on_failure: Callable[[str], None] = lambda why: None,
 ) -> Iterator[Recorder]:
-    """Record what happens in the block as one rank of the run in `path`. A disk that fails meanwhile is told when the block has ended."""
-    place = place or Place()
-    known = _framework(framework)
+    """Record the block as one rank of the run in `path`.
+
+    If the disk fails meanwhile, `on_failure` is called when the block has ended.
+    """
+    known = None
+    if framework:
+        known = guarded("the framework's hooks", load_framework, None)(framework)
     rows = no_rows()
-    timed_device = guarded("the device's clock", known.device, None)() if known else None
-    timer = DeviceTimer(timed_device, rows["spans"].append) if timed_device is not None else None
+    timer = _open_timer(known, rows["spans"].append)
+    complete = guarded("device times", timer.collect, None) if timer else None
     try:
-        manifest = RankManifest(
-            place.rank,
-            platform.node(),
-            os.getpid(),
-            device,
-            read_anchor(),
-            place.local_rank,
-            place.world_size,
-            framework,
-        )
-        writer = RankWriter(
-            path,
-            manifest,
-            rows=rows,
-            complete=guarded("device times", timer.collect, None) if timer else None,
-        )
+        manifest = describe_rank(place or Place(), device, framework)
+        writer = RankWriter(path, manifest, rows=rows, complete=complete)
     except OSError as error:
         raise _not_writable(path, error) from error
+    samples = writer.appender("samples")
     ranges = nvtx_ranges()
-    writer.appender("samples")(
-        (None, "profkit", "span_cost_ns", now_ns(), measure_span_cost(ranges=ranges))
-    )
+    note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
     choice = Choice.read()
-    recorder = Recorder(
-        writer, ranges=ranges, is_measured=choice.is_measured(off_blocks()), device=timer
-    )
+    recorder = make_recorder(writer, choice, ranges, timer)
     patches = _hook_inside(known, recorder, writer)
     collecting = Collecting(
-        choice,
-        recorder,
-        known,
-        writer.appender("kernels"),
-        writer.appender("samples"),
-        device=device,
+        choice, recorder, known, writer.appender("kernels"), samples, device=device
     )
     guarded("collectors", collecting.start, None)()
     state = "complete"
@@ -149,24 +137,22 @@ def open_rank(
         patches.undo()
         recorder.stop()
         collecting.stop()
-        count_failures(writer.appender("samples"))
+        note_failures(samples)
         writer.close(state)
         if writer.failure:
             on_failure(writer.failure)
 
 
-def count_failures(append: Append) -> None:
-    """Write down which of our hooks failed in this process, and how often."""
-    for site, count in FAILURES.items():
-        append((None, "profkit", f"{vocab.FAILURES}{site}", now_ns(), float(count)))
-
-
-def _framework(name: str) -> Framework | None:
-    return guarded("the framework's hooks", load_framework, None)(name) if name else None
+def _open_timer(framework: Framework | None, spans: Append) -> DeviceTimer | None:
+    """Return a timer for the framework's device; `None` if it has none."""
+    if framework is None:
+        return None
+    device = guarded("the device's clock", framework.device, None)()
+    return DeviceTimer(device, spans) if device is not None else None
 
 
 def _hook_inside(framework: Framework | None, recorder: Recorder, writer: RankWriter) -> Patches:
-    """The inside of loaders and of the gradient exchange, which a loop cannot tell itself."""
+    """Hook the inside of loaders and of the gradient exchange, which the loop cannot report."""
     if framework is None:
         return Patches()
     books = InnerBooks(recorder, writer.appender("collectives"), writer.appender("samples"))
@@ -178,7 +164,7 @@ def _hook_inside(framework: Framework | None, recorder: Recorder, writer: RankWr
 
 
 def record_own_cost(run: Path) -> None:
-    """Write into an ended run what profkit cost it, from what the run itself has measured."""
+    """Write into an ended run what profkit cost it, by the run's own measurements."""
     try:
         trace = Trace.open(run)
         found = build_overview(trace, with_kernels=False).own_cost
@@ -187,30 +173,22 @@ def record_own_cost(run: Path) -> None:
         log.warning("profkit: its own cost cannot be written: %s", error)
 
 
-def _new_folder(parent: Path, name: str) -> Path:
-    try:
-        return new_run_folder(parent, name)
-    except OSError as error:
-        raise ProfkitError(
-            f"{safe_text(str(parent))}: cannot make a run's folder there ({error.strerror}); choose another place with --output"
-        ) from error
-
-
 def _not_writable(path: Path, error: OSError) -> ProfkitError:
     return ProfkitError(
-        f"{safe_text(str(path))}: cannot be written ({error.strerror}); choose another place with --output"
+        f"{safe_text(str(path))}: cannot be written ({error.strerror}); "
+        "choose another place with --output"
     )
 
 
 def reason(error: BaseException) -> str:
-    """Why a run was aborted, in one line."""
+    """Return why a run was aborted, in one line."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_CHARS]
 
 
 def finish_run(path: Path, why: str = "", **changes: Any) -> None:
-    """Write into `run.json` that the run has ended, and why if not as planned."""
+    """Write into `run.json` that the run has ended, and why it was aborted, if so."""
     try:
         manifest = RunManifest.read(path)
         dataclasses.replace(

@@ -1,7 +1,7 @@
 """See which Python processes of a job run without profkit's hooks, and why.
 
-A hook cannot report that it was never loaded. So `profkit run` looks at the job's processes from outside
-while it waits for them, until the first of them is recorded. What it saw goes into one hint.
+A hook cannot report that it was never loaded. So `profkit run` looks at the job's processes from
+outside while it waits for them, until the first of them is recorded. What it saw goes into a hint.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ FLAGS_WITH_VALUES = frozenset("WX")
 
 FLAGS_WITHOUT_HOOKS = "IES"
 """Options of Python that ignore PYTHONPATH, or start without `site`."""
+
+
+Note = tuple[str, int, str]
+"""The event, the process and the detail of a note that a process of the job left."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Witness:
             yield process
             children = self._proc / str(process) / "task" / str(process) / "children"
             with contextlib.suppress(OSError):
-                waiting += [int(child) for child in children.read_text().split()]
+                waiting += map(int, children.read_text().split())
 
     def _examine(self, process: int) -> Unhooked | None:
         folder = self._proc / str(process)
@@ -106,32 +110,39 @@ class Witness:
         if not words or not _is_python(folder, words[0]):
             return None
         reason = self._why_unhooked(folder, words)
-        return Unhooked(_shown(words), reason) if reason else None
+        if not reason:
+            return None
+        shown = safe_text(shlex.join(words).replace("\n", " "))
+        if len(shown) > LONGEST_SHOWN:
+            shown = shown[: LONGEST_SHOWN - 1] + "…"
+        return Unhooked(shown, reason)
 
     def _why_unhooked(self, folder: Path, words: Sequence[str]) -> str:
         """Return why the process has no hooks; an empty text if it has them."""
         try:
             variables = dict(entry.partition("=")[::2] for entry in _split(folder / "environ"))
         except PermissionError:
-            return "it belongs to another user, so its environment cannot be read; run profkit as that user"
-        flags = [flag for flag in _flags(words) if flag in FLAGS_WITHOUT_HOOKS]
+            return (
+                "it belongs to another user, so its environment cannot be read; "
+                "run profkit as that user"
+            )
         if RUN_VARIABLE not in variables:
             return (
                 f"its environment was cleared: {RUN_VARIABLE} is missing; keep it, and PYTHONPATH"
             )
-        if flags:
-            return f"it was started with -{flags[0]}, which keeps Python from loading the hooks; leave that option out"
+        for flag in _flags(words):
+            if flag in FLAGS_WITHOUT_HOOKS:
+                return (
+                    f"it was started with -{flag}, which keeps Python from loading the hooks; "
+                    "leave that option out"
+                )
         path = variables.get("PYTHONPATH", "")
+        if not path:
+            return "PYTHONPATH was removed from its environment; keep it"
         if self._hooks not in path.split(os.pathsep):
-            return _why_path(path)
+            shown = safe_text(path)[:LONGEST_SHOWN]
+            return f"PYTHONPATH was replaced by '{shown}'; write PYTHONPATH={shown}:$PYTHONPATH"
         return ""
-
-
-def _why_path(path: str) -> str:
-    if not path:
-        return "PYTHONPATH was removed from its environment; keep it"
-    shown = safe_text(path)[:LONGEST_SHOWN]
-    return f"PYTHONPATH was replaced by '{shown}'; write PYTHONPATH={shown}:$PYTHONPATH"
 
 
 def _split(file: Path) -> list[str]:
@@ -163,53 +174,52 @@ def _flags(words: Sequence[str]) -> Iterator[str]:
                 break
 
 
-def _shown(words: Sequence[str]) -> str:
-    shown = safe_text(shlex.join(words).replace("\n", " "))
-    return shown if len(shown) <= LONGEST_SHOWN else shown[: LONGEST_SHOWN - 1] + "…"
-
-
-def _processes(noun: str, count: int) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}es"
-
-
 def explain_nothing(run: Path, unhooked: Iterable[Unhooked]) -> list[str]:
     """Say in one line or two why a job left no recording, from what was seen of it."""
     notes = read_notes(str(run))
-    seen = [*_from_hooked(notes), *_from_unhooked(unhooked), *_without_profkit(notes)]
-    if not seen:
-        seen = [_from_started(notes)]
+    seen = list(_explain_hooked(notes))
+    found = next(iter(unhooked), None)
+    if found is not None:
+        seen.append(f"'{found.command}' ran without profkit's hooks: {found.reason}")
+    for event, _, program in notes:
+        if event == WITHOUT_PROFKIT:
+            seen.append(f"{safe_text(program)} has no profkit; install profkit in that environment")
+            break
+    started = {process for event, process, _ in notes if event == STARTED}
+    if not seen and started:
+        count = _count_processes("Python process", len(started))
+        seen.append(f"{count} of the job loaded profkit's hooks, and none imported torch or paddle")
+    elif not seen:
+        seen.append(
+            "no Python process was seen in the job; "
+            "one on another host or in a container needs profkit there"
+        )
     return [f"nothing was recorded: {seen[0]}", *seen[1:]]
 
 
-def _from_hooked(notes: Sequence[tuple[str, int, str]]) -> Iterator[str]:
-    """What the processes with hooks have come to."""
-    frameworks = {process: detail for event, process, detail in notes if event == HOOKED}
+def _explain_hooked(notes: Sequence[Note]) -> Iterator[str]:
+    """Say how far the processes with hooks came."""
+    frameworks = {}
+    missed = set()
+    trained = False
+    for event, process, detail in notes:
+        if event == HOOKED:
+            frameworks[process] = detail
+        elif event == MISSED:
+            missed.add(detail)
+        trained = trained or event == TRAINED
     names = " and ".join(sorted(set(frameworks.values())))
-    if any(event == TRAINED for event, _, _ in notes):
+    if trained:
         yield f"the job trained with {names or 'a framework'}, but ended before its files were open"
     elif frameworks:
-        count = _processes("process", len(frameworks))
+        count = _count_processes("process", len(frameworks))
         yield f"{names} was imported in {count}, but no training was seen there"
-    missed = sorted({detail for event, _, detail in notes if event == MISSED})
     if missed and not frameworks:
-        yield f"{missed[0]} was imported past profkit's hooks; the job replaces Python's import system"
+        yield (
+            f"{min(missed)} was imported past profkit's hooks; "
+            "the job replaces Python's import system"
+        )
 
 
-def _from_unhooked(unhooked: Iterable[Unhooked]) -> Iterator[str]:
-    first = next(iter(unhooked), None)
-    if first is not None:
-        yield f"'{first.command}' ran without profkit's hooks: {first.reason}"
-
-
-def _without_profkit(notes: Sequence[tuple[str, int, str]]) -> Iterator[str]:
-    programs = [detail for event, _, detail in notes if event == WITHOUT_PROFKIT]
-    if programs:
-        yield f"{safe_text(programs[0])} has no profkit; install profkit in that environment"
-
-
-def _from_started(notes: Sequence[tuple[str, int, str]]) -> str:
-    started = {process for event, process, _ in notes if event == STARTED}
-    if started:
-        count = _processes("Python process", len(started))
-        return f"{count} of the job loaded profkit's hooks, and none imported torch or paddle"
-    return "no Python process was seen in the job; one on another host or in a container needs profkit there"
+def _count_processes(noun: str, count: int) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}es"

@@ -1,4 +1,4 @@
-"""Each trainer's job, run once with a callback of its own and once under `profkit run`, both at the same time."""
+"""Each trainer's job, run with a callback of its own and under `profkit run`, in parallel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROFKIT_RUN = (sys.executable, "-m", "profkit", "run", "--")
 
 @dataclass(frozen=True)
 class Training:
-    """One training of a job: what the trainer says of it, and its part of the trace, if it was recorded."""
+    """One training of a job: what the trainer says of it, and its part of the trace, if any."""
 
     callbacks: int
     accumulate: int
@@ -65,7 +65,7 @@ class Ended:
         ]
 
     def trainings(self, *, is_recorded: bool) -> Iterator[Training]:
-        """The trainings in their order, each with as many steps of the trace as its trainer has counted."""
+        """The trainings in order, each with as many steps as its trainer has counted."""
         first = 0
         for told in self.told:
             count = told["steps"] if is_recorded or told["callbacks"] else 0
@@ -119,7 +119,7 @@ def start(
 
 @dataclass(frozen=True)
 class Job:
-    """A job's script and words, and how many samples its steps have, by how many batches are accumulated."""
+    """A job's script and words, and its samples per step, by accumulated batches."""
 
     script: str
     words: tuple[str, ...]
@@ -141,7 +141,7 @@ TRAINERS = {
 
 @dataclass(frozen=True)
 class Runs:
-    """Both runs of a trainer's job: bare, with a callback, and with one that fails; and under `profkit run`, with none, one and two callbacks."""
+    """Both runs of a job: with several numbers of callbacks, bare and under `profkit run`."""
 
     job: Job
     alone: Ended

@@ -1,13 +1,15 @@
-"""Where a job that `profkit run` has not started keeps its run: all ranks of one launch in one folder, and each launch in its own."""
+"""Runs of jobs that `profkit run` did not start: the ranks of one launch share a folder."""
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 
 import pytest
 
-from profkit.run.job import _RANK_VARIABLES, _launch
+from profkit.rank import LAUNCHERS
+from profkit.run.own_run import name_launch
 
 OWN, PARENT = str(os.getpid()), str(os.getppid())
 TORCHRUN = {
@@ -22,11 +24,14 @@ OTHERS = ("LOCAL_WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_I
 
 
 def _launch_in(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    for name in (*OTHERS, *(name for names in _RANK_VARIABLES for name in names)):
+    for name in OTHERS:
         monkeypatch.delenv(name, raising=False)
+    for launcher in LAUNCHERS:
+        for name in dataclasses.astuple(launcher):
+            monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    return _launch()
+    return name_launch()
 
 
 @pytest.mark.parametrize(

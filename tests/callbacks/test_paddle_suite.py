@@ -1,4 +1,4 @@
-"""The profiler seam of PaddleClas, PaddleSeg and PaddleVideo, in packages of their names that keep what they are called with."""
+"""The profiler hook of PaddleClas, PaddleSeg and PaddleVideo, in fake packages of their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _make_suites(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def suites(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
-    """The job without `profkit run`, after it has trained bare, and under it; both at the same time."""
+    """The job after it has trained bare, and under `profkit run`; both at the same time."""
     folder = tmp_path_factory.mktemp("suites")
     _make_suites(folder / "suites")
     path = {"PYTHONPATH": str(folder / "suites")}
@@ -61,10 +61,14 @@ def test_their_loops_train_to_the_bit_as_without_profkit(suites: tuple[Ended, En
 
 
 def test_what_readme_shows_does_nothing_where_profkit_is_off(tmp_path: Path) -> None:
-    checks = "assert not [finder for finder in sys.meta_path if 'profkit' in type(finder).__module__]; assert 'paddle' not in sys.modules"
+    checks = (
+        "assert not [finder for finder in sys.meta_path if 'profkit' in type(finder).__module__]\n"
+        "assert 'paddle' not in sys.modules"
+    )
     script = tmp_path / "off.py"
     script.write_text(
-        f"import sys\n{shown_code('paddle_suite')}paddle_suite.add_profiler_step('x=1'); paddle_suite.add_profiler_step()\n{checks}\n"
+        f"import sys\n{shown_code('paddle_suite')}paddle_suite.add_profiler_step('x=1')\n"
+        f"paddle_suite.add_profiler_step()\n{checks}\n"
     )
     ended = start(tmp_path / "job", script, is_recorded=False, env={"PROFKIT_DISABLE": "1"}).wait()
     assert (ended.code, ended.runs) == (0, ()), ended.err

@@ -1,4 +1,4 @@
-"""What loops and callbacks tell the tracker themselves, on a clock that stands still until it is told to go."""
+"""Steps that loops and callbacks report themselves, on a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def loop() -> Loop:
 def test_a_marked_step_ends_where_the_next_batch_is_waited_for(
     loop: Loop, every: int, marks_before: bool
 ) -> None:
-    """The suites tell once an iteration, before or after it, whether an optimizer steps in it or not."""
+    """The suites report each iteration, before or after it, with an optimizer step or without."""
     loop.start_loader()
     for iteration in range(4):
         loop.fetch()

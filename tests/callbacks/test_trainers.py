@@ -1,4 +1,4 @@
-"""Real trainers, with and without a callback: their steps, samples, phases and losses are the trainer's own."""
+"""Real trainers with and without a callback: their steps, samples, phases and losses."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_told_steps_have_the_trainers_samples_and_epochs(runs: Runs) -> None:
 
 
 def test_steps_of_an_unedited_job_have_all_its_samples(runs: Runs) -> None:
-    """A loader that is a batch ahead brings it a step early: at the ends of an epoch, which no figure is about."""
+    """A loader that is a batch ahead brings it a step early, at the ends of an epoch."""
     for training in runs.unedited:
         expected = runs.job.samples[training.accumulate]
         counted = training.steps["sample_count"].to_pylist()
@@ -100,7 +100,7 @@ def test_every_measured_step_has_all_phases(runs: Runs) -> None:
 
 
 def test_the_phases_close(runs: Runs) -> None:
-    """What lies inside another phase, as all of a step inside Lightning's optimizer does, counts once."""
+    """Time inside another phase, as of a step inside Lightning's optimizer, counts once."""
     for training in runs.unedited + runs.told:
         used = select_steps(training.steps, warm_up=1).steps
         times = step_times(training.steps, training.spans, used[np.isin(used, training.measured)])

@@ -1,4 +1,4 @@
-"""What a machine can measure: each thing that it cannot has a reason, and most have something that would help."""
+"""Findings of the doctor: what does not work has a reason, and most have a remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from profkit.collectors._nvml_door import Door
 from profkit.collectors.nvml import NvmlCollector
-from profkit.machine import doctor
+from profkit.machine import doctor, probes
 from profkit.plugins import COLLECTORS
 from profkit.report.as_text import WIDTH, examination
 from tests.cli.conftest import Command
@@ -134,7 +134,7 @@ def test_the_text_fits_the_screen_and_steers_no_terminal() -> None:
 
 @pytest.fixture
 def _no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_probe", lambda name: {"error": f"No module named '{name}'"})
+    monkeypatch.setattr(probes, "probe", lambda name: {"error": f"No module named '{name}'"})
 
 
 @pytest.mark.usefixtures("_no_probes")

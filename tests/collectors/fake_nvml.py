@@ -1,4 +1,4 @@
-"""NVIDIA's library as a machine with GPUs has it: the real one's numbers and errors, with devices of our own."""
+"""NVIDIA's library on a machine with GPUs: its real numbers and errors, with fake devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKING = {
 
 @dataclass
 class FakeGpu:
-    """What a device answers; a name of an error in place of an answer raises it. What is not there is not supported."""
+    """What a device answers; the name of an error raises it, a missing name is not supported."""
 
     uuid: str = "GPU-0"
     answers: dict[str, Any] = field(default_factory=lambda: dict(WORKING))

@@ -1,4 +1,4 @@
-"""What the machine does, read from files as Linux writes them; pauses of the garbage collector; the framework's allocator."""
+"""The machine's files as Linux writes them, garbage collections, and memory of allocators."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ FAKES = {
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
-    """A run with all of them: each is read, and read again where it does not hang, before it ends."""
+    """A run with all of them: each is read, and read again if it does not hang."""
     monkeypatch.setattr(
         Seam, "load_all", lambda seam: (FAKES, {"missing": ImportError("no such library")})
     )

@@ -1,4 +1,4 @@
-"""GPUs through a fake library: what is not supported is absent, what is lost is an event, what is not there is a message."""
+"""GPUs through a fake library: unsupported values, lost devices, missing drivers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         "LOCAL_RANK",
         "PADDLE_RANK_IN_NODE",
         "OMPI_COMM_WORLD_LOCAL_RANK",
+        "SLURM_LOCALID",
     ):
         monkeypatch.delenv(name, raising=False)
 

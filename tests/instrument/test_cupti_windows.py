@@ -1,4 +1,4 @@
-"""Windows through CUPTI itself: the rows that the framework's profiler would give, and nothing of it left behind."""
+"""Windows through CUPTI itself: the rows of the framework's profiler, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from profkit.instrument.windows.cupti import (
     load_cupti,
 )
 from profkit.instrument.windows.windows import WindowCapture, WindowPlan
-from profkit.machine import doctor
+from profkit.machine import doctor, probes
 from profkit.run import collecting
 from profkit.schema import SCHEMAS
 from tests.instrument.fake_cupti import CALLS, FIELDS, ActivityKind, ActivityMemcpyKind, FakeCupti
 
 MARGIN_S = 0.002
-"""What is launched lies this far from its step's borders: clocks are tied to each other by readings that take their time."""
+"""Launches are this far from their step's boundaries: the clocks are read one after the other."""
 
 
 class Job:
@@ -331,7 +331,7 @@ def test_the_source_is_chosen_and_handed_on() -> None:
 def test_the_doctor_says_whether_it_can_be_used(
     monkeypatch: pytest.MonkeyPatch, found: dict[str, str], state: str, why: str, helps: str
 ) -> None:
-    monkeypatch.setattr(doctor, "_probe", lambda what: found)
+    monkeypatch.setattr(probes, "probe", lambda name: found)
     finding = doctor.cupti()
     assert (finding.state, why in finding.why, helps in finding.help) == (state, True, True)
 

@@ -248,7 +248,7 @@ class PaddleKit(Kit):
         return self.paddle.no_grad()  # type: ignore[no-any-return]
 
     def scaler(self, patch: pytest.MonkeyPatch) -> Any:
-        """Paddle's own switches itself off on a CPU, so it is told of a GPU; what it computes runs here too."""
+        """Paddle's own switches itself off on a CPU, so it is given a GPU; its sums run here, too."""
         module = importlib.import_module("paddle.amp.grad_scaler")
         with pytest.MonkeyPatch.context() as told:
             place = types.SimpleNamespace(is_gpu_place=lambda: True)
@@ -272,7 +272,7 @@ class PaddleKit(Kit):
         self.paddle.save(model.state_dict(), str(path))
 
     def mixed_precision(self) -> contextlib.AbstractContextManager[Any]:
-        """Paddle's own does nothing on a CPU; the level that it sets on a GPU is set here without the rest of it."""
+        """Paddle's own does nothing on a CPU, so the level that it sets on a GPU is set here."""
         framework, levels = (
             importlib.import_module("paddle.base.framework"),
             importlib.import_module("paddle.base.core").AmpLevel,
@@ -384,7 +384,7 @@ def follow(kit: Kit) -> Iterator[Follow]:
         each.patches.undo()
 
 
-# -- steps and phases --------------------------------------------------------------------------------
+# -- steps and phases ------------------------------------------------------------------------------
 
 
 def test_a_plain_loop_has_its_phases_in_order(kit: Kit, follow: Follow) -> None:
@@ -585,7 +585,7 @@ def test_an_optimizer_inside_another_is_a_part_of_it(
     )
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------
+# -- what goes wrong -------------------------------------------------------------------------------
 
 
 def _fail(*args: object, **kwargs: object) -> None:
@@ -724,7 +724,7 @@ def test_the_thread_that_trains_may_be_another_than_the_main_one(kit: Kit, follo
     assert {span.thread for span in followed.spans if span.depth == 0} == {"trainer"}
 
 
-# -- harmless ----------------------------------------------------------------------------------------
+# -- harmless --------------------------------------------------------------------------------------
 
 
 def _losses(kit: Kit) -> list[float]:
@@ -814,7 +814,7 @@ def _registered_hooks(kit: Kit) -> list[Any]:
     ]
 
 
-# -- mixed precision, compilers, workers -------------------------------------------------------------
+# -- mixed precision, compilers, workers -----------------------------------------------------------
 
 
 def _scaled_step(kit: Kit, scaler: Any, optimizer: Any, how: str, scaled: Any) -> None:
@@ -902,7 +902,7 @@ def test_worker_processes_are_followed(kit: Kit, follow: Follow, *, persistent: 
     assert {span.thread for span in followed.spans if span.depth == 0} == {"MainThread"}
 
 
-# -- Paddle's reducer, from outside ------------------------------------------------------------------
+# -- Paddle's reducer, from outside ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -994,7 +994,7 @@ def test_without_synchronisation_there_are_no_rows(reducer: Any) -> None:
 
 
 def test_the_device_tells_how_long_it_waited(reducer: Any) -> None:
-    """NCCL is only launched by the host: the stream of the backward waits for it at the last gradient."""
+    """The host only launches NCCL: the backward's stream waits for it at the last gradient."""
     clock = FakeClock()
     exchange, recorder, rows = _exchange(reducer, clock, "nccl")
     device = FakeDevice(clock)

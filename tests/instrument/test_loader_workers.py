@@ -1,4 +1,4 @@
-"""The inside of the loaders: times that were planted in data sets show in the right rows, and the batches know nothing of it."""
+"""The inside of loaders: times planted in data sets show in the right rows."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Seen:
         return [span for span in self.spans if span.name == name]
 
     def errors_ms(self, own: list[list[float]]) -> dict[str, float]:
-        """How far the rows are from what the batches saw of their own making, in the median over the batches, and when they saw it."""
+        """The median distance of rows from what the batches saw themselves, and when they saw it."""
         found = {
             name: [
                 abs(span.ms - figures[at])
@@ -85,7 +85,7 @@ class Seen:
         return {name: statistics.median(errors) for name, errors in found.items()}
 
     def shows(self, own: list[list[float]]) -> bool:
-        """Whether each row has what its batch saw itself, which is what was planted and what a busy machine added."""
+        """True if each row has what its batch saw itself: what was planted, and a busy machine."""
         for at, name in enumerate(MAKING):
             assert statistics.median(figures[at] for figures in own) >= 0.9 * PLANTED_MS[name]
         return self.errors_ms(own) == pytest.approx(
@@ -317,7 +317,7 @@ def test_a_slow_loop_finds_all_that_may_be_prefetched() -> None:
 
 
 def wait_until_finished(iterator: Any, batches: int) -> None:
-    """So many that the loop has not taken: those that the loader holds already, and those in the workers' queue."""
+    """The batches that the loop has not taken: those in the loader, and those in the queue."""
     end = time.monotonic() + PATIENCE_S
     while (
         sum(len(task) == 2 for task in iterator._task_info.values())

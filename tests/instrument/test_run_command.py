@@ -96,7 +96,7 @@ def _run(command: Sequence[object], folder: Path, *, env: dict[str, str] | None 
 
 
 def _run_both(command: Sequence[object], bare: Path, recorded: Path) -> tuple[Ended, Ended]:
-    """The command as it is, then under `profkit run`: launchers that start at the same time may choose the same port."""
+    """Run the command, then again recorded: at the same time, launchers may share a port."""
     return _start(command, bare, recorded=False).end(), _start(command, recorded).end()
 
 
@@ -222,15 +222,11 @@ def test_no_command_is_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_disabled_leaves_no_run(tmp_path: Path) -> None:
-    ended = _run(
-        [
-            sys.executable,
-            "-c",
-            "import os; print(os.environ.get('PROFKIT_RUN'), 'attach' in os.environ.get('PYTHONPATH', ''))",
-        ],
-        tmp_path,
-        env={"PROFKIT_DISABLE": "1"},
+    code = (
+        "import os; path = os.environ.get('PYTHONPATH', ''); "
+        "print(os.environ.get('PROFKIT_RUN'), 'attach' in path)"
     )
+    ended = _run([sys.executable, "-c", code], tmp_path, env={"PROFKIT_DISABLE": "1"})
     assert (ended.out, ended.run, ended.code) == ("None False\n", None, 0)
 
 
@@ -252,7 +248,10 @@ def test_a_sitecustomize_of_ones_own_still_runs(tmp_path: Path) -> None:
 
 
 def test_a_sigterm_reaches_the_job_and_is_its_end(tmp_path: Path) -> None:
-    code = "import signal, time, sys; signal.signal(signal.SIGTERM, lambda *a: sys.exit(9)); print('up', flush=True); time.sleep(600)"
+    code = (
+        "import signal, time, sys; signal.signal(signal.SIGTERM, lambda *a: sys.exit(9)); "
+        "print('up', flush=True); time.sleep(600)"
+    )
     process = subprocess.Popen(
         [*PROFKIT_RUN, sys.executable, "-c", code],
         cwd=tmp_path,
@@ -280,7 +279,8 @@ def test_a_signal_that_comes_while_the_job_is_started_reaches_it(
 
 
 def test_what_is_ignored_is_ignored_by_the_job_too(tmp_path: Path) -> None:
-    ignored = f"trap '' HUP; exec {shlex.join(PROFKIT_RUN)} {sys.executable} -c 'import signal; print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)'"
+    code = "import signal; print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
+    ignored = f"trap '' HUP; exec {shlex.join(PROFKIT_RUN)} {sys.executable} -c '{code}'"
     done = subprocess.run(
         ["sh", "-c", ignored],
         cwd=tmp_path,
@@ -293,7 +293,10 @@ def test_what_is_ignored_is_ignored_by_the_job_too(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_is_the_jobs_to_handle(tmp_path: Path) -> None:
-    code = "import time\ntry: print('up', flush=True); time.sleep(600)\nexcept KeyboardInterrupt: print('caught'); raise SystemExit(4)"
+    code = (
+        "import time\ntry: print('up', flush=True); time.sleep(600)\n"
+        "except KeyboardInterrupt: print('caught'); raise SystemExit(4)"
+    )
     process = subprocess.Popen(
         [*PROFKIT_RUN, sys.executable, "-c", code],
         cwd=tmp_path,
@@ -311,7 +314,7 @@ def test_ctrl_c_is_the_jobs_to_handle(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
-    """The DistributedDataParallel script with gradient accumulation on two ranks, bare and recorded."""
+    """The DistributedDataParallel script with accumulation on two ranks, bare and recorded."""
     return _run_both(
         [*TORCHRUN, JOBS / "torch_ddp.py", "--steps", "24"],
         tmp_path_factory.mktemp("bare"),
@@ -359,7 +362,7 @@ def test_the_buckets_carry_the_gradients_exactly(ddp: tuple[Ended, Ended]) -> No
 def paddle(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[tuple[Path, Ended], tuple[Path, Ended]]:
-    """The DataParallel script with gradient accumulation on two ranks, of which the second fails at the end, bare and recorded."""
+    """The DataParallel script on two ranks, of which the second fails at the end, twice."""
     job = [
         sys.executable,
         "-m",
@@ -406,7 +409,7 @@ def test_a_paddle_launch_shows_all_phases_on_both_ranks(
 
 @pytest.mark.measured
 def test_a_rank_late_in_backward_is_named_and_its_lateness_is_waiting(tmp_path: Path) -> None:
-    """100 ms slept in rank 1's backward: at least 95 of them are rank 0's waiting, not its backward or transfer."""
+    """100 ms slept in rank 1's backward: at least 95 of them are rank 0's waiting."""
     ended = _run(
         [
             *TORCHRUN,
@@ -446,7 +449,8 @@ def test_ones_own_communication_hook_keeps_working(tmp_path: Path) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(8):
             model(torch.randn(4, 32)).sum().backward(); optimizer.step(); optimizer.zero_grad()
-        with open(f"loss{dist.get_rank()}", "w") as file:  # two ranks that print at once may mix their lines
+        # Two ranks that print at once may mix their lines.
+        with open(f"loss{dist.get_rank()}", "w") as file:
             print("loss", len(calls), repr(float(model.module.weight.detach().sum())), file=file)
         time.sleep(0.2)  # as torch_ddp.py: gloo's threads let go of the last bucket
         dist.destroy_process_group()
@@ -474,7 +478,8 @@ def test_a_rank_that_dies_ends_the_job_as_without_profkit(tmp_path: Path) -> Non
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "for step in range(200):\n"
-        "    model(torch.randn(4, 8)).sum().backward(); optimizer.step(); optimizer.zero_grad(); time.sleep(0.02)\n"
+        "    model(torch.randn(4, 8)).sum().backward(); optimizer.step()\n"
+        "    optimizer.zero_grad(); time.sleep(0.02)\n"
         "    if step == 60 and dist.get_rank() == 1: os._exit(3)\n"
     )
     ended = _run([*TORCHRUN, script], tmp_path)

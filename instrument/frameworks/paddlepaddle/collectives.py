@@ -9,14 +9,19 @@ import paddle
 
 from profkit.instrument.collectives import Call, CallLog, Dialect, Group, Message, hook_calls
 from profkit.instrument.frameworks.base import Books
-from profkit.instrument.frameworks.paddlepaddle.calls import is_traced
+from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
 from profkit.instrument.guard import Patches
 
 BLOCKING = frozenset({"gloo"})
+"""Backends whose collectives have ended when the call returns."""
 
 
 class PaddleDialect(Dialect):
-    """A call that does not wait hands out a task that tells nobody when it has ended: it makes a row only where a device times it."""
+    """Paddle's collectives.
+
+    A call that does not wait returns a task that does not report its end. Such a call makes a row
+    only if a device times it.
+    """
 
     calls: Mapping[str, Call] = {
         "all_reduce": Call("all_reduce", "tensor"),
@@ -45,9 +50,8 @@ class PaddleDialect(Dialect):
         )
 
     def message(self, tensor: Any) -> Message:
-        return Message(
-            int(tensor.size) * int(tensor.element_size()), str(tensor.dtype).removeprefix("paddle.")
-        )
+        dtype = str(tensor.dtype).removeprefix("paddle.")
+        return Message(int(tensor.size) * int(tensor.element_size()), dtype)
 
     def waits(self, arguments: Mapping[str, Any]) -> bool:
         return bool(arguments.get("sync_op", True))
@@ -59,9 +63,5 @@ class PaddleDialect(Dialect):
 def hook_collectives(
     patches: Patches, books: Books, sequences: Mapping[str, Iterator[int]]
 ) -> None:
-    hook_calls(
-        patches,
-        PaddleDialect(),
-        CallLog(books.recorder, books.collectives, sequences),
-        paddle.distributed,
-    )
+    log = CallLog(books.recorder, books.collectives, sequences)
+    hook_calls(patches, PaddleDialect(), log, paddle.distributed)

@@ -9,12 +9,16 @@ from typing import Any
 import paddle
 
 from profkit.instrument.frameworks.base import Seams
-from profkit.instrument.frameworks.paddlepaddle.calls import Function, is_traced, timed
+from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
+from profkit.instrument.frameworks.shared import Function, scale_wrapper, timed
 from profkit.instrument.guard import Patches, guarded
 
 
 def hook_optimizers(patches: Patches, seams: Seams) -> None:
-    """Every optimizer's `step` and `minimize`, of classes that are defined later too. One that calls another's counts once."""
+    """Time every optimizer's `step` and `minimize`, also of classes that are defined later.
+
+    One that calls another's counts once.
+    """
 
     def wrap(original: Function) -> Function:
         @functools.wraps(original)
@@ -31,7 +35,7 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
                 patches.replace(optimizer, name, wrap)
 
     base = paddle.optimizer.Optimizer
-    for optimizer in dict.fromkeys((base, *_subclasses(base))):
+    for optimizer in dict.fromkeys((base, *_subclasses(base))):  # each one once
         hook(optimizer)
     _hook_new_subclasses(patches, base, guarded("new optimizer", hook, None))
 
@@ -54,9 +58,9 @@ def _hook_new_subclasses(patches: Patches, base: Any, hook: Callable[[type], Non
 
 
 def hook_scaler(patches: Patches, seams: Seams) -> None:
-    """The scaler decides whether the optimizer steps: it does not where gradients overflowed."""
+    """Name steps that the scaler skips because gradients overflowed, and note the loss scale."""
     was_skipped = guarded("skipped step", _was_skipped, instead=False)
-    host_scale = guarded("loss scale", _host_scale, None)
+    wrap_scale = scale_wrapper(seams, _host_scale)
 
     def wrap_step(original: Function) -> Function:
         @functools.wraps(original)
@@ -74,15 +78,6 @@ def hook_scaler(patches: Patches, seams: Seams) -> None:
 
         return step
 
-    def wrap_scale(original: Function) -> Function:
-        @functools.wraps(original)
-        def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            seams.note_scale(host_scale(self))
-            return result
-
-        return scale
-
     scaler = paddle.amp.GradScaler
     for name, wrap in (
         ("step", wrap_step),
@@ -95,15 +90,15 @@ def hook_scaler(patches: Patches, seams: Seams) -> None:
 
 
 def _was_skipped(scaler: Any) -> bool:
-    """Whether the last step was left out, as the job itself has asked; a device that it has not asked is not asked."""
-    found = vars(scaler)
-    return (
-        bool(scaler.is_enable())
-        and found.get("_cache_found_inf", found.get("_cache_founf_inf")) is True
-    )  # misspelt in Paddle 2.6
+    """Return true if the scaler skipped the last step, by what it read from the device itself."""
+    if not scaler.is_enable():
+        return False
+    state = vars(scaler)
+    found = state.get("_cache_found_inf", state.get("_cache_founf_inf"))  # misspelt in Paddle 2.6
+    return found is True
 
 
 def _host_scale(scaler: Any) -> float | None:
-    """The scale where the host has it; on a device it stays unknown, for reading it would wait."""
+    """Return the scale if the host has it; reading it from a device would wait."""
     scale = vars(scaler)["_scale"]
     return float(scale.item()) if scale is not None and scale.place.is_cpu_place() else None

@@ -1,4 +1,4 @@
-"""Paddle's static graph: a program that an optimizer has been added to trains one step each time that it runs."""
+"""Paddle's static graph: a program with an optimizer trains one step each time it runs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ import paddle
 
 from profkit.clock import now_ns
 from profkit.instrument.frameworks.base import Seams
-from profkit.instrument.frameworks.paddlepaddle.calls import Function
+from profkit.instrument.frameworks.shared import Function
 from profkit.instrument.guard import Patches, guarded
 from profkit.vocab import WHOLE_STEPS
 
 log = logging.getLogger("profkit")
 
 _OPTIMIZES = ("_create_optimization_pass", "_pir_create_optimization_pass")
-"""Where every optimizer adds itself to a program, of the older and of the newer representation."""
+"""Every optimizer adds itself to a program by these, in the older and newer representation."""
 
 
-def hook_programs(patches: Patches, seams: Seams, framework: str) -> None:
-    """Programs that train are known from where they were built; others, of evaluation or of initial values, are none of ours."""
+def hook_programs(patches: Patches, seams: Seams) -> None:
+    """Record a step for each run of a program that trains.
+
+    Such programs are known from the moment at which an optimizer was added to them. Others
+    evaluate, or set initial values.
+    """
     training: weakref.WeakSet[Any] = weakref.WeakSet()
     note = guarded("static program", functools.partial(_note_training_program, training), None)
     is_training = guarded(
         "static program", functools.partial(_is_training, training), instead=False
     )
-    tell_once = functools.cache(functools.partial(_tell, seams))
+    report_once = functools.cache(functools.partial(_report_whole_steps, seams))
 
     def wrap_pass(original: Function) -> Function:
         @functools.wraps(original)
@@ -41,9 +45,9 @@ def hook_programs(patches: Patches, seams: Seams, framework: str) -> None:
     def wrap_run(original: Function) -> Function:
         @functools.wraps(original)
         def run(self: Any, program: Any = None, feed: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if not is_training(program) or not seams.begin_program(framework):
+            if not is_training(program) or not seams.begin_program("paddle"):
                 return original(self, program, feed, *args, **kwargs)
-            tell_once()
+            report_once()
             try:
                 result = original(self, program, feed, *args, **kwargs)
             except BaseException:
@@ -66,13 +70,16 @@ def _note_training_program(training: weakref.WeakSet[Any]) -> None:
 
 
 def _is_training(training: weakref.WeakSet[Any], program: Any) -> bool:
-    """Whether the program, or the one that was compiled into it, trains; without one, the default program runs."""
-    known = paddle.static.default_main_program() if program is None else program
+    """Return true if the program trains, or the one that was compiled into it."""
+    known = program
+    if known is None:  # Paddle runs the default program then
+        known = paddle.static.default_main_program()
     return bool(training) and getattr(known, "_program", known) in training
 
 
-def _tell(seams: Seams) -> None:
+def _report_whole_steps(seams: Seams) -> None:
     log.warning(
-        "profkit: this job trains a program of Paddle's static graph: its steps are recorded whole, and what is inside them stays unknown"
+        "profkit: this job trains a program of Paddle's static graph: "
+        "its steps are recorded whole, and what is inside them stays unknown"
     )
     seams.samples((None, "framework", WHOLE_STEPS, now_ns(), 1.0))

@@ -1,15 +1,15 @@
-"""DataParallel's gradient exchange, from outside: Paddle's reducer has no hook for its communication.
+"""Time DataParallel's gradient exchange from outside: Paddle's reducer has no hook for it.
 
-The reducer hangs a hook on every parameter that it exchanges. One of ours before it and one after it bracket what the
-reducer does when that gradient is there: mostly nothing, and where it was the last one of a group of gradients, the
-group's all-reduce. gloo runs it inside the bracket, and the backward waits meanwhile, so all of it is exposed. NCCL is
-only launched there; the device's own clock tells when the backward's stream has waited for it, at the last gradient.
+The reducer registers a hook on every parameter that it exchanges. We register one before it and
+one after it. Between the two the reducer handles that gradient: mostly it does nothing, and for the
+last gradient of a group it starts the group's all-reduce. gloo runs the all-reduce there while the
+backward waits, so all of it is exposed. NCCL is only launched there; the device's own clock shows
+how long the backward's stream has waited for it, at the last gradient.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,12 +27,12 @@ from profkit.instrument.recorder import Recorder, Span
 from profkit.vocab import Phase
 
 BLOCKING = "gloo"
-"""The backend whose all-reduce has ended when the call returns."""
+"""The all-reduce of this backend has ended when the call returns."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The gradients that the reducer sends in one message; `bytes` is unknown where they are sparse."""
+    """The gradients that the reducer sends in one message; the size of sparse ones is unknown."""
 
     members: tuple[int, ...]
     bytes: int | None
@@ -40,7 +40,7 @@ class Group:
 
 
 Firing = tuple[int, int, int]
-"""One gradient is there: its parameter, and the times before and after the reducer's hook."""
+"""One gradient: its parameter, and the times before and after the reducer's hook."""
 
 
 class Launch(NamedTuple):
@@ -53,13 +53,16 @@ class Launch(NamedTuple):
 
 
 def replay(groups: Sequence[Sequence[int]], firings: Sequence[Firing]) -> Iterator[Launch]:
-    """What the reducer did at each gradient: it sends groups in their order, each when all its gradients are there.
+    """Yield the groups that the reducer sent: in their order, each when it was complete.
 
-    A parameter that no gradient came for counts as ready from the first gradient on.
+    A parameter without a gradient counts as ready from the first gradient on.
     """
     fired = {parameter for parameter, _, _ in firings}
-    owner = {parameter: index for index, members in enumerate(groups) for parameter in members}
-    pending = [len(fired.intersection(members)) for members in groups]
+    owner = {}
+    pending = []
+    for index, members in enumerate(groups):
+        owner.update(dict.fromkeys(members, index))
+        pending.append(len(fired.intersection(members)))
     ready = [firings[0][1] if firings else 0] * len(groups)
     following = 0
     for parameter, before, after in firings:
@@ -95,26 +98,26 @@ class Exchange:
         self._tail: Span | None = None
 
     def arm(self) -> None:
-        """A forward has run whose gradients will be exchanged."""
+        """Expect gradients: a forward has run whose gradients will be exchanged."""
         self._armed = True
         self._firings = []
         self._coming = self._expected
 
     def before(self) -> None:
-        """A gradient is there, and the reducer has not seen it."""
+        """Note that a gradient is there, before the reducer sees it."""
         if self._armed:
             self._before_ns = self._clock()
             if not self._blocking:
                 self._open_tail()
 
     def _open_tail(self) -> None:
-        """At the last gradient, the device's stream waits for all that is under way."""
+        """Time the last gradient: there, the device's stream waits for all communication."""
         self._coming -= 1
         if not self._coming and self._recorder.device is not None and self._recorder.recording:
             self._tail = self._recorder.open(Phase.ALLREDUCE, EXPOSED).__enter__()
 
     def after(self, parameter: int) -> None:
-        """The reducer has done with the gradient what it does."""
+        """Note that the reducer has handled the gradient."""
         if self._armed:
             self._firings.append((parameter, self._before_ns, self._clock()))
             if self._tail is not None:
@@ -122,35 +125,30 @@ class Exchange:
                 self._tail = None
 
     def settle(self) -> None:
-        """A backward has ended: write down what was exchanged in it, if it was this reducer's."""
+        """Write down what was exchanged in the backward that ended, if it was this reducer's."""
         if not self._armed or not self._firings:
             return
         self._armed = False
         self._expected = len(self._firings)
         launches = list(replay([group.members for group in self._groups], self._firings))
         if self._blocking or self._recorder.device is not None:
-            self._note(launches)
+            for index, ready, start, end in launches:
+                size, dtype = self._groups[index].bytes, self._groups[index].dtype
+                if size is not None:
+                    on_device = not self._blocking
+                    self._log.completed(index, size, dtype, ready, start, end, on_device=on_device)
         if self._blocking:
             self._log.exposed((launch.start_ns, launch.end_ns) for launch in launches)
 
-    def _note(self, launches: Iterable[Launch]) -> None:
-        for index, ready, start, end in launches:
-            group = self._groups[index]
-            if group.bytes is not None:
-                self._log.completed(
-                    index, group.bytes, group.dtype, ready, start, end, on_device=not self._blocking
-                )
-
 
 def hook_data_parallel(
-    patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]] | None = None
+    patches: Patches, books: Books, sequences: defaultdict[str, Iterator[int]]
 ) -> Callable[[], None]:
-    """Time what every reducer exchanges; what is returned is to be called when a backward has ended.
+    """Time every reducer's exchange; the function that is returned ends a backward.
 
-    Hooks on parameters cannot be taken off again; once the patches are taken back, nothing arms them.
+    Hooks on parameters cannot be removed again. Once the patches are undone, nothing arms them.
     """
     exchanges: weakref.WeakKeyDictionary[Any, Exchange] = weakref.WeakKeyDictionary()
-    sequences = defaultdict(itertools.count) if sequences is None else sequences
     opened = guarded("reducer", functools.partial(_open_exchange, books, sequences), None)
     arm = guarded("forward of DataParallel", functools.partial(_arm, exchanges), None)
 
@@ -160,13 +158,11 @@ def hook_data_parallel(
             exchange = opened(*args, **kwargs)
             if exchange is None:
                 return original(*args, **kwargs)
-            before, after = (
-                guarded("gradient", exchange.before, None),
-                guarded("exchanged gradient", exchange.after, None),
-            )
-            hang(args[0], lambda index: before)
+            before = guarded("gradient", exchange.before, None)
+            after = guarded("exchanged gradient", exchange.after, None)
+            register(args[0], lambda index: before)
             reducer = original(*args, **kwargs)
-            hang(args[0], lambda index: functools.partial(after, index))
+            register(args[0], lambda index: functools.partial(after, index))
             exchanges[reducer] = exchange
             return reducer
 
@@ -181,19 +177,20 @@ def hook_data_parallel(
 
         return forward
 
-    hang = guarded("hook on a parameter", _hang, None)
+    register = guarded("hook on a parameter", _register, None)
     patches.replace(core, "EagerReducer", wrap_reducer)
     patches.replace(paddle.DataParallel, "forward", wrap_forward)
     return guarded("end of backward", functools.partial(_settle, exchanges), None)
 
 
-def _hang(parameters: Iterable[Any], hook: Callable[[int], Callable[[], None]]) -> None:
+def _register(parameters: Iterable[Any], hook: Callable[[int], Callable[[], None]]) -> None:
+    """Register the only kind of hook that runs when the gradient is stored."""
     for index, parameter in enumerate(parameters):
-        parameter._register_backward_hook(hook(index))  # noqa: SLF001  # the only hook that runs when the gradient is stored
+        parameter._register_backward_hook(hook(index))  # noqa: SLF001  # it has no public name
 
 
 def _arm(exchanges: weakref.WeakKeyDictionary[Any, Exchange], module: Any) -> None:
-    """As DataParallel does: its reducer works in the next backward unless the forward was told not to synchronize."""
+    """Expect an exchange in the next backward, unless the forward was not to synchronize."""
     reducer = getattr(module, "_reducer", None)
     exchange = None if reducer is None else exchanges.get(reducer)
     if exchange is not None and module.grad_need_sync and paddle.is_grad_enabled():
@@ -214,10 +211,10 @@ def _open_exchange(
     process_group: Any,
     *limits: Any,
 ) -> Exchange:
-    """The exchange of a reducer that is about to be made of these."""
+    """Return the exchange of a reducer that is about to be made with these arguments."""
     recorder = books.recorder
     backend = str(process_group.name()).lower()
-    name = _communicator(process_group)
+    name = _name_communicator(process_group)
     log = BucketLog(
         recorder,
         books.collectives,
@@ -226,28 +223,26 @@ def _open_exchange(
         backend,
         sequence=sequences[name],
     )
-    return Exchange(
-        recorder,
-        log,
-        [_describe(parameters, is_sparse, members) for members in groups],
-        blocking=backend == BLOCKING,
-    )
+    described = [_describe(parameters, is_sparse, members) for members in groups]
+    return Exchange(recorder, log, described, blocking=backend == BLOCKING)
 
 
-def _communicator(process_group: Any) -> str:
-    known = vars(paddle.distributed.communication.group)["_GroupManager"].group_map_by_id.values()
-    return next(
-        (str(group.name) for group in known if group.process_group is process_group), "default"
-    )
+def _name_communicator(process_group: Any) -> str:
+    manager = vars(paddle.distributed.communication.group)["_GroupManager"]
+    for group in manager.group_map_by_id.values():
+        if group.process_group is process_group:
+            return str(group.name)
+    return "default"
 
 
 def _describe(parameters: Any, is_sparse: Any, members: Sequence[int]) -> Group:
-    size = sum(
-        int(parameters[member].size) * int(parameters[member].element_size()) for member in members
-    )
-    sparse = any(is_sparse[member] for member in members)
-    return Group(
-        tuple(members),
-        None if sparse else size,
-        str(parameters[members[0]].dtype).removeprefix("paddle."),
-    )
+    """Return the group of gradients with these numbers."""
+    size: int | None = 0
+    for member in members:
+        parameter = parameters[member]
+        if is_sparse[member] or size is None:
+            size = None
+        else:
+            size += int(parameter.size) * int(parameter.element_size())
+    dtype = str(parameters[members[0]].dtype).removeprefix("paddle.")
+    return Group(tuple(members), size, dtype)

@@ -6,30 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import paddle
 from paddle.profiler import Profiler, ProfilerTarget, utils
 
+from profkit.instrument.frameworks.paddlepaddle.device import on_device
+from profkit.instrument.frameworks.shared import SharedProfiler
 from profkit.instrument.guard import Patches, guarded
 
 
-class PaddleKernels:
-    """`paddle.profiler`. It always captures operators; there can be one in a process, and the job's own goes first."""
+class PaddleKernels(SharedProfiler):
+    """`paddle.profiler`, unless the job uses it itself. It always captures operators."""
 
     def __init__(self) -> None:
-        on_device = paddle.device.is_compiled_with_cuda() and paddle.device.get_device().startswith(
-            "gpu"
-        )
-        self._targets = [ProfilerTarget.CPU, *[ProfilerTarget.GPU] * on_device]
-        self._profiler: Any = None
-        self._starting = False
-
-    def hook(self, patches: Patches) -> None:
-        """Give way when the job makes a profiler of its own."""
-        watch_profiler(patches, self._give_way)
-
-    def _give_way(self) -> None:
-        if not self._starting:
-            self.give_up()
+        super().__init__()
+        self._targets = [ProfilerTarget.CPU]
+        if on_device():
+            self._targets.append(ProfilerTarget.GPU)
 
     def start(self) -> bool:
         if is_profiling():
@@ -45,27 +36,18 @@ class PaddleKernels:
         self._profiler = profiler
         return True
 
-    def stop(self) -> Callable[[Path], None] | None:
-        profiler, self._profiler = self._profiler, None
-        if profiler is None:
-            return None
-        profiler.stop()
+    def _saver(self, profiler: Any) -> Callable[[Path], None]:
         result = profiler.profiler_result
         return lambda path: result.save(str(path), "json")
-
-    def give_up(self) -> None:
-        profiler, self._profiler = self._profiler, None
-        if profiler is not None:
-            profiler.stop()
 
 
 def watch_profiler(patches: Patches, begins: Callable[[], None]) -> None:
     """Call `begins` when a profiler is made."""
-    tell = guarded("giving way to the job's profiler", begins, None)
+    report = guarded("giving way to the job's profiler", begins, None)
 
     def wrap(original: Callable[..., None]) -> Callable[..., None]:
         def make(profiler: Any, *args: Any, **kwargs: Any) -> None:
-            tell()
+            report()
             original(profiler, *args, **kwargs)
 
         return make

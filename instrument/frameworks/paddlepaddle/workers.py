@@ -1,13 +1,13 @@
-"""The inside of Paddle's loader: what its workers do, or its thread, and how long their batches wait."""
+"""The inside of Paddle's loader: the work of its workers or thread, the wait of batches."""
 
-# ruff: noqa: SLF001  # Paddle's loader keeps its books where only it looks
+# ruff: noqa: SLF001  # Paddle's loader has no public names for its state
 
 from __future__ import annotations
 
 import functools
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from paddle.io.dataloader import dataloader_iter, fetcher
@@ -18,23 +18,18 @@ from paddle.io.dataloader.dataloader_iter import (
 
 from profkit.clock import now_ns
 from profkit.instrument.frameworks.base import Books
+from profkit.instrument.frameworks.shared import Function, begins_epoch, call_first, starts_workers
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.fetching import BatchTimes, LoopMeter, hook_loop_fetch
-from profkit.instrument.loading.loaders import Channel, Loaders, Waiting
+from profkit.instrument.loading.loaders import Loaders, Waiting
 from profkit.instrument.loading.worker_loop import hook_worker_loop
 
-Function = Callable[..., Any]
-
 THREAD = "loader thread"
-"""A loader without workers makes its batches in a thread, ahead of the loop."""
-
-
-def hook_workers(patches: Patches, books: Books) -> None:
-    """Time reading, decoding, collating and queueing of every batch; where this Paddle has another loader inside, what can be had of it."""
-    guarded("loader: hooks", _hook_workers, None)(patches, books)
+"""The name under which batches of a loader without workers are recorded."""
 
 
 def _hook_workers(patches: Patches, books: Books) -> None:
+    """Time the reading, decoding, collating and queueing of batches, if this Paddle can."""
     loaders = Loaders(books.recorder, books.samples)
     fetchers = (fetcher._MapDatasetFetcher, fetcher._IterableDatasetFetcher)
     _hook_thread(patches, loaders, fetchers)
@@ -43,87 +38,55 @@ def _hook_workers(patches: Patches, books: Books) -> None:
     _hook_next(
         patches,
         _DataLoaderIterMultiProcess,
-        lambda self: loaders.look(self, functools.partial(_under_way, self)),
+        lambda self: loaders.look(self, lambda channel: range(channel.next_task, self._send_idx)),
         functools.partial(_take, loaders),
     )
     hook_worker_loop(patches, dataloader_iter, "_worker_loop", fetchers, loaders, "indices_queue")
 
 
+hook_workers = guarded("loader: hooks", _hook_workers, None)
+
+
 def _hook_start(patches: Patches, loaders: Loaders) -> None:
-    """Each iterator gets its ring before its workers start; each epoch begins before its first task is sent."""
-    open_ring = guarded(
-        "loader: ring",
-        lambda self: loaders.open(self, self._num_workers, self._outstanding_capacity),
-        None,
-    )
+    """Open a ring before the workers start, and begin an epoch before its first task is sent."""
+
+    def open_ring(iterator: Any) -> None:
+        loaders.open(iterator, iterator._num_workers, iterator._outstanding_capacity)
+
+    begin_epoch = begins_epoch(loaders)
     forget = guarded("loader: end", loaders.forget, None)
-    begin_epoch = guarded(
-        "loader: epoch",
-        lambda self: loaders.begin_epoch(self, [process.pid for process in self._workers]),
-        None,
-    )
-
-    def wrap_workers(original: Function) -> Function:
-        @functools.wraps(original)
-        def _init_workers(self: Any) -> None:
-            open_ring(self)
-            try:
-                original(self)
-            finally:
-                loaders.started()
-            begin_epoch(self)
-
-        return _init_workers
-
-    def wrap_reset(original: Function) -> Function:
-        @functools.wraps(original)
-        def _reset(self: Any, *args: Any, **kwargs: Any) -> Any:
-            begin_epoch(self)
-            return original(self, *args, **kwargs)
-
-        return _reset
-
-    def wrap_shutdown(original: Function) -> Function:
-        @functools.wraps(original)
-        def _try_shutdown_all(self: Any, *args: Any, **kwargs: Any) -> Any:
-            forget(self)
-            return original(self, *args, **kwargs)
-
-        return _try_shutdown_all
-
-    patches.replace(_DataLoaderIterMultiProcess, "_init_workers", wrap_workers)
-    patches.replace(_DataLoaderIterMultiProcess, "_reset", wrap_reset)
-    patches.replace(_DataLoaderIterMultiProcess, "_try_shutdown_all", wrap_shutdown)
+    iterator = _DataLoaderIterMultiProcess
+    start = starts_workers(loaders, open_ring, then=begin_epoch)
+    patches.replace(iterator, "_init_workers", start)
+    patches.replace(iterator, "_reset", call_first(begin_epoch))
+    patches.replace(iterator, "_try_shutdown_all", call_first(forget))
 
 
 def _hook_arrivals(patches: Patches, loaders: Loaders) -> None:
-    """The loader's thread passes batches on in the order in which the loop gets them: their numbers are kept in a row of their own."""
-    note = guarded("loader: arrival", functools.partial(_note, loaders), None)
+    """Keep the numbers of arriving batches: the loop gets them in the order of their arrival."""
+
+    def note_unguarded(iterator: Any, arrived: Any) -> None:
+        channel = loaders.channel(iterator)
+        if channel is None or arrived is None:
+            return
+        if type(arrived).__name__ == "_ResumeIteration":
+            # The last worker resumes after the last epoch's remaining batches have arrived.
+            channel.arrived.clear()
+        else:
+            channel.arrived.append(iterator._rcvd_idx)
+
+    note = guarded("loader: arrival", note_unguarded, None)
 
     def wrap(original: Function) -> Function:
         @functools.wraps(original)
-        def _get_data(self: Any) -> Any:
+        def get_data(self: Any) -> Any:
             arrived = original(self)
             note(self, arrived)
             return arrived
 
-        return _get_data
+        return get_data
 
     patches.replace(_DataLoaderIterMultiProcess, "_get_data", wrap)
-
-
-def _note(loaders: Loaders, iterator: Any, arrived: Any) -> None:
-    channel = loaders.channel(iterator)
-    if channel is None or arrived is None:
-        return
-    if type(arrived).__name__ == "_ResumeIteration":
-        channel.arrived.clear()  # the last worker to resume comes after all that is left of the last epoch
-    else:
-        channel.arrived.append(iterator._rcvd_idx)
-
-
-def _under_way(iterator: Any, channel: Channel) -> Iterable[int]:
-    return range(channel.next_task, iterator._send_idx)
 
 
 def _hook_next(
@@ -132,8 +95,9 @@ def _hook_next(
     look: Callable[[Any], Waiting | None],
     take: Callable[[Any, Waiting | None], None],
 ) -> None:
-    """What waits when the loop asks for a batch, and what became of the batch that it gets."""
-    look, take = guarded("loader: queue", look, None), guarded("loader: batch", take, None)
+    """Count the batches that wait when the loop asks for one, and time the one that it gets."""
+    look = guarded("loader: queue", look, None)
+    take = guarded("loader: batch", take, None)
 
     def wrap(original: Function) -> Function:
         @functools.wraps(original)
@@ -149,7 +113,7 @@ def _hook_next(
 
 
 def _take(loaders: Loaders, iterator: Any, waiting: Waiting | None) -> None:
-    """A batch for each place has come."""
+    """Report the batches that the loop got: one for each place."""
     channel = loaders.channel(iterator)
     if channel is None:
         return
@@ -161,7 +125,7 @@ def _take(loaders: Loaders, iterator: Any, waiting: Waiting | None) -> None:
 
 
 def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -> None:
-    """Without workers, each fetcher's finished batches stand in a row until the loop takes them."""
+    """Time the batches of a loader without workers: its thread makes them ahead of the loop."""
     finished: weakref.WeakKeyDictionary[Any, deque[BatchTimes]] = weakref.WeakKeyDictionary()
 
     def keep(times: BatchTimes, thread: str, fetcher: Any) -> None:

@@ -12,6 +12,7 @@ from profkit.instrument.frameworks.base import Books
 from profkit.instrument.guard import Patches
 
 BLOCKING = frozenset({"gloo", "mpi"})
+"""Backends whose collectives have ended when the call returns, unless it is asynchronous."""
 
 
 class TorchDialect(Dialect):
@@ -31,24 +32,17 @@ class TorchDialect(Dialect):
 
     def group(self, given: Any) -> Group | None:
         group = given if given is not None else torch.distributed.group.WORLD
-        if (
-            group is None
-            or group == torch.distributed.GroupMember.NON_GROUP_MEMBER
-            or torch.distributed.get_rank(group) < 0
-        ):
+        if group is None or group == torch.distributed.GroupMember.NON_GROUP_MEMBER:
+            return None
+        if torch.distributed.get_rank(group) < 0:
             return None
         backend = str(torch.distributed.get_backend(group))
-        return Group(
-            str(getattr(group, "group_name", "") or "default"),
-            group.size(),
-            backend,
-            blocks=backend in BLOCKING,
-        )
+        name = str(getattr(group, "group_name", "") or "default")
+        return Group(name, group.size(), backend, blocks=backend in BLOCKING)
 
     def message(self, tensor: Any) -> Message:
-        return Message(
-            tensor.numel() * tensor.element_size(), str(tensor.dtype).removeprefix("torch.")
-        )
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return Message(tensor.numel() * tensor.element_size(), dtype)
 
     def waits(self, arguments: Mapping[str, Any]) -> bool:
         return not arguments.get("async_op", False)
@@ -63,7 +57,7 @@ class TorchDialect(Dialect):
 def hook_collectives(
     patches: Patches, books: Books, sequences: Mapping[str, Iterator[int]]
 ) -> None:
-    """Under both names that there are: users call one, torch's own wrappers the other."""
+    """Time collectives under both of their names: torch's own wrappers use the second one."""
     if not torch.distributed.is_available():
         return
     log = CallLog(books.recorder, books.collectives, sequences)

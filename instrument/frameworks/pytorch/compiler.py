@@ -1,7 +1,8 @@
 """Keep torch's compiler away from Python functions of ours that torch calls from C++.
 
-While a compiled function runs, the compiler looks at every Python frame, also at one that C++ calls. It must
-not compile our bookkeeping. `torch.compiler.disable` would do, but importing the compiler takes a second.
+While a compiled function runs, the compiler looks at every Python frame, also at one that C++
+calls. It must not compile our bookkeeping. `torch.compiler.disable` would do, but importing the
+compiler takes a second.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ _EVAL: Any = torch._C._dynamo.eval_frame  # noqa: SLF001  # what torch.compiler.
 
 
 def skip_code(code: CodeType) -> None:
-    """Have the compiler leave frames of this code alone; what they call is another matter."""
+    """Have the compiler leave frames of this code alone, though not what they call."""
     if hasattr(_EVAL, "skip_code"):  # until torch 2.6
         _EVAL.skip_code(code)
     else:
         actions = _EVAL._FrameAction  # noqa: SLF001  # as above
-        strategy = _EVAL._FrameExecStrategy(actions.SKIP, actions.DEFAULT)  # noqa: SLF001  # as above
+        make = _EVAL._FrameExecStrategy  # noqa: SLF001  # as above
+        strategy = make(actions.SKIP, actions.DEFAULT)
         _EVAL.set_code_exec_strategy(code, strategy)
 
 

@@ -1,1 +1,1 @@
-"""What `profkit run` puts into the processes that it starts: this folder stands first on their `PYTHONPATH`."""
+"""The folder that `profkit run` puts first on the `PYTHONPATH` of the processes it starts."""

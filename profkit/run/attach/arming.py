@@ -22,7 +22,7 @@ def arm() -> None:
 
 
 def arm_job() -> None:
-    """Arm the hooks in a process of `profkit run`, and note for the launcher what becomes of them."""
+    """Arm the hooks in a process of `profkit run`, and leave notes for the launcher."""
     if disabled():
         return
     import atexit
@@ -53,7 +53,7 @@ def _hook_unguarded(framework: str) -> None:
 
     module = next(module for module, file in FRAMEWORKS.items() if file == framework)
     if getattr(sys.modules[module], "__spec__", None) is None:
-        return  # a stand-in that the job has made by hand
+        return  # a hand-written replacement that the job has put there
     current_job().hook(framework)
     note(HOOKED, module)
 
@@ -78,7 +78,10 @@ class Watcher:
         self.catch_up()
         if name not in self._waiting:
             return None
-        for finder in self._finders_behind():
+        finders = list(sys.meta_path)
+        if self in finders:
+            finders = finders[finders.index(self) + 1 :]
+        for finder in finders:
             find_spec = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find_spec(name, path, target) if find_spec else None
             if spec is not None:
@@ -99,14 +102,8 @@ class Watcher:
             if name in sys.modules:
                 note(MISSED, name)
 
-    def _finders_behind(self) -> list[Any]:
-        finders = list(sys.meta_path)
-        if self in finders:
-            return finders[finders.index(self) + 1 :]
-        return finders
-
     def _follow(self, name: str, loader: Any) -> None:
-        """Report the module once this loader has executed it; leave nothing behind in the loader."""
+        """Report the module once this loader has executed it; the loader stays unchanged."""
         execute = getattr(loader, "exec_module", None)
         if execute is None:
             return
@@ -128,7 +125,10 @@ class Watcher:
 
 
 def _is_executed(module: ModuleType) -> bool:
-    """Return true if the module's import has ended. A lazy module is not touched: that would load it."""
+    """Return true if the module's import has ended.
+
+    A lazy module is not touched, because that would load it.
+    """
     if type(module).__name__ == "_LazyModule":
         return False
     spec = getattr(module, "__spec__", None)
@@ -138,7 +138,10 @@ def _is_executed(module: ModuleType) -> bool:
 
 
 def _is_executing(module: ModuleType) -> bool:
-    """Return true while a thread runs the module's code: a spec used by hand does not say so."""
+    """Return true while a thread runs the module's code.
+
+    A spec that is used by hand does not say so itself.
+    """
     for innermost in sys._current_frames().values():  # noqa: SLF001  # it has no public name
         frame: FrameType | None = innermost
         while frame is not None:

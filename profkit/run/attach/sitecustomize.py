@@ -1,7 +1,7 @@
-"""Python imports this at start-up in processes that `profkit run` has started, and nowhere else.
+"""Arm the hooks in a process of `profkit run`; Python imports this at its start.
 
-It runs the `sitecustomize` that it shadows, takes its own folder off the path again, and arms the
-hooks for the moment at which a framework is imported. It never raises.
+It runs the `sitecustomize` that it hides, removes its own folder from the path, and arms the hooks
+for the moment at which a framework is imported. It never raises.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-def _run_the_shadowed_one() -> None:
+def _run_hidden() -> None:
     from importlib.machinery import PathFinder
 
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _FOLDER]
@@ -39,7 +39,8 @@ def _note_missing() -> None:
     """Tell the launcher that this Python has no profkit."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    path = os.path.join(os.path.dirname(_FOLDER), "attached.py")
+    package = os.path.dirname(os.path.dirname(_FOLDER))
+    path = os.path.join(package, "attached.py")
     spec = spec_from_file_location("_profkit_attached", path)
     if spec is None or spec.loader is None:
         return
@@ -49,9 +50,9 @@ def _note_missing() -> None:
 
 
 try:
-    _run_the_shadowed_one()
+    _run_hidden()
 finally:
     try:  # noqa: SIM105  # contextlib costs an import in every process of the job
         _arm()
-    except Exception:  # noqa: BLE001, S110  # at the job's start: whatever is wrong here, it goes on
+    except Exception:  # noqa: BLE001, S110  # the job starts, whatever is wrong here
         pass

@@ -1,4 +1,7 @@
-"""Trainings of a tiny BERT, one after the other: `train_huggingface.py CALLBACKS...`, as many callbacks in each as its number says, -1 for one that fails."""
+"""Trainings of a tiny BERT: `train_huggingface.py CALLBACKS...`.
+
+Each number trains once with as many callbacks; -1 trains with one that fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lightning trainings, one after the other: `train_lightning.py PACKAGE CALLBACKS...`, as many callbacks in each as its number says, -1 for one that fails."""
+"""Lightning trainings: `train_lightning.py PACKAGE CALLBACKS...`.
+
+Each number trains once with as many callbacks; -1 trains with one that fails.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ warnings.simplefilter("ignore")
 logging.getLogger(f"{sys.argv[1]}.utilities.rank_zero").setLevel(logging.ERROR)
 L = importlib.import_module(sys.argv[1])
 
-from profkit.callbacks.lightning import ProfkitCallback  # noqa: E402  # the Lightning that is imported decides
+from profkit.callbacks.lightning import ProfkitCallback  # noqa: E402
 from tests.callbacks.jobs.shared import break_callbacks, run_shown  # noqa: E402  # as above
 
 

@@ -1,4 +1,7 @@
-"""A Lightning training on two ranks, the second of which Lightning starts itself. Each rank tells of itself in a file of its own: `rank-<rank>.json`."""
+"""A Lightning training on two ranks, the second of which Lightning starts itself.
+
+Each rank writes a file of its own: `rank-<rank>.json`.
+"""
 
 from __future__ import annotations
 

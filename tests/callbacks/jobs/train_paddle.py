@@ -1,4 +1,7 @@
-"""Trainings with `paddle.Model.fit`, one after the other: `train_paddle.py CALLBACKS...`, as many callbacks in each as its number says, -1 for one that fails."""
+"""Trainings with `paddle.Model.fit`: `train_paddle.py CALLBACKS...`.
+
+Each number trains once with as many callbacks; -1 trains with one that fails.
+"""
 
 from __future__ import annotations
 

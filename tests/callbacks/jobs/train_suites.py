@@ -1,4 +1,4 @@
-"""Loops as those of PaddleVideo, PaddleClas and PaddleSeg, each with its suite's profiler module, which lies beside this script's data.
+"""Loops as those of PaddleVideo, PaddleClas and PaddleSeg, each with its profiler module.
 
 `train_suites.py [bare]`: bare, all of it is trained before profkit is there too.
 """

@@ -1,4 +1,4 @@
-"""An ordinary Paddle training script: each batch reads, decodes and is collated for known times, in workers and without."""
+"""A Paddle script whose batches read, decode and collate for known times, in workers or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ordinary training script whose loader's workers are no forks: each batch reads, decodes and is collated for known times."""
+"""A script with workers that are no forks; batches read, decode and collate for known times."""
 
 from __future__ import annotations
 

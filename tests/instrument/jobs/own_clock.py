@@ -1,4 +1,4 @@
-"""What a job sees of its own batches: a machine that stops for a while changes what it sees and what profkit sees alike."""
+"""A job's own view of its batches: a machine that stops changes it as it changes profkit's."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OwnBatch:
         time.sleep(COLLATE_MS / 1e3)
 
     def figures(self) -> list[float]:
-        """How long reading blocked and decoding computed, how long collating has taken until now, all in ms, and when that is."""
+        """The times of reading, decoding and collating until now, in ms, and the time of day."""
         wall, processor, waited = (
             late - early for early, late in zip(self._began, self._collating, strict=True)
         )

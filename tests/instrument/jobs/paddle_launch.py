@@ -1,4 +1,4 @@
-"""An ordinary DataParallel script: gloo, gradient accumulation, started by `python -m paddle.distributed.launch`."""
+"""A DataParallel script with gradient accumulation, for `python -m paddle.distributed.launch`."""
 
 from __future__ import annotations
 

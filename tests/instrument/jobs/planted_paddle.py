@@ -1,4 +1,4 @@
-"""A Paddle training script whose every third step sleeps in one phase, each in turn. One process, or two ranks under Paddle's launcher."""
+"""A Paddle script whose every third step sleeps in one phase, each in turn; one or two ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = 4
 
 
 class Sleeper:
-    """Sleeps in each phase in turn, in every third step: what a sleep does to the step behind it is over when the next one comes."""
+    """Sleeps in each phase in turn, in every third step, so that its effects are over by then."""
 
     def __init__(self, phases: list[str], seconds: float) -> None:
         self.phases = phases
@@ -28,14 +28,14 @@ class Sleeper:
         self.step = 0
 
     def at(self, phase: str, step: int | None = None) -> None:
-        """Paddle's loader reads ahead on a thread, which must say itself which step it reads for."""
+        """Paddle's loader reads ahead on a thread, which must say which step it reads for."""
         turn, pause = divmod((self.step if step is None else step) % (3 * len(self.phases)), 3)
         if not pause and phase == self.phases[turn]:
             time.sleep(self.seconds)
 
 
 class OwnClock:
-    """What the script itself sees of its phases: a busy machine wakes a sleeper late, and with cold caches."""
+    """The script's own view of its phases: a busy machine wakes a sleeper late."""
 
     def __init__(self) -> None:
         self.took: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""A training script whose every third step sleeps in one phase, each in turn. One process, or two ranks under torchrun."""
+"""A script whose every third step sleeps in one phase, each in turn; one or two ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = 4
 
 
 class Sleeper:
-    """Sleeps in each phase in turn, in every third step: what a sleep does to the step behind it is over when the next one comes."""
+    """Sleeps in each phase in turn, in every third step, so that its effects are over by then."""
 
     def __init__(self, phases: list[str], seconds: float) -> None:
         self.phases = phases
@@ -35,7 +35,7 @@ class Sleeper:
 
 
 class OwnClock:
-    """What the script itself sees of its phases: a busy machine wakes a sleeper late, and with cold caches."""
+    """The script's own view of its phases: a busy machine wakes a sleeper late."""
 
     def __init__(self) -> None:
         self.took: dict[str, list[float]] = {}
@@ -112,7 +112,7 @@ def slow_exchange(sleeper: Sleeper, bucket: Any) -> Any:
         sleeper.at("allreduce")
         return done.value()
 
-    return allreduce_hook(dist.group.WORLD, bucket).then(late)  # type: ignore[arg-type]  # torch's own default
+    return allreduce_hook(dist.group.WORLD, bucket).then(late)  # type: ignore[arg-type]
 
 
 slow_exchange.__annotations__ = {}

@@ -1,6 +1,7 @@
-"""A job that trains 12 steps as a program of the static graph, and evaluates with a copy of it after each fourth.
+"""A job that trains 12 steps of a static program, and evaluates a copy of it after each fourth.
 
-It goes on after the first step when its trace is open: on a machine that does much else, that takes longer than the job.
+It waits after the first step until its trace is open: on a busy machine that takes longer than the
+job.
 """
 
 from __future__ import annotations

@@ -48,13 +48,12 @@ def main() -> None:
             optimizer.zero_grad()
         if number + 1 == args.steps * args.accumulate:
             break
-    sys.stdout.write(
-        f"rank {dist.get_rank()} losses {losses!r}\n"
-    )  # in one piece: two ranks write here
+    # In one piece, because two ranks write here.
+    sys.stdout.write(f"rank {dist.get_rank()} losses {losses!r}\n")
     sys.stdout.flush()
-    time.sleep(
-        0.2
-    )  # torch aborts where the interpreter ends while gloo's threads still let go of the last bucket: one run in four without
+    # torch aborts if the interpreter ends while gloo's threads still release the last bucket. That
+    # happens in one run of four without this pause.
+    time.sleep(0.2)
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""A job of 14 steps on the CPU; with an argument, it uses torch's profiler itself, inside the window."""
+"""A job of 14 steps on the CPU; with an argument, it uses torch's profiler in the window."""
 
 from __future__ import annotations
 

@@ -1,0 +1,122 @@
+"""A process group that times the gradient buckets that DDP's reducer sends through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from profkit.instrument.buckets import Bucket, BucketLog
+from profkit.instrument.frameworks.pytorch.compiler import outside_compiler
+from profkit.instrument.guard import guarded
+from profkit.instrument.recorder import Recorder
+
+SMALL_BYTES = 262_144
+"""Up to this size, a callback from another thread costs more than copying the bucket.
+
+That thread needs the interpreter just when the backward returns to Python: 0.1 ms per step.
+"""
+
+_ProcessGroup: Any = getattr(torch.distributed, "ProcessGroup", object)
+"""The base of process groups; torch can be built without them."""
+
+
+class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
+    """A process group on the backends of another one, which times the reducer's buckets.
+
+    Collectives are handed to the real group. Everything else that torch asks a process group for,
+    from C++ as well, is answered by the backends that both groups share.
+
+    Every collective that a reducer calls must be a method here. For one that is not, torch runs its
+    own while it holds the interpreter, and gloo's threads need the interpreter to release tensors:
+    a deadlock.
+    """
+
+    def __init__(self, real: Any, log: BucketLog, recorder: Recorder) -> None:
+        super().__init__(real.rank(), real.size())
+        self.bound_device_id = real.bound_device_id  # registering a backend sets it there, too
+        kinds = _ProcessGroup.BackendType
+        for device in real._device_types:  # noqa: SLF001  # torch has no public name for it
+            backend = real._get_backend(device)  # noqa: SLF001  # the same
+            kind = getattr(kinds, backend.name().upper(), kinds.CUSTOM)
+            self._register_backend(device, kind, backend)
+            if hasattr(_ProcessGroup, "_set_default_backend"):  # later than torch 2.4
+                self._set_default_backend(kind)
+        self.log = log
+        self._real = real
+        self._recorder = recorder
+        self._expected = 0
+        self._known: list[tuple[int, Any, tuple[int, str]]] = []
+        self._begin = guarded("bucket launched", self._begin_bucket, None)
+        self._follow = guarded("bucket followed", self._follow_bucket, None)
+
+    @outside_compiler
+    def getBackendName(self) -> str:  # noqa: N802  # the name that torch calls
+        return str(self._real.name())
+
+    @outside_compiler
+    def broadcast(self, tensors: Any, opts: Any) -> Any:
+        return self._real.broadcast(tensors, opts)
+
+    @outside_compiler
+    def barrier(self, opts: Any) -> Any:
+        return self._real.barrier(opts)
+
+    @outside_compiler
+    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
+        return self._real.allgather(outputs, inputs, opts)
+
+    @outside_compiler
+    def allreduce_coalesced(self, tensors: Any, opts: Any) -> Any:
+        return self._real.allreduce_coalesced(tensors, opts)
+
+    @outside_compiler
+    def allreduce(self, tensors: Any, opts: Any) -> Any:
+        """Reduce as the real group does; what is reduced here is a bucket of gradients."""
+        bucket = self._begin(tensors[0])
+        work = self._real.allreduce(tensors, opts)
+        if bucket is not None and not self._ends_with_backward(bucket):
+            self._follow(work, bucket)
+        return work
+
+    def _ends_with_backward(self, bucket: Bucket) -> bool:
+        """Return true for a last bucket so small that the backward's end is its own."""
+        if bucket.bytes > SMALL_BYTES or self._recorder.device is not None:
+            return False
+        return bucket.index + 1 == self._expected
+
+    def _begin_bucket(self, tensor: torch.Tensor) -> Bucket | None:
+        """Note a bucket; `None` for the map of used parameters, which holds integers."""
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return None
+        if not self._recorder.recording:
+            self.log.skipped()
+            return None
+        index = self.log.pending
+        if not index:
+            self._expected = len(self._known)
+        return self.log.launched(index, *self._describe(index, tensor))
+
+    def _describe(self, index: int, tensor: torch.Tensor) -> tuple[int, str]:
+        """Return the bucket's bytes and type, which mostly are those of the backward before."""
+        if index < len(self._known) and not tensor.is_sparse:
+            count, dtype, described = self._known[index]
+            if tensor.numel() == count and tensor.dtype is dtype:
+                return described
+        described = size_of(tensor), str(tensor.dtype).removeprefix("torch.")
+        del self._known[index:]
+        self._known.append((tensor.numel(), tensor.dtype, described))
+        return described
+
+    def _follow_bucket(self, work: Any, bucket: Bucket) -> None:
+        """Take the time when the collective has its result; nobody waits for that call."""
+        done = self.log.done
+        work.get_future().add_done_callback(lambda _: done(bucket))
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    """Return the bytes that a bucket sends; a sparse one sends this rank's values."""
+    if not tensor.is_sparse:
+        return tensor.numel() * tensor.element_size()
+    values = tensor._values()  # noqa: SLF001  # the public name needs the gradient coalesced
+    return values.numel() * values.element_size()

@@ -1,0 +1,114 @@
+"""PyTorch's optimizers, and the gradient scaler that decides whether they step."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.shared import Function, scale_wrapper
+from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.tracking.tracker import UNKNOWN, Followed
+
+
+class _Steps(threading.local):
+    """The regions of the optimizers that step now in this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.open: list[Followed | int | None] = []
+
+
+def hook_optimizers(patches: Patches, seams: Seams) -> None:
+    """Time every optimizer's step, through the hooks that torch calls around it.
+
+    torch does not call the second hook after a step that raised. We notice that when another step
+    begins that is not inside the first. The tracker notices it earlier if the loop waits for a
+    batch.
+    """
+    notes = seams.tracker.notes
+    steps = _Steps()
+    count_around = guarded("optimizers around", _count_steps_around, 0)
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        while steps.open and len(steps.open) > count_around(inspect.currentframe()):
+            seams.end(steps.open.pop(), UNKNOWN)
+        try:
+            span = notes.begin_optimizer(id(optimizer))
+        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            report_failure("begin_optimizer", failure)
+            span = None
+        steps.open.append(span)
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if steps.open:
+            try:
+                notes.end(steps.open.pop())
+            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+                report_failure("end", failure)
+
+    patches.on_undo(register_optimizer_step_pre_hook(before).remove)
+    patches.on_undo(register_optimizer_step_post_hook(after).remove)
+
+
+def _count_steps_around(hook: FrameType | None) -> int:
+    """Return how many optimizer steps are open around the one that calls the hook."""
+    step = hook.f_back if hook else None
+    if step is None:
+        return 0
+    count = 0
+    frame = step.f_back
+    while frame is not None:
+        count += frame.f_code is step.f_code
+        frame = frame.f_back
+    return count
+
+
+def hook_scaler(patches: Patches, seams: Seams) -> None:
+    """Name steps that the scaler skips because gradients overflowed, and note the loss scale."""
+    watch = guarded("scaler", _watch_step, None)
+    wrap_scale = scale_wrapper(seams, _host_scale)
+
+    def wrap_step(original: Function) -> Function:
+        @functools.wraps(original)
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            span = seams.begin_optimizer(id(optimizer))
+            stepped: list[bool] = []
+            handle = watch(optimizer, stepped)
+            try:
+                result = original(self, optimizer, *args, **kwargs)
+                if handle and not stepped and self.is_enabled():
+                    seams.name_skipped(span)
+            except BaseException as error:
+                seams.end(span, type(error).__name__)
+                raise
+            finally:
+                if handle:
+                    handle.remove()
+            seams.end(span)
+            return result
+
+        return step
+
+    patches.replace(torch.amp.GradScaler, "scale", wrap_scale)
+    patches.replace(torch.amp.GradScaler, "step", wrap_step)
+    patches.replace(torch.amp.GradScaler, "update", wrap_scale)
+
+
+def _watch_step(optimizer: Any, stepped: list[bool]) -> Any:
+    """Fill the list if the optimizer steps; the handle that is returned ends that."""
+    return optimizer.register_step_pre_hook(lambda *_: stepped.append(True))
+
+
+def _host_scale(scaler: Any) -> float | None:
+    """Return the scale if the host has it; reading it from a device would wait."""
+    scale = getattr(scaler, "_scale", None)
+    return float(scale) if scale is not None and scale.device.type == "cpu" else None

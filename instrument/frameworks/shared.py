@@ -1,0 +1,212 @@
+"""Hooks that are equal in all frameworks.
+
+Hooks run inside the job's own calls, so nothing of ours may raise there. A hook that runs several
+times per step has its guards written out (`except Exception: report_failure`). `guarded` is one
+call more, and that counts: between two phases our code is no longer in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from profkit.clock import Clock
+from profkit.instrument.device import Event
+from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.loading.loaders import Loaders
+from profkit.instrument.tracking.tracker import Followed
+
+Function = Callable[..., Any]
+Wrap = Callable[[Function], Function]
+
+PATIENCE_NS = 2_000_000
+"""The writer's thread asks this long for an event on an idle stream; then it tries again later."""
+
+
+class Nesting(threading.local):
+    """True while this thread is inside a call that is followed already."""
+
+    inside = False
+
+
+def timed(
+    seams: Seams, span: Followed | int | None, function: Function, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call `function` inside an open region; record the class of its exception and raise it."""
+    try:
+        result = function(*args, **kwargs)
+    except BaseException as error:
+        seams.end(span, type(error).__name__)
+        raise
+    try:
+        seams.tracker.notes.end(span)
+    except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+        report_failure("end", failure)
+    return result
+
+
+def end_with_error(seams: Seams, span: Followed | int | None, error: BaseException) -> None:
+    """End the wait for a batch that did not come; a loader's regular end is no error."""
+    name = None if isinstance(error, StopIteration) else type(error).__name__
+    seams.end_data(span, 0, name)
+
+
+def hook_iteration(patches: Patches, seams: Seams, loader: type) -> None:
+    """Count the start of a loader's workers as data."""
+
+    def wrap(original: Function) -> Function:
+        @functools.wraps(original)
+        def iterate(self: Any) -> Any:
+            span = seams.begin_data(starts_epoch=True)
+            try:
+                return original(self)
+            finally:
+                seams.end_data(span, 0)
+
+        return iterate
+
+    patches.replace(loader, "__iter__", wrap)
+
+
+def hook_saving(patches: Patches, seams: Seams, framework: Any) -> None:
+    """Count a file that the loop's own thread writes as a checkpoint, not as training."""
+
+    def wrap(original: Function) -> Function:
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            return timed(seams, seams.begin_checkpoint(), original, *args, **kwargs)
+
+        return save
+
+    patches.replace(framework, "save", wrap)
+
+
+def scale_wrapper(seams: Seams, host_scale: Callable[[Any], float | None]) -> Wrap:
+    """Return a wrapper for a gradient scaler's methods that notes the loss scale."""
+    read_scale = guarded("loss scale", host_scale, None)
+
+    def wrap(original: Function) -> Function:
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            seams.note_scale(read_scale(self))
+            return result
+
+        return call
+
+    return wrap
+
+
+def call_first(act: Callable[[Any], object]) -> Wrap:
+    """Return a wrapper for methods that calls `act(self)` before the method."""
+
+    def wrap(original: Function) -> Function:
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            act(self)
+            return original(self, *args, **kwargs)
+
+        return call
+
+    return wrap
+
+
+def starts_workers(
+    loaders: Loaders,
+    open_ring: Callable[..., None],
+    then: Callable[[Any], object] = lambda iterator: None,
+) -> Wrap:
+    """Return a wrapper for the method that starts workers; these find the ring of their loader."""
+    open_guarded = guarded("loader: ring", open_ring, None)
+
+    def wrap(original: Function) -> Function:
+        @functools.wraps(original)
+        def start(self: Any, *args: Any, **kwargs: Any) -> None:
+            open_guarded(self, *args, **kwargs)
+            try:
+                original(self, *args, **kwargs)
+            finally:
+                loaders.started()
+            then(self)
+
+        return start
+
+    return wrap
+
+
+def begins_epoch(loaders: Loaders) -> Callable[[Any], None]:
+    """Return a function that begins an epoch of a loader's iterator, with its present workers."""
+
+    def begin(iterator: Any) -> None:
+        workers = iterator._workers  # noqa: SLF001  # loaders have no public name for them
+        loaders.begin_epoch(iterator, [process.pid for process in workers])
+
+    return guarded("loader: epoch", begin, None)
+
+
+class TimingEvent:
+    """A CUDA event that takes the time; it is recorded on the calling thread's current stream."""
+
+    __slots__ = ("cuda",)
+
+    def __init__(self, cuda: Any) -> None:
+        self.cuda = cuda
+
+    def record(self) -> None:
+        self.cuda.record()
+
+    def done(self) -> bool:
+        return bool(self.cuda.query())
+
+    def ns_since(self, earlier: Any) -> float:
+        return float(earlier.cuda.elapsed_time(self.cuda)) * 1e6
+
+
+def reach_event(
+    event: TimingEvent, record: Callable[[], object], clock: Clock
+) -> tuple[Event, int, int] | None:
+    """Record an event on an idle stream; return it, its host time and its uncertainty.
+
+    Nothing else runs on the stream, so the device reaches the event at once. It is asked for and
+    never waited for.
+    """
+    before = clock()
+    record()
+    while not event.done():
+        if clock() - before > PATIENCE_NS:
+            return None
+    after = clock()
+    return event, (before + after) // 2, after - before
+
+
+class SharedProfiler:
+    """A framework's own profiler: a process has one, and the job's own use goes first."""
+
+    def __init__(self) -> None:
+        self._profiler: Any = None
+        self._starting = False
+
+    def give_way(self) -> None:
+        """Give up a capture if the job starts a profiler of its own."""
+        if not self._starting:
+            self.give_up()
+
+    def give_up(self) -> None:
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profiler.stop()
+
+    def stop(self) -> Callable[[Path], None] | None:
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return None
+        profiler.stop()
+        return self._saver(profiler)
+
+    def _saver(self, profiler: Any) -> Callable[[Path], None]:
+        """Return what writes the capture of a stopped profiler as Chrome JSON."""
+        raise NotImplementedError

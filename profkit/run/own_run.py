@@ -1,0 +1,53 @@
+"""The folder of a job that `profkit run` did not start: all ranks of one launch share it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+
+from profkit.errors import ProfkitError
+from profkit.rank import TORCHRUN, rank_of, read_number
+
+
+def make_own_run() -> Path:
+    """Make the folder, or join the one that another rank of the launch has made."""
+    script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "python"
+    parent = Path(os.environ.get("PROFKIT_OUTPUT", "traces")).absolute()
+    folder = parent / f"{script}-{time.strftime('%Y%m%d')}-{name_launch()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ProfkitError(f"{folder}: {error.strerror}") from error
+    return folder
+
+
+def name_launch() -> str:
+    """Return a name that the ranks of one launch have in common, and that no other launch has.
+
+    It is the launcher's name for the launch, or else the id of the process that started the ranks.
+    """
+    if rank_of() is not None:
+        return _name_of_launcher() or str(os.getppid())
+    return str(os.getppid() if _is_started_by_first_rank() else os.getpid())
+
+
+def _name_of_launcher() -> str:
+    """Return the launcher's name for the launch, which ranks on several nodes share.
+
+    torchrun's is `none` or the user's. The user's is used again, but with another port.
+    """
+    elastic = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    if elastic != "none" and os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
+        return f"{elastic}-{os.environ.get('MASTER_PORT', '')}"
+    step = os.environ.get("SLURM_STEP_ID")
+    return f"{os.environ.get('SLURM_JOB_ID', '')}.{step}" if step else ""
+
+
+def _is_started_by_first_rank() -> bool:
+    """Return true if the user's script started this process as a rank, as Lightning does."""
+    if multiprocessing.parent_process() is not None:
+        return "MASTER_PORT" in os.environ
+    return read_number(os.environ, TORCHRUN.local_rank, 0) > 0

@@ -1,0 +1,79 @@
+"""Connect the parts of one rank: recorder, manifests and profkit's own samples.
+
+`Job` records somebody's process and opens its files late, on a thread. `open_rank` records a loop
+of profkit's own at once. Both are built of these parts. Whatever writes files is imported when it
+is used, so that a job does not wait for the import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from typing import TYPE_CHECKING
+
+from profkit import vocab
+from profkit.clock import now_ns, read_anchor
+from profkit.instrument.blocks import off_blocks
+from profkit.instrument.guard import FAILURES
+from profkit.instrument.ranges import Ranges
+from profkit.instrument.recorder import Append, Recorder, Sink, measure_span_cost
+
+if TYPE_CHECKING:
+    from profkit.instrument.device import DeviceTimer
+    from profkit.instrument.frameworks.base import Place
+    from profkit.run.collecting import Choice
+    from profkit.trace import RankManifest, RunManifest
+
+SPAN_COST_METRIC = "span_cost_ns"
+
+
+def make_recorder(
+    sink: Sink, choice: Choice, ranges: Ranges | None, timer: DeviceTimer | None = None
+) -> Recorder:
+    """Return a recorder that leaves out the phases of some steps, to measure its own cost."""
+    is_measured = choice.is_measured(off_blocks())
+    return Recorder(sink, ranges=ranges, is_measured=is_measured, device=timer)
+
+
+def describe_rank(place: Place, device: str, framework: str) -> RankManifest:
+    """Return the contents of `rank.json` for this process, with the clocks of this moment."""
+    from profkit.trace import RankManifest
+
+    return RankManifest(
+        place.rank,
+        platform.node(),
+        os.getpid(),
+        device,
+        read_anchor(),
+        place.local_rank,
+        place.world_size,
+        framework,
+    )
+
+
+def complete_manifest(manifest: RunManifest, *, created_ns: int) -> RunManifest:
+    """Add what is the same for every run: its owner, the machine and profkit's version."""
+    from profkit import __version__
+    from profkit.environment import read_environment
+    from profkit.trace.integrity import this_process
+
+    return dataclasses.replace(
+        manifest,
+        created_ns=created_ns,
+        profkit_version=__version__,
+        owner=this_process(),
+        environment={**read_environment(), **manifest.environment},
+    )
+
+
+def note_span_cost(samples: Append, ranges: Ranges | None, *, repeats: int) -> None:
+    """Measure what a phase costs the loop in this process, and write it down."""
+    cost = measure_span_cost(ranges=ranges, repeats=repeats)
+    samples((None, "profkit", SPAN_COST_METRIC, now_ns(), cost))
+
+
+def note_failures(samples: Append) -> None:
+    """Write down which of profkit's hooks failed in this process, and how often."""
+    for site, count in FAILURES.items():
+        samples((None, "profkit", f"{vocab.FAILURES}{site}", now_ns(), float(count)))
