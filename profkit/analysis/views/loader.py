@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exposed import INPUT_PIECES, exposed_spans
 from profkit.analysis.kernels.device_time import HOST
-from profkit.analysis.overview import steady_steps
+from profkit.analysis.selection import steady_steps
 from profkit.analysis.views.series import Series, bin_readings
 from profkit.trace import Trace
 from profkit.vocab import Phase

@@ -20,16 +20,15 @@ from profkit.analysis.exchange import (
     LateRank,
     Matched,
     RankExchange,
-    covered,
     exposed_windows,
     find_late_rank,
     match_collectives,
     split_exchange,
-    union,
 )
+from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.kernels.categories import COMMUNICATION
-from profkit.analysis.overview import steady_steps
 from profkit.analysis.phases import UNKNOWN, step_times
+from profkit.analysis.selection import steady_steps
 from profkit.errors import UnreadableError
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
@@ -207,12 +206,11 @@ def _wait(found: Matched, windows: pa.Table, pair: Ints, ready: Ints, steps: int
     rank, start = int(found.rank[pair[0]]), found.start[pair]
     own = windows.filter(pc.equal(windows["rank"], rank))
     opens, closes = (own[name].to_numpy() for name in ("start_ns", "end_ns"))
-    lows, highs = union(start, ready)
-    exposed = covered(start, ready, opens, closes)
+    exposed = float(covered_each(start, ready, opens, closes).sum())
     return Wait(
         rank,
         int(found.late_rank[pair[0]]),
-        float((highs - lows).sum()) / steps,
+        union_length(start, ready) / steps,
         exposed / steps,
         len(pair),
     )

@@ -1,0 +1,56 @@
+"""Helpers for the columns of recorded tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.estimate import Ints
+
+
+def names_and_codes(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
+    """Return the distinct values of a column, and each row's place among them.
+
+    A null has the code -1. A column that is not dictionary-encoded is encoded first.
+    """
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    whole = column.unify_dictionaries().combine_chunks()
+    codes = whole.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return whole.dictionary.to_pylist(), np.asarray(codes, dtype=np.int64)
+
+
+def durations(table: pa.Table) -> Ints:
+    """Return how long each row of a table with `start_ns` and `end_ns` took, in ns."""
+    return np.asarray(table["end_ns"].to_numpy() - table["start_ns"].to_numpy(), dtype=np.int64)
+
+
+def rows_of_steps(table: pa.Table, steps: Ints) -> pa.Table:
+    """Return the rows that belong to one of these steps."""
+    # Given a numpy array, `pa.array` would import pandas where it is installed.
+    wanted = pa.array(steps.tolist(), pa.int64())
+    return table.filter(pc.is_in(table["step"], wanted))
+
+
+def readings_of(samples: pa.Table, source: str, metric: str) -> pa.Table:
+    """Return the rows of `samples` that hold one metric of one collector."""
+    wanted = pc.and_(pc.equal(samples["source"], source), pc.equal(samples["metric"], metric))
+    return samples.filter(wanted)
+
+
+def step_places(table: pa.Table, used: Ints) -> Ints:
+    """Return each row's place of its step in `used`, which is sorted; -1 for other steps."""
+    steps = table["step"].fill_null(-1).to_numpy()
+    if not len(used):
+        return np.full(len(steps), -1, dtype=np.int64)
+    place = np.minimum(np.searchsorted(used, steps), len(used) - 1)
+    found = (used[place] == steps) & table["step"].is_valid().to_numpy()
+    return np.asarray(np.where(found, place, -1), dtype=np.int64)
+
+
+def equals(column: pa.ChunkedArray, value: str) -> npt.NDArray[np.bool_]:
+    """Return which rows of a dictionary column hold a value, without decoding the column."""
+    names, codes = names_and_codes(column)
+    return np.isin(codes, [place for place, name in enumerate(names) if name == value])

@@ -1,0 +1,176 @@
+"""Sums over all calls of each kernel, and the figures that follow from them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from profkit.analysis.columns import equals, names_and_codes
+from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.kernels.categories import MATRIX_WORK
+from profkit.analysis.kernels.device_time import HOST
+from profkit.analysis.kernels.roofline import LAUNCH, Places, bound_by_work
+
+LAUNCH_BOUND = 0.5
+"""A kernel is launch-bound if more than this share of its time is in calls waited for."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a kernel: a row of a rank's `kernels` table."""
+
+    rank: int
+    row: int
+    duration_ns: float
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """All calls of one kernel, over the captured steps of all ranks that are read."""
+
+    name: str
+    category: str
+    calls: int
+    total_ns: float
+    share: float
+    """The share of all kernels' time."""
+    ns_per_step: float | None
+    """The time of calls that belong to a step; null if none does."""
+    mean_ns: float
+    longest: Call
+    tensor_core_share: float | None
+    """The share of its time that ran on Tensor Cores; null if the name does not tell."""
+    eligible: bool | None
+    """True if it does work that Tensor Cores can do; null on a CPU."""
+    launch_bound_share: float | None
+    """The share of its time in calls that the idle device waited for; null without launches."""
+    queued_ratio: float | None
+    """The mean time from launch to start over the mean duration; null without launches.
+
+    If it is far above 1, the device has work queued.
+    """
+    bound: str | None
+    """What holds it back: launch, memory or arithmetic; null without its work or the ceilings."""
+    ceiling_share: float | None
+    """The share of that ceiling that its calls of known work reach."""
+
+
+class KernelSums(NamedTuple):
+    """Sums over the calls of one kernel: times in ns, and the counts of calls behind some."""
+
+    calls: float
+    total: float
+    in_steps: float
+    on_device: float
+    cores_known: float
+    on_cores: float
+    launched: float
+    late: float
+    queued: float
+    arithmetic_known: float
+    arithmetic: float
+    memory_known: float
+    memory: float
+    least_known: float
+    least: float
+
+    def plus(self, other: KernelSums) -> KernelSums:
+        return KernelSums(*map(operator.add, self, other))
+
+
+def sum_by_kernel(
+    kernels: pa.Table, places: Places
+) -> Iterator[tuple[tuple[str, str], KernelSums, Call]]:
+    """Yield each name and category in one rank's table, with its sums and its longest call."""
+    names, name = names_and_codes(kernels["name"])
+    categories, category = names_and_codes(kernels["category"])
+    key = name * len(categories) + category
+    keys = np.flatnonzero(np.bincount(key))
+    group = np.searchsorted(keys, key)
+    columns = []
+    for values in _summed_columns(kernels, places):
+        columns.append(np.bincount(group, weights=values, minlength=len(keys)).tolist())
+    rank = int(kernels["rank"][0].as_py())
+    longest = _longest_rows(group, places.length_ns, len(keys))
+    for place, values in enumerate(zip(*columns, strict=True)):
+        name_code, category_code = divmod(int(keys[place]), len(categories))
+        row = int(longest[place])
+        call = Call(rank, row, float(places.length_ns[row]))
+        yield (names[name_code], categories[category_code]), KernelSums(*values), call
+
+
+def _summed_columns(kernels: pa.Table, places: Places) -> Iterator[Floats]:
+    """Yield what each call adds to each sum, in the order of `KernelSums`."""
+    length = places.length_ns
+    on_device = ~equals(kernels["device"], HOST)
+    flag, launch = kernels["tensor_core"], kernels["launch_ns"]
+    cores_known = flag.is_valid().to_numpy() & on_device
+    on_cores = flag.fill_null(fill_value=False).to_numpy().astype(bool)
+    launched = launch.is_valid().to_numpy() & on_device
+    queued = kernels["start_ns"].to_numpy() - launch.fill_null(0).to_numpy()
+    yield np.ones(len(length))
+    yield length
+    yield np.where(kernels["step"].is_valid().to_numpy(), length, 0.0)
+    yield on_device.astype(np.float64)
+    yield np.where(cores_known, length, 0.0)
+    yield np.where(cores_known & on_cores, length, 0.0)
+    yield np.where(launched, length, 0.0)
+    yield np.where(launched & places.launch_bound, length, 0.0)
+    yield np.where(launched, queued.astype(np.float64), 0.0)
+    for times in (places.arithmetic_ns, places.memory_ns):
+        known = np.isfinite(times)
+        yield known.astype(np.float64)
+        yield np.where(known, times, 0.0)
+    least_known = np.isfinite(places.least_ns)
+    yield np.where(least_known, length, 0.0)
+    yield np.where(least_known, places.least_ns, 0.0)
+
+
+def _longest_rows(group: Ints, length: Floats, count: int) -> Ints:
+    """Return the first row with the longest call of each group."""
+    longest = np.zeros(count)
+    np.maximum.at(longest, group, length)
+    # Assigned in descending order, so that the first row is the one that stays.
+    rows = np.flatnonzero(length == longest[group])[::-1]
+    row = np.zeros(count, dtype=np.int64)
+    row[group[rows]] = rows
+    return row
+
+
+def make_group(
+    key: tuple[str, str], sums: KernelSums, longest: Call, whole_ns: float, steps: int
+) -> KernelGroup:
+    """Return the figures of one kernel; `whole_ns` is the time of all kernels."""
+    name, category = key
+    late = _ratio(sums.late, sums.launched)
+    arithmetic = sums.arithmetic if sums.arithmetic_known else math.nan
+    memory = sums.memory if sums.memory_known else math.nan
+    bound = bound_by_work(arithmetic, memory)
+    if late is not None and late > LAUNCH_BOUND:
+        bound = LAUNCH
+    return KernelGroup(
+        name=name,
+        category=category,
+        calls=int(sums.calls),
+        total_ns=sums.total,
+        share=sums.total / whole_ns if whole_ns else 0.0,
+        ns_per_step=sums.in_steps / steps if steps else None,
+        mean_ns=sums.total / sums.calls,
+        longest=longest,
+        tensor_core_share=_ratio(sums.on_cores, sums.cores_known),
+        eligible=category in MATRIX_WORK if sums.on_device else None,
+        launch_bound_share=late,
+        queued_ratio=_ratio(sums.queued, sums.launched),
+        bound=bound,
+        ceiling_share=_ratio(sums.least, sums.least_known),
+    )
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
