@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from profkit.analysis.ceilings import Ceilings, Links
-from profkit.analysis.columns import names_and_codes, rows_of_steps
+from profkit.analysis.columns import codes_of, rows_of_steps
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.intervals import split_lanes
 
@@ -205,7 +205,7 @@ def _shortest(rows: pa.Table) -> tuple[Floats, Ints]:
     """Return each collective's time on the rank where it was shortest, and that rank's row."""
     rank, sequence = rows["rank"].to_numpy().astype(np.int64), rows["sequence"].to_numpy()
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    _, communicator = names_and_codes(rows["communicator"])
+    communicator = codes_of(rows["communicator"])
     lane = rank * (communicator.max() + 1) + communicator
     order = np.lexsort((sequence, lane))
     own = np.empty(len(order), dtype=np.float64)

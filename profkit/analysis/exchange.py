@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import names_and_codes, rows_of_steps
+from profkit.analysis.columns import codes_of, rows_of_steps
 from profkit.analysis.estimate import Ints
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.phases import step_times
@@ -131,7 +131,7 @@ def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
     rank = rows["rank"].to_numpy().astype(np.int64)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     sequence, size = rows["sequence"].to_numpy(), rows["group_size"].to_numpy()
-    _, communicator = names_and_codes(rows["communicator"])
+    communicator = codes_of(rows["communicator"])
     order = np.lexsort((end - start, sequence, communicator))
     first = np.ones(len(order), dtype=bool)
     first[1:] = (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0)

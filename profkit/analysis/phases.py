@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, names_and_codes, step_places
+from profkit.analysis.columns import codes_of, durations, names_and_codes, step_places
 from profkit.analysis.estimate import Floats, Ints
 from profkit.vocab import PHASES
 
@@ -62,7 +62,7 @@ def sum_phases(spans: pa.Table, used: Ints) -> tuple[Floats, Ints]:
     if not spans.num_rows:
         return np.zeros((len(PHASES), len(used))), np.zeros(len(used), dtype=np.int64)
     rank = spans["rank"].to_numpy().astype(np.int64)
-    _, thread = names_and_codes(spans["thread"])
+    thread = codes_of(spans["thread"])
     start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     level = np.maximum(spans["depth"].to_numpy(), 0).astype(np.int64)
     lane = rank * (thread.max() + 1) + thread

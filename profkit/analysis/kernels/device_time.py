@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.columns import names_and_codes
+from profkit.analysis.columns import codes_of, names_and_codes
 from profkit.analysis.estimate import Ints
 from profkit.analysis.intervals import union_length
 from profkit.analysis.kernels.categories import COMMUNICATION, COPY_CATEGORIES, MEMSET
@@ -64,8 +64,8 @@ def device_times(kernels: pa.Table) -> tuple[DeviceTime, ...]:
 
 def device_lanes(kernels: pa.Table) -> Ints:
     """Return a number for the rank and device of each kernel."""
-    _, device = names_and_codes(kernels["device"])
-    return np.asarray(kernels["rank"].to_numpy().astype(np.int64) * 2**31 + device)
+    rank = kernels["rank"].to_numpy().astype(np.int64)
+    return np.asarray(rank * 2**31 + codes_of(kernels["device"]))
 
 
 def _kinds(category: pa.ChunkedArray) -> Ints:
