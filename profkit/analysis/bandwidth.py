@@ -112,77 +112,58 @@ def link_use(
 ) -> tuple[LinkUse, ...]:
     """Return every communicator and operation of the used steps, most bytes first."""
     found = []
+    steps = len(used)
     for operation, size, transfer in _by_operation(collectives, used):
-        found.append(_link_use(operation, size, transfer, len(used), ceilings))
+        factor, links = operation.factor(), operation.links(ceilings)
+        sizes, which, counts = np.unique(size, return_inverse=True, return_counts=True)
+        total_ns = 0.0
+        for place, count in enumerate(counts):
+            # Each size counts with its median, so that messages that were disturbed do not.
+            total_ns += float(count * np.median(transfer[which == place]))
+        seconds = total_ns / 1e9
+        algorithm = bus = None
+        if seconds > 0 and size.any():
+            algorithm = float(size.sum()) / seconds
+            if factor is not None:
+                bus = algorithm * factor
+        use = LinkUse(
+            *operation,
+            messages_per_step=len(size) / steps,
+            bytes_per_step=float(size.sum()) / steps,
+            transfer_ns_per_step=seconds * 1e9 / steps,
+            algorithm_bytes_per_s=algorithm,
+            bus_bytes_per_s=bus,
+            ceiling_bus_bytes_per_s=links.mean_at(sizes, counts) if links else None,
+        )
+        found.append(use)
     return tuple(sorted(found, key=lambda use: -use.bytes_per_step))
-
-
-def _link_use(
-    operation: _Operation, size: Floats, transfer: Floats, steps: int, ceilings: Ceilings | None
-) -> LinkUse:
-    """Sum up one operation; each size counts with its median, so that outliers do not count."""
-    factor, links = operation.factor(), operation.links(ceilings)
-    sizes, which, counts = np.unique(size, return_inverse=True, return_counts=True)
-    total_ns = 0.0
-    for place, count in enumerate(counts):
-        total_ns += count * np.median(transfer[which == place])
-    seconds = float(total_ns) / 1e9
-    algorithm = bus = ceiling = None
-    if seconds > 0 and size.any():
-        algorithm = float(size.sum()) / seconds
-        if factor is not None:
-            bus = algorithm * factor
-    if links:
-        ceiling = _bandwidth_alone(sizes, counts, links)
-    return LinkUse(
-        *operation,
-        messages_per_step=len(size) / steps,
-        bytes_per_step=float(size.sum()) / steps,
-        transfer_ns_per_step=seconds * 1e9 / steps,
-        algorithm_bytes_per_s=algorithm,
-        bus_bytes_per_s=bus,
-        ceiling_bus_bytes_per_s=ceiling,
-    )
-
-
-def _bandwidth_alone(sizes: Floats, counts: Ints, links: Links) -> float | None:
-    """Return the bus bandwidth of these messages one after the other, each as fast as alone."""
-    seconds = 0.0
-    for size, count in zip(sizes, counts, strict=True):
-        if size > 0:
-            seconds += float(count * size / links.at(size))
-    return float((sizes * counts).sum()) / seconds if seconds > 0 else None
 
 
 def size_use(
     collectives: pa.Table, used: Ints, ceilings: Ceilings | None = None
 ) -> tuple[SizeUse, ...]:
-    """Return every communicator, operation and message size of the used steps, sizes ascending."""
+    """Return the messages of each operation of the used steps by size, sizes ascending."""
     found = []
     for operation, size, transfer in _by_operation(collectives, used):
-        for each in np.unique(size):
+        factor, links = operation.factor(), operation.links(ceilings)
+        for each in np.unique(size).astype(int).tolist():
             mine = transfer[size == each]
-            found.append(_size_use(operation, int(each), mine, len(used), ceilings))
+            took_ns = float(np.median(mine))
+            bus = ceiling = None
+            if factor is not None and each > 0 and took_ns > 0:
+                bus = each * factor * 1e9 / took_ns
+            if links and each > 0:
+                ceiling = links.at(each)
+            use = SizeUse(
+                *operation,
+                bytes=each,
+                messages_per_step=len(mine) / len(used),
+                transfer_ns=took_ns,
+                bus_bytes_per_s=bus,
+                ceiling_bus_bytes_per_s=ceiling,
+            )
+            found.append(use)
     return tuple(found)
-
-
-def _size_use(
-    operation: _Operation, size: int, transfer: Floats, steps: int, ceilings: Ceilings | None
-) -> SizeUse:
-    took, factor, links = float(np.median(transfer)), operation.factor(), operation.links(ceilings)
-    bus = ceiling = None
-    if factor is not None and size > 0 and took > 0:
-        bus = size * factor * 1e9 / took
-    if links and size > 0:
-        ceiling = links.at(size)
-    return SizeUse(
-        *operation,
-        bytes=size,
-        messages_per_step=len(transfer) / steps,
-        transfer_ns=took,
-        bus_bytes_per_s=bus,
-        ceiling_bus_bytes_per_s=ceiling,
-    )
 
 
 def _by_operation(collectives: pa.Table, used: Ints) -> Iterator[tuple[_Operation, Floats, Floats]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,15 @@ class Links:
             return math.nan
         rate = np.interp(math.log(size), np.log(self.sizes), np.log(self.bus_bytes_per_s))
         return float(np.exp(rate))
+
+    def mean_at(self, sizes: Iterable[float], counts: Iterable[int]) -> float | None:
+        """Return the bus bandwidth of so many messages of these sizes, one after the other."""
+        seconds, total = 0.0, 0.0
+        for size, count in zip(sizes, counts, strict=True):
+            total += float(size * count)
+            if size > 0:
+                seconds += float(count * size / self.at(size))
+        return total / seconds if seconds > 0 else None
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Links:

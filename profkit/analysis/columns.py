@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -17,6 +19,16 @@ def names_and_codes(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
     """
     whole = _encoded(column)
     return whole.dictionary.to_pylist(), _codes(whole)
+
+
+def places_in(column: pa.ChunkedArray, wanted: Sequence[str]) -> Ints:
+    """Return each row's place of its value in `wanted`, -1 for other values."""
+    names, codes = names_and_codes(column)
+    places = np.full(len(names) + 1, -1, dtype=np.int64)
+    for place, name in enumerate(names):
+        if name in wanted:
+            places[place] = wanted.index(name)
+    return np.asarray(places[codes])
 
 
 def codes_of(column: pa.ChunkedArray) -> Ints:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,11 @@ def estimate_ratios(numerators: Floats, denominators: Floats, *, seed: int = 0) 
     values = numerators.sum(axis=1) / denominators.sum(axis=1)
     if numerators.shape[1] < FEWEST_STEPS or not np.isfinite(values).all():
         return [Estimate(float(value)) for value in values]
-    stacked = _shorten(np.concatenate([numerators, denominators]))
+    stacked = np.concatenate([numerators, denominators])
+    group = math.ceil(stacked.shape[1] / _MOST_POINTS)
+    if group > 1:
+        # Neighbouring steps of a very long series are added up, which keeps the ratios.
+        stacked = np.add.reduceat(stacked, np.arange(0, stacked.shape[1], group), axis=1)
     above, below = stacked[: len(values)], stacked[len(values) :]
     # What each quantity adds to its ratio's error, per step: this autocorrelation matters.
     errors = (above - values[:, None] * below) / below.mean(axis=1, keepdims=True)
@@ -81,14 +85,6 @@ def estimate_ratios(numerators: Floats, denominators: Floats, *, seed: int = 0) 
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _shorten(rows: Floats) -> Floats:
-    """Add up neighbouring steps of a very long series, which keeps the ratios."""
-    group = math.ceil(rows.shape[1] / _MOST_POINTS)
-    if group == 1:
-        return rows
-    return np.asarray(np.add.reduceat(rows, np.arange(0, rows.shape[1], group), axis=1))
 
 
 def _widening(errors: Floats, spread: Floats, block: int) -> Floats:
@@ -197,17 +193,13 @@ def _resampled_sums(rows: Floats, block: int, seed: int) -> Floats:
     block_sums = (padded[:, block : block + count] - padded[:, :count]) / block
     blocks = max(1, round(count / block))
     starts = np.random.default_rng(seed).integers(0, count, size=(RESAMPLES, blocks))
-    sums = [_sums_of_drawn(part, block_sums) for part in np.array_split(starts, _RESAMPLE_PARTS)]
+    sums = []
+    for part in np.array_split(starts, _RESAMPLE_PARTS):
+        flat = part + np.arange(len(part))[:, None] * count
+        drawn = np.bincount(flat.ravel(), minlength=len(part) * count).reshape(len(part), count)
+        # `@` would start threads, which cost more than they save next to a running job.
+        sums.append(np.einsum("rb,qb->rq", drawn.astype(np.float64), block_sums))
     return np.asarray(np.concatenate(sums) / blocks)
-
-
-def _sums_of_drawn(starts: Ints, block_sums: Floats) -> Floats:
-    """Return the sum of each resample's blocks, from how often each block was drawn."""
-    count = block_sums.shape[1]
-    flat = starts + np.arange(len(starts))[:, None] * count
-    drawn = np.bincount(flat.ravel(), minlength=len(starts) * count).reshape(len(starts), count)
-    # `@` would start threads, which cost more than they save next to a running job.
-    return np.asarray(np.einsum("rb,qb->rq", drawn.astype(np.float64), block_sums))
 
 
 def student_95(freedom: float) -> float:
@@ -238,6 +230,18 @@ def subtract(target: Estimate, base: Estimate) -> Estimate:
     below = math.hypot(target.value - target.low, base.high - base.value)
     above = math.hypot(target.high - target.value, base.value - base.low)
     return Estimate(value, value - below, value + above)
+
+
+def mean_of(found: Sequence[Estimate | None]) -> Estimate | None:
+    """Return the mean of independent, equally good figures; null if one of them is."""
+    values, halves = [], []
+    for each in found:
+        if each is None or each.high is None:
+            return None
+        values.append(each.value)
+        halves.append(each.high - each.value)
+    value, half = sum(values) / len(values), math.hypot(*halves) / len(halves)
+    return Estimate(value, value - half, value + half)
 
 
 def divide(above: Estimate, below: Estimate) -> Estimate:

@@ -25,7 +25,7 @@ from profkit.vocab import Phase
 
 @dataclass(frozen=True)
 class RankExchange:
-    """One rank's exchange, in ns per step: exposed time in its three parts, and what backward hid.
+    """One rank's exchange, in ns per step: the parts of its exposed time, and hidden time.
 
     Waiting and transfer are `None` if some collective was not seen on all of its ranks.
     """
@@ -82,26 +82,24 @@ def find_late_rank(
             waits.append(each.waiting_ns)
     if rank is None or not waits or exchange.waited_for[rank] < LATE_SHARE:
         return None
-    own = _mean_parts(
+    own = step_times(
         steps.filter(pc.equal(steps["rank"], rank)),
         spans.filter(pc.equal(spans["rank"], rank)),
         used,
     )
-    others = _mean_parts(
+    others = step_times(
         steps.filter(pc.not_equal(steps["rank"], rank)),
         spans.filter(pc.not_equal(spans["rank"], rank)),
         used,
     )
-    own.pop(Phase.ALLREDUCE.value, None)
-    excess = {phase: ns - others.get(phase, 0.0) for phase, ns in own.items()}
+    others_ns = others.means()
+    excess = {}
+    for phase, ns in own.means().items():
+        if phase != Phase.ALLREDUCE.value:
+            excess[phase] = ns - others_ns.get(phase, 0.0)
     phase = max(excess, key=lambda name: excess[name], default="")
     share = exchange.waited_for[rank]
     return LateRank(rank, share, float(np.mean(waits)), phase, excess.get(phase, 0.0))
-
-
-def _mean_parts(steps: pa.Table, spans: pa.Table, used: Ints) -> dict[str, float]:
-    times = step_times(steps, spans, used)
-    return {name: float(part.mean()) for name, part in zip(times.names, times.parts, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def share_input(sums: Ints, whole: Ints) -> dict[str, Ints]:
 
 
 def _overlaps(pieces: pa.Table, waits: pa.Table, used: Ints) -> tuple[Ints, Floats]:
-    """Return each piece's place in `used`, and how much of it lies in waits of its rank and step."""
+    """Return each piece's place in `used`, and its overlap with waits of its rank and step."""
     place, key = _step_keys(pieces, used)
     _, wait_key = _step_keys(waits, used)
     order = np.argsort(wait_key, kind="stable")
@@ -145,7 +145,7 @@ def _step_keys(rows: pa.Table, used: Ints) -> tuple[Ints, Ints]:
 
 
 def split_allreduce(collectives: pa.Table, spans: pa.Table, used: Ints) -> AllreduceSplit | None:
-    """Split the exposed exchange by step: bucket not ready, waiting for a late rank, or transfer.
+    """Split the exposed exchange by step: not ready, waiting for a late rank, or transfer.
 
     It is `None` if no rank recorded collectives, or if some were not seen on all of their ranks:
     then nobody can tell waiting from transfer.

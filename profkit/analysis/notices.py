@@ -28,7 +28,6 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
     if missing:
         notices.append(f"no files of {missing} of {trace.manifest.world_size} ranks")
     notices += _failures(trace)
-    notices += _bad_samples(trace)
     if pc.any(pc.equal(trace.samples["metric"], WHOLE_STEPS)).as_py():
         notices.append(
             "the job trains a program of Paddle's static graph:"
@@ -38,7 +37,7 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
 
 
 def _end_notices(trace: Trace) -> Iterator[str]:
-    """Report the ranks' end records: dropped rows, and early ends of a run that looks complete."""
+    """Report what the ranks' end records say: dropped rows and early ends."""
     dropped, early = 0, []
     for rank in trace.ranks:
         try:
@@ -60,7 +59,7 @@ def _end_notices(trace: Trace) -> Iterator[str]:
 
 
 def _failures(trace: Trace) -> Iterator[str]:
-    """Report profkit's hooks and collectors that failed or hung in the job, and lost devices."""
+    """Report failures in the job: of profkit itself, of devices, and of samples."""
     for what, count in _largest_by_name(trace, FAILURES).items():
         yield f"profkit's {what} failed {plural(int(count), 'time')} and was left out"
     for what, longest in _largest_by_name(trace, HANGS).items():
@@ -71,6 +70,10 @@ def _failures(trace: Trace) -> Iterator[str]:
     devices = map(str, lost["device"].to_pylist())
     for rank, device in sorted(set(zip(lost["rank"].to_pylist(), devices, strict=True))):
         yield f"{device} of rank {rank} was lost while it trained; its readings end there"
+    samples = _metrics_of_kind(trace, BAD_SAMPLE)["metric"].to_pylist()
+    if samples:
+        times, files = plural(len(samples), "time"), plural(len(set(samples)), "file")
+        yield f"bad samples met {times}, {files}, the first: {samples[0].partition(':')[2]}"
 
 
 def _largest_by_name(trace: Trace, kind: str) -> dict[str, float]:
@@ -98,12 +101,3 @@ def _largest_by_name(trace: Trace, kind: str) -> dict[str, float]:
 def _metrics_of_kind(trace: Trace, kind: str) -> pa.Table:
     metric = trace.samples["metric"].cast(pa.string())
     return trace.samples.filter(pc.starts_with(metric, kind))
-
-
-def _bad_samples(trace: Trace) -> Iterator[str]:
-    """Report samples that could not be read, and were replaced."""
-    metrics = _metrics_of_kind(trace, BAD_SAMPLE)["metric"].to_pylist()
-    if not metrics:
-        return
-    times, files = plural(len(metrics), "time"), plural(len(set(metrics)), "file")
-    yield f"bad samples met {times}, {files}, the first: {metrics[0].partition(':')[2]}"

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.estimate import FEWEST_STEPS, Estimate, estimate_ratios
+from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
 from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
 from profkit.analysis.notices import find_notices
 from profkit.analysis.own_cost import OwnCost, own_cost
-from profkit.analysis.phases import StepTimes, step_times
+from profkit.analysis.phases import step_times
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
@@ -120,10 +120,8 @@ def build_overview(
     if with_kernels:
         kernels = kernel_windows(trace.kernels, steps, trace.samples, used)
         by_kernel = kernels_of(trace, ceilings)
-    throughput, step_ns, phases = _estimate(
-        step_times(steps, trace.spans, used), _ranks_per_row(trace)
-    )
-    losses = _losses(steps)
+    throughput, step_ns, phases = _estimate(trace, used)
+    first_loss, last_loss = _losses(steps)
     return Overview(
         name=trace.name,
         path=str(trace.path),
@@ -139,8 +137,8 @@ def build_overview(
         phases=phases,
         steps_seen=len(pc.unique(steps["step"])),
         selection=selection,
-        first_loss=losses[0].as_py() if len(losses) else None,
-        last_loss=losses[-1].as_py() if len(losses) else None,
+        first_loss=first_loss,
+        last_loss=last_loss,
         exchange=exchange,
         late_rank=late_rank,
         own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), windows),
@@ -169,16 +167,15 @@ def _ranks_per_row(trace: Trace) -> int:
     return 1
 
 
-def _estimate(
-    times: StepTimes, ranks_per_row: int
-) -> tuple[Estimate, Estimate, tuple[PhaseShare, ...]]:
+def _estimate(trace: Trace, used: Ints) -> tuple[Estimate, Estimate, tuple[PhaseShare, ...]]:
     """Return throughput, step time and shares, all from the same resamples of the steps."""
+    times = step_times(trace.steps, trace.spans, used)
     count = len(times.wall_ns)
     if not count:
         return Estimate(math.nan), Estimate(math.nan), ()
     parts = len(times.names)
     wall, ones = times.wall_ns[None, :], np.ones((1, count))
-    samples = times.samples[None, :] * ranks_per_row
+    samples = times.samples[None, :] * _ranks_per_row(trace)
     walls, single_steps = np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)
     throughput, step_ns, *rest = estimate_ratios(
         np.concatenate([samples, wall, times.parts, times.parts]),
@@ -193,7 +190,8 @@ def _estimate(
     return throughput, step_ns, tuple(phases)
 
 
-def _losses(steps: pa.Table) -> pa.ChunkedArray:
-    """Return the losses that rank 0, or the lowest rank, recorded, in the order of the steps."""
+def _losses(steps: pa.Table) -> tuple[float | None, float | None]:
+    """Return the first and the last loss of rank 0, or of the lowest rank."""
     own = steps.filter(pc.equal(steps["rank"], pc.min(steps["rank"])))
-    return own.sort_by("step")["loss"].drop_null()
+    losses = own.sort_by("step")["loss"].drop_null()
+    return (losses[0].as_py(), losses[-1].as_py()) if len(losses) else (None, None)

@@ -1,4 +1,4 @@
-"""Estimates what profkit cost the run: from the price of its hooks, and from control steps."""
+"""Estimates what profkit cost the run, from the price of its hooks and from control steps."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, durations, names_and_codes, step_places
+from profkit.analysis.columns import codes_of, durations, places_in, step_places
 from profkit.analysis.estimate import Floats, Ints
 from profkit.vocab import PHASES
 
@@ -29,6 +29,13 @@ class StepTimes:
     samples: Floats
     names: tuple[str, ...]
     parts: Floats
+
+    def means(self) -> dict[str, float]:
+        """Return the mean time per step of each part."""
+        found = {}
+        for name, part in zip(self.names, self.parts, strict=True):
+            found[name] = float(part.mean())
+        return found
 
 
 def step_times(steps: pa.Table, spans: pa.Table, used: Ints) -> StepTimes:
@@ -67,21 +74,11 @@ def sum_phases(spans: pa.Table, used: Ints) -> tuple[Floats, Ints]:
     level = np.maximum(spans["depth"].to_numpy(), 0).astype(np.int64)
     lane = rank * (thread.max() + 1) + thread
     own_ns = _self_times(lane, level, start, end)
-    place, phase = step_places(spans, used), _phase_codes(spans["phase"])
+    place, phase = step_places(spans, used), places_in(spans["phase"], PHASES)
     kept = (place >= 0) & (phase >= 0) & _runs_steps(rank, lane, np.where(level, 0, end - start))
     sums = _sums(phase[kept] * len(used) + place[kept], own_ns[kept], len(PHASES) * len(used))
     outer = np.bincount(place[kept & (level == 0)], minlength=len(used))
     return sums.reshape(len(PHASES), len(used)), outer
-
-
-def _phase_codes(column: pa.ChunkedArray) -> Ints:
-    """Return each row's phase as its place in `PHASES`, -1 for others."""
-    names, codes = names_and_codes(column)
-    places = np.full(len(names) + 1, -1, dtype=np.int64)
-    for place, name in enumerate(names):
-        if name in PHASES:
-            places[place] = PHASES.index(name)
-    return np.asarray(places[codes])
 
 
 def _runs_steps(rank: Ints, lane: Ints, outer_ns: Ints) -> npt.NDArray[np.bool_]:

@@ -67,12 +67,14 @@ def select_steps(steps: pa.Table, *, warm_up: int, windows: Ints = NO_STEPS) -> 
     everywhere = _once_on_each_rank(steps["rank"].to_numpy(), position, len(numbers))
     off = ~steps["instrumented"].to_numpy(zero_copy_only=False)
     first = numbers[0] if len(numbers) else 0
+    epochs = np.full(len(numbers), -1, dtype=np.int64)
+    np.maximum.at(epochs, position, steps["epoch"].fill_null(-1).to_numpy())
     reasons = {
         WARM_UP: numbers < first + warm_up,
         NOT_ON_ALL_RANKS: ~everywhere,
         SWITCHED_OFF: np.bincount(position, weights=off, minlength=len(numbers)) > 0,
         KERNEL_WINDOW: np.isin(numbers, windows),
-        EPOCH_START: _epoch_starts(steps, position, len(numbers)),
+        EPOCH_START: np.diff(epochs, prepend=epochs[:1]) != 0,
         PARTIAL_BATCH: _partial_batches(steps["sample_count"].to_numpy(), position, everywhere),
     }
     used = np.ones(len(numbers), dtype=bool)
@@ -94,14 +96,6 @@ def _once_on_each_rank(rank: Ints, position: Ints, count: int) -> npt.NDArray[np
     distinct = np.bincount(pairs // max(1, len(ranks)), minlength=count)
     rows = np.bincount(position, minlength=count)
     return np.asarray((distinct == len(ranks)) & (rows == len(ranks)))
-
-
-def _epoch_starts(steps: pa.Table, position: Ints, count: int) -> npt.NDArray[np.bool_]:
-    epochs = np.full(count, -1, dtype=np.int64)
-    np.maximum.at(epochs, position, steps["epoch"].fill_null(-1).to_numpy())
-    starts = np.zeros(count, dtype=bool)
-    starts[1:] = epochs[1:] != epochs[:-1]
-    return starts
 
 
 def _partial_batches(

@@ -43,6 +43,33 @@ class KernelInstance:
     bound: str | None
     ceiling_share: float | None
 
+    @classmethod
+    def from_row(
+        cls, row: int, values: Mapping[str, Any], bound: str | None, ceiling_share: float
+    ) -> KernelInstance:
+        """Make an instance of a row of the table; an unknown `ceiling_share` is NaN."""
+        queued_ns = None
+        if values["device"] != HOST and values["launch_ns"] is not None:
+            queued_ns = values["start_ns"] - values["launch_ns"]
+        return cls(
+            row=row,
+            rank=values["rank"],
+            device=values["device"],
+            stream=values["stream"],
+            start_ns=values["start_ns"],
+            duration_ns=values["end_ns"] - values["start_ns"],
+            step=values["step"],
+            phase=values["phase"],
+            op=values["op"],
+            queued_ns=queued_ns,
+            grid=tuple(values["grid"]) if values["grid"] else None,
+            block=tuple(values["block"]) if values["block"] else None,
+            bytes=values["bytes"],
+            flops=values["flops"],
+            bound=bound,
+            ceiling_share=ceiling_share if math.isfinite(ceiling_share) else None,
+        )
+
 
 def calls_of(
     trace: Trace,
@@ -77,31 +104,6 @@ def kernel_instances(
     shares = places.share
     found = []
     for row, values in zip(rows.tolist(), kernels.take(pa.array(rows)).to_pylist(), strict=True):
-        found.append(_instance(row, values, places.bound(row), float(shares[row])))
+        share = float(shares[row])
+        found.append(KernelInstance.from_row(row, values, places.bound(row), share))
     return tuple(found)
-
-
-def _instance(
-    row: int, values: Mapping[str, Any], bound: str | None, ceiling_share: float
-) -> KernelInstance:
-    queued_ns = None
-    if values["device"] != HOST and values["launch_ns"] is not None:
-        queued_ns = values["start_ns"] - values["launch_ns"]
-    return KernelInstance(
-        row=row,
-        rank=values["rank"],
-        device=values["device"],
-        stream=values["stream"],
-        start_ns=values["start_ns"],
-        duration_ns=values["end_ns"] - values["start_ns"],
-        step=values["step"],
-        phase=values["phase"],
-        op=values["op"],
-        queued_ns=queued_ns,
-        grid=tuple(values["grid"]) if values["grid"] else None,
-        block=tuple(values["block"]) if values["block"] else None,
-        bytes=values["bytes"],
-        flops=values["flops"],
-        bound=bound,
-        ceiling_share=ceiling_share if math.isfinite(ceiling_share) else None,
-    )

@@ -205,14 +205,14 @@ def _first_match(table: Sequence[tuple[_T, re.Pattern[str]]], name: str) -> _T |
 
 
 def uses_tensor_cores(name: str, category: str) -> bool | None:
-    """Return if the kernel runs on Tensor Cores; null if the name of matrix work does not tell."""
+    """Return True if the kernel runs on Tensor Cores; null if its name does not tell."""
     if category in MATRIX_WORK:
         return _first_match(_TENSOR_CORE, name)
     return None if category == UNCATEGORISED else False
 
 
 def copy_category(name: str) -> str:
-    """Return the direction of a copy from CUPTI's name for it (`Memcpy HtoD (Pinned -> Device)`)."""
+    """Return the direction of a copy, from a name like `Memcpy HtoD (Pinned -> Device)`."""
     for direction, category in COPY_CATEGORIES.items():
         if direction in name:
             return category

@@ -46,19 +46,47 @@ class DeviceTime:
     def exposed_ns(self) -> int:
         return self.communication_ns - self.overlap_ns
 
+    @classmethod
+    def sum_up(cls, rank: int, device: str, start: Ints, end: Ints, kind: Ints) -> DeviceTime:
+        """Sum up the work of one device; `kind` says what each piece of work is."""
+        computing, communicating = kind == _COMPUTING, kind == _COMMUNICATING
+        moving = kind == _MOVING
+        compute = union_length(start[computing], end[computing])
+        communication = union_length(start[communicating], end[communicating])
+        either = union_length(start[~moving], end[~moving])
+        return cls(
+            rank=rank,
+            device=device,
+            window_ns=int(end.max() - start.min()),
+            busy_ns=union_length(start, end),
+            compute_ns=compute,
+            communication_ns=communication,
+            moves_ns=union_length(start[moving], end[moving]),
+            overlap_ns=compute + communication - either,
+        )
+
 
 def device_times(kernels: pa.Table) -> tuple[DeviceTime, ...]:
-    """Return a row for each rank and device that ran anything; operators on the host are excluded."""
+    """Return a row for each rank and device that ran anything, except for the host."""
     rank = kernels["rank"].to_numpy().astype(np.int64)
     devices, device = names_and_codes(kernels["device"])
+    categories, category = names_and_codes(kernels["category"])
+    kinds = np.full(len(categories), _COMPUTING, dtype=np.int64)
+    for place, name in enumerate(categories):
+        if name == COMMUNICATION:
+            kinds[place] = _COMMUNICATING
+        elif name in _MOVES:
+            kinds[place] = _MOVING
+    kind = kinds[category]
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    kind = _kinds(kernels["category"])
     found = []
     for key in np.unique(rank * len(devices) + device).tolist():
         number, place = divmod(key, len(devices))
         if devices[place] != HOST:
             mine = (rank == number) & (device == place)
-            found.append(_sum_up(number, devices[place], start[mine], end[mine], kind[mine]))
+            found.append(
+                DeviceTime.sum_up(number, devices[place], start[mine], end[mine], kind[mine])
+            )
     return tuple(found)
 
 
@@ -66,31 +94,3 @@ def device_lanes(kernels: pa.Table) -> Ints:
     """Return a number for the rank and device of each kernel."""
     rank = kernels["rank"].to_numpy().astype(np.int64)
     return np.asarray(rank * 2**31 + codes_of(kernels["device"]))
-
-
-def _kinds(category: pa.ChunkedArray) -> Ints:
-    names, codes = names_and_codes(category)
-    kinds = np.full(len(names), _COMPUTING, dtype=np.int64)
-    for place, name in enumerate(names):
-        if name == COMMUNICATION:
-            kinds[place] = _COMMUNICATING
-        elif name in _MOVES:
-            kinds[place] = _MOVING
-    return kinds[codes]
-
-
-def _sum_up(rank: int, device: str, start: Ints, end: Ints, kind: Ints) -> DeviceTime:
-    computing, communicating, moving = (kind == each for each in range(3))
-    compute = union_length(start[computing], end[computing])
-    communication = union_length(start[communicating], end[communicating])
-    either = union_length(start[~moving], end[~moving])
-    return DeviceTime(
-        rank=rank,
-        device=device,
-        window_ns=int(end.max() - start.min()),
-        busy_ns=union_length(start, end),
-        compute_ns=compute,
-        communication_ns=communication,
-        moves_ns=union_length(start[moving], end[moving]),
-        overlap_ns=compute + communication - either,
-    )

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from profkit.analysis.columns import equals, names_and_codes
-from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.estimate import Floats
 from profkit.analysis.kernels.categories import MATRIX_WORK
 from profkit.analysis.kernels.device_time import HOST
 from profkit.analysis.kernels.roofline import LAUNCH, Places, bound_by_work
@@ -97,12 +97,17 @@ def sum_by_kernel(
     for values in _summed_columns(kernels, places):
         columns.append(np.bincount(group, weights=values, minlength=len(keys)).tolist())
     rank = int(kernels["rank"][0].as_py())
-    longest = _longest_rows(group, places.length_ns, len(keys))
-    for place, values in enumerate(zip(*columns, strict=True)):
+    length = places.length_ns
+    longest = np.zeros(len(keys))
+    np.maximum.at(longest, group, length)
+    # Assigned in descending order, so that the first of equally long calls stays.
+    rows = np.flatnonzero(length == longest[group])[::-1]
+    first_row = np.zeros(len(keys), dtype=np.int64)
+    first_row[group[rows]] = rows
+    for place, sums in enumerate(zip(*columns, strict=True)):
         name_code, category_code = divmod(int(keys[place]), len(categories))
-        row = int(longest[place])
-        call = Call(rank, row, float(places.length_ns[row]))
-        yield (names[name_code], categories[category_code]), KernelSums(*values), call
+        call = Call(rank, int(first_row[place]), float(longest[place]))
+        yield (names[name_code], categories[category_code]), KernelSums(*sums), call
 
 
 def _summed_columns(kernels: pa.Table, places: Places) -> Iterator[Floats]:
@@ -130,17 +135,6 @@ def _summed_columns(kernels: pa.Table, places: Places) -> Iterator[Floats]:
     least_known = np.isfinite(places.least_ns)
     yield np.where(least_known, length, 0.0)
     yield np.where(least_known, places.least_ns, 0.0)
-
-
-def _longest_rows(group: Ints, length: Floats, count: int) -> Ints:
-    """Return the first row with the longest call of each group."""
-    longest = np.zeros(count)
-    np.maximum.at(longest, group, length)
-    # Assigned in descending order, so that the first row is the one that stays.
-    rows = np.flatnonzero(length == longest[group])[::-1]
-    row = np.zeros(count, dtype=np.int64)
-    row[group[rows]] = rows
-    return row
 
 
 def make_group(

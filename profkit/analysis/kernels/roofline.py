@@ -1,4 +1,4 @@
-"""Finds what holds each kernel back: memory, arithmetic units, or a late launch by the host.
+"""Finds what limits each kernel: memory, arithmetic units, or a late launch by the host.
 
 Null means unknown: profilers seldom report a kernel's bytes and operations.
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.columns import durations, equals
-from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.estimate import Floats
 from profkit.analysis.intervals import split_lanes
 from profkit.analysis.kernels.device_time import HOST, device_lanes
 
@@ -27,7 +27,7 @@ LAUNCH_LATENCY_NS: Final = 20_000
 
 @dataclass(frozen=True)
 class Places:
-    """Each kernel's duration, its shortest possible times, and if its device waited for it.
+    """Each kernel's duration, its shortest possible times, and those waited for.
 
     The shortest times in ns are those that its arithmetic and its bytes allow; NaN if the work or
     the ceiling is not known.
@@ -57,7 +57,7 @@ class Places:
 
 
 def bound_by_work(arithmetic_ns: float, memory_ns: float) -> str | None:
-    """Return the ceiling that binds, whose shortest time is longer; `None` if neither is known."""
+    """Return the ceiling with the longer shortest time; `None` if neither is known."""
     if math.isnan(arithmetic_ns) and math.isnan(memory_ns):
         return None
     return ARITHMETIC if math.isnan(memory_ns) or arithmetic_ns >= memory_ns else MEMORY
@@ -88,26 +88,21 @@ def place_kernels(
 
 
 def _numbers(column: pa.ChunkedArray) -> Floats:
-    """Return a column as floats, with NaN for null; large integers of damaged files are rounded."""
+    """Return a column as floats, with NaN for null; huge integers of damaged files are rounded."""
     numbers = column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
     return np.asarray(numbers, dtype=np.float64)
 
 
 def _waited_for(kernels: pa.Table) -> npt.NDArray[np.bool_]:
     """Return which kernels their device waited for; operators on the host have no launch."""
-    start, launch = kernels["start_ns"].to_numpy(), kernels["launch_ns"]
-    queued = start - launch.fill_null(0).to_numpy()
-    soon = launch.is_valid().to_numpy() & (queued < LAUNCH_LATENCY_NS)
-    on_device = ~equals(kernels["device"], HOST)
-    return np.asarray(on_device & soon & (_idle_before(kernels) > durations(kernels)))
-
-
-def _idle_before(kernels: pa.Table) -> Ints:
-    """Return how long nothing ran on the kernel's device when it began; 0 for the first."""
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     lane = device_lanes(kernels)
     order = np.lexsort((end, start, lane))
     idle = np.zeros(len(order), dtype=np.int64)
     for places in split_lanes(order, lane):
         idle[places[1:]] = start[places[1:]] - np.maximum.accumulate(end[places])[:-1]
-    return np.maximum(idle, 0)
+    launch = kernels["launch_ns"]
+    queued = start - launch.fill_null(0).to_numpy()
+    soon = launch.is_valid().to_numpy() & (queued < LAUNCH_LATENCY_NS)
+    waited = np.maximum(idle, 0) > end - start
+    return np.asarray(~equals(kernels["device"], HOST) & soon & waited)

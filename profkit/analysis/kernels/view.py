@@ -1,4 +1,4 @@
-"""Kernels grouped by name: their cost per step, use of Tensor Cores, and what holds them back.
+"""Kernels grouped by name: cost per step, use of Tensor Cores, and what limits them.
 
 Shares are of the kernels' own durations added up, so they add up to one; kernels that run at the
 same time count each for itself. Operators that stand in for kernels on a CPU have neither Tensor
@@ -35,7 +35,7 @@ COLUMNS = (
     "bytes",
     "flops",
 )
-"""The columns of the `kernels` table that are read to group it."""
+"""The columns of the `kernels` table that are needed to group it."""
 
 MOST_BYTES = 100_000_000
 """If a run's kernels are larger on disk, only one rank is read by default, to keep waits short."""
@@ -72,21 +72,20 @@ class KernelsView:
 def kernels_of(
     trace: Trace, ceilings: Ceilings | None = None, rank: int | None = None
 ) -> KernelsView:
-    """Return the kernels of one rank of a run, or of all; one rank stands for a very large run."""
+    """Return the kernels of a run, or of one rank; one rank stands for a very large run."""
     problems: list[str] = []
-    tables = _read_ranks(chosen_ranks(trace, rank), problems)
+
+    def read_tables() -> Iterator[pa.Table]:
+        for each in chosen_ranks(trace, rank):
+            table, problem = each.select("kernels", COLUMNS)
+            if problem:
+                problems.append(f"rank {each.rank}, kernels: {problem}")
+            yield table
+
     view = build_kernels_view(
-        tables, ceilings, trace.manifest.config, ranks_in_all=len(trace.ranks)
+        read_tables(), ceilings, trace.manifest.config, ranks_in_all=len(trace.ranks)
     )
     return dataclasses.replace(view, problems=tuple(problems))
-
-
-def _read_ranks(ranks: Iterable[RankTrace], problems: list[str]) -> Iterator[pa.Table]:
-    for rank in ranks:
-        table, problem = rank.select("kernels", COLUMNS)
-        if problem:
-            problems.append(f"rank {rank.rank}, kernels: {problem}")
-        yield table
 
 
 def chosen_ranks(trace: Trace, rank: int | None) -> tuple[RankTrace, ...]:
@@ -114,7 +113,7 @@ def build_kernels_view(
     *,
     ranks_in_all: int = 1,
 ) -> KernelsView:
-    """Group the kernels of each rank's table, which needs `COLUMNS` only, by name and category."""
+    """Group the kernels of each rank's table, which needs `COLUMNS` only."""
     sums: dict[tuple[str, str], KernelSums] = {}
     longest: dict[tuple[str, str], Call] = {}
     devices: set[str] = set()

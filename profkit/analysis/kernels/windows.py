@@ -1,4 +1,4 @@
-"""Windows of steps in which kernels were captured: device time by phase and kind, and overhead.
+"""Windows of steps with captured kernels: device time by phase and kind, and overhead.
 
 Kernels overlap, so times are lengths of unions. If two run at once the time counts for the one
 that began first, so that the parts add up to the time in which the device was busy, exactly.
@@ -67,6 +67,11 @@ def kernel_windows(
     captured = len(pc.unique(inside["step"]))
     scale = 1 / max(1, captured * ranks)
     own = exclusive_times(inside)
+    length, index = durations(steps).astype(np.float64), steps["step"].to_numpy()
+    slow, usual = length[np.isin(index, left_out)], length[np.isin(index, used)]
+    slowdown = None
+    if len(slow) and len(usual) and np.median(usual) > 0:
+        slowdown = float(np.median(slow) / np.median(usual))
     return KernelWindows(
         steps=captured,
         kernels=inside.num_rows,
@@ -76,7 +81,7 @@ def kernel_windows(
         tensor_core_share=_tensor_core_share(inside),
         devices=tuple(sorted(map(str, pc.unique(inside["device"]).to_pylist()))),
         steps_left_out=int(np.isin(np.unique(steps["step"].to_numpy()), left_out).sum()),
-        slowdown=_slowdown(steps, left_out, used),
+        slowdown=slowdown,
         border_ns=_total(samples, WINDOW_BORDER),
         reading_ns=_total(samples, WINDOW_READING),
     )
@@ -125,14 +130,6 @@ def _tensor_core_share(kernels: pa.Table) -> float | None:
         return None
     used = known["tensor_core"].to_numpy(zero_copy_only=False).astype(bool)
     return float(length[used].sum() / length.sum())
-
-
-def _slowdown(steps: pa.Table, left_out: Ints, used: Ints) -> float | None:
-    length, index = durations(steps).astype(np.float64), steps["step"].to_numpy()
-    slow, usual = length[np.isin(index, left_out)], length[np.isin(index, used)]
-    if not len(slow) or not len(usual) or np.median(usual) <= 0:
-        return None
-    return float(np.median(slow) / np.median(usual))
 
 
 def _total(samples: pa.Table, metric: str) -> float:

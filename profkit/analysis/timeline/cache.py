@@ -54,7 +54,7 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class LaneCache:
-    """A folder with an entry for each rank and group; `None` or a read-only folder keeps nothing."""
+    """A folder with an entry for each rank and group; without a folder nothing is kept."""
 
     folder: Path | None
 
@@ -181,15 +181,12 @@ def _read(path: Path, state: list[list[int]]) -> list[Lane]:
     lanes = []
     for place, (group, label, kinds, only_stream) in enumerate(header["lanes"]):
         first = place * _COLUMNS_PER_LANE
-        level = _level(columns[first : first + _COLUMNS_PER_LANE], tuple(map(safe_text, kinds)))
+        *pieces, starts, covered = columns[first : first + _COLUMNS_PER_LANE]
+        level = Level(Pieces(*pieces), tuple(map(safe_text, kinds)))
+        blocks = Blocks(starts, covered.reshape(level.blocks_shape))
+        level = Level(level.pieces, level.kinds, blocks)
         lanes.append(Lane(Group(group), safe_text(label), level, safe_text(only_stream)))
     return lanes
-
-
-def _level(columns: Sequence[Codes], kinds: tuple[str, ...]) -> Level:
-    *pieces, starts, covered = columns
-    shape = Level(Pieces(*pieces), kinds).blocks_shape
-    return Level(Pieces(*pieces), kinds, Blocks(starts, covered.reshape(shape)))
 
 
 def _trim(folder: Path) -> None:

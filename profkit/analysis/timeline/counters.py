@@ -53,6 +53,12 @@ class Counter:
     times_ns: Ints
     values: Floats
 
+    @property
+    def order(self) -> tuple[int, bool, str, str]:
+        """The sort key: the metrics of `FIRST` come first, then those that change."""
+        place = FIRST.index(self.metric) if self.metric in FIRST else len(FIRST)
+        return place, bool(np.ptp(self.values) == 0), self.metric, self.device
+
     def cells(self, borders: Ints) -> Readings:
         """Return the readings by the cells between the boundaries."""
         place = np.searchsorted(self.times_ns, borders, side="left")
@@ -93,11 +99,4 @@ def counters_of(samples: pa.Table) -> list[Counter]:
         if len(read_ns):
             shown = "" if device_code < 0 else devices[device_code]
             found.append(Counter(shown, name, read_ns, readings))
-    return sorted(found, key=_order)
-
-
-def _order(counter: Counter) -> tuple[int, bool, str, str]:
-    """Sort the metrics of `FIRST` first, then those that change."""
-    known = FIRST.index(counter.metric) if counter.metric in FIRST else len(FIRST)
-    constant = bool(np.ptp(counter.values) == 0)
-    return known, constant, counter.metric, counter.device
+    return sorted(found, key=lambda counter: counter.order)

@@ -87,9 +87,8 @@ class LaneStore:
             streams = streams_of(self._lanes.get(key._replace(group=Group.DEVICES), ()))
             if streams is not None:
                 return streams
-        return self._without_short(key) if key.at_least_ns else self._whole(key.rank, key.group)
-
-    def _without_short(self, key: _Key) -> tuple[Lane, ...]:
+        if not key.at_least_ns:
+            return self._whole(key.rank, key.group)
         for old in list(self._lanes):
             if old.at_least_ns not in {0, key.at_least_ns}:
                 del self._lanes[old]

@@ -106,13 +106,14 @@ def _threads(spans: pa.Table) -> _Threads:
     return _Threads(names, training, shelves, kinds)
 
 
-def _phase_lanes(spans: pa.Table) -> Iterator[Lane]:
+def phase_lanes(spans: pa.Table) -> Iterator[Lane]:
+    """Yield the row of the thread that trains."""
     threads = _threads(spans)
     levels = [pieces for thread, _, pieces in threads.shelves if thread == threads.training]
     yield Lane(Group.PHASES, "phases", Level(innermost(levels), threads.kinds))
 
 
-def _region_lanes(spans: pa.Table) -> Iterator[Lane]:
+def region_lanes(spans: pa.Table) -> Iterator[Lane]:
     """Yield a row for each thread and depth, except the phases of the thread that trains."""
     threads = _threads(spans)
     for thread, depth, pieces in threads.shelves:
@@ -122,7 +123,8 @@ def _region_lanes(spans: pa.Table) -> Iterator[Lane]:
             yield Lane(Group.REGIONS, label, Level(pieces, threads.kinds))
 
 
-def _device_lanes(kernels: pa.Table) -> Iterator[Lane]:
+def device_lanes(kernels: pa.Table) -> Iterator[Lane]:
+    """Yield a row for each device."""
     events, kinds = _events(kernels, "category", "name")
     device, names = _compact(kernels["device"])
     stream = kernels["stream"].to_numpy()
@@ -137,7 +139,8 @@ def _device_lanes(kernels: pa.Table) -> Iterator[Lane]:
         yield Lane(Group.DEVICES, names[code], Level(first_begun(own), kinds), only)
 
 
-def _stream_lanes(kernels: pa.Table) -> Iterator[Lane]:
+def stream_lanes(kernels: pa.Table) -> Iterator[Lane]:
+    """Yield a row for each stream of each device."""
     events, kinds = _events(kernels, "category", "name")
     device, names = _compact(kernels["device"])
     stream = kernels["stream"].to_numpy()
@@ -151,7 +154,8 @@ def _stream_label(device: str, number: int) -> str:
     return f"{device} {'thread' if device == 'cpu' else 'stream'} {number}"
 
 
-def _collective_lanes(collectives: pa.Table) -> Iterator[Lane]:
+def collective_lanes(collectives: pa.Table) -> Iterator[Lane]:
+    """Yield a row for each communicator."""
     events, kinds = _events(collectives, "op", "op")
     communicator, names = _compact(collectives["communicator"])
     for code, places in _groups(communicator):
@@ -160,11 +164,11 @@ def _collective_lanes(collectives: pa.Table) -> Iterator[Lane]:
 
 
 _BUILDERS: Final = {
-    Group.PHASES: _phase_lanes,
-    Group.REGIONS: _region_lanes,
-    Group.DEVICES: _device_lanes,
-    Group.STREAMS: _stream_lanes,
-    Group.COLLECTIVES: _collective_lanes,
+    Group.PHASES: phase_lanes,
+    Group.REGIONS: region_lanes,
+    Group.DEVICES: device_lanes,
+    Group.STREAMS: stream_lanes,
+    Group.COLLECTIVES: collective_lanes,
 }
 
 
@@ -196,7 +200,8 @@ def _compact(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
     present = np.flatnonzero(np.bincount(indices, minlength=1))
     place = np.zeros(int(present[-1]) + 1, dtype=np.int64)
     place[present] = np.arange(len(present))
-    return place[indices], [str(whole.dictionary[int(code)].as_py()) for code in present]
+    names = whole.dictionary.take(pa.array(present)).cast(pa.string()).to_pylist()
+    return place[indices], names
 
 
 def _groups(keys: Ints) -> Iterator[tuple[int, Ints]]:

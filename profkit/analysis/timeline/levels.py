@@ -1,4 +1,4 @@
-"""One row of a timeline at any level of detail: what covers each cell, exact to the nanosecond.
+"""One row of a timeline at any level of detail, exact to the nanosecond.
 
 Time is cut into pieces that do not overlap, each with a kind and the row of the table that it came
 from. Sums over blocks of pieces are kept with them, so that a cell that holds a million pieces
@@ -59,7 +59,7 @@ class Gap(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Each cell's dominant kind (`NONE` if empty), its time, all kinds' time, and the starts in it."""
+    """Each cell's dominant kind (or `NONE`), its time, all kinds' time, and starts in it."""
 
     kinds: Ints
     dominant_ns: Ints
@@ -75,19 +75,15 @@ def first_begun(events: Pieces) -> Pieces:
     """
     if not len(events):
         return events
-    if not _in_order(events.starts, events.ends):
+    after = np.diff(events.starts)
+    longest_first = (after > 0) | (np.diff(events.ends) <= 0)
+    if not ((after >= 0) & longest_first).all():
         events = events.chosen(np.lexsort((-events.ends, events.starts)))
     reach = np.maximum.accumulate(events.ends)
     begins = np.concatenate([events.starts[:1], np.maximum(reach[:-1], events.starts[1:])])
     seen = events.ends > begins
     visible = dataclasses.replace(events, starts=begins)
     return visible if seen.all() else visible.chosen(seen)
-
-
-def _in_order(starts: Ints, ends: Ints) -> bool:
-    """Return True if events are sorted by start, and those of one start by descending end."""
-    after = np.diff(starts)
-    return bool((after > 0).all() or ((after >= 0) & ((after > 0) | (np.diff(ends) <= 0))).all())
 
 
 def innermost(levels: Sequence[Pieces]) -> Pieces:
@@ -234,7 +230,7 @@ class Level:
         return int(first + np.argmax(ends - starts))
 
     def beside(self, piece_start_ns: int, step: int) -> int | None:
-        """Return the next piece that begins after a moment (`step` 1), or the last before it (-1)."""
+        """Return the next piece that begins after a moment (`step` 1) or the last before (-1)."""
         starts = self.pieces.starts
         if step > 0:
             place = int(np.searchsorted(starts, piece_start_ns, side="right"))

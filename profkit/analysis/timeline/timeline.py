@@ -8,7 +8,7 @@ the axis are ns since the run's first step, over all ranks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,12 @@ class Steps(NamedTuple):
     number: Ints
     start_ns: Ints
     end_ns: Ints
+
+    def first_in_cells(self, borders: Ints) -> Iterator[tuple[int, int]]:
+        """Yield each cell in which a step begins, with the number of the first one."""
+        place = np.searchsorted(self.start_ns, borders)
+        for cell in np.flatnonzero(np.diff(place)):
+            yield int(cell), int(self.number[place[cell]])
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,9 @@ class Timeline:
         """How the ranks' clocks were brought together."""
         steps = {rank.rank: self._read_steps(rank, shifts[rank.rank]) for rank in trace.ranks}
         starts = [int(each.start_ns[0]) for each in steps.values() if len(each.number)]
-        origin = min(starts) if starts else _first_event(trace, shifts)
+        if not starts:
+            starts = _first_events(trace, shifts)
+        origin = min(starts, default=0)
         self._ranks: dict[int, _Place] = {}
         self._steps: dict[int, Steps] = {}
         for rank in trace.ranks:
@@ -243,12 +251,12 @@ class Timeline:
         return find_arrivals(self.trace.table("collectives"), steps, shifts)
 
 
-def _first_event(trace: Trace, shifts: Mapping[int, int]) -> int:
-    """Return where the axis of a run without steps begins."""
+def _first_events(trace: Trace, shifts: Mapping[int, int]) -> list[int]:
+    """Return the first event in each table, which start the axis of a run without steps."""
     found = []
     for rank in trace.ranks:
         for table in COLUMNS:
             rows, _ = rank.select(table, ("start_ns",))
             if rows.num_rows:
                 found.append(int(rows["start_ns"].to_numpy().min()) + shifts[rank.rank])
-    return min(found, default=0)
+    return found

@@ -1,4 +1,4 @@
-"""View of a timeline over a stretch of time: what covers each cell of each row, and its name."""
+"""View of a timeline over a stretch of time: what covers each cell of each row."""
 
 from __future__ import annotations
 
@@ -55,6 +55,20 @@ class Row:
     begun: Ints
     labels: tuple[Label, ...]
 
+    def as_json(self) -> dict[str, Any]:
+        kinds = (*self.kind_names, None)  # `NONE` is the last place
+        return {
+            "rank": self.rank,
+            "group": self.group.value,
+            "label": self.label,
+            "note": self.note,
+            "kind": [kinds[kind] for kind in self.kinds.tolist()],
+            "kind_ns": self.dominant_ns.tolist(),
+            "covered_ns": self.covered_ns.tolist(),
+            "events_begun_count": self.begun.tolist(),
+            "labels": [label._asdict() for label in self.labels],
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class CounterRow:
@@ -68,6 +82,17 @@ class CounterRow:
     highs: Floats
     before: float
     """The last reading before the window."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank,
+            "device": self.device or None,
+            "metric": self.metric,
+            "mean": _or_null(self.means),
+            "lowest": _or_null(self.lows),
+            "highest": _or_null(self.highs),
+            "last_before": None if math.isnan(self.before) else self.before,
+        }
 
 
 class StepMark(NamedTuple):
@@ -129,6 +154,10 @@ def view_timeline(
     for rank in request.ranks:
         rows += _rank_rows(timeline, request, rank, wait, known)
     counters = tuple(_counter_rows(timeline, request, wait))
+    steps: tuple[StepMark, ...] = ()
+    if first is not None:
+        marks = timeline.steps(first).first_in_cells(window.borders)
+        steps = tuple(StepMark(*mark) for mark in marks)
     pending = any(row.note == READING for row in rows)
     if request.expanded is not None and not timeline.counters_ready(request.expanded):
         pending = True
@@ -137,7 +166,7 @@ def view_timeline(
         bounds=timeline.bounds,
         rows=tuple(rows),
         counters=counters,
-        steps=() if first is None else tuple(_step_marks(timeline, window, first)),
+        steps=steps,
         steps_of=first,
         at_least_ns=request.at_least_ns,
         clocks=timeline.clocks,
@@ -153,7 +182,12 @@ def _rank_rows(
     wait: bool,
     known: Mapping[tuple[int, Group, str], Row],
 ) -> Iterator[Row]:
-    for group in _groups(timeline, request, rank):
+    groups = [request.group]
+    if rank == request.expanded:
+        groups += [group for group in (Group.PHASES, *EXPANDED) if group is not request.group]
+        if _streams_repeat_devices(timeline, request, rank):
+            groups.remove(Group.STREAMS)
+    for group in groups:
         if not wait and not timeline.ready(rank, group, request.at_least_ns):
             yield _empty(request, rank, group, READING)
             continue
@@ -164,25 +198,15 @@ def _rank_rows(
             yield known.get((rank, lane.group, lane.label)) or _row(timeline, request, rank, lane)
 
 
-def _groups(timeline: Timeline, request: Request, rank: int) -> list[Group]:
-    """Return the groups of rows that a rank shows."""
-    groups = [request.group]
-    if rank != request.expanded:
-        return groups
-    for group in (Group.PHASES, *EXPANDED):
-        if group not in groups and not _repeats(timeline, request, rank, group):
-            groups.append(group)
-    return groups
-
-
-def _repeats(timeline: Timeline, request: Request, rank: int, group: Group) -> bool:
-    """Return True if devices that are shown have one stream each, so that streams repeat them."""
-    if (request.group, group) != (Group.DEVICES, Group.STREAMS):
+def _streams_repeat_devices(timeline: Timeline, request: Request, rank: int) -> bool:
+    """Return True if devices are shown and have one stream each."""
+    at_least_ns = request.at_least_ns
+    if request.group is not Group.DEVICES:
         return False
-    if not timeline.ready(rank, group, request.at_least_ns):
+    if not timeline.ready(rank, Group.STREAMS, at_least_ns):
         return False
-    devices = timeline.lanes(rank, request.group, request.at_least_ns)
-    return len(devices) == len(timeline.lanes(rank, group, request.at_least_ns))
+    devices = timeline.lanes(rank, Group.DEVICES, at_least_ns)
+    return len(devices) == len(timeline.lanes(rank, Group.STREAMS, at_least_ns))
 
 
 def _empty(request: Request, rank: int, group: Group, note: str) -> Row:
@@ -230,13 +254,6 @@ def _counter_rows(timeline: Timeline, request: Request, wait: bool) -> Iterator[
         yield CounterRow(rank, counter.device, counter.metric, *cells, before)
 
 
-def _step_marks(timeline: Timeline, window: Window, rank: int) -> Iterator[StepMark]:
-    steps = timeline.steps(rank)
-    place = np.searchsorted(steps.start_ns, window.borders)
-    for column in np.flatnonzero(np.diff(place)):
-        yield StepMark(int(column), int(steps.number[place[column]]))
-
-
 def as_json(view: TimelineView) -> dict[str, Any]:
     """Return the view for machines: a list per row with one entry per cell, null if empty."""
     return {
@@ -250,35 +267,8 @@ def as_json(view: TimelineView) -> dict[str, Any]:
         "problems": list(view.problems),
         "steps_of_rank": view.steps_of,
         "steps": [mark._asdict() for mark in view.steps],
-        "rows": list(map(_row_json, view.rows)),
-        "counters": list(map(_counter_json, view.counters)),
-    }
-
-
-def _row_json(row: Row) -> dict[str, Any]:
-    kinds = (*row.kind_names, None)  # `NONE` is the last place
-    return {
-        "rank": row.rank,
-        "group": row.group.value,
-        "label": row.label,
-        "note": row.note,
-        "kind": [kinds[kind] for kind in row.kinds.tolist()],
-        "kind_ns": row.dominant_ns.tolist(),
-        "covered_ns": row.covered_ns.tolist(),
-        "events_begun_count": row.begun.tolist(),
-        "labels": [label._asdict() for label in row.labels],
-    }
-
-
-def _counter_json(row: CounterRow) -> dict[str, Any]:
-    return {
-        "rank": row.rank,
-        "device": row.device or None,
-        "metric": row.metric,
-        "mean": _or_null(row.means),
-        "lowest": _or_null(row.lows),
-        "highest": _or_null(row.highs),
-        "last_before": None if math.isnan(row.before) else row.before,
+        "rows": [row.as_json() for row in view.rows],
+        "counters": [row.as_json() for row in view.counters],
     }
 
 

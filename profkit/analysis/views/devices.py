@@ -13,7 +13,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.running_totals import as_rate
 from profkit.analysis.views.series import Series, bin_readings
 from profkit.errors import UnreadableError
@@ -39,6 +38,12 @@ class Curve:
     """Null for the host or the process itself."""
     metric: str
     series: Series
+
+    @property
+    def order(self) -> tuple[int, str, int, str]:
+        """The sort key: by collector in the order of `SOURCES`, rank and device."""
+        place = SOURCES.index(self.source) if self.source in SOURCES else len(SOURCES)
+        return place, self.source, self.rank, self.device or ""
 
 
 @dataclass(frozen=True)
@@ -67,16 +72,10 @@ def build_devices_view(trace: Trace) -> DevicesView:
         lengths_ns.append(end - begin)
         readings = samples.filter(pc.equal(samples["rank"], rank.rank))
         curves += _curves(rank, readings, begin, end)
+    curves.sort(key=lambda curve: curve.order)
     lost = trace.samples.filter(pc.equal(trace.samples["metric"], LOST_GPU))
     devices = set(zip(lost["rank"].to_pylist(), map(str, lost["device"].to_pylist()), strict=True))
-    return DevicesView(
-        tuple(sorted(curves, key=_order)), max(lengths_ns, default=0), tuple(sorted(devices))
-    )
-
-
-def _order(curve: Curve) -> tuple[int, str, int, str]:
-    place = SOURCES.index(curve.source) if curve.source in SOURCES else len(SOURCES)
-    return place, curve.source, curve.rank, curve.device or ""
+    return DevicesView(tuple(curves), max(lengths_ns, default=0), tuple(sorted(devices)))
 
 
 def _is_of_devices(samples: pa.Table) -> pa.Array:
@@ -90,23 +89,18 @@ def _is_of_devices(samples: pa.Table) -> pa.Array:
 
 
 def _curves(rank: RankTrace, samples: pa.Table, begin: int, end: int) -> Iterator[Curve]:
+    """Yield the curves of one rank, in the order of their first readings."""
     try:
         host = rank.manifest.host
     except UnreadableError:
         host = ""
-    for source, device, metric, time_ns, values in _readings(samples):
-        name, times, readings = as_rate(source, metric, time_ns, values)
-        series = bin_readings(times, readings, begin, end)
-        if series is not None:
-            yield Curve(rank.rank, host, source, device, name, series)
-
-
-def _readings(samples: pa.Table) -> Iterator[tuple[str, str | None, str, Ints, Floats]]:
-    """Yield source, device, metric, times and values, in the order of the first readings."""
     names = [samples[name].cast(pa.string()).to_pylist() for name in ("source", "device", "metric")]
     places: dict[tuple[str, str | None, str], list[int]] = {}
     for place, key in enumerate(zip(*names, strict=True)):
         places.setdefault(key, []).append(place)
     time_ns, values = samples["time_ns"].to_numpy(), samples["value"].to_numpy()
-    for key, mine in places.items():
-        yield *key, time_ns[mine], values[mine]
+    for (source, device, metric), mine in places.items():
+        name, times, readings = as_rate(source, metric, time_ns[mine], values[mine])
+        series = bin_readings(times, readings, begin, end)
+        if series is not None:
+            yield Curve(rank.rank, host, source, device, name, series)

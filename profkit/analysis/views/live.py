@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import rows_of_steps
-from profkit.analysis.estimate import Estimate, Ints, estimate_ratios
+from profkit.analysis.estimate import Estimate, estimate_ratios
 from profkit.analysis.phases import StepTimes, step_times
 from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import StepPoint, step_points
@@ -79,7 +78,8 @@ class LiveView:
 def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
     """Return the latest steps that all followed ranks have done, at a time of day."""
     steps, manifest = latest.steps, latest.manifest
-    done = _done_by_all(steps)
+    numbers, counts = np.unique(steps["step"].to_numpy(), return_counts=True)
+    done = numbers[counts >= len(pc.unique(steps["rank"]))]
     recent = done[-RECENT_STEPS:]
     times = step_times(steps, latest.spans, recent)
     throughput, step_ns = _speed(times)
@@ -110,12 +110,6 @@ def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
         places=tuple(map(RankPlace, by_rank["rank"].to_pylist(), by_rank["step_max"].to_pylist())),
         points=step_points(rows_of_steps(steps, done[-SHOWN_STEPS:]), Selection(done, {})),
     )
-
-
-def _done_by_all(steps: pa.Table) -> Ints:
-    """Return the steps that every rank with any step has recorded."""
-    numbers, counts = np.unique(steps["step"].to_numpy(), return_counts=True)
-    return np.asarray(numbers[counts >= len(pc.unique(steps["rank"]))])
 
 
 def _speed(times: StepTimes) -> tuple[Estimate, Estimate]:

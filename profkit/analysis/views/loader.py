@@ -1,4 +1,4 @@
-"""Where batches are made, and the effect of more workers, from each worker's pieces of a batch.
+"""Makers of batches, from the pieces of each batch, and the effect of more workers.
 
 The model of more workers is deliberately small: N workers that take X to make a step's batches
 deliver them every X / N, and a step lasts as long as the slower of that and of everything but the
@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations, rows_of_steps
-from profkit.analysis.estimate import Floats
 from profkit.analysis.exposed import exposed_spans
 from profkit.analysis.kernels.device_time import HOST
 from profkit.analysis.selection import steady_steps
@@ -182,7 +181,10 @@ def _makers(
         kind = LOOP if (rank, name) in loops else THREAD
         if name.startswith(WORKER_THREAD):
             kind = WORKER
-        means = {piece: _known_mean(values[mine]) for piece, values in batches.pieces.items()}
+        means: dict[str, float | None] = {}
+        for piece, values in batches.pieces.items():
+            known = values[mine & np.isfinite(values)]
+            means[piece] = float(known.mean()) if len(known) else None
         read_ns, decode_ns = means[READ] or 0.0, means[DECODE] or 0.0
         timed_ns = read_ns + decode_ns + (means[COLLATE] or 0.0)
         found.append(
@@ -201,11 +203,6 @@ def _makers(
             )
         )
     return tuple(found)
-
-
-def _known_mean(values: Floats) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else None
 
 
 def _depths(trace: Trace) -> tuple[QueueDepth, ...]:

@@ -1,4 +1,4 @@
-"""The ranks of a run compared: their time per phase, who waits for whom, and use of the links.
+"""The ranks of a run compared: time per phase, who waits for whom, and use of the links.
 
 All times are means over the used steps, on the host's clock. A rank deviates from the median of the
 ranks: with two of them, both deviate equally.
@@ -67,7 +67,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class RanksView:
-    """All ranks of a run. `waits` is null if some collectives were not seen on all their ranks."""
+    """All ranks of a run. `waits` is null if collectives were not seen on all their ranks."""
 
     ranks: tuple[RankTimes, ...]
     phases: tuple[str, ...]
@@ -97,7 +97,11 @@ class RanksView:
 def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksView:
     """Return the view of a run; one of a single rank has one row, and nobody waits in it."""
     used = steady_steps(trace).steps
-    phase_ns = {rank.rank: _phase_times(trace, rank.rank, used) for rank in trace.ranks}
+    phase_ns = {}
+    for rank in trace.ranks:
+        steps = trace.steps.filter(pc.equal(trace.steps["rank"], rank.rank))
+        spans = trace.spans.filter(pc.equal(trace.spans["rank"], rank.rank))
+        phase_ns[rank.rank] = step_times(steps, spans, used).means() if len(used) else {}
     median: dict[str, float] = {}
     for phase in (*PHASES, UNKNOWN):
         known = [times[phase] for times in phase_ns.values() if phase in times]
@@ -124,16 +128,6 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
         sizes=size_use(trace.collectives, used, ceilings),
         in_windows=window_collectives(trace),
     )
-
-
-def _phase_times(trace: Trace, rank: int, used: Ints) -> dict[str, float]:
-    """Return the phases of one rank; none if no step is used."""
-    if not len(used):
-        return {}
-    steps = trace.steps.filter(pc.equal(trace.steps["rank"], rank))
-    spans = trace.spans.filter(pc.equal(trace.spans["rank"], rank))
-    found = step_times(steps, spans, used)
-    return {name: float(part.mean()) for name, part in zip(found.names, found.parts, strict=True)}
 
 
 def _rank_times(

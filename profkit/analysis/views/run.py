@@ -1,4 +1,4 @@
-"""One run for the first screen: its speed, its steps' parts, and time not spent on training."""
+"""One run for the first screen: speed, parts of a step, and time not spent on training."""
 
 from __future__ import annotations
 

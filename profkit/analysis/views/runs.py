@@ -35,12 +35,12 @@ class RunHead:
 
     @property
     def kind(self) -> Kind:
-        """What runs have in common whose throughput per rank can be compared."""
+        """The configuration that runs share if their throughput per rank can be compared."""
         return self.workload, self.framework, self.precision, self.device, self.batch_size
 
 
 def list_runs(folder: Path) -> tuple[RunHead, ...]:
-    """Return the runs in a folder, newest first; unreadable ones are listed with their problem."""
+    """Return the runs in a folder, newest first; unreadable ones have a problem."""
     heads = map(read_head, find_runs(folder))
     return tuple(sorted(heads, key=lambda head: (-head.created_ns, head.name)))
 
@@ -129,21 +129,19 @@ def arrange_runs(
         if found and head.ranks and found.throughput.value > 0:
             per_rank[head.path] = scale(found.throughput, 1 / head.ranks)
             alike[head.kind].append(head)
+    bases: dict[Kind, Path] = {}
+    for kind, group in alike.items():
+        if len({head.ranks for head in group}) > 1:
+            # The newest run with the fewest ranks.
+            base = min(group, key=lambda head: (head.ranks or 0, -head.created_ns))
+            bases[kind] = base.path
     rows = []
     for head in heads:
         efficiency = None
-        base = _fewest_ranks(alike[head.kind])
-        if base and head.path in per_rank:
-            efficiency = divide(per_rank[head.path], per_rank[base.path])
+        if head.kind in bases and head.path in per_rank:
+            efficiency = divide(per_rank[head.path], per_rank[bases[head.kind]])
         rows.append(RunRow(head, figures.get(head.path), efficiency))
     if grouped:
         kinds = list(alike)
         rows.sort(key=lambda row: (kinds.index(row.head.kind), row.head.ranks or 0))
     return tuple(rows)
-
-
-def _fewest_ranks(heads: Sequence[RunHead]) -> RunHead | None:
-    """Return the newest run with the fewest ranks, if the runs differ in their ranks."""
-    if len({head.ranks for head in heads}) < 2:
-        return None
-    return min(heads, key=lambda head: (head.ranks or 0, -head.created_ns))

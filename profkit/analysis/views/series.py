@@ -55,7 +55,10 @@ def bin_readings(time_ns: Ints, values: Floats, begin_ns: int, end_ns: int) -> S
 
 
 def _known(values: Floats, count: Ints) -> tuple[float | None, ...]:
-    return tuple(np.where(count > 0, values, None).tolist())
+    known: list[float | None] = values.tolist()
+    for place in np.flatnonzero(count == 0):
+        known[place] = None
+    return tuple(known)
 
 
 def rates(time_ns: Ints, counter: Floats) -> tuple[Ints, Floats]:
@@ -83,17 +86,14 @@ def spread_bins(series: Series, columns: int) -> tuple[Cell | None, ...]:
     """Spread the bins over so many columns, several in one or one over several."""
     bins = len(series.mean)
     borders = [column * bins // columns for column in range(columns + 1)]
-    cells = []
+    cells: list[Cell | None] = []
     for first, last in itertools.pairwise(borders):
-        cells.append(_cell(series, slice(first, max(last, first + 1))))
+        own = slice(first, max(last, first + 1))
+        means = [mean for mean in series.mean[own] if mean is not None]
+        if not means:
+            cells.append(None)
+            continue
+        low = min(value for value in series.low[own] if value is not None)
+        high = max(value for value in series.high[own] if value is not None)
+        cells.append(Cell(low, sum(means) / len(means), high))
     return tuple(cells)
-
-
-def _cell(series: Series, bins: slice) -> Cell | None:
-    """Combine neighbouring bins; the result is `None` if they have no readings."""
-    means = [mean for mean in series.mean[bins] if mean is not None]
-    if not means:
-        return None
-    low = min(value for value in series.low[bins] if value is not None)
-    high = max(value for value in series.high[bins] if value is not None)
-    return Cell(low, sum(means) / len(means), high)
