@@ -105,7 +105,9 @@ class RunCosts:
 
     def without_phases(self) -> RunCosts:
         """Keep only input, if it is known, and a rest, as a training log supports them."""
-        kept = {INPUT: self.parts[INPUT]} if INPUT in self.parts else {}
+        kept = {}
+        if INPUT in self.parts:
+            kept[INPUT] = self.parts[INPUT]
         inside = {name: split for name, split in self.inside.items() if name in kept}
         parts = {**kept, REST: self.wall_ns - sum(kept.values())}
         return dataclasses.replace(self, parts=parts, inside=inside)

@@ -62,7 +62,7 @@ def estimate_ratios(numerators: Floats, denominators: Floats, *, seed: int = 0) 
     """
     values = numerators.sum(axis=1) / denominators.sum(axis=1)
     if numerators.shape[1] < FEWEST_STEPS or not np.isfinite(values).all():
-        return [Estimate(float(value)) for value in values]
+        return list(map(Estimate, values.tolist()))
     stacked = np.concatenate([numerators, denominators])
     group = math.ceil(stacked.shape[1] / _MOST_POINTS)
     if group > 1:
@@ -100,7 +100,7 @@ def _widening(errors: Floats, spread: Floats, block: int) -> Floats:
     products = (errors[:, 1:] * errors[:, :-1]).sum(axis=1) / count
     seen = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
     correlation = np.clip(seen + (1 + 4 * seen) / count, 0, _highest_correlation(count))
-    remembered = np.array([_memory(row) for row in errors])
+    remembered = np.array(list(map(_memory, errors)))
     alike = np.maximum((1 + correlation) / (1 - correlation), remembered)
     alike = np.minimum(alike, count / _FEWEST_BLOCKS)
     least = np.sqrt(variance * alike / (count - alike))

@@ -71,8 +71,11 @@ def invert(estimate: Estimate, factor: float) -> Estimate:
     """Divide `factor` by the estimate, which turns a rate into a time and a time into a rate."""
     if not estimate.value > 0:
         return NOTHING
-    low = factor / estimate.high if estimate.high is not None and estimate.high > 0 else None
-    high = factor / estimate.low if estimate.low is not None and estimate.low > 0 else None
+    low = high = None
+    if estimate.high is not None and estimate.high > 0:
+        low = factor / estimate.high
+    if estimate.low is not None and estimate.low > 0:
+        high = factor / estimate.low
     return Estimate(factor / estimate.value, low, high)
 
 

@@ -54,8 +54,9 @@ def _end_notices(trace: Trace) -> Iterator[str]:
     if dropped:
         yield f"{dropped:,} rows were dropped while recording"
     if trace.manifest.state is RunState.COMPLETE and early:
-        more = f" (and {plural(len(early) - 1, 'more rank')})" if early[1:] else ""
-        yield early[0] + more
+        if early[1:]:
+            early[0] += f" (and {plural(len(early) - 1, 'more rank')})"
+        yield early[0]
 
 
 def _failures(trace: Trace) -> Iterator[str]:

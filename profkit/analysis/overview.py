@@ -26,6 +26,11 @@ from profkit.text import safe_text
 from profkit.trace import Trace
 from profkit.vocab import BAD_TIMES, RunState
 
+_NO_STEPS = (
+    "{run}: holds no steps; it ended before the first one did,"
+    " or they are damaged (see 'profkit verify {run}')"
+)
+
 _MOST_RANKS = 100_000
 """A larger number of ranks that a row speaks for is a mistake in the file."""
 
@@ -106,17 +111,12 @@ def build_overview(
     """
     steps, manifest = trace.steps, trace.manifest
     if not steps.num_rows:
-        shown = safe_text(str(trace.path))
-        raise UnreadableError(
-            f"{shown}: holds no steps; it ended before the first one did,"
-            f" or they are damaged (see 'profkit verify {shown}')"
-        )
+        raise UnreadableError(_NO_STEPS.format(run=safe_text(str(trace.path))))
     selection = steady_steps(trace)
     used, windows = selection.steps, window_steps(trace.samples)
     exchange = split_exchange(trace.collectives, trace.spans, used)
-    late_rank = kernels = by_kernel = None
-    if exchange:
-        late_rank = find_late_rank(exchange, steps, trace.spans, used)
+    late_rank = find_late_rank(exchange, steps, trace.spans, used) if exchange else None
+    kernels = by_kernel = None
     if with_kernels:
         kernels = kernel_windows(trace.kernels, steps, trace.samples, used)
         by_kernel = kernels_of(trace, ceilings)
@@ -159,23 +159,20 @@ def silent_ranks(trace: Trace) -> int:
     return max(0, trace.manifest.world_size - len(pc.unique(trace.steps["rank"])))
 
 
-def _ranks_per_row(trace: Trace) -> int:
-    """Return how many ranks each row speaks for: a log of rank 0 may count all cards' samples."""
-    configured = trace.manifest.config.get("rows_speak_for_ranks")
-    if isinstance(configured, int) and not isinstance(configured, bool):
-        return min(max(1, configured), _MOST_RANKS)
-    return 1
-
-
 def _estimate(trace: Trace, used: Ints) -> tuple[Estimate, Estimate, tuple[PhaseShare, ...]]:
     """Return throughput, step time and shares, all from the same resamples of the steps."""
     times = step_times(trace.steps, trace.spans, used)
     count = len(times.wall_ns)
     if not count:
         return Estimate(math.nan), Estimate(math.nan), ()
+    # A log of rank 0 may count all cards' samples, or only its own.
+    ranks_per_row = trace.manifest.config.get("rows_speak_for_ranks")
+    if not isinstance(ranks_per_row, int) or isinstance(ranks_per_row, bool):
+        ranks_per_row = 1
+    ranks_per_row = min(max(1, ranks_per_row), _MOST_RANKS)
     parts = len(times.names)
     wall, ones = times.wall_ns[None, :], np.ones((1, count))
-    samples = times.samples[None, :] * _ranks_per_row(trace)
+    samples = times.samples[None, :] * ranks_per_row
     walls, single_steps = np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)
     throughput, step_ns, *rest = estimate_ratios(
         np.concatenate([samples, wall, times.parts, times.parts]),

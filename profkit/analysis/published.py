@@ -265,7 +265,7 @@ _SHEETS = (
 
 PUBLISHED: Final[tuple[Cell, ...]] = (
     *_TRAINED,
-    *(cell for sheet in _SHEETS for cell in sheet.cells()),
+    *itertools.chain.from_iterable(map(_Sheet.cells, _SHEETS)),
 )
 
 

@@ -102,13 +102,13 @@ def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
         steps=parts[0].steps,
         host=total("host"),
         exposed=total("exposed"),
-        on_device=any(part.on_device for part in parts),
+        on_device=bool(total("on_device")),
         pieces=total("pieces"),
         waits=total("waits"),
         windows=joined("windows"),
         host_windows=joined("host_windows"),
         outer=total("outer"),
-        damaged=any(part.damaged for part in parts),
+        damaged=bool(total("damaged")),
     )
 
 
@@ -117,9 +117,11 @@ def sum_ranks(trace: Trace, used: Ints, each: Mapper = map) -> dict[int, SpanSum
 
     If `each` runs on other machines, the run must be at the same path there.
     """
-    folders = [str(rank.folder.absolute()) for rank in trace.ranks]
-    ranks = [rank.rank for rank in trace.ranks]
-    sizes = [rank.size("spans") for rank in trace.ranks]
+    folders, ranks, sizes = [], [], []
+    for rank in trace.ranks:
+        folders.append(str(rank.folder.absolute()))
+        ranks.append(rank.rank)
+        sizes.append(rank.size("spans"))
     found = each(sum_rank, folders, ranks, sizes, [used] * len(ranks))
     return dict(zip(ranks, found, strict=True))
 

@@ -30,7 +30,7 @@ _ALIKE = ("batch_size", "global_batch_size", "precision", "image_size")
 
 def check_repeats(traces: Sequence[Trace]) -> None:
     """Raise `UsageError` if the runs are no repeats of one job."""
-    settings = [_settings(trace) for trace in traces]
+    settings = list(map(_settings, traces))
     for name, value in settings[0].items():
         for other, found in zip(traces, settings, strict=True):
             if found[name] != value:
@@ -75,7 +75,15 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
         return runs[0]
     known = [run for run in runs if run.steps] or list(runs[:1])
     if not all(OWN in run.parts for run in known):
-        known = [run.without_own() for run in known]
+        known = list(map(RunCosts.without_own, known))
+    walls, samples, parts, beside, switched, repeats = [], [], [], [], [], []
+    for run in known:
+        walls.append(run.wall_ns)
+        samples.append(run.samples)
+        parts.append(run.parts)
+        beside.append(run.beside)
+        switched.append(run.switched)
+        repeats.append(run.steps)
     inside = {}
     for name in known[0].inside:
         if all(name in run.inside for run in known):
@@ -83,18 +91,17 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
     left_out: Counter[str] = Counter()
     for run in runs:
         left_out.update(run.selection.left_out)
-    repeats = tuple(run.steps for run in known)
     return dataclasses.replace(
         known[0],
-        wall_ns=np.concatenate([run.wall_ns for run in known]),
-        samples=np.concatenate([run.samples for run in known]),
-        parts=_join([run.parts for run in known], known),
+        wall_ns=np.concatenate(walls),
+        samples=np.concatenate(samples),
+        parts=_join(parts, known),
         inside=inside,
-        beside=_join([run.beside for run in known], known),
+        beside=_join(beside, known),
         selection=Selection(np.arange(sum(repeats)), dict(left_out)),
         apart=_pool_apart(runs),
-        repeats=repeats,
-        switched=mean_of([run.switched for run in known]),
+        repeats=tuple(repeats),
+        switched=mean_of(switched),
     )
 
 

@@ -66,11 +66,10 @@ def select_steps(steps: pa.Table, *, warm_up: int, windows: Ints = NO_STEPS) -> 
     numbers, position = np.unique(steps["step"].to_numpy(), return_inverse=True)
     everywhere = _once_on_each_rank(steps["rank"].to_numpy(), position, len(numbers))
     off = ~steps["instrumented"].to_numpy(zero_copy_only=False)
-    first = numbers[0] if len(numbers) else 0
     epochs = np.full(len(numbers), -1, dtype=np.int64)
     np.maximum.at(epochs, position, steps["epoch"].fill_null(-1).to_numpy())
     reasons = {
-        WARM_UP: numbers < first + warm_up,
+        WARM_UP: numbers < numbers[:1] + warm_up,
         NOT_ON_ALL_RANKS: ~everywhere,
         SWITCHED_OFF: np.bincount(position, weights=off, minlength=len(numbers)) > 0,
         KERNEL_WINDOW: np.isin(numbers, windows),
@@ -104,5 +103,6 @@ def _partial_batches(
     """Return which steps have fewer samples than most steps; of two modes, the larger counts."""
     totals = np.bincount(position, weights=samples, minlength=len(everywhere))
     values, frequency = np.unique(-totals[everywhere], return_counts=True)
-    usual = -values[np.argmax(frequency)] if len(values) else 0
-    return totals < usual
+    if not len(values):
+        return np.zeros(len(totals), dtype=bool)
+    return np.asarray(totals < -values[np.argmax(frequency)])

@@ -57,8 +57,8 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     (
         "normalisation",
         (
-            r"batch_?norm|layer_?norm|group_?norm|instance_?norm|rms_?norm|cudnn.*bn_|(?:^|"
-            r"[:_])bn_[bf]w|(?:^|[:_ ])norm_|RowwiseMoments|GammaBeta|ComputeInternalGradients"
+            r"batch_?norm|layer_?norm|group_?norm|instance_?norm|rms_?norm|cudnn.*bn_|"
+            r"(?:^|[:_])bn_[bf]w|(?:^|[:_ ])norm_|RowwiseMoments|GammaBeta|ComputeInternalGradients"
         ),
     ),
     ("softmax", r"softmax"),
@@ -139,16 +139,16 @@ TENSOR_CORES: Final[tuple[tuple[bool, str], ...]] = (
     (
         False,
         (
-            r"simt|ffma|_sgemm|[sdcz]gemm_|_engine<float|scudnn(?!.*(?:1688|16816|884))|gemmSN|gemv|"
-            r"gemmk1|dot_kernel|explicit_convolve|implicit_convolve_sgemm|winograd|fft[12]d|"
+            r"simt|ffma|_sgemm|[sdcz]gemm_|_engine<float|scudnn(?!.*(?:1688|16816|884))|gemmSN|"
+            r"gemv|gemmk1|dot_kernel|explicit_convolve|implicit_convolve_sgemm|winograd|fft[12]d|"
             r"alg[01]_engine"
         ),
     ),
     (
         True,
         (
-            r"[shi](?:884|8816|1688|16816|16832|161616)(?:gemm|cudnn|fprop|dgrad|wgrad|_|$)|(?:h|s|"
-            r"i)(?:884|1688|16816)"
+            r"[shi](?:884|8816|1688|16816|16832|161616)(?:gemm|cudnn|fprop|dgrad|wgrad|_|$)|"
+            r"(?:h|s|i)(?:884|1688|16816)"
         ),
     ),
     (
@@ -161,8 +161,8 @@ TENSOR_CORES: Final[tuple[tuple[bool, str], ...]] = (
     (
         True,
         (
-            r"xmma_gemm_(?:bf16|f16|tf32|i8)|xmma_(?:fprop|dgrad|wgrad).*(?:bf16|f16|tf32)|bf16_s\d|"
-            r"flash::|flash_(?:fwd|bwd)|fmha"
+            r"xmma_gemm_(?:bf16|f16|tf32|i8)|xmma_(?:fprop|dgrad|wgrad).*(?:bf16|f16|tf32)|"
+            r"bf16_s\d|flash::|flash_(?:fwd|bwd)|fmha"
         ),
     ),
 )

@@ -88,7 +88,7 @@ def place_kernels(
 
 
 def _numbers(column: pa.ChunkedArray) -> Floats:
-    """Return a column as floats, with NaN for null; huge integers of damaged files are rounded."""
+    """Return a column as floats, null as NaN; huge integers of damaged files are rounded."""
     numbers = column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
     return np.asarray(numbers, dtype=np.float64)
 

@@ -128,6 +128,7 @@ def _write(folder: Path, state: list[list[int]], lanes: Sequence[Lane]) -> str:
         for column in (*lane.level.pieces.columns, *lane.level.blocks):
             columns.append(np.ascontiguousarray(column).ravel())
         heads.append([lane.group.value, lane.label, list(lane.level.kinds), lane.only_stream])
+    shapes: list[list[Any]] = []
     crc = 0
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
     try:
@@ -136,13 +137,14 @@ def _write(folder: Path, state: list[list[int]], lanes: Sequence[Lane]) -> str:
             for column in columns:
                 data = column.tobytes() + b"\0" * (-column.nbytes % _ALIGNED)
                 file.write(data)
+                shapes.append([column.dtype.str, len(column)])
                 crc = zlib.crc32(data, crc)
             at = file.tell()
             header = {
                 "version": VERSION,
                 "state": state,
                 "crc32": crc,
-                "columns": [[column.dtype.str, len(column)] for column in columns],
+                "columns": shapes,
                 "lanes": heads,
             }
             text = json.dumps(header).encode()

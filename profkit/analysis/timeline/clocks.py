@@ -14,13 +14,12 @@ def align_clocks(trace: Trace) -> tuple[dict[int, int], str]:
 
     Processes of one host share its clock.
     """
-    manifests = {rank.rank: rank.manifest for rank in trace.ranks}
-    hosts = {manifest.host for manifest in manifests.values()}
-    shifts = dict.fromkeys(manifests, 0)
-    if len(hosts) <= 1:
-        return shifts, SAME_CLOCK
-    if any(manifest.anchor.realtime_ns <= 0 for manifest in manifests.values()):
-        return shifts, OWN_CLOCKS
-    for rank, manifest in manifests.items():
-        shifts[rank] = manifest.anchor.realtime_ns - manifest.anchor.monotonic_ns
-    return shifts, TIME_OF_DAY
+    shifts, hosts, told = {}, set(), True
+    for rank in trace.ranks:
+        anchor = rank.manifest.anchor
+        hosts.add(rank.manifest.host)
+        shifts[rank.rank] = anchor.realtime_ns - anchor.monotonic_ns
+        told = told and anchor.realtime_ns > 0
+    if len(hosts) > 1 and told:
+        return shifts, TIME_OF_DAY
+    return dict.fromkeys(shifts, 0), OWN_CLOCKS if len(hosts) > 1 else SAME_CLOCK

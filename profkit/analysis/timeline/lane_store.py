@@ -102,7 +102,9 @@ class LaneStore:
         trace, table = self._ranks[rank], TABLE_OF[group]
         sources = [trace.path(table), trace.path("strings")]
         kept = group in KEPT and (trace.folder / END_FILE).exists() and trace.path(table).exists()
-        lanes = self._cache.load(group, sources) if kept else None
+        lanes = None
+        if kept:
+            lanes = self._cache.load(group, sources)
         if lanes is None:
             rows, self._problems[rank, table] = trace.select(table, COLUMNS[table])
             lanes = lanes_of(group, rows)

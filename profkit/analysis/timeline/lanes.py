@@ -74,9 +74,12 @@ class Lane:
 
 def streams_of(devices: Sequence[Lane]) -> tuple[Lane, ...] | None:
     """Return the streams over the same pieces, if there are devices and each has one stream."""
-    if not devices or not all(lane.only_stream for lane in devices):
-        return None
-    return tuple(Lane(Group.STREAMS, lane.only_stream, lane.level) for lane in devices)
+    streams = []
+    for lane in devices:
+        if not lane.only_stream:
+            return None
+        streams.append(Lane(Group.STREAMS, lane.only_stream, lane.level))
+    return tuple(streams) or None
 
 
 def lanes_of(group: Group, rows: pa.Table) -> list[Lane]:

@@ -114,10 +114,11 @@ def innermost(levels: Sequence[Pieces]) -> Pieces:
 
 def nearest(times: Ints, wanted: npt.NDArray[np.bool_], from_ns: int, *, back: bool) -> int | None:
     """Return the first wanted place after a moment, or the last one before it."""
-    found = np.flatnonzero(wanted & (times < from_ns if back else times > from_ns))
-    if not len(found):
-        return None
-    return int(found[-1 if back else 0])
+    if back:
+        found = np.flatnonzero(wanted & (times < from_ns))[::-1]
+    else:
+        found = np.flatnonzero(wanted & (times > from_ns))
+    return int(found[0]) if len(found) else None
 
 
 class _Reach(NamedTuple):

@@ -40,7 +40,9 @@ def open_timeline(
     timeline = Timeline(trace, cache)
     expanded = rank if rank in timeline.ranks else next(iter(timeline.ranks), None)
     phases = [timeline.lanes(rank, Group.PHASES) for rank in timeline.ranks[:MOST_RANKS_AT_ONCE]]
-    shown = Group.PHASES if any(phases) or not phases else Group.DEVICES
+    shown = Group.PHASES
+    if phases and not any(phases):
+        shown = Group.DEVICES
     if expanded is not None:
         timeline.lanes(expanded, shown)
         for group in EXPANDED:

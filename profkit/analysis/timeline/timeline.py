@@ -78,8 +78,12 @@ class Timeline:
         self._store = LaneStore({rank.rank: rank for rank in trace.ranks}, cache, self._problems)
         shifts, self.clocks = align_clocks(trace)
         """How the ranks' clocks were brought together."""
-        steps = {rank.rank: self._read_steps(rank, shifts[rank.rank]) for rank in trace.ranks}
-        starts = [int(each.start_ns[0]) for each in steps.values() if len(each.number)]
+        steps: dict[int, Steps] = {}
+        starts: list[int] = []
+        for rank in trace.ranks:
+            own = steps[rank.rank] = self._read_steps(rank, shifts[rank.rank])
+            if len(own.number):
+                starts.append(int(own.start_ns[0]))
         if not starts:
             starts = _first_events(trace, shifts)
         origin = min(starts, default=0)
@@ -165,7 +169,10 @@ class Timeline:
 
     def bytes_of(self, rank: int, group: Group | None) -> int:
         """Return the size of the file with a group of lanes, or with the counters."""
-        path = self._ranks[rank].trace.path("samples" if group is None else TABLE_OF[group])
+        table = "samples"
+        if group is not None:
+            table = TABLE_OF[group]
+        path = self._ranks[rank].trace.path(table)
         return path.stat().st_size if path.exists() else 0
 
     def lane(self, rank: int, group: Group, label: str, at_least_ns: int = 0) -> Lane | None:

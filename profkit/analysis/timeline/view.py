@@ -66,7 +66,7 @@ class Row:
             "kind_ns": self.dominant_ns.tolist(),
             "covered_ns": self.covered_ns.tolist(),
             "events_begun_count": self.begun.tolist(),
-            "labels": [label._asdict() for label in self.labels],
+            "labels": list(map(Label._asdict, self.labels)),
         }
 
 
@@ -215,26 +215,20 @@ def _empty(request: Request, rank: int, group: Group, note: str) -> Row:
 
 
 def _row(timeline: Timeline, request: Request, rank: int, lane: Lane) -> Row:
-    borders = request.window.borders - timeline.shift(rank)
-    cells = lane.level.cells(borders)
-    pieces = np.full(len(cells.kinds), NONE)
-    # A piece that fills several cells leaves some in which nothing begins.
+    """Return a lane's row, with the name of each event or kind that fills several cells."""
+    level, borders = lane.level, request.window.borders - timeline.shift(rank)
+    cells = level.cells(borders)
+    labels = []
+    unnamed = cells.kinds.copy()
+    # An event that fills several cells leaves some in which nothing begins.
     if not cells.begun.all():
-        pieces = lane.level.at((borders[:-1] + borders[1:]) // 2)
-    labels = tuple(_labels(timeline, rank, lane, cells.kinds, pieces))
-    return Row(rank, lane.group, lane.label, "", lane.level.kinds, *cells, labels)
-
-
-def _labels(
-    timeline: Timeline, rank: int, lane: Lane, kinds: Ints, pieces: Ints
-) -> Iterator[Label]:
-    """Yield the name of an event that fills several cells, or the kind that fills several."""
-    unnamed = kinds.copy()
-    for first, last in _long_runs(np.where(kinds == NONE, NONE, pieces)):
-        yield Label(first, last - first, timeline.name(rank, lane, int(pieces[first])))
-        unnamed[first:last] = NONE
+        pieces = level.at((borders[:-1] + borders[1:]) // 2)
+        for first, last in _long_runs(np.where(cells.kinds == NONE, NONE, pieces)):
+            labels.append(Label(first, last - first, timeline.name(rank, lane, pieces[first])))
+            unnamed[first:last] = NONE
     for first, last in _long_runs(unnamed):
-        yield Label(first, last - first, lane.level.kinds[unnamed[first]])
+        labels.append(Label(first, last - first, level.kinds[unnamed[first]]))
+    return Row(rank, lane.group, lane.label, "", level.kinds, *cells, tuple(labels))
 
 
 def _long_runs(values: Ints) -> Iterator[tuple[int, int]]:
@@ -266,9 +260,9 @@ def as_json(view: TimelineView) -> dict[str, Any]:
         "clocks": view.clocks,
         "problems": list(view.problems),
         "steps_of_rank": view.steps_of,
-        "steps": [mark._asdict() for mark in view.steps],
-        "rows": [row.as_json() for row in view.rows],
-        "counters": [row.as_json() for row in view.counters],
+        "steps": list(map(StepMark._asdict, view.steps)),
+        "rows": list(map(Row.as_json, view.rows)),
+        "counters": list(map(CounterRow.as_json, view.counters)),
     }
 
 

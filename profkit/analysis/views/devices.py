@@ -65,7 +65,12 @@ def build_devices_view(trace: Trace) -> DevicesView:
     """Return the view of a run; without collectors it has no curves."""
     curves: list[Curve] = []
     lengths_ns: list[int] = []
-    samples = trace.samples.filter(_is_of_devices(trace.samples))
+    source, metric = trace.samples["source"], trace.samples["metric"].cast(pa.string())
+    others = pc.is_in(source.cast(pa.string()), pa.array(NOT_OF_DEVICES))
+    others = pc.or_(others, pc.is_in(metric, pa.array([COLLECTORS_CPU, LOST_GPU])))
+    for kind in (FAILURES, HANGS, UNMEASURED):
+        others = pc.or_(others, pc.starts_with(metric, kind))
+    samples = trace.samples.filter(pc.invert(others))
     for rank in trace.ranks:
         own = trace.steps.filter(pc.equal(trace.steps["rank"], rank.rank))
         begin, end = pc.min(own["start_ns"]).as_py() or 0, pc.max(own["end_ns"]).as_py() or 0
@@ -76,16 +81,6 @@ def build_devices_view(trace: Trace) -> DevicesView:
     lost = trace.samples.filter(pc.equal(trace.samples["metric"], LOST_GPU))
     devices = set(zip(lost["rank"].to_pylist(), map(str, lost["device"].to_pylist()), strict=True))
     return DevicesView(tuple(curves), max(lengths_ns, default=0), tuple(sorted(devices)))
-
-
-def _is_of_devices(samples: pa.Table) -> pa.Array:
-    """Return which rows are a reading of a device or a host."""
-    source, metric = samples["source"].cast(pa.string()), samples["metric"].cast(pa.string())
-    others = pc.is_in(source, pa.array(NOT_OF_DEVICES))
-    others = pc.or_(others, pc.is_in(metric, pa.array([COLLECTORS_CPU, LOST_GPU])))
-    for kind in (FAILURES, HANGS, UNMEASURED):
-        others = pc.or_(others, pc.starts_with(metric, kind))
-    return pc.invert(others)
 
 
 def _curves(rank: RankTrace, samples: pa.Table, begin: int, end: int) -> Iterator[Curve]:

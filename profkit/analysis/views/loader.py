@@ -104,6 +104,37 @@ class WorkersModel:
     now: Workers
     tried: tuple[Workers, ...]
 
+    @classmethod
+    def predict(
+        cls, batches: Batches, workers: int, rest_ns: float, per_step: float, ranks: int
+    ) -> WorkersModel:
+        """Predict a step from the means over all ranks; a thread next to the loop is one worker."""
+        made_ns = float(batches.making_ns.mean()) * per_step
+        piece_ns = {}
+        for piece, values in batches.pieces.items():
+            piece_ns[piece] = float(np.nansum(values)) / len(batches.rank) * per_step
+        computed_ns = piece_ns[DECODE] + piece_ns[COLLATE]
+        enough = math.ceil(made_ns / rest_ns) if rest_ns > 0 else None
+        most = 2 * max(workers, enough or 0, 1)
+        counts = {workers, *(count for count in TRIED_WORKERS if count <= most)}
+        if enough:
+            counts.add(enough)
+        tried = {}
+        for count in sorted(counts):
+            delivery_ns = made_ns / max(1, count)
+            step_ns = max(delivery_ns, rest_ns) if count else made_ns + rest_ns
+            cores = ranks * computed_ns / step_ns
+            tried[count] = Workers(count, delivery_ns, step_ns, step_ns - rest_ns, cores)
+        return cls(
+            workers=workers,
+            making_ns=made_ns,
+            rest_ns=rest_ns,
+            no_core_share=1.0 - (piece_ns[READ] + computed_ns) / made_ns if made_ns > 0 else 0.0,
+            enough=enough,
+            now=tried[workers],
+            tried=tuple(tried.values()),
+        )
+
 
 @dataclass(frozen=True)
 class LoaderView:
@@ -147,7 +178,8 @@ def build_loader_view(trace: Trace) -> LoaderView:
             wait_share = wait_ns / step_ns
         if makers and step_ns and per_step:
             workers = sum(maker.kind != LOOP for maker in makers) / ranks
-            model = _model(batches, round(workers), step_ns - wait_ns, per_step, ranks)
+            rest_ns = step_ns - wait_ns
+            model = WorkersModel.predict(batches, round(workers), rest_ns, per_step, ranks)
     return LoaderView(
         makers=makers,
         depths=_depths(trace),
@@ -178,7 +210,9 @@ def _makers(
     for rank, maker in sorted(pairs):
         mine = (batches.rank == rank) & (batches.maker == maker)
         name, making = batches.names[maker], batches.making_ns[mine]
-        kind = LOOP if (rank, name) in loops else THREAD
+        kind = THREAD
+        if (rank, name) in loops:
+            kind = LOOP
         if name.startswith(WORKER_THREAD):
             kind = WORKER
         means: dict[str, float | None] = {}
@@ -215,35 +249,3 @@ def _depths(trace: Trace) -> tuple[QueueDepth, ...]:
         if series is not None:
             found.append(QueueDepth(rank, series, float((depth == 0).mean())))
     return tuple(found)
-
-
-def _model(
-    batches: Batches, workers: int, rest_ns: float, per_step: float, ranks: int
-) -> WorkersModel:
-    """Predict a step from the means over all ranks; a thread next to the loop is one worker."""
-    made_ns = float(batches.making_ns.mean()) * per_step
-    read_ns, decode_ns, collate_ns = (
-        float(np.nansum(batches.pieces[piece])) / len(batches.rank) * per_step
-        for piece in (READ, DECODE, COLLATE)
-    )
-    computed_ns = decode_ns + collate_ns
-    enough = math.ceil(made_ns / rest_ns) if rest_ns > 0 else None
-    most = 2 * max(workers, enough or 0, 1)
-    counts = {workers, *(count for count in TRIED_WORKERS if count <= most)}
-    if enough:
-        counts.add(enough)
-    tried = {}
-    for count in sorted(counts):
-        delivery_ns = made_ns / max(1, count)
-        step_ns = max(delivery_ns, rest_ns) if count else made_ns + rest_ns
-        cores = ranks * computed_ns / step_ns
-        tried[count] = Workers(count, delivery_ns, step_ns, step_ns - rest_ns, cores)
-    return WorkersModel(
-        workers=workers,
-        making_ns=made_ns,
-        rest_ns=rest_ns,
-        no_core_share=1.0 - (read_ns + computed_ns) / made_ns if made_ns > 0 else 0.0,
-        enough=enough,
-        now=tried[workers],
-        tried=tuple(tried.values()),
-    )

@@ -81,20 +81,21 @@ def rank_phases(
     if len(ranks) < 2 or not len(selection.steps):
         return None
     found: list[dict[str, float]] = []
+    phases: dict[str, None] = {}
     for rank in ranks:
         own_steps = steps.filter(pc.equal(steps["rank"], rank))
         own_spans = spans.filter(pc.equal(spans["rank"], rank))
         times = step_times(own_steps, own_spans, selection.steps)
+        phases.update(dict.fromkeys(times.names))
         found.append(dict(zip(times.names, times.parts.mean(axis=1).tolist(), strict=True)))
-    phases = tuple(dict.fromkeys(name for each in found for name in each))
     cells = np.zeros((len(ranks), len(phases)))
     for row, own in enumerate(found):
         cells[row] = [own.get(name, 0.0) for name in phases]
     spread = (cells - np.median(cells, axis=0)) / np.median(cells.sum(axis=1))
     shown = np.sort(np.argsort(-np.abs(spread).max(axis=1), kind="stable")[:most_ranks])
     return RankPhases(
-        tuple(ranks[place] for place in shown),
-        phases,
+        tuple(np.array(ranks)[shown].tolist()),
+        tuple(phases),
         tuple(map(tuple, cells[shown].tolist())),
         tuple(map(tuple, spread[shown].tolist())),
         len(ranks),

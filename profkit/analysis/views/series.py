@@ -88,12 +88,15 @@ def spread_bins(series: Series, columns: int) -> tuple[Cell | None, ...]:
     borders = [column * bins // columns for column in range(columns + 1)]
     cells: list[Cell | None] = []
     for first, last in itertools.pairwise(borders):
-        own = slice(first, max(last, first + 1))
-        means = [mean for mean in series.mean[own] if mean is not None]
-        if not means:
+        lows, means, highs = [], [], []
+        for place in range(first, max(last, first + 1)):
+            low, mean, high = series.low[place], series.mean[place], series.high[place]
+            if low is not None and mean is not None and high is not None:
+                lows.append(low)
+                means.append(mean)
+                highs.append(high)
+        if means:
+            cells.append(Cell(min(lows), sum(means) / len(means), max(highs)))
+        else:
             cells.append(None)
-            continue
-        low = min(value for value in series.low[own] if value is not None)
-        high = max(value for value in series.high[own] if value is not None)
-        cells.append(Cell(low, sum(means) / len(means), high))
     return tuple(cells)

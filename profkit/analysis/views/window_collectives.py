@@ -30,6 +30,25 @@ class WindowCollective:
     longest_rank_ns: float
     ns_per_step: float | None
 
+    @classmethod
+    def sum_up(cls, name: str, rows: pa.Table, steps: int) -> WindowCollective:
+        """Sum up the ranks' rows of one collective."""
+        calls = np.asarray(rows["calls"].to_numpy(), dtype=np.float64)
+        total = np.asarray(rows["total"].to_numpy(), dtype=np.float64)
+        in_steps = np.asarray(rows["in_steps"].to_numpy(), dtype=np.float64)
+        ranks, means = rows["rank"].to_numpy(), total / calls
+        return cls(
+            name=name,
+            ranks=len(ranks),
+            calls=int(calls.sum()),
+            mean_ns=float(total.sum() / calls.sum()),
+            shortest_rank=int(ranks[means.argmin()]),
+            shortest_rank_ns=float(means.min()),
+            longest_rank=int(ranks[means.argmax()]),
+            longest_rank_ns=float(means.max()),
+            ns_per_step=float(in_steps.sum()) / steps if steps else None,
+        )
+
 
 def window_collectives(trace: Trace) -> tuple[WindowCollective, ...]:
     """Return the collectives of the kernel windows by name, those with most time first."""
@@ -43,7 +62,8 @@ def window_collectives(trace: Trace) -> tuple[WindowCollective, ...]:
     whole = pa.concat_tables(tables)
     found = []
     for name in sorted(set(whole["name"].to_pylist())):
-        found.append(_sum_up(name, whole.filter(pc.equal(whole["name"], name)), steps))
+        rows = whole.filter(pc.equal(whole["name"], name))
+        found.append(WindowCollective.sum_up(name, rows, steps))
     return tuple(sorted(found, key=lambda each: -each.mean_ns * each.calls))
 
 
@@ -64,22 +84,3 @@ def _communication(rank: RankTrace) -> tuple[pa.Table, int]:
     sums = sums.select(["name", "length_count", "length_sum", "inside_sum"])
     sums = sums.rename_columns(["name", "calls", "total", "in_steps"])
     return sums.append_column("rank", pa.array([rank.rank] * sums.num_rows, pa.int64())), steps
-
-
-def _sum_up(name: str, rows: pa.Table, steps: int) -> WindowCollective:
-    """Sum up the ranks' rows of one collective."""
-    calls = np.asarray(rows["calls"].to_numpy(), dtype=np.float64)
-    total = np.asarray(rows["total"].to_numpy(), dtype=np.float64)
-    in_steps = np.asarray(rows["in_steps"].to_numpy(), dtype=np.float64)
-    ranks, means = rows["rank"].to_numpy(), total / calls
-    return WindowCollective(
-        name=name,
-        ranks=len(ranks),
-        calls=int(calls.sum()),
-        mean_ns=float(total.sum() / calls.sum()),
-        shortest_rank=int(ranks[means.argmin()]),
-        shortest_rank_ns=float(means.min()),
-        longest_rank=int(ranks[means.argmax()]),
-        longest_rank_ns=float(means.max()),
-        ns_per_step=float(in_steps.sum()) / steps if steps else None,
-    )
