@@ -1,4 +1,4 @@
-"""Helpers for columns treat nulls and every encoding of a column alike."""
+"""Helpers for columns treat nulls and every encoding alike."""
 
 from __future__ import annotations
 

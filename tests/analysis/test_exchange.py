@@ -1,4 +1,4 @@
-"""The split of the gradient exchange, against brute force and against lateness that was planted."""
+"""The split of the gradient exchange agrees with brute force and with planted lateness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the device did in the windows adds up, whatever overlaps; and what windows cost is told."""
+"""Device time in the windows adds up, whatever overlaps, and their cost is reported."""
 
 from __future__ import annotations
 

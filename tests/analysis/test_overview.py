@@ -1,4 +1,4 @@
-"""Figures that were planted in a run come out of it, and what is wrong with a run is said."""
+"""Planted figures come out of a run, and its problems are reported."""
 
 from __future__ import annotations
 

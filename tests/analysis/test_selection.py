@@ -1,8 +1,9 @@
-"""Which steps are used: each step has one fate, and a brute force agrees on it."""
+"""Each step is used or excluded for one reason, and brute force agrees on it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,12 +30,12 @@ def _steps(count: int, *, ranks: int = 1) -> list[Step]:
     ]
 
 
-def _replaced(rows: list[Step], step: int, **changes: object) -> list[Step]:
-    return [row._replace(**changes) if row.step == step else row for row in rows]  # type: ignore[arg-type]  # fields by name
+def _replaced(rows: list[Step], step: int, **changes: Any) -> list[Step]:
+    return [row._replace(**changes) if row.step == step else row for row in rows]
 
 
 def _fate_by_brute_force(rows: list[Step], warm_up: int) -> dict[int, str]:
-    """Each step's reason to be left out, or nothing, step by step and in the words of the contract."""
+    """Return each step's reason to be excluded, or nothing, in the words of the contract."""
     numbers = sorted({row.step for row in rows})
     ranks = sorted({row.rank for row in rows})
     by_step = {number: [row for row in rows if row.step == number] for number in numbers}

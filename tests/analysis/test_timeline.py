@@ -1,4 +1,4 @@
-"""A run over time: lanes of hand-made tables, gaps, late ranks, clocks, what is kept on disk, and names from strangers."""
+"""A timeline shows lanes, gaps, late ranks and clocks, also from the cache on disk."""
 
 from __future__ import annotations
 

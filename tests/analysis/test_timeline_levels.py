@@ -1,4 +1,4 @@
-"""What covers each cell of a timeline, against counting instants one by one."""
+"""The cells of a timeline agree with counting instants one by one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _pieces(rows: Sequence[Event]) -> Pieces:
 
 
 def _painted(rows: Sequence[Event]) -> list[int]:
-    """By instant, the event to which it belongs: the one that began first, of several the longest, of several the first."""
+    """Return each instant's event: the first to begin, then the longest, then the first."""
     order = sorted(range(len(rows)), key=lambda at: (rows[at][0], -rows[at][1], at))
     painted = [NONE] * (END + 1)
     for at in order:
