@@ -52,6 +52,11 @@ def durations(table: pa.Table) -> Ints:
     return np.asarray(table["end_ns"].to_numpy() - table["start_ns"].to_numpy(), dtype=np.int64)
 
 
+def rows_of_rank(table: pa.Table, rank: int) -> pa.Table:
+    """Return the rows of one rank."""
+    return table.filter(pc.equal(table["rank"], rank))
+
+
 def rows_of_steps(table: pa.Table, steps: Ints) -> pa.Table:
     """Return the rows that belong to one of these steps."""
     # Given a numpy array, `pa.array` would import pandas where it is installed.

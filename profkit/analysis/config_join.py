@@ -119,7 +119,10 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 def find_unlike(base: RunManifest, target: RunManifest) -> tuple[str, ...]:
     """Return what rules a verdict out: implausible times, or another device or workload."""
     left, right = _settings(base), _settings(target)
-    found = [flag for flag in (*base.flags, *target.flags) if flag.startswith(BAD_TIMES)]
+    found: list[str] = []
+    for flag in (*base.flags, *target.flags):
+        if flag.startswith(BAD_TIMES):
+            found.append(flag)
     names = ["workload", "device"]
     if _device_kind(left.get("device", "")) == "cpu":
         names.append("cpu")

@@ -105,12 +105,15 @@ class RunCosts:
 
     def without_phases(self) -> RunCosts:
         """Keep only input, if it is known, and a rest, as a training log supports them."""
-        kept = {}
-        if INPUT in self.parts:
-            kept[INPUT] = self.parts[INPUT]
-        inside = {name: split for name, split in self.inside.items() if name in kept}
-        parts = {**kept, REST: self.wall_ns - sum(kept.values())}
-        return dataclasses.replace(self, parts=parts, inside=inside)
+        if INPUT not in self.parts:
+            return self.of_wall_alone()
+        rest = self.wall_ns - self.parts[INPUT]
+        inside = {}
+        if INPUT in self.inside:
+            inside[INPUT] = self.inside[INPUT]
+        return dataclasses.replace(
+            self, parts={INPUT: self.parts[INPUT], REST: rest}, inside=inside
+        )
 
     def without_own(self) -> RunCosts:
         """Add profkit's own time to `unknown`, where it is in a run that does not measure it."""

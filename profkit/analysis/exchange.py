@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, rows_of_steps
+from profkit.analysis.columns import codes_of, rows_of_rank, rows_of_steps
 from profkit.analysis.estimate import Ints
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.phases import step_times
@@ -82,11 +82,7 @@ def find_late_rank(
             waits.append(each.waiting_ns)
     if rank is None or not waits or exchange.waited_for[rank] < LATE_SHARE:
         return None
-    own = step_times(
-        steps.filter(pc.equal(steps["rank"], rank)),
-        spans.filter(pc.equal(spans["rank"], rank)),
-        used,
-    )
+    own = step_times(rows_of_rank(steps, rank), rows_of_rank(spans, rank), used)
     others = step_times(
         steps.filter(pc.not_equal(steps["rank"], rank)),
         spans.filter(pc.not_equal(spans["rank"], rank)),
@@ -117,6 +113,17 @@ class Matched:
     matched: npt.NDArray[np.bool_]
     count: int
     matched_count: int
+
+    def waited_for(self) -> dict[int, float]:
+        """Return each rank's share of all waiting, by the collectives that it was last in."""
+        waiting = (self.end - self.start - self.transfer) * self.matched
+        total = float(waiting.sum())
+        if total <= 0:
+            return {}
+        shares = {}
+        for rank in np.unique(self.late_rank):
+            shares[int(rank)] = float(waiting[self.late_rank == rank].sum()) / total
+        return shares
 
 
 def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
@@ -158,7 +165,7 @@ def split_exchange(collectives: pa.Table, spans: pa.Table, used: Ints) -> Exchan
         return None
     windows = exposed_windows(spans, used)
     ranks = [_split_rank(int(rank), found, windows, len(used)) for rank in np.unique(found.rank)]
-    return Exchange(tuple(ranks), _waited_for(found), found.count, found.matched_count)
+    return Exchange(tuple(ranks), found.waited_for(), found.count, found.matched_count)
 
 
 def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
@@ -169,7 +176,7 @@ def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
 
 def _split_rank(rank: int, found: Matched, windows: pa.Table, steps: int) -> RankExchange:
     mine = found.rank == rank
-    own = windows.filter(pc.equal(windows["rank"], rank)).sort_by("start_ns")
+    own = rows_of_rank(windows, rank).sort_by("start_ns")
     opens, closes = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
     start, end = found.start[mine], found.end[mine]
     sent_from = np.maximum(start, end - found.transfer[mine])
@@ -187,15 +194,3 @@ def _split_rank(rank: int, found: Matched, windows: pa.Table, steps: int) -> Ran
         not_ready_ns=(exposed - flying) / steps,
         hidden_ns=(union_length(start, end) - flying) / steps,
     )
-
-
-def _waited_for(found: Matched) -> dict[int, float]:
-    """Return each rank's share of all waiting, by the collectives in which it was ready last."""
-    waiting = (found.end - found.start - found.transfer) * found.matched
-    total = float(waiting.sum())
-    if total <= 0:
-        return {}
-    shares = {}
-    for rank in np.unique(found.late_rank):
-        shares[int(rank)] = float(waiting[found.late_rank == rank].sum()) / total
-    return shares

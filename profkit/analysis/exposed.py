@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, step_places
+from profkit.analysis.columns import durations, rows_of_rank, step_places
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange import Matched, exposed_windows, match_collectives
 from profkit.analysis.intervals import covered_each, union
@@ -156,7 +156,7 @@ def split_allreduce(collectives: pa.Table, spans: pa.Table, used: Ints) -> Allre
     windows = exposed_windows(spans, used).sort_by("start_ns")
     totals = np.zeros((4, len(used)))
     for rank in np.unique(found.rank):
-        own = windows.filter(pc.equal(windows["rank"], int(rank)))
+        own = rows_of_rank(windows, int(rank))
         totals += _split_rank(found, found.rank == rank, own, used)
     not_ready, waiting, transfer, hidden = np.rint(totals).astype(np.int64)
     return AllreduceSplit({NOT_READY: not_ready, WAITING: waiting, TRANSFER: transfer}, hidden)

@@ -76,14 +76,13 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
     known = [run for run in runs if run.steps] or list(runs[:1])
     if not all(OWN in run.parts for run in known):
         known = list(map(RunCosts.without_own, known))
-    walls, samples, parts, beside, switched, repeats = [], [], [], [], [], []
-    for run in known:
-        walls.append(run.wall_ns)
-        samples.append(run.samples)
-        parts.append(run.parts)
-        beside.append(run.beside)
-        switched.append(run.switched)
-        repeats.append(run.steps)
+
+    def joined(name: str) -> Ints:
+        return np.concatenate([getattr(run, name) for run in known])
+
+    def merged(name: str) -> dict[str, Ints]:
+        return _join([getattr(run, name) for run in known], known)
+
     inside = {}
     for name in known[0].inside:
         if all(name in run.inside for run in known):
@@ -91,17 +90,18 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
     left_out: Counter[str] = Counter()
     for run in runs:
         left_out.update(run.selection.left_out)
+    repeats = tuple(run.steps for run in known)
     return dataclasses.replace(
         known[0],
-        wall_ns=np.concatenate(walls),
-        samples=np.concatenate(samples),
-        parts=_join(parts, known),
+        wall_ns=joined("wall_ns"),
+        samples=joined("samples"),
+        parts=merged("parts"),
         inside=inside,
-        beside=_join(beside, known),
+        beside=merged("beside"),
         selection=Selection(np.arange(sum(repeats)), dict(left_out)),
         apart=_pool_apart(runs),
-        repeats=tuple(repeats),
-        switched=mean_of(switched),
+        repeats=repeats,
+        switched=mean_of([run.switched for run in known]),
     )
 
 

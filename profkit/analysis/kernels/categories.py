@@ -208,7 +208,9 @@ def uses_tensor_cores(name: str, category: str) -> bool | None:
     """Return True if the kernel runs on Tensor Cores; null if its name does not tell."""
     if category in MATRIX_WORK:
         return _first_match(_TENSOR_CORE, name)
-    return None if category == UNCATEGORISED else False
+    if category == UNCATEGORISED:
+        return None
+    return False
 
 
 def copy_category(name: str) -> str:

@@ -118,7 +118,7 @@ def build_kernels_view(
     longest: dict[tuple[str, str], Call] = {}
     devices: set[str] = set()
     ranks: list[int] = []
-    steps = 0
+    steps = calls = 0
     precision = matrix_precision(config)
     for table in tables:
         if not table.num_rows:
@@ -130,31 +130,28 @@ def build_kernels_view(
                 longest[key] = call
         devices.update(map(str, pc.unique(table["device"]).to_pylist()))
         ranks.append(int(table["rank"][0].as_py()))
+        calls += table.num_rows
         steps += len(pc.unique(table["step"].drop_null()))
     whole_ns = sum((each.total for each in sums.values()), 0.0)
     groups = [make_group(key, sums[key], longest[key], whole_ns, steps) for key in sums]
     groups.sort(key=lambda group: -group.total_ns)
+    shares: dict[str, float] = {}
+    for group in groups:
+        shares[group.category] = shares.get(group.category, 0.0) + group.share
     matrix_work = [group for group in groups if group.eligible]
     return KernelsView(
         groups=tuple(groups),
         devices=tuple(sorted(devices)),
         ranks=tuple(ranks),
         ranks_in_all=max(ranks_in_all, len(ranks)),
-        calls=sum(group.calls for group in groups),
+        calls=calls,
         steps=steps,
         total_ns=whole_ns,
-        category_share=_category_shares(groups),
+        category_share=dict(sorted(shares.items(), key=lambda item: -item[1])),
         tensor_core_share=_mean_share(matrix_work, "tensor_core_share"),
         launch_bound_share=_mean_share(groups, "launch_bound_share"),
         ceilings=ceilings is not None,
     )
-
-
-def _category_shares(groups: Iterable[KernelGroup]) -> dict[str, float]:
-    shares: dict[str, float] = {}
-    for group in groups:
-        shares[group.category] = shares.get(group.category, 0.0) + group.share
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def _mean_share(groups: Iterable[KernelGroup], name: str) -> float | None:

@@ -8,6 +8,7 @@ the axis are ns since the run's first step, over all ranks.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,12 @@ class Timeline:
             if len(own.number):
                 starts.append(int(own.start_ns[0]))
         if not starts:
-            starts = _first_events(trace, shifts)
+            # A run without steps begins with its first event.
+            for rank, table in itertools.product(trace.ranks, COLUMNS):
+                rows, _ = rank.select(table, ("start_ns",))
+                if rows.num_rows:
+                    first_ns = int(rows["start_ns"].to_numpy().min())
+                    starts.append(first_ns + shifts[rank.rank])
         origin = min(starts, default=0)
         self._ranks: dict[int, _Place] = {}
         self._steps: dict[int, Steps] = {}
@@ -256,14 +262,3 @@ class Timeline:
         steps = np.unique(np.concatenate([np.empty(0, np.int64), *self._step_numbers()]))
         shifts = {rank: place.shift for rank, place in self._ranks.items()}
         return find_arrivals(self.trace.table("collectives"), steps, shifts)
-
-
-def _first_events(trace: Trace, shifts: Mapping[int, int]) -> list[int]:
-    """Return the first event in each table, which start the axis of a run without steps."""
-    found = []
-    for rank in trace.ranks:
-        for table in COLUMNS:
-            rows, _ = rank.select(table, ("start_ns",))
-            if rows.num_rows:
-                found.append(int(rows["start_ns"].to_numpy().min()) + shifts[rank.rank])
-    return found

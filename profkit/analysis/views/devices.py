@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.running_totals import as_rate
 from profkit.analysis.views.series import Series, bin_readings
 from profkit.errors import UnreadableError
@@ -72,11 +73,10 @@ def build_devices_view(trace: Trace) -> DevicesView:
         others = pc.or_(others, pc.starts_with(metric, kind))
     samples = trace.samples.filter(pc.invert(others))
     for rank in trace.ranks:
-        own = trace.steps.filter(pc.equal(trace.steps["rank"], rank.rank))
+        own = rows_of_rank(trace.steps, rank.rank)
         begin, end = pc.min(own["start_ns"]).as_py() or 0, pc.max(own["end_ns"]).as_py() or 0
         lengths_ns.append(end - begin)
-        readings = samples.filter(pc.equal(samples["rank"], rank.rank))
-        curves += _curves(rank, readings, begin, end)
+        curves += _curves(rank, rows_of_rank(samples, rank.rank), begin, end)
     curves.sort(key=lambda curve: curve.order)
     lost = trace.samples.filter(pc.equal(trace.samples["metric"], LOST_GPU))
     devices = set(zip(lost["rank"].to_pylist(), map(str, lost["device"].to_pylist()), strict=True))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, rows_of_steps
+from profkit.analysis.columns import durations, rows_of_rank, rows_of_steps
 from profkit.analysis.exposed import exposed_spans
 from profkit.analysis.kernels.device_time import HOST
 from profkit.analysis.selection import steady_steps
@@ -114,7 +114,9 @@ class WorkersModel:
         for piece, values in batches.pieces.items():
             piece_ns[piece] = float(np.nansum(values)) / len(batches.rank) * per_step
         computed_ns = piece_ns[DECODE] + piece_ns[COLLATE]
-        enough = math.ceil(made_ns / rest_ns) if rest_ns > 0 else None
+        enough = None
+        if rest_ns > 0:
+            enough = math.ceil(made_ns / rest_ns)
         most = 2 * max(workers, enough or 0, 1)
         counts = {workers, *(count for count in TRIED_WORKERS if count <= most)}
         if enough:
@@ -243,7 +245,7 @@ def _depths(trace: Trace) -> tuple[QueueDepth, ...]:
     own = trace.samples.filter(pc.equal(trace.samples["metric"], DEPTH_METRIC))
     found = []
     for rank in sorted(pc.unique(own["rank"]).to_pylist()):
-        rows = own.filter(pc.equal(own["rank"], rank))
+        rows = rows_of_rank(own, rank)
         time_ns, depth = rows["time_ns"].to_numpy(), rows["value"].to_numpy()
         series = bin_readings(time_ns, depth, int(time_ns.min()), int(time_ns.max()))
         if series is not None:

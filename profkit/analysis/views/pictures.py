@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations
+from profkit.analysis.columns import durations, rows_of_rank
 from profkit.analysis.phases import step_times
 from profkit.analysis.selection import Selection
 
@@ -83,14 +83,13 @@ def rank_phases(
     found: list[dict[str, float]] = []
     phases: dict[str, None] = {}
     for rank in ranks:
-        own_steps = steps.filter(pc.equal(steps["rank"], rank))
-        own_spans = spans.filter(pc.equal(spans["rank"], rank))
-        times = step_times(own_steps, own_spans, selection.steps)
+        own = rows_of_rank(steps, rank), rows_of_rank(spans, rank)
+        times = step_times(*own, selection.steps)
         phases.update(dict.fromkeys(times.names))
         found.append(dict(zip(times.names, times.parts.mean(axis=1).tolist(), strict=True)))
     cells = np.zeros((len(ranks), len(phases)))
-    for row, own in enumerate(found):
-        cells[row] = [own.get(name, 0.0) for name in phases]
+    for row, times_ns in enumerate(found):
+        cells[row] = [times_ns.get(name, 0.0) for name in phases]
     spread = (cells - np.median(cells, axis=0)) / np.median(cells.sum(axis=1))
     shown = np.sort(np.argsort(-np.abs(spread).max(axis=1), kind="stable")[:most_ranks])
     return RankPhases(

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import SizeUse, size_use
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.columns import durations, rows_of_steps
+from profkit.analysis.columns import durations, rows_of_rank, rows_of_steps
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exchange import (
     LateRank,
@@ -97,11 +96,12 @@ class RanksView:
 def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksView:
     """Return the view of a run; one of a single rank has one row, and nobody waits in it."""
     used = steady_steps(trace).steps
-    phase_ns = {}
+    phase_ns: dict[int, dict[str, float]] = {}
     for rank in trace.ranks:
-        steps = trace.steps.filter(pc.equal(trace.steps["rank"], rank.rank))
-        spans = trace.spans.filter(pc.equal(trace.spans["rank"], rank.rank))
-        phase_ns[rank.rank] = step_times(steps, spans, used).means() if len(used) else {}
+        phase_ns[rank.rank] = {}
+        if len(used):
+            own = rows_of_rank(trace.steps, rank.rank), rows_of_rank(trace.spans, rank.rank)
+            phase_ns[rank.rank] = step_times(*own, used).means()
     median: dict[str, float] = {}
     for phase in (*PHASES, UNKNOWN):
         known = [times[phase] for times in phase_ns.values() if phase in times]
@@ -140,8 +140,7 @@ def _rank_times(
     host = device = ""
     with contextlib.suppress(UnreadableError):
         host, device = rank.manifest.host, rank.manifest.device
-    own = trace.steps.filter(pc.equal(trace.steps["rank"], rank.rank))
-    wall_ns = durations(rows_of_steps(own, used))
+    wall_ns = durations(rows_of_steps(rows_of_rank(trace.steps, rank.rank), used))
     return RankTimes(
         rank=rank.rank,
         host=host,
@@ -164,7 +163,7 @@ def find_waits(found: Matched, spans: pa.Table, used: Ints) -> tuple[Wait, ...]:
     waits = []
     for pair in np.split(order, np.flatnonzero(changes) + 1):
         rank, start = int(found.rank[pair[0]]), found.start[pair]
-        own = windows.filter(pc.equal(windows["rank"], rank))
+        own = rows_of_rank(windows, rank)
         opens, closes = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
         exposed_ns = float(covered_each(start, ready[pair], opens, closes).sum())
         waits.append(
