@@ -174,12 +174,12 @@ def _by_operation(collectives: pa.Table, used: Ints) -> Iterator[tuple[_Operatio
     transfer, first = _shortest(rows)
     kept = rows.take(pa.array(first))
     size = kept["bytes"].to_numpy().astype(np.float64)
-    columns = [kept[name].to_pylist() for name in _Operation._fields]
-    places: dict[_Operation, list[int]] = {}
-    for place, values in enumerate(zip(*columns, strict=True)):
-        places.setdefault(_Operation(*values), []).append(place)
-    for operation, mine in places.items():
-        yield operation, size[mine], transfer[mine]
+    names = [kept[name].cast(pa.string()).to_pylist() for name in ("communicator", "op", "backend")]
+    places: dict[tuple[str, str, str, int], list[int]] = {}
+    for place, key in enumerate(zip(*names, kept["group_size"].to_pylist(), strict=True)):
+        places.setdefault(key, []).append(place)
+    for key, mine in places.items():
+        yield _Operation(*key), size[mine], transfer[mine]
 
 
 def _shortest(rows: pa.Table) -> tuple[Floats, Ints]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from profkit.analysis.columns import equals, names_and_codes
@@ -94,47 +95,50 @@ def sum_by_kernel(
     keys = np.flatnonzero(np.bincount(key))
     group = np.searchsorted(keys, key)
     columns = []
-    for values in _summed_columns(kernels, places):
-        columns.append(np.bincount(group, weights=values, minlength=len(keys)).tolist())
+    for values, rows in _summed_columns(kernels, places):
+        sums = np.bincount(group[rows], weights=values[rows], minlength=len(keys))
+        columns.append(sums.tolist())
     rank = int(kernels["rank"][0].as_py())
     length = places.length_ns
     longest = np.zeros(len(keys))
     np.maximum.at(longest, group, length)
     # Assigned in descending order, so that the first of equally long calls stays.
-    rows = np.flatnonzero(length == longest[group])[::-1]
+    longest_rows = np.flatnonzero(length == longest[group])[::-1]
     first_row = np.zeros(len(keys), dtype=np.int64)
-    first_row[group[rows]] = rows
-    for place, sums in enumerate(zip(*columns, strict=True)):
+    first_row[group[longest_rows]] = longest_rows
+    for place, totals in enumerate(zip(*columns, strict=True)):
         name_code, category_code = divmod(int(keys[place]), len(categories))
         call = Call(rank, int(first_row[place]), float(longest[place]))
-        yield (names[name_code], categories[category_code]), KernelSums(*sums), call
+        yield (names[name_code], categories[category_code]), KernelSums(*totals), call
 
 
-def _summed_columns(kernels: pa.Table, places: Places) -> Iterator[Floats]:
-    """Yield what each call adds to each sum, in the order of `KernelSums`."""
-    length = places.length_ns
+def _summed_columns(
+    kernels: pa.Table, places: Places
+) -> Iterator[tuple[Floats, npt.NDArray[np.bool_] | slice]]:
+    """Yield the values and the calls that each sum is made of, in the order of `KernelSums`."""
+    length, ones = places.length_ns, np.ones(len(places.length_ns))
     on_device = ~equals(kernels["device"], HOST)
     flag, launch = kernels["tensor_core"], kernels["launch_ns"]
     cores_known = flag.is_valid().to_numpy() & on_device
     on_cores = flag.fill_null(fill_value=False).to_numpy().astype(bool)
     launched = launch.is_valid().to_numpy() & on_device
     queued = kernels["start_ns"].to_numpy() - launch.fill_null(0).to_numpy()
-    yield np.ones(len(length))
-    yield length
-    yield np.where(kernels["step"].is_valid().to_numpy(), length, 0.0)
-    yield on_device.astype(np.float64)
-    yield np.where(cores_known, length, 0.0)
-    yield np.where(cores_known & on_cores, length, 0.0)
-    yield np.where(launched, length, 0.0)
-    yield np.where(launched & places.launch_bound, length, 0.0)
-    yield np.where(launched, queued.astype(np.float64), 0.0)
+    yield ones, slice(None)
+    yield length, slice(None)
+    yield length, kernels["step"].is_valid().to_numpy()
+    yield ones, on_device
+    yield length, cores_known
+    yield length, cores_known & on_cores
+    yield length, launched
+    yield length, launched & places.launch_bound
+    yield queued.astype(np.float64), launched
     for times in (places.arithmetic_ns, places.memory_ns):
         known = np.isfinite(times)
-        yield known.astype(np.float64)
-        yield np.where(known, times, 0.0)
+        yield ones, known
+        yield times, known
     least_known = np.isfinite(places.least_ns)
-    yield np.where(least_known, length, 0.0)
-    yield np.where(least_known, places.least_ns, 0.0)
+    yield length, least_known
+    yield places.least_ns, least_known
 
 
 def make_group(

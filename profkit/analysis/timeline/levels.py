@@ -142,18 +142,16 @@ class Blocks(NamedTuple):
     covered: Ints
 
 
-@dataclass(frozen=True)
 class Level:
     """A row of the timeline: its pieces, and the names of their kinds."""
 
-    pieces: Pieces
-    kinds: tuple[str, ...]
-    kept: Blocks | None = None
-    """The blocks, if they and the pieces are mapped from a file and so take no memory."""
-
-    @functools.cached_property
-    def _block(self) -> int:
-        return max(SMALLEST_BLOCK, PIECES_A_KIND * len(self.kinds))
+    def __init__(self, pieces: Pieces, kinds: tuple[str, ...], kept: Blocks | None = None) -> None:
+        """Keep the pieces; `kept` are their blocks, if both are mapped from a file."""
+        self.pieces = pieces
+        self.kinds = kinds
+        self.kept = kept
+        """Set if pieces and blocks take no memory that the system cannot reclaim."""
+        self._block = max(SMALLEST_BLOCK, PIECES_A_KIND * len(kinds))
 
     @property
     def blocks_shape(self) -> tuple[int, int]:

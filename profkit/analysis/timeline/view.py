@@ -182,6 +182,7 @@ def _rank_rows(
     wait: bool,
     known: Mapping[tuple[int, Group, str], Row],
 ) -> Iterator[Row]:
+    """Yield the rows of one rank; those in `known` are reused."""
     groups = [request.group]
     if rank == request.expanded:
         groups += [group for group in (Group.PHASES, *EXPANDED) if group is not request.group]
