@@ -1,23 +1,24 @@
-"""How fast collectives moved their bytes: algorithm and bus bandwidth, by communicator and operation.
+"""Algorithm and bus bandwidth of collectives, by communicator and operation.
 
-A collective's time is its shortest over the ranks, counted from where the communicator was done
-with the one before: what lies before is waiting, for a late rank or in the queue. Bus bandwidth is
-what each link carried, and compares over operations and numbers of ranks; the factors are those
-of NVIDIA's nccl-tests.
+A collective's time is its shortest over the ranks, counted from when its communicator finished the
+one before: what lies before is waiting, for a late rank or in the queue. Bus bandwidth is what each
+link carried, and is comparable over operations and numbers of ranks; the factors are those of
+NVIDIA's nccl-tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from profkit.analysis.ceilings import Ceilings, Links
+from profkit.analysis.columns import codes_of, rows_of_steps
 from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.intervals import split_lanes
 
 FACTORS: Final[Mapping[str, Callable[[int], float]]] = {
     "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
@@ -31,19 +32,18 @@ FACTORS: Final[Mapping[str, Callable[[int], float]]] = {
     "send": lambda ranks: 1.0,
     "recv": lambda ranks: 1.0,
 }
-"""Bytes over the bus for each byte of the message, the message being all ranks' parts together."""
-
-
-_Key: TypeAlias = tuple[str, str, str, int]
-"""A communicator, an operation, a backend, and how many ranks."""
+"""Bytes over the bus for each byte of the message, which is all ranks' parts together."""
 
 MEASURED_ALONE: Final = "all_reduce"
-"""The operation that `profkit ceilings --links` measures; another one is held against nothing."""
+"""The operation that `profkit ceilings --links` measures; others have no ceiling."""
 
 
 @dataclass(frozen=True)
 class LinkUse:
-    """One operation of one communicator, over the used steps. Bus bandwidth is null for an operation without a factor, and for one rank."""
+    """One operation of one communicator, over the used steps.
+
+    Bus bandwidth is null for an operation without a factor, and for one rank.
+    """
 
     communicator: str
     op: str
@@ -55,7 +55,7 @@ class LinkUse:
     algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
     ceiling_bus_bytes_per_s: float | None
-    """What the same sizes reach alone, where `profkit ceilings --links` has measured it."""
+    """What the same sizes reach alone, if `profkit ceilings --links` has measured it."""
 
     @property
     def share_of_ceiling(self) -> float | None:
@@ -87,148 +87,113 @@ def _share(rate: float | None, ceiling: float | None) -> float | None:
     return rate / ceiling if rate is not None and ceiling else None
 
 
+class _Operation(NamedTuple):
+    """One kind of collective."""
+
+    communicator: str
+    op: str
+    backend: str
+    group_size: int
+
+    def factor(self) -> float | None:
+        if self.op in FACTORS and self.group_size > 1:
+            return FACTORS[self.op](self.group_size)
+        return None
+
+    def links(self, ceilings: Ceilings | None) -> Links | None:
+        """Return the measured links, if the operation's bus bandwidth is comparable with them."""
+        if ceilings and self.op == MEASURED_ALONE and self.group_size > 1:
+            return ceilings.links_of(self.backend, self.group_size)
+        return None
+
+
 def link_use(
     collectives: pa.Table, used: Ints, ceilings: Ceilings | None = None
 ) -> tuple[LinkUse, ...]:
-    """Every communicator and operation of the used steps, those with most bytes first."""
-    found = (
-        _use(*key, size, transfer, len(used), ceilings)
-        for key, size, transfer in _by_operation(collectives, used)
-    )
+    """Return every communicator and operation of the used steps, most bytes first."""
+    found = []
+    steps = len(used)
+    for operation, size, transfer in _by_operation(collectives, used):
+        factor, links = operation.factor(), operation.links(ceilings)
+        sizes, which, counts = np.unique(size, return_inverse=True, return_counts=True)
+        total_ns = 0.0
+        for place, count in enumerate(counts):
+            # Each size counts with its median, so that messages that were disturbed do not.
+            total_ns += float(count * np.median(transfer[which == place]))
+        seconds = total_ns / 1e9
+        algorithm = bus = None
+        if seconds > 0 and size.any():
+            algorithm = float(size.sum()) / seconds
+            if factor is not None:
+                bus = algorithm * factor
+        use = LinkUse(
+            *operation,
+            messages_per_step=len(size) / steps,
+            bytes_per_step=float(size.sum()) / steps,
+            transfer_ns_per_step=seconds * 1e9 / steps,
+            algorithm_bytes_per_s=algorithm,
+            bus_bytes_per_s=bus,
+            ceiling_bus_bytes_per_s=links.mean_at(sizes, counts) if links else None,
+        )
+        found.append(use)
     return tuple(sorted(found, key=lambda use: -use.bytes_per_step))
 
 
 def size_use(
     collectives: pa.Table, used: Ints, ceilings: Ceilings | None = None
 ) -> tuple[SizeUse, ...]:
-    """The same by the size of the messages, the sizes of each operation ascending."""
-    return tuple(
-        _use_of_size(key, int(each), transfer[size == each], len(used), ceilings)
-        for key, size, transfer in _by_operation(collectives, used)
-        for each in np.unique(size)
-    )
+    """Return the messages of each operation of the used steps by size, sizes ascending."""
+    found = []
+    for operation, size, transfer in _by_operation(collectives, used):
+        factor, links = operation.factor(), operation.links(ceilings)
+        for each in np.unique(size).astype(int).tolist():
+            mine = transfer[size == each]
+            took_ns = float(np.median(mine))
+            bus = ceiling = None
+            if factor is not None and each > 0 and took_ns > 0:
+                bus = each * factor * 1e9 / took_ns
+            if links and each > 0:
+                ceiling = links.at(each)
+            use = SizeUse(
+                *operation,
+                bytes=each,
+                messages_per_step=len(mine) / len(used),
+                transfer_ns=took_ns,
+                bus_bytes_per_s=bus,
+                ceiling_bus_bytes_per_s=ceiling,
+            )
+            found.append(use)
+    return tuple(found)
 
 
-def _by_operation(collectives: pa.Table, used: Ints) -> Iterator[tuple[_Key, Floats, Floats]]:
-    """Each communicator and operation of the used steps, with the sizes of its messages and their transfers."""
-    rows = collectives.filter(pc.is_in(collectives["step"], pa.array(used.tolist(), pa.int64())))
+def _by_operation(collectives: pa.Table, used: Ints) -> Iterator[tuple[_Operation, Floats, Floats]]:
+    """Yield each operation of the used steps, with its messages' sizes and transfer times."""
+    rows = rows_of_steps(collectives, used)
     if not rows.num_rows:
         return
-    transfer, first = _transfers(rows)
+    transfer, first = _shortest(rows)
     kept = rows.take(pa.array(first))
-    names = [kept[name].cast(pa.string()).to_pylist() for name in ("communicator", "op", "backend")]
     size = kept["bytes"].to_numpy().astype(np.float64)
-    places: dict[_Key, list[int]] = {}
+    names = [kept[name].cast(pa.string()).to_pylist() for name in ("communicator", "op", "backend")]
+    places: dict[tuple[str, str, str, int], list[int]] = {}
     for place, key in enumerate(zip(*names, kept["group_size"].to_pylist(), strict=True)):
         places.setdefault(key, []).append(place)
     for key, mine in places.items():
-        yield key, size[mine], transfer[mine]
+        yield _Operation(*key), size[mine], transfer[mine]
 
 
-def _transfers(rows: pa.Table) -> tuple[Floats, Ints]:
-    """For each collective its time on the rank where it was shortest, and that rank's row."""
-    rank, sequence = (rows[name].to_numpy().astype(np.int64) for name in ("rank", "sequence"))
-    communicator = rows["communicator"].combine_chunks().indices.to_numpy().astype(np.int64)
-    own = _own_times(
-        rank * (communicator.max() + 1) + communicator,
-        sequence,
-        rows["start_ns"].to_numpy(),
-        rows["end_ns"].to_numpy(),
-    )
-    order = np.lexsort((own, sequence, communicator))
-    fresh = np.append(True, (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0))
-    return own[order[fresh]], order[fresh]
-
-
-def _own_times(lane: Ints, sequence: Ints, start: Ints, end: Ints) -> Floats:
-    """Each one's time on its rank, from where the communicator was free: collectives of one communicator run in their order."""
+def _shortest(rows: pa.Table) -> tuple[Floats, Ints]:
+    """Return each collective's time on the rank where it was shortest, and that rank's row."""
+    rank, sequence = rows["rank"].to_numpy().astype(np.int64), rows["sequence"].to_numpy()
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    communicator = codes_of(rows["communicator"])
+    lane = rank * (communicator.max() + 1) + communicator
     order = np.lexsort((sequence, lane))
     own = np.empty(len(order), dtype=np.float64)
-    for places in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1):
+    for places in split_lanes(order, lane):
+        # Collectives of one communicator run in their order, so each waits for the one before.
         free = np.maximum.accumulate(np.append(start[places[0]], end[places][:-1]))
         own[places] = np.maximum(end[places] - np.maximum(start[places], free), 0)
-    return own
-
-
-def _use_of_size(
-    key: _Key, size: int, transfer: Floats, steps: int, ceilings: Ceilings | None
-) -> SizeUse:
-    communicator, op, backend, ranks = key
-    took, factor, links = (
-        float(np.median(transfer)),
-        _factor(op, ranks),
-        _links(op, backend, ranks, ceilings),
-    )
-    return SizeUse(
-        communicator=communicator,
-        op=op,
-        backend=backend,
-        group_size=ranks,
-        bytes=size,
-        messages_per_step=len(transfer) / steps,
-        transfer_ns=took,
-        bus_bytes_per_s=size * factor * 1e9 / took
-        if factor is not None and size > 0 and took > 0
-        else None,
-        ceiling_bus_bytes_per_s=links.at(size)
-        if links and factor is not None and size > 0
-        else None,
-    )
-
-
-def _factor(op: str, ranks: int) -> float | None:
-    return FACTORS[op](ranks) if op in FACTORS and ranks > 1 else None
-
-
-def _links(op: str, backend: str, ranks: int, ceilings: Ceilings | None) -> Links | None:
-    return ceilings.links_of(backend, ranks) if ceilings and op == MEASURED_ALONE else None
-
-
-def _use(
-    communicator: str,
-    op: str,
-    backend: str,
-    ranks: int,
-    size: Floats,
-    transfer: Floats,
-    steps: int,
-    ceilings: Ceilings | None,
-) -> LinkUse:
-    """Time is counted as the median of each size, so that one that was disturbed does not count."""
-    factor, links = _factor(op, ranks), _links(op, backend, ranks, ceilings)
-    sizes, which, counts = np.unique(size, return_inverse=True, return_counts=True)
-    seconds = (
-        float(
-            sum(count * np.median(transfer[which == place]) for place, count in enumerate(counts))
-        )
-        / 1e9
-    )
-    algorithm = float(size.sum()) / seconds if seconds > 0 and size.any() else None
-    return LinkUse(
-        communicator=communicator,
-        op=op,
-        backend=backend,
-        group_size=ranks,
-        messages_per_step=len(size) / steps,
-        bytes_per_step=float(size.sum()) / steps,
-        transfer_ns_per_step=seconds * 1e9 / steps,
-        algorithm_bytes_per_s=algorithm,
-        bus_bytes_per_s=algorithm * factor
-        if algorithm is not None and factor is not None
-        else None,
-        ceiling_bus_bytes_per_s=_alone(sizes, counts, links)
-        if links and factor is not None
-        else None,
-    )
-
-
-def _alone(sizes: Floats, counts: Ints, links: Links) -> float | None:
-    """The bus bandwidth of these messages one after the other, each as fast as alone."""
-    seconds = float(
-        sum(
-            count * size / links.at(size)
-            for size, count in zip(sizes, counts, strict=True)
-            if size > 0
-        )
-    )
-    return float((sizes * counts).sum()) / seconds if seconds > 0 else None
+    order = np.lexsort((own, sequence, communicator))
+    first = np.append(True, (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0))
+    return own[order[first]], order[first]

@@ -1,9 +1,9 @@
-"""What a machine can do at best, as `profkit ceilings` has measured it: the scale that kernels and collectives are held against."""
+"""Ceilings of a machine, as `profkit ceilings` measures them, for kernels and collectives."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Links:
-    """All-reduce alone between so many ranks: bus bandwidth by message size, sizes ascending."""
+    """Bus bandwidth of an all-reduce alone between so many ranks, by ascending message size."""
 
     backend: str
     ranks: int
@@ -20,17 +20,33 @@ class Links:
     bus_bytes_per_s: tuple[float, ...]
 
     def at(self, size: float) -> float:
-        """The bus bandwidth at a size, between the measured ones by their logarithms; NaN where nothing was measured."""
+        """Return the bus bandwidth at a size, interpolated on logarithms; NaN if unmeasured."""
         if not self.sizes or size <= 0:
             return math.nan
-        return float(
-            np.exp(np.interp(math.log(size), np.log(self.sizes), np.log(self.bus_bytes_per_s)))
-        )
+        rate = np.interp(math.log(size), np.log(self.sizes), np.log(self.bus_bytes_per_s))
+        return float(np.exp(rate))
+
+    def mean_at(self, sizes: Iterable[float], counts: Iterable[int]) -> float | None:
+        """Return the bus bandwidth of so many messages of these sizes, one after the other."""
+        seconds, total = 0.0, 0.0
+        for size, count in zip(sizes, counts, strict=True):
+            total += float(size * count)
+            if size > 0:
+                seconds += float(count * size / self.at(size))
+        return total / seconds if seconds > 0 else None
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Links:
+        sizes = tuple(map(int, content["sizes"]))
+        rates = tuple(map(float, content["bus_bytes_per_s"]))
+        if len(sizes) != len(rates) or min((*sizes, *rates), default=1) <= 0:
+            raise ValueError("links without sizes")
+        return cls(str(content["backend"]), int(content["ranks"]), sizes, rates)
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Rates of one machine; what could not be measured is null or missing."""
+    """Rates of one machine; a rate that could not be measured is null or missing."""
 
     device: str = ""
     library: str = ""
@@ -46,32 +62,14 @@ class Ceilings:
     links: tuple[Links, ...] = ()
 
     def links_of(self, backend: str, ranks: int) -> Links | None:
-        return next(
-            (links for links in self.links if (links.backend, links.ranks) == (backend, ranks)),
-            None,
-        )
+        for links in self.links:
+            if (links.backend, links.ranks) == (backend, ranks):
+                return links
+        return None
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Ceilings:
-        """What a file holds; a `ValueError` or `TypeError` for what is no such file."""
-        links = tuple(
-            Links(
-                str(each["backend"]),
-                int(each["ranks"]),
-                tuple(map(int, each["sizes"])),
-                tuple(map(float, each["bus_bytes_per_s"])),
-            )
-            for each in content.get("links", ())
-        )
-        if any(
-            len(each.sizes) != len(each.bus_bytes_per_s)
-            or min((*each.sizes, *each.bus_bytes_per_s), default=1) <= 0
-            for each in links
-        ):
-            raise ValueError("links without sizes")
-        known = {
-            name: content[name]
-            for name in cls.__dataclass_fields__
-            if name in content and name != "links"
-        }
-        return cls(**known, links=links)
+        """Read a file's content; raise `ValueError` or `TypeError` if it is no such file."""
+        links = tuple(map(Links.from_json, content.get("links", ())))
+        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
+        return cls(**{**known, "links": links})

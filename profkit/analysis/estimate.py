@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,19 +17,30 @@ FEWEST_STEPS = 8
 """With fewer steps no interval is given: the bootstrap would claim more than it knows."""
 
 NEGLIGIBLE = 0.005
-"""A change below this share of the base is neutral, however certain it is: no run repeats itself better."""
+"""A change below this share of the base is neutral: no run repeats itself more closely."""
 
 RESAMPLES = 1_000
 _MOST_POINTS = 4_000
+"""Longer series are shortened to this many points, which bounds the work."""
+
+_RESAMPLE_PARTS = 8
+"""Resamples are counted in this many parts, which bounds the memory."""
+
 _FEWEST_BLOCKS = 3
 """A correlation that leaves fewer independent blocks than this in the series is not believed."""
+
+_FEWEST_LAGS = 5
+"""Politis and White's minimum, for lags to examine and for a run of insignificant ones."""
+
+_HIGHEST_RATIO = 0.97
+"""Ratios of neighbouring lags are capped here: towards 1 the memory grows without bound."""
 
 Z_95 = 1.959964
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval; the interval is `None` where there are too few steps to judge."""
+    """A value with its 95 % interval, which is `None` if there are too few steps."""
 
     value: float
     low: float | None = None
@@ -42,29 +53,34 @@ class Estimate:
 
 @np.errstate(divide="ignore", invalid="ignore")
 def estimate_ratios(numerators: Floats, denominators: Floats, *, seed: int = 0) -> list[Estimate]:
-    """`sum(numerator) / sum(denominator)` over the steps, with intervals from a block bootstrap.
+    """Estimate `sum(numerator) / sum(denominator)` over the steps by a block bootstrap.
 
     Both are arrays of (quantity, step). Steps are resampled in circular blocks that are long enough
     to keep their autocorrelation, and in the same blocks for every quantity, so that parts of one
-    whole vary together. The interval is widened for what blocks cannot hold: correlation across
-    their borders, and the small number of independent ones.
+    whole vary together. The interval is widened for what blocks cannot show: correlation across
+    block boundaries, and the small number of independent blocks.
     """
     values = numerators.sum(axis=1) / denominators.sum(axis=1)
     if numerators.shape[1] < FEWEST_STEPS or not np.isfinite(values).all():
-        return [Estimate(float(value)) for value in values]
-    stacked = _shorten(np.concatenate([numerators, denominators]))
-    errors = _deviations(stacked, values)
+        return list(map(Estimate, values.tolist()))
+    stacked = np.concatenate([numerators, denominators])
+    group = math.ceil(stacked.shape[1] / _MOST_POINTS)
+    if group > 1:
+        # Neighbouring steps of a very long series are added up, which keeps the ratios.
+        stacked = np.add.reduceat(stacked, np.arange(0, stacked.shape[1], group), axis=1)
+    above, below = stacked[: len(values)], stacked[len(values) :]
+    # What each quantity adds to its ratio's error, per step: this autocorrelation matters.
+    errors = (above - values[:, None] * below) / below.mean(axis=1, keepdims=True)
     block = max(map(block_length, errors))
     sums = _resampled_sums(stacked, block, seed)
     ratios = sums[:, : len(values)] / sums[:, len(values) :]
     widening = _widening(errors, ratios.std(axis=0), block)
-    low, high = (
-        values + (np.quantile(ratios, tail, axis=0) - values) * widening for tail in (0.025, 0.975)
-    )
-    return [
-        Estimate(float(value), _finite(least), _finite(most))
-        for value, least, most in zip(values, low, high, strict=True)
-    ]
+    low = values + (np.quantile(ratios, 0.025, axis=0) - values) * widening
+    high = values + (np.quantile(ratios, 0.975, axis=0) - values) * widening
+    estimates = []
+    for value, least, most in zip(values, low, high, strict=True):
+        estimates.append(Estimate(float(value), _finite(least), _finite(most)))
+    return estimates
 
 
 def _finite(value: float) -> float | None:
@@ -72,124 +88,94 @@ def _finite(value: float) -> float | None:
 
 
 def _widening(errors: Floats, spread: Floats, block: int) -> Floats:
-    """By how much each quantity's interval must be wider than the `spread` of its resamples.
+    """Return how much wider each interval must be than the `spread` of its resamples.
 
-    Blocks cut the correlation at their borders, and in short series it is itself seen too low, by
-    about (1 + 4 r) / n. So the standard error of a first-order autoregression with the corrected
-    correlation, and of a slow drift under noise, are the least that is believed, with Student's t
-    for the independent steps in it.
+    Blocks cut the correlation at their boundaries, and a short series shows too little of it, by
+    about (1 + 4 r) / n. So the standard error is at least that of a first-order autoregression with
+    the corrected correlation, and that of a slow drift under noise. Student's t allows for the
+    number of independent steps in the series.
     """
     count = errors.shape[1]
     variance = (errors**2).mean(axis=1)
     products = (errors[:, 1:] * errors[:, :-1]).sum(axis=1) / count
     seen = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
-    largest = (count - _FEWEST_BLOCKS) / (count + _FEWEST_BLOCKS)
-    correlation = np.clip(seen + (1 + 4 * seen) / count, 0, largest)
-    remembered = np.array([_memory(_correlations(row), count) for row in errors])
-    alike = np.minimum(
-        np.maximum((1 + correlation) / (1 - correlation), remembered), count / _FEWEST_BLOCKS
-    )
+    correlation = np.clip(seen + (1 + 4 * seen) / count, 0, _highest_correlation(count))
+    remembered = np.array(list(map(_memory, errors)))
+    alike = np.maximum((1 + correlation) / (1 - correlation), remembered)
+    alike = np.minimum(alike, count / _FEWEST_BLOCKS)
     least = np.sqrt(variance * alike / (count - alike))
     too_narrow = np.divide(least, spread, out=np.ones_like(least), where=spread > 0)
     student = np.array([student_95(count / max(steps, block) - 1) for steps in alike])
     return np.asarray(np.maximum(1, too_narrow) * student / Z_95)
 
 
-def _memory(correlations: Floats, count: int) -> float:
-    """How many steps count as one, where the correlation falls off geometrically.
+def _highest_correlation(count: int) -> float:
+    """Return the correlation at which `count` steps hold `_FEWEST_BLOCKS` independent ones."""
+    return (count - _FEWEST_BLOCKS) / (count + _FEWEST_BLOCKS)
 
-    Noise on top of a slow drift hides the drift's memory from the first lag alone: the ratio of
-    neighbouring lags still shows it. That ratio, too, is seen too low in short series.
+
+def _memory(series: Floats) -> float:
+    """Return how many steps count as one if the correlation falls off geometrically.
+
+    Noise on top of a slow drift hides the drift's memory from the first lag alone, but the ratio of
+    neighbouring lags still shows it. A short series shows too low a ratio as well.
     """
+    count = len(series)
+    products = _lagged_products(series - series.mean())
+    correlations = np.zeros(len(products))
+    if products[0] > 0:
+        correlations = products / products[0]
     seen = correlations[1 : _last_lag(correlations, count) + 1]
     if len(seen) < 2 or seen[0] <= 0:
         return 1.0
-    ratio = (
-        float(np.clip(seen[1:].sum() / seen[:-1].sum(), 0, 0.97)) if seen[:-1].sum() > 0 else 0.0
-    )
-    ratio = min(
-        ratio + 2 * (1 + 3 * ratio) / count, (count - _FEWEST_BLOCKS) / (count + _FEWEST_BLOCKS)
-    )
+    ratio = 0.0
+    if seen[:-1].sum() > 0:
+        ratio = float(np.clip(seen[1:].sum() / seen[:-1].sum(), 0, _HIGHEST_RATIO))
+    ratio = min(ratio + 2 * (1 + 3 * ratio) / count, _highest_correlation(count))
     return float(1 + 2 * min(1.0, float(seen[0]) / ratio) * ratio / (1 - ratio))
 
 
-def _correlations(series: Floats) -> Floats:
-    """The autocorrelation from lag 0 on, over as many lags as the series can tell."""
-    count = len(series)
-    centred = series - series.mean()
-    lags = min(count - 1, max(5, math.isqrt(count)) + math.ceil(math.log10(count)) * 2)
-    covariances = np.array(
-        [float(centred[lag:] @ centred[: count - lag]) for lag in range(lags + 1)]
-    )
-    return np.asarray(covariances / covariances[0] if covariances[0] > 0 else np.zeros(lags + 1))
+def _lagged_products(centred: Floats) -> Floats:
+    """Return the product of a series with itself at each lag that is examined, from 0 on.
 
-
-def _shorten(rows: Floats) -> Floats:
-    """Neighbouring steps added up where there are very many: the ratios stay, the work is bounded."""
-    group = math.ceil(rows.shape[1] / _MOST_POINTS)
-    if group == 1:
-        return rows
-    return np.asarray(np.add.reduceat(rows, np.arange(0, rows.shape[1], group), axis=1))
-
-
-def _deviations(stacked: Floats, values: Floats) -> Floats:
-    """Per step, what each quantity adds to the ratio's error: the series whose autocorrelation matters."""
-    half = len(values)
-    return np.asarray(
-        (stacked[:half] - values[:, None] * stacked[half:])
-        / stacked[half:].mean(axis=1, keepdims=True)
-    )
-
-
-def _resampled_sums(rows: Floats, block: int, seed: int) -> Floats:
-    """Sums of every row over each resample of circular blocks: an array of (resample, row)."""
-    count = rows.shape[1]
-    padded = np.concatenate(
-        [
-            np.zeros((len(rows), 1)),
-            np.cumsum(np.concatenate([rows, rows[:, :block]], axis=1), axis=1),
-        ],
-        axis=1,
-    )
-    block_sums = (padded[:, block : block + count] - padded[:, :count]) / block
-    drawn = max(1, round(count / block))
-    starts = np.random.default_rng(seed).integers(0, count, size=(RESAMPLES, drawn))
-    return np.asarray(
-        np.concatenate([_sums_of_drawn(part, block_sums) for part in np.array_split(starts, 8)])
-        / drawn
-    )
-
-
-def _sums_of_drawn(starts: Ints, block_sums: Floats) -> Floats:
-    """For each resample the sum of its blocks in each row, by how often each block was drawn.
-
-    By einsum, not `@`: that one starts threads, which cost more than they save beside a job.
+    About sqrt(n) lags can be estimated from n steps. The logarithmic rest leaves room for the run
+    of insignificant lags that ends the search for the last significant one.
     """
-    count = block_sums.shape[1]
-    flat = starts + np.arange(len(starts))[:, None] * count
-    drawn = np.bincount(flat.ravel(), minlength=len(starts) * count).reshape(len(starts), count)
-    return np.asarray(np.einsum("rb,qb->rq", drawn.astype(np.float64), block_sums))
+    count = len(centred)
+    most = max(_FEWEST_LAGS, math.isqrt(count)) + math.ceil(math.log10(count)) * 2
+    products = np.zeros(min(count - 1, most) + 1)
+    for lag in range(len(products)):
+        products[lag] = centred[lag:] @ centred[: count - lag]
+    return products
+
+
+def _last_lag(correlations: Floats, count: int) -> int:
+    """Return the last lag before a run of lags that are all within the noise."""
+    noise = 2 * math.sqrt(math.log10(count) / count)
+    run = max(_FEWEST_LAGS, math.ceil(math.sqrt(math.log10(count))))
+    quiet = np.abs(correlations[1:]) < noise
+    for start in range(len(quiet)):
+        if quiet[start : start + run].all():
+            return start
+    return len(quiet)
 
 
 def block_length(series: Floats) -> int:
-    """The block length for a circular bootstrap of a series' mean, after Politis and White (2004).
+    """Return the block length for a circular bootstrap, after Politis and White (2004).
 
     Lags count as long as their correlation stands out of the noise; a series without correlation
-    gets blocks of one step. The length is kept so that at least five blocks remain.
+    gets blocks of one step. The length is limited so that at least five blocks remain.
     """
     count = len(series)
     centred = series - series.mean()
     variance = float(centred @ centred) / count
     if variance <= 0 or not math.isfinite(variance):
         return 1
-    lags = min(count - 1, max(5, math.isqrt(count)) + math.ceil(math.log10(count)) * 2)
-    covariances = np.array(
-        [float(centred[lag:] @ centred[: count - lag]) / count for lag in range(lags + 1)]
-    )
+    covariances = _lagged_products(centred) / count
     reach = 2 * _last_lag(covariances / variance, count)
     if reach == 0:
         return 1
-    lag = np.arange(min(reach, lags) + 1)
+    lag = np.arange(min(reach + 1, len(covariances)))
     weights = np.clip(2 * (1 - lag / reach), 0, 1) * np.where(lag == 0, 1, 2)
     spectrum = float(weights @ covariances[lag])
     slope = float((weights * lag) @ covariances[lag])
@@ -199,19 +185,28 @@ def block_length(series: Floats) -> int:
     return int(min(max(1, round(length)), max(1, count // 5)))
 
 
-def _last_lag(correlations: Floats, count: int) -> int:
-    """The last lag before a run of lags that are all within the noise."""
-    noise = 2 * math.sqrt(math.log10(count) / count)
-    run = max(5, math.ceil(math.sqrt(math.log10(count))))
-    quiet = np.abs(correlations[1:]) < noise
-    for start in range(len(quiet)):
-        if quiet[start : start + run].all():
-            return start
-    return len(quiet)
+def _resampled_sums(rows: Floats, block: int, seed: int) -> Floats:
+    """Return every row's sum over each resample of circular blocks, by (resample, row)."""
+    count = rows.shape[1]
+    circular = np.concatenate([rows, rows[:, :block]], axis=1)
+    padded = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(circular, axis=1)], axis=1)
+    block_sums = (padded[:, block : block + count] - padded[:, :count]) / block
+    blocks = max(1, round(count / block))
+    starts = np.random.default_rng(seed).integers(0, count, size=(RESAMPLES, blocks))
+    sums = []
+    for part in np.array_split(starts, _RESAMPLE_PARTS):
+        flat = part + np.arange(len(part))[:, None] * count
+        drawn = np.bincount(flat.ravel(), minlength=len(part) * count).reshape(len(part), count)
+        # `@` would start threads, which cost more than they save next to a running job.
+        sums.append(np.einsum("rb,qb->rq", drawn.astype(np.float64), block_sums))
+    return np.asarray(np.concatenate(sums) / blocks)
 
 
 def student_95(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t, by the Cornish-Fisher expansion (within 1 % from 3 degrees on)."""
+    """Return the 97.5 % quantile of Student's t for these degrees of freedom.
+
+    The Cornish-Fisher expansion is within 1 % from three degrees on; fewer count as three.
+    """
     freedom = max(3.0, freedom)
     z = Z_95
     return (
@@ -223,12 +218,12 @@ def student_95(freedom: float) -> float:
 
 
 def as_floats(column: Any) -> Floats:
-    """An Arrow column as floats; null becomes NaN."""
+    """Return an Arrow column as floats; null becomes NaN."""
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
 
 def subtract(target: Estimate, base: Estimate) -> Estimate:
-    """The difference of two independent figures, whose deviations add up as squares."""
+    """Return the difference of two independent figures, whose deviations add up as squares."""
     value = target.value - base.value
     if target.low is None or target.high is None or base.low is None or base.high is None:
         return Estimate(value)
@@ -237,21 +232,32 @@ def subtract(target: Estimate, base: Estimate) -> Estimate:
     return Estimate(value, value - below, value + above)
 
 
+def mean_of(found: Sequence[Estimate | None]) -> Estimate | None:
+    """Return the mean of independent, equally good figures; null if one of them is."""
+    values, halves = [], []
+    for each in found:
+        if each is None or each.high is None:
+            return None
+        values.append(each.value)
+        halves.append(each.high - each.value)
+    value, half = sum(values) / len(values), math.hypot(*halves) / len(halves)
+    return Estimate(value, value - half, value + half)
+
+
 def divide(above: Estimate, below: Estimate) -> Estimate:
-    """The quotient of two independent positive figures: the difference of their logarithms."""
+    """Return the quotient of two independent positive figures, from their logarithms."""
     if not (above.value > 0 and below.value > 0):
         return Estimate(math.nan)
-    logs = subtract(_mapped(above, _log), _mapped(below, _log))
-    return _mapped(logs, math.exp)
-
-
-def scale(estimate: Estimate, factor: float) -> Estimate:
-    """The same in another unit; `factor` is above zero."""
-    return _mapped(estimate, lambda value: value * factor)
+    return _mapped(subtract(_mapped(above, _log), _mapped(below, _log)), math.exp)
 
 
 def _log(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
+
+
+def scale(estimate: Estimate, factor: float) -> Estimate:
+    """Return the same figure in another unit; `factor` is above zero."""
+    return _mapped(estimate, lambda value: value * factor)
 
 
 def _mapped(estimate: Estimate, function: Callable[[float], float]) -> Estimate:

@@ -1,4 +1,4 @@
-"""The file in which `profkit ceilings` keeps what a machine can do."""
+"""The file in which `profkit ceilings` keeps the ceilings of a machine."""
 
 from __future__ import annotations
 
@@ -16,26 +16,23 @@ from profkit.errors import ProfkitError
 from profkit.trace.jsonfile import read_json, replace_json
 
 MEASURING = ("torch", "numpy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
-"""The libraries with which rates are measured: their versions are part of what was measured."""
+"""The libraries that measure rates; ceilings belong to their versions as well."""
 
 
 def machine_key(environment: Mapping[str, Any]) -> str:
-    """What tells one machine and what measures it from another, as far as a run's environment says it; no name of a host or a user.
+    """Return a key for a machine and its libraries, without names of hosts or users.
 
     Another driver or another version of a library reaches other rates on the same device.
     """
     packages = environment.get("packages")
-    versions = (
-        {name: packages.get(name) for name in MEASURING} if isinstance(packages, Mapping) else {}
-    )
-    told = [
-        *(
-            environment.get(name) or None
-            for name in ("cpu", "cpu_count", "gpu_models", "nvidia_driver")
-        ),
-        versions,
-    ]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    versions = {}
+    if isinstance(packages, Mapping):
+        versions = {name: packages.get(name) for name in MEASURING}
+    described: list[Any] = []
+    for name in ("cpu", "cpu_count", "gpu_models", "nvidia_driver"):
+        described.append(environment.get(name) or None)
+    text = json.dumps([*described, versions])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def ceilings_file(environment: Mapping[str, Any]) -> Path:
@@ -43,7 +40,7 @@ def ceilings_file(environment: Mapping[str, Any]) -> Path:
 
 
 def load_ceilings(environment: Mapping[str, Any]) -> Ceilings | None:
-    """What was measured on the machine of this environment, if that is here; a file that cannot be read is none."""
+    """Return the ceilings of this environment's machine, if a readable file has them."""
     try:
         return Ceilings.from_json(read_json(ceilings_file(environment)))
     except (ProfkitError, OSError, ValueError, TypeError, KeyError):

@@ -1,18 +1,18 @@
-"""Which rank takes longer than the others for its own work, in which phase, and by how much.
+"""Finds the rank that takes longer than the others for its own work, and in which phase.
 
-The ranks of a step are compared with each other, so whatever slows all of them cancels out. What they
-wait for each other is no work of theirs and does not count.
+The ranks of a step are compared with each other, so whatever slows all of them cancels out. Waiting
+for each other is no work of theirs and does not count.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios
+from profkit.analysis.columns import step_places
+from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios, subtract
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.vocab import PHASES, Phase
 
@@ -21,15 +21,15 @@ WORK = tuple(name for name in (*PHASES, UNKNOWN) if name != Phase.ALLREDUCE.valu
 
 @dataclass(frozen=True)
 class Lateness:
-    """One rank's own work over the mean of the others', ns a step, by phase."""
+    """One rank's own work minus the mean of the others', in ns per step."""
 
     rank: int
     phase: str
-    """The one in which it takes longer."""
+    """The phase in which it takes longer."""
     excess: Estimate
-    """Of that phase."""
+    """The difference in that phase."""
     whole_ns: float
-    """Of all its work."""
+    """The difference in all its work."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,17 @@ class RankWork:
     ns: Floats
 
     def lateness(self, rank: int, phase: str) -> Lateness | None:
-        """How much later this rank is in this phase; `None` where there is no such rank, and for one that is alone."""
-        if rank not in self.ranks or not self._compare:
+        """Return how late this rank is in this phase; `None` without it or another rank."""
+        if rank not in self.ranks or not self._comparable:
             return None
-        mine = self.ranks.index(rank)
-        over = self._over_others(mine)
+        over = self._over_others(self.ranks.index(rank))
         series = over[self.phases.index(phase)][None, :]
         (excess,) = estimate_ratios(series, np.ones_like(series))
         return Lateness(rank, phase, excess, float(over.sum(axis=0).mean()))
 
     def latest(self) -> Lateness | None:
-        """The rank with the most work, and the phase that makes it so."""
-        if not self._compare:
+        """Return the rank with the most work, and the phase that makes it so."""
+        if not self._comparable:
             return None
         whole = self.ns.sum(axis=1).mean(axis=1)
         mine = int(np.argmax(whole))
@@ -60,8 +59,7 @@ class RankWork:
         return self.lateness(self.ranks[mine], self.phases[phase])
 
     @property
-    def _compare(self) -> bool:
-        """Whether there is anybody to compare with."""
+    def _comparable(self) -> bool:
         return len(self.ranks) > 1 and self.ns.shape[2] > 0
 
     def _over_others(self, mine: int) -> Floats:
@@ -70,39 +68,28 @@ class RankWork:
 
 
 def rank_work(steps: pa.Table, spans: pa.Table, used: Ints) -> RankWork:
-    """What each rank worked in the used steps."""
+    """Return the own work of each rank in the used steps."""
     ranks = np.unique(steps["rank"].to_numpy()).astype(np.int64)
-    apart = [_number_by_rank(table, ranks, used) for table in (steps, spans)]
-    times = step_times(apart[0], apart[1], np.arange(len(ranks) * len(used)))
+    numbers = np.arange(len(ranks) * len(used))
+    times = step_times(
+        _number_by_rank(steps, ranks, used), _number_by_rank(spans, ranks, used), numbers
+    )
     ns = np.zeros((len(ranks), len(WORK), len(used)))
     for name, part in zip(times.names, times.parts, strict=True):
         if name in WORK:
-            ns[:, WORK.index(name)] = part.reshape(len(ranks), len(used)) * len(
-                ranks
-            )  # a mean over ranks, all but one of which have no such step
+            # `step_times` returns a mean over ranks, all but one of which have no such step.
+            ns[:, WORK.index(name)] = part.reshape(len(ranks), len(used)) * len(ranks)
     return RankWork(tuple(ranks.tolist()), WORK, ns)
 
 
 def _number_by_rank(rows: pa.Table, ranks: Ints, used: Ints) -> pa.Table:
-    """The rows with a step of its own for each rank's: the used ones of the first rank, then of the next."""
-    step = rows["step"].fill_null(-1).to_numpy()
-    place = np.minimum(np.searchsorted(used, step), max(0, len(used) - 1))
-    is_used = used[place] == step if len(used) else np.zeros(len(step), dtype=bool)
+    """Renumber the steps so that those of different ranks differ."""
+    place = step_places(rows, used)
     number = np.searchsorted(ranks, rows["rank"].to_numpy()) * len(used) + place
-    return rows.set_column(
-        rows.schema.get_field_index("step"), "step", pa.array(number, mask=~is_used)
-    )
+    column = rows.schema.get_field_index("step")
+    return rows.set_column(column, "step", pa.array(number, mask=place < 0))
 
 
 def minus(one: Estimate, other: Estimate | None) -> Estimate:
-    """The difference of two independent figures; without an interval where one has none."""
-    if other is None:
-        return one
-    value = one.value - other.value
-    if one.low is None or one.high is None or other.low is None or other.high is None:
-        return Estimate(value)
-    return Estimate(
-        value,
-        value - math.hypot(one.value - one.low, other.high - other.value),
-        value + math.hypot(one.high - one.value, other.value - other.low),
-    )
+    """Return the difference of two independent figures; a missing one counts as zero."""
+    return one if other is None else subtract(one, other)

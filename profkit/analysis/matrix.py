@@ -1,4 +1,4 @@
-"""A matrix of configurations: one cell for each number of GPUs, precision, batch size and loader.
+"""A matrix of configurations, with a cell per number of GPUs, precision, batch and loader.
 
 A cell's time is per sample per GPU, so that cells of different batches and GPUs compare.
 """
@@ -20,7 +20,7 @@ NOTHING: Final = Estimate(math.nan)
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """What makes a cell; `batch_size` is of one GPU."""
+    """The configuration of a cell; `batch_size` is per GPU."""
 
     gpus: int
     precision: str
@@ -29,16 +29,17 @@ class Setting:
 
     @property
     def mixed(self) -> bool:
-        """Whether it is what reports call AMP, under whatever name."""
+        """True if reports call the precision AMP, under whatever name."""
         return self.precision not in FULL_PRECISIONS
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell's throughput over all GPUs, whoever measured it, and what its source says besides.
+    """One cell's throughput over all GPUs, with further statements of its source.
 
-    `speed_up` is as the source prints it. `samples_trained` is what the source's own schedule comes to in
-    `time_to_train_s`. `loader_said` is what the text claims, where the logs say something else.
+    `speed_up` is as the source prints it. `samples_trained` is the number of samples of the
+    source's own schedule in `time_to_train_s`. `loader_said` is the loader that the text names, if
+    the logs show another one.
     """
 
     workload: str
@@ -67,23 +68,27 @@ class Cell:
 
 
 def invert(estimate: Estimate, factor: float) -> Estimate:
-    """`factor` divided by what was estimated: a time for a rate, and a rate for a time."""
+    """Divide `factor` by the estimate, which turns a rate into a time and a time into a rate."""
     if not estimate.value > 0:
         return NOTHING
-    low, high = (
-        factor / bound if bound is not None and bound > 0 else None
-        for bound in (estimate.high, estimate.low)
-    )
+    low = high = None
+    if estimate.high is not None and estimate.high > 0:
+        low = factor / estimate.high
+    if estimate.low is not None and estimate.low > 0:
+        high = factor / estimate.low
     return Estimate(factor / estimate.value, low, high)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells in the shape of the reports' tables: a row for each number of GPUs, a column for precision, batch and loader."""
+    """Cells in the shape of the reports' tables.
+
+    There is a row for each number of GPUs, and a column for each precision, batch and loader.
+    """
 
     gpus: tuple[int, ...]
     columns: tuple[Setting, ...]
-    """Each with no GPUs in it."""
+    """The settings of the columns, with 0 GPUs."""
 
     cells: Mapping[Setting, Cell] = field(default_factory=dict)
 
@@ -96,21 +101,15 @@ def at_gpus(setting: Setting, gpus: int) -> Setting:
 
 
 def lay_out(cells: Iterable[Cell]) -> Grid:
-    """The table of these cells, of which no two are of one setting; full precision stands before AMP."""
+    """Return the table of cells with different settings; full precision comes before AMP."""
     by_setting = {cell.setting: cell for cell in cells}
-    columns = {at_gpus(setting, 0) for setting in by_setting}
-    return Grid(
-        tuple(sorted({setting.gpus for setting in by_setting})),
-        tuple(sorted(columns, key=_place)),
-        by_setting,
-    )
-
-
-def _place(column: Setting) -> tuple[bool, str, int, str]:
-    return column.mixed, column.precision, column.batch_size, column.loader
+    gpus = {setting.gpus for setting in by_setting}
+    columns = sorted({at_gpus(setting, 0) for setting in by_setting})
+    columns.sort(key=lambda column: column.mixed)
+    return Grid(tuple(sorted(gpus)), tuple(columns), by_setting)
 
 
 def column_name(column: Setting, loaders: Sequence[str]) -> str:
-    """As the reports head their columns; the loader is named where the table has several."""
+    """Return a column's heading; it names the loader if the table has several."""
     loader = f", {column.loader or 'loader not said'}" if len(set(loaders)) > 1 else ""
     return f"{column.precision.upper()}(BS={column.batch_size}{loader})"

@@ -1,9 +1,9 @@
-"""One run in figures: what `report` prints and what the terminal interface shows."""
+"""The figures of one run, for `report` and for the terminal interface."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +13,26 @@ import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.estimate import FEWEST_STEPS, Estimate, estimate_ratios
+from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
 from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
+from profkit.analysis.notices import find_notices
 from profkit.analysis.own_cost import OwnCost, own_cost
-from profkit.analysis.phases import StepTimes, step_times
-from profkit.analysis.selection import Selection, select_steps
+from profkit.analysis.phases import step_times
+from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.errors import UnreadableError
-from profkit.text import duration, plural, safe_text
+from profkit.text import safe_text
 from profkit.trace import Trace
-from profkit.vocab import BAD_TIMES, FAILURES, HANGS, LOST_GPU, UNMEASURED, WHOLE_STEPS, RunState
+from profkit.vocab import BAD_TIMES, RunState
 
-DEFAULT_WARM_UP = 10
-_MOST_WARM_UP = 1_000_000_000
+_NO_STEPS = (
+    "{run}: holds no steps; it ended before the first one did,"
+    " or they are damaged (see 'profkit verify {run}')"
+)
+
 _MOST_RANKS = 100_000
+"""A larger number of ranks that a row speaks for is a mistake in the file."""
 
 
 @dataclass(frozen=True)
@@ -65,240 +70,125 @@ class Overview:
     quality: tuple[str, ...]
     kernels: KernelWindows | None = None
     by_kernel: KernelsView | None = None
-    """The same kernels by name, and those of other tools' captures, which have no windows; of a very large run those of one rank."""
+    """The same kernels by name, and those of other tools' captures, which have no windows.
+
+    If a run is very large, these are the kernels of one rank.
+    """
     links: tuple[LinkUse, ...] = ()
     flags: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    """The tables that are not as they were written: figures are shown, and no verdict is given on them."""
+    """The tables that are not as they were written: their figures are shown without a verdict."""
     silent_ranks: int = 0
-    """Ranks of the job without a step that can be read: what all of them trained on is not known."""
+    """Ranks without a step that can be read: the run's number of samples is not known then."""
 
     @property
     def judged(self) -> bool:
-        return (
-            self.throughput.judged
-            and not self.bad_times
-            and not self.changed
-            and not self.silent_ranks
-        )
+        doubtful = self.bad_times or self.changed or self.silent_ranks
+        return self.throughput.judged and not doubtful
 
     @property
     def bad_times(self) -> tuple[str, ...]:
-        """What the gate for imported events found: figures are shown, and no verdict is given on them."""
+        """Implausible times of imported events: figures are shown without a verdict."""
         return tuple(flag for flag in self.flags if flag.startswith(BAD_TIMES))
 
     @property
     def samples_known(self) -> bool:
-        """Whether the run says what its steps trained on; step times and shares hold without."""
+        """True if the run reports what its steps trained on; times and shares do not need it."""
         return not (math.isnan(self.throughput.value) and self.step_ns.value > 0)
 
     @property
     def steps_needed(self) -> int:
-        """How many steps more would give an interval."""
+        """The number of further steps that would give an interval."""
         return max(0, FEWEST_STEPS - len(self.selection.steps))
 
 
 def build_overview(
     trace: Trace, ceilings: Ceilings | None = None, *, with_kernels: bool = True
 ) -> Overview:
-    """The figures of a run; an `UnreadableError` where not one step of it can be read.
+    """Return the figures of a run; raise `UnreadableError` if none of its steps can be read.
 
     Without kernels, that table, which may be far larger than all others together, is not read.
     """
-    steps = trace.steps
+    steps, manifest = trace.steps, trace.manifest
     if not steps.num_rows:
-        shown = safe_text(str(trace.path))
-        raise UnreadableError(
-            f"{shown}: holds no steps; it ended before the first one did, or they are damaged (see 'profkit verify {shown}')"
-        )
+        raise UnreadableError(_NO_STEPS.format(run=safe_text(str(trace.path))))
     selection = steady_steps(trace)
-    times = step_times(steps, trace.spans, selection.steps)
-    exchange = split_exchange(trace.collectives, trace.spans, selection.steps)
-    by_kernel = kernels_of(trace, ceilings) if with_kernels else None
+    used, windows = selection.steps, window_steps(trace.samples)
+    exchange = split_exchange(trace.collectives, trace.spans, used)
+    late_rank = find_late_rank(exchange, steps, trace.spans, used) if exchange else None
+    kernels = by_kernel = None
+    if with_kernels:
+        kernels = kernel_windows(trace.kernels, steps, trace.samples, used)
+        by_kernel = kernels_of(trace, ceilings)
+    throughput, step_ns, phases = _estimate(trace, used)
+    first_loss, last_loss = _losses(steps)
     return Overview(
         name=trace.name,
         path=str(trace.path),
-        workload=trace.manifest.workload,
-        framework=trace.manifest.framework,
-        state=trace.manifest.state,
-        why=trace.manifest.why,
-        world_size=trace.manifest.world_size,
+        workload=manifest.workload,
+        framework=manifest.framework,
+        state=manifest.state,
+        why=manifest.why,
+        world_size=manifest.world_size,
         ranks_seen=len(trace.ranks),
-        config=trace.manifest.config,
-        **_figures(times, _ranks_spoken_for(trace)),
+        config=manifest.config,
+        throughput=throughput,
+        step_ns=step_ns,
+        phases=phases,
         steps_seen=len(pc.unique(steps["step"])),
         selection=selection,
-        first_loss=_loss(steps, first=True),
-        last_loss=_loss(steps, first=False),
+        first_loss=first_loss,
+        last_loss=last_loss,
         exchange=exchange,
-        late_rank=find_late_rank(exchange, steps, trace.spans, selection.steps)
-        if exchange
-        else None,
-        own_cost=own_cost(
-            steps, trace.spans, trace.samples, warm_up_of(trace, steps), window_steps(trace.samples)
-        ),
-        links=link_use(trace.collectives, selection.steps, ceilings),
+        late_rank=late_rank,
+        own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), windows),
+        quality=find_notices(trace),
+        kernels=kernels,
         by_kernel=by_kernel if by_kernel and by_kernel.calls else None,
-        kernels=kernel_windows(trace.kernels, steps, trace.samples, selection.steps)
-        if with_kernels
-        else None,
-        quality=tuple(_quality(trace)),
-        flags=trace.manifest.flags,
+        links=link_use(trace.collectives, used, ceilings),
+        flags=manifest.flags,
         changed=trace.changed,
         silent_ranks=silent_ranks(trace),
     )
 
 
-def steady_steps(trace: Trace) -> Selection:
-    """The steps that a run's figures are about."""
-    return select_steps(
-        trace.steps, warm_up=warm_up_of(trace, trace.steps), windows=window_steps(trace.samples)
-    )
-
-
-def warm_up_of(trace: Trace, steps: pa.Table) -> int:
-    """The warm-up that the run was started with; else the usual, but at most a fifth of the steps."""
-    said = trace.manifest.config.get("warmup")
-    if isinstance(said, int) and not isinstance(said, bool):
-        return min(max(0, said), _MOST_WARM_UP)
-    return min(DEFAULT_WARM_UP, len(pc.unique(steps["step"])) // 5)
-
-
 def silent_ranks(trace: Trace) -> int:
-    """How many ranks left no steps; another tool's file holds what it holds, often rank 0 alone."""
+    """Return how many ranks left no steps; an imported file may hold rank 0 alone on purpose."""
     if "imported_from" in trace.manifest.config:
         return 0
     return max(0, trace.manifest.world_size - len(pc.unique(trace.steps["rank"])))
 
 
-def _ranks_spoken_for(trace: Trace) -> int:
-    """For how many ranks each row speaks: a log of rank 0 may count the samples of all cards."""
-    said = trace.manifest.config.get("rows_speak_for_ranks")
-    return (
-        min(max(1, said), _MOST_RANKS)
-        if isinstance(said, int) and not isinstance(said, bool)
-        else 1
-    )
-
-
-def _figures(times: StepTimes, ranks_spoken_for: int = 1) -> dict[str, Any]:
-    """Throughput, step time and shares, all from the same resamples of the steps."""
+def _estimate(trace: Trace, used: Ints) -> tuple[Estimate, Estimate, tuple[PhaseShare, ...]]:
+    """Return throughput, step time and shares, all from the same resamples of the steps."""
+    times = step_times(trace.steps, trace.spans, used)
     count = len(times.wall_ns)
     if not count:
-        nothing = Estimate(math.nan)
-        return {"throughput": nothing, "step_ns": nothing, "phases": ()}
-    ones = np.ones((1, count))
+        return Estimate(math.nan), Estimate(math.nan), ()
+    # A log of rank 0 may count all cards' samples, or only its own.
+    ranks_per_row = trace.manifest.config.get("rows_speak_for_ranks")
+    if not isinstance(ranks_per_row, int) or isinstance(ranks_per_row, bool):
+        ranks_per_row = 1
+    ranks_per_row = min(max(1, ranks_per_row), _MOST_RANKS)
     parts = len(times.names)
-    wall = times.wall_ns[None, :]
-    numerators = np.concatenate(
-        [times.samples[None, :] * ranks_spoken_for, wall, times.parts, times.parts]
+    wall, ones = times.wall_ns[None, :], np.ones((1, count))
+    samples = times.samples[None, :] * ranks_per_row
+    walls, single_steps = np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)
+    throughput, step_ns, *rest = estimate_ratios(
+        np.concatenate([samples, wall, times.parts, times.parts]),
+        np.concatenate([wall / 1e9, ones, walls, single_steps]),
     )
-    denominators = np.concatenate(
-        [wall / 1e9, ones, np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)]
-    )
-    throughput, step_ns, *rest = estimate_ratios(numerators, denominators)
     if not times.samples.any():
-        throughput = Estimate(
-            math.nan
-        )  # other tools' traces do not say how many samples there were; none is not zero a second
-    phases = tuple(
-        PhaseShare(name, rest[row], rest[parts + row]) for row, name in enumerate(times.names)
-    )
-    return {"throughput": throughput, "step_ns": step_ns, "phases": phases}
+        # Other tools' traces do not say how many samples there were, which is not zero samples.
+        throughput = Estimate(math.nan)
+    phases = []
+    for row, name in enumerate(times.names):
+        phases.append(PhaseShare(name, rest[row], rest[parts + row]))
+    return throughput, step_ns, tuple(phases)
 
 
-def _loss(steps: pa.Table, *, first: bool) -> float | None:
-    """The first or last loss that rank 0, or the first rank there is, recorded."""
+def _losses(steps: pa.Table) -> tuple[float | None, float | None]:
+    """Return the first and the last loss of rank 0, or of the lowest rank."""
     own = steps.filter(pc.equal(steps["rank"], pc.min(steps["rank"])))
     losses = own.sort_by("step")["loss"].drop_null()
-    return losses[0 if first else -1].as_py() if len(losses) else None
-
-
-def _quality(trace: Trace) -> list[str]:
-    """What a reader must know before believing the figures; nothing where all is well."""
-    notices = []
-    if trace.manifest.state is RunState.ABORTED:
-        notices.append(f"the run was aborted: {trace.manifest.why}")
-    elif trace.manifest.state is RunState.RUNNING:
-        notices.append("the run has no end: it still runs, or it was killed")
-    notices += _notices_of_ends(trace)
-    if trace.missing_ranks:
-        notices.append(
-            f"no files of {len(trace.missing_ranks)} of {trace.manifest.world_size} ranks"
-        )
-    notices += _failures(trace)
-    notices += _bad_samples(trace)
-    if pc.any(pc.equal(trace.samples["metric"], WHOLE_STEPS)).as_py():
-        notices.append(
-            "the job trains a program of Paddle's static graph: its steps are whole, and what is inside them is unknown"
-        )
-    notices += trace.problems
-    return notices
-
-
-def _failures(trace: Trace) -> Iterator[str]:
-    """Hooks and collectors of profkit's that raised or hung in the job and were left out there, and devices that were lost."""
-    for what, count in _most_by_name(trace, FAILURES).items():
-        yield f"profkit's {what} failed {plural(int(count), 'time')} and was left out"
-    for what, longest in _most_by_name(trace, HANGS).items():
-        yield f"profkit's {what} did not answer for {duration(longest)}"
-    for what in _most_by_name(trace, UNMEASURED):
-        yield f"not measured: {what}"
-    lost = trace.samples.filter(pc.equal(trace.samples["metric"], LOST_GPU))
-    for rank, device in sorted(
-        {
-            (rank, str(device))
-            for rank, device in zip(
-                lost["rank"].to_pylist(), lost["device"].to_pylist(), strict=True
-            )
-        }
-    ):
-        yield f"{device} of rank {rank} was lost while it trained; its readings end there"
-
-
-def _most_by_name(trace: Trace, kind: str) -> dict[str, float]:
-    """For each name behind the metric, the sum over the ranks of each rank's last and largest count."""
-    rows = trace.samples.filter(pc.starts_with(trace.samples["metric"].cast(pa.string()), kind))
-    largest: dict[tuple[int, str], float] = {}
-    for rank, metric, value in zip(
-        *(rows[name].to_pylist() for name in ("rank", "metric", "value")), strict=True
-    ):
-        largest[rank, metric] = max(value, largest.get((rank, metric), 0.0))
-    names = dict.fromkeys(metric for _, metric in largest)
-    combine = sum if kind == FAILURES else max
-    return {
-        name.removeprefix(kind): combine(
-            value for (_, metric), value in largest.items() if metric == name
-        )
-        for name in names
-    }
-
-
-def _bad_samples(trace: Trace) -> Iterator[str]:
-    """Samples that could not be read, of which the run has made something else."""
-    met = trace.samples.filter(
-        pc.starts_with(trace.samples["metric"].cast(pa.string()), "bad_sample:")
-    )
-    names = dict.fromkeys(name.partition(":")[2] for name in met["metric"].to_pylist())
-    if names:
-        yield f"bad samples met {plural(met.num_rows, 'time')}, {plural(len(names), 'file')}, the first: {next(iter(names))}"
-
-
-def _notices_of_ends(trace: Trace) -> Iterator[str]:
-    """What the ranks' end records say; a rank that ended early is told of where the run itself does not say so."""
-    dropped, early = 0, []
-    for rank in trace.ranks:
-        try:
-            end = rank.end
-        except UnreadableError as error:
-            yield str(error)
-            continue
-        dropped += end.dropped if end else 0
-        if end is None or end.reason != RunState.COMPLETE.value:
-            early.append(
-                f"rank {rank.rank} stopped early: {end.reason if end else 'it wrote no end record'}"
-            )
-    if dropped:
-        yield f"{dropped:,} rows were dropped while recording"
-    if trace.manifest.state is RunState.COMPLETE and early:
-        yield early[0] + (f" (and {plural(len(early) - 1, 'more rank')})" if early[1:] else "")
+    return (losses[0].as_py(), losses[-1].as_py()) if len(losses) else (None, None)

@@ -1,4 +1,4 @@
-"""What profkit cost the run: by the price of its hooks, and by switching it off for blocks of steps."""
+"""Estimates what profkit cost the run, from the price of its hooks and from control steps."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.lib.stride_tricks import sliding_window_view
 
+from profkit.analysis.columns import durations, readings_of
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
 from profkit.analysis.selection import NO_STEPS
 from profkit.vocab import COLLECTORS_CPU, OPENING_CPU, WRITER_CPU
 
 BUDGET_SHARE = 0.01
+"""The share of a step that profkit may cost, if that is more than `BUDGET_NS`."""
 BUDGET_NS = 150_000.0
-"""What profkit may cost a step: one of the two, whichever is more."""
+"""The time per step that profkit may cost, however short the step is."""
 
 FEWEST_BLOCKS = 3
+"""With fewer blocks of control steps no difference is given."""
+
 _MOST_PRICE_NS = 1e9
-"""A phase that costs a second was not measured: the file was written by somebody else."""
+"""A phase that costs a second was not measured: the file was written by another program."""
 
 NEIGHBOURS = 8
-"""How many measured steps before and after a block it is compared with."""
+"""A block is compared with this many measured steps before and after it."""
 
 
 @dataclass(frozen=True)
 class OwnCost:
-    """What profkit took of a step, in ns; null where the run did not measure it.
+    """Time that profkit took of a step, in ns; null if the run did not measure it.
 
-    `opening_ns` is the processor time that a rank spent once, mostly on a thread of its own; it is in no
-    other figure.
-    Hooks and writer are counted up from prices that were measured in the run. `switched` is the
-    difference between steps with and without profkit, in the same run, with its interval: it holds
-    whatever the counting overlooks, and is as uncertain as the steps are noisy.
+    `opening_ns` is the processor time that a rank spent once, mostly on a thread of its own; it is
+    in no other figure. Hooks and writer are counts times prices that were measured in the run.
+    `switched` is the difference between measured and control steps of the same run, with its
+    interval: it holds whatever the counting overlooks, and is as uncertain as the steps are noisy.
     """
 
     hooks_ns: float | None
@@ -51,127 +54,119 @@ class OwnCost:
         return self.hooks_ns + self.writer_ns + (self.collectors_ns or 0.0)
 
     def exceeds_budget(self, step_ns: float) -> bool:
-        """Whether profkit surely cost more than it may: by its count, or by the lower end of the difference."""
+        """Return True if profkit certainly cost more than its budget.
+
+        Both the count and the lower end of the difference are compared with the budget.
+        """
         budget = max(BUDGET_NS, BUDGET_SHARE * step_ns)
-        surely = (
-            self.switched.low
-            if self.switched is not None and self.switched.low is not None
-            else 0.0
-        )
-        return surely > budget or (self.hooks_ns or 0.0) > budget
+        least = 0.0
+        if self.switched is not None and self.switched.low is not None:
+            least = self.switched.low
+        return least > budget or (self.hooks_ns or 0.0) > budget
 
 
 def as_record(cost: OwnCost) -> dict[str, Any]:
-    """The cost as `run.json` holds it."""
-    switched = cost.switched
+    """Return the cost as `run.json` holds it."""
+    switched = None
+    if cost.switched is not None:
+        difference = cost.switched
+        switched = {"value": difference.value, "low": difference.low, "high": difference.high}
     return {
         "hooks_ns_per_step": cost.hooks_ns,
         "writer_ns_per_step": cost.writer_ns,
         "collectors_ns_per_step": cost.collectors_ns,
         "opening_ns": cost.opening_ns,
-        "switched_off_ns_per_step": switched
-        and {"value": switched.value, "low": switched.low, "high": switched.high},
+        "switched_off_ns_per_step": switched,
     }
 
 
 def own_cost(
     steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int, windows: Ints = NO_STEPS
 ) -> OwnCost:
-    """profkit's cost a step and rank. The writer's time and the collectors' are upper bounds: they run on threads of their own."""
+    """Return profkit's cost per step and rank.
+
+    The writer's time and the collectors' are upper bounds: they run on threads of their own.
+    """
     count = max(1, steps.num_rows)
     price = span_price_ns(samples)
-    collectors = _own(samples, COLLECTORS_CPU)
-    writer = _own(samples, WRITER_CPU).group_by("rank").aggregate([("value", "max")])
-    opening = _own(samples, OPENING_CPU)
-    ranks = max(1, pc.count_distinct(opening["rank"]).as_py())
-    return OwnCost(
-        hooks_ns=None if price is None else price * spans.num_rows / count,
-        writer_ns=float(np.sum(writer["value_max"].to_numpy())) / count
-        if writer.num_rows
-        else None,
-        switched=switched_cost(without(steps, windows), warm_up),
-        collectors_ns=float(pc.sum(collectors["value"]).as_py()) / count
-        if collectors.num_rows
-        else None,
-        opening_ns=float(pc.sum(opening["value"]).as_py()) / ranks if opening.num_rows else None,
-    )
+    writer = readings_of(samples, "profkit", WRITER_CPU)
+    writer = writer.group_by("rank").aggregate([("value", "max")])
+    collectors = readings_of(samples, "profkit", COLLECTORS_CPU)
+    opening = readings_of(samples, "profkit", OPENING_CPU)
+    hooks_ns = writer_ns = collectors_ns = opening_ns = None
+    if price is not None:
+        hooks_ns = price * spans.num_rows / count
+    if writer.num_rows:
+        writer_ns = float(np.sum(writer["value_max"].to_numpy())) / count
+    if collectors.num_rows:
+        collectors_ns = float(pc.sum(collectors["value"]).as_py()) / count
+    if opening.num_rows:
+        ranks = max(1, pc.count_distinct(opening["rank"]).as_py())
+        opening_ns = float(pc.sum(opening["value"]).as_py()) / ranks
+    switched = switched_cost(without(steps, windows), warm_up)
+    return OwnCost(hooks_ns, writer_ns, switched, collectors_ns, opening_ns)
 
 
 def without(steps: pa.Table, windows: Ints) -> pa.Table:
-    """The steps but for those in kernel windows, whose cost is told by itself."""
-    return (
-        steps.filter(pc.invert(pc.is_in(steps["step"], pa.array(windows.tolist(), pa.int64()))))
-        if len(windows)
-        else steps
-    )
-
-
-def _own(samples: pa.Table, metric: str) -> pa.Table:
-    return samples.filter(
-        pc.and_(pc.equal(samples["source"], "profkit"), pc.equal(samples["metric"], metric))
-    )
+    """Return the steps outside kernel windows, whose cost is reported separately."""
+    if not len(windows):
+        return steps
+    return steps.filter(pc.invert(pc.is_in(steps["step"], pa.array(windows.tolist(), pa.int64()))))
 
 
 def span_price_ns(samples: pa.Table) -> float | None:
-    """What timing one phase cost the loop, as each rank measured it before its first step; null where none did."""
-    value: float | None = pc.mean(_own(samples, "span_cost_ns")["value"]).as_py()
-    return value if value is not None and 0 <= value < _MOST_PRICE_NS else None
+    """Return what timing one phase cost the loop, as the ranks measured it before step 0."""
+    value: float | None = pc.mean(readings_of(samples, "profkit", "span_cost_ns")["value"]).as_py()
+    if value is None or not 0 <= value < _MOST_PRICE_NS:
+        return None
+    return value
 
 
 def switched_cost(steps: pa.Table, warm_up: int) -> Estimate | None:
-    """The difference between measured steps and those for which profkit was switched off.
+    """Return how much longer measured steps took than control steps (recording off).
 
-    Each block of steps without profkit is compared with the steps around it, so that drift does
-    not count, by medians, so that an outlier does not; the interval is over the blocks. `None` where
-    there are too few blocks.
+    Each block of control steps is compared with the steps around it, so that drift does not count,
+    by medians, so that an outlier does not. The interval is over the blocks; `None` if there are
+    too few.
     """
-    rank = pc.min(steps["rank"])
-    own = steps.filter(
-        pc.and_(pc.equal(steps["rank"], rank), pc.greater_equal(steps["step"], warm_up))
-    ).sort_by("step")
-    duration = (own["end_ns"].to_numpy() - own["start_ns"].to_numpy()).astype(np.float64)
+    first_rank = pc.equal(steps["rank"], pc.min(steps["rank"]))
+    wanted = pc.and_(first_rank, pc.greater_equal(steps["step"], warm_up))
+    own = steps.filter(wanted).sort_by("step")
+    duration = durations(own).astype(np.float64)
     measured = own["instrumented"].to_numpy(zero_copy_only=False)
     edges = np.flatnonzero(np.diff(np.concatenate([[True], measured, [True]]).astype(np.int8)))
     begins, lengths = edges[::2], edges[1::2] - edges[::2]
-    differences = [
-        _against_neighbours(duration, measured, begins[lengths == length], length)
-        for length in sorted(set(lengths.tolist()))
-    ]
-    found = np.concatenate([np.empty(0), *differences])
-    return _mean_estimate(found[np.isfinite(found)])
+    differences = [np.empty(0)]
+    for length in np.unique(lengths).tolist():
+        blocks = begins[lengths == length]
+        differences.append(_compare_with_neighbours(duration, measured, blocks, length))
+    found = np.concatenate(differences)
+    found = found[np.isfinite(found)]
+    if len(found) < FEWEST_BLOCKS:
+        return None
+    mean = float(found.mean())
+    half = student_95(len(found) - 1) * float(found.std(ddof=1)) / len(found) ** 0.5
+    return Estimate(mean, mean - half, mean + half)
 
 
-def _against_neighbours(
+def _compare_with_neighbours(
     duration: Floats, measured: npt.NDArray[np.bool_], begins: Ints, length: int
 ) -> Floats:
-    """How much longer the measured steps near each of these blocks are than those in it; NaN where there are none.
+    """Return how much longer the measured steps around each block are than those in it.
 
-    They are taken in blocks as long as it: where some steps are far longer than the others, the median of many
-    steps lies lower than that of a few.
+    It is NaN if there are none. The neighbours are taken in blocks of the same length: if some
+    steps are far longer than the others, the median of many steps is lower than that of a few.
     """
     if length > NEIGHBOURS:
         return np.full(len(begins), np.nan)
     medians = np.median(sliding_window_view(duration, length), axis=1)
     whole = np.asarray(sliding_window_view(measured, length).all(axis=1))
-    places = begins[:, None] + length * np.array(
-        [number for number in range(-(NEIGHBOURS // length), NEIGHBOURS // length + 1) if number]
-    )
+    reach = NEIGHBOURS // length
+    offsets = np.arange(-reach, reach + 1)
+    places = begins[:, None] + length * offsets[offsets != 0]
     there = np.clip(places, 0, len(medians) - 1)
     known = (places == there) & whole[there]
     count = known.sum(axis=1)
-    near = np.divide(
-        (medians[there] * known).sum(axis=1),
-        count,
-        out=np.full(len(begins), np.nan),
-        where=count > 0,
-    )
+    totals = (medians[there] * known).sum(axis=1)
+    near = np.divide(totals, count, out=np.full(len(begins), np.nan), where=count > 0)
     return np.asarray(near - medians[begins])
-
-
-def _mean_estimate(values: Floats) -> Estimate | None:
-    count = len(values)
-    if count < FEWEST_BLOCKS:
-        return None
-    mean = float(values.mean())
-    half = student_95(count - 1) * float(values.std(ddof=1)) / count**0.5
-    return Estimate(mean, mean - half, mean + half)

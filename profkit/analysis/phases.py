@@ -1,4 +1,4 @@
-"""Where the steps' wall time went: exclusive parts by phase, and what no phase covers."""
+"""Splits the steps' wall time into exclusive parts by phase, and what no phase covers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.analysis.columns import codes_of, durations, places_in, step_places
 from profkit.analysis.estimate import Floats, Ints
 from profkit.vocab import PHASES
 
@@ -17,10 +18,11 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Per used step, as the mean over the ranks: wall time, samples of all ranks, time by phase.
+    """Wall time, time by phase and samples of each used step.
 
-    `parts` has a row for each name in `names`; the last is `unknown`, the wall time minus all
-    phases. It may be negative, and is never clamped.
+    Times are means over the ranks, samples are those of all ranks. `parts` has a row for each name
+    in `names`; the last is `unknown`, the wall time minus all phases. It may be negative, and is
+    never clamped.
     """
 
     wall_ns: Floats
@@ -28,68 +30,62 @@ class StepTimes:
     names: tuple[str, ...]
     parts: Floats
 
+    def means(self) -> dict[str, float]:
+        """Return the mean time per step of each part."""
+        found = {}
+        for name, part in zip(self.names, self.parts, strict=True):
+            found[name] = float(part.mean())
+        return found
+
 
 def step_times(steps: pa.Table, spans: pa.Table, used: Ints) -> StepTimes:
-    """Close the phases of the `used` steps against the steps' own wall clock.
+    """Compare the phases of the `used` steps with the steps' own wall clock.
 
     A span nested in one of another phase counts for its own phase, and is taken out of the one
     around it. Only spans of the thread that runs the steps count: what other threads do overlaps.
     """
     ranks = max(1, len(pc.unique(steps["rank"])))
-    where, kept = _positions(steps["step"], used)
-    wall = (steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy())[kept]
-    wall_ns = _sums(where[kept], wall, len(used)) / ranks
-    samples = _sums(where[kept], steps["sample_count"].to_numpy()[kept], len(used))
-    phases = phase_sums(spans, used) / ranks
+    place = step_places(steps, used)
+    kept = place >= 0
+    wall_ns = _sums(place[kept], durations(steps)[kept], len(used)) / ranks
+    samples = _sums(place[kept], steps["sample_count"].to_numpy()[kept], len(used))
+    phases = sum_phases(spans, used)[0] / ranks
     seen = np.flatnonzero(phases.any(axis=1))
-    names = (*(PHASES[row] for row in seen), UNKNOWN)
-    return StepTimes(
-        wall_ns, samples, names, np.concatenate([phases[seen], [wall_ns - phases.sum(axis=0)]])
-    )
+    names = tuple(PHASES[row] for row in seen)
+    parts = np.concatenate([phases[seen], [wall_ns - phases.sum(axis=0)]])
+    return StepTimes(wall_ns, samples, (*names, UNKNOWN), parts)
 
 
 def _sums(places: Ints, values: npt.NDArray[np.generic], count: int) -> Floats:
-    """The sum of the values at each of `count` places."""
+    """Return the sum of the values at each of `count` places."""
     return np.bincount(places, weights=values, minlength=count).astype(np.float64)
 
 
-def _positions(column: pa.ChunkedArray, used: Ints) -> tuple[Ints, Ints]:
-    """For each row, the place of its step in `used`; and which rows have one."""
-    index = column.fill_null(-1).to_numpy()
-    where = np.minimum(np.searchsorted(used, index), max(0, len(used) - 1))
-    has_one = (
-        (used[where] == index) & column.is_valid().to_numpy()
-        if len(used)
-        else np.zeros(len(index), dtype=bool)
-    )
-    return where, np.flatnonzero(has_one)
-
-
-def phase_sums(spans: pa.Table, used: Ints) -> Floats:
-    """Time by (phase, used step) over all ranks."""
-    return sum_phases(spans, used)[0]
-
-
 def sum_phases(spans: pa.Table, used: Ints) -> tuple[Floats, Ints]:
-    """Time by (phase, used step) over all ranks, and by step how many phases were timed that lie in no other."""
+    """Return the time by (phase, used step) over all ranks, and the outer phases per step.
+
+    Outer phases are those that were timed inside no other.
+    """
     if not spans.num_rows:
         return np.zeros((len(PHASES), len(used))), np.zeros(len(used), dtype=np.int64)
-    rank, thread = spans["rank"].to_numpy().astype(np.int64), _codes(spans["thread"])
+    rank = spans["rank"].to_numpy().astype(np.int64)
+    thread = codes_of(spans["thread"])
     start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     level = np.maximum(spans["depth"].to_numpy(), 0).astype(np.int64)
     lane = rank * (thread.max() + 1) + thread
     own_ns = _self_times(lane, level, start, end)
-    where, kept = _positions(spans["step"], used)
-    phase = _phase_codes(spans["phase"])
-    kept = kept[(_runs_steps(rank, lane, np.where(level, 0, end - start)) & (phase >= 0))[kept]]
-    sums = _sums(phase[kept] * len(used) + where[kept], own_ns[kept], len(PHASES) * len(used))
-    return sums.reshape(len(PHASES), len(used)), np.bincount(
-        where[kept[level[kept] == 0]], minlength=len(used)
-    )
+    place, phase = step_places(spans, used), places_in(spans["phase"], PHASES)
+    kept = (place >= 0) & (phase >= 0) & _runs_steps(rank, lane, np.where(level, 0, end - start))
+    sums = _sums(phase[kept] * len(used) + place[kept], own_ns[kept], len(PHASES) * len(used))
+    outer = np.bincount(place[kept & (level == 0)], minlength=len(used))
+    return sums.reshape(len(PHASES), len(used)), outer
 
 
 def _runs_steps(rank: Ints, lane: Ints, outer_ns: Ints) -> npt.NDArray[np.bool_]:
-    """Whether each span's lane, which is a thread of a rank, is the one of its rank with the most time in phases."""
+    """Return which spans are on the lane of their rank with the most time in phases.
+
+    A lane is a thread of a rank.
+    """
     lanes, first, place = np.unique(lane, return_index=True, return_inverse=True)
     total = _sums(place, outer_ns, len(lanes))
     order = np.lexsort((-lanes, total, rank[first]))
@@ -100,20 +96,19 @@ def _runs_steps(rank: Ints, lane: Ints, outer_ns: Ints) -> npt.NDArray[np.bool_]
 
 
 def _self_times(lane: Ints, level: Ints, start: Ints, end: Ints) -> Ints:
-    """Each span's duration without the spans right inside it."""
+    """Return each span's duration without the spans directly inside it."""
     inner = np.flatnonzero(level)
     own_ns = end - start
     if not len(inner):
         return own_ns
     around = _parents(lane * (level.max() + 1) + level, start, end, inner)
     nested = around >= 0
-    return np.asarray(
-        own_ns - _sums(around[nested], own_ns[inner[nested]], len(start)).astype(np.int64)
-    )
+    nested_ns = _sums(around[nested], own_ns[inner[nested]], len(start))
+    return np.asarray(own_ns - nested_ns.astype(np.int64))
 
 
 def _parents(shelf: Ints, start: Ints, end: Ints, inner: Ints) -> Ints:
-    """For each `inner` span, the one a level up that it lies in; -1 where that was not recorded.
+    """Return the span around each `inner` span, one level up; -1 if it was not recorded.
 
     A shelf is a thread's spans of one level, numbered so that the shelf below is the level above.
     On it, the span that began last before the inner one does is the only one that can hold it.
@@ -125,21 +120,3 @@ def _parents(shelf: Ints, start: Ints, end: Ints, inner: Ints) -> Ints:
     around = order[np.maximum(before, 0)]
     holds = (before >= 0) & (shelf[around] == shelf[inner] - 1) & (end[around] >= end[inner])
     return np.where(holds, around, -1)
-
-
-def _phase_codes(column: pa.ChunkedArray) -> Ints:
-    """Each row's phase as its place in `PHASES`, -1 for others; each distinct name is looked at once."""
-    if not len(column):
-        return np.empty(0, dtype=np.int64)
-    names = column.combine_chunks().dictionary.to_pylist()
-    places = np.array(
-        [PHASES.index(name) if name in PHASES else -1 for name in names], dtype=np.int64
-    )
-    return np.asarray(places[_codes(column)])
-
-
-def _codes(column: pa.ChunkedArray) -> Ints:
-    """Each row's name as its place in the column's dictionary."""
-    if not len(column):
-        return np.empty(0, dtype=np.int64)
-    return np.asarray(column.combine_chunks().indices.to_numpy(), dtype=np.int64)

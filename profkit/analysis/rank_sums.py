@@ -1,7 +1,7 @@
-"""What the spans of some ranks add up to: what a ledger needs of them, a thousandth of their size.
+"""Sums of the spans of some ranks: all that a ledger needs, at a thousandth of the size.
 
-All sums are whole numbers over (step), so that those of ranks added up are the same as those of all ranks at
-once, in any order and on any machine. A rank's are made by `sum_rank`, which other processes can run.
+All sums are whole numbers over (step), so that the sums of single ranks add up to those of all
+ranks at once, in any order and on any machine. Other processes can run `sum_rank`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _WINDOW = ("rank", "step", "phase", "start_ns", "end_ns")
 
 @dataclass(frozen=True)
 class SpanSums:
-    """Time by (phase, used step), on the host's clock and as the device noticed it, and what is needed to open input and exchange."""
+    """Time by (phase, used step), and what is needed to split input and exchange.
+
+    `host` is on the host's clock, `exposed` as the device noticed it.
+    """
 
     steps: Ints
     host: Ints
@@ -41,43 +44,42 @@ class SpanSums:
 
     host_windows: pa.Table
     outer: Ints
-    """By used step, how many phases were timed that lie in no other: what timing them cost lies in none, either."""
+    """The phases per used step that were timed inside no other; the time of timing is in none."""
 
     damaged: bool = False
-    """Whether some spans could not be read."""
+    """True if some spans could not be read."""
 
     def by_phase(self, sums: Ints) -> dict[str, Ints]:
-        """The phases that took any time."""
+        """Return the rows of `sums` for the phases that took any time."""
         return {phase: row for phase, row in zip(PHASES, sums, strict=True) if row.any()}
 
     def take(self, kept: npt.NDArray[np.bool_]) -> SpanSums:
-        """Those of some of the steps; the windows of others do no harm."""
-        host, exposed, pieces = (sums[:, kept] for sums in (self.host, self.exposed, self.pieces))
+        """Keep some of the steps; windows of the others may stay."""
         return dataclasses.replace(
             self,
             steps=self.steps[kept],
-            host=host,
-            exposed=exposed,
-            pieces=pieces,
+            host=self.host[:, kept],
+            exposed=self.exposed[:, kept],
+            pieces=self.pieces[:, kept],
             waits=self.waits[kept],
             outer=self.outer[kept],
         )
 
 
 def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
-    """The sums of these spans, of one rank or of many."""
+    """Return the sums of these spans, of one rank or of many."""
     exposed = exposed_spans(spans)
     on_device = exposed is not spans
-    host, outer = _phases(spans, used)
+    host, outer = _whole_phases(spans, used)
     pieces, waits = input_pieces(spans, exposed, used)
-    windows = _windows(spans)
-    seen, seen_windows = (
-        (_phases(exposed, used)[0], _windows(exposed)) if on_device else (host, windows)
-    )
-    return SpanSums(used, host, seen, on_device, pieces, waits, seen_windows, windows, outer)
+    host_windows = _windows(spans)
+    seen, windows = host, host_windows
+    if on_device:
+        seen, windows = _whole_phases(exposed, used)[0], _windows(exposed)
+    return SpanSums(used, host, seen, on_device, pieces, waits, windows, host_windows, outer)
 
 
-def _phases(spans: pa.Table, used: Ints) -> tuple[Ints, Ints]:
+def _whole_phases(spans: pa.Table, used: Ints) -> tuple[Ints, Ints]:
     sums, outer = sum_phases(spans, used)
     return np.asarray(np.rint(sums), dtype=np.int64), outer
 
@@ -87,48 +89,45 @@ def _windows(spans: pa.Table) -> pa.Table:
 
 
 def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
-    """The sums of several ranks as one."""
-    summed = ("host", "exposed", "pieces", "waits", "outer")
-    host, exposed, pieces, waits, outer = (
-        np.sum([getattr(part, name) for part in parts], axis=0) for name in summed
-    )
-    windows, host_windows = (
-        pa.concat_tables([getattr(part, name) for part in parts]).unify_dictionaries()
-        for name in ("windows", "host_windows")
-    )
-    on_device, damaged = (
-        any(getattr(part, name) for part in parts) for name in ("on_device", "damaged")
-    )
+    """Add up the sums of several ranks."""
+
+    def total(name: str) -> Ints:
+        return np.asarray(np.sum([getattr(part, name) for part in parts], axis=0))
+
+    def joined(name: str) -> pa.Table:
+        tables = [getattr(part, name) for part in parts]
+        return pa.concat_tables(tables).unify_dictionaries()
+
     return SpanSums(
-        parts[0].steps,
-        host,
-        exposed,
-        on_device,
-        pieces,
-        waits,
-        windows,
-        host_windows,
-        outer,
-        damaged,
+        steps=parts[0].steps,
+        host=total("host"),
+        exposed=total("exposed"),
+        on_device=bool(total("on_device")),
+        pieces=total("pieces"),
+        waits=total("waits"),
+        windows=joined("windows"),
+        host_windows=joined("host_windows"),
+        outer=total("outer"),
+        damaged=bool(total("damaged")),
     )
 
 
 def sum_ranks(trace: Trace, used: Ints, each: Mapper = map) -> dict[int, SpanSums]:
-    """Every rank's own sums, made where `each` makes them; there, the run must lie at the same place."""
-    folders = [(str(rank.folder.absolute()), rank.rank) for rank in trace.ranks]
-    sizes = [rank.size("spans") for rank in trace.ranks]
-    found = each(
-        sum_rank,
-        [folder for folder, _ in folders],
-        [rank for _, rank in folders],
-        sizes,
-        [used] * len(folders),
-    )
-    return dict(zip([rank for _, rank in folders], found, strict=True))
+    """Return every rank's own sums, computed by `each`.
+
+    If `each` runs on other machines, the run must be at the same path there.
+    """
+    folders, ranks, sizes = [], [], []
+    for rank in trace.ranks:
+        folders.append(str(rank.folder.absolute()))
+        ranks.append(rank.rank)
+        sizes.append(rank.size("spans"))
+    found = each(sum_rank, folders, ranks, sizes, [used] * len(ranks))
+    return dict(zip(ranks, found, strict=True))
 
 
 def sum_rank(folder: str, rank: int, size: int | None, used: Ints) -> SpanSums:
-    """One rank's sums."""
+    """Return one rank's sums."""
     own = RankTrace(Path(folder), rank)
     check_seen(own, "spans", size)
     spans = own.table("spans")
@@ -136,10 +135,8 @@ def sum_rank(folder: str, rank: int, size: int | None, used: Ints) -> SpanSums:
 
 
 def mean_phases(sums: SpanSums, used: Ints) -> dict[str, float]:
-    """By phase, the host's mean time a step over some of the steps; nothing where none is used."""
+    """Return the host's mean time per step in each phase, over some of the steps."""
     kept = np.isin(sums.steps, used)
-    return (
-        {phase: float(row[kept].mean()) for phase, row in sums.by_phase(sums.host).items()}
-        if kept.any()
-        else {}
-    )
+    if not kept.any():
+        return {}
+    return {phase: float(row[kept].mean()) for phase, row in sums.by_phase(sums.host).items()}

@@ -1,4 +1,4 @@
-"""Readings that only ever grow: what changes them is their rate, and that is what is shown."""
+"""Running totals: readings that only ever grow, and are shown as rates."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ RATES: Final[Mapping[tuple[str, str], str]] = {
     ("garbage", "pause_seconds"): "pause_ratio",
     ("garbage", "collections_count"): "collections_per_s",
 }
-"""By collector and reading, what the growth is called, with its unit at the end."""
+"""The name of the growth, with its unit at the end, by collector and reading."""
 
 
 def as_rate(source: str, metric: str, time_ns: Ints, values: Floats) -> tuple[str, Ints, Floats]:
-    """What a reading is called and its values over time: of a running total how fast it grew, of any other what was read."""
-    grows = RATES.get((source, metric))
-    return (grows, *rates(time_ns, values)) if grows else (metric, time_ns, values)
+    """Return a reading's name, times and values; a running total is turned into its rate."""
+    rate = RATES.get((source, metric))
+    return (rate, *rates(time_ns, values)) if rate else (metric, time_ns, values)

@@ -1,4 +1,4 @@
-"""Which steps the figures are about, and why the others are left out."""
+"""Selects the steps that the figures are about, and says why the others are excluded."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from profkit.analysis.estimate import Ints
+from profkit.analysis.kernels.windows import window_steps
+from profkit.trace import Trace
 
 WARM_UP = "warm-up"
 EPOCH_START = "epoch start"
@@ -18,84 +21,88 @@ KERNEL_WINDOW = "kernel window"
 SWITCHED_OFF = "profkit switched off"
 NOT_ON_ALL_RANKS = "not on all ranks"
 
+DEFAULT_WARM_UP = 10
+_MOST_WARM_UP = 1_000_000_000
+"""A larger number in the configuration would overflow the step numbers."""
 
 NO_STEPS: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The steps that are used, ascending, and how many were left out for each reason."""
+    """The steps that are used, ascending, and how many are excluded for each reason."""
 
     steps: Ints
     left_out: Mapping[str, int]
     which: Mapping[str, Ints] = field(default_factory=dict, compare=False)
-    """The steps themselves that were left out for each reason."""
+    """The steps themselves that are excluded for each reason."""
 
-    @property
-    def left_out_count(self) -> int:
-        return sum(self.left_out.values())
+
+def steady_steps(trace: Trace) -> Selection:
+    """Return the steps that a run's figures are about."""
+    warm_up = warm_up_of(trace, trace.steps)
+    return select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
+
+
+def warm_up_of(trace: Trace, steps: pa.Table) -> int:
+    """Return the warm-up that the run was configured with, or a default.
+
+    The default is at most a fifth of the steps.
+    """
+    configured = trace.manifest.config.get("warmup")
+    if isinstance(configured, int) and not isinstance(configured, bool):
+        return min(max(0, configured), _MOST_WARM_UP)
+    return min(DEFAULT_WARM_UP, len(pc.unique(steps["step"])) // 5)
 
 
 def select_steps(steps: pa.Table, *, warm_up: int, windows: Ints = NO_STEPS) -> Selection:
-    """The steady steps of a run: warm-up, epoch starts and partial batches stand apart.
+    """Return the steady steps of a run, without warm-up, epoch starts and partial batches.
 
     A step is judged over all its ranks, and has one reason: the first that applies in the order
-    of this function. The first step of an epoch is slow where workers start, so it is never used;
-    the first epoch's start lies in the warm-up. `windows` are the steps in which kernels were
+    of this function. The first step of an epoch is slow if workers start, so it is never used;
+    the first epoch's start is part of the warm-up. `windows` are the steps in which kernels were
     captured or captures read, on any rank: they are slower than the job's own.
     """
-    index = steps["step"].to_numpy()
-    numbers, position = np.unique(index, return_inverse=True)
+    numbers, position = np.unique(steps["step"].to_numpy(), return_inverse=True)
     everywhere = _once_on_each_rank(steps["rank"].to_numpy(), position, len(numbers))
-    off = _any(~steps["instrumented"].to_numpy(zero_copy_only=False), position, len(numbers))
+    off = ~steps["instrumented"].to_numpy(zero_copy_only=False)
+    epochs = np.full(len(numbers), -1, dtype=np.int64)
+    np.maximum.at(epochs, position, steps["epoch"].fill_null(-1).to_numpy())
     reasons = {
-        WARM_UP: numbers < (numbers[0] if len(numbers) else 0) + warm_up,
+        WARM_UP: numbers < numbers[:1] + warm_up,
         NOT_ON_ALL_RANKS: ~everywhere,
-        SWITCHED_OFF: off,
+        SWITCHED_OFF: np.bincount(position, weights=off, minlength=len(numbers)) > 0,
         KERNEL_WINDOW: np.isin(numbers, windows),
-        EPOCH_START: _epoch_starts(steps, numbers, position),
-        PARTIAL_BATCH: _partial(steps["sample_count"].to_numpy(), position, everywhere),
+        EPOCH_START: np.diff(epochs, prepend=epochs[:1]) != 0,
+        PARTIAL_BATCH: _partial_batches(steps["sample_count"].to_numpy(), position, everywhere),
     }
     used = np.ones(len(numbers), dtype=bool)
+    left_out: dict[str, int] = {}
     which: dict[str, Ints] = {}
     for reason, applies in reasons.items():
-        if (used & applies).any():
-            which[reason] = numbers[used & applies]
+        excluded = numbers[used & applies]
+        if len(excluded):
+            which[reason] = excluded
+            left_out[reason] = len(excluded)
         used &= ~applies
-    return Selection(
-        numbers[used], {reason: len(left_out) for reason, left_out in which.items()}, which
-    )
-
-
-def _any(flags: npt.NDArray[np.bool_], position: Ints, count: int) -> npt.NDArray[np.bool_]:
-    return np.bincount(position, weights=flags, minlength=count) > 0
+    return Selection(numbers[used], left_out, which)
 
 
 def _once_on_each_rank(rank: Ints, position: Ints, count: int) -> npt.NDArray[np.bool_]:
-    """Whether each step has one row of every rank there is; a damaged trace may have two of one."""
+    """Return which steps have one row of every rank; a damaged trace may have two of one."""
     ranks, which = np.unique(rank, return_inverse=True)
-    pairs = np.sort(position * len(ranks) + which)
-    distinct = np.bincount(
-        pairs[np.diff(pairs, prepend=-1) != 0] // max(1, len(ranks)), minlength=count
-    )
-    return np.asarray(
-        (distinct == len(ranks)) & (np.bincount(position, minlength=count) == len(ranks))
-    )
+    pairs = np.unique(position * len(ranks) + which)
+    distinct = np.bincount(pairs // max(1, len(ranks)), minlength=count)
+    rows = np.bincount(position, minlength=count)
+    return np.asarray((distinct == len(ranks)) & (rows == len(ranks)))
 
 
-def _epoch_starts(steps: pa.Table, numbers: Ints, position: Ints) -> npt.NDArray[np.bool_]:
-    epochs = np.full(len(numbers), -1, dtype=np.int64)
-    np.maximum.at(epochs, position, steps["epoch"].fill_null(-1).to_numpy())
-    starts = np.zeros(len(numbers), dtype=bool)
-    starts[1:] = epochs[1:] != epochs[:-1]
-    return starts
-
-
-def _partial(
+def _partial_batches(
     samples: Ints, position: Ints, everywhere: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Steps with fewer samples than is usual: the number that most steps have; of two, the larger."""
+    """Return which steps have fewer samples than most steps; of two modes, the larger counts."""
     totals = np.bincount(position, weights=samples, minlength=len(everywhere))
     values, frequency = np.unique(-totals[everywhere], return_counts=True)
-    usual = -values[np.argmax(frequency)] if len(values) else 0
-    return totals < usual
+    if not len(values):
+        return np.zeros(len(totals), dtype=bool)
+    return np.asarray(totals < -values[np.argmax(frequency)])

@@ -1,4 +1,4 @@
-"""Whether the steps of a run become slower while it lasts."""
+"""Finds out if the steps of a run become slower while it lasts."""
 
 from __future__ import annotations
 
@@ -10,56 +10,57 @@ from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Estimate, Floats, student_95
 
 BLOCKS = 10
-"""A run is looked at in so many pieces, each by the median of its steps: single slow ones are no trend."""
+"""A run is cut into this many blocks, each with its median step: outliers are no trend."""
+
+FEWEST_PER_BLOCK = 4
+"""With fewer steps per block the medians are not robust."""
 
 RISING = 0.8
-"""Of all pairs of blocks, the share in which the later is the slower: above this, chance is out (one in a hundred)."""
+"""A trend needs the later block to be slower in more than this share of all pairs.
+
+Chance alone exceeds it in one of a hundred runs.
+"""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line through a run's steps, in ns a step and rank."""
+    """A straight line through a run's steps, in ns per step and rank."""
 
     first_ns: float
     last_ns: float
     share_rising: float
-    """Of all pairs of blocks, those in which the later is the slower."""
+    """The share of all pairs of blocks in which the later is slower."""
     rises_throughout: bool
-    """Whether that holds in both halves of the run: a step in the middle is another machine, and no drift."""
+    """True if both halves of the run rise; a single jump in the middle is no drift."""
     added_ns: Estimate
-    """What the slope adds to the average step over the first."""
+    """The time that the slope adds to the average step, compared with the first."""
 
     @property
     def rises(self) -> bool:
-        return (
-            self.share_rising > RISING
-            and self.rises_throughout
-            and self.added_ns.low is not None
-            and self.added_ns.low > 0
-        )
+        if self.added_ns.low is None or self.added_ns.low <= 0:
+            return False
+        return self.share_rising > RISING and self.rises_throughout
 
 
 def find_trend(costs: RunCosts) -> Trend | None:
-    """`None` where there are too few steps for blocks of some."""
-    if costs.steps < 4 * BLOCKS:
+    """Fit the trend; it is `None` if the run has too few steps."""
+    if costs.steps < FEWEST_PER_BLOCK * BLOCKS:
         return None
-    blocks = np.array(
-        [np.median(part) for part in np.array_split(costs.wall_ns / costs.ranks, BLOCKS)]
-    )
+    step_ns = costs.wall_ns / costs.ranks
+    blocks = np.array([np.median(part) for part in np.array_split(step_ns, BLOCKS)])
     place = np.arange(BLOCKS) - (BLOCKS - 1) / 2
     slope = float(place @ blocks / (place @ place))
-    error = float(
-        np.sqrt(
-            ((blocks - blocks.mean() - slope * place) ** 2).sum() / (BLOCKS - 2) / (place @ place)
-        )
-    )
+    residuals = blocks - blocks.mean() - slope * place
+    error = float(np.sqrt((residuals**2).sum() / (BLOCKS - 2) / (place @ place)))
     half = student_95(BLOCKS - 2) * error
-    reach = BLOCKS / 2
-    mean = float(blocks.mean())
-    added = Estimate(*(bound * reach for bound in (slope, slope - half, slope + half)))
-    throughout = all(_share_rising(half) >= RISING for half in np.split(blocks, 2))
+    reach, mean = BLOCKS / 2, float(blocks.mean())
+    first, second = np.split(blocks, 2)
     return Trend(
-        mean - slope * reach, mean + slope * reach, _share_rising(blocks), throughout, added
+        first_ns=mean - slope * reach,
+        last_ns=mean + slope * reach,
+        share_rising=_share_rising(blocks),
+        rises_throughout=min(_share_rising(first), _share_rising(second)) >= RISING,
+        added_ns=Estimate(slope * reach, (slope - half) * reach, (slope + half) * reach),
     )
 
 

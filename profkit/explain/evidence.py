@@ -21,7 +21,8 @@ from profkit.analysis.exchange import LateRank, find_late_rank, split_exchange
 from profkit.analysis.exposed import INPUT_PIECES
 from profkit.analysis.kernels.categories import COPY_CATEGORIES, MATRIX_WORK
 from profkit.analysis.kernels.device_time import HOST
-from profkit.analysis.kernels.view import KernelGroup, KernelsView, kernels_of
+from profkit.analysis.kernels.groups import KernelGroup
+from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.lateness import RankWork, rank_work
 from profkit.analysis.phases import step_times
 from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH

@@ -11,9 +11,10 @@ from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.config_join import find_caveats, find_unlike, join_config
 from profkit.analysis.costs import RunCosts, run_costs
 from profkit.analysis.kept_ceilings import load_ceilings
-from profkit.analysis.overview import silent_ranks, steady_steps
+from profkit.analysis.overview import silent_ranks
 from profkit.analysis.rank_sums import SpanSums, add_sums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
+from profkit.analysis.selection import steady_steps
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare

@@ -1,4 +1,4 @@
-"""Bandwidth by the factors of each operation, with what is queued or waited for taken out; kernels under their roof."""
+"""Bandwidth uses each operation's factor and excludes waiting; kernels obey the roofline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between two runs beside their speed."""
+"""Differences between two runs are found with the rows that they can affect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of every generation of GPU, and what they must be told to be."""
+"""Kernel names of every generation of GPU have the right category."""
 
 from __future__ import annotations
 
@@ -28,38 +28,59 @@ CASES = [
     ("ampere_sgemm_32x32_sliced1x4_tn", "gemm", False),
     ("ampere_gcgemm_64x64_nt", "gemm", False),
     (
-        "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x256_16x3_nt_align4>(cutlass_80_tensorop_s1688gemm::Params)",
+        (
+            "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x256_16x3_nt_align4>(cutla"
+            "ss_80_tensorop_s1688gemm::Params)"
+        ),
         "gemm",
         True,
     ),
     (
-        "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(cutlass_80_simt_sgemm_128x32_8x5_nn_align1::Params)",
+        (
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(cutlass_80_sim"
+            "t_sgemm_128x32_8x5_nn_align1::Params)"
+        ),
         "gemm",
         False,
     ),
     (
-        "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8_execute_kernel__5x_cublas",
+        (
+            "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_warpsize2x2x1_t"
+            "ensor16x8x8_execute_kernel__5x_cublas"
+        ),
         "gemm",
         True,
     ),
     (
-        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute_kernel__5x_cublas",
+        (
+            "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_"
+            "aligna4_alignc4_execute_kernel__5x_cublas"
+        ),
         "gemm",
         False,
     ),
     (
-        "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4_warpsize2x2x1_g1_tensor16x8x8",
+        (
+            "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x"
+            "16_stage4_warpsize2x2x1_g1_tensor16x8x8"
+        ),
         "convolution",
         True,
     ),
     (
-        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
+        (
+            "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_e"
+            "xecute_segment_k_off_kernel__5x_cublas"
+        ),
         "gemm",
         True,
     ),
     ("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN", "gemm", True),
     (
-        "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, cutlass::bfloat16_t> >(Flash_fwd_params)",
+        (
+            "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, fal"
+            "se, cutlass::bfloat16_t> >(Flash_fwd_params)"
+        ),
         "attention",
         True,
     ),
@@ -84,17 +105,26 @@ CASES = [
         False,
     ),
     (
-        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<3> >",
+        (
+            "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(a"
+            "nonymous namespace)::TensorListMetadata<3> >"
+        ),
         "optimizer",
         False,
     ),
     (
-        "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true, (cudnnKernelDataType_t)2>",
+        (
+            "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true, (cudnnKernel"
+            "DataType_t)2>"
+        ),
         "layout",
         False,
     ),
     (
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, at::detail::Array<char*, 1> >",
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>"
+            ", at::detail::Array<char*, 1> >"
+        ),
         "fill",
         False,
     ),

@@ -1,4 +1,4 @@
-"""What the device did in the windows adds up, whatever overlaps; and what windows cost is told."""
+"""Device time in the windows adds up, whatever overlaps, and their cost is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis.kernels.windows import NO_PHASE, busy_by, kernel_windows, window_steps
+from profkit.analysis.kernels.windows import NO_PHASE, exclusive_times, kernel_windows, window_steps
 from profkit.analysis.own_cost import without
 from profkit.analysis.selection import KERNEL_WINDOW, select_steps
 from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
@@ -61,8 +61,9 @@ def test_the_phases_times_add_up_to_the_time_in_which_the_devices_were_busy(
         for start, length, _, device, rank in rows
         for tick in range(start, start + length)
     }
-    found = busy_by(table, "phase")
-    assert sum(found.values()) == len(busy)
+    own = exclusive_times(table)
+    phases = np.array(table["phase"].to_pylist(), dtype=object)
+    assert own.sum() == len(busy)
     for phase in ("forward", "backward", None):
         longest = {
             (rank, device, tick)
@@ -70,7 +71,7 @@ def test_the_phases_times_add_up_to_the_time_in_which_the_devices_were_busy(
             if own == phase
             for tick in range(start, start + length)
         }
-        assert found.get(phase or NO_PHASE, 0) <= len(longest)
+        assert own[phases == phase].sum() <= len(longest)
 
 
 def test_where_two_run_at_once_the_time_counts_for_the_one_that_began_first() -> None:
@@ -82,7 +83,7 @@ def test_where_two_run_at_once_the_time_counts_for_the_one_that_began_first() ->
             _kernel(5, 6, phase="optimizer", stream=9),
         ],
     )
-    assert busy_by(table, "phase") == {"forward": 10, "backward": 6}
+    assert exclusive_times(table).tolist() == [10, 6, 0]
 
 
 def _steps(slow: int = 300) -> pa.Table:

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.kernels import view as kernels_view
+from profkit.analysis.kernels.calls import calls_of, kernel_instances
 from profkit.analysis.kernels.view import (
     KernelsView,
     build_kernels_view,
-    calls_of,
-    kernel_instances,
     kernels_of,
     matrix_precision,
 )

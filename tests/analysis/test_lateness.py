@@ -1,4 +1,4 @@
-"""Who works longer than the others before they meet, whatever slows all of them."""
+"""The rank that works longer than the others is found, whatever slows all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = 40
 
 
 def _work(late_ns: int, where: str = "forward") -> tuple[list[Step], list[Span]]:
-    """Three ranks whose steps are as long as the latest's, under a noise that is much larger and hits all of them alike."""
+    """Return three ranks with steps as long as the latest's, under much larger common noise."""
     noise = np.random.default_rng(0).integers(0, 50_000, STEPS).tolist()
     steps, spans = [], []
     for number, slow in enumerate(noise):

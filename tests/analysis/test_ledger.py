@@ -1,4 +1,4 @@
-"""The rows of the ledger add up to the gap, their intervals hold the truth, and nothing is clamped."""
+"""The ledger's rows add up to the gap, intervals hold the truth, and nothing is clamped."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from profkit.analysis.costs import (
     OWN,
     REST,
     RunCosts,
-    cost_steps,
+    cost_of_sums,
+    exclude_outliers,
     run_costs,
-    set_outliers_apart,
 )
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.exposed import TRANSFER, WAITING, exposed_spans, split_input
+from profkit.analysis.exposed import TRANSFER, WAITING, exposed_spans, input_pieces, share_input
 from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.rank_sums import sum_spans
 from profkit.analysis.selection import Selection
 from profkit.explain.ledger import Ledger, Verdict, compare, why_not
 from profkit.explain.scaling import FACTORS, scaling_table
@@ -79,12 +80,13 @@ def _costs(draw: st.DrawFn) -> RunCosts:
         for row in steps
         for phase in sorted(phases)
     ]
-    return cost_steps(
-        steps_table(steps),
-        spans_table(spans),
-        rows_table("collectives", []),
-        Selection(np.arange(count), {}),
-    )
+    return _cost_tables(steps_table(steps), spans_table(spans), Selection(np.arange(count), {}))
+
+
+def _cost_tables(steps: pa.Table, spans: pa.Table, selection: Selection) -> RunCosts:
+    """Costs of the selected steps, of a run without collectives."""
+    sums = sum_spans(spans, selection.steps)
+    return cost_of_sums(steps, sums, rows_table("collectives", []), selection)
 
 
 @settings(max_examples=150, deadline=None)
@@ -110,12 +112,7 @@ def test_what_phases_claim_too_much_is_a_negative_unknown() -> None:
         Span(0, number, "forward", 0, "MainThread", number * 10, number * 10 + 13)
         for number in range(20)
     ]
-    costs = cost_steps(
-        steps_table(steps),
-        spans_table(spans),
-        rows_table("collectives", []),
-        Selection(np.arange(20), {}),
-    )
+    costs = _cost_tables(steps_table(steps), spans_table(spans), Selection(np.arange(20), {}))
     assert (costs.parts[UNKNOWN] == -3).all()
 
 
@@ -204,11 +201,9 @@ def _with_pauses(pauses: dict[int, tuple[int, str]]) -> RunCosts:
             spans.append(Span(0, number, phase, 0, "MainThread", at + 10 * MS, end))
         at = end
     tables = steps_table(steps), spans_table(spans)
-    return cost_steps(
-        *tables,
-        rows_table("collectives", []),
-        set_outliers_apart(*tables, Selection(np.arange(200), {})),
-    )
+    sums = sum_spans(tables[1], np.arange(200))
+    selection = exclude_outliers(tables[0], sums, Selection(np.arange(200), {}))
+    return _cost_tables(*tables, selection)
 
 
 def test_rare_long_steps_stand_apart_with_what_they_would_add() -> None:
@@ -271,7 +266,8 @@ def test_the_wait_is_split_by_what_was_done_to_its_batch() -> None:
         for name, start, end in pieces
     ]
     spans = rows_table("spans", [wait, *rows])
-    assert {name: int(ns[0]) for name, ns in split_input(spans, spans, np.array([0])).items()} == {
+    found = share_input(*input_pieces(spans, spans, np.array([0])))
+    assert {name: int(ns[0]) for name, ns in found.items()} == {
         "read": 20,
         "decode": 50,
         "collate": 20,
@@ -297,7 +293,7 @@ def test_a_run_against_itself_is_neutral(run: Run) -> None:
 
 
 def test_what_profkit_counts_of_itself_is_carved_out_of_unknown(tmp_path: Path) -> None:
-    """A phase costs what the run says, and each step of a rank times six of them; the parts still add up."""
+    """Each step of a rank times six phases at the run's price, and the parts still add up."""
     trace = Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=60, seed=3))
     costs = run_costs(trace)
     phases = trace.spans.filter(pc.equal(trace.spans["depth"], 0)).num_rows / trace.steps.num_rows
@@ -326,7 +322,7 @@ def test_a_side_that_does_not_know_its_own_cost_takes_the_row_from_both(tmp_path
 def test_what_switching_profkit_off_shows_stands_beside_the_rows(
     base: Estimate | None, target: Estimate, tmp_path: Path
 ) -> None:
-    """It lies in all of them, so it is no part; where one side did not try, nothing is said of either."""
+    """It is in all parts, so it is none; without control steps on one side it is not reported."""
     costs = run_costs(
         Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=60, batch_size=32, seed=3))
     )

@@ -1,4 +1,4 @@
-"""The inside of loaders by worker, and a model of more workers that holds where its assumption does."""
+"""Loaders are split by worker, and the model of more workers holds if its assumption does."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _span(step: int, name: str, thread: str, depth: int, start: int, end: int) -
 def _batch(
     step: int, thread: str, start: int, making_ms: int, taken: int | None
 ) -> list[dict[str, Any]]:
-    """A batch of which a tenth is reading, half is decoding and a tenth is collating; the rest waits for a core."""
+    """Return a batch: 10 % reading, 50 % decoding, 10 % collating, the rest without a core."""
     part = making_ms * MS // 10
     ends = [start + part, start + 6 * part]
     rows = [_span(step, "read", thread, 1, start, ends[0]), _span(step, "decode", thread, 1, *ends)]

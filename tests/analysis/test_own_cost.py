@@ -1,4 +1,4 @@
-"""profkit's cost of a run, against costs that were planted."""
+"""The estimate of profkit's own cost agrees with planted costs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_run_that_gets_slower_has_no_cost_from_that() -> None:
 
 
 def test_long_steps_among_short_ones_are_no_cost() -> None:
-    """One step in three has a pause: a block of two steps is no likelier to meet one than its neighbours."""
+    """One step in three has a pause: a block is no likelier to meet one than its neighbours."""
     found = [
         switched_cost(_with_pauses(_steps(600, 0, seed=seed), every=3, pause_ns=15_000_000), 10)
         for seed in range(20)

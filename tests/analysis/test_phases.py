@@ -27,7 +27,7 @@ def _of(steps: list[Step], spans: list[Span], used: list[int]) -> StepTimes:
 
 
 def _parent(span: Span, spans: list[Span]) -> Span | None:
-    """The last span of the level above on the same thread that began before this one, if it holds it."""
+    """Return the last span one level up that began before this one, if it holds it."""
     above = [
         other
         for other in spans
@@ -48,7 +48,7 @@ def _own_times(spans: list[Span]) -> list[int]:
 
 
 def _threads_of_steps(spans: list[Span]) -> dict[int, str]:
-    """For each rank the thread with the most time at the top; of two, the one that is named first."""
+    """Return each rank's thread with the most time at the top; of two, the one named first."""
     seen = list(dict.fromkeys(span.thread for span in spans))
     total: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for span in spans:
@@ -81,7 +81,7 @@ def _split_by_brute_force(
 
 
 def _nested(seed: int, *, ranks: int, steps: int) -> tuple[list[Step], list[Span]]:
-    """A run as a recorder could have left it, from a seed: nested regions, lost rows, other threads, odd names."""
+    """Return a random run of nested regions, lost rows, other threads and odd names."""
     draw = random.Random(seed)
     step_rows: list[Step] = []
     spans: list[Span] = []
@@ -113,7 +113,7 @@ def _fill(
     begin: int,
     end: int,
 ) -> int:
-    """Regions one after the other between two moments, each with some inside it; returns where the last ends."""
+    """Add nested regions one after the other between two moments; return where the last ends."""
     at = begin
     while at < end and draw.random() < 0.65:
         start = draw.randint(at, end)
@@ -191,7 +191,7 @@ def test_the_unknown_may_be_negative() -> None:
 
 
 def test_what_runs_inside_the_optimizer_counts_for_its_own_phase() -> None:
-    """As Lightning does: forward and backward inside `optimizer.step`, the exchange inside backward."""
+    """Lightning runs forward and backward, with the exchange in it, in `optimizer.step`."""
     spans = [
         Span(0, 0, "optimizer", 0, MAIN, 0, 100),
         Span(0, 0, "forward", 1, MAIN, 5, 25),

@@ -1,4 +1,4 @@
-"""The published figures: complete, sourced, and what they say against each other."""
+"""The published figures are complete and sourced, and their contradictions are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks beside each other: a late one is found with its phase, and waiting goes to the rank it was for."""
+"""A late rank is found with its phase, and waiting counts for the rank that it was for."""
 
 from __future__ import annotations
 

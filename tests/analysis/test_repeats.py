@@ -1,4 +1,4 @@
-"""Several runs of one side: all their steps, and intervals that know how runs of one job differ."""
+"""Repeats of one job are pooled, with intervals that include run-to-run noise."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_one_run_is_no_repeat(tmp_path: Path) -> None:
 
 
 def test_runs_that_differ_widen_the_interval_and_alike_ones_do_not(tmp_path: Path) -> None:
-    """Three runs that are 5 % apart from each other are no measure of 3 %, however long each of them is."""
+    """Three runs that are 5 % apart cannot measure 3 %, however long each of them is."""
     steady, uneven = (
         _costs(_runs(tmp_path, speeds, seed))
         for speeds, seed in (((1.0, 1.0, 1.0), 1), ((0.9, 1.0, 1.1), 10))
@@ -68,7 +68,7 @@ def test_runs_that_differ_widen_the_interval_and_alike_ones_do_not(tmp_path: Pat
 
 @pytest.mark.parametrize("runs", [2, 3, 6])
 def test_the_interval_is_students_over_the_runs(runs: int) -> None:
-    """Against the textbook's table, for runs whose steps are all alike."""
+    """The width agrees with the textbook's table for runs whose steps are all alike."""
     table = {2: 12.706, 3: 4.303, 6: 2.571}
     values = np.arange(runs, dtype=float)
     (found,) = widen(

@@ -1,4 +1,4 @@
-"""A run over time: lanes of hand-made tables, gaps, late ranks, clocks, what is kept on disk, and names from strangers."""
+"""A timeline shows lanes, gaps, late ranks and clocks, also from the cache on disk."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ import numpy as np
 import pytest
 
 from profkit.analysis.timeline import cache as timeline_cache
-from profkit.analysis.timeline import timeline as timeline_module
+from profkit.analysis.timeline import lane_store
 from profkit.analysis.timeline.cache import LaneCache
+from profkit.analysis.timeline.clocks import OWN_CLOCKS, SAME_CLOCK, TIME_OF_DAY
 from profkit.analysis.timeline.lanes import COLUMNS, Group, Lane, lanes_of
 from profkit.analysis.timeline.levels import NONE
-from profkit.analysis.timeline.timeline import OWN_CLOCKS, SAME_CLOCK, TIME_OF_DAY, Timeline
-from profkit.analysis.timeline.view import (
-    READING,
-    Request,
-    Row,
-    Window,
-    as_json,
-    open_timeline,
-    still_to_read,
-    view_timeline,
-)
+from profkit.analysis.timeline.opening import open_timeline, still_to_read
+from profkit.analysis.timeline.timeline import Timeline
+from profkit.analysis.timeline.view import READING, Request, Row, as_json, view_timeline
+from profkit.analysis.timeline.window import Window
 from profkit.clock import Anchor
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace
@@ -153,7 +147,7 @@ def made(tmp_path: Path) -> Timeline:
         "collectives": _collectives((0, 1_050, 1_090)),
     }
     second = {"steps": _steps(1_000, 1_100), "collectives": _collectives((0, 1_070, 1_090))}
-    return Timeline.open(_write(tmp_path / "run", [first, second]))
+    return Timeline(_write(tmp_path / "run", [first, second]))
 
 
 WHOLE = Window(0, 100, 10)
@@ -253,7 +247,7 @@ def test_nothing_is_read_before_it_is_shown(made: Timeline) -> None:
 def test_what_was_not_shown_for_longest_is_let_go(
     made: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_module, "MOST_PIECES", 4)
+    monkeypatch.setattr(lane_store, "MOST_PIECES", 4)
     made.lanes(0, Group.PHASES)
     made.lanes(0, Group.DEVICES)
     assert not made.ready(0, Group.PHASES)
@@ -272,13 +266,13 @@ def test_clocks_of_hosts_are_brought_together(
     tmp_path: Path, hosts: tuple[str, ...], anchors: tuple[Anchor, ...], clocks: str, second: int
 ) -> None:
     ranks = [{"steps": _steps(1_000, 1_100)}, {"steps": _steps(1_000, 1_100)}]
-    timeline = Timeline.open(_write(tmp_path / "run", ranks, hosts=hosts, anchors=anchors))
+    timeline = Timeline(_write(tmp_path / "run", ranks, hosts=hosts, anchors=anchors))
     assert timeline.clocks == clocks
     assert int(timeline.steps(1).start_ns[0]) - int(timeline.steps(0).start_ns[0]) == second
 
 
 def test_a_run_without_steps_begins_with_its_first_event(tmp_path: Path) -> None:
-    timeline = Timeline.open(
+    timeline = Timeline(
         _write(tmp_path / "run", [{"kernels": _kernels(("cuda:0", 7, "gemm", 5_000, 5_030))}])
     )
     timeline.lanes(0, Group.DEVICES)
@@ -313,7 +307,7 @@ def test_a_damaged_table_is_told_of_and_shown_as_far_as_it_goes(tmp_path: Path) 
     run = synthetic_trace(tmp_path / "run", ranks=2, steps=70, kernels_per_step=1000)
     path = run / "r00001" / "kernels.arrows"
     path.write_bytes(path.read_bytes()[:-5_000])
-    timeline = Timeline.open(Trace.open(run))
+    timeline = Timeline(Trace.open(run))
     view = view_timeline(
         timeline, Request(Window(*timeline.bounds, 80), timeline.ranks, Group.DEVICES)
     )
@@ -327,7 +321,7 @@ def test_names_from_strangers_are_made_safe(tmp_path: Path) -> None:
         **_spans(("forward", 0, HOSTILE, 1_000, 1_040), ("forward", 1, HOSTILE, 1_000, 1_040)),
         "name": [HOSTILE] * 2,
     }
-    timeline = Timeline.open(
+    timeline = Timeline(
         _write(
             tmp_path / "run", [{"steps": _steps(1_000, 1_100), "kernels": kernels, "spans": spans}]
         )
@@ -413,7 +407,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(
     monkeypatch.setattr(timeline_cache, "WORTH_KEEPING", 1)
     run = synthetic_trace(tmp_path / "run", steps=5, kernels_per_step=20)
     (tmp_path / "file").write_text("no folder")
-    timeline = Timeline.open(Trace.open(run), tmp_path / "file")
+    timeline = Timeline(Trace.open(run), tmp_path / "file")
     assert len(timeline.lanes(0, Group.DEVICES)) == 1
 
 
@@ -421,7 +415,7 @@ def test_what_leaves_out_short_events_is_mapped_from_a_file_without_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeline_cache, "WORTH_KEEPING", 1)
-    timeline = Timeline.open(
+    timeline = Timeline(
         Trace.open(synthetic_trace(tmp_path / "run", steps=5, kernels_per_step=20)),
         tmp_path / "cache",
     )
@@ -444,7 +438,7 @@ def test_what_leaves_out_short_events_is_mapped_from_a_file_without_a_name(
 
 def test_the_stream_of_a_device_that_has_one_is_not_read_again(tmp_path: Path) -> None:
     kernels = _kernels(("cuda:0", 7, "gemm", 1_000, 1_030), ("cuda:0", 7, "copy", 1_040, 1_050))
-    timeline = Timeline.open(
+    timeline = Timeline(
         _write(tmp_path / "run", [{"steps": _steps(1_000, 1_100), "kernels": kernels}])
     )
     (alone,) = timeline.lanes(0, Group.STREAMS)
@@ -484,7 +478,7 @@ def test_counters_of_running_totals_are_rates(tmp_path: Path) -> None:
         "time_ns": [1_000, 1_050, 1_000, 1_050, 1_000],
         "value": [40.0, 60.0, 1.0, 1.0 + 25e-9, 400.0],
     }
-    timeline = Timeline.open(
+    timeline = Timeline(
         _write(tmp_path / "run", [{"steps": _steps(1_000, 1_100), "samples": samples}])
     )
     view = view_timeline(timeline, Request(Window(0, 100, 2), timeline.ranks, expanded=0))

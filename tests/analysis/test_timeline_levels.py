@@ -1,4 +1,4 @@
-"""What covers each cell of a timeline, against counting instants one by one."""
+"""The cells of a timeline agree with counting instants one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.analysis.timeline import levels as timeline_levels
-from profkit.analysis.timeline.levels import NONE, Level, Pieces, first_begun, innermost, read_cells
+from profkit.analysis.timeline.counters import Counter
+from profkit.analysis.timeline.levels import NONE, Level, Pieces, first_begun, innermost
 
 KINDS = ("a", "b", "c")
 END = 60
@@ -30,7 +31,7 @@ def _pieces(rows: Sequence[Event]) -> Pieces:
 
 
 def _painted(rows: Sequence[Event]) -> list[int]:
-    """By instant, the event to which it belongs: the one that began first, of several the longest, of several the first."""
+    """Return each instant's event: the first to begin, then the longest, then the first."""
     order = sorted(range(len(rows)), key=lambda at: (rows[at][0], -rows[at][1], at))
     painted = [NONE] * (END + 1)
     for at in order:
@@ -145,7 +146,7 @@ def test_pieces_are_walked_one_by_one() -> None:
 def test_readings_are_what_their_cells_hold(rows: list[tuple[int, int]], edges: list[int]) -> None:
     rows.sort()
     times, values = (np.array([row[at] for row in rows], dtype=np.int64) for at in range(2))
-    found = read_cells(times, values.astype(np.float64), np.array(edges))
+    found = Counter("", "", times, values.astype(np.float64)).cells(np.array(edges))
     for cell, (low, high) in enumerate(itertools.pairwise(edges)):
         inside = [value for time, value in rows if low <= time < high]
         expected = [sum(inside) / len(inside), min(inside), max(inside)] if inside else [np.nan] * 3

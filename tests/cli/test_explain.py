@@ -198,9 +198,8 @@ def test_what_switching_profkit_off_shows_is_in_text_and_json(
     explain: Explain, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its row has what can be counted; below the rows stands all of it, where both runs tried."""
-    monkeypatch.setattr(
-        "profkit.analysis.costs._switched", lambda trace: Estimate(200_000.0, 100_000.0, 300_000.0)
-    )
+    cost = Estimate(200_000.0, 100_000.0, 300_000.0)
+    monkeypatch.setattr("profkit.analysis.costs.switched_cost", lambda steps, warm_up: cost)
     _, text = explain(runs["base"], runs["again"])
     assert (
         "profkit itself in all, by switching it off: 200 us and 200 us, somewhere in the rows; difference 0 s (95 % interval"

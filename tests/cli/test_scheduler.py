@@ -13,8 +13,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from profkit.analysis.overview import steady_steps
 from profkit.analysis.rank_sums import add_sums, sum_rank, sum_ranks, sum_spans
+from profkit.analysis.selection import steady_steps
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
 from profkit.testing import synthetic_trace

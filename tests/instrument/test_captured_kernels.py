@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.exchange import covered
-from profkit.analysis.kernels.windows import busy_by
+from profkit.analysis.intervals import union_length
+from profkit.analysis.kernels.windows import exclusive_times
 from profkit.analysis.overview import build_overview
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
@@ -113,9 +113,7 @@ def test_paddle_operators_have_their_step_phase_and_kind(paddle_trace: Trace) ->
 def test_kernel_time_by_phase_is_the_time_in_which_the_device_was_busy(torch_trace: Trace) -> None:
     kernels = torch_trace.kernels
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    assert sum(busy_by(kernels, "phase").values()) == covered(
-        start, end, start[:0], start[:0], everywhere=True
-    )
+    assert exclusive_times(kernels).sum() == union_length(start, end)
 
 
 def test_the_windows_steps_are_left_out_and_their_cost_is_shown(torch_trace: Trace) -> None:

@@ -14,9 +14,11 @@ import pytest
 from rich.cells import cell_len
 from textual import events
 
+from profkit.analysis.timeline.lane_store import LaneStore
 from profkit.analysis.timeline.lanes import Group, Lane
 from profkit.analysis.timeline.timeline import Timeline
-from profkit.analysis.timeline.view import CounterRow, Label, StepMark, Window
+from profkit.analysis.timeline.view import CounterRow, Label, StepMark
+from profkit.analysis.timeline.window import Window
 from profkit.cli import main
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError, UsageError
@@ -342,7 +344,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_goes_on(
 ) -> None:
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
-        monkeypatch.setattr(Timeline, "_whole", _refuse)
+        monkeypatch.setattr(LaneStore, "_whole", _refuse)
         await driver.press("right_square_bracket")
         assert "the disk is gone" in driver.text
         await driver.press("plus")

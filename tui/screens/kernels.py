@@ -9,13 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from profkit.analysis.kernels.view import (
-    KernelGroup,
-    KernelInstance,
-    KernelsView,
-    calls_of,
-    kernels_of,
-)
+from profkit.analysis.kernels.calls import KernelInstance, calls_of
+from profkit.analysis.kernels.groups import KernelGroup
+from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.text import byte_size, duration, percent, plural, significant
 from profkit.tui.library import Source
 from profkit.tui.screens.base import Place, RunScreen

@@ -12,16 +12,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.worker import get_current_worker
 
+from profkit.analysis.timeline.clocks import SAME_CLOCK
 from profkit.analysis.timeline.lanes import Group, Lane
-from profkit.analysis.timeline.timeline import SAME_CLOCK
-from profkit.analysis.timeline.view import (
-    OpenTimeline,
-    Request,
-    as_json,
-    open_timeline,
-    still_to_read,
-    view_timeline,
-)
+from profkit.analysis.timeline.opening import OpenTimeline, open_timeline, still_to_read
+from profkit.analysis.timeline.view import Request, as_json, view_timeline
 from profkit.cache import cache_root
 from profkit.errors import ProfkitError, UsageError
 from profkit.text import duration

@@ -22,7 +22,8 @@ from textual.strip import Strip
 
 from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline.levels import NONE
-from profkit.analysis.timeline.view import SHORTEST_LABEL, CounterRow, Label, Row, StepMark, Window
+from profkit.analysis.timeline.view import SHORTEST_LABEL, CounterRow, Label, Row, StepMark
+from profkit.analysis.timeline.window import Window
 from profkit.tui.themes import PHASE_LETTERS, Palette
 from profkit.tui.widgets.draw import fit, level
 from profkit.tui.widgets.readings import describe

@@ -8,15 +8,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profkit.analysis.timeline.lanes import Group, Lane
+from profkit.analysis.timeline.opening import OpenTimeline
 from profkit.analysis.timeline.timeline import Timeline
-from profkit.analysis.timeline.view import (
-    OpenTimeline,
-    Request,
-    Row,
-    TimelineView,
-    Window,
-    view_timeline,
-)
+from profkit.analysis.timeline.view import Request, Row, TimelineView, view_timeline
+from profkit.analysis.timeline.window import Window
 
 PAN_SHARE: Final = 8
 """A key moves the view by one part in so many."""

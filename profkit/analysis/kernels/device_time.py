@@ -1,23 +1,24 @@
-"""How long each device was busy, computed, communicated, and what of the communication nothing hid.
+"""Time in which each device was busy, computed, communicated, and communicated unhidden.
 
-All of the device's work counts, also what no step and no launch is known of. Kernels overlap, so
-times are lengths of unions of intervals. Everything is in whole nanoseconds and exact.
+All of the device's work counts, even if its step or launch is unknown. Kernels overlap, so times
+are lengths of unions of intervals. Everything is in whole nanoseconds and exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from profkit.analysis.columns import codes_of, names_and_codes
 from profkit.analysis.estimate import Ints
+from profkit.analysis.intervals import union_length
 from profkit.analysis.kernels.categories import COMMUNICATION, COPY_CATEGORIES, MEMSET
 
 HOST = "cpu"
 _MOVES = frozenset({*COPY_CATEGORIES.values(), "copy", MEMSET})
+_COMPUTING, _COMMUNICATING, _MOVING = range(3)
 
 
 @dataclass(frozen=True)
@@ -45,64 +46,51 @@ class DeviceTime:
     def exposed_ns(self) -> int:
         return self.communication_ns - self.overlap_ns
 
+    @classmethod
+    def sum_up(cls, rank: int, device: str, start: Ints, end: Ints, kind: Ints) -> DeviceTime:
+        """Sum up the work of one device; `kind` says what each piece of work is."""
+        computing, communicating = kind == _COMPUTING, kind == _COMMUNICATING
+        moving = kind == _MOVING
+        compute = union_length(start[computing], end[computing])
+        communication = union_length(start[communicating], end[communicating])
+        either = union_length(start[~moving], end[~moving])
+        return cls(
+            rank=rank,
+            device=device,
+            window_ns=int(end.max() - start.min()),
+            busy_ns=union_length(start, end),
+            compute_ns=compute,
+            communication_ns=communication,
+            moves_ns=union_length(start[moving], end[moving]),
+            overlap_ns=compute + communication - either,
+        )
+
 
 def device_times(kernels: pa.Table) -> tuple[DeviceTime, ...]:
-    """A row for each rank and device that ran anything; operators on the host are no device's work."""
-    return tuple(_times_by_device(kernels))
-
-
-def _times_by_device(kernels: pa.Table) -> Iterator[DeviceTime]:
-    if not kernels.num_rows:
-        return
+    """Return a row for each rank and device that ran anything, except for the host."""
     rank = kernels["rank"].to_numpy().astype(np.int64)
-    names, device = _codes(kernels["device"])
+    devices, device = names_and_codes(kernels["device"])
+    categories, category = names_and_codes(kernels["category"])
+    kinds = np.full(len(categories), _COMPUTING, dtype=np.int64)
+    for place, name in enumerate(categories):
+        if name == COMMUNICATION:
+            kinds[place] = _COMMUNICATING
+        elif name in _MOVES:
+            kinds[place] = _MOVING
+    kind = kinds[category]
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    kind = _kinds(kernels["category"])
-    for key in np.unique(rank * len(names) + device).tolist():
-        if names[key % len(names)] != HOST:
-            mine = np.flatnonzero((rank == key // len(names)) & (device == key % len(names)))
-            yield _times(
-                key // len(names), names[key % len(names)], start[mine], end[mine], kind[mine]
+    found = []
+    for key in np.unique(rank * len(devices) + device).tolist():
+        number, place = divmod(key, len(devices))
+        if devices[place] != HOST:
+            mine = (rank == number) & (device == place)
+            found.append(
+                DeviceTime.sum_up(number, devices[place], start[mine], end[mine], kind[mine])
             )
+    return tuple(found)
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
-    whole = column.unify_dictionaries().combine_chunks()
-    return whole.dictionary.to_pylist(), whole.indices.to_numpy().astype(np.int64)
-
-
-def _kinds(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """0 for computing, 1 for communication, 2 for copies and fills."""
-    names, code = _codes(column)
-    return np.array(
-        [1 if name == COMMUNICATION else 2 if name in _MOVES else 0 for name in names],
-        dtype=np.int64,
-    )[code]
-
-
-def _times(rank: int, device: str, start: Ints, end: Ints, kind: Ints) -> DeviceTime:
-    compute, communication = (
-        covered(start[kind == 0], end[kind == 0]),
-        covered(start[kind == 1], end[kind == 1]),
-    )
-    either = covered(start[kind < 2], end[kind < 2])
-    return DeviceTime(
-        rank=rank,
-        device=device,
-        window_ns=int(end.max() - start.min()),
-        busy_ns=covered(start, end),
-        compute_ns=compute,
-        communication_ns=communication,
-        moves_ns=covered(start[kind == 2], end[kind == 2]),
-        overlap_ns=compute + communication - either,
-    )
-
-
-def covered(start: Ints, end: Ints) -> int:
-    """The length of the intervals' union."""
-    if not len(start):
-        return 0
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    gaps = np.maximum(start[1:] - reach[:-1], 0).sum()
-    return int(reach[-1] - start[0] - gaps)
+def device_lanes(kernels: pa.Table) -> Ints:
+    """Return a number for the rank and device of each kernel."""
+    rank = kernels["rank"].to_numpy().astype(np.int64)
+    return np.asarray(rank * 2**31 + codes_of(kernels["device"]))

@@ -1,6 +1,6 @@
-"""What holds each kernel back: the memory, the arithmetic units, or the host that launches too late.
+"""Finds what limits each kernel: memory, arithmetic units, or a late launch by the host.
 
-Null is not known: profilers seldom tell a kernel's bytes and operations.
+Null means unknown: profilers seldom report a kernel's bytes and operations.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.kernels.device_time import HOST
+from profkit.analysis.columns import durations, equals
+from profkit.analysis.estimate import Floats
+from profkit.analysis.intervals import split_lanes
+from profkit.analysis.kernels.device_time import HOST, device_lanes
 
 LAUNCH, MEMORY, ARITHMETIC = "launch", "memory", "arithmetic"
 
@@ -26,9 +27,10 @@ LAUNCH_LATENCY_NS: Final = 20_000
 
 @dataclass(frozen=True)
 class Places:
-    """By kernel: how long it ran, the shortest times in ns that its arithmetic and its bytes allow, and whether its device waited for it.
+    """Each kernel's duration, its shortest possible times, and those waited for.
 
-    A time is NaN where the work or the ceiling is not known.
+    The shortest times in ns are those that its arithmetic and its bytes allow; NaN if the work or
+    the ceiling is not known.
     """
 
     length_ns: Floats
@@ -43,26 +45,19 @@ class Places:
     @property
     def share(self) -> Floats:
         """The share of its ceiling that each kernel reaches."""
-        return np.asarray(
-            np.divide(
-                self.least_ns,
-                self.length_ns,
-                out=np.full(len(self.length_ns), np.nan),
-                where=self.length_ns > 0,
-            )
-        )
+        unknown = np.full(len(self.length_ns), np.nan)
+        ran = self.length_ns > 0
+        return np.asarray(np.divide(self.least_ns, self.length_ns, out=unknown, where=ran))
 
     def bound(self, place: int) -> str | None:
-        """What binds one kernel: its launch, whatever it computes; else the ceiling whose shortest time is longest."""
-        return (
-            LAUNCH
-            if self.launch_bound[place]
-            else bound_by_work(self.arithmetic_ns[place], self.memory_ns[place])
-        )
+        """Return what binds one kernel: its launch, whatever it computes, or else its work."""
+        if self.launch_bound[place]:
+            return LAUNCH
+        return bound_by_work(self.arithmetic_ns[place], self.memory_ns[place])
 
 
 def bound_by_work(arithmetic_ns: float, memory_ns: float) -> str | None:
-    """The ceiling that work stands nearest to; `None` where neither time is known."""
+    """Return the ceiling with the longer shortest time; `None` if neither is known."""
     if math.isnan(arithmetic_ns) and math.isnan(memory_ns):
         return None
     return ARITHMETIC if math.isnan(memory_ns) or arithmetic_ns >= memory_ns else MEMORY
@@ -75,20 +70,17 @@ def place_kernels(
     precision: str = "fp32",
     matrix_precision: str | None = None,
 ) -> Places:
-    """Where each kernel stands under the roof. Tensor Cores work at `matrix_precision`, everything else at `precision`.
+    """Place each kernel under the roofline.
 
-    A kernel that found its device idle, for longer than it runs itself, and that began as soon as it
-    was launched, is bound by its launch.
+    Tensor Cores work at `matrix_precision`, everything else at `precision`. A kernel is bound by
+    its launch if it found its device idle, for longer than it runs itself, and began as soon as it
+    was launched.
     """
-    fast, plain = (
-        ceilings.matrix_flops_per_s.get(name, np.nan)
-        for name in (matrix_precision or precision, precision)
-    )
+    rates = ceilings.matrix_flops_per_s
+    fast, plain = rates.get(matrix_precision or precision, np.nan), rates.get(precision, np.nan)
     on_tensor_cores = kernels["tensor_core"].fill_null(fill_value=False).to_numpy().astype(bool)
     return Places(
-        length_ns=(kernels["end_ns"].to_numpy() - kernels["start_ns"].to_numpy()).astype(
-            np.float64
-        ),
+        length_ns=durations(kernels).astype(np.float64),
         arithmetic_ns=_numbers(kernels["flops"]) / np.where(on_tensor_cores, fast, plain) * 1e9,
         memory_ns=_numbers(kernels["bytes"]) / (ceilings.copy_bytes_per_s or np.nan) * 1e9,
         launch_bound=_waited_for(kernels),
@@ -96,35 +88,21 @@ def place_kernels(
 
 
 def _numbers(column: pa.ChunkedArray) -> Floats:
-    """Null is NaN. Large integers of damaged files are rounded, and no error."""
-    return np.asarray(
-        column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(), dtype=np.float64
-    )
+    """Return a column as floats, null as NaN; huge integers of damaged files are rounded."""
+    numbers = column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
+    return np.asarray(numbers, dtype=np.float64)
 
 
 def _waited_for(kernels: pa.Table) -> npt.NDArray[np.bool_]:
-    """Which kernels their device waited for. An operator on the host is launched by nobody."""
+    """Return which kernels their device waited for; operators on the host have no launch."""
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    if not len(start):
-        return np.empty(0, dtype=bool)
-    idle = _idle_before(kernels, start, end)
-    device = kernels["device"].combine_chunks()
-    on_device = ~np.isin(
-        device.indices.to_numpy(), pc.indices_nonzero(pc.equal(device.dictionary, HOST)).to_numpy()
-    )
-    launch = kernels["launch_ns"]
-    soon = launch.is_valid().to_numpy() & (
-        start - launch.fill_null(0).to_numpy() < LAUNCH_LATENCY_NS
-    )
-    return np.asarray(on_device & soon & (idle > end - start))
-
-
-def _idle_before(kernels: pa.Table, start: Ints, end: Ints) -> Ints:
-    """How long nothing ran on the kernel's device when it began; 0 for the first."""
-    device = kernels["device"].combine_chunks().indices.to_numpy().astype(np.int64)
-    lane = kernels["rank"].to_numpy().astype(np.int64) * 2**31 + device
+    lane = device_lanes(kernels)
     order = np.lexsort((end, start, lane))
     idle = np.zeros(len(order), dtype=np.int64)
-    for places in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1):
+    for places in split_lanes(order, lane):
         idle[places[1:]] = start[places[1:]] - np.maximum.accumulate(end[places])[:-1]
-    return np.maximum(idle, 0)
+    launch = kernels["launch_ns"]
+    queued = start - launch.fill_null(0).to_numpy()
+    soon = launch.is_valid().to_numpy() & (queued < LAUNCH_LATENCY_NS)
+    waited = np.maximum(idle, 0) > end - start
+    return np.asarray(~equals(kernels["device"], HOST) & soon & waited)

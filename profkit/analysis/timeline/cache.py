@@ -1,4 +1,4 @@
-"""Keeps the lanes of large tables on disk, so that a run that was looked at once opens faster the next time.
+"""Keeps the lanes of large tables on disk, so that a run opens faster the next time.
 
 A cache can only be late or absent, never wrong: an entry counts while the files that it was made
 from have the size and the time that it states, and its checksum is right. Whatever goes wrong here
@@ -27,15 +27,17 @@ from profkit.text import safe_text
 
 VERSION = 2
 WORTH_KEEPING = 200_000
-"""Pieces below which reading the run again is as fast."""
+"""With fewer pieces reading the run again is as fast."""
 
 MOST_BYTES = 2_000_000_000
-"""What all entries may take; the ones that were not used for longest go first."""
+"""The size of all entries; beyond that those that were used longest ago are deleted."""
 
 _SUFFIX = ".lanes"
 _ALIGNED = 64
 _START = struct.Struct("<QQ")
-"""Where the header begins, and its checksum."""
+"""The place of the header, and its checksum."""
+
+_COLUMNS_PER_LANE = len(Pieces.__dataclass_fields__) + len(Blocks._fields)
 
 _DAMAGE = (
     OSError,
@@ -52,15 +54,15 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class LaneCache:
-    """A folder of entries, one for each rank and group; none is kept where `folder` is `None` or cannot be written."""
+    """A folder with an entry for each rank and group; without a folder nothing is kept."""
 
     folder: Path | None
 
     def load(self, group: Group, sources: Sequence[Path]) -> list[Lane] | None:
-        """The lanes that were made from these files as they are now."""
+        """Return the lanes that were made from these files as they are now."""
         if self.folder is None:
             return None
-        path = self._path(group, sources)
+        path = _entry(self.folder, group, sources)
         try:
             lanes = _read(path, _state(sources))
             os.utime(path)
@@ -69,19 +71,23 @@ class LaneCache:
         return lanes
 
     def save(self, group: Group, sources: Sequence[Path], lanes: Sequence[Lane]) -> bool:
-        """Whether there is an entry now: few pieces are not worth one, and not every folder can be written."""
+        """Write an entry if the lanes are worth one; return True if there is one now."""
         if self.folder is None or not _worth_keeping(lanes):
             return False
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.replace(_write(self.folder, _state(sources), lanes), self._path(group, sources))
+            written = _write(self.folder, _state(sources), lanes)
+            os.replace(written, _entry(self.folder, group, sources))
             _trim(self.folder)
         except OSError:
             return False
         return True
 
     def mapped(self, lanes: Sequence[Lane]) -> Sequence[Lane]:
-        """The same over a file without a name, which goes when they do; as they are where that is not worth it, or cannot be."""
+        """Return the lanes over a nameless file, which is gone when they are.
+
+        They are returned unchanged if that is not worth it, or if the file cannot be written.
+        """
         if self.folder is None or not _worth_keeping(lanes):
             return lanes
         try:
@@ -93,16 +99,18 @@ class LaneCache:
         except _DAMAGE:
             return lanes
 
-    def _path(self, group: Group, sources: Sequence[Path]) -> Path:
-        names = "\0".join([group.value, *map(os.path.realpath, sources)])
-        return (self.folder or Path()) / (
-            hashlib.sha256(os.fsencode(names)).hexdigest()[:32] + _SUFFIX
-        )
+
+def _entry(folder: Path, group: Group, sources: Sequence[Path]) -> Path:
+    names = "\0".join([group.value, *map(os.path.realpath, sources)])
+    return folder / (hashlib.sha256(os.fsencode(names)).hexdigest()[:32] + _SUFFIX)
 
 
 def _state(sources: Sequence[Path]) -> list[list[int]]:
-    found = [source.stat() for source in sources]
-    return [[each.st_size, each.st_mtime_ns] for each in found]
+    found = []
+    for source in sources:
+        stat = source.stat()
+        found.append([stat.st_size, stat.st_mtime_ns])
+    return found
 
 
 def _worth_keeping(lanes: Sequence[Lane]) -> bool:
@@ -110,29 +118,34 @@ def _worth_keeping(lanes: Sequence[Lane]) -> bool:
 
 
 def _write(folder: Path, state: list[list[int]], lanes: Sequence[Lane]) -> str:
-    """The columns one after the other, then the header, in a file of a name of its own: what is half written never has an entry's."""
-    columns = [
-        np.ascontiguousarray(column).ravel()
-        for lane in lanes
-        for column in (*lane.level.pieces.columns, *lane.level.blocks)
-    ]
+    """Write the columns one after the other, then the header, and return the file's name.
+
+    The file has a temporary name, so that a half-written file is never an entry.
+    """
+    columns: list[Codes] = []
+    heads: list[list[Any]] = []
+    for lane in lanes:
+        for column in (*lane.level.pieces.columns, *lane.level.blocks):
+            columns.append(np.ascontiguousarray(column).ravel())
+        heads.append([lane.group.value, lane.label, list(lane.level.kinds), lane.only_stream])
+    shapes: list[list[Any]] = []
     crc = 0
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(b"\0" * _ALIGNED)
             for column in columns:
-                crc = _append(file, column, crc)
+                data = column.tobytes() + b"\0" * (-column.nbytes % _ALIGNED)
+                file.write(data)
+                shapes.append([column.dtype.str, len(column)])
+                crc = zlib.crc32(data, crc)
             at = file.tell()
             header = {
                 "version": VERSION,
                 "state": state,
                 "crc32": crc,
-                "columns": [[column.dtype.str, len(column)] for column in columns],
-                "lanes": [
-                    [lane.group.value, lane.label, list(lane.level.kinds), lane.only_stream]
-                    for lane in lanes
-                ],
+                "columns": shapes,
+                "lanes": heads,
             }
             text = json.dumps(header).encode()
             file.write(text)
@@ -144,14 +157,8 @@ def _write(folder: Path, state: list[list[int]], lanes: Sequence[Lane]) -> str:
     return temporary
 
 
-def _append(file: Any, column: Codes, crc: int) -> int:
-    data = column.tobytes() + b"\0" * (-column.nbytes % _ALIGNED)
-    file.write(data)
-    return zlib.crc32(data, crc)
-
-
 def _read(path: Path, state: list[list[int]]) -> list[Lane]:
-    """The entry's lanes over the mapped file, which the system may drop from memory again at any time."""
+    """Return an entry's lanes over the mapped file, whose memory the system may reclaim."""
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     whole = np.frombuffer(mapped, np.uint8)
@@ -164,46 +171,34 @@ def _read(path: Path, state: list[list[int]]) -> list[Lane]:
         or zlib.crc32(whole[_ALIGNED:at].data) != header["crc32"]
     ):
         raise ValueError("not an entry of these files as they are")
-    mapped.madvise(
-        mmap.MADV_DONTNEED
-    )  # to be checked it was read from end to end; little of it is looked at
-    columns = _columns(whole, header["columns"])
-    width = len(Pieces.__dataclass_fields__) + len(Blocks._fields)
-    parts = [columns[first : first + width] for first in range(0, len(columns), width)]
-    return [
-        Lane(
-            Group(group),
-            safe_text(label),
-            _level(part, tuple(map(safe_text, kinds))),
-            safe_text(only_stream),
-        )
-        for (group, label, kinds, only_stream), part in zip(header["lanes"], parts, strict=True)
-    ]
-
-
-def _level(columns: Sequence[Codes], kinds: tuple[str, ...]) -> Level:
-    *pieces, starts, covered = columns
-    shape = Level(Pieces(*pieces), kinds).blocks_shape
-    return Level(Pieces(*pieces), kinds, Blocks(starts, covered.reshape(shape)))
-
-
-def _columns(whole: Codes, shapes: Sequence[tuple[str, int]]) -> list[Codes]:
+    # The checksum read the file from end to end, but little of it is shown.
+    mapped.madvise(mmap.MADV_DONTNEED)
     columns, at = [], _ALIGNED
-    for kind, count in shapes:
+    for kind, count in header["columns"]:
         size = np.dtype(kind).itemsize * count
         columns.append(whole[at : at + size].view(kind))
         at += size + -size % _ALIGNED
-    return columns
+    if len(columns) != len(header["lanes"]) * _COLUMNS_PER_LANE:
+        raise ValueError("columns and lanes do not match")
+    lanes = []
+    for place, (group, label, kinds, only_stream) in enumerate(header["lanes"]):
+        first = place * _COLUMNS_PER_LANE
+        *pieces, starts, covered = columns[first : first + _COLUMNS_PER_LANE]
+        level = Level(Pieces(*pieces), tuple(map(safe_text, kinds)))
+        blocks = Blocks(starts, covered.reshape(level.blocks_shape))
+        level = Level(level.pieces, level.kinds, blocks)
+        lanes.append(Lane(Group(group), safe_text(label), level, safe_text(only_stream)))
+    return lanes
 
 
 def _trim(folder: Path) -> None:
-    """Keep the newest, and no more than there is room for; what an interrupted process left grows old with the rest."""
-    entries = sorted(
-        ((path.stat().st_mtime_ns, path.stat().st_size, path) for path in folder.iterdir()),
-        reverse=True,
-    )
+    """Delete the oldest files until the rest has room, with those of interrupted processes."""
+    entries = []
+    for path in folder.iterdir():
+        stat = path.stat()
+        entries.append((stat.st_mtime_ns, stat.st_size, path))
     kept = 0
-    for _, size, path in entries:
+    for _, size, path in sorted(entries, reverse=True):
         kept += size
         if kept > MOST_BYTES:
             path.unlink(missing_ok=True)

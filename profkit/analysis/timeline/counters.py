@@ -1,23 +1,22 @@
-"""What was sampled beside the steps of one rank, as rows below the timeline: the most telling first."""
+"""Counters sampled next to the steps of one rank, as rows below the timeline."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from profkit.analysis.columns import names_and_codes
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.running_totals import as_rate
-from profkit.analysis.timeline.levels import Readings, read_cells
 from profkit.vocab import KERNELS
 
 COLUMNS: Final = ("device", "source", "metric", "time_ns", "value")
 OWN_SOURCES: Final = frozenset({"profkit", KERNELS})
-"""Rows about profkit itself, which say nothing of the job."""
+"""Collectors of rows about profkit itself, which say nothing of the job."""
 
 FIRST: Final = (
     "busy_percent",
@@ -37,6 +36,14 @@ FIRST: Final = (
 """Metrics that are shown before others, the most telling first."""
 
 
+class Readings(NamedTuple):
+    """The mean, smallest and largest reading in each cell; NaN if there are none."""
+
+    means: Floats
+    lows: Floats
+    highs: Floats
+
+
 @dataclass(frozen=True, eq=False)
 class Counter:
     """One metric over time, on the rank's own clock."""
@@ -46,49 +53,50 @@ class Counter:
     times_ns: Ints
     values: Floats
 
+    @property
+    def order(self) -> tuple[int, bool, str, str]:
+        """The sort key: the metrics of `FIRST` come first, then those that change."""
+        place = FIRST.index(self.metric) if self.metric in FIRST else len(FIRST)
+        return place, bool(np.ptp(self.values) == 0), self.metric, self.device
+
     def cells(self, borders: Ints) -> Readings:
-        return read_cells(self.times_ns, self.values, borders)
+        """Return the readings by the cells between the boundaries."""
+        place = np.searchsorted(self.times_ns, borders, side="left")
+        first, count = place[:-1], np.diff(place)
+        some = count > 0
+        shown = Readings(*np.full((3, len(count)), np.nan))
+        if some.any():
+            inside = self.values[: place[-1]]
+            shown.means[some] = np.add.reduceat(inside, first[some]) / count[some]
+            shown.lows[some] = np.minimum.reduceat(inside, first[some])
+            shown.highs[some] = np.maximum.reduceat(inside, first[some])
+        return shown
 
     def before(self, time_ns: int) -> float:
-        """The last reading before a moment; NaN where there is none."""
+        """Return the last reading before a moment; NaN if there is none."""
         place = int(np.searchsorted(self.times_ns, time_ns, side="left"))
         return float(self.values[place - 1]) if place else math.nan
 
 
 def counters_of(samples: pa.Table) -> list[Counter]:
-    """The counters of one rank, the most telling first. Readings that are no numbers are left out."""
-    return sorted(_counters(samples), key=_place)
-
-
-def _place(counter: Counter) -> tuple[int, bool, str, str]:
-    """Those of `FIRST` in its order, then those that change."""
-    known = FIRST.index(counter.metric) if counter.metric in FIRST else len(FIRST)
-    return (
-        known,
-        bool(np.ptp(counter.values) == 0) if len(counter.values) else True,
-        counter.metric,
-        counter.device,
-    )
-
-
-def _counters(samples: pa.Table) -> Iterator[Counter]:
+    """Return the counters of one rank, the most telling first, without readings that are NaN."""
     if not samples.num_rows:
-        return
+        return []
     times, values = samples["time_ns"].to_numpy(), samples["value"].to_numpy()
-    keys = [samples[name].combine_chunks() for name in ("device", "source", "metric")]
-    codes = np.stack([key.indices.fill_null(-1).to_numpy() for key in keys])
-    distinct, which = np.unique(codes, axis=1, return_inverse=True)
-    for at, (device, source, metric) in enumerate(distinct.T):
-        if str(keys[1].dictionary[int(source)]) in OWN_SOURCES:
+    devices, device = names_and_codes(samples["device"])
+    sources, source = names_and_codes(samples["source"])
+    metrics, metric = names_and_codes(samples["metric"])
+    keys, which = np.unique(np.stack([device, source, metric]), axis=1, return_inverse=True)
+    found = []
+    for place, (device_code, source_code, metric_code) in enumerate(keys.T.tolist()):
+        if sources[source_code] in OWN_SOURCES:
             continue
-        mine = np.flatnonzero((which.ravel() == at) & np.isfinite(values))
+        mine = np.flatnonzero((which.ravel() == place) & np.isfinite(values))
         mine = mine[np.argsort(times[mine], kind="stable")]
-        where = "" if device < 0 else str(keys[0].dictionary[int(device)])
         name, read_ns, readings = as_rate(
-            str(keys[1].dictionary[int(source)]),
-            str(keys[2].dictionary[int(metric)]),
-            times[mine],
-            values[mine],
+            sources[source_code], metrics[metric_code], times[mine], values[mine]
         )
         if len(read_ns):
-            yield Counter(where, name, read_ns, readings)
+            shown = "" if device_code < 0 else devices[device_code]
+            found.append(Counter(shown, name, read_ns, readings))
+    return sorted(found, key=lambda counter: counter.order)

@@ -1,4 +1,7 @@
-"""The rows that a timeline can show of one rank, made from its tables: phases, regions, devices, streams, collectives."""
+"""Lanes of a timeline, made from one rank's tables.
+
+A lane is a row that can be shown: phases, regions, a device, a stream or a communicator.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from profkit.vocab import PHASES
 
 
 class Group(str, Enum):
-    """What a row of the timeline is about."""
+    """The subject of a row of the timeline."""
 
     PHASES = "phases"
-    """What the thread that trains is in: the innermost phase."""
+    """The innermost phase of the thread that trains."""
 
     REGIONS = "regions"
     """Regions inside phases, and what other threads do."""
@@ -48,7 +51,10 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "kernels": ("start_ns", "end_ns", "category", "name", "device", "stream"),
     "collectives": ("start_ns", "end_ns", "op", "communicator"),
 }
-"""What is read of each table. A timeline needs no more than this before somebody asks for an event's details."""
+"""The columns read of each table; an event's details are read when somebody asks for them."""
+
+_DEEPEST = 64
+"""Regions that are nested deeper share a row."""
 
 
 @dataclass(frozen=True)
@@ -59,40 +65,26 @@ class Lane:
     label: str
     level: Level
     only_stream: str = ""
-    """Of a device all of whose kernels are of one stream, what that is called: its row would be the same."""
+    """The label of a device's only stream, whose row would be the same."""
 
     def at_least(self, shortest_ns: int) -> Lane:
-        """The same without what is shorter."""
+        """Return the lane without pieces that are shorter."""
         return dataclasses.replace(self, level=self.level.at_least(shortest_ns))
 
 
 def streams_of(devices: Sequence[Lane]) -> tuple[Lane, ...] | None:
-    """The streams of devices that have one each, over the same pieces; `None` where some has several, or there is no device."""
-    if not devices or not all(lane.only_stream for lane in devices):
-        return None
-    return tuple(Lane(Group.STREAMS, lane.only_stream, lane.level) for lane in devices)
+    """Return the streams over the same pieces, if there are devices and each has one stream."""
+    streams = []
+    for lane in devices:
+        if not lane.only_stream:
+            return None
+        streams.append(Lane(Group.STREAMS, lane.only_stream, lane.level))
+    return tuple(streams) or None
 
 
 def lanes_of(group: Group, rows: pa.Table) -> list[Lane]:
-    """All lanes of a group that one rank has, from the rows of the group's table."""
+    """Return all lanes of a group that one rank has, from the rows of the group's table."""
     return list(_BUILDERS[group](rows)) if rows.num_rows else []
-
-
-def _phase_lanes(spans: pa.Table) -> Iterator[Lane]:
-    threads = _threads(spans)
-    levels = [pieces for thread, _, pieces in threads.shelves if thread == threads.training]
-    yield Lane(Group.PHASES, "phases", Level(innermost(levels), threads.kinds))
-
-
-def _region_lanes(spans: pa.Table) -> Iterator[Lane]:
-    """A row for each thread and depth, but for the phases of the thread that trains."""
-    threads = _threads(spans)
-    for thread, depth, pieces in threads.shelves:
-        if (thread != threads.training or depth) and len(pieces):
-            name = threads.names[thread]
-            yield Lane(
-                Group.REGIONS, f"+{depth} {name}" if depth else name, Level(pieces, threads.kinds)
-            )
 
 
 class _Threads(NamedTuple):
@@ -109,104 +101,121 @@ def _threads(spans: pa.Table) -> _Threads:
     events, kinds = _events(spans, "phase", "name", first=PHASES)
     thread, names = _compact(spans["thread"])
     depth = np.clip(spans["depth"].to_numpy(), 0, _DEEPEST - 1).astype(np.int64)
-    training = int(
-        np.argmax(np.bincount(thread, weights=np.where(depth, 0, events.ends - events.starts)))
-    )
-    shelves = [
-        (*divmod(key, _DEEPEST), first_begun(events.chosen(places)))
-        for key, places in _groups(thread * _DEEPEST + depth)
-    ]
+    outer_ns = np.where(depth, 0, events.ends - events.starts)
+    training = int(np.argmax(np.bincount(thread, weights=outer_ns)))
+    shelves = []
+    for key, places in _groups(thread * _DEEPEST + depth):
+        shelves.append((*divmod(key, _DEEPEST), first_begun(events.chosen(places))))
     return _Threads(names, training, shelves, kinds)
 
 
-_DEEPEST = 64
-"""Regions that are nested deeper share a row."""
+def phase_lanes(spans: pa.Table) -> Iterator[Lane]:
+    """Yield the row of the thread that trains."""
+    threads = _threads(spans)
+    levels = [pieces for thread, _, pieces in threads.shelves if thread == threads.training]
+    yield Lane(Group.PHASES, "phases", Level(innermost(levels), threads.kinds))
 
 
-def _device_lanes(kernels: pa.Table) -> Iterator[Lane]:
+def region_lanes(spans: pa.Table) -> Iterator[Lane]:
+    """Yield a row for each thread and depth, except the phases of the thread that trains."""
+    threads = _threads(spans)
+    for thread, depth, pieces in threads.shelves:
+        if (thread != threads.training or depth) and len(pieces):
+            name = threads.names[thread]
+            label = f"+{depth} {name}" if depth else name
+            yield Lane(Group.REGIONS, label, Level(pieces, threads.kinds))
+
+
+def device_lanes(kernels: pa.Table) -> Iterator[Lane]:
+    """Yield a row for each device."""
     events, kinds = _events(kernels, "category", "name")
     device, names = _compact(kernels["device"])
     stream = kernels["stream"].to_numpy()
-    for at, places in _groups(device):
-        own = events if len(places) == len(events) else events.chosen(places)
-        streams = stream if len(places) == len(events) else stream[places]
-        only = _stream_label(names[at], int(streams[0])) if (streams == streams[0]).all() else ""
-        yield Lane(Group.DEVICES, names[at], Level(first_begun(own), kinds), only)
+    for code, places in _groups(device):
+        # A single device needs no copy of a table that may be very large.
+        own, streams = events, stream
+        if len(places) < len(events):
+            own, streams = events.chosen(places), stream[places]
+        only = ""
+        if (streams == streams[0]).all():
+            only = _stream_label(names[code], int(streams[0]))
+        yield Lane(Group.DEVICES, names[code], Level(first_begun(own), kinds), only)
 
 
-def _stream_lanes(kernels: pa.Table) -> Iterator[Lane]:
+def stream_lanes(kernels: pa.Table) -> Iterator[Lane]:
+    """Yield a row for each stream of each device."""
     events, kinds = _events(kernels, "category", "name")
     device, names = _compact(kernels["device"])
     stream = kernels["stream"].to_numpy()
-    for at, of_device in _groups(device):
+    for code, of_device in _groups(device):
         for number, places in _groups(stream[of_device]):
-            yield Lane(
-                Group.STREAMS,
-                _stream_label(names[at], number),
-                Level(first_begun(events.chosen(of_device[places])), kinds),
-            )
+            level = Level(first_begun(events.chosen(of_device[places])), kinds)
+            yield Lane(Group.STREAMS, _stream_label(names[code], number), level)
 
 
 def _stream_label(device: str, number: int) -> str:
     return f"{device} {'thread' if device == 'cpu' else 'stream'} {number}"
 
 
-def _collective_lanes(collectives: pa.Table) -> Iterator[Lane]:
+def collective_lanes(collectives: pa.Table) -> Iterator[Lane]:
+    """Yield a row for each communicator."""
     events, kinds = _events(collectives, "op", "op")
-    communicator, communicators = _compact(collectives["communicator"])
-    for at, places in _groups(communicator):
-        yield Lane(
-            Group.COLLECTIVES, communicators[at], Level(first_begun(events.chosen(places)), kinds)
-        )
+    communicator, names = _compact(collectives["communicator"])
+    for code, places in _groups(communicator):
+        level = Level(first_begun(events.chosen(places)), kinds)
+        yield Lane(Group.COLLECTIVES, names[code], level)
 
 
 _BUILDERS: Final = {
-    Group.PHASES: _phase_lanes,
-    Group.REGIONS: _region_lanes,
-    Group.DEVICES: _device_lanes,
-    Group.STREAMS: _stream_lanes,
-    Group.COLLECTIVES: _collective_lanes,
+    Group.PHASES: phase_lanes,
+    Group.REGIONS: region_lanes,
+    Group.DEVICES: device_lanes,
+    Group.STREAMS: stream_lanes,
+    Group.COLLECTIVES: collective_lanes,
 }
 
 
 def _events(
     rows: pa.Table, kind: str, name: str, *, first: Sequence[str] = ()
 ) -> tuple[Pieces, tuple[str, ...]]:
-    """Every row as an event, and what the kinds are called, those of `first` in their own order."""
-    codes, kinds = _compact(rows[kind])
+    """Return every row as an event, and the names of the kinds, those of `first` in its order."""
+    codes, names = _compact(rows[kind])
+    preferred = {each: place for place, each in enumerate(first)}
     order = sorted(
-        range(len(kinds)),
-        key=lambda at: (first.index(kinds[at]) if kinds[at] in first else len(first), kinds[at]),
+        range(len(names)), key=lambda code: (preferred.get(names[code], len(first)), names[code])
     )
     place = np.empty(len(order), dtype=np.min_scalar_type(len(order)))
     place[order] = np.arange(len(order))
-    starts, ends = (rows[column].to_numpy() for column in ("start_ns", "end_ns"))
-    names = rows[name].combine_chunks().indices.to_numpy()
-    return Pieces(
-        starts, ends, place[codes], names, np.arange(len(starts), dtype=np.uint32)
-    ), tuple(kinds[at] for at in order)
+    starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    name_codes = rows[name].combine_chunks().indices.to_numpy()
+    row = np.arange(len(starts), dtype=np.uint32)
+    kinds = tuple(names[code] for code in order)
+    return Pieces(starts, ends, place[codes], name_codes, row), kinds
 
 
 def _compact(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
-    """Each row's name as a small number, and the names that these stand for. Linear in the rows: nothing is sorted."""
+    """Return each row's name as a small number, and the names that occur.
+
+    It takes linear time: nothing is sorted.
+    """
     whole = column.combine_chunks()
     indices = whole.indices.to_numpy()
     present = np.flatnonzero(np.bincount(indices, minlength=1))
     place = np.zeros(int(present[-1]) + 1, dtype=np.int64)
     place[present] = np.arange(len(present))
-    names = whole.dictionary
-    return place[indices], [str(names[int(at)].as_py()) for at in present]
+    names = whole.dictionary.take(pa.array(present)).cast(pa.string()).to_pylist()
+    return place[indices], names
 
 
 def _groups(keys: Ints) -> Iterator[tuple[int, Ints]]:
-    """The places of each distinct key, in their order."""
+    """Yield each distinct key with its places in ascending order."""
     if (keys == keys[0]).all():
         yield int(keys[0]), np.arange(len(keys))
         return
     low, high = int(keys.min()), int(keys.max())
-    order = np.argsort(
-        (keys - low).astype(np.min_scalar_type(high - low)), kind="stable"
-    )  # numbers of two bytes and less are sorted in linear time
+    # Numbers of two bytes and less are sorted in linear time.
+    small = (keys - low).astype(np.min_scalar_type(high - low))
+    order = np.argsort(small, kind="stable")
     opens = np.flatnonzero(np.diff(keys[order], prepend=keys[order[0]] - 1))
     for places in np.split(order, opens[1:]):
         yield int(keys[places[0]]), places

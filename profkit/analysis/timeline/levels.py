@@ -1,8 +1,8 @@
-"""One row of a timeline at any level of detail: what covers each cell, exact to the nanosecond.
+"""One row of a timeline at any level of detail, exact to the nanosecond.
 
 Time is cut into pieces that do not overlap, each with a kind and the row of the table that it came
-from. Sums over blocks of pieces are kept beside them, so that a cell that holds a million pieces
-costs as much as one that holds ten: a binary search for each of its borders, and one block.
+from. Sums over blocks of pieces are kept with them, so that a cell that holds a million pieces
+costs as much as one that holds ten: a binary search for each of its boundaries, and one block.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.estimate import Ints
 
 Codes: TypeAlias = npt.NDArray[Any]
-"""Small whole numbers of whatever width is enough."""
+"""Small whole numbers of any width."""
 
 NONE = -1
 SMALLEST_BLOCK = 16
 PIECES_A_KIND = 1
-"""A block grows with the number of kinds, so that its sums never take more room than the pieces. A border costs as much as a block is long."""
+"""A block has at least so many pieces per kind, so that its sums take no more room than they do.
+
+The cost of a boundary grows with the length of a block.
+"""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Pieces of time in order, apart from each other, with the kind, the name and the table's row of each."""
+    """Pieces of time in order and without overlaps, each with a kind, a name and a table row."""
 
     starts: Ints
     ends: Ints
@@ -56,7 +59,7 @@ class Gap(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """What each cell of a row shows: its dominant kind (`NONE` where nothing is), the time that this kind and all kinds cover, and how many begin."""
+    """Each cell's dominant kind (or `NONE`), its time, all kinds' time, and starts in it."""
 
     kinds: Ints
     dominant_ns: Ints
@@ -64,80 +67,66 @@ class Cells(NamedTuple):
     begun: Ints
 
 
-NO_PIECES = Pieces(*(np.empty(0, dtype=np.int64) for _ in range(5)))
-
-
-def joined(parts: Sequence[Pieces]) -> Pieces:
-    """One after the other, in no order yet."""
-    return (
-        Pieces(
-            *(
-                np.concatenate(columns)
-                for columns in zip(*(part.columns for part in parts), strict=True)
-            )
-        )
-        if parts
-        else NO_PIECES
-    )
-
-
 def first_begun(events: Pieces) -> Pieces:
-    """Events in any order as pieces. Where two run at once, the time counts for the one that began first, so that parts add up to the busy time.
+    """Cut events in any order into pieces; if two overlap, the first to begin has the time.
 
-    What takes no time, or is over before what began earlier, has no piece.
+    So the pieces add up to the busy time. An event that takes no time, or is over before an earlier
+    one is, has no piece.
     """
     if not len(events):
         return events
-    pieces = (
-        events
-        if _in_order(events.starts, events.ends)
-        else events.chosen(np.lexsort((-events.ends, events.starts)))
-    )
-    reach = np.maximum.accumulate(pieces.ends)
-    begins = np.concatenate([pieces.starts[:1], np.maximum(reach[:-1], pieces.starts[1:])])
-    seen = pieces.ends > begins
-    visible = dataclasses.replace(pieces, starts=begins)
+    after = np.diff(events.starts)
+    longest_first = (after > 0) | (np.diff(events.ends) <= 0)
+    if not ((after >= 0) & longest_first).all():
+        events = events.chosen(np.lexsort((-events.ends, events.starts)))
+    reach = np.maximum.accumulate(events.ends)
+    begins = np.concatenate([events.starts[:1], np.maximum(reach[:-1], events.starts[1:])])
+    seen = events.ends > begins
+    visible = dataclasses.replace(events, starts=begins)
     return visible if seen.all() else visible.chosen(seen)
 
 
-def _in_order(starts: Ints, ends: Ints) -> bool:
-    """By their beginning; of those that begin at once, the longest first."""
-    after = np.diff(starts)
-    return bool((after > 0).all() or ((after >= 0) & ((after > 0) | (np.diff(ends) <= 0))).all())
-
-
 def innermost(levels: Sequence[Pieces]) -> Pieces:
-    """Nested regions as one row: each moment belongs to the last of the levels, outermost first, that has something then."""
+    """Merge nested regions into one row: each moment belongs to the innermost region there.
+
+    `levels` are in order, the outermost first.
+    """
     levels = [level for level in levels if len(level)]
     if not levels:
-        return NO_PIECES
-    borders = np.sort(
-        np.concatenate([border for level in levels for border in (level.starts, level.ends)])
-    )
-    borders = borders[
-        np.flatnonzero(np.diff(borders, append=borders[-1] + 1))
-    ]  # np.unique would import numpy.ma, for 0.2 s
+        return Pieces(*([np.empty(0, dtype=np.int64)] * 5))
+    columns = zip(*(level.columns for level in levels), strict=True)
+    together = Pieces(*map(np.concatenate, columns))
+    borders = np.sort(np.concatenate([together.starts, together.ends]))
+    # `np.unique` would import numpy.ma, which takes 0.2 s.
+    borders = borders[np.flatnonzero(np.diff(borders, append=borders[-1] + 1))]
     chosen = np.full(len(borders) - 1, NONE, dtype=np.int64)
     first = 0
     for level in levels:
-        place = _begun_before(level, borders[:-1])
+        place = np.searchsorted(level.starts, borders[:-1], side="right") - 1
         running = (place >= 0) & (level.ends[place] > borders[:-1])
         chosen[running] = first + place[running]
         first += len(level)
     opens = np.flatnonzero((chosen != NONE) & (np.diff(chosen, prepend=NONE) != 0))
     closes = np.flatnonzero((chosen != NONE) & (np.diff(chosen, append=NONE) != 0)) + 1
-    return dataclasses.replace(
-        joined(levels).chosen(chosen[opens]), starts=borders[opens], ends=borders[closes]
-    )
+    pieces = together.chosen(chosen[opens])
+    return dataclasses.replace(pieces, starts=borders[opens], ends=borders[closes])
 
 
-def _begun_before(pieces: Pieces, times: Ints) -> Ints:
-    """For each moment, the last piece that began at or before it."""
-    return np.asarray(np.searchsorted(pieces.starts, times, side="right") - 1)
+def nearest(times: Ints, wanted: npt.NDArray[np.bool_], from_ns: int, *, back: bool) -> int | None:
+    """Return the first wanted place after a moment, or the last one before it."""
+    if back:
+        found = np.flatnonzero(wanted & (times < from_ns))[::-1]
+    else:
+        found = np.flatnonzero(wanted & (times > from_ns))
+    return int(found[0]) if len(found) else None
 
 
 class _Reach(NamedTuple):
-    """How far the pieces go that begin before each of some moments: the block in which the last of them is, and which of it those are."""
+    """The pieces that begin before each of some moments.
+
+    `block` is the one in which the last of them is, `place` and `starts` are all pieces of that
+    block, and `begun` says which of them begin before the moment.
+    """
 
     times: Ints
     block: Ints
@@ -147,48 +136,44 @@ class _Reach(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """What is known of neighbouring pieces together: when each block's first begins, and by kind the time that all blocks before cover."""
+    """Each block's first start, and by kind the time that all blocks before it cover."""
 
     starts: Ints
     covered: Ints
 
 
-@dataclass(frozen=True)
 class Level:
-    """A row of the timeline: its pieces, and what their kinds are called."""
+    """A row of the timeline: its pieces, and the names of their kinds."""
 
-    pieces: Pieces
-    kinds: tuple[str, ...]
-    kept: Blocks | None = None
-    """Where pieces and blocks are mapped from a file, the blocks: neither takes memory that the system could not have back."""
-
-    @functools.cached_property
-    def _block(self) -> int:
-        return max(SMALLEST_BLOCK, PIECES_A_KIND * len(self.kinds))
+    def __init__(self, pieces: Pieces, kinds: tuple[str, ...], kept: Blocks | None = None) -> None:
+        """Keep the pieces; `kept` are their blocks, if both are mapped from a file."""
+        self.pieces = pieces
+        self.kinds = kinds
+        self.kept = kept
+        """Set if pieces and blocks take no memory that the system cannot reclaim."""
+        self._block = max(SMALLEST_BLOCK, PIECES_A_KIND * len(kinds))
 
     @property
     def blocks_shape(self) -> tuple[int, int]:
-        """How many blocks there are, the last of them not full, and kinds."""
+        """The number of blocks, the last of which is not full, and of kinds."""
         return len(self.pieces) // self._block + 1, max(1, len(self.kinds))
 
     @functools.cached_property
     def blocks(self) -> Blocks:
-        """Sums of one block are exact as floats up to a hundred days."""
+        """The sums of all blocks; those of one block are exact as floats up to a hundred days."""
         if self.kept is not None:
             return self.kept
         pieces = self.pieces
         count, kinds = self.blocks_shape
         place = np.arange(len(pieces)) // self._block * kinds + pieces.kinds
-        each = (
-            np.bincount(place, weights=pieces.ends - pieces.starts, minlength=count * kinds)
-            .astype(np.int64)
-            .reshape(count, kinds)
-        )
-        before = np.concatenate([np.zeros((1, kinds), np.int64), np.cumsum(each, axis=0)[:-1]])
+        length = pieces.ends - pieces.starts
+        sums = np.bincount(place, weights=length, minlength=count * kinds).astype(np.int64)
+        total = np.cumsum(sums.reshape(count, kinds), axis=0)
+        before = np.concatenate([np.zeros((1, kinds), np.int64), total[:-1]])
         return Blocks(np.ascontiguousarray(pieces.starts[:: self._block]), before)
 
     def _reach(self, times: Ints) -> _Reach:
-        """A search among the blocks, which are few and lie close together, and then in one of them."""
+        """Search among the blocks, which are few and close together, and then in one of them."""
         last = np.maximum(np.searchsorted(self.blocks.starts, times, side="left") - 1, 0)
         place = last[:, None] * self._block + np.arange(self._block)
         inside = place < len(self.pieces)
@@ -197,21 +182,24 @@ class Level:
         return _Reach(times, last, place, starts, inside & (starts < times[:, None]))
 
     def _covered_before(self, reach: _Reach) -> Ints:
-        """By moment and kind, the time that is covered before: whole blocks by their sums, the last piece by piece, for a border may cut its last."""
+        """Return the time covered before each moment, by kind.
+
+        Whole blocks count by their sums and the last one piece by piece, because the moment may cut
+        its last piece.
+        """
         kinds = self.blocks_shape[1]
-        length = np.where(
-            reach.begun,
-            np.minimum(self.pieces.ends[reach.place], reach.times[:, None]) - reach.starts,
-            0,
-        )
+        ends = np.minimum(self.pieces.ends[reach.place], reach.times[:, None])
+        length = np.where(reach.begun, ends - reach.starts, 0)
         cell = np.arange(len(reach.times))[:, None] * kinds + self.pieces.kinds[reach.place]
         rest = np.bincount(cell.ravel(), weights=length.ravel(), minlength=len(reach.times) * kinds)
-        return np.asarray(
-            self.blocks.covered[reach.block] + rest.astype(np.int64).reshape(-1, kinds)
-        )
+        whole = self.blocks.covered[reach.block]
+        return np.asarray(whole + rest.astype(np.int64).reshape(-1, kinds))
+
+    def _begun_before(self, reach: _Reach) -> Ints:
+        return np.asarray(reach.block * self._block + reach.begun.sum(axis=1))
 
     def cells(self, borders: Ints) -> Cells:
-        """What the cells between the borders show; of kinds that cover the same time, the first."""
+        """Return what the cells between the boundaries show; of equal kinds, the first."""
         count = len(borders) - 1
         if not len(self.pieces):
             nothing = np.zeros(count, dtype=np.int64)
@@ -220,79 +208,45 @@ class Level:
         covered = np.diff(self._covered_before(reach), axis=0)
         kinds = np.argmax(covered, axis=1)
         dominant = covered[np.arange(count), kinds]
-        return Cells(
-            np.where(dominant > 0, kinds, NONE),
-            dominant,
-            covered.sum(axis=1),
-            np.diff(self._begun_before(reach)),
-        )
+        shown = np.where(dominant > 0, kinds, NONE)
+        return Cells(shown, dominant, covered.sum(axis=1), np.diff(self._begun_before(reach)))
 
     def at(self, times: Ints) -> Ints:
-        """The piece that covers each moment, `NONE` where none does."""
+        """Return the piece that covers each moment, or `NONE`."""
         if not len(self.pieces):
             return np.full(len(times), NONE)
         place = self._begun_before(self._reach(times + 1)) - 1
         return np.where((place >= 0) & (self.pieces.ends[place] > times), place, NONE)
 
-    def _begun_before(self, reach: _Reach) -> Ints:
-        return np.asarray(reach.block * self._block + reach.begun.sum(axis=1))
-
     def longest_in(self, start_ns: int, end_ns: int) -> int | None:
-        """The piece that covers most of a stretch; the first of those that cover as much."""
-        first, last = (
-            np.searchsorted(self.pieces.ends, start_ns, side="right"),
-            np.searchsorted(self.pieces.starts, end_ns, side="left"),
-        )
+        """Return the piece that covers most of a stretch; the first of equal ones."""
+        first = np.searchsorted(self.pieces.ends, start_ns, side="right")
+        last = np.searchsorted(self.pieces.starts, end_ns, side="left")
         if first >= last:
             return None
-        inside = np.minimum(self.pieces.ends[first:last], end_ns) - np.maximum(
-            self.pieces.starts[first:last], start_ns
-        )
-        return int(first + np.argmax(inside))
+        ends = np.minimum(self.pieces.ends[first:last], end_ns)
+        starts = np.maximum(self.pieces.starts[first:last], start_ns)
+        return int(first + np.argmax(ends - starts))
 
     def beside(self, piece_start_ns: int, step: int) -> int | None:
-        """The next piece that begins after a moment (`step` 1), or the last that begins before it (-1)."""
-        place = int(
-            np.searchsorted(
-                self.pieces.starts, piece_start_ns, side="right" if step > 0 else "left"
-            )
-        ) - (step < 0)
+        """Return the next piece that begins after a moment (`step` 1) or the last before (-1)."""
+        starts = self.pieces.starts
+        if step > 0:
+            place = int(np.searchsorted(starts, piece_start_ns, side="right"))
+        else:
+            place = int(np.searchsorted(starts, piece_start_ns, side="left")) - 1
         return place if 0 <= place < len(self.pieces) else None
 
     def gap(self, from_ns: int, longer_ns: int, *, back: bool = False) -> Gap | None:
-        """The first gap longer than `longer_ns` that opens after `from_ns`, or the last that opens before it."""
+        """Return the first gap that opens after `from_ns`, or the last one before it.
+
+        Only gaps longer than `longer_ns` count.
+        """
         opens, closes = self.pieces.ends[:-1], self.pieces.starts[1:]
-        found = np.flatnonzero(
-            (closes - opens > longer_ns) & ((opens < from_ns) if back else (opens > from_ns))
-        )
-        if not len(found):
-            return None
-        place = found[-1 if back else 0]
-        return Gap(int(opens[place]), int(closes[place]))
+        place = nearest(opens, closes - opens > longer_ns, from_ns, back=back)
+        return None if place is None else Gap(int(opens[place]), int(closes[place]))
 
     def at_least(self, shortest_ns: int) -> Level:
-        """The same without what is shorter, as far as it is seen."""
+        """Return the level without pieces that are shorter."""
         kept = self.pieces.ends - self.pieces.starts >= shortest_ns
         return self if kept.all() else Level(self.pieces.chosen(kept), self.kinds)
-
-
-class Readings(NamedTuple):
-    """A counter by cell: mean, smallest and largest of the readings taken in it; NaN where there are none."""
-
-    means: Floats
-    lows: Floats
-    highs: Floats
-
-
-def read_cells(times: Ints, values: Floats, borders: Ints) -> Readings:
-    """Readings in order of time, by the cells between the borders."""
-    place = np.searchsorted(times, borders, side="left")
-    first, count = place[:-1], np.diff(place)
-    some = count > 0
-    shown = Readings(*(np.full(len(count), np.nan) for _ in range(3)))
-    if some.any():
-        inside = values[: place[-1]]
-        shown.means[some] = np.add.reduceat(inside, first[some]) / count[some]
-        shown.lows[some] = np.minimum.reduceat(inside, first[some])
-        shown.highs[some] = np.maximum.reduceat(inside, first[some])
-    return shown

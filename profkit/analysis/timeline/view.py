@@ -1,12 +1,10 @@
-"""What a timeline shows of a stretch of time: for each row and each cell what covers it, for how long, and what it is called."""
+"""View of a timeline over a stretch of time: what covers each cell of each row."""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,78 +13,26 @@ from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.timeline.lanes import Group, Lane
 from profkit.analysis.timeline.levels import NONE
 from profkit.analysis.timeline.timeline import Timeline
-from profkit.trace import Trace
+from profkit.analysis.timeline.window import Window
 
 SHORTEST_LABEL: Final = 3
-"""Cells in a row that show the same before a name is written over them."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A stretch of the axis, and the cells that it is cut into."""
-
-    start_ns: int
-    end_ns: int
-    columns: int
-
-    @property
-    def length_ns(self) -> int:
-        return self.end_ns - self.start_ns
-
-    @property
-    def cell_ns(self) -> float:
-        return self.length_ns / self.columns
-
-    @property
-    def borders(self) -> Ints:
-        """Where cells begin and end: they tile the window, whole ns each. Divided first, for years times columns are more than 64 bits hold."""
-        each, rest = divmod(self.length_ns, self.columns)
-        place = np.arange(self.columns + 1)
-        return self.start_ns + place * each + place * rest // self.columns
-
-    def moved(self, by_ns: int, bounds: tuple[int, int]) -> Window:
-        """As long, later or earlier, and inside the bounds."""
-        start = max(bounds[0], min(self.start_ns + by_ns, bounds[1] - self.length_ns))
-        return Window(start, start + self.length_ns, self.columns)
-
-    def zoomed(self, factor: float, about_ns: int, bounds: tuple[int, int]) -> Window:
-        """`factor` times as long, with the moment `about_ns` where it was; never longer than the bounds, nor less than a ns a cell."""
-        length = max(self.columns, min(round(self.length_ns * factor), bounds[1] - bounds[0]))
-        before = round((about_ns - self.start_ns) * length / max(1, self.length_ns))
-        return Window(about_ns - before, about_ns - before + length, self.columns).moved(0, bounds)
-
-    def around(
-        self, start_ns: int, end_ns: int, bounds: tuple[int, int], share: float = 0.5
-    ) -> Window:
-        """A window in which a stretch takes a share of the room, in the middle."""
-        whole = Window(start_ns, end_ns, self.columns)
-        return whole.zoomed(1 / share, (start_ns + end_ns) // 2, bounds)
-
-    def cell(self, column: int) -> tuple[int, int]:
-        start, end = self.borders[column : column + 2]
-        return int(start), int(end)
-
-    def column_of(self, time_ns: int) -> int | None:
-        """The cell that holds a moment; `None` where it is out of sight."""
-        if not self.start_ns <= time_ns < self.end_ns:
-            return None
-        return int(np.searchsorted(self.borders, time_ns, side="right")) - 1
+"""A name is written over at least this many cells that show the same."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be seen: `group` of each rank, and below the expanded rank all that it has."""
+    """The rows to show: `group` of each rank, and below the expanded rank all that it has."""
 
     window: Window
     ranks: Sequence[int]
     group: Group = Group.PHASES
     expanded: int | None = None
     at_least_ns: int = 0
-    """What is shorter is left out."""
+    """Shorter pieces are excluded."""
 
 
 class Label(NamedTuple):
-    """A name that stands over some cells."""
+    """A name over some cells."""
 
     column: int
     columns: int
@@ -95,13 +41,13 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One row. `kinds` holds for each cell a place in `kind_names`, `NONE` where nothing is."""
+    """One row. `kinds` holds each cell's place in `kind_names`, `NONE` if it is empty."""
 
     rank: int
     group: Group
     label: str
     note: str
-    """Why the row shows nothing, where there is a reason."""
+    """Why the row shows nothing, if there is a reason."""
     kind_names: tuple[str, ...]
     kinds: Ints
     dominant_ns: Ints
@@ -109,10 +55,24 @@ class Row:
     begun: Ints
     labels: tuple[Label, ...]
 
+    def as_json(self) -> dict[str, Any]:
+        kinds = (*self.kind_names, None)  # `NONE` is the last place
+        return {
+            "rank": self.rank,
+            "group": self.group.value,
+            "label": self.label,
+            "note": self.note,
+            "kind": [kinds[kind] for kind in self.kinds.tolist()],
+            "kind_ns": self.dominant_ns.tolist(),
+            "covered_ns": self.covered_ns.tolist(),
+            "events_begun_count": self.begun.tolist(),
+            "labels": list(map(Label._asdict, self.labels)),
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class CounterRow:
-    """A counter of the expanded rank: the mean, smallest and largest reading by cell, NaN where none was taken."""
+    """A counter of the expanded rank: mean, smallest and largest reading per cell, or NaN."""
 
     rank: int
     device: str
@@ -122,6 +82,17 @@ class CounterRow:
     highs: Floats
     before: float
     """The last reading before the window."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank,
+            "device": self.device or None,
+            "metric": self.metric,
+            "mean": _or_null(self.means),
+            "lowest": _or_null(self.lows),
+            "highest": _or_null(self.highs),
+            "last_before": None if math.isnan(self.before) else self.before,
+        }
 
 
 class StepMark(NamedTuple):
@@ -133,7 +104,7 @@ class StepMark(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TimelineView:
-    """All that a screen of the timeline shows."""
+    """Everything that a screen of the timeline shows."""
 
     window: Window
     bounds: tuple[int, int]
@@ -146,7 +117,7 @@ class TimelineView:
     clocks: str
     problems: tuple[str, ...]
     pending: bool
-    """Whether there is something still to read."""
+    """True if something is still to be read."""
 
 
 READING: Final = "reading"
@@ -157,104 +128,51 @@ ABSENT: Final[Mapping[Group, str]] = {
     Group.STREAMS: "no kernels captured; profkit trace --kernels captures them in some steps",
     Group.COLLECTIVES: "no collectives recorded",
 }
-_SAID_BELOW: Final = frozenset({Group.PHASES, Group.STREAMS})
-"""What is missed below an expanded rank, where it is not there."""
+_MISSED_BELOW: Final = frozenset({Group.PHASES, Group.STREAMS})
+"""Groups below an expanded rank whose absence is reported."""
 
-_EXPANDED: Final = (Group.REGIONS, Group.STREAMS, Group.COLLECTIVES)
+EXPANDED: Final = (Group.REGIONS, Group.STREAMS, Group.COLLECTIVES)
+"""Groups that an expanded rank shows in addition."""
 
 
 def view_timeline(
     timeline: Timeline, request: Request, *, wait: bool = True, before: TimelineView | None = None
 ) -> TimelineView:
-    """What is to be seen. Without `wait` nothing is read: rows that would need it say so.
+    """Return the view. Without `wait` nothing is read: rows that would need it report so.
 
-    Where `before`, which was seen of the same timeline, is of the same window, its rows are taken from there.
+    If `before` is a view of the same timeline and window, its rows are reused.
     """
-    window = request.window
-    first = request.expanded if request.expanded is not None else next(iter(request.ranks), None)
-    same = (
-        before is not None and before.window == window and before.at_least_ns == request.at_least_ns
-    )
-    known = (
-        {(row.rank, row.group, row.label): row for row in before.rows if not row.note}
-        if before and same
-        else {}
-    )
-    rows = tuple(
-        row for rank in request.ranks for row in _rank_rows(timeline, request, rank, wait, known)
-    )
+    window, first = request.window, request.expanded
+    if first is None:
+        first = next(iter(request.ranks), None)
+    known: dict[tuple[int, Group, str], Row] = {}
+    if before and (before.window, before.at_least_ns) == (window, request.at_least_ns):
+        for row in before.rows:
+            if not row.note:
+                known[row.rank, row.group, row.label] = row
+    rows: list[Row] = []
+    for rank in request.ranks:
+        rows += _rank_rows(timeline, request, rank, wait, known)
+    counters = tuple(_counter_rows(timeline, request, wait))
+    steps: tuple[StepMark, ...] = ()
+    if first is not None:
+        marks = timeline.steps(first).first_in_cells(window.borders)
+        steps = tuple(StepMark(*mark) for mark in marks)
+    pending = any(row.note == READING for row in rows)
+    if request.expanded is not None and not timeline.counters_ready(request.expanded):
+        pending = True
     return TimelineView(
         window=window,
         bounds=timeline.bounds,
-        rows=rows,
-        counters=tuple(_counter_rows(timeline, request, wait)),
-        steps=tuple(_step_marks(timeline, window, first)) if first is not None else (),
+        rows=tuple(rows),
+        counters=counters,
+        steps=steps,
         steps_of=first,
         at_least_ns=request.at_least_ns,
         clocks=timeline.clocks,
         problems=timeline.problems,
-        pending=any(row.note == READING for row in rows)
-        or not (request.expanded is None or timeline.counters_ready(request.expanded)),
+        pending=pending,
     )
-
-
-EAGER_BYTES: Final = 4_000_000
-"""A file that is larger is read once its rows are in view, and not before the first picture."""
-
-MOST_RANKS_AT_ONCE: Final = 64
-"""Ranks whose phases are read before the first picture."""
-
-
-@dataclass(frozen=True, eq=False)
-class OpenTimeline:
-    """A timeline that is open, and what to show of it first."""
-
-    timeline: Timeline
-    first: Request
-
-
-def open_timeline(
-    trace: Trace, rank: int | None, cache: Path | None, *, columns: int
-) -> OpenTimeline:
-    """The whole run, its phases read, one rank expanded: the one that is named, else the first. A run without phases shows its kernels.
-
-    The expanded rank's own lanes are read as well where that takes no time worth speaking of.
-    """
-    timeline = Timeline.open(trace, cache)
-    expanded = rank if rank in timeline.ranks else next(iter(timeline.ranks), None)
-    phases = [timeline.lanes(rank, Group.PHASES) for rank in timeline.ranks[:MOST_RANKS_AT_ONCE]]
-    shown = Group.PHASES if any(phases) or not phases else Group.DEVICES
-    for group in (shown, *_EXPANDED):
-        if expanded is not None and (
-            group is shown or timeline.bytes_of(expanded, group) < EAGER_BYTES
-        ):
-            timeline.lanes(expanded, group)
-    if expanded is not None and timeline.bytes_of(expanded, None) < EAGER_BYTES:
-        timeline.counters(expanded)
-    start, end = timeline.bounds
-    return OpenTimeline(
-        timeline,
-        Request(Window(start, max(end, start + columns), columns), timeline.ranks, shown, expanded),
-    )
-
-
-def still_to_read(timeline: Timeline, request: Request) -> list[Callable[[], object]]:
-    """What a view of this would have to read, the most wanted first, as calls that do it."""
-    rank = request.expanded
-    wanted = (
-        [(rank, group, request.at_least_ns) for group in (request.group, Group.PHASES, *_EXPANDED)]
-        if rank is not None
-        else []
-    )
-    wanted += [(each, request.group, request.at_least_ns) for each in request.ranks]
-    calls: list[Callable[[], object]] = [
-        functools.partial(timeline.lanes, *each)
-        for each in dict.fromkeys(wanted)
-        if not timeline.ready(*each)
-    ]
-    if rank is not None and not timeline.counters_ready(rank):
-        calls.append(functools.partial(timeline.counters, rank))
-    return calls
 
 
 def _rank_rows(
@@ -264,36 +182,32 @@ def _rank_rows(
     wait: bool,
     known: Mapping[tuple[int, Group, str], Row],
 ) -> Iterator[Row]:
+    """Yield the rows of one rank; those in `known` are reused."""
     groups = [request.group]
     if rank == request.expanded:
-        groups += [
-            group
-            for group in (Group.PHASES, *_EXPANDED)
-            if group is not request.group and not _same(timeline, request, rank, group)
-        ]
+        groups += [group for group in (Group.PHASES, *EXPANDED) if group is not request.group]
+        if _streams_repeat_devices(timeline, request, rank):
+            groups.remove(Group.STREAMS)
     for group in groups:
         if not wait and not timeline.ready(rank, group, request.at_least_ns):
             yield _empty(request, rank, group, READING)
             continue
         lanes = timeline.lanes(rank, group, request.at_least_ns)
-        if not lanes and (group is request.group or group in _SAID_BELOW):
+        if not lanes and (group is request.group or group in _MISSED_BELOW):
             yield _empty(request, rank, group, ABSENT[group])
         for lane in lanes:
             yield known.get((rank, lane.group, lane.label)) or _row(timeline, request, rank, lane)
 
 
-def _same(timeline: Timeline, request: Request, rank: int, group: Group) -> bool:
-    """Whether a group's rows would repeat those that are shown already: streams of devices that have one each."""
+def _streams_repeat_devices(timeline: Timeline, request: Request, rank: int) -> bool:
+    """Return True if devices are shown and have one stream each."""
     at_least_ns = request.at_least_ns
-    if (
-        request.group is not Group.DEVICES
-        or group is not Group.STREAMS
-        or not timeline.ready(rank, group, at_least_ns)
-    ):
+    if request.group is not Group.DEVICES:
         return False
-    return len(timeline.lanes(rank, request.group, at_least_ns)) == len(
-        timeline.lanes(rank, group, at_least_ns)
-    )
+    if not timeline.ready(rank, Group.STREAMS, at_least_ns):
+        return False
+    devices = timeline.lanes(rank, Group.DEVICES, at_least_ns)
+    return len(devices) == len(timeline.lanes(rank, Group.STREAMS, at_least_ns))
 
 
 def _empty(request: Request, rank: int, group: Group, note: str) -> Row:
@@ -302,46 +216,24 @@ def _empty(request: Request, rank: int, group: Group, note: str) -> Row:
 
 
 def _row(timeline: Timeline, request: Request, rank: int, lane: Lane) -> Row:
-    borders = request.window.borders - timeline.shift(rank)
-    level = lane.level
+    """Return a lane's row, with the name of each event or kind that fills several cells."""
+    level, borders = lane.level, request.window.borders - timeline.shift(rank)
     cells = level.cells(borders)
-    fills_some = (
-        not cells.begun.all()
-    )  # what fills several cells leaves some in which nothing begins
-    pieces = (
-        level.at((borders[:-1] + borders[1:]) // 2)
-        if fills_some
-        else np.full(len(cells.kinds), NONE)
-    )
-    labels = tuple(_labels(timeline, rank, lane, cells.kinds, pieces))
-    return Row(
-        rank,
-        lane.group,
-        lane.label,
-        "",
-        level.kinds,
-        cells.kinds,
-        cells.dominant_ns,
-        cells.covered_ns,
-        cells.begun,
-        labels,
-    )
-
-
-def _labels(
-    timeline: Timeline, rank: int, lane: Lane, kinds: Ints, pieces: Ints
-) -> Iterator[Label]:
-    """The event's name where one event fills some cells, else the kind's where many of a kind do."""
-    unnamed = kinds.copy()
-    for first, last in _long_runs(np.where(kinds == NONE, NONE, pieces)):
-        yield Label(first, last - first, timeline.name(rank, lane, int(pieces[first])))
-        unnamed[first:last] = NONE
+    labels = []
+    unnamed = cells.kinds.copy()
+    # An event that fills several cells leaves some in which nothing begins.
+    if not cells.begun.all():
+        pieces = level.at((borders[:-1] + borders[1:]) // 2)
+        for first, last in _long_runs(np.where(cells.kinds == NONE, NONE, pieces)):
+            labels.append(Label(first, last - first, timeline.name(rank, lane, pieces[first])))
+            unnamed[first:last] = NONE
     for first, last in _long_runs(unnamed):
-        yield Label(first, last - first, lane.level.kinds[unnamed[first]])
+        labels.append(Label(first, last - first, level.kinds[unnamed[first]]))
+    return Row(rank, lane.group, lane.label, "", level.kinds, *cells, tuple(labels))
 
 
 def _long_runs(values: Ints) -> Iterator[tuple[int, int]]:
-    """From where to where neighbours are equal and something, where there are enough of them for a name."""
+    """Yield the first and last place of equal neighbours, if a name has room over them."""
     borders = np.concatenate([[0], np.flatnonzero(np.diff(values)) + 1, [len(values)]])
     wide = (np.diff(borders) >= SHORTEST_LABEL) & (values[borders[:-1]] != NONE)
     return zip(borders[:-1][wide].tolist(), borders[1:][wide].tolist(), strict=True)
@@ -353,24 +245,12 @@ def _counter_rows(timeline: Timeline, request: Request, wait: bool) -> Iterator[
         return
     borders = request.window.borders - timeline.shift(rank)
     for counter in timeline.counters(rank):
-        yield CounterRow(
-            rank,
-            counter.device,
-            counter.metric,
-            *counter.cells(borders),
-            counter.before(int(borders[0])),
-        )
-
-
-def _step_marks(timeline: Timeline, window: Window, rank: int) -> Iterator[StepMark]:
-    steps = timeline.steps(rank)
-    place = np.searchsorted(steps.start_ns, window.borders)
-    for column in np.flatnonzero(np.diff(place)):
-        yield StepMark(int(column), int(steps.number[place[column]]))
+        cells, before = counter.cells(borders), counter.before(int(borders[0]))
+        yield CounterRow(rank, counter.device, counter.metric, *cells, before)
 
 
 def as_json(view: TimelineView) -> dict[str, Any]:
-    """The same figures for machines, a list a row with one entry a cell; null where nothing is or was measured."""
+    """Return the view for machines: a list per row with one entry per cell, null if empty."""
     return {
         "start_ns": view.window.start_ns,
         "end_ns": view.window.end_ns,
@@ -381,35 +261,9 @@ def as_json(view: TimelineView) -> dict[str, Any]:
         "clocks": view.clocks,
         "problems": list(view.problems),
         "steps_of_rank": view.steps_of,
-        "steps": [mark._asdict() for mark in view.steps],
-        "rows": [_row_json(row) for row in view.rows],
-        "counters": [_counter_json(row) for row in view.counters],
-    }
-
-
-def _row_json(row: Row) -> dict[str, Any]:
-    return {
-        "rank": row.rank,
-        "group": row.group.value,
-        "label": row.label,
-        "note": row.note,
-        "kind": [None if kind == NONE else row.kind_names[kind] for kind in row.kinds.tolist()],
-        "kind_ns": row.dominant_ns.tolist(),
-        "covered_ns": row.covered_ns.tolist(),
-        "events_begun_count": row.begun.tolist(),
-        "labels": [label._asdict() for label in row.labels],
-    }
-
-
-def _counter_json(row: CounterRow) -> dict[str, Any]:
-    return {
-        "rank": row.rank,
-        "device": row.device or None,
-        "metric": row.metric,
-        "mean": _or_null(row.means),
-        "lowest": _or_null(row.lows),
-        "highest": _or_null(row.highs),
-        "last_before": None if math.isnan(row.before) else row.before,
+        "steps": list(map(StepMark._asdict, view.steps)),
+        "rows": list(map(Row.as_json, view.rows)),
+        "counters": list(map(CounterRow.as_json, view.counters)),
     }
 
 

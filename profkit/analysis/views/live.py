@@ -1,4 +1,4 @@
-"""A run while it is written: how fast it is now, where its latest steps go, and whether it still moves."""
+"""A run while it is written: its current speed, its latest steps, and signs of a hang."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import Estimate, Ints, estimate_ratios
+from profkit.analysis.columns import rows_of_steps
+from profkit.analysis.estimate import Estimate, estimate_ratios
 from profkit.analysis.phases import StepTimes, step_times
 from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import StepPoint, step_points
@@ -19,9 +19,10 @@ from profkit.vocab import RunState
 RECENT_STEPS = 50
 SHOWN_STEPS = 400
 STALLED_AFTER = 10.0
-"""A run that has not ended, and of which there is no news for so many of its steps, and for longer than a few seconds, may hang."""
+"""A run may hang if nothing was written for this many of its steps."""
 
 LEAST_STALL_NS = 10_000_000_000
+"""A run is not called stalled within this time, however short its steps are."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class LivePart:
 
 @dataclass(frozen=True)
 class RankPlace:
-    """How far a rank has come."""
+    """The newest step of a rank."""
 
     rank: int
     step: int
@@ -55,10 +56,10 @@ class LiveView:
     ranks_in_all: int
     newest_step: int | None
     age_ns: int | None
-    """How long ago the last step that is known ended."""
+    """The time since the last known step ended."""
     recent_steps: int
     throughput: Estimate
-    """Samples a second over the latest steps, of the ranks that are followed."""
+    """Samples per second over the latest steps, of the ranks that are followed."""
     step_ns: Estimate
     parts: tuple[LivePart, ...]
     loss: float | None
@@ -67,23 +68,29 @@ class LiveView:
 
     @property
     def stalled(self) -> bool:
-        """Whether there is no news of a run that has not ended, for far longer than it takes a step."""
+        """True if a run that has not ended wrote nothing for much longer than a step takes."""
+        if self.state is not RunState.RUNNING or self.age_ns is None:
+            return False
         usual = self.step_ns.value if math.isfinite(self.step_ns.value) else 0.0
-        return (
-            self.state is RunState.RUNNING
-            and self.age_ns is not None
-            and self.age_ns > max(LEAST_STALL_NS, STALLED_AFTER * usual)
-        )
+        return self.age_ns > max(LEAST_STALL_NS, STALLED_AFTER * usual)
 
 
 def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
-    """The latest steps that all followed ranks have done, at a time of day."""
+    """Return the latest steps that all followed ranks have done, at a time of day."""
     steps, manifest = latest.steps, latest.manifest
-    done = _done_by_all(steps)
+    numbers, counts = np.unique(steps["step"].to_numpy(), return_counts=True)
+    done = numbers[counts >= len(pc.unique(steps["rank"]))]
     recent = done[-RECENT_STEPS:]
     times = step_times(steps, latest.spans, recent)
     throughput, step_ns = _speed(times)
+    parts = []
+    wall_ns = times.wall_ns.sum()
+    if wall_ns:
+        for part, ns in zip(times.names, times.parts, strict=True):
+            parts.append(LivePart(part, float(ns.mean()), float(ns.sum() / wall_ns)))
     newest = latest.newest_ns
+    by_rank = steps.group_by("rank").aggregate([("step", "max")]).sort_by("rank")
+    losses = steps.filter(steps["loss"].is_valid()).sort_by("step")["loss"]
     return LiveView(
         name=name,
         workload=manifest.workload,
@@ -98,20 +105,11 @@ def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
         recent_steps=len(recent),
         throughput=throughput,
         step_ns=step_ns,
-        parts=tuple(_parts(times)),
-        loss=_last_loss(steps),
-        places=_places(steps),
-        points=step_points(
-            steps.filter(pc.is_in(steps["step"], pa.array(done[-SHOWN_STEPS:], pa.int64()))),
-            Selection(done, {}),
-        ),
+        parts=tuple(parts),
+        loss=float(losses[-1].as_py()) if len(losses) else None,
+        places=tuple(map(RankPlace, by_rank["rank"].to_pylist(), by_rank["step_max"].to_pylist())),
+        points=step_points(rows_of_steps(steps, done[-SHOWN_STEPS:]), Selection(done, {})),
     )
-
-
-def _done_by_all(steps: pa.Table) -> Ints:
-    """The steps of which every rank that has any has told."""
-    numbers, counts = np.unique(steps["step"].to_numpy(), return_counts=True)
-    return np.asarray(numbers[counts >= len(pc.unique(steps["rank"]))])
 
 
 def _speed(times: StepTimes) -> tuple[Estimate, Estimate]:
@@ -121,28 +119,3 @@ def _speed(times: StepTimes) -> tuple[Estimate, Estimate]:
     below = np.stack([times.wall_ns / 1e9, np.ones(len(times.wall_ns))])
     throughput, step_ns = estimate_ratios(above, below)
     return throughput if times.samples.any() else Estimate(math.nan), step_ns
-
-
-def _parts(times: StepTimes) -> list[LivePart]:
-    wall = times.wall_ns.sum()
-    if not wall:
-        return []
-    return [
-        LivePart(name, float(ns.mean()), float(ns.sum() / wall))
-        for name, ns in zip(times.names, times.parts, strict=True)
-    ]
-
-
-def _last_loss(steps: pa.Table) -> float | None:
-    told = steps.filter(steps["loss"].is_valid())
-    return float(told.sort_by("step")["loss"][-1].as_py()) if told.num_rows else None
-
-
-def _places(steps: pa.Table) -> tuple[RankPlace, ...]:
-    newest = steps.group_by("rank").aggregate([("step", "max")]).sort_by("rank")
-    return tuple(
-        RankPlace(rank, step)
-        for rank, step in zip(
-            newest["rank"].to_pylist(), newest["step_max"].to_pylist(), strict=True
-        )
-    )

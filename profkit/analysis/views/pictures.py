@@ -1,15 +1,14 @@
-"""What a report draws besides its figures: each step's wall time, and each rank's time by phase."""
+"""Data for the drawings of a report: each step's wall time, and each rank's time by phase."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import Ints
+from profkit.analysis.columns import durations, rows_of_rank
 from profkit.analysis.phases import step_times
 from profkit.analysis.selection import Selection
 
@@ -18,7 +17,10 @@ USED = "used"
 
 @dataclass(frozen=True)
 class StepPoint:
-    """Neighbouring steps of one kind, as many as share a place: the first one's number, and their wall times as means over the ranks."""
+    """Neighbouring steps of one kind that share a place in the drawing.
+
+    `step` is the first one's number; their wall times are means over the ranks.
+    """
 
     step: int
     count: int
@@ -30,7 +32,10 @@ class StepPoint:
 
 @dataclass(frozen=True)
 class RankPhases:
-    """Time per step of each rank in each phase, in ns; `spread` of a cell is against the median rank, as a share of its step."""
+    """Time per step of each rank in each phase, in ns.
+
+    `spread` is the difference from the median rank, as a share of its step.
+    """
 
     ranks: tuple[int, ...]
     phases: tuple[str, ...]
@@ -42,60 +47,55 @@ class RankPhases:
 def step_points(
     steps: pa.Table, selection: Selection, *, places: int = 400
 ) -> tuple[StepPoint, ...]:
-    """The run's steps in their order, at most about `places` points; a kind of step is never averaged with another."""
+    """Return the run's steps in order as at most about `places` points.
+
+    Steps of different kinds never share a point.
+    """
     numbers, where = np.unique(steps["step"].to_numpy(), return_inverse=True)
-    wall = steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy()
-    mean_ns = np.bincount(where, weights=wall) / np.bincount(where)
-    kinds, names = _kinds(numbers, selection.which)
-    place = np.arange(len(numbers)) * min(places, len(numbers)) // max(1, len(numbers))
-    borders = np.flatnonzero((np.diff(place) != 0) | (np.diff(kinds) != 0)) + 1
-    groups = np.split(np.arange(len(numbers)), borders)
-    return tuple(
-        StepPoint(
-            int(numbers[each[0]]),
-            len(each),
-            names[kinds[each[0]]],
-            float(mean_ns[each].min()),
-            float(mean_ns[each].mean()),
-            float(mean_ns[each].max()),
-        )
-        for each in groups
-        if len(each)
-    )
-
-
-def _kinds(numbers: Ints, which: Mapping[str, Ints]) -> tuple[Ints, list[str]]:
+    if not len(numbers):
+        return ()
+    mean_ns = np.bincount(where, weights=durations(steps)) / np.bincount(where)
+    names = [USED, *selection.which]
     kinds = np.zeros(len(numbers), dtype=np.int64)
-    for place, left_out in enumerate(which.values(), start=1):
-        kinds[np.isin(numbers, left_out)] = place
-    return kinds, [USED, *which]
+    for kind, excluded in enumerate(selection.which.values(), start=1):
+        kinds[np.isin(numbers, excluded)] = kind
+    place = np.arange(len(numbers)) * min(places, len(numbers)) // len(numbers)
+    borders = np.flatnonzero((np.diff(place) != 0) | (np.diff(kinds) != 0)) + 1
+    points = []
+    for rows in np.split(np.arange(len(numbers)), borders):
+        wall_ns = mean_ns[rows]
+        first, kind_name = int(numbers[rows[0]]), names[kinds[rows[0]]]
+        low, mean, high = float(wall_ns.min()), float(wall_ns.mean()), float(wall_ns.max())
+        points.append(StepPoint(first, len(rows), kind_name, low, mean, high))
+    return tuple(points)
 
 
 def rank_phases(
     steps: pa.Table, spans: pa.Table, selection: Selection, *, most_ranks: int = 64
 ) -> RankPhases | None:
-    """The phases of each rank; where there are too many ranks, those that differ most. `None` where nothing can be compared."""
+    """Return the phases of each rank, or of those that differ most if there are too many.
+
+    It is `None` if there is nothing to compare.
+    """
     ranks = sorted(pc.unique(steps["rank"]).to_pylist())
     if len(ranks) < 2 or not len(selection.steps):
         return None
-    found = [_of_rank(steps, spans, rank, selection) for rank in ranks]
-    phases = tuple(dict.fromkeys(name for each in found for name in each))
-    cells = np.array([[each.get(name, 0.0) for name in phases] for each in found])
+    found: list[dict[str, float]] = []
+    phases: dict[str, None] = {}
+    for rank in ranks:
+        own = rows_of_rank(steps, rank), rows_of_rank(spans, rank)
+        times = step_times(*own, selection.steps)
+        phases.update(dict.fromkeys(times.names))
+        found.append(dict(zip(times.names, times.parts.mean(axis=1).tolist(), strict=True)))
+    cells = np.zeros((len(ranks), len(phases)))
+    for row, times_ns in enumerate(found):
+        cells[row] = [times_ns.get(name, 0.0) for name in phases]
     spread = (cells - np.median(cells, axis=0)) / np.median(cells.sum(axis=1))
     shown = np.sort(np.argsort(-np.abs(spread).max(axis=1), kind="stable")[:most_ranks])
     return RankPhases(
-        tuple(ranks[place] for place in shown),
-        phases,
+        tuple(np.array(ranks)[shown].tolist()),
+        tuple(phases),
         tuple(map(tuple, cells[shown].tolist())),
         tuple(map(tuple, spread[shown].tolist())),
         len(ranks),
     )
-
-
-def _of_rank(steps: pa.Table, spans: pa.Table, rank: int, selection: Selection) -> dict[str, float]:
-    times = step_times(
-        steps.filter(pc.equal(steps["rank"], rank)),
-        spans.filter(pc.equal(spans["rank"], rank)),
-        selection.steps,
-    )
-    return dict(zip(times.names, times.parts.mean(axis=1).tolist(), strict=True))

@@ -1,9 +1,9 @@
-"""One run as the terminal interface shows it first: how fast, where a step goes, and what of it trains nothing."""
+"""One run for the first screen: speed, parts of a step, and time not spent on training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,13 @@ from profkit.vocab import Phase
 
 _TRAINS = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value, REST)
 _COSTLY_STEPS = (EPOCH_START, EVALUATION, OUTLIER)
-"""Steps that stand apart because of what the job does in them, and that come again for as long as it trains."""
+"""Reasons for excluding steps in which the job does something that it will do again."""
+
+_MEANINGS = {
+    **{phase.value: phase.meaning for phase in Phase},
+    INPUT: "the job waits for its next batch",
+    UNKNOWN: "wall time that no phase covers",
+}
 
 MOST_POINTS = 1_000
 
@@ -38,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Loss:
-    """Time of a run in which nothing is trained. `step_ns` is its cost, spread over all steps that the figures are about."""
+    """Time not spent on training. `step_ns` is its cost, spread over all steps of the figures."""
 
     kind: str
     step_ns: Estimate
@@ -48,7 +54,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class RunView:
-    """The figures of a run. The `parts` add up to `wall_ns`; what is `hidden` overlapped with them and is in none."""
+    """The figures of a run. The `parts` add up to `wall_ns`; `hidden` time overlaps with them."""
 
     overview: Overview
     wall_ns: float
@@ -60,31 +66,29 @@ class RunView:
 
 
 def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
-    """The figures of a run, without its kernels: those have a screen of their own."""
+    """Return the figures of a run, without its kernels, which have a screen of their own."""
     overview = build_overview(trace, ceilings, with_kernels=False)
     costs = run_costs(trace)
-    parts = tuple(_parts(costs))
+    parts = []
+    for part in _estimate(costs, costs.parts):
+        inside = _estimate(costs, costs.inside.get(part.name, {}))
+        shown = tuple(each for each in inside if each.step_ns.value)
+        parts.append(Part(part.name, part.step_ns, part.share, shown))
+    wall_ns = float(costs.wall_ns.mean() / costs.ranks) if costs.steps else math.nan
+    losses = _losses(parts, wall_ns, costs.apart, overview)
     return RunView(
         overview=overview,
-        wall_ns=float(costs.wall_ns.mean() / costs.ranks) if costs.steps else math.nan,
-        parts=parts,
+        wall_ns=wall_ns,
+        parts=tuple(parts),
         hidden=tuple(_estimate(costs, costs.beside)),
         apart=costs.apart,
-        losses=tuple(sorted(_losses(parts, costs, overview), key=lambda loss: -loss.step_ns.value)),
+        losses=tuple(sorted(losses, key=lambda loss: -loss.step_ns.value)),
         points=step_points(trace.steps, costs.selection, places=MOST_POINTS),
     )
 
 
-def _parts(costs: RunCosts) -> Iterator[Part]:
-    for part in _estimate(costs, costs.parts):
-        inside = tuple(
-            each for each in _estimate(costs, costs.inside.get(part.name, {})) if each.step_ns.value
-        )
-        yield Part(part.name, part.step_ns, part.share, inside)
-
-
 def _estimate(costs: RunCosts, parts: Mapping[str, Ints]) -> list[Part]:
-    """Each part per step and rank, and as a share of the wall, from the same resamples of the steps."""
+    """Estimate each part per step and rank, and its share, from the same resamples."""
     if not parts or not costs.steps:
         return []
     ns = np.stack(list(parts.values())).astype(np.float64)
@@ -94,33 +98,33 @@ def _estimate(costs: RunCosts, parts: Mapping[str, Ints]) -> list[Part]:
     return [Part(name, found[row], found[len(parts) + row]) for row, name in enumerate(parts)]
 
 
-def _losses(parts: Sequence[Part], costs: RunCosts, overview: Overview) -> Iterator[Loss]:
-    """What surely takes more than next to nothing of a step and trains nothing; nothing of a run that cannot be judged."""
-    wall = float(costs.wall_ns.mean() / costs.ranks) if costs.steps else 0.0
+def _losses(
+    parts: Iterable[Part], wall_ns: float, apart: Iterable[Apart], overview: Overview
+) -> list[Loss]:
+    """Return the parts that train nothing and certainly take a noticeable share of a step."""
+    found = []
     for part in parts:
         if part.name not in _TRAINS and part.share.low is not None and part.share.low > NEGLIGIBLE:
-            yield Loss(part.name, part.step_ns, part.share.value, _evidence(part, overview))
-    for apart in costs.apart:
-        if apart.reason in _COSTLY_STEPS and wall > 0 and apart.excess_ns > NEGLIGIBLE * wall:
-            words = f"{apart.steps:,} of {overview.steps_seen:,} steps; what they take longer than the others, spread over all steps"
-            yield Loss(apart.reason, Estimate(apart.excess_ns), apart.excess_ns / wall, words)
-
-
-_MEANINGS = {
-    INPUT: "the job waits for its next batch",
-    UNKNOWN: "wall time that no phase covers",
-}
+            evidence = _evidence(part, overview)
+            found.append(Loss(part.name, part.step_ns, part.share.value, evidence))
+    for each in apart:
+        if each.reason in _COSTLY_STEPS and each.excess_ns > NEGLIGIBLE * wall_ns > 0:
+            words = (
+                f"{each.steps:,} of {overview.steps_seen:,} steps;"
+                " what they take longer than the others, spread over all steps"
+            )
+            share = each.excess_ns / wall_ns
+            found.append(Loss(each.reason, Estimate(each.excess_ns), share, words))
+    return found
 
 
 def _evidence(part: Part, overview: Overview) -> str:
-    words = _MEANINGS.get(part.name) or (
-        Phase(part.name).meaning if part.name in {phase.value for phase in Phase} else ""
-    )
+    words = _MEANINGS.get(part.name, "")
     if part.inside:
-        words += ": " + ", ".join(
-            f"{each.name} {duration(each.step_ns.value)}"
-            for each in sorted(part.inside, key=lambda each: -each.step_ns.value)
-        )
+        pieces = []
+        for each in sorted(part.inside, key=lambda each: -each.step_ns.value):
+            pieces.append(f"{each.name} {duration(each.step_ns.value)}")
+        words += ": " + ", ".join(pieces)
     late = overview.late_rank
     if part.name == Phase.ALLREDUCE.value and late is not None:
         words += f"; rank {late.rank} is late, {percent(late.share, 0)} of the waiting is for it"

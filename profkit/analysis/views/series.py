@@ -1,4 +1,4 @@
-"""Readings over time in bins of equal length: what a row of characters can show of them, and nothing smoothed away."""
+"""Readings over time in bins of equal length, for a row of characters, without smoothing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from profkit.analysis.estimate import Floats, Ints
 
 MOST_BINS = 240
-"""More than a terminal has columns for a curve."""
+"""A terminal has fewer columns for a curve than this."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """The lowest, mean and highest reading of each bin, null where it has none; and those of all readings."""
+    """The lowest, mean and highest reading of each bin and of all; a bin without one is null."""
 
     low: tuple[float | None, ...]
     mean: tuple[float | None, ...]
@@ -27,10 +27,10 @@ class Series:
 
 
 def bin_readings(time_ns: Ints, values: Floats, begin_ns: int, end_ns: int) -> Series | None:
-    """The readings from `begin_ns` to `end_ns` in bins; `None` where there are none.
+    """Return the readings from `begin_ns` to `end_ns` in bins; `None` if there are none.
 
-    There are two bins for three readings, up to a limit: a bin without one then means a gap, and not a
-    reading that came a little late. What is no number does not count as a reading.
+    There are two bins for three readings, up to a limit: a bin without one then means a gap, and
+    not a reading that came a little late. NaN does not count as a reading.
     """
     kept = np.isfinite(values) & (time_ns >= begin_ns) & (time_ns <= end_ns)
     time_ns, values = time_ns[kept], values[kept]
@@ -55,13 +55,17 @@ def bin_readings(time_ns: Ints, values: Floats, begin_ns: int, end_ns: int) -> S
 
 
 def _known(values: Floats, count: Ints) -> tuple[float | None, ...]:
-    return tuple(
-        float(value) if readings else None for value, readings in zip(values, count, strict=True)
-    )
+    known: list[float | None] = values.tolist()
+    for place in np.flatnonzero(count == 0):
+        known[place] = None
+    return tuple(known)
 
 
 def rates(time_ns: Ints, counter: Floats) -> tuple[Ints, Floats]:
-    """How fast a counter grew, per second, told at the end of each interval; a counter that began anew is left out there."""
+    """Return the growth of a counter per second, at the end of each interval.
+
+    Intervals in which the counter was reset are excluded.
+    """
     order = np.argsort(time_ns, kind="stable")
     time_ns, counter = time_ns[order], counter[order]
     took, grew = np.diff(time_ns), np.diff(counter)
@@ -79,19 +83,20 @@ class Cell:
 
 
 def spread_bins(series: Series, columns: int) -> tuple[Cell | None, ...]:
-    """The bins over so many columns, in their order: several in one, or one over several; `None` where nothing was read."""
+    """Spread the bins over so many columns, several in one or one over several."""
     bins = len(series.mean)
     borders = [column * bins // columns for column in range(columns + 1)]
-    return tuple(
-        _cell(series, first, max(last, first + 1)) for first, last in itertools.pairwise(borders)
-    )
-
-
-def _cell(series: Series, first: int, last: int) -> Cell | None:
-    known = [place for place in range(first, last) if series.mean[place] is not None]
-    if not known:
-        return None
-    low, mean, high = (
-        [parts[place] or 0.0 for place in known] for parts in (series.low, series.mean, series.high)
-    )
-    return Cell(min(low), sum(mean) / len(mean), max(high))
+    cells: list[Cell | None] = []
+    for first, last in itertools.pairwise(borders):
+        lows, means, highs = [], [], []
+        for place in range(first, max(last, first + 1)):
+            low, mean, high = series.low[place], series.mean[place], series.high[place]
+            if low is not None and mean is not None and high is not None:
+                lows.append(low)
+                means.append(mean)
+                highs.append(high)
+        if means:
+            cells.append(Cell(min(lows), sum(means) / len(means), max(highs)))
+        else:
+            cells.append(None)
+    return tuple(cells)

@@ -1,0 +1,87 @@
+"""Helpers for the columns of recorded tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.estimate import Ints
+
+
+def names_and_codes(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
+    """Return the distinct values of a column, and each row's place among them.
+
+    A null has the code -1. A column that is not dictionary-encoded is encoded first.
+    """
+    whole = _encoded(column)
+    return whole.dictionary.to_pylist(), _codes(whole)
+
+
+def places_in(column: pa.ChunkedArray, wanted: Sequence[str]) -> Ints:
+    """Return each row's place of its value in `wanted`, -1 for other values."""
+    names, codes = names_and_codes(column)
+    places = np.full(len(names) + 1, -1, dtype=np.int64)
+    for place, name in enumerate(names):
+        if name in wanted:
+            places[place] = wanted.index(name)
+    return np.asarray(places[codes])
+
+
+def codes_of(column: pa.ChunkedArray) -> Ints:
+    """Return the codes of `names_and_codes` alone, which is faster if there are many names."""
+    return _codes(_encoded(column))
+
+
+def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    return column.unify_dictionaries().combine_chunks()
+
+
+def _codes(whole: pa.DictionaryArray) -> Ints:
+    codes = whole.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.asarray(codes, dtype=np.int64)
+
+
+def durations(table: pa.Table) -> Ints:
+    """Return how long each row of a table with `start_ns` and `end_ns` took, in ns."""
+    return np.asarray(table["end_ns"].to_numpy() - table["start_ns"].to_numpy(), dtype=np.int64)
+
+
+def rows_of_rank(table: pa.Table, rank: int) -> pa.Table:
+    """Return the rows of one rank."""
+    return table.filter(pc.equal(table["rank"], rank))
+
+
+def rows_of_steps(table: pa.Table, steps: Ints) -> pa.Table:
+    """Return the rows that belong to one of these steps."""
+    # Given a numpy array, `pa.array` would import pandas where it is installed.
+    wanted = pa.array(steps.tolist(), pa.int64())
+    return table.filter(pc.is_in(table["step"], wanted))
+
+
+def readings_of(samples: pa.Table, source: str, metric: str) -> pa.Table:
+    """Return the rows of `samples` that hold one metric of one collector."""
+    wanted = pc.and_(pc.equal(samples["source"], source), pc.equal(samples["metric"], metric))
+    return samples.filter(wanted)
+
+
+def step_places(table: pa.Table, used: Ints) -> Ints:
+    """Return each row's place of its step in `used`, which is sorted; -1 for other steps."""
+    steps = table["step"].fill_null(-1).to_numpy()
+    if not len(used):
+        return np.full(len(steps), -1, dtype=np.int64)
+    place = np.minimum(np.searchsorted(used, steps), len(used) - 1)
+    found = (used[place] == steps) & table["step"].is_valid().to_numpy()
+    return np.asarray(np.where(found, place, -1), dtype=np.int64)
+
+
+def equals(column: pa.ChunkedArray, value: str) -> npt.NDArray[np.bool_]:
+    """Return which rows of a dictionary column hold a value, without decoding the column."""
+    whole = _encoded(column)
+    wanted = pc.indices_nonzero(pc.equal(whole.dictionary, value)).to_numpy()
+    return np.isin(_codes(whole), wanted)

@@ -1,0 +1,104 @@
+"""Notices about a run that a reader must know before believing its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.errors import UnreadableError
+from profkit.text import duration, plural
+from profkit.trace import Trace
+from profkit.vocab import FAILURES, HANGS, LOST_GPU, UNMEASURED, WHOLE_STEPS, RunState
+
+BAD_SAMPLE = "bad_sample:"
+"""The metric that names a sample that could not be read starts with this."""
+
+
+def find_notices(trace: Trace) -> tuple[str, ...]:
+    """Return the notices, most important first; none if all is well."""
+    notices = []
+    if trace.manifest.state is RunState.ABORTED:
+        notices.append(f"the run was aborted: {trace.manifest.why}")
+    elif trace.manifest.state is RunState.RUNNING:
+        notices.append("the run has no end: it still runs, or it was killed")
+    notices += _end_notices(trace)
+    missing = len(trace.missing_ranks)
+    if missing:
+        notices.append(f"no files of {missing} of {trace.manifest.world_size} ranks")
+    notices += _failures(trace)
+    if pc.any(pc.equal(trace.samples["metric"], WHOLE_STEPS)).as_py():
+        notices.append(
+            "the job trains a program of Paddle's static graph:"
+            " its steps are whole, and what is inside them is unknown"
+        )
+    return (*notices, *trace.problems)
+
+
+def _end_notices(trace: Trace) -> Iterator[str]:
+    """Report what the ranks' end records say: dropped rows and early ends."""
+    dropped, early = 0, []
+    for rank in trace.ranks:
+        try:
+            end = rank.end
+        except UnreadableError as error:
+            yield str(error)
+            continue
+        if end is None:
+            early.append(f"rank {rank.rank} stopped early: it wrote no end record")
+            continue
+        dropped += end.dropped
+        if end.reason != RunState.COMPLETE.value:
+            early.append(f"rank {rank.rank} stopped early: {end.reason}")
+    if dropped:
+        yield f"{dropped:,} rows were dropped while recording"
+    if trace.manifest.state is RunState.COMPLETE and early:
+        if early[1:]:
+            early[0] += f" (and {plural(len(early) - 1, 'more rank')})"
+        yield early[0]
+
+
+def _failures(trace: Trace) -> Iterator[str]:
+    """Report failures in the job: of profkit itself, of devices, and of samples."""
+    for what, count in _largest_by_name(trace, FAILURES).items():
+        yield f"profkit's {what} failed {plural(int(count), 'time')} and was left out"
+    for what, longest in _largest_by_name(trace, HANGS).items():
+        yield f"profkit's {what} did not answer for {duration(longest)}"
+    for what in _largest_by_name(trace, UNMEASURED):
+        yield f"not measured: {what}"
+    lost = trace.samples.filter(pc.equal(trace.samples["metric"], LOST_GPU))
+    devices = map(str, lost["device"].to_pylist())
+    for rank, device in sorted(set(zip(lost["rank"].to_pylist(), devices, strict=True))):
+        yield f"{device} of rank {rank} was lost while it trained; its readings end there"
+    samples = _metrics_of_kind(trace, BAD_SAMPLE)["metric"].to_pylist()
+    if samples:
+        times, files = plural(len(samples), "time"), plural(len(set(samples)), "file")
+        yield f"bad samples met {times}, {files}, the first: {samples[0].partition(':')[2]}"
+
+
+def _largest_by_name(trace: Trace, kind: str) -> dict[str, float]:
+    """Return the largest reading of each metric of this kind, without the kind in its name.
+
+    Failures are counted up on each rank, so those of the ranks are added.
+    """
+    rows = _metrics_of_kind(trace, kind)
+    ranks, metrics, values = rows["rank"], rows["metric"], rows["value"]
+    by_rank: dict[tuple[str, int], float] = {}
+    for rank, metric, value in zip(
+        ranks.to_pylist(), metrics.to_pylist(), values.to_pylist(), strict=True
+    ):
+        by_rank[metric, rank] = max(value, by_rank.get((metric, rank), 0.0))
+    found: dict[str, float] = {}
+    for (metric, _), value in by_rank.items():
+        name = metric.removeprefix(kind)
+        if kind == FAILURES:
+            found[name] = found.get(name, 0) + value
+        else:
+            found[name] = max(value, found.get(name, value))
+    return found
+
+
+def _metrics_of_kind(trace: Trace, kind: str) -> pa.Table:
+    metric = trace.samples["metric"].cast(pa.string())
+    return trace.samples.filter(pc.starts_with(metric, kind))
