@@ -45,6 +45,7 @@ SEARCHED_BYTES = 32 << 20
 MAX_RESULTS = 20
 """The run keeps this many of the last results that the log states."""
 
+_RESULT_FIELDS = ("what", "value", "unit", "how", "line")
 _NOT_LOGS = (b'{"', b'[{"', b"{\n", b"[\n", b"SQLite format 3\0", b"\x80\x04", b"\x80\x02")
 
 
@@ -155,15 +156,7 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
     metadata = log.metadata
     results = []
     for each in log.stated[-MAX_RESULTS:]:
-        results.append(
-            {
-                "what": each.what,
-                "value": each.value,
-                "unit": each.unit,
-                "how": each.how,
-                "line": each.line,
-            }
-        )
+        results.append({name: getattr(each, name) for name in _RESULT_FIELDS})
     windows = [each.steps for each in log.records]
     config = {
         "log_grammar": log.grammar,

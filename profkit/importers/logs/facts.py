@@ -44,16 +44,6 @@ def _amp(word: str) -> str:
     return _AMP
 
 
-@dataclass(frozen=True)
-class FactPattern:
-    """A pattern whose first group is a fact; each matching line contains `marker`."""
-
-    marker: str
-    pattern: re.Pattern[str]
-    fact: str
-    value: Callable[[str], Any]
-
-
 _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("world_size", r"(?<!\w)world_size\s{0,9}[:=]\s{0,9}(\d{1,6})", "world_size", _cards),
     ("PADDLE_TRAINERS_NUM", r"PADDLE_TRAINERS_NUM\s{1,60}(\d{1,6})", "world_size", _cards),
@@ -94,10 +84,8 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ),
     (" iters", r"max: (\d{1,12}) iters", "last_step", as_count),
 )
-_FACT_PATTERNS = [
-    FactPattern(marker, re.compile(pattern), fact, value)
-    for marker, pattern, fact, value in _PATTERNS
-]
+"""Text that each matching line contains, a pattern, the fact in its first group, and its reader."""
+_COMPILED = [(marker, re.compile(words), fact, read) for marker, words, fact, read in _PATTERNS]
 
 _VERSION = re.compile(
     r"^(PaddlePaddle|PaddleSeg|PyTorch|TorchVision|MMCV|MMSegmentation|OpenCV|cudnn|NVCC|GCC|Python"
@@ -108,9 +96,9 @@ _VERSION = re.compile(
 def read_facts(line: Line, found: Found) -> None:
     """Take what this line says about the job."""
     text = line.text
-    for each in _FACT_PATTERNS:
-        if each.marker in text and (match := each.pattern.search(text)):
-            found.add_facts(**{each.fact: each.value(match[1])})
+    for marker, pattern, fact, read in _COMPILED:
+        if marker in text and (match := pattern.search(text)):
+            found.add_facts(**{fact: read(match[1])})
     if match := _VERSION.match(text):
         package = match[1].removesuffix(" version").removesuffix(" =")
         found.versions.setdefault(package, match[2].strip())

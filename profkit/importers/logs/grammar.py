@@ -82,13 +82,20 @@ class Found:
     """What a grammar must remember from one line to a later one."""
     _block_is_over: bool = True
 
-    def add_record(self, record: Record) -> None:
-        """Take what a record line says."""
+    def add_record(
+        self, line: Line, step: int | None, epoch: int | None = None, **figures: Any
+    ) -> None:
+        """Take what a record line says; figures are named as the fields of `Record`.
+
+        A line whose step is damaged is ignored.
+        """
+        if step is None:
+            return
         self._block_is_over = True
         if len(self.records) < MAX_RECORDS:
-            self.records.append(record)
+            self.records.append(Record(line.number, step, epoch, **figures))
         else:
-            self.warn(f"only the first {MAX_RECORDS:,} records were read", record.line)
+            self.warn(f"only the first {MAX_RECORDS:,} records were read", line.number)
 
     def add_facts(self, **facts: Any) -> None:
         """Take facts of the job, named as the fields of `Metadata`; null means unknown.

@@ -19,11 +19,10 @@ from profkit.clock import Anchor
 from profkit.importers.logs.parsed import Mean, ParsedLog, Record, Scope
 from profkit.importers.logs.times import has_year
 from profkit.importers.reading.columns import constant, numbers
+from profkit.importers.reading.numbers import Bools, Ints
 from profkit.vocab import Phase
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 MAX_ROWS = 2_000_000
 WEEK_S = 7 * 86_400.0

@@ -46,9 +46,10 @@ def has_year(time_s: float) -> bool:
 def _seconds(
     year: int, month: str, day: str, hour: str, minute: str, second: str, fraction: str | None
 ) -> float | None:
-    numbers = map(int, (month, day, hour, minute, second))
     try:
-        whole = datetime(year, *numbers, tzinfo=timezone.utc)
+        whole = datetime(
+            year, int(month), int(day), int(hour), int(minute), int(second), tzinfo=timezone.utc
+        )
     except ValueError:
         return None
     return calendar.timegm(whole.timetuple()) + float(f"0.{fraction or 0}")

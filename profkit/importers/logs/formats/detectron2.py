@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -25,22 +25,16 @@ _UNTIMED_STEPS = 3
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
-        step = as_count(match[1])
-        if step is None:
-            return
         found.add_record(
-            Record(
-                line.number,
-                step,
-                time_s=find_time(text),
-                step_s=number_after(text, "time:"),
-                data_s=number_after(text, "data_time:"),
-                loss=number_after(text, "total_loss:"),
-                lr=number_after(text, "lr:"),
-            )
+            line,
+            as_count(match[1]),
+            time_s=find_time(text),
+            step_s=number_after(text, "time:"),
+            data_s=number_after(text, "data_time:"),
+            loss=number_after(text, "total_loss:"),
+            lr=number_after(text, "lr:"),
         )
     elif match := _SPEED.search(text):
         how = "mean over the run, without hooks"

@@ -13,7 +13,7 @@ import re
 
 from profkit.importers.logs.dllogger import read_result
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -27,7 +27,6 @@ _STEPS = re.compile(r"--max_steps[ =](\d{1,9})|(?<!\w)max_steps=(\d{1,9})")
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
         _read_record(line, match, found)
@@ -46,22 +45,17 @@ def read(line: Line, found: Found) -> None:
 
 
 def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
-    step = as_count(match[2])
-    if step is None:
-        return
     text = line.text[match.start() :]
     loss = number_after(text, "step_loss :") or number_after(text, "average_loss :")
     skipped = number_after(text, "skipped_steps :")
     found.add_record(
-        Record(
-            line.number,
-            step,
-            as_count(match[1]),
-            time_s=find_time(text),
-            loss=loss or number_after(text, "final_loss :"),
-            lr=number_after(text, "learning_rate :"),
-            skipped=None if skipped is None else int(skipped),
-        )
+        line,
+        as_count(match[2]),
+        as_count(match[1]),
+        time_s=find_time(text),
+        loss=loss or number_after(text, "final_loss :"),
+        lr=number_after(text, "learning_rate :"),
+        skipped=None if skipped is None else int(skipped),
     )
 
 

@@ -13,7 +13,7 @@ import re
 
 from profkit.importers.logs.dllogger import read_result
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, as_number, number_after
 from profkit.importers.logs.times import find_time
 
@@ -29,22 +29,16 @@ _FACT_OF_SETTING = {"IMS_PER_BATCH": "global_batch_size", "MAX_ITER": "last_step
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
-        step = as_count(match[1])
-        if step is None:
-            return
         found.add_record(
-            Record(
-                line.number,
-                step,
-                time_s=find_time(text),
-                step_s=as_number(match[2]),
-                data_s=as_number(match[3]),
-                loss=number_after(text, "loss :"),
-                lr=number_after(text, "learning_rate :"),
-            )
+            line,
+            as_count(match[1]),
+            time_s=find_time(text),
+            step_s=as_number(match[2]),
+            data_s=as_number(match[3]),
+            loss=number_after(text, "loss :"),
+            lr=number_after(text, "learning_rate :"),
         )
     elif match := _TOTAL.search(text):
         how = "mean over the training, with the last checkpoint"

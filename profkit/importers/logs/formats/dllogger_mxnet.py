@@ -19,7 +19,7 @@ from profkit.importers.logs.dllogger import (
     read_result,
 )
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -37,7 +37,6 @@ _TABLES = {
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
         _read_record(line, match, found)
@@ -56,20 +55,17 @@ def read(line: Line, found: Found) -> None:
 
 def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
     text = line.text
-    step = as_count(match[2] or match[4])
     throughput = number_after(text, "Speed:" if match[2] else "train.ips :")
-    if step is None or throughput is None:
+    if throughput is None:
         return
     found.add_record(
-        Record(
-            line.number,
-            step,
-            as_count(match[1] or match[3]),
-            time_s=find_time(text),
-            throughput=throughput,
-            loss=number_after(text, "train.loss :"),
-            lr=number_after(text, "train.lr :") or number_after(text, "LR:"),
-        )
+        line,
+        as_count(match[2] or match[4]),
+        as_count(match[1] or match[3]),
+        time_s=find_time(text),
+        throughput=throughput,
+        loss=number_after(text, "train.loss :"),
+        lr=number_after(text, "train.lr :") or number_after(text, "LR:"),
     )
 
 

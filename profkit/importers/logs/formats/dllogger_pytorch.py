@@ -14,7 +14,7 @@ import re
 
 from profkit.importers.logs.dllogger import read_parameters, read_result
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -26,23 +26,20 @@ _HOW = "arithmetic mean over all iterations, the first too"
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
         text = text[match.start() :]
-        step, throughput = as_count(match[2]), number_after(text, "train.total_ips :")
-        if step is None or throughput is None:
+        throughput = number_after(text, "train.total_ips :")
+        if throughput is None:
             return
         found.add_record(
-            Record(
-                line.number,
-                step,
-                as_count(match[1]),
-                time_s=find_time(text),
-                throughput=throughput,
-                loss=number_after(text, "train.loss :"),
-                lr=number_after(text, "train.lr :"),
-            )
+            line,
+            as_count(match[2]),
+            as_count(match[1]),
+            time_s=find_time(text),
+            throughput=throughput,
+            loss=number_after(text, "train.loss :"),
+            lr=number_after(text, "train.lr :"),
         )
     elif "Summary:" in text:
         read_result(line, found, "train.total_ips :", "throughput", "images/s", _HOW)

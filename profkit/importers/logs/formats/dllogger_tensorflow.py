@@ -14,7 +14,7 @@ import re
 
 from profkit.importers.logs.dllogger import read_parameters, read_result
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -27,16 +27,13 @@ _HOW = "arithmetic mean over the steps behind the warm-up"
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
         step = as_count(match[2]) if match[2] else found.memory.get("iteration")
         throughput = number_after(text, "total_ips :") or number_after(text, "total_ips:")
-        if step is None or throughput is None:
-            return
-        time_s = find_time(text[match.start() :])
-        epoch = as_count(match[1])
-        found.add_record(Record(line.number, step, epoch, time_s=time_s, throughput=throughput))
+        if throughput is not None:
+            time_s = find_time(text[match.start() :])
+            found.add_record(line, step, as_count(match[1]), time_s=time_s, throughput=throughput)
     elif match := _ITERATION.search(text):
         found.memory["iteration"] = as_count(match[1])
     elif "batch_size" in text and (match := _BATCH.search(text)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -21,24 +21,20 @@ _RECORD = re.compile(
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
-        step = as_count(match[2])
         tokens, rate = number_after(text, "avg tokens"), number_after(text, "tokens/s")
-        if step is None or not tokens or not rate:
+        if not tokens or not rate:
             return
         found.add_record(
-            Record(
-                line.number,
-                step,
-                as_count(match[1]),
-                time_s=find_time(text) or number_after(text, "walltime"),
-                step_s=tokens / rate,
-                throughput=rate,
-                loss=number_after(text, "avg loss"),
-                samples=tokens,
-            )
+            line,
+            as_count(match[2]),
+            as_count(match[1]),
+            time_s=find_time(text) or number_after(text, "walltime"),
+            step_s=tokens / rate,
+            throughput=rate,
+            loss=number_after(text, "avg loss"),
+            samples=tokens,
         )
     elif "Validation loss" in text or "| Translated" in text:
         found.evaluation_lines.append(line.number)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -22,21 +22,18 @@ _CARDS = re.compile(r"(?<!\w)gpus='(\d{1,3}(?:,\d{1,3}){0,63})'")
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
-        step, throughput = as_count(match[2]), number_after(text, "Speed:")
-        if step is None or not throughput:
+        throughput = number_after(text, "Speed:")
+        if not throughput:
             return
         found.add_record(
-            Record(
-                line.number,
-                step,
-                as_count(match[1]),
-                time_s=find_time(text),
-                throughput=throughput,
-                lr=number_after(text, "LR:"),
-            )
+            line,
+            as_count(match[2]),
+            as_count(match[1]),
+            time_s=find_time(text),
+            throughput=throughput,
+            lr=number_after(text, "LR:"),
         )
     elif match := _END.search(text):
         seconds = number_after(text, "Training cost:")

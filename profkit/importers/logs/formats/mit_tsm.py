@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, as_number, number_after
 from profkit.importers.logs.times import find_time
 
@@ -26,7 +26,6 @@ _VIDEOS = re.compile(r"^video number: ?(\d{1,12})$")
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
         step = as_count(match[2])
@@ -35,16 +34,14 @@ def read(line: Line, found: Found) -> None:
         batch = _find_batch(found.memory.get("videos"), as_count(match[3]))
         found.add_facts(global_batch_size=batch)
         found.add_record(
-            Record(
-                line.number,
-                step,
-                as_count(match[1]),
-                time_s=find_time(text),
-                step_s=as_number(match[4]),
-                data_s=_value_of(_DATA, text),
-                loss=_value_of(_LOSS, text),
-                lr=number_after(text, "lr:"),
-            )
+            line,
+            step,
+            as_count(match[1]),
+            time_s=find_time(text),
+            step_s=as_number(match[4]),
+            data_s=_value_of(_DATA, text),
+            loss=_value_of(_LOSS, text),
+            lr=number_after(text, "lr:"),
         )
     elif text.startswith(("Test: [", "Testing Results")):
         found.evaluation_lines.append(line.number)

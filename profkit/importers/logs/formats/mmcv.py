@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -26,7 +26,6 @@ _VALIDATION = re.compile(r"(?:Iter|Epoch) ?\(val\)")
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
         step, epoch = as_count(match[2]), as_count(match[1])
@@ -35,16 +34,14 @@ def read(line: Line, found: Found) -> None:
         if epoch is None:
             found.add_facts(last_step=as_count(match[3]))
         found.add_record(
-            Record(
-                line.number,
-                step,
-                epoch,
-                time_s=find_time(text),
-                step_s=number_after(text, "time:"),
-                data_s=number_after(text, "data_time:"),
-                loss=number_after(text, "loss:"),
-                lr=number_after(text, "lr:"),
-            )
+            line,
+            step,
+            epoch,
+            time_s=find_time(text),
+            step_s=number_after(text, "time:"),
+            data_s=number_after(text, "data_time:"),
+            loss=number_after(text, "loss:"),
+            lr=number_after(text, "lr:"),
         )
     elif "Saving checkpoint" in text or _VALIDATION.search(text):
         found.evaluation_lines.append(line.number)

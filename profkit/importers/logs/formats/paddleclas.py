@@ -15,7 +15,7 @@ import re
 import statistics
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -33,7 +33,6 @@ _PARTIAL = 0.95
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     if match := _RECORD.search(line.text):
         _read_record(line, match, found)
     elif (match := _END.search(line.text)) and (epoch := as_count(match[1])) is not None:
@@ -51,18 +50,16 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
     batches: list[int] = found.memory.get("batches", [])
     usual_batch = float(statistics.mode(batches)) if batches else 0.0
     found.add_record(
-        Record(
-            line.number,
-            step,
-            as_count(match[1]),
-            time_s=find_time(line.text),
-            step_s=step_s,
-            data_s=number_after(text, "reader_cost:"),
-            throughput=throughput,
-            loss=number_after(text, "loss:"),
-            lr=number_after(text, "lr:"),
-            samples=usual_batch or None,
-        )
+        line,
+        step,
+        as_count(match[1]),
+        time_s=find_time(line.text),
+        step_s=step_s,
+        data_s=number_after(text, "reader_cost:"),
+        throughput=throughput,
+        loss=number_after(text, "loss:"),
+        lr=number_after(text, "lr:"),
+        samples=usual_batch or None,
     )
     if (number_after(text, "top1:") or 0) < 0 or (number_after(text, "top5:") or 0) < 0:
         found.warn("an accuracy below zero: the metric is broken", line.number)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -30,7 +30,6 @@ _TOLERANCE = 0.01
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
         _read_record(line, match, found)
@@ -45,9 +44,6 @@ def read(line: Line, found: Found) -> None:
 
 def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
     text = line.text
-    step = as_count(match[1])
-    if step is None:
-        return
     samples, speed = number_after(text, "avg_samples:"), number_after(text, "speed:")
     step_s, data_s = number_after(text, "avg_batch_cost:"), number_after(text, "avg_reader_cost:")
     throughput = number_after(text, "ips:") or number_after(text, "ips :")
@@ -56,17 +52,15 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
     if samples and throughput and step_s is not None:
         step_s = _choose_step_time(samples / throughput, step_s, data_s or 0)
     found.add_record(
-        Record(
-            line.number,
-            step,
-            as_count(match[2]),
-            time_s=find_time(text),
-            step_s=step_s,
-            data_s=data_s,
-            throughput=throughput,
-            loss=number_after(text, "loss:"),
-            samples=samples,
-        )
+        line,
+        as_count(match[1]),
+        as_count(match[2]),
+        time_s=find_time(text),
+        step_s=step_s,
+        data_s=data_s,
+        throughput=throughput,
+        loss=number_after(text, "loss:"),
+        samples=samples,
     )
 
 

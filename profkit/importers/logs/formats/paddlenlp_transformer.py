@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -24,7 +24,6 @@ _TOLERANCE = 0.02
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
         _read_record(line, match, found)
@@ -49,17 +48,15 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
             what = "a throughput that contradicts the tokens and the step time of its line"
             found.warn(what, line.number)
     found.add_record(
-        Record(
-            line.number,
-            step,
-            as_count(match[2]),
-            time_s=find_time(text),
-            step_s=step_s,
-            data_s=number_after(text, "reader_cost:"),
-            throughput=throughput,
-            loss=number_after(text, "avg loss:"),
-            samples=samples,
-        )
+        line,
+        step,
+        as_count(match[2]),
+        time_s=find_time(text),
+        step_s=step_s,
+        data_s=number_after(text, "reader_cost:"),
+        throughput=throughput,
+        loss=number_after(text, "avg loss:"),
+        samples=samples,
     )
 
 

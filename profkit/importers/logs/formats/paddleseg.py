@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -24,25 +24,19 @@ _FP16 = re.compile(r"^fp16: (true|false)|precision: '?(fp16|fp32)")
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
-        step = as_count(match[2])
         found.add_facts(last_step=as_count(match[3]))
-        if step is None:
-            return
         found.add_record(
-            Record(
-                line.number,
-                step,
-                as_count(match[1]),
-                time_s=find_time(text),
-                step_s=number_after(text, "batch_cost:"),
-                data_s=number_after(text, "reader_cost:"),
-                throughput=number_after(text, "ips:"),
-                loss=number_after(text, "loss:"),
-                lr=number_after(text, "lr:"),
-            )
+            line,
+            as_count(match[2]),
+            as_count(match[1]),
+            time_s=find_time(text),
+            step_s=number_after(text, "batch_cost:"),
+            data_s=number_after(text, "reader_cost:"),
+            throughput=number_after(text, "ips:"),
+            loss=number_after(text, "loss:"),
+            lr=number_after(text, "lr:"),
         )
     elif "[EVAL]" in text:
         found.evaluation_lines.append(line.number)

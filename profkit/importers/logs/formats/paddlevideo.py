@@ -12,7 +12,7 @@ import re
 import statistics
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import EpochMean, Mean, Record, Scope
+from profkit.importers.logs.parsed import EpochMean, Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -24,25 +24,22 @@ _END = re.compile(r"END epoch:(\d{1,9})\s{1,9}(train|val)\s")
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
         text = text[match.start() :]
-        step, step_s = as_count(match[3]), number_after(text, "elapse:")
-        if step is None or step_s is None:
+        step_s = number_after(text, "elapse:")
+        if step_s is None:
             return
         found.add_record(
-            Record(
-                line.number,
-                step,
-                as_count(match[1]),
-                time_s=find_time(line.text),
-                step_s=step_s,
-                data_s=number_after(text, "reader:"),
-                throughput=number_after(text, "ips:"),
-                loss=number_after(text, "loss:"),
-                lr=number_after(text, "lr:"),
-            )
+            line,
+            as_count(match[3]),
+            as_count(match[1]),
+            time_s=find_time(line.text),
+            step_s=step_s,
+            data_s=number_after(text, "reader:"),
+            throughput=number_after(text, "ips:"),
+            loss=number_after(text, "loss:"),
+            lr=number_after(text, "lr:"),
         )
     elif match := _END.search(text):
         _read_epoch_end(line, match, found)

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -24,7 +24,6 @@ _EPOCH = re.compile(r"^Epoch: \[(\d{1,9}) \| (\d{1,9})\]")
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _EPOCH.search(text):
         found.memory["epoch"] = as_count(match[1])
@@ -34,16 +33,14 @@ def read(line: Line, found: Found) -> None:
         if not step or not throughput or not mean_s:
             return
         found.add_record(
-            Record(
-                line.number,
-                step,
-                _find_epoch(step, found),
-                time_s=find_time(text),
-                throughput=throughput,
-                loss=_undo_loss(step, number_after(text, "Loss:"), found),
-                lr=number_after(text, "LR:"),
-                samples=_find_batch(throughput * mean_s, found),
-            )
+            line,
+            step,
+            _find_epoch(step, found),
+            time_s=find_time(text),
+            throughput=throughput,
+            loss=_undo_loss(step, number_after(text, "Loss:"), found),
+            lr=number_after(text, "LR:"),
+            samples=_find_batch(throughput * mean_s, found),
         )
 
 

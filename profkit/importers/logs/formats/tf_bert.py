@@ -13,7 +13,7 @@ import re
 
 from profkit.importers.logs.dllogger import read_result
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -23,22 +23,19 @@ _AVERAGE = "Throughput Average (sentences/sec)"
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _RECORD.search(text):
         text = text[match.start() :]
-        step, throughput = as_count(match[1]), number_after(text, "throughput_train :")
-        if step is None or throughput is None:
+        throughput = number_after(text, "throughput_train :")
+        if throughput is None:
             return
         found.add_record(
-            Record(
-                line.number,
-                step,
-                time_s=find_time(text),
-                throughput=throughput,
-                loss=number_after(text, "total_loss :"),
-                lr=number_after(text, "learning_rate :"),
-            )
+            line,
+            as_count(match[1]),
+            time_s=find_time(text),
+            throughput=throughput,
+            loss=number_after(text, "total_loss :"),
+            lr=number_after(text, "learning_rate :"),
         )
     elif match := _SEQUENCES.search(text):
         found.add_facts(global_batch_size=as_count(match[1]))

@@ -16,7 +16,7 @@ import re
 
 from profkit.importers.logs.dllogger import read_result
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -27,7 +27,6 @@ _STEPS = re.compile(r"--total_steps[ =](\d{1,12})")
 
 
 def read(line: Line, found: Found) -> None:
-    """Read one line."""
     text = line.text
     if match := _ITERATION.search(text):
         found.memory["iteration"] = as_count(match[1])
@@ -39,7 +38,7 @@ def read(line: Line, found: Found) -> None:
             return
         time_s = found.memory.pop("time_s", None)
         throughput = number_after(text, "throughput:")
-        found.add_record(Record(line.number, step, time_s=time_s, throughput=throughput))
+        found.add_record(line, step, time_s=time_s, throughput=throughput)
     elif ": Total loss:" in text and found.records:
         loss = number_after(text, "Total loss:")
         found.records[-1] = dataclasses.replace(found.records[-1], loss=loss)
