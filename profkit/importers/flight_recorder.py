@@ -49,16 +49,29 @@ class FlightRecorder:
     def recognises(self, head: bytes, path: Path) -> float:
         is_entry = b"record_id" in head and b"profiling_name" in head
         known = is_entry or b"collective_seq_id" in head or b"pg_config" in head
-        if not known or b'"traceEvents"' in head:
+        if not known or b'"traceEvents"' in head or not head.lstrip().startswith((b"{", b"\x80")):
             return 0.0
-        return 0.8 if head.lstrip().startswith((b"{", b"\x80")) else 0.0
+        return 0.8
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         rows = CollectiveRows()
         for place, path in enumerate(sources):
             found = _RANK_AT_END.search(path.name)
             rank = int(found[1]) if found else place
-            _add_entries(load(path), min(rank, MAX_RANKS - 1), rows)
+            dump = load(path)
+            groups = dump.get("pg_config")
+            if not isinstance(groups, dict):
+                groups = {}
+            for entry in dump["entries"]:
+                try:
+                    row = read_entry(entry, min(rank, MAX_RANKS - 1), groups)
+                except (KeyError, TypeError, ValueError):
+                    rows.dropped[BROKEN] += 1
+                    continue
+                if row is None:
+                    rows.dropped[PENDING] += 1
+                else:
+                    rows.add(row)
         if not rows.by_rank:
             raise UnreadableError(
                 f"{safe_text(str(sources[0]))}: none of its entries is a completed collective "
@@ -114,24 +127,7 @@ def load(path: Path) -> dict[str, Any]:
     return found
 
 
-def _add_entries(dump: dict[str, Any], rank: int, rows: CollectiveRows) -> None:
-    """Add a dump's collectives to the rows, and count what cannot be read or had not ended."""
-    groups = dump.get("pg_config")
-    if not isinstance(groups, dict):
-        groups = {}
-    for entry in dump["entries"]:
-        try:
-            row = _read_entry(entry, rank, groups)
-        except (KeyError, TypeError, ValueError):
-            rows.dropped[BROKEN] += 1
-            continue
-        if row is None:
-            rows.dropped[PENDING] += 1
-        else:
-            rows.add(row)
-
-
-def _read_entry(entry: Any, rank: int, groups: dict[str, Any]) -> CollectiveRow | None:
+def read_entry(entry: Any, rank: int, groups: dict[str, Any]) -> CollectiveRow | None:
     """Return an entry's collective, or null if it had not ended."""
     if not isinstance(entry, dict):
         raise TypeError("an entry is no object")
@@ -145,6 +141,10 @@ def _read_entry(entry: Any, rank: int, groups: dict[str, Any]) -> CollectiveRow 
     ended = count(entry.get("time_discovered_completed_ns"))
     if not ended or not started:
         return None
+    group = groups.get(name)
+    ranks = group.get("ranks") if isinstance(group, dict) else None
+    if isinstance(ranks, str):
+        ranks = re.findall(r"\d+", ranks[:_MAX_RANK_LIST])
     size, dtype = _read_message(entry)
     op = str(entry["profiling_name"])
     return CollectiveRow(
@@ -154,7 +154,7 @@ def _read_entry(entry: Any, rank: int, groups: dict[str, Any]) -> CollectiveRow 
         op=op.partition(":")[2] or op,
         bytes=size,
         dtype=dtype,
-        group_size=_count_ranks(groups.get(name)),
+        group_size=len(ranks) if isinstance(ranks, list | tuple) else 0,
         ready_ns=created or None,
         start_ns=started,
         end_ns=ended,
@@ -173,14 +173,6 @@ def _read_message(entry: dict[str, Any]) -> tuple[int, str]:
             elements += math.prod(sizes)
     dtype = str(dtypes[0])
     return min(elements * DTYPE_BYTES.get(dtype.casefold(), 0), MAX_NUMBER), dtype
-
-
-def _count_ranks(group: Any) -> int:
-    """Return the number of ranks of a process group, which the dump has as a text or a list."""
-    ranks = group.get("ranks") if isinstance(group, dict) else None
-    if isinstance(ranks, str):
-        return len(re.findall(r"\d+", ranks[:_MAX_RANK_LIST]))
-    return len(ranks) if isinstance(ranks, list | tuple) else 0
 
 
 IMPORTER = FlightRecorder()

@@ -1,4 +1,4 @@
-"""NCCL Inspector's JSON lines: one file per process, one line per collective, timed by NCCL."""
+"""NCCL Inspector's JSON lines: one file per process, one line per collective."""
 
 from __future__ import annotations
 
@@ -31,15 +31,10 @@ ENDS_BY_DUMP = (
 )
 
 _OPS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "alltoall": "all_to_all",
-    "send": "send",
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "send": "send",
     "recv": "recv",
-}
+}  # fmt: skip
 
 
 class Inspector:
@@ -50,7 +45,9 @@ class Inspector:
 
     def recognises(self, head: bytes, path: Path) -> float:
         first = head.partition(b"\n")[0]
-        return 0.95 if b'"coll_perf"' in first or b'"p2p_perf"' in first else 0.0
+        if b'"coll_perf"' in first or b'"p2p_perf"' in first:
+            return 0.95
+        return 0.0
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         rows = CollectiveRows(flags=[SMALL_MISSING])
@@ -104,13 +101,11 @@ def _part_of(line: Any, *names: str) -> dict[str, Any]:
     """Return the first of these parts that a line has."""
     for name in names:
         if name in line:
-            found = line[name]
-            break
-    else:
-        raise KeyError(names[0])
-    if not isinstance(found, dict):
-        raise TypeError(names[0])
-    return found
+            found: Any = line[name]
+            if not isinstance(found, dict):
+                raise TypeError(name)
+            return found
+    raise KeyError(names[0])
 
 
 def _read_collective(perf: dict[str, Any], header: dict[str, Any]) -> CollectiveRow:

@@ -16,7 +16,7 @@ from profkit.analysis.kernels.device_time import device_times
 from profkit.errors import UnreadableError
 from profkit.importers.kineto.collectives import COMMUNICATOR, MESSAGE_BYTES
 from profkit.importers.nsys import IMPORTER
-from profkit.importers.nsys.ranges import read_payload
+from profkit.importers.nsys.events import read_payload
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
 from tests.importers.conftest import NSYS, Import, needs_data

@@ -8,13 +8,7 @@ from pathlib import Path
 
 from profkit.importers.base import Imported, Target, read_head
 from profkit.importers.reading.chrome import read_chrome
-from profkit.importers.reading.rank_files import (
-    RankFile,
-    RunSummary,
-    rank_in_head,
-    rank_in_name,
-    write_rank,
-)
+from profkit.importers.reading.rank_files import RankFile, RunSummary, stated_rank, write_rank
 
 
 class Kineto:
@@ -32,10 +26,7 @@ class Kineto:
         return 0.6 if re.search(rb'"ph"\s*:\s*"[A-Za-z]"', head) else 0.0
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
-        ranks: dict[Path, int | None] = {}
-        for path in sources:
-            rank = rank_in_head(read_head(path))
-            ranks[path] = rank_in_name(path) if rank is None else rank
+        ranks = {path: stated_rank(path, read_head(path)) for path in sources}
         different = set(ranks.values())
         if len(sources) > 1 and None not in different and len(different) == len(sources):
             yield self._import(ranks, target)

@@ -58,7 +58,11 @@ def collective_columns(
     counts: dict[str, int] = {}
     for row, extra in enumerate(extras.tolist()):
         args = events.trace.extras[extra] if extra >= 0 else {}
-        communicator = _communicator_of(args) or f"stream {work.stream[mine[row]]}"
+        communicator = f"stream {work.stream[mine[row]]}"
+        for key in ("Process Group Name", "Process Group Description", COMMUNICATOR):
+            if args.get(key):
+                communicator = str(args[key])
+                break
         communicators.append(communicator)
         sequences[row] = counts.get(communicator, 0)
         counts[communicator] = int(sequences[row]) + 1
@@ -103,13 +107,6 @@ def _find_arguments(events: Events, work: DeviceWork, mine: Ints, own: Ints) -> 
     found = find_innermost(events, ranges, lane, work.launch_time[mine])
     around = np.where(found >= 0, events.column("extra", np.maximum(found, 0)), -1)
     return np.where(own >= 0, own, around)
-
-
-def _communicator_of(args: dict[str, Any]) -> str:
-    for key in ("Process Group Name", "Process Group Description", COMMUNICATOR):
-        if args.get(key):
-            return str(args[key])
-    return ""
 
 
 def _message_of(args: dict[str, Any]) -> tuple[str, int]:

@@ -38,7 +38,8 @@ _CATEGORIES = {
     Role.KERNEL: "kernel",
     Role.COPY: "gpu_memcpy memcpy",
     Role.FILL: "gpu_memset memset",
-    Role.LAUNCH: "cuda_runtime cuda_driver runtime driver hip_runtime cudaruntime privateuse1_runtime",
+    Role.LAUNCH: "cuda_runtime cuda_driver runtime driver hip_runtime cudaruntime"
+    " privateuse1_runtime",
     Role.OP: "cpu_op operator operatorinner pythonop userdefined",
     Role.ANNOTATION: "user_annotation dataloader forward backward optimization communication"
     " pythonuserdefined",
@@ -104,7 +105,11 @@ def sort_out(trace: ChromeTrace, gate: TimeGate) -> Events:
     """Return the complete events of a file that pass the gate, each with its role."""
     rows = np.flatnonzero(trace.events["kind"] == ord("X"))
     name = trace.events["name"][rows]
-    role = _roles_by_category(trace)[trace.events["category"][rows]]
+    category = trace.events["category"]
+    roles = np.zeros(len(trace.names), dtype=np.int8)
+    for each in np.unique(category):
+        roles[each] = _ROLES.get(trace.names[each].casefold(), Role.UNKNOWN)
+    role = roles[category[rows]]
     is_step_name = np.zeros(len(trace.names), dtype=bool)
     for place, text in enumerate(trace.names):
         is_step_name[place] = text.startswith("Profile") and STEP_NAME.match(text) is not None
@@ -117,14 +122,6 @@ def sort_out(trace: ChromeTrace, gate: TimeGate) -> Events:
     process = trace.events["process"][rows].astype(np.int64)
     lane = process * len(trace.names) + trace.events["thread"][rows]
     return Events(trace, start, start + duration[kept], name[kept], role[kept], lane, rows)
-
-
-def _roles_by_category(trace: ChromeTrace) -> npt.NDArray[np.int8]:
-    """Return the role of each name, taken as a category."""
-    roles = np.zeros(len(trace.names), dtype=np.int8)
-    for category in np.unique(trace.events["category"]):
-        roles[category] = _ROLES.get(trace.names[category].casefold(), Role.UNKNOWN)
-    return roles
 
 
 def plain_name(name: str) -> str:

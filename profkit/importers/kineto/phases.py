@@ -190,7 +190,10 @@ def nest(spans: Sequence[PhaseSpan]) -> tuple[list[NestedSpan], int]:
     open_spans: list[NestedSpan] = []
     excluded = 0
     for index, span in enumerate(spans):
-        while open_spans and not _contains(open_spans[-1].span, span):
+        while open_spans:
+            outer = open_spans[-1].span
+            if outer.lane == span.lane and outer.end >= span.end:
+                break
             open_spans.pop()
         phase = span.phase
         if not phase and open_spans:
@@ -201,11 +204,6 @@ def nest(spans: Sequence[PhaseSpan]) -> tuple[list[NestedSpan], int]:
         open_spans.append(NestedSpan(span, phase or Phase.OTHER.value, len(open_spans)))
         nested.append(open_spans[-1])
     return nested, excluded
-
-
-def _contains(outer: PhaseSpan, later: PhaseSpan) -> bool:
-    """Return whether a span contains one that does not start before it."""
-    return outer.lane == later.lane and outer.end >= later.end
 
 
 def _contains_phase(spans: Sequence[PhaseSpan], index: int) -> bool:

@@ -68,21 +68,19 @@ def describe_work(events: Events, work: DeviceWork) -> tuple[list[str], Ints, In
     pairs, which = np.unique(role.astype(np.int64) * count + name, return_inverse=True)
     ids: dict[str, int] = {}
     category, cores = [], []
+    used: bool | None
     for pair in pairs.tolist():
-        kind, used = _describe(Role(pair // count), events.names[pair % count])
+        text = events.names[pair % count]
+        kind, used = MEMSET, False
+        if pair // count == Role.KERNEL:
+            kind = categorise(text)
+            used = uses_tensor_cores(text, kind)
+        elif pair // count == Role.COPY:
+            kind = copy_category(text)
         category.append(ids.setdefault(kind, len(ids)))
         cores.append(-1 if used is None else int(used))
     categories = np.array(category, dtype=np.int64)
     return list(ids), categories[which], np.array(cores, dtype=np.int64)[which]
-
-
-def _describe(role: Role, name: str) -> tuple[str, bool | None]:
-    if role is Role.KERNEL:
-        category = categorise(name)
-        return category, uses_tensor_cores(name, category)
-    if role is Role.COPY:
-        return copy_category(name), False
-    return MEMSET, False
 
 
 def host_columns(events: Events, steps: Steps) -> dict[str, Any]:

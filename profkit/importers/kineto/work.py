@@ -1,4 +1,4 @@
-"""Finds everything that ran on a rank's devices, with the call and the operator that launched it."""
+"""Finds everything that ran on a rank's devices, and what launched it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profkit.importers.kineto.events import WORK_ROLES, Events, Role
-from profkit.importers.reading.numbers import MISSING, MISSING_SMALL, Bools, Ints
+from profkit.importers.reading.numbers import MISSING, MISSING_SMALL, Ints
 from profkit.importers.reading.sanity import TimeGate
 
 UNKNOWN_STREAM = 2**32 - 1
@@ -99,7 +99,9 @@ def _find_first(keys: Ints, places: Ints, wanted: Ints) -> Ints:
 def _find_operators(events: Events, place: Ints, launch: Ints, launch_time: Ints) -> Ints:
     """Return the operator that launched each piece of work.
 
-    It is the one with its external id if that one was running, else the innermost running one.
+    It is the one with its external id, if that one was running on the call's thread at the time of
+    the call. Else it is the innermost one that was. If the call is unknown, the operator must only
+    have begun.
     """
     ops = events.of(Role.OP)
     external = events.column("external", place)
@@ -107,22 +109,15 @@ def _find_operators(events: Events, place: Ints, launch: Ints, launch_time: Ints
     called = np.where(launch >= 0, called, MISSING)
     external = np.where((external == MISSING) | (external == 0), called, external)
     found = _find_first(events.column("external", ops), ops, external)
-    found = np.where(_was_running(events, found, launch, launch_time), found, -1)
-    missing = np.flatnonzero((found < 0) & (launch >= 0))
+    no_call = launch < 0
+    same_thread = no_call | (events.lane[found] == events.lane[launch])
+    is_running = no_call | (events.end[found] >= launch_time)
+    is_running &= same_thread & (events.start[found] <= launch_time)
+    found = np.where((found >= 0) & is_running, found, -1)
+    missing = np.flatnonzero((found < 0) & ~no_call)
     lane, time = events.lane[launch[missing]], launch_time[missing]
     found[missing] = find_innermost(events, ops, lane, time)
     return found
-
-
-def _was_running(events: Events, op: Ints, launch: Ints, time: Ints) -> Bools:
-    """Return whether the operator ran on the call's thread at the time of the call.
-
-    If the call is unknown, it must only have begun.
-    """
-    no_call = launch < 0
-    same_thread = no_call | (events.lane[op] == events.lane[launch])
-    not_over = no_call | (events.end[op] >= time)
-    return np.asarray((op >= 0) & same_thread & (events.start[op] <= time) & not_over)
 
 
 def find_innermost(events: Events, places: Ints, lane: Ints, time: Ints) -> Ints:

@@ -13,7 +13,8 @@ from profkit.importers.logs.cumulative import undo_cumulative
 from profkit.importers.logs.facts import read_facts, read_name
 from profkit.importers.logs.formats.airank import read_marks
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.integrity import Evidence, check, flag_unlike_runs
+from profkit.importers.logs.integrity import check, flag_unlike_runs
+from profkit.importers.logs.integrity.evidence import Evidence
 from profkit.importers.logs.metadata import (
     add_name_hints,
     batch_size,
@@ -67,8 +68,10 @@ def find_grammar(lines: Iterable[Line], grammars: Mapping[str, Grammar]) -> Gram
                 hits[name] += 1
         if hits.total() - hits[MARKS_ALONE] >= ENOUGH_LINES:
             break
-    best = max(hits, key=lambda name: (name != MARKS_ALONE, hits[name], name), default=None)
-    return grammars[best] if best else None
+    if not hits:
+        return None
+    best = max(hits, key=lambda name: (name != MARKS_ALONE, hits[name], name))
+    return grammars[best]
 
 
 def parse_log(
@@ -133,12 +136,18 @@ class LogReader:
         self._aborted = ""
 
     def read(self, line: Line) -> None:
-        """Read the next line."""
+        """Read the next line; records count only from the first process that prints any."""
         found, before = self._found, len(self._found.records)
         found.line_number = line.number
         self._grammar.read(line, found)
         if len(found.records) > before:
-            self._check_record(line)
+            if self._process is None:
+                self._process = line.process
+            if line.process != self._process:
+                found.records.pop()
+                found.warn("a record of another process; excluded", line.number)
+            elif _NAN_LOSS.search(line.text):
+                found.warn("a loss that is not a number", line.number)
             return
         if self._header is None and (time_s := find_time(line.text)) is not None:
             self._header = (line.number, time_s)
@@ -150,16 +159,6 @@ class LogReader:
         if signal := _SIGNAL.search(line.text):
             self._aborted = f"the log says: terminating with signal {signal[1]}"
 
-    def _check_record(self, line: Line) -> None:
-        """Keep the records of one process only: of the first that prints any."""
-        if self._process is None:
-            self._process = line.process
-        if line.process != self._process:
-            self._found.records.pop()
-            self._found.warn("a record of another process; excluded", line.number)
-        elif _NAN_LOSS.search(line.text):
-            self._found.warn("a loss that is not a number", line.number)
-
     def finish(self, damage: Damage) -> list[ParsedLog]:
         """Return the runs, each with its flags."""
         possible, impossible = clear_impossible(self._found.records)
@@ -170,8 +169,8 @@ class LogReader:
             return [self._finish_run(RunPart([], 0, 1, 0, math.inf), flags)]
         ends = [*(run[0].line for run in runs[1:]), math.inf]
         logs = []
-        for place, (run, end) in enumerate(zip(runs, ends, strict=True)):
-            part = RunPart(run, place, len(runs), run[0].line, end)
+        for place, run in enumerate(runs):
+            part = RunPart(run, place, len(runs), run[0].line, ends[place])
             logs.append(self._finish_run(part, flags))
         return flag_unlike_runs(logs)
 
@@ -208,6 +207,3 @@ class LogReader:
             timed_by_clock=grammar.timed_by_clock,
         )
         return dataclasses.replace(log, flags=(*log.flags, *check(log, evidence)))
-
-
-__all__ = ["GRAMMARS", "MARKS_ALONE", "find_grammar", "load_grammars", "parse_log"]

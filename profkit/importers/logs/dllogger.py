@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.importers.logs.grammar import Found
-from profkit.importers.logs.text import Line, as_number, number_after
+from profkit.importers.logs.text import Line, number_after
 
 LARGEST_BATCH = 10_000_000
 
@@ -27,11 +27,3 @@ def read_result(line: Line, found: Found, label: str, what: str, unit: str, how:
     value = number_after(line.text, label)
     if value is not None:
         found.add_result(line.number, what, value, unit, how)
-
-
-def number_in_table(text: str) -> float | None:
-    """Return the figure of a table row such as `     8     |   2957.8  |`."""
-    cells = text.split("|")
-    if len(cells) == 3 and cells[0].strip().isdigit():
-        return as_number(cells[1].strip())
-    return None

@@ -50,7 +50,7 @@ MAX_RECORDS = 500_000
 """Over 100 MB of record lines have this many; later ones are counted and not kept."""
 MAX_RESULTS = 10_000
 _RELATED_FACTS = ({"world_size", "cards_per_node", "nodes"}, {"batch_size", "global_batch_size"})
-"""Facts about the same thing: a run that states one of a group takes none of it from another run."""
+"""A run that states one fact of a group takes none of the group from another run."""
 
 
 class FactBlock(NamedTuple):

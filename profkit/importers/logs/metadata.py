@@ -48,7 +48,9 @@ def add_name_hints(
     if metadata.precision is None and hints.precision:
         from_name["precision"] = hints.precision
     log_has_batch = metadata.batch_size is not None or metadata.global_batch_size is not None
-    if not log_has_batch and not any(map(_shows_batch, records)):
+    for record in records:
+        log_has_batch |= bool(record.samples or (record.throughput and record.step_s))
+    if not log_has_batch:
         if hints.global_batch_size:
             from_name["global_batch_size"] = hints.global_batch_size
         elif hints.batch_size and grammar.batch_in_name:
@@ -56,10 +58,6 @@ def add_name_hints(
     return dataclasses.replace(
         metadata, framework=grammar.framework, from_name=tuple(from_name), **from_name
     )
-
-
-def _shows_batch(record: Record) -> bool:
-    return bool(record.samples or (record.throughput and record.step_s))
 
 
 def batch_size(metadata: Metadata, scope: Scope) -> float | None:

@@ -99,6 +99,14 @@ def place_steps(log: ParsedLog) -> PlacedSteps:
     step_ns = np.repeat(_nanoseconds([each.step_s for each in records]), counts)
     data_ns = np.repeat(_nanoseconds([each.data_s for each in records]), counts)
     step = np.repeat(_first_steps(records, counts), counts) + place_in_window
+    loss = np.full(len(step), np.nan)
+    printed_steps = np.cumsum(counts) - 1
+    loss[printed_steps] = np.array([each.loss for each in records], dtype=np.float64)
+    epochs = np.full(len(records), -1, dtype=np.int64)
+    if log.times is Mean.STEP:  # else its steps may be of two epochs
+        for place, record in enumerate(records):
+            if record.epoch is not None:
+                epochs[place] = record.epoch
     return PlacedSteps(
         step=step,
         start_ns=start + (place_in_window * step_ns).astype(np.int64),
@@ -106,8 +114,8 @@ def place_steps(log: ParsedLog) -> PlacedSteps:
         samples=np.repeat(_samples(log, records), counts),
         data_ns=np.nan_to_num(data_ns).astype(np.int64),
         has_data=np.isfinite(data_ns),
-        loss=_losses(records, counts),
-        epoch=np.repeat(_epochs(log, records), counts),
+        loss=loss,
+        epoch=np.repeat(epochs, counts),
         warm_up=_warm_up_steps(log, records, step),
         anchor=_anchor(records, begin, counts),
         dropped=dropped,
@@ -131,13 +139,6 @@ def _nanoseconds(seconds: Sequence[float | None]) -> Floats:
     """Return times in nanoseconds; impossible ones become NaN."""
     given = np.array(seconds, dtype=np.float64)
     return np.where((given >= 0) & (given < WEEK_S), given * 1e9, np.nan)
-
-
-def _losses(records: Sequence[Record], counts: Ints) -> Floats:
-    """Return the loss of each printed step, which is the last one of its window."""
-    loss = np.full(int(counts.sum()), np.nan)
-    loss[np.cumsum(counts) - 1] = np.array([each.loss for each in records], dtype=np.float64)
-    return loss
 
 
 def _begin_times(records: Sequence[Record], counts: Ints, dropped: Counter[str]) -> list[int]:
@@ -191,7 +192,13 @@ def _samples(log: ParsedLog, records: Sequence[Record]) -> Ints:
     if not known:
         return np.zeros(len(records), dtype=np.int64)
     if log.unit == "words":
-        return np.full(len(records), _mean_words(log, cards), dtype=np.int64)
+        words, steps = 0.0, 0
+        for record in log.steady:
+            if record.samples:
+                words += record.samples / cards * record.steps
+                steps += record.steps
+        mean = round(min(words / steps, _MAX_SAMPLES))
+        return np.full(len(records), mean, dtype=np.int64)
     usual = round(statistics.median(known))
     sizes = []
     for size in given:
@@ -200,26 +207,6 @@ def _samples(log: ParsedLog, records: Sequence[Record]) -> Ints:
         else:
             sizes.append(round(size))
     return np.array(sizes, dtype=np.int64)
-
-
-def _mean_words(log: ParsedLog, cards: int) -> int:
-    """Return the mean words per step and card."""
-    words, steps = 0.0, 0
-    for record in log.steady:
-        if record.samples:
-            words += record.samples / cards * record.steps
-            steps += record.steps
-    return round(min(words / steps, _MAX_SAMPLES))
-
-
-def _epochs(log: ParsedLog, records: Sequence[Record]) -> Ints:
-    """Return each record's epoch, -1 if its steps may be of two epochs or it names none."""
-    epochs = np.full(len(records), -1, dtype=np.int64)
-    if log.times is Mean.STEP:
-        for place, record in enumerate(records):
-            if record.epoch is not None:
-                epochs[place] = record.epoch
-    return epochs
 
 
 def _warm_up_steps(log: ParsedLog, records: Sequence[Record], step: Ints) -> int:

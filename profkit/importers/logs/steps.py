@@ -115,19 +115,15 @@ def split_runs(
     """
     runs: list[list[Record]] = []
     for before, record, _ in neighbours(records):
-        if before is None or _starts_run(before, record, grammar, header_lines):
+        starts = before is None
+        if before is not None:
+            goes_back = _position(record, grammar) < _position(before, grammar)
+            has_header = any(before.line < line < record.line for line in header_lines)
+            starts = has_header or (grammar.counts_steps and goes_back)
+        if starts:
             runs.append([])
         runs[-1].append(record)
     return runs
-
-
-def _starts_run(
-    before: Record, record: Record, grammar: Grammar, header_lines: Sequence[int]
-) -> bool:
-    for line in header_lines:
-        if before.line < line < record.line:
-            return True
-    return grammar.counts_steps and _position(record, grammar) < _position(before, grammar)
 
 
 def count_steps(records: Sequence[Record], grammar: Grammar) -> list[Record]:

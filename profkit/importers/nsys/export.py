@@ -13,14 +13,17 @@ import numpy as np
 
 from profkit.errors import UnreadableError
 from profkit.importers.nsys.events import (
+    PUSH_POP_RANGES,
     NameTable,
+    NvtxRange,
     Structs,
     call_events,
     process_of,
+    range_events,
+    read_payload,
     work_details,
     work_events,
 )
-from profkit.importers.nsys.ranges import PUSH_POP_RANGES, NvtxRange, range_events, read_payload
 from profkit.importers.reading import sqlite
 from profkit.importers.reading.chrome import ChromeTrace
 from profkit.importers.reading.numbers import MISSING, Ints
@@ -138,11 +141,8 @@ class Export:
             )
         traces = []
         for rank, (device, process) in enumerate(owners):
-            header = {
-                "distributedInfo": {"rank": str(rank), "world_size": str(len(owners))},
-                "deviceProperties": self._device(device),
-                "baseTimeNanoseconds": self._base_time(),
-            }
+            ranks = {"rank": str(rank), "world_size": str(len(owners))}
+            header = {"distributedInfo": ranks, **self._header(device)}
             traces.append(self._trace(header, device, process, activity))
         return traces
 
@@ -155,6 +155,8 @@ class Export:
         kernels = _of_device(activity.kernels, device, process)
         copies = _of_device(activity.copies, device, process)
         fills = _of_device(activity.fills, device, process)
+        kinds = copies["copyKind"].tolist()
+        copy_names = [_COPY_KINDS.get(kind, f"Memcpy of kind {kind}") for kind in kinds]
         calls, ranges = activity.calls, activity.ranges
         if process != MISSING:
             own = process_of(process)
@@ -162,7 +164,7 @@ class Export:
             ranges = [each for each in ranges if process_of(each.thread) == own]
         events: list[Structs] = [
             work_events(kernels, names, "kernel", self._kernel_names(kernels)),
-            work_events(copies, names, "gpu_memcpy", _copy_names(copies)),
+            work_events(copies, names, "gpu_memcpy", copy_names),
             work_events(fills, names, "gpu_memset", ["Memset"] * len(fills["start"])),
             call_events(calls, names, [self._text(each) for each in calls["nameId"].tolist()]),
             range_events(ranges, names, extras),
@@ -203,23 +205,20 @@ class Export:
             found.append(NvtxRange(start, end, thread, text, read_payload(text, payload, blob)))
         return sorted(found, key=lambda each: (each.start, each.end))
 
-    def _base_time(self) -> str:
-        """Return the time of day at which the file's times begin, as a Chrome trace has it."""
+    def _header(self, device: int) -> dict[str, Any]:
+        """Return the time of day at which times begin, and the device; else the first device."""
+        header: dict[str, Any] = {"deviceProperties": [], "baseTimeNanoseconds": "0"}
         table = self._find("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
         if table:
             rows = self._rows(table, ("utcEpochNs",))
             if rows and isinstance(rows[0][0], int):
-                return str(rows[0][0])
-        return "0"
-
-    def _device(self, device: int) -> list[dict[str, Any]]:
-        """Return the device's description; the first one if none has its number."""
+                header["baseTimeNanoseconds"] = str(rows[0][0])
         table = self._find("TARGET_INFO_GPU", ("id", "name"))
-        if not table:
-            return []
-        given = self._rows(table, _DEVICE_COLUMNS)
-        chosen = [row for row in given if row[0] == device] or given[:1]
-        return [dict(zip(_DEVICE_FIELDS, row, strict=True)) for row in chosen]
+        if table:
+            given = self._rows(table, _DEVICE_COLUMNS)
+            for row in [row for row in given if row[0] == device] or given[:1]:
+                header["deviceProperties"].append(dict(zip(_DEVICE_FIELDS, row, strict=True)))
+        return header
 
 
 def _choose(table: Columns, chosen: Any) -> Columns:
@@ -228,8 +227,3 @@ def _choose(table: Columns, chosen: Any) -> Columns:
 
 def _of_device(table: Columns, device: int, process: int) -> Columns:
     return _choose(table, (table["deviceId"] == device) & (table["globalPid"] == process))
-
-
-def _copy_names(table: Columns) -> list[str]:
-    kinds = table["copyKind"].tolist()
-    return [_COPY_KINDS.get(kind, f"Memcpy of kind {kind}") for kind in kinds]

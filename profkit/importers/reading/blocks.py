@@ -1,4 +1,4 @@
-"""Reads a file's text, plain or gzipped, in blocks: memory stays bounded, also for gzip bombs."""
+"""Reads a plain or gzipped file in blocks, with bounded memory also for gzip bombs."""
 
 from __future__ import annotations
 

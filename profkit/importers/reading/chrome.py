@@ -1,4 +1,4 @@
-"""Reads a Chrome trace, as PyTorch and Paddle write it: events as columns, the rest as an object.
+"""Reads Chrome traces of PyTorch and Paddle: events as columns, the rest as an object.
 
 The text is read in blocks. Everything except the events is small and is read by the standard
 library's parser. The events are read by a scanner, which is compiled if there was a compiler.
@@ -28,18 +28,19 @@ _FIRST_CHARACTERS = 65_536
 """A value of the header is searched in this many characters, then in four times as many."""
 _SPACE_STEP = 64
 
+
+def _fields(kind: str, names: str) -> list[Any]:
+    return [(name, kind) for name in names.split()]
+
+
 EVENT = np.dtype(
-    [(name, "<i8") for name in ("start", "duration", "correlation", "external")]
-    + [(name, "<i4") for name in ("name", "category", "process", "thread", "kind", "extra")]
+    _fields("<i8", "start duration correlation external")
+    + _fields("<i4", "name category process thread kind extra")
 )
 WORK = np.dtype(
-    [
-        *((name, "<i8") for name in ("event", "stream", "bytes")),
-        *((name, "<i4") for name in ("device", "registers", "shared")),
-        ("grid", "<i4", 3),
-        ("block", "<i4", 3),
-        ("spare", "<i4"),
-    ]
+    _fields("<i8", "event stream bytes")
+    + _fields("<i4", "device registers shared")
+    + [("grid", "<i4", 3), ("block", "<i4", 3), ("spare", "<i4")]
 )
 
 
@@ -120,13 +121,12 @@ def make_trace(taken: dict[str, Any], header: dict[str, Any], problem: str) -> C
         new_ids = np.array(places, dtype=np.int64)
         for column in ("name", "category", "process", "thread"):
             events[column] = new_ids[events[column]]
-    extras = [_read_arguments(raw) if isinstance(raw, bytes) else raw for raw in taken["extras"]]
     return ChromeTrace(
         header,
         events,
         np.frombuffer(taken["works"], WORK),
         tuple(ids),
-        tuple(extras),
+        tuple(map(_read_arguments, taken["extras"])),
         taken["broken"],
         taken["ignored"],
         taken["lost_extras"],
@@ -137,8 +137,10 @@ def make_trace(taken: dict[str, Any], header: dict[str, Any], problem: str) -> C
 decoder = functools.cache(scan_python.make_decoder)
 
 
-def _read_arguments(raw: bytes) -> dict[str, Any]:
+def _read_arguments(raw: bytes | dict[str, Any]) -> dict[str, Any]:
     """Return an event's arguments; if the parser refuses them, by the forgiving rules."""
+    if isinstance(raw, dict):
+        return raw
     text = raw.decode("utf-8", "surrogateescape")
     try:
         value = decoder().decode(text)
@@ -210,7 +212,7 @@ class _Text:
                 raise self.error("it ends early, or is no JSON")
 
     def _decode(self, text: str) -> tuple[Any, int]:
-        """Return the value at the beginning and its end; null and the text's end if none is whole."""
+        """Return the first value and its end; null and the text's end if it is not whole."""
         try:
             return decoder().raw_decode(text)
         except RecursionError:

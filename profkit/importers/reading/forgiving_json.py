@@ -99,30 +99,26 @@ def _container(text: str, at: int, depth: int) -> tuple[Any, int]:
     close = "}" if is_object else "]"
     members: dict[str, Any] = {}
     items: list[Any] = []
+    container: Any = members if is_object else items
     at = _skip_space(text, at + 1)
     if text[at] == close:
-        return (members if is_object else items), at + 1
+        return container, at + 1
     while True:
         key = ""
         if is_object:
-            key, at = _key(text, at)
+            if text[at] != '"':
+                raise _WrongError
+            key, at = _string(text, at)
+            at = _skip_space(text, at)
+            if text[at] != ":":
+                raise _WrongError
+            at = _skip_space(text, at + 1)
         value, at = _value(text, at, depth)
         members[key] = value
         items.append(value)
         at = _skip_space(text, at)
         if text[at] == close:
-            return (members if is_object else items), at + 1
+            return container, at + 1
         if text[at] != ",":
             raise _WrongError
         at = _skip_space(text, at + 1)
-
-
-def _key(text: str, at: int) -> tuple[str, int]:
-    """Return the key that begins at a place, and where its value begins."""
-    if text[at] != '"':
-        raise _WrongError
-    key, at = _string(text, at)
-    at = _skip_space(text, at)
-    if text[at] != ":":
-        raise _WrongError
-    return key, _skip_space(text, at + 1)

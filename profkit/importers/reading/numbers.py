@@ -1,4 +1,4 @@
-"""Types of columns, and decimal numbers that are read exactly, never through a double."""
+"""Types of columns, and exact decimal numbers that never become a double."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MAX_POWER = 100_000
 _POWER_CHARACTERS = 8
 """Longer exponents are out of any range, and slow to convert."""
 
-_NUMBER = re.compile(r"(-?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
+_NUMBER = re.compile(r"(-?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?", re.ASCII)
 
 
 def exact(text: str, scale: int) -> int:
     """Return a decimal number times ten to the `scale`, rounded half up, or `MISSING`."""
-    found = _NUMBER.fullmatch(text) if text.isascii() else None
+    found = _NUMBER.fullmatch(text)
     if not found or not (found[2] or found[3]):
         return MISSING
     fraction = found[3] or ""

@@ -1,4 +1,4 @@
-"""Writes one rank's trace as its part of a run, and collects what the ranks say of the run."""
+"""Writes one rank's trace as its part of a run, and sums up what all ranks say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from profkit.importers.kineto.tables import (
     kernel_columns,
     span_columns,
 )
-from profkit.importers.kineto.work import DeviceWork, find_work
+from profkit.importers.kineto.work import find_work
 from profkit.importers.reading.chrome import ChromeTrace
 from profkit.importers.reading.sanity import TimeGate
 from profkit.text import plural
@@ -80,10 +80,10 @@ class RankFile:
         return min(max(1, whole(self.distributed.get("world_size"), 1)), MAX_RANKS)
 
 
-def rank_in_head(head: bytes) -> int | None:
-    """Return the rank that a file's beginning states, or null."""
+def stated_rank(path: Path, head: bytes) -> int | None:
+    """Return the rank that a file's beginning states, else that of its name."""
     found = _RANK_IN_HEAD.search(head)
-    return int(found[1]) if found else None
+    return int(found[1]) if found else rank_in_name(path)
 
 
 def rank_in_name(path: Path) -> int | None:
@@ -168,11 +168,13 @@ def write_rank(
     host = ""
     if options.keep_private:
         host = clean_name(str(file.trace.header.get("host_name", "")))
+    devices = np.unique(work.device)[:MAX_DEVICES_NAMED].tolist()
+    label = ", ".join(f"cuda:{each}" for each in devices) or "cpu"
     manifest = RankManifest(
         rank,
         host,
         0,
-        _device_label(work),
+        label,
         anchor,
         world_size=world_size,
         framework=events.framework,
@@ -195,12 +197,6 @@ def write_rank(
         summary.flag(NO_SAMPLES)
     _flag_problems(file.trace, gate, f"rank {rank}: " if world_size > 1 else "", summary)
     _count_dropped(draft, events, excluded_spans, steps)
-
-
-def _device_label(work: DeviceWork) -> str:
-    """Return the names of the devices that worked, `cpu` if none did."""
-    devices = np.unique(work.device)[:MAX_DEVICES_NAMED].tolist()
-    return ", ".join(f"cuda:{each}" for each in devices) or "cpu"
 
 
 def _flag_problems(trace: ChromeTrace, gate: TimeGate, prefix: str, summary: RunSummary) -> None:

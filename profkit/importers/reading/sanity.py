@@ -47,9 +47,9 @@ class TimeGate:
     def flags(self) -> list[str]:
         """Flags for the run, with the prefixes by which reports recognise bad times."""
         flags = []
-        for prefix, counts in zip(
-            (*BAD_TIMES, ""), (self.dropped, self.repaired, self.noticed), strict=True
-        ):
+        dropped, repaired = BAD_TIMES
+        parts = ((dropped, self.dropped), (repaired, self.repaired), ("", self.noticed))
+        for prefix, counts in parts:
             for reason, count in sorted(counts.items()):
                 flags.append(f"{prefix}{count:,} {reason}")
         return flags

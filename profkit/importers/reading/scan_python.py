@@ -150,16 +150,16 @@ class Scanner:
         start, duration = _number(event.get("ts"), 3), _number(event.get("dur"), 3)
         correlation = _number(args.get("correlation"), 0)
         external = _number(args.get("External id", args.get("external id")), 0)
-        names = [self._number_name(event.get(key)) for key in ("name", "cat", "pid", "tid")]
+        names = []
+        for key in ("name", "cat", "pid", "tid"):
+            name = event.get(key)
+            text = plain(name) if isinstance(name, str) else ""
+            names.append(self._names.setdefault(text, len(self._names)))
         if "stream" in args and not isinstance(args["stream"], (dict, list)):
             self._works += _pack_work(len(self._events) // _EVENT.size, args)
         extra = self._keep_extra(args, event.get("name"), kind)
         self._events += _EVENT.pack(start, duration, correlation, external, *names, kind, extra)
         self._last = (start, correlation)
-
-    def _number_name(self, name: Any) -> int:
-        text = plain(name) if isinstance(name, str) else ""
-        return self._names.setdefault(text, len(self._names))
 
     def _keep_extra(self, args: dict[str, Any], name: Any, kind: int) -> int:
         """Keep the arguments of metadata and collectives; return their place, or -1."""

@@ -1,4 +1,4 @@
-"""Opens a stranger's SQLite file so that nothing in it can act, and no query runs for ever."""
+"""Opens a stranger's SQLite file: nothing in it can act, and no query runs for ever."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
         raise UnreadableError(f"{shown}: {error}") from error
     try:
         deadline = time.monotonic() + MIN_SECONDS + SECONDS_PER_GB * path.stat().st_size / 1e9
-        _harden(connection, deadline)
-        _check_schema(connection, shown)
+        _harden(connection, deadline, shown)
         yield connection
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         # SQLite quotes a damaged schema in its message, which then cannot be decoded.
@@ -46,16 +45,15 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
-def _harden(connection: sqlite3.Connection, deadline: float) -> None:
-    """Stop the database from running anything, and from running after the deadline."""
+def _harden(connection: sqlite3.Connection, deadline: float, shown: str) -> None:
+    """Stop the database from running anything, and from running after the deadline.
+
+    Raise an error if it holds anything but tables and indexes.
+    """
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
     connection.text_factory = lambda raw: raw[:LONGEST_TEXT].decode("utf-8", "replace")
     connection.set_progress_handler(lambda: time.monotonic() > deadline, _INSTRUCTIONS_PER_CHECK)
-
-
-def _check_schema(connection: sqlite3.Connection, shown: str) -> None:
-    """Raise an error if the database holds anything but tables and indexes."""
     strange = connection.execute(
         "SELECT type, name FROM sqlite_master "
         "WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
@@ -63,8 +61,8 @@ def _check_schema(connection: sqlite3.Connection, shown: str) -> None:
     if strange:
         kind, name = safe_text(str(strange[0])), safe_text(str(strange[1]))
         raise UnreadableError(
-            f"{shown}: it holds the {kind} '{name}', as no export of Nsight Systems does, and is "
-            "not read"
+            f"{shown}: it holds the {kind} '{name}', which no export of Nsight Systems has; "
+            "it is not read"
         )
 
 

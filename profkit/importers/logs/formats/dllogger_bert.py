@@ -29,7 +29,7 @@ _STEPS = re.compile(r"--max_steps[ =](\d{1,9})|(?<!\w)max_steps=(\d{1,9})")
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        _read_record(line, match, found)
+        read_record(line, match, found)
         return
     if match := _SEQUENCES.search(text):
         found.add_facts(global_batch_size=as_count(match[1]))
@@ -44,7 +44,7 @@ def read(line: Line, found: Found) -> None:
     read_result(line, found, "raw_train_time :", "raw training time", "s", "")
 
 
-def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
+def read_record(line: Line, match: re.Match[str], found: Found) -> None:
     text = line.text[match.start() :]
     loss = number_after(text, "step_loss :") or number_after(text, "average_loss :")
     skipped = number_after(text, "skipped_steps :")

@@ -12,15 +12,10 @@ from __future__ import annotations
 
 import re
 
-from profkit.importers.logs.dllogger import (
-    LARGEST_BATCH,
-    number_in_table,
-    read_parameters,
-    read_result,
-)
+from profkit.importers.logs.dllogger import LARGEST_BATCH, read_parameters, read_result
 from profkit.importers.logs.grammar import Found, Grammar
 from profkit.importers.logs.parsed import Mean, Scope
-from profkit.importers.logs.text import Line, as_count, number_after
+from profkit.importers.logs.text import Line, as_count, as_number, number_after
 from profkit.importers.logs.times import find_time
 
 _RECORD = re.compile(
@@ -39,7 +34,7 @@ _TABLES = {
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        _read_record(line, match, found)
+        read_record(line, match, found)
     elif _START in text:
         size = number_after(text.partition(_START)[2], "batch_size=")
         found.header_lines.append(line.number)
@@ -49,11 +44,11 @@ def read(line: Line, found: Found) -> None:
         what, how = "throughput of the last epoch", "arithmetic mean over its lines"
         read_result(line, found, "train.ips :", what, "images/s", how)
     else:
-        _read_table(line, found)
+        read_table(line, found)
         read_parameters(line, found, "global_batch_size")
 
 
-def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
+def read_record(line: Line, match: re.Match[str], found: Found) -> None:
     text = line.text
     throughput = number_after(text, "Speed:" if match[2] else "train.ips :")
     if throughput is None:
@@ -69,7 +64,7 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
     )
 
 
-def _read_table(line: Line, found: Found) -> None:
+def read_table(line: Line, found: Found) -> None:
     """Read a line of a table: its caption, its head, or its row with the figure."""
     text = line.text.strip()
     if text in _TABLES:
@@ -78,16 +73,17 @@ def _read_table(line: Line, found: Found) -> None:
     caption = found.memory.get("table")
     if caption is None or "|" not in text:
         return
-    value = number_in_table(text)
+    cells = text.split("|")
+    if not cells[0].strip().isdigit():
+        return
+    value = as_number(cells[1].strip()) if len(cells) == 3 else None
     if value is not None:
         what, unit = _TABLES[caption]
         how = f"{caption}: mean over the epochs behind the warm-up"
         found.add_result(line.number, what, value, unit, how)
-    elif text.split("|")[0].strip().isdigit():
+    else:
         what = f"the table of {caption} has no number: the reporter failed, the run did not"
         found.warn(what, line.number)
-    else:
-        return
     found.memory["table"] = None
 
 

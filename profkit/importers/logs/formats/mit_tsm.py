@@ -31,7 +31,7 @@ def read(line: Line, found: Found) -> None:
         step = as_count(match[2])
         if step is None:
             return
-        batch = _find_batch(found.memory.get("videos"), as_count(match[3]))
+        batch = find_batch(found.memory.get("videos"), as_count(match[3]))
         found.add_facts(global_batch_size=batch)
         found.add_record(
             line,
@@ -39,8 +39,8 @@ def read(line: Line, found: Found) -> None:
             as_count(match[1]),
             time_s=find_time(text),
             step_s=as_number(match[4]),
-            data_s=_value_of(_DATA, text),
-            loss=_value_of(_LOSS, text),
+            data_s=value_of(_DATA, text),
+            loss=value_of(_LOSS, text),
             lr=number_after(text, "lr:"),
         )
     elif text.startswith(("Test: [", "Testing Results")):
@@ -49,7 +49,7 @@ def read(line: Line, found: Found) -> None:
         found.memory.setdefault("videos", as_count(match[1]))
 
 
-def _find_batch(videos: int | None, iterations: int | None) -> int | None:
+def find_batch(videos: int | None, iterations: int | None) -> int | None:
     """Return the one batch size that divides the videos into these iterations, or null.
 
     The last batch may be partial or dropped.
@@ -64,7 +64,7 @@ def _find_batch(videos: int | None, iterations: int | None) -> int | None:
     return sizes[0] if len(sizes) == 1 else None
 
 
-def _value_of(pattern: re.Pattern[str], text: str) -> float | None:
+def value_of(pattern: re.Pattern[str], text: str) -> float | None:
     match = pattern.search(text)
     return as_number(match[1]) if match else None
 

@@ -34,19 +34,19 @@ _PARTIAL = 0.95
 
 def read(line: Line, found: Found) -> None:
     if match := _RECORD.search(line.text):
-        _read_record(line, match, found)
+        read_record(line, match, found)
     elif (match := _END.search(line.text)) and (epoch := as_count(match[1])) is not None:
-        _read_epoch_end(line, epoch, found)
+        read_epoch_end(line, epoch, found)
 
 
-def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
+def read_record(line: Line, match: re.Match[str], found: Found) -> None:
     text = line.text[match.start() :]
     step = as_count(match[2])
     step_s = number_after(text, "batch_cost:") or number_after(text, "elapse:")
     throughput = number_after(text, "ips:")
     if step is None or step_s is None:
         return
-    step_s = _sharpen(step_s, throughput, line, found)
+    step_s = sharpen(step_s, throughput, line, found)
     batches: list[int] = found.memory.get("batches", [])
     usual_batch = float(statistics.mode(batches)) if batches else 0.0
     found.add_record(
@@ -65,7 +65,7 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
         found.warn("an accuracy below zero: the metric is broken", line.number)
 
 
-def _sharpen(step_s: float, throughput: float | None, line: Line, found: Found) -> float:
+def sharpen(step_s: float, throughput: float | None, line: Line, found: Found) -> float:
     """Return the step time with the digits of the throughput, which has more of them.
 
     They are used only if the two figures agree on the usual batch size. A damaged or partial batch
@@ -86,7 +86,7 @@ def _sharpen(step_s: float, throughput: float | None, line: Line, found: Found) 
     return step_s
 
 
-def _read_epoch_end(line: Line, epoch: int, found: Found) -> None:
+def read_epoch_end(line: Line, epoch: int, found: Found) -> None:
     throughput, step_s = number_after(line.text, "ips:"), number_after(line.text, "batch_cost:")
     if throughput is not None:
         usual = found.records[-1].throughput if found.records else None

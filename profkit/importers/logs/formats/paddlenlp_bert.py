@@ -32,7 +32,7 @@ _TOLERANCE = 0.01
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        _read_record(line, match, found)
+        read_record(line, match, found)
         return
     if "max_steps" in text and (match := _MAX_STEPS.search(text)):
         found.add_facts(last_step=as_count(match[1]))
@@ -42,7 +42,7 @@ def read(line: Line, found: Found) -> None:
         found.add_facts(precision="amp" if match[1].lower() == "true" else "fp32")
 
 
-def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
+def read_record(line: Line, match: re.Match[str], found: Found) -> None:
     text = line.text
     samples, speed = number_after(text, "avg_samples:"), number_after(text, "speed:")
     step_s, data_s = number_after(text, "avg_batch_cost:"), number_after(text, "avg_reader_cost:")
@@ -50,7 +50,7 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
     if samples is None and speed and throughput:
         samples = float(round(throughput / speed))
     if samples and throughput and step_s is not None:
-        step_s = _choose_step_time(samples / throughput, step_s, data_s or 0)
+        step_s = choose_step_time(samples / throughput, step_s, data_s or 0)
     found.add_record(
         line,
         as_count(match[1]),
@@ -64,7 +64,7 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
     )
 
 
-def _choose_step_time(computed_s: float, batch_s: float, data_s: float) -> float:
+def choose_step_time(computed_s: float, batch_s: float, data_s: float) -> float:
     """Return the time that the throughput is over, unless a digit of it is damaged.
 
     It must be the time of the batch, with or without the wait for data.

@@ -26,7 +26,7 @@ _TOLERANCE = 0.02
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        _read_record(line, match, found)
+        read_record(line, match, found)
     elif match := _FACT.match(text):
         if match[1] == "max_iter":
             found.add_facts(last_step=as_count(match[2]))
@@ -34,7 +34,7 @@ def read(line: Line, found: Found) -> None:
             found.add_facts(precision="amp")
 
 
-def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
+def read_record(line: Line, match: re.Match[str], found: Found) -> None:
     text = line.text
     step, step_s = as_count(match[1]), number_after(text, "batch_cost:")
     throughput, tokens = number_after(text, "ips:"), number_after(text, "tokens:")

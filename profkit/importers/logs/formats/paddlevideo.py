@@ -42,12 +42,12 @@ def read(line: Line, found: Found) -> None:
             lr=number_after(text, "lr:"),
         )
     elif match := _END.search(text):
-        _read_epoch_end(line, match, found)
+        read_epoch_end(line, match, found)
     elif "val step:" in text:
         found.evaluation_lines.append(line.number)
 
 
-def _read_epoch_end(line: Line, match: re.Match[str], found: Found) -> None:
+def read_epoch_end(line: Line, match: re.Match[str], found: Found) -> None:
     found.evaluation_lines.append(line.number)
     epoch, throughput = as_count(match[1]), number_after(line.text, "ips:")
     if match[2] != "train" or epoch is None:

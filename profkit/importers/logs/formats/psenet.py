@@ -35,16 +35,16 @@ def read(line: Line, found: Found) -> None:
         found.add_record(
             line,
             step,
-            _find_epoch(step, found),
+            find_epoch(step, found),
             time_s=find_time(text),
             throughput=throughput,
-            loss=_undo_loss(step, number_after(text, "Loss:"), found),
+            loss=undo_loss(step, number_after(text, "Loss:"), found),
             lr=number_after(text, "LR:"),
-            samples=_find_batch(throughput * mean_s, found),
+            samples=find_batch(throughput * mean_s, found),
         )
 
 
-def _find_epoch(step: int, found: Found) -> int:
+def find_epoch(step: int, found: Found) -> int:
     """Return the epoch of its heading; without headings, count where steps begin again."""
     if found.memory.get("epoch") is not None:
         return int(found.memory["epoch"])
@@ -54,7 +54,7 @@ def _find_epoch(step: int, found: Found) -> int:
     return (last.epoch or 0) + (step <= last.step)
 
 
-def _undo_loss(step: int, mean: float | None, found: Found) -> float | None:
+def undo_loss(step: int, mean: float | None, found: Found) -> float | None:
     """Return the mean loss since the line before, from means since the epoch began."""
     if mean is None:
         return None
@@ -66,7 +66,7 @@ def _undo_loss(step: int, mean: float | None, found: Found) -> float | None:
     return (mean * step - last * before) / (step - before)
 
 
-def _find_batch(product: float, found: Found) -> float:
+def find_batch(product: float, found: Found) -> float:
     """Return the batch size that most lines agree on.
 
     A line's throughput times its mean time is not exact, because they are about different steps.

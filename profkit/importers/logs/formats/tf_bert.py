@@ -40,10 +40,10 @@ def read(line: Line, found: Found) -> None:
     elif match := _SEQUENCES.search(text):
         found.add_facts(global_batch_size=as_count(match[1]))
     elif found.records and not found.memory.get("results"):
-        _read_results(line, found)
+        read_results(line, found)
 
 
-def _read_results(line: Line, found: Found) -> None:
+def read_results(line: Line, found: Found) -> None:
     """Take the results of the training.
 
     The evaluation prints the same words later, after a line of DLLogger.

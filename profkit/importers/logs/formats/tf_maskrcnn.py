@@ -43,13 +43,13 @@ def read(line: Line, found: Found) -> None:
         loss = number_after(text, "Total loss:")
         found.records[-1] = dataclasses.replace(found.records[-1], loss=loss)
     elif "horovodrun" in text or "mask_rcnn_main" in text:
-        _read_command(text, found)
+        read_command(text, found)
     else:
         how = "the tool's running average"
         read_result(line, found, "Average throughput:", "throughput", "samples/s", how)
 
 
-def _read_command(text: str, found: Found) -> None:
+def read_command(text: str, found: Found) -> None:
     """Take the options of the command that started the training."""
     batch, steps = _BATCH.search(text), _STEPS.search(text)
     found.add_facts(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from profkit.importers.logs.integrity import clock, figures, names, results
+from profkit.importers.logs.integrity import clock, figures, statements
 from profkit.importers.logs.integrity.evidence import Check, Evidence
 from profkit.importers.logs.parsed import Flag, ParsedLog
 from profkit.text import significant
@@ -20,9 +20,9 @@ MAX_THROUGHPUT_RATIO = 1.2
 CHECKS: tuple[Check, ...] = (
     clock.check_header_date,
     clock.check_jumps,
-    names.check_precision,
-    names.check_cards,
-    names.check_batch,
+    statements.check_precision,
+    statements.check_cards,
+    statements.check_batch,
     figures.check_throughputs,
     figures.check_evaluations,
     figures.check_data_waits,
@@ -32,12 +32,12 @@ CHECKS: tuple[Check, ...] = (
     figures.check_slow_steps,
     figures.check_batches,
     figures.check_missing_lines,
-    results.check_last_step,
+    statements.check_last_step,
     clock.check_shared_timestamps,
-    results.check_stated_mean,
-    results.check_stated_throughput,
-    results.check_samples,
-    results.check_record_count,
+    statements.check_stated_mean,
+    statements.check_stated_throughput,
+    statements.check_samples,
+    statements.check_record_count,
 )
 
 
@@ -60,6 +60,3 @@ def flag_unlike_runs(runs: Sequence[ParsedLog]) -> list[ParsedLog]:
         "what the file's name says is true for at most one of them"
     )
     return [dataclasses.replace(each, flags=(*each.flags, flag)) for each in runs]
-
-
-__all__ = ["CHECKS", "Evidence", "check", "flag_unlike_runs"]
