@@ -57,7 +57,9 @@ class FlightRecorder:
         rows = CollectiveRows()
         for place, path in enumerate(sources):
             found = _RANK_AT_END.search(path.name)
-            rank = int(found[1]) if found else place
+            rank = place
+            if found:
+                rank = int(found[1])
             dump = load(path)
             groups = dump.get("pg_config")
             if not isinstance(groups, dict):

@@ -9,7 +9,7 @@ from typing import Any
 
 from profkit.errors import UnreadableError
 from profkit.importers.base import Imported, Target
-from profkit.importers.reading.blocks import TornError, read_blocks
+from profkit.importers.reading.blocks import TornError, read_lines
 from profkit.importers.reading.collective_rows import (
     MAX_RANKS,
     CollectiveRow,
@@ -54,7 +54,7 @@ class Inspector:
         untimed: list[tuple[int, CollectiveRow]] = []
         for path in sources:
             try:
-                for line in _read_lines(path):
+                for line in read_lines(path, LONGEST_LINE):
                     if line.strip():
                         _add_line(line, rows, untimed)
             except TornError as error:
@@ -66,17 +66,6 @@ class Inspector:
                 "Inspector; name another format with --format"
             )
         yield write_rows(self.name, sources, target, rows)
-
-
-def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the file's lines; one that is too long for Inspector is cut, so it does not parse."""
-    rest = b""
-    for block in read_blocks(path):
-        *whole, rest = (rest + block).split(b"\n")
-        yield from whole
-        rest = rest[:LONGEST_LINE]
-    if rest:
-        yield rest
 
 
 def _add_line(line: bytes, rows: CollectiveRows, untimed: list[tuple[int, CollectiveRow]]) -> None:

@@ -35,7 +35,7 @@ from profkit.importers.logs.assemble import (
 from profkit.importers.logs.parsed import ParsedLog, Scope
 from profkit.importers.logs.placing import PlacedSteps, place_steps, world_size
 from profkit.importers.logs.text import read_lines
-from profkit.importers.reading.blocks import TornError, read_blocks
+from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
 from profkit.text import safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.vocab import RunState
@@ -65,10 +65,14 @@ class TrainingLog:
         grammars = load_grammars()
         found = find_grammar(read_lines([head]), grammars)
         if found is None or found.name == MARKS_ALONE:
-            found = find_grammar(read_lines(_read_beginning(path)), grammars) or found
+            found = (
+                find_grammar(read_lines(read_beginning(path, SEARCHED_BYTES)), grammars) or found
+            )
         if found is None:
             return 0.0
-        return 0.4 if found.name == MARKS_ALONE else 0.8
+        if found.name == MARKS_ALONE:
+            return 0.4
+        return 0.8
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         for path in sources:
@@ -108,19 +112,6 @@ class TrainingLog:
             draft.dropped.update(placed.dropped)
             draft.flags.extend([*map(str, log.flags), *problems])
             return draft.finish(describe(log, placed))
-
-
-def _read_beginning(path: Path) -> Iterator[bytes]:
-    """Yield the file's first part; nothing if it cannot be read."""
-    left = SEARCHED_BYTES
-    try:
-        for block in read_blocks(path):
-            yield block[:left]
-            left -= len(block)
-            if left <= 0:
-                return
-    except UnreadableError:
-        return
 
 
 def _read_whole(path: Path, problems: list[str]) -> Iterator[bytes]:

@@ -23,7 +23,9 @@ class Kineto:
             return 0.0
         if b'"traceEvents"' in head or b'"schemaVersion"' in head:
             return 0.9
-        return 0.6 if re.search(rb'"ph"\s*:\s*"[A-Za-z]"', head) else 0.0
+        if re.search(rb'"ph"\s*:\s*"[A-Za-z]"', head):
+            return 0.6
+        return 0.0
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         ranks = {path: stated_rank(path, read_head(path)) for path in sources}

@@ -48,9 +48,9 @@ def collective_columns(
     events: Events, work: DeviceWork, steps: Steps, world_size: int
 ) -> tuple[dict[str, Any], int]:
     """Return the communication kernels as collectives, and the number of those without a size."""
-    mine = _find_communication(events, work)
+    mine = find_communication(events, work)
     place = work.place[mine]
-    extras = _find_arguments(events, work, mine, events.column("extra", place))
+    extras = find_arguments(events, work, mine, events.column("extra", place))
     communicators, ops, dtypes = [], [], []
     sizes = np.zeros(len(mine), dtype=np.int64)
     group_sizes = np.zeros(len(mine), dtype=np.int32)
@@ -66,8 +66,8 @@ def collective_columns(
         communicators.append(communicator)
         sequences[row] = counts.get(communicator, 0)
         counts[communicator] = int(sequences[row]) + 1
-        ops.append(_operation_of(args, events.names[int(events.name[place[row]])]))
-        dtype, sizes[row] = _message_of(args)
+        ops.append(operation_of(args, events.names[int(events.name[place[row]])]))
+        dtype, sizes[row] = message_of(args)
         dtypes.append(dtype)
         ranks = whole(args.get("Group size"), world_size)
         group_sizes[row] = min(max(0, ranks), MAX_GROUP_SIZE)
@@ -86,7 +86,7 @@ def collective_columns(
     return made, int((sizes < 0).sum())
 
 
-def _find_communication(events: Events, work: DeviceWork) -> Ints:
+def find_communication(events: Events, work: DeviceWork) -> Ints:
     """Return the rows of the communication kernels in the device work."""
     communicates = np.zeros(max(1, len(events.names)), dtype=bool)
     kernels = events.role[work.place] == Role.KERNEL
@@ -95,7 +95,7 @@ def _find_communication(events: Events, work: DeviceWork) -> Ints:
     return np.flatnonzero(communicates[events.name[work.place]] & kernels)
 
 
-def _find_arguments(events: Events, work: DeviceWork, mine: Ints, own: Ints) -> Ints:
+def find_arguments(events: Events, work: DeviceWork, mine: Ints, own: Ints) -> Ints:
     """Return where each collective's arguments are in the trace's extras, or -1.
 
     Older files have them only at the `nccl:` range around the launch.
@@ -109,7 +109,7 @@ def _find_arguments(events: Events, work: DeviceWork, mine: Ints, own: Ints) -> 
     return np.where(own >= 0, own, around)
 
 
-def _message_of(args: dict[str, Any]) -> tuple[str, int]:
+def message_of(args: dict[str, Any]) -> tuple[str, int]:
     """Return the type and the bytes of a message; the bytes are negative if they are unknown."""
     given = args.get("dtype")
     if not given:
@@ -132,7 +132,7 @@ def _message_of(args: dict[str, Any]) -> tuple[str, int]:
     return dtype, min(max(-1, whole(args.get(MESSAGE_BYTES), -1)), MAX_BYTES)
 
 
-def _operation_of(args: dict[str, Any], kernel: str) -> str:
+def operation_of(args: dict[str, Any], kernel: str) -> str:
     """Return the collective's name from its arguments, else from the kernel's name."""
     name = str(args.get("Collective name") or "").removeprefix("_")
     if name:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from profkit.clock import Anchor
 from profkit.importers.reading.chrome import ChromeTrace
 from profkit.importers.reading.numbers import Ints
 from profkit.importers.reading.sanity import TimeGate
@@ -59,6 +60,9 @@ PADDLE_CATEGORIES = frozenset(
 _PYTORCH_NAMES = ("aten::", "ProfilerStep#", "PyTorch Profiler")
 
 STEP_NAME = re.compile(r"Profile(?:r)?Step#(\d{1,9})\b")
+_LATEST_MONOTONIC_NS = 10**18
+"""Later times are those of the day: no clock that starts with its machine shows them."""
+_LATEST_BASE_NS = 2**62
 _PADDLE_DURATION = re.compile(r"\[[\d.]+ (?:ns|us|ms|s)\]$")
 
 
@@ -146,3 +150,16 @@ def whole(value: Any, default: int = 0) -> int:
         return int(value)
     except (TypeError, ValueError, OverflowError):
         return default
+
+
+def find_anchor(events: Events) -> Anchor:
+    """Tie the file's clock to the time of day.
+
+    Either the file states a base, or its times are those of the day.
+    """
+    base = whole(events.trace.header.get("baseTimeNanoseconds"))
+    if 0 < base < _LATEST_BASE_NS:
+        return Anchor(0, base, 0)
+    if len(events.start) and int(events.start.min()) > _LATEST_MONOTONIC_NS:
+        return Anchor(int(events.start.min()), int(events.start.min()), 0)
+    return Anchor(0, 0, 0)

@@ -59,14 +59,14 @@ class NestedSpan(NamedTuple):
 
 def find_phases(events: Events, main: int, steps: Steps) -> list[PhaseSpan]:
     """Return every phase and region, by thread and time."""
-    spans = _find_annotations(events)
-    spans += _find_marked_operators(events, {span.phase for span in spans})
+    spans = find_annotations(events)
+    spans += find_marked_operators(events, {span.phase for span in spans})
     if not _has_phase(spans, main, Phase.BACKWARD):
         name = Phase.BACKWARD.value
-        for start, end in _find_backward(events, main):
+        for start, end in find_backward(events, main):
             spans.append(PhaseSpan(main, start, end, name, name))
     if not _has_phase(spans, main, Phase.FORWARD):
-        spans += _find_forward(events, main, spans, steps)
+        spans += find_forward(events, main, spans, steps)
     return sorted(spans, key=lambda span: (span.lane, span.start, -span.end))
 
 
@@ -74,7 +74,7 @@ def _has_phase(spans: Sequence[PhaseSpan], lane: int, phase: Phase) -> bool:
     return any(span.phase == phase and span.lane == lane for span in spans)
 
 
-def _find_annotations(events: Events) -> list[PhaseSpan]:
+def find_annotations(events: Events) -> list[PhaseSpan]:
     places = events.of(Role.ANNOTATION)
     categories = events.column("category", places).tolist()
     phases: dict[tuple[int, int], str] = {}
@@ -90,7 +90,7 @@ def _find_annotations(events: Events) -> list[PhaseSpan]:
     return spans
 
 
-def _find_marked_operators(events: Events, known: set[str]) -> list[PhaseSpan]:
+def find_marked_operators(events: Events, known: set[str]) -> list[PhaseSpan]:
     """Return the calls of the loader and the optimizer that old files have among operators.
 
     Calls of phases that are known already are excluded.
@@ -128,29 +128,25 @@ def _is_autograd(events: Events, places: Ints) -> Bools:
     return np.asarray(known[events.name[places]])
 
 
-def _find_backward(events: Events, main: int) -> list[tuple[int, int]]:
+def find_backward(events: Events, main: int) -> list[tuple[int, int]]:
     """Return runs of the engine's operators, between operators of the training thread itself."""
     ops = events.of(Role.OP)
     autograd = _is_autograd(events, ops)
     if not autograd.any():
         return []
-    start, end = _unite(events.start[ops[autograd]], events.end[ops[autograd]])
+    # Overlapping operators of the engine are one run.
+    place = ops[autograd]
+    place = place[np.argsort(events.start[place], kind="stable")]
+    start, reach = events.start[place], np.maximum.accumulate(events.end[place])
+    opens = np.append(True, start[1:] > reach[:-1])
+    start, end = start[opens], reach[np.append(opens[1:], True)]
     own = np.sort(events.start[ops[~autograd & (events.lane[ops] == main)]])
     breaks = np.searchsorted(own, start[1:]) > np.searchsorted(own, end[:-1])
     first, last = np.append(True, breaks), np.append(breaks, True)
     return list(zip(start[first].tolist(), end[last].tolist(), strict=True))
 
 
-def _unite(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return the unions of overlapping intervals, by time."""
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    opens = np.append(True, start[1:] > reach[:-1])
-    closes = np.append(opens[1:], True)
-    return start[opens], reach[closes]
-
-
-def _find_forward(
+def find_forward(
     events: Events, main: int, spans: Sequence[PhaseSpan], steps: Steps
 ) -> list[PhaseSpan]:
     """Return what the training thread did before each backward.

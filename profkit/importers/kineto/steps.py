@@ -76,7 +76,7 @@ def find_steps(events: Events, main: int) -> Steps:
     """Return the steps that are marked, else those between calls of the training thread."""
     places = events.of(Role.STEP)
     if len(places):
-        return _find_marked(events, places)
+        return find_marked(events, places)
     loads = _find_calls(events, main, LOADER_CALL)
     if len(loads) > 1:
         start = np.sort(events.start[loads])
@@ -95,7 +95,7 @@ def find_steps(events: Events, main: int) -> Steps:
     return Steps(np.zeros(1, dtype=np.int64), first[None], last[None], NOT_MARKED)
 
 
-def _find_marked(events: Events, places: Ints) -> Steps:
+def find_marked(events: Events, places: Ints) -> Steps:
     """Return the marked steps, without those that are marked twice or overlap."""
     places = places[np.lexsort((events.end[places], events.start[places]))]
     numbers = []

@@ -84,7 +84,7 @@ def describe_work(events: Events, work: DeviceWork) -> tuple[list[str], Ints, In
 
 
 def host_columns(events: Events, steps: Steps) -> dict[str, Any]:
-    """Return the outermost operators of each thread as kernels, for a file without device work."""
+    """Return the outermost operators of each thread as kernels, if no device worked."""
     ops = events.of(Role.OP)
     order = ops[np.lexsort((-events.end[ops], events.start[ops], events.lane[ops]))]
     lanes, stream = np.unique(events.lane[order], return_inverse=True)
@@ -148,18 +148,21 @@ class PhaseLookup:
 def span_columns(events: Events, spans: Sequence[NestedSpan], steps: Steps) -> dict[str, Any]:
     """Return the phases and regions as rows of `spans`."""
     known = thread_names(events.trace)
-    count = len(events.names)
-    threads = []
-    for each in spans:
-        process, thread = divmod(each.span.lane, count)
+    phases, names, threads = [], [], []
+    numbers = np.zeros((3, len(spans)), dtype=np.int64)
+    for place, (span, phase, depth) in enumerate(spans):
+        process, thread = divmod(span.lane, len(events.names))
+        phases.append(phase)
+        names.append(span.name)
         threads.append(known.get((process, thread)) or f"thread {events.names[thread]}")
-    start = np.array([each.span.start for each in spans], dtype=np.int64)
+        numbers[:, place] = depth, span.start, span.end
+    depths, start, end = numbers
     return {
         "step": steps.column_at(start),
-        "phase": [each.phase for each in spans],
-        "name": [each.span.name for each in spans],
-        "depth": np.array([each.depth for each in spans], dtype=np.int16),
+        "phase": phases,
+        "name": names,
+        "depth": depths.astype(np.int16),
         "thread": threads,
         "start_ns": start,
-        "end_ns": np.array([each.span.end for each in spans], dtype=np.int64),
+        "end_ns": end,
     }

@@ -47,17 +47,17 @@ def find_work(events: Events, gate: TimeGate) -> DeviceWork:
     detail_of_row = np.full(len(events.trace.events) + 1, -1, dtype=np.int64)
     detail_of_row[works["event"]] = np.arange(len(works))
     detail = detail_of_row[events.row[place]]
-    device, stream = _find_streams(events, place, detail)
+    device, stream = find_streams(events, place, detail)
     end = gate.clip_overlaps(device * 2**32 + stream, start, events.end[place])
     calls = events.of(Role.LAUNCH)
     correlation = events.column("correlation", place)
     launch = _find_first(events.column("correlation", calls), calls, correlation)
     launch_time = np.where(launch >= 0, events.start[launch], start)
-    op = _find_operators(events, place, launch, launch_time)
+    op = find_operators(events, place, launch, launch_time)
     return DeviceWork(place, start, end, device, stream, detail, launch, op, launch_time)
 
 
-def _find_streams(events: Events, place: Ints, detail: Ints) -> tuple[Ints, Ints]:
+def find_streams(events: Events, place: Ints, detail: Ints) -> tuple[Ints, Ints]:
     """Return the device and stream of each piece of work.
 
     They stand in the arguments, else in the names of the process and the thread.
@@ -96,7 +96,7 @@ def _find_first(keys: Ints, places: Ints, wanted: Ints) -> Ints:
     return np.where((keys[found] == wanted) & (wanted != MISSING), places[found], -1)
 
 
-def _find_operators(events: Events, place: Ints, launch: Ints, launch_time: Ints) -> Ints:
+def find_operators(events: Events, place: Ints, launch: Ints, launch_time: Ints) -> Ints:
     """Return the operator that launched each piece of work.
 
     It is the one with its external id, if that one was running on the call's thread at the time of

@@ -132,6 +132,14 @@ def read_name(name: str) -> NameHints:
     They are `gpu8`, `GPUx8`, `8gpus`, `N1C8`, `_c8_` and `-N8` for cards, `bs96` and `gbs768` for
     batch sizes, `fp16`, `amp`, `fp32` and so on for precisions.
     """
+    words: list[str | int] = []
+    for pattern in _CARDS_IN_NAME:
+        words += pattern.findall(name)
+    if nodes := _NODES_IN_NAME.search(name):
+        words = [int(nodes[1]) * int(nodes[2])]
+    counts = dict.fromkeys(filter(None, map(_cards, words)))
+    if not counts and (short := _SHORT_CARDS_IN_NAME.search(name)):
+        counts = dict.fromkeys(filter(None, [_cards(short[1])]))
     small = name.lower()
     mixed = re.search(r"(?<![a-z])(?:amp|fp16|bf16)(?![a-z])", small)
     plain = re.search(r"(?<![a-z])(?:fp32|tf32)(?![a-z])", small)
@@ -141,21 +149,8 @@ def read_name(name: str) -> NameHints:
     elif plain and not mixed:
         precision = _FP32
     return NameHints(
-        world_sizes=_cards_in_name(name),
+        world_sizes=tuple(counts),
         batch_size=_batch_in(r"(?<![a-z])bs(\d{1,7})", small),
         global_batch_size=_batch_in(r"gbs(\d{1,8})", small),
         precision=precision,
     )
-
-
-def _cards_in_name(name: str) -> tuple[int, ...]:
-    """Return the different numbers of cards that a name contains."""
-    words: list[str | int] = []
-    for pattern in _CARDS_IN_NAME:
-        words += pattern.findall(name)
-    if nodes := _NODES_IN_NAME.search(name):
-        words = [int(nodes[1]) * int(nodes[2])]
-    counts = dict.fromkeys(filter(None, map(_cards, words)))
-    if not counts and (short := _SHORT_CARDS_IN_NAME.search(name)):
-        counts = dict.fromkeys(filter(None, [_cards(short[1])]))
-    return tuple(counts)

@@ -157,8 +157,10 @@ class Found:
     def flags(self) -> list[Flag]:
         flags = []
         for what, count in self.warnings.items():
-            lines = tuple(self.warning_lines[what])
-            flags.append(Flag(what if count == 1 else f"{count:,} x {what}", lines))
+            text = what
+            if count > 1:
+                text = f"{count:,} x {what}"
+            flags.append(Flag(text, tuple(self.warning_lines[what])))
         return flags
 
 

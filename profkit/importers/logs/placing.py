@@ -85,20 +85,20 @@ class PlacedSteps:
 def place_steps(log: ParsedLog) -> PlacedSteps:
     """Return the steps of the log's records on one clock."""
     dropped: Counter[str] = Counter()
-    records = _drop_untimed(log.records, dropped)
+    records = drop_untimed(log.records, dropped)
     counts = np.array([each.steps for each in records], dtype=np.int64)
     if counts.sum() > MAX_ROWS:
         over = int(counts.sum()) - len(records)
         dropped["steps over the limit: each line counts as one step"] += over
         counts = np.ones(len(records), dtype=np.int64)
-    begin = _begin_times(records, counts, dropped)
+    begin, first_step = place_records(records, counts, dropped)
     records, counts = records[: len(begin)], counts[: len(begin)]
     first_row = np.cumsum(counts) - counts
     place_in_window = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(first_row, counts)
     start = np.repeat(np.array(begin, dtype=np.int64), counts)
     step_ns = np.repeat(_nanoseconds([each.step_s for each in records]), counts)
     data_ns = np.repeat(_nanoseconds([each.data_s for each in records]), counts)
-    step = np.repeat(_first_steps(records, counts), counts) + place_in_window
+    step = np.repeat(np.array(first_step, dtype=np.int64), counts) + place_in_window
     loss = np.full(len(step), np.nan)
     printed_steps = np.cumsum(counts) - 1
     loss[printed_steps] = np.array([each.loss for each in records], dtype=np.float64)
@@ -111,18 +111,18 @@ def place_steps(log: ParsedLog) -> PlacedSteps:
         step=step,
         start_ns=start + (place_in_window * step_ns).astype(np.int64),
         end_ns=start + ((place_in_window + 1) * step_ns).astype(np.int64),
-        samples=np.repeat(_samples(log, records), counts),
+        samples=np.repeat(samples_per_step(log, records), counts),
         data_ns=np.nan_to_num(data_ns).astype(np.int64),
         has_data=np.isfinite(data_ns),
         loss=loss,
         epoch=np.repeat(epochs, counts),
-        warm_up=_warm_up_steps(log, records, step),
-        anchor=_anchor(records, begin, counts),
+        warm_up=count_warm_up_steps(log, records, step),
+        anchor=find_anchor(records, begin, counts),
         dropped=dropped,
     )
 
 
-def _drop_untimed(records: Sequence[Record], dropped: Counter[str]) -> list[Record]:
+def drop_untimed(records: Sequence[Record], dropped: Counter[str]) -> list[Record]:
     """Return the records with a possible step time, and count the others."""
     timed = []
     for record in records:
@@ -141,12 +141,17 @@ def _nanoseconds(seconds: Sequence[float | None]) -> Floats:
     return np.where((given >= 0) & (given < WEEK_S), given * 1e9, np.nan)
 
 
-def _begin_times(records: Sequence[Record], counts: Ints, dropped: Counter[str]) -> list[int]:
-    """Return when each record's steps began.
+def place_records(
+    records: Sequence[Record], counts: Ints, dropped: Counter[str]
+) -> tuple[list[int], list[int]]:
+    """Return when each record's steps began, and the number of the first of them.
 
-    That is where the steps of the record before ended, or later if the timestamps show a gap.
+    They began where the steps of the record before ended, or later if the timestamps show a gap.
+    Their numbers never overlap.
     """
     begins: list[int] = []
+    first_steps: list[int] = []
+    next_free = 0
     base_s = 0.0
     for record in records:
         if record.time_s is not None:
@@ -167,26 +172,19 @@ def _begin_times(records: Sequence[Record], counts: Ints, dropped: Counter[str])
             break
         begins.append(begin)
         end = begin + length
-    return begins
+        first_steps.append(max(record.index - count + 1, next_free))
+        next_free = first_steps[-1] + count
+    return begins, first_steps
 
 
-def _first_steps(records: Sequence[Record], counts: Ints) -> Ints:
-    """Return the number of each window's first step; windows never overlap."""
-    firsts = []
-    next_free = 0
-    for record, count in zip(records, counts.tolist(), strict=True):
-        first = max(record.index - count + 1, next_free)
-        firsts.append(first)
-        next_free = first + count
-    return np.array(firsts, dtype=np.int64)
-
-
-def _samples(log: ParsedLog, records: Sequence[Record]) -> Ints:
+def samples_per_step(log: ParsedLog, records: Sequence[Record]) -> Ints:
     """Return the samples of a step on rank 0.
 
     If samples are words, it is their mean, because no batch of words is partial.
     """
-    cards = world_size(log) if log.scope is Scope.ALL else 1
+    cards = 1
+    if log.scope is Scope.ALL:
+        cards = world_size(log)
     given = [min((each.samples or 0.0) / cards, _MAX_SAMPLES) for each in records]
     known = [each for each in given if each]
     if not known:
@@ -209,7 +207,7 @@ def _samples(log: ParsedLog, records: Sequence[Record]) -> Ints:
     return np.array(sizes, dtype=np.int64)
 
 
-def _warm_up_steps(log: ParsedLog, records: Sequence[Record], step: Ints) -> int:
+def count_warm_up_steps(log: ParsedLog, records: Sequence[Record], step: Ints) -> int:
     """Return the number of steps up to the end of the warm-up."""
     warm_up_ids = {id(each) for each in log.records[: log.warm_up]}
     ends = [each.index for each in records if id(each) in warm_up_ids]
@@ -218,7 +216,7 @@ def _warm_up_steps(log: ParsedLog, records: Sequence[Record], step: Ints) -> int
     return max(0, max(ends) - int(step[0]) + 1)
 
 
-def _anchor(records: Sequence[Record], begin: Sequence[int], counts: Ints) -> Anchor:
+def find_anchor(records: Sequence[Record], begin: Sequence[int], counts: Ints) -> Anchor:
     """Tie the run's clock to the first timestamp with a year.
 
     If there is none, nothing is known about the time of day.

@@ -60,8 +60,9 @@ def estimate_batch(records: Sequence[Record]) -> float | None:
             passed_s = _seconds_since(before, after)
             if after.throughput and passed_s:
                 sizes.append(after.throughput * passed_s)
-    middle = statistics.median(sizes) if sizes else 0.0
-    return float(round(middle)) if middle >= 0.5 else None
+    if not sizes or statistics.median(sizes) < 0.5:
+        return None
+    return float(round(statistics.median(sizes)))
 
 
 def _seconds_since(before: Record | None, record: Record) -> float | None:

@@ -74,7 +74,9 @@ def clear_impossible(records: Sequence[Record]) -> tuple[list[Record], list[Flag
             cleared.append(record)
             continue
         wrong.append(record.line)
-        data_s = None if data_is_negative else record.data_s
+        data_s = record.data_s
+        if data_is_negative:
+            data_s = None
         cleared.append(
             dataclasses.replace(
                 record, step_s=step_s, throughput=throughput, samples=samples, data_s=data_s

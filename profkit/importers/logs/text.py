@@ -158,4 +158,6 @@ def as_count(word: str | None, most: int = 10**12) -> int | None:
     if not word or not word.isascii() or not word.isdigit() or len(word) > _MAX_COUNT_DIGITS:
         return None
     value = int(word)
-    return value if value <= most else None
+    if value > most:
+        return None
+    return value

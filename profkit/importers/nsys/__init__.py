@@ -25,7 +25,9 @@ class Nsys:
     def recognises(self, head: bytes, path: Path) -> float:
         if not head.startswith(b"SQLite format 3\0"):
             return 0.0
-        return 0.9 if b"CUPTI_ACTIVITY" in head or b"StringIds" in head else 0.5
+        if b"CUPTI_ACTIVITY" in head or b"StringIds" in head:
+            return 0.9
+        return 0.5
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         for path in sources:

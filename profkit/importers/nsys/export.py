@@ -155,6 +155,10 @@ class Export:
         kernels = _of_device(activity.kernels, device, process)
         copies = _of_device(activity.copies, device, process)
         fills = _of_device(activity.fills, device, process)
+        short_names = kernels["shortName"].tolist()
+        kernel_names = []
+        for place, string in enumerate(kernels["demangledName"].tolist()):
+            kernel_names.append(self._strings.get(string) or self._text(short_names[place]))
         kinds = copies["copyKind"].tolist()
         copy_names = [_COPY_KINDS.get(kind, f"Memcpy of kind {kind}") for kind in kinds]
         calls, ranges = activity.calls, activity.ranges
@@ -163,7 +167,7 @@ class Export:
             calls = _choose(calls, process_of(calls["globalTid"]) == own)
             ranges = [each for each in ranges if process_of(each.thread) == own]
         events: list[Structs] = [
-            work_events(kernels, names, "kernel", self._kernel_names(kernels)),
+            work_events(kernels, names, "kernel", kernel_names),
             work_events(copies, names, "gpu_memcpy", copy_names),
             work_events(fills, names, "gpu_memset", ["Memset"] * len(fills["start"])),
             call_events(calls, names, [self._text(each) for each in calls["nameId"].tolist()]),
@@ -177,13 +181,6 @@ class Export:
 
     def _text(self, string: int) -> str:
         return self._strings.get(string, "(name lost)")
-
-    def _kernel_names(self, table: Columns) -> list[str]:
-        full, short = table["demangledName"].tolist(), table["shortName"].tolist()
-        names = []
-        for place, string in enumerate(full):
-            names.append(self._strings.get(string) or self._text(short[place]))
-        return names
 
     def _ranges(self) -> list[NvtxRange]:
         """Return the NVTX ranges that ended, by start."""

@@ -35,6 +35,30 @@ def read_blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
+def read_lines(path: Path, longest: int) -> Iterator[bytes]:
+    """Yield the file's lines; one without an end in so many bytes is cut."""
+    rest = b""
+    for block in read_blocks(path):
+        *whole, rest = (rest + block).split(b"\n")
+        yield from whole
+        rest = rest[:longest]
+    if rest:
+        yield rest
+
+
+def read_beginning(path: Path, most: int) -> Iterator[bytes]:
+    """Yield the file's first bytes in blocks; nothing if it cannot be read."""
+    left = most
+    try:
+        for block in read_blocks(path):
+            yield block[:left]
+            left -= len(block)
+            if left <= 0:
+                return
+    except UnreadableError:
+        return
+
+
 def _submit(thread: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Future[bytes]:
     """Return the next block as a future."""
     try:

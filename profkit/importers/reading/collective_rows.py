@@ -57,6 +57,38 @@ class CollectiveRows:
         self.by_rank.setdefault(row.rank, []).append(row)
         self.world_size = min(max(self.world_size, row.rank + 1, row.group_size), MAX_RANKS)
 
+    def columns_of(self, rank: int, gate: TimeGate) -> Mapping[str, Any]:
+        """Return a rank's rows with possible times as columns, oldest first."""
+        rows = self.by_rank[rank]
+        times = np.array([(row.start_ns, row.end_ns) for row in rows], dtype=np.int64)
+        start, end = times[:, 0], times[:, 1]
+        kept = np.flatnonzero(gate.keep(start, end - start, np.zeros(len(rows), dtype=bool)))
+        kept = kept[np.argsort(start[kept], kind="stable")]
+        communicators, ops, dtypes = [], [], []
+        numbers = np.zeros((4, len(kept)), dtype=np.int64)
+        is_ready = np.zeros(len(kept), dtype=bool)
+        for place, chosen in enumerate(kept.tolist()):
+            row = rows[chosen]
+            communicators.append(row.communicator)
+            ops.append(row.op)
+            dtypes.append(row.dtype)
+            group_size = min(row.group_size, MAX_GROUP_SIZE)
+            numbers[:, place] = row.sequence, row.bytes, group_size, row.ready_ns or 0
+            is_ready[place] = row.ready_ns is not None
+        sequence, sizes, group_sizes, ready = numbers
+        return {
+            "communicator": communicators,
+            "sequence": sequence,
+            "op": ops,
+            "bytes": sizes,
+            "dtype": dtypes,
+            "group_size": group_sizes.astype(np.int32),
+            "ready_ns": columns.numbers(ready, is_ready),
+            "start_ns": start[kept],
+            "end_ns": end[kept],
+            "backend": columns.constant(BACKEND, len(kept)),
+        }
+
 
 def write_rows(
     importer: str, sources: Sequence[Path], target: Target, rows: CollectiveRows
@@ -64,12 +96,12 @@ def write_rows(
     """Write the run of these rows, each rank's oldest first."""
     with target.new_run(importer, sources) as draft:
         gate = TimeGate()
-        for rank, mine in sorted(rows.by_rank.items()):
+        for rank in sorted(rows.by_rank):
             host = ""
             if target.options.keep_private:
                 host = clean_name(rows.hosts.get(rank, ""))
             manifest = RankManifest(rank, host, 0, "", Anchor(0, 0, 0), world_size=rows.world_size)
-            draft.rank(manifest).write("collectives", _columns(mine, gate))
+            draft.rank(manifest).write("collectives", rows.columns_of(rank, gate))
         draft.dropped.update(rows.dropped)
         draft.flags += [NO_STEPS, *rows.flags, *gate.flags]
         return draft.finish(
@@ -81,38 +113,6 @@ def write_rows(
         )
 
 
-def _columns(rows: Sequence[CollectiveRow], gate: TimeGate) -> Mapping[str, Any]:
-    """Return the rows with possible times as columns, oldest first."""
-    start = np.array([row.start_ns for row in rows], dtype=np.int64)
-    end = np.array([row.end_ns for row in rows], dtype=np.int64)
-    kept = np.flatnonzero(gate.keep(start, end - start, np.zeros(len(rows), dtype=bool)))
-    kept = kept[np.argsort(start[kept], kind="stable")]
-    communicators, ops, dtypes = [], [], []
-    numbers = np.zeros((4, len(kept)), dtype=np.int64)
-    is_ready = np.zeros(len(kept), dtype=bool)
-    for place, chosen in enumerate(kept.tolist()):
-        row = rows[chosen]
-        communicators.append(row.communicator)
-        ops.append(row.op)
-        dtypes.append(row.dtype)
-        group_size = min(row.group_size, MAX_GROUP_SIZE)
-        numbers[:, place] = row.sequence, row.bytes, group_size, row.ready_ns or 0
-        is_ready[place] = row.ready_ns is not None
-    sequence, sizes, group_sizes, ready = numbers
-    return {
-        "communicator": communicators,
-        "sequence": sequence,
-        "op": ops,
-        "bytes": sizes,
-        "dtype": dtypes,
-        "group_size": group_sizes.astype(np.int32),
-        "ready_ns": columns.numbers(ready, is_ready),
-        "start_ns": start[kept],
-        "end_ns": end[kept],
-        "backend": columns.constant(BACKEND, len(kept)),
-    }
-
-
 def count(value: Any, default: int = 0) -> int:
     """Return a whole number of the file that is not negative; `default` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -121,4 +121,6 @@ def count(value: Any, default: int = 0) -> int:
         found = int(value)
     except ValueError:
         return default
-    return found if 0 <= found < MAX_NUMBER else default
+    if not 0 <= found < MAX_NUMBER:
+        return default
+    return found

@@ -42,4 +42,6 @@ def exact(text: str, scale: int) -> int:
         value = int(digits[:exponent] or "0") + int(rounds_up)
     if value > _LARGEST:
         return MISSING
-    return -value if found[1] else value
+    if found[1]:
+        return -value
+    return value

@@ -13,7 +13,7 @@ import numpy as np
 from profkit.clock import Anchor
 from profkit.importers.base import RunDraft, Target, clean_name
 from profkit.importers.kineto.collectives import SIZES_UNKNOWN, collective_columns
-from profkit.importers.kineto.events import Events, Role, sort_out, whole
+from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
 from profkit.importers.kineto.phases import find_phases, nest
 from profkit.importers.kineto.steps import Steps, find_main_lane, find_steps
 from profkit.importers.kineto.tables import (
@@ -38,9 +38,6 @@ MAX_DEVICES_NAMED = 8
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|trainer)[-_.]?(\d{1,5})(?!\d)", re.IGNORECASE)
 _RANK_IN_HEAD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d{1,5})\b')
-_LATEST_MONOTONIC_NS = 10**18
-"""Later times are those of the day: no clock that starts with its machine shows them."""
-_LATEST_BASE_NS = 2**62
 _PUBLIC_FIELDS = [
     "record_shapes",
     "with_stack",
@@ -126,6 +123,14 @@ class RunSummary:
         if text and text not in self.flags:
             self.flags.append(text)
 
+    def flag_problems(self, file: RankFile, gate: TimeGate, *, one_of_several: bool) -> None:
+        """Flag what was wrong with a rank's file."""
+        problems = [*gate.flags, file.trace.problem]
+        if file.trace.broken:
+            problems.append(f"{plural(file.trace.broken, 'event')} could not be read")
+        for text in filter(None, problems):
+            self.flag(f"rank {file.rank or 0}: {text}" if one_of_several else text)
+
     def manifest(self, world_size: int) -> RunManifest:
         return RunManifest(
             workload=self._workload,
@@ -164,7 +169,7 @@ def write_rank(
     steps = find_steps(events, main)
     work = find_work(events, gate)
     spans, excluded_spans = nest(find_phases(events, main, steps))
-    anchor = _find_anchor(file.trace, events)
+    anchor = find_anchor(events)
     host = ""
     if options.keep_private:
         host = clean_name(str(file.trace.header.get("host_name", "")))
@@ -195,31 +200,8 @@ def write_rank(
     summary.flag(steps.flag)
     if not options.samples_per_step:
         summary.flag(NO_SAMPLES)
-    _flag_problems(file.trace, gate, f"rank {rank}: " if world_size > 1 else "", summary)
+    summary.flag_problems(file, gate, one_of_several=world_size > 1)
     _count_dropped(draft, events, excluded_spans, steps)
-
-
-def _flag_problems(trace: ChromeTrace, gate: TimeGate, prefix: str, summary: RunSummary) -> None:
-    """Flag what was wrong with a rank's file."""
-    problems = [*gate.flags, trace.problem]
-    if trace.broken:
-        problems.append(f"{plural(trace.broken, 'event')} could not be read")
-    for text in problems:
-        if text:
-            summary.flag(f"{prefix}{text}")
-
-
-def _find_anchor(trace: ChromeTrace, events: Events) -> Anchor:
-    """Tie the file's clock to the time of day.
-
-    Either the file states a base, or its times are those of the day.
-    """
-    base = whole(trace.header.get("baseTimeNanoseconds"))
-    if 0 < base < _LATEST_BASE_NS:
-        return Anchor(0, base, 0)
-    if len(events.start) and int(events.start.min()) > _LATEST_MONOTONIC_NS:
-        return Anchor(int(events.start.min()), int(events.start.min()), 0)
-    return Anchor(0, 0, 0)
 
 
 def _count_dropped(draft: RunDraft, events: Events, excluded_spans: int, steps: Steps) -> None:

@@ -60,7 +60,9 @@ class TimeGate:
         if not len(start):
             return good
         given = start != MISSING
-        usual = int(np.median(start[given])) if given.any() else 0
+        usual = 0
+        if given.any():
+            usual = int(np.median(start[given]))
         earliest, latest = max(usual - WEEK_NS, -LATEST_NS), min(usual + WEEK_NS, LATEST_NS)
         reasons = {
             NO_TIME: ~given | (duration == MISSING),

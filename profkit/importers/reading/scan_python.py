@@ -81,7 +81,9 @@ class Scanner:
             if self._resyncing:
                 found = _NEXT_EVENT.search(text, at)
                 if not found:
-                    return (end, True) if final else (max(at, end - RESYNC_TAIL), False)
+                    if final:
+                        return end, True
+                    return max(at, end - RESYNC_TAIL), False
                 at, self._resyncing = found.start(), False
             while at < end and text[at] in " \n\t\r,":
                 at += 1

@@ -48,6 +48,8 @@ def read_record(line: Line, match: re.Match[str], found: Found) -> None:
     text = line.text[match.start() :]
     loss = number_after(text, "step_loss :") or number_after(text, "average_loss :")
     skipped = number_after(text, "skipped_steps :")
+    if skipped is not None:
+        skipped = int(skipped)
     found.add_record(
         line,
         as_count(match[2]),
@@ -55,7 +57,7 @@ def read_record(line: Line, match: re.Match[str], found: Found) -> None:
         time_s=find_time(text),
         loss=loss or number_after(text, "final_loss :"),
         lr=number_after(text, "learning_rate :"),
-        skipped=None if skipped is None else int(skipped),
+        skipped=skipped,
     )
 
 

@@ -61,7 +61,9 @@ def find_batch(videos: int | None, iterations: int | None) -> int | None:
     for size in range(max(1, near - 1), near + 3):
         if iterations in {videos // size, -(-videos // size)}:
             sizes.append(size)
-    return sizes[0] if len(sizes) == 1 else None
+    if len(sizes) != 1:
+        return None
+    return sizes[0]
 
 
 def value_of(pattern: re.Pattern[str], text: str) -> float | None:

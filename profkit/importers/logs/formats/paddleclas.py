@@ -48,7 +48,9 @@ def read_record(line: Line, match: re.Match[str], found: Found) -> None:
         return
     step_s = sharpen(step_s, throughput, line, found)
     batches: list[int] = found.memory.get("batches", [])
-    usual_batch = float(statistics.mode(batches)) if batches else 0.0
+    usual_batch = 0.0
+    if batches:
+        usual_batch = float(statistics.mode(batches))
     found.add_record(
         line,
         step,
@@ -77,7 +79,9 @@ def sharpen(step_s: float, throughput: float | None, line: Line, found: Found) -
     batches.append(round(throughput * step_s))
     del batches[:-_BATCHES_COMPARED]
     batch = statistics.mode(batches)
-    rounding = 6e-4 if step_s == round(step_s, 3) else 6e-6
+    rounding = 6e-6
+    if step_s == round(step_s, 3):
+        rounding = 6e-4
     if abs(batch / throughput - step_s) <= max(rounding, 1e-6 * step_s):
         return batch / throughput
     if abs(throughput * step_s / max(batch, 1) - 1) > _MAX_DIFFERENCE:
@@ -102,7 +106,9 @@ def read_epoch_end(line: Line, epoch: int, found: Found) -> None:
 
 def steps_in_mean(step: int) -> int:
     """Return the number of steps in the mean printed at `step`, since the reset or the start."""
-    return step + 1 if step < _RESET_AT else step - _RESET_AT + 1
+    if step < _RESET_AT:
+        return step + 1
+    return step - _RESET_AT + 1
 
 
 GRAMMAR = Grammar(

@@ -70,7 +70,9 @@ def choose_step_time(computed_s: float, batch_s: float, data_s: float) -> float:
     It must be the time of the batch, with or without the wait for data.
     """
     shortest, longest = (1 - _TOLERANCE) * batch_s, (1 + _TOLERANCE) * (batch_s + data_s)
-    return computed_s if shortest <= computed_s <= longest else batch_s
+    if shortest <= computed_s <= longest:
+        return computed_s
+    return batch_s
 
 
 GRAMMAR = Grammar(

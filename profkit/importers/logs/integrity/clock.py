@@ -46,7 +46,9 @@ def check_header_date(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 
 def check_jumps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     """Flag the first place where the clock goes back or far ahead between two records."""
-    furthest_back = 0 if evidence.timed_by_clock else -_CLOCK_CORRECTION_S
+    furthest_back = -_CLOCK_CORRECTION_S
+    if evidence.timed_by_clock:
+        furthest_back = 0
     for before, after in itertools.pairwise(log.records):
         if before.time_s is None or after.time_s is None:
             continue
@@ -78,7 +80,8 @@ def check_step_times(log: ParsedLog, evidence: Evidence) -> list[Flag]:
         if other_epoch or after.index - before.index != after.steps:
             continue
         passed_s = after.time_s - before.time_s
-        if passed_s > (COARSE_S if passed_s == round(passed_s) else 0):
+        is_coarse = passed_s == round(passed_s)
+        if passed_s > is_coarse * COARSE_S:
             shares.append(after.steps * after.step_s / passed_s)
     if len(shares) < MIN_VALUES:
         return []

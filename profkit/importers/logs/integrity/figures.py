@@ -97,7 +97,9 @@ def check_slow_steps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 def _usual_step(log: ParsedLog) -> float:
     """Return the median step time, or zero if there are too few."""
     times = [each.step_s for each in log.records if each.step_s is not None]
-    return statistics.median(times) if len(times) >= MIN_VALUES else 0.0
+    if len(times) < MIN_VALUES:
+        return 0.0
+    return statistics.median(times)
 
 
 def check_batches(log: ParsedLog, evidence: Evidence) -> list[Flag]:

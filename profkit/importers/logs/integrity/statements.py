@@ -54,7 +54,9 @@ def check_last_step(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 def _first_stated_throughput(log: ParsedLog, how: str = "") -> Stated | None:
     for each in log.stated:
         if each.what == "throughput" and each.how.startswith(how):
-            return each if each.value > 0 else None
+            if each.value > 0:
+                return each
+            break
     return None
 
 
