@@ -1,9 +1,9 @@
-"""What every importer is: it knows its format by a file's first bytes, and writes runs of the contract.
+"""The contract of an importer, and the choice of the importer for a file.
 
-To add a format, add a module here whose `IMPORTER` has the members of `Importer`. An importer is
-given all of the command's files that are its own, because ranks of one job come as one file each;
-how many runs they make is its decision. What a source does not know stays null, and what an
-importer drops or repairs is counted under a name that a person understands.
+An importer recognises its format by a file's first bytes and writes runs. To add a format, add a
+module here whose `IMPORTER` has the members of `Importer`. An importer is given all files of a
+command that are in its format, and decides how many runs they make. What a source does not know
+stays null. What an importer drops or repairs is counted under a name that a reader understands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -34,15 +33,18 @@ from profkit.vocab import RunState, rank_folder
 
 HEAD_BYTES = 65_536
 LONGEST_NAME = 4_096
-"""Characters of a name that are kept: kernels' names are long, and a hostile one may be the whole file."""
+"""Longer names are cut: kernels have long names, but a hostile one may fill the whole file."""
+LONGEST_FILE_NAME = 120
 
 _GZIP = b"\x1f\x8b"
 _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
+_SUFFIXES = (".gz", ".json", ".trace", ".pt", ".sqlite", ".log", ".txt", ".pkl", ".jsonl")
+_OTHER_PLACE = "choose another place with --output"
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What the user says of the files, where they do not say it themselves."""
+    """The user's statements about the files, for what these do not say themselves."""
 
     name: str = ""
     samples_per_step: int | None = None
@@ -52,7 +54,7 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class Imported:
-    """One run that was made: what went in, what was left out, and what a reader must know."""
+    """One run that was written: its sources, its rows, what was dropped, and its flags."""
 
     run: Path
     importer: str
@@ -64,38 +66,41 @@ class Imported:
 
 
 class Importer(Protocol):
-    """One format. `name` is what `--format` takes, `title` what people call it."""
+    """One format. `name` is its name for `--format`, `title` the one that people know."""
 
     name: str
     title: str
 
     def recognises(self, head: bytes, path: Path) -> float:
-        """From 0, not this format, to 1, certainly; `head` is the file's beginning, decompressed."""
+        """Return from 0, not this format, to 1, certainly; `head` is decompressed."""
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
-        """Write the files' runs, one after the other; raises `UnreadableError` for what is no such file."""
+        """Write the files' runs one by one; raise `UnreadableError` for other formats."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where an importer writes its runs, and what the user said of them."""
+    """The folder for an importer's runs, and the user's options."""
 
     folder: Path
     options: ImportOptions = ImportOptions()
 
     def new_run(self, importer: str, sources: Sequence[Path], name: str = "") -> RunDraft:
-        """A run to be written; its name is the user's, else `name`, else the first file's."""
-        chosen = self.options.name or name or _stem(sources[0])
+        """Begin a run, named as the user wants, else `name`, else as the first file."""
+        chosen = self.options.name or name
+        if not chosen:
+            chosen = sources[0].name
+            for suffix in _SUFFIXES:
+                chosen = chosen.removesuffix(suffix)
         with _writing_into(self.folder):
-            return RunDraft(
-                new_run_folder(self.folder, file_name(chosen)), importer, tuple(sources)
-            )
+            folder = new_run_folder(self.folder, file_name(chosen))
+            return RunDraft(folder, importer, tuple(sources))
 
 
 class RunDraft:
-    """A run that is being written. Left without `finish`, it is removed again.
+    """A run that is being written; it is removed again if it is left without `finish`.
 
-    `dropped` and `flags` may be added to until then.
+    Importers add to `dropped` and `flags` until then.
     """
 
     def __init__(self, run: Path, importer: str, sources: tuple[Path, ...]) -> None:
@@ -110,72 +115,61 @@ class RunDraft:
     def __enter__(self) -> RunDraft:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self._finished:
             shutil.rmtree(self.run, ignore_errors=True)
 
     def rank(self, manifest: RankManifest) -> RankDraft:
-        """A rank's tables, open for rows."""
+        """Begin a rank's tables."""
         with _writing_into(self.run):
-            draft = RankDraft(
-                RankFiles(self.run / rank_folder(manifest.rank), manifest.rank), manifest
-            )
+            files = RankFiles(self.run / rank_folder(manifest.rank), manifest.rank)
+            draft = RankDraft(files, manifest)
         self._ranks.append(draft)
         return draft
 
     def finish(self, manifest: RunManifest) -> Imported:
-        """Close every rank and write `run.json`; only then the run is there for others."""
+        """Close every rank and write `run.json`, with which the run exists for others."""
         rows: Counter[str] = Counter()
         for rank in self._ranks:
             rank.close()
             rows.update(rank.rows)
-        notes = tuple(f"{count:,} {what}" for what, count in sorted(self.dropped.items()))
         flags = tuple(map(safe_text, self.flags))
         config = {
             "imported_from": self._importer,
             "sources": [safe_text(path.name) for path in self._sources],
             **manifest.config,
         }
-        state = RunState.COMPLETE if manifest.state is RunState.RUNNING else manifest.state
+        is_running = manifest.state is RunState.RUNNING
+        dropped = [f"{count:,} {what}" for what, count in sorted(self.dropped.items())]
         whole = dataclasses.replace(
             manifest,
-            state=state,
+            state=RunState.COMPLETE if is_running else manifest.state,
             config=config,
-            notes=(*manifest.notes, *notes),
+            notes=(*manifest.notes, *dropped),
             flags=(*manifest.flags, *flags),
             profkit_version=manifest.profkit_version or __version__,
         )
         with _writing_into(self.run):
             whole.write(self.run)
         self._finished = True
-        return Imported(
-            self.run,
-            self._importer,
-            self._sources,
-            len(self._ranks),
-            dict(rows),
-            dict(self.dropped),
-            flags,
-        )
+        ranks, drops = len(self._ranks), dict(self.dropped)
+        return Imported(self.run, self._importer, self._sources, ranks, dict(rows), drops, flags)
 
 
 @contextlib.contextmanager
 def _writing_into(run: Path) -> Iterator[None]:
+    """Turn failures of the file system into errors that name the folder."""
     try:
         yield
     except OSError as error:
+        reason = error.strerror or error
         raise ProfkitError(
-            f"{safe_text(str(run))}: cannot be written ({error.strerror or error}); choose another place with --output"
+            f"{safe_text(str(run))}: cannot be written ({reason}); {_OTHER_PLACE}"
         ) from error
 
 
 class RankDraft:
-    """One rank's tables; names are cleaned at this door, whoever wrote them."""
+    """One rank's tables. All names are cleaned here, whichever importer writes them."""
 
     def __init__(self, files: RankFiles, manifest: RankManifest) -> None:
         self.rows: Counter[str] = Counter()
@@ -183,60 +177,50 @@ class RankDraft:
         manifest.write(files.folder)
 
     def write(self, table: str, columns: Mapping[str, Any]) -> None:
-        """Append rows, given as columns without `rank`: lists, numpy arrays, Arrow arrays; names as text or dictionaries."""
-        names = name_columns(table)
-        self._files.write(
-            table,
-            {
-                column: _clean(values) if column in names else values
-                for column, values in columns.items()
-            },
-        )
-        if self._files.failure:
-            raise ProfkitError(
-                f"{safe_text(str(self._files.folder))}: {self._files.failure}; choose another place with --output"
-            )
+        """Append rows, given as columns without `rank`.
+
+        Columns are lists, numpy arrays or Arrow arrays; names are texts or dictionaries.
+        """
+        cleaned = dict(columns)
+        for column in name_columns(table):
+            if column in cleaned:
+                cleaned[column] = clean_names(cleaned[column])
+        self._files.write(table, cleaned)
+        self._check_files()
         self.rows[table] += len(next(iter(columns.values())))
 
     def close(self) -> None:
         self._files.close()
+        self._check_files()
+
+    def _check_files(self) -> None:
         if self._files.failure:
-            raise ProfkitError(
-                f"{safe_text(str(self._files.folder))}: {self._files.failure}; choose another place with --output"
-            )
+            folder = safe_text(str(self._files.folder))
+            raise ProfkitError(f"{folder}: {self._files.failure}; {_OTHER_PLACE}")
 
 
-def _clean(values: Any) -> Any:
+def clean_names(values: Any) -> Any:
+    """Return a column of names in which each name is clean."""
     if isinstance(values, pa.DictionaryArray):
-        return pa.DictionaryArray.from_arrays(
-            values.indices,
-            pa.array([clean_name(name) for name in values.dictionary.to_pylist()], pa.string()),
-        )
+        names = list(map(clean_name, values.dictionary.to_pylist()))
+        return pa.DictionaryArray.from_arrays(values.indices, pa.array(names, pa.string()))
     return [None if name is None else clean_name(name) for name in values]
 
 
 @functools.lru_cache(maxsize=65_536)
 def clean_name(name: str) -> str:
-    """A stranger's name as it may be stored: nothing in it steers a terminal, and it has an end."""
+    """Return a stranger's name, cut and without characters that steer a terminal."""
     shown = safe_text(name)
     return shown if len(shown) <= LONGEST_NAME else shown[: LONGEST_NAME - 1] + "…"
 
 
 def file_name(name: str) -> str:
-    """`name` as a folder's name: letters, digits and a few marks; never hidden, never a path."""
-    return _NOT_IN_FILE_NAMES.sub("-", name).strip("-.")[:120] or "imported"
-
-
-def _stem(path: Path) -> str:
-    """The file's name without the endings that say what it is."""
-    name = path.name
-    for ending in (".gz", ".json", ".trace", ".pt", ".sqlite", ".log", ".txt", ".pkl", ".jsonl"):
-        name = name.removesuffix(ending)
-    return name
+    """Return `name` as a folder's name: letters, digits and a few marks, never hidden."""
+    return _NOT_IN_FILE_NAMES.sub("-", name).strip("-.")[:LONGEST_FILE_NAME] or "imported"
 
 
 def read_head(path: Path) -> bytes:
-    """The file's first bytes, decompressed; an `UnreadableError` where there are none to read."""
+    """Return the file's first bytes, decompressed."""
     try:
         with open(path, "rb") as file:
             head = file.read(HEAD_BYTES)
@@ -247,29 +231,29 @@ def read_head(path: Path) -> bytes:
     try:
         return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
     except zlib.error:
-        raise UnreadableError(f"{safe_text(str(path))}: a damaged gzip file") from None
+        raise UnreadableError(
+            f"{safe_text(str(path))}: a damaged gzip file; copy it again"
+        ) from None
 
 
 def expand(paths: Sequence[Path]) -> tuple[list[Path], set[Path]]:
-    """The files to import, folders replaced by their files; and which of them were only found in a folder."""
+    """Replace folders by their files; return all files, and those that only a folder named."""
     files: list[Path] = []
     found: set[Path] = set()
     for path in paths:
-        inside = (
-            sorted(
-                each for each in path.iterdir() if each.is_file() and not each.name.startswith(".")
-            )
-            if path.is_dir()
-            else [path]
-        )
-        found.update(inside if path.is_dir() else [])
-        files.extend(inside)
+        if not path.is_dir():
+            files.append(path)
+            continue
+        for each in sorted(path.iterdir()):
+            if each.is_file() and not each.name.startswith("."):
+                files.append(each)
+                found.add(each)
     return list(dict.fromkeys(files)), found
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which importer takes which files, in the order given; and the files of folders that none takes."""
+class ImportPlan:
+    """The files of each importer, in the order given, and files in folders that none reads."""
 
     sources: Mapping[str, tuple[Path, ...]]
     unknown: tuple[Path, ...]
@@ -277,12 +261,15 @@ class Plan:
 
 def plan_import(
     paths: Sequence[Path], importers: Mapping[str, Importer], format_name: str = ""
-) -> Plan:
-    """Who reads what, by content; raises where a file that was named itself is of no known format."""
+) -> ImportPlan:
+    """Choose the importer of each file by its content.
+
+    A file that the user named and that no importer reads is an error.
+    """
+    known = ", ".join(sorted(importers))
     if format_name and format_name not in importers:
-        raise UsageError(
-            f"unknown format '{safe_text(format_name)}'{did_you_mean(format_name, importers)} (there are: {', '.join(sorted(importers))})"
-        )
+        similar = did_you_mean(format_name, importers)
+        raise UsageError(f"unknown format '{safe_text(format_name)}'{similar} (there are: {known})")
     files, found = expand(paths)
     sources: dict[str, list[Path]] = {}
     unknown = []
@@ -294,20 +281,22 @@ def plan_import(
             unknown.append(path)
         else:
             raise UnreadableError(
-                f"{safe_text(str(path))}: not a format that profkit imports (there are: {', '.join(sorted(importers))}); --format names one"
+                f"{safe_text(str(path))}: not a format that profkit imports (there are: {known}); "
+                "--format names one"
             )
     if not sources:
         raise UnreadableError(
             f"{safe_text(os.fspath(paths[0]))}: holds no file that profkit imports"
         )
-    return Plan({name: tuple(each) for name, each in sources.items()}, tuple(unknown))
+    return ImportPlan({name: tuple(own) for name, own in sources.items()}, tuple(unknown))
 
 
 def recognise(path: Path, importers: Mapping[str, Importer]) -> str:
-    """The importer that is surest of the file, or nothing."""
+    """Return the importer that is surest of the file, or an empty name."""
     head = read_head(path)
-    surest = max(
-        ((importer.recognises(head, path), name) for name, importer in importers.items()),
-        default=(0.0, ""),
-    )
-    return surest[1] if surest[0] > 0 else ""
+    surest = (0.0, "")
+    for name, importer in importers.items():
+        score = importer.recognises(head, path)
+        if score > 0:
+            surest = max(surest, (score, name))
+    return surest[1]

@@ -1,7 +1,7 @@
-"""PyTorch's flight recorder: the last collectives of each rank, as JSON or as its pickle.
+"""PyTorch's flight recorder: the last collectives of each rank, as JSON or as a pickle.
 
-A pickle can run any code when it is loaded. The recorder's needs none: it is dictionaries, lists,
-texts and numbers. The reader here can build nothing else, so a pickle that asks for a class is refused.
+Loading a pickle can run any code. The recorder's pickles hold only dictionaries, lists, texts and
+numbers. The reader here can build nothing else, so a pickle that asks for a class is refused.
 """
 
 from __future__ import annotations
@@ -17,48 +17,79 @@ from typing import Any, NoReturn
 
 from profkit.errors import UnreadableError
 from profkit.importers.base import Imported, Target
-from profkit.importers.kineto.tables import DTYPE_BYTES
-from profkit.importers.reading.collective_rows import MOST_RANKS, Row, Rows, count, write_rows
+from profkit.importers.kineto.collectives import DTYPE_BYTES
+from profkit.importers.reading.collective_rows import (
+    MAX_NUMBER,
+    MAX_RANKS,
+    CollectiveRow,
+    CollectiveRows,
+    count,
+    write_rows,
+)
 from profkit.text import byte_size, safe_text
 
 LARGEST_BYTES = 256_000_000
 BROKEN = "entries that could not be read"
 PENDING = "collectives that had not completed when the dump was made"
+_MAX_INPUTS = 4096
+_MAX_DIMENSIONS = 16
+_LARGEST_DIMENSION = 2**40
+_MAX_ERROR_CHARACTERS = 200
+_MAX_RANK_LIST = 1_000_000
 
 _RANK_AT_END = re.compile(r"(\d{1,5})(?:\.\w+)*$")
 
 
 class FlightRecorder:
-    """All files of a command are one run; ranks come from the files' names, as the recorder has it."""
+    """Imports all files of a command as one run, with ranks from the files' names."""
 
     name = "flight_recorder"
     title = "PyTorch flight recorder, JSON or pickle"
 
     def recognises(self, head: bytes, path: Path) -> float:
-        known = (
-            b"collective_seq_id" in head
-            or b"pg_config" in head
-            or (b"record_id" in head and b"profiling_name" in head)
-        )
-        if not known or b'"traceEvents"' in head:
+        is_entry = b"record_id" in head and b"profiling_name" in head
+        known = is_entry or b"collective_seq_id" in head or b"pg_config" in head
+        if not known or b'"traceEvents"' in head or not head.lstrip().startswith((b"{", b"\x80")):
             return 0.0
-        return 0.8 if head.lstrip().startswith((b"{", b"\x80")) else 0.0
+        return 0.8
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
-        rows = Rows()
+        rows = CollectiveRows()
         for place, path in enumerate(sources):
-            _read_dump(load(path), _rank(path, place), rows)
+            found = _RANK_AT_END.search(path.name)
+            rank = place
+            if found:
+                rank = int(found[1])
+            dump = load(path)
+            groups = dump.get("pg_config")
+            if not isinstance(groups, dict):
+                groups = {}
+            for entry in dump["entries"]:
+                try:
+                    row = read_entry(entry, min(rank, MAX_RANKS - 1), groups)
+                except (KeyError, TypeError, ValueError):
+                    rows.dropped[BROKEN] += 1
+                    continue
+                if row is None:
+                    rows.dropped[PENDING] += 1
+                else:
+                    rows.add(row)
         if not rows.by_rank:
             raise UnreadableError(
-                f"{safe_text(str(sources[0]))}: no collective of the flight recorder that ran can be read in it"
+                f"{safe_text(str(sources[0]))}: none of its entries is a completed collective "
+                "of the flight recorder"
             )
         if rows.dropped[PENDING]:
             rows.flags.append(f"{rows.dropped[PENDING]:,} {PENDING}: the job may have hung there")
-        yield write_rows(self.name, sources, target, rows, "nccl")
+        yield write_rows(self.name, sources, target, rows)
 
 
-class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001  # the one in Python: a broken pickle cannot ask it for memory
-    """Builds dictionaries, lists, tuples, texts and numbers; whatever else a pickle asks for is refused."""
+class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001  # in Python: it asks for no memory
+    """Builds dictionaries, lists, tuples, texts and numbers, and refuses everything else.
+
+    The base class is the one in Python, because a broken pickle can make the one in C ask for any
+    amount of memory.
+    """
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
@@ -71,27 +102,26 @@ class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001  # the one in Python: 
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The dump in a file, whichever of the two forms it has."""
+    """Return the dump in a file, in either of its two forms."""
     shown = safe_text(str(path))
     try:
         size = path.stat().st_size
         if size > LARGEST_BYTES:
             raise UnreadableError(
-                f"{shown}: {byte_size(size)} is too large for a dump (limit {byte_size(LARGEST_BYTES)})"
+                f"{shown}: {byte_size(size)} is too large for a dump "
+                f"(limit {byte_size(LARGEST_BYTES)})"
             )
         content = path.read_bytes()
     except OSError as error:
         raise UnreadableError(f"{shown}: {error.strerror}") from error
     try:
-        found = (
-            json.loads(content)
-            if content.lstrip().startswith(b"{")
-            else _PlainUnpickler(io.BytesIO(content)).load()
-        )
+        if content.lstrip().startswith(b"{"):
+            found = json.loads(content)
+        else:
+            found = _PlainUnpickler(io.BytesIO(content)).load()
     except Exception as error:  # a damaged pickle raises whatever its opcodes stumble over
-        raise UnreadableError(
-            f"{shown}: not a dump that can be read: {safe_text(str(error))[:200]}"
-        ) from error
+        reason = safe_text(str(error))[:_MAX_ERROR_CHARACTERS]
+        raise UnreadableError(f"{shown}: not a dump that can be read: {reason}") from error
     if not isinstance(found, dict) or not isinstance(found.get("entries"), list):
         raise UnreadableError(
             f"{shown}: not a dump of the flight recorder (it has no list of entries)"
@@ -99,73 +129,52 @@ def load(path: Path) -> dict[str, Any]:
     return found
 
 
-def _rank(path: Path, place: int) -> int:
-    found = _RANK_AT_END.search(path.name)
-    return int(found[1]) if found else place
-
-
-def _read_dump(dump: dict[str, Any], rank: int, rows: Rows) -> None:
-    groups = dump.get("pg_config")
-    for entry in dump["entries"]:
-        try:
-            row = _row(entry, rank, groups if isinstance(groups, dict) else {})
-        except (KeyError, TypeError, ValueError):
-            rows.dropped[BROKEN] += 1
-            continue
-        if row is None:
-            rows.dropped[PENDING] += 1
-        else:
-            rows.add(row)
-
-
-def _row(entry: Any, rank: int, groups: dict[str, Any]) -> Row | None:
-    """The entry's collective, nothing for one that had not ended."""
+def read_entry(entry: Any, rank: int, groups: dict[str, Any]) -> CollectiveRow | None:
+    """Return an entry's collective, or null if it had not ended."""
     if not isinstance(entry, dict):
         raise TypeError("an entry is no object")
     group = entry.get("process_group")
-    name = (
-        str(group[0]) if isinstance(group, list | tuple) and group else str(entry.get("pg_id", ""))
-    )
-    started, ended, created = (
-        count(entry.get(key))
-        for key in ("time_discovered_started_ns", "time_discovered_completed_ns", "time_created_ns")
-    )
-    if not ended or not (started or created):
+    if isinstance(group, list | tuple) and group:
+        name = str(group[0])
+    else:
+        name = str(entry.get("pg_id", ""))
+    created = count(entry.get("time_created_ns"))
+    started = count(entry.get("time_discovered_started_ns")) or created
+    ended = count(entry.get("time_discovered_completed_ns"))
+    if not ended or not started:
         return None
-    size, dtype = _message(entry)
-    return Row(
-        rank=min(rank, MOST_RANKS - 1),
+    group = groups.get(name)
+    ranks = group.get("ranks") if isinstance(group, dict) else None
+    if isinstance(ranks, str):
+        ranks = re.findall(r"\d+", ranks[:_MAX_RANK_LIST])
+    size, dtype = _read_message(entry)
+    op = str(entry["profiling_name"])
+    return CollectiveRow(
+        rank=rank,
         communicator=name,
         sequence=count(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
-        op=str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"]),
+        op=op.partition(":")[2] or op,
         bytes=size,
         dtype=dtype,
-        group_size=_group_size(groups.get(name)),
+        group_size=len(ranks) if isinstance(ranks, list | tuple) else 0,
         ready_ns=created or None,
-        start_ns=started or created,
+        start_ns=started,
         end_ns=ended,
     )
 
 
-def _message(entry: dict[str, Any]) -> tuple[int, str]:
-    """Bytes and type of the inputs."""
+def _read_message(entry: dict[str, Any]) -> tuple[int, str]:
+    """Return the bytes and the type of an entry's inputs."""
     shapes, dtypes = entry.get("input_sizes"), entry.get("input_dtypes")
     if not isinstance(shapes, list | tuple) or not isinstance(dtypes, list | tuple) or not dtypes:
         return 0, "unknown"
-    total = sum(
-        math.prod(min(count(each), 2**40) for each in shape[:16])
-        for shape in shapes[:4096]
-        if isinstance(shape, list | tuple)
-    )
-    return min(total * DTYPE_BYTES.get(str(dtypes[0]).casefold(), 0), 2**62), str(dtypes[0])
-
-
-def _group_size(group: Any) -> int:
-    """The number of ranks of a process group, which the dump gives as a text or a list."""
-    ranks = group.get("ranks") if isinstance(group, dict) else None
-    if isinstance(ranks, str):
-        return len(re.findall(r"\d+", ranks[:1_000_000]))
-    return len(ranks) if isinstance(ranks, list | tuple) else 0
+    elements = 0
+    for shape in shapes[:_MAX_INPUTS]:
+        if isinstance(shape, list | tuple):
+            sizes = [min(count(each), _LARGEST_DIMENSION) for each in shape[:_MAX_DIMENSIONS]]
+            elements += math.prod(sizes)
+    dtype = str(dtypes[0])
+    return min(elements * DTYPE_BYTES.get(dtype.casefold(), 0), MAX_NUMBER), dtype
 
 
 IMPORTER = FlightRecorder()

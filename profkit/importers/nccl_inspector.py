@@ -1,4 +1,4 @@
-"""NCCL Inspector's JSON lines: one file a process, one line a collective, with NCCL's own timing."""
+"""NCCL Inspector's JSON lines: one file per process, one line per collective."""
 
 from __future__ import annotations
 
@@ -9,74 +9,73 @@ from typing import Any
 
 from profkit.errors import UnreadableError
 from profkit.importers.base import Imported, Target
-from profkit.importers.reading.blocks import TornError, read_blocks
-from profkit.importers.reading.collective_rows import MOST_RANKS, Row, Rows, count, write_rows
-from profkit.importers.reading.scan_python import MISSING, exact
+from profkit.importers.reading.blocks import TornError, read_lines
+from profkit.importers.reading.collective_rows import (
+    MAX_RANKS,
+    CollectiveRow,
+    CollectiveRows,
+    count,
+    write_rows,
+)
+from profkit.importers.reading.numbers import MISSING, exact
 from profkit.text import safe_text
 
 LONGEST_LINE = 1 << 20
 BROKEN = "lines that could not be read"
-SMALL_MISSING = "Inspector leaves out messages under 8,192 bytes, and what was timed on the host, unless it was told not to"
-ENDS_BY_DUMP = "no line tells when its collective ran; they stand one after the other before the time of their dump"
+SMALL_MISSING = (
+    "by default, Inspector excludes messages under 8,192 bytes and what was timed on the host"
+)
+ENDS_BY_DUMP = (
+    "no line says when its collective ran; they were placed one after the other before the time "
+    "of their dump"
+)
 
 _OPS = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "broadcast": "broadcast", "reduce": "reduce",
-    "alltoall": "all_to_all", "send": "send", "recv": "recv",
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "send": "send",
+    "recv": "recv",
 }  # fmt: skip
 
 
 class Inspector:
-    """All files of a command are one run: each line names its rank."""
+    """Imports all files of a command as one run: each line names its rank."""
 
     name = "nccl_inspector"
     title = "NCCL Inspector, JSON lines"
 
     def recognises(self, head: bytes, path: Path) -> float:
         first = head.partition(b"\n")[0]
-        return 0.95 if b'"coll_perf"' in first or b'"p2p_perf"' in first else 0.0
+        if b'"coll_perf"' in first or b'"p2p_perf"' in first:
+            return 0.95
+        return 0.0
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
-        rows = Rows(flags=[SMALL_MISSING])
-        timeless: list[tuple[int, Row]] = []
+        rows = CollectiveRows(flags=[SMALL_MISSING])
+        untimed: list[tuple[int, CollectiveRow]] = []
         for path in sources:
-            _read_file(path, rows, timeless)
-        _stack_before_dumps(rows, timeless)
+            try:
+                for line in read_lines(path, LONGEST_LINE):
+                    if line.strip():
+                        _add_line(line, rows, untimed)
+            except TornError as error:
+                rows.flags.append(str(error))
+        _place_before_dumps(rows, untimed)
         if not rows.by_rank:
             raise UnreadableError(
-                f"{safe_text(str(sources[0]))}: no collective of NCCL Inspector can be read in it"
+                f"{safe_text(str(sources[0]))}: none of its lines is a collective of NCCL "
+                "Inspector; name another format with --format"
             )
-        yield write_rows(self.name, sources, target, rows, "nccl")
+        yield write_rows(self.name, sources, target, rows)
 
 
-def _read_file(path: Path, rows: Rows, timeless: list[tuple[int, Row]]) -> None:
-    try:
-        for line in _lines(path):
-            _read_line(line, rows, timeless)
-    except TornError as error:
-        rows.flags.append(str(error))
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """The file's lines; one that is longer than any Inspector writes is handed out cut, and does not parse."""
-    rest = b""
-    for block in read_blocks(path):
-        *whole, rest = (rest + block).split(b"\n")
-        yield from whole
-        rest = rest[:LONGEST_LINE]
-    if rest:
-        yield rest
-
-
-def _read_line(line: bytes, rows: Rows, timeless: list[tuple[int, Row]]) -> None:
-    if not line.strip():
-        return
+def _add_line(line: bytes, rows: CollectiveRows, untimed: list[tuple[int, CollectiveRow]]) -> None:
+    """Add a line's collective to the rows, or to `untimed` with the time of its dump."""
     try:
         found = json.loads(line, parse_float=str)
-        perf, header, metadata = (
-            _part(found, *names)
-            for names in (("coll_perf", "p2p_perf"), ("header",), ("metadata",))
-        )
-        row, dumped_ns = _row(perf, header, metadata)
+        perf = _part_of(found, "coll_perf", "p2p_perf")
+        header = _part_of(found, "header")
+        metadata = _part_of(found, "metadata")
+        row = _read_collective(perf, header)
     except (ValueError, RecursionError, KeyError, TypeError):
         rows.dropped[BROKEN] += 1
         return
@@ -84,26 +83,37 @@ def _read_line(line: bytes, rows: Rows, timeless: list[tuple[int, Row]]) -> None
     if row.end_ns:
         rows.add(row)
     else:
-        timeless.append((dumped_ns, row))
+        untimed.append((count(metadata.get("dump_timestamp_us")) * 1000, row))
 
 
-def _part(line: Any, *names: str) -> dict[str, Any]:
-    found = next((line[name] for name in names if name in line), None)
-    if not isinstance(found, dict):
-        raise TypeError(names[0])
-    return found
+def _part_of(line: Any, *names: str) -> dict[str, Any]:
+    """Return the first of these parts that a line has."""
+    for name in names:
+        if name in line:
+            found: Any = line[name]
+            if not isinstance(found, dict):
+                raise TypeError(name)
+            return found
+    raise KeyError(names[0])
 
 
-def _row(perf: dict[str, Any], header: dict[str, Any], metadata: dict[str, Any]) -> tuple[Row, int]:
-    """The line's collective; without times of its own, `start_ns` is minus its duration and `end_ns` zero."""
+def _read_collective(perf: dict[str, Any], header: dict[str, Any]) -> CollectiveRow:
+    """Return a line's collective.
+
+    If the line has no times, `start_ns` is minus the duration and `end_ns` is zero.
+    """
     kind = "coll" if "coll" in perf else "p2p"
     duration = exact(str(perf[f"{kind}_exec_time_us"]), 3)
-    rank, dumped = count(header["rank"], -1), count(metadata.get("dump_timestamp_us")) * 1000
-    if duration == MISSING or duration < 0 or not 0 <= rank < MOST_RANKS:
+    rank = count(header["rank"], -1)
+    if duration == MISSING or duration < 0 or not 0 <= rank < MAX_RANKS:
         raise ValueError(kind)
+    start, end = -duration, 0
     begun, ended = _event_times(perf.get("event_trace_ts"))
+    if begun:
+        end = ended or begun + duration
+        start = end - duration
     op = str(perf[kind])
-    row = Row(
+    return CollectiveRow(
         rank=rank,
         communicator=str(header.get("comm_name") or header.get("id") or ""),
         sequence=count(perf.get(f"{kind}_sn")),
@@ -112,27 +122,35 @@ def _row(perf: dict[str, Any], header: dict[str, Any], metadata: dict[str, Any])
         dtype="unknown",
         group_size=count(header.get("n_ranks")),
         ready_ns=None,
-        start_ns=(ended or begun + duration) - duration if begun else -duration,
-        end_ns=(ended or begun + duration) if begun else 0,
+        start_ns=start,
+        end_ns=end,
     )
-    return row, dumped
 
 
 def _event_times(given: Any) -> tuple[int, int]:
-    """Begin and end in nanoseconds out of the verbose form, zero for what it lacks."""
+    """Return begin and end in nanoseconds from the verbose form, zero for what it lacks."""
     if not isinstance(given, dict):
         return 0, 0
-    begun = max((count(value) for key, value in given.items() if "start" in str(key)), default=0)
-    ended = max((count(value) for key, value in given.items() if "stop" in str(key)), default=0)
-    return begun * 1000, ended * 1000 if ended >= begun else 0
+    begun = ended = 0
+    for key, value in given.items():
+        if "start" in key:
+            begun = max(begun, count(value))
+        if "stop" in key:
+            ended = max(ended, count(value))
+    if ended < begun:
+        ended = 0
+    return begun * 1000, ended * 1000
 
 
-def _stack_before_dumps(rows: Rows, timeless: list[tuple[int, Row]]) -> None:
-    """Lines without times: NCCL tells how long each took and their order, and the dump came after the last."""
-    ends: dict[int, int] = {}
-    if timeless:
+def _place_before_dumps(rows: CollectiveRows, untimed: Sequence[tuple[int, CollectiveRow]]) -> None:
+    """Place lines without times one after the other, so that the last ends with its dump.
+
+    NCCL states how long each took and their order, and it dumps after the last one.
+    """
+    if untimed:
         rows.flags.append(ENDS_BY_DUMP)
-    for dumped_ns, row in sorted(timeless, key=lambda each: (-each[0], -each[1].sequence)):
+    ends: dict[int, int] = {}
+    for dumped_ns, row in sorted(untimed, key=lambda each: (-each[0], -each[1].sequence)):
         end = min(ends.get(row.rank, dumped_ns), dumped_ns)
         ends[row.rank] = end + row.start_ns
         rows.add(row._replace(start_ns=ends[row.rank], end_ns=end))

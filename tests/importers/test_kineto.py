@@ -26,7 +26,7 @@ from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
 from profkit.importers import nsys
 from profkit.importers.kineto import IMPORTER
-from profkit.importers.kineto.phases import FROM_LOADER, NOT_MARKED
+from profkit.importers.kineto.steps import FROM_LOADER, NOT_MARKED
 from profkit.importers.reading.rank_files import NO_SAMPLES
 from profkit.report import as_json, as_text
 from profkit.trace import Trace, verify
@@ -313,7 +313,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, import_files: Import) -> None:
         gzip.compress(b'{"traceEvents": [' + event + b" " * 90_000_000, 9)
     )
     (made,) = import_files(IMPORTER, tmp_path / "bomb.json.gz")
-    assert any("it is not read on" in flag for flag in made.flags)
+    assert any("it is not read further" in flag for flag in made.flags)
 
 
 def test_times_that_cannot_be_are_dropped_or_repaired_and_the_ranking_is_the_clean_one(

@@ -14,8 +14,9 @@ import pytest
 from profkit.analysis.kernels.categories import COMMUNICATION, categorise
 from profkit.analysis.kernels.device_time import device_times
 from profkit.errors import UnreadableError
-from profkit.importers.kineto.tables import COMMUNICATOR, MESSAGE_BYTES
-from profkit.importers.nsys import IMPORTER, read_payload
+from profkit.importers.kineto.collectives import COMMUNICATOR, MESSAGE_BYTES
+from profkit.importers.nsys import IMPORTER
+from profkit.importers.nsys.events import read_payload
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
 from tests.importers.conftest import NSYS, Import, needs_data
@@ -159,7 +160,7 @@ def test_a_missing_column_is_named(tmp_path: Path, import_files: Import) -> None
     path = export(
         tmp_path / "job.sqlite", extra="ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN streamId"
     )
-    with pytest.raises(UnreadableError, match="KERNEL lacks streamId"):
+    with pytest.raises(UnreadableError, match="KERNEL has no column streamId"):
         import_files(IMPORTER, path)
     with pytest.raises(UnreadableError, match="no table StringIds"):
         import_files(IMPORTER, export(tmp_path / "none.sqlite", extra="DROP TABLE StringIds"))

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.importers.reading import chrome as _chrome
-from profkit.importers.reading.chrome import EVENT, MISSING, WORK
-from profkit.importers.reading.scan_python import Scanner, exact
+from profkit.importers.reading.chrome import EVENT, WORK
+from profkit.importers.reading.numbers import MISSING, exact
+from profkit.importers.reading.scan_python import Scanner
 from tests.importers.conftest import KINETO, needs_data, two_steps, write_trace
 
 EVENTS = "\n".join(map(json.dumps, two_steps())).replace("\n", ",\n")
@@ -30,7 +31,7 @@ def _scan(scanner: Any, text: bytes, block: int = 1 << 20) -> tuple[Any, ...]:
         at, done = scanner.feed(held, 0, final)
         if done or final:
             break
-    trace = _chrome._as_trace(scanner.take(), {}, "")
+    trace = _chrome.make_trace(scanner.take(), {}, "")
     columns = {name: trace.events[name].tolist() for name in EVENT.names or ()}
     for name in ("name", "category", "process", "thread"):
         columns[name] = [trace.names[each] for each in columns[name]]

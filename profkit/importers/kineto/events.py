@@ -1,4 +1,4 @@
-"""The events of one rank's Kineto or Paddle trace, with the role that each plays, in the spellings of all versions."""
+"""The events of one rank's Kineto or Paddle trace, each with its role."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profkit.importers.reading.chrome import MISSING, ChromeTrace, Ints
-from profkit.importers.reading.sanity import Gate
-
-Bools = npt.NDArray[np.bool_]
+from profkit.clock import Anchor
+from profkit.importers.reading.chrome import ChromeTrace
+from profkit.importers.reading.numbers import Ints
+from profkit.importers.reading.sanity import TimeGate
 
 
 class Role(IntEnum):
-    """What an event is to us."""
+    """The kinds of events that the import tells apart."""
 
     UNKNOWN = 0
     KERNEL = 1
@@ -31,55 +31,44 @@ class Role(IntEnum):
     SYNC = 8
     STACK = 9
     DEVICE_ANNOTATION = 10
-    OWN = 11
+    PROFILER = 11
+    """The profiler's own work."""
 
 
-_ROLES = {
-    "kernel": Role.KERNEL,
-    "gpu_memcpy": Role.COPY,
-    "memcpy": Role.COPY,
-    "gpu_memset": Role.FILL,
-    "memset": Role.FILL,
-    "cuda_runtime": Role.LAUNCH,
-    "cuda_driver": Role.LAUNCH,
-    "runtime": Role.LAUNCH,
-    "driver": Role.LAUNCH,
-    "hip_runtime": Role.LAUNCH,
-    "cudaruntime": Role.LAUNCH,
-    "privateuse1_runtime": Role.LAUNCH,
-    "cpu_op": Role.OP,
-    "operator": Role.OP,
-    "operatorinner": Role.OP,
-    "pythonop": Role.OP,
-    "user_annotation": Role.ANNOTATION,
-    "dataloader": Role.ANNOTATION,
-    "forward": Role.ANNOTATION,
-    "backward": Role.ANNOTATION,
-    "optimization": Role.ANNOTATION,
-    "communication": Role.ANNOTATION,
-    "pythonuserdefined": Role.ANNOTATION,
-    "userdefined": Role.OP,
-    "profilestep": Role.STEP,
-    "cuda_sync": Role.SYNC,
-    "gpu_user_annotation": Role.DEVICE_ANNOTATION,
-    "trace": Role.OWN,
-    "overhead": Role.OWN,
-    "python_function": Role.STACK,
+_CATEGORIES = {
+    Role.KERNEL: "kernel",
+    Role.COPY: "gpu_memcpy memcpy",
+    Role.FILL: "gpu_memset memset",
+    Role.LAUNCH: "cuda_runtime cuda_driver runtime driver hip_runtime cudaruntime"
+    " privateuse1_runtime",
+    Role.OP: "cpu_op operator operatorinner pythonop userdefined",
+    Role.ANNOTATION: "user_annotation dataloader forward backward optimization communication"
+    " pythonuserdefined",
+    Role.STEP: "profilestep",
+    Role.SYNC: "cuda_sync",
+    Role.DEVICE_ANNOTATION: "gpu_user_annotation",
+    Role.PROFILER: "trace overhead",
+    Role.STACK: "python_function",
 }
-"""By category in small letters: Kineto's two generations, then Paddle's own."""
+"""Categories in small letters, in the spellings of Kineto's versions and of Paddle."""
+_ROLES = {word: role for role, words in _CATEGORIES.items() for word in words.split()}
 
 WORK_ROLES = (Role.KERNEL, Role.COPY, Role.FILL)
-PADDLE = frozenset(
+PADDLE_CATEGORIES = frozenset(
     {"profilestep", "dataloader", "pythonuserdefined", "operatorinner", "optimization"}
 )
+_PYTORCH_NAMES = ("aten::", "ProfilerStep#", "PyTorch Profiler")
 
 STEP_NAME = re.compile(r"Profile(?:r)?Step#(\d{1,9})\b")
+_LATEST_MONOTONIC_NS = 10**18
+"""Later times are those of the day: no clock that starts with its machine shows them."""
+_LATEST_BASE_NS = 2**62
 _PADDLE_DURATION = re.compile(r"\[[\d.]+ (?:ns|us|ms|s)\]$")
 
 
 @dataclass(frozen=True)
 class Events:
-    """One rank's events with times that can be. A lane is a thread of a process, by number."""
+    """One rank's events with possible times. A lane is a number for a thread of a process."""
 
     trace: ChromeTrace
     start: Ints
@@ -88,107 +77,89 @@ class Events:
     role: npt.NDArray[np.int8]
     lane: Ints
     row: Ints
-    """Where each stands in the trace's own events."""
+    """Each event's row in the trace's own events."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.trace.names
 
     def of(self, *roles: Role) -> Ints:
-        """The places of the events of these roles."""
+        """Return the places of the events with these roles."""
         chosen = np.zeros(len(Role), dtype=bool)
         chosen[list(roles)] = True
         return np.flatnonzero(chosen[self.role])
 
     def column(self, name: str, places: Ints) -> Ints:
+        """Return a column of the trace's own events at these places."""
         return np.asarray(self.trace.events[name][self.row[places]].astype(np.int64))
 
     @functools.cached_property
     def framework(self) -> str:
-        """Paddle has categories of its own, PyTorch names its operators after its library; else it is not known."""
-        if any(
-            self.names[each].casefold() in PADDLE
-            for each in np.unique(self.trace.events["category"])
-        ):
-            return "paddle"
-        return (
-            "pytorch"
-            if any(
-                name.startswith(("aten::", "ProfilerStep#", "PyTorch Profiler"))
-                for name in self.names
-            )
-            else ""
-        )
+        """The framework: Paddle has its own categories, PyTorch its own names; else empty."""
+        for category in np.unique(self.trace.events["category"]):
+            if self.names[category].casefold() in PADDLE_CATEGORIES:
+                return "paddle"
+        for name in self.names:
+            if name.startswith(_PYTORCH_NAMES):
+                return "pytorch"
+        return ""
 
 
-def sort_out(trace: ChromeTrace, gate: Gate) -> Events:
-    """The complete events of a file that pass the gate, each with its role."""
+def sort_out(trace: ChromeTrace, gate: TimeGate) -> Events:
+    """Return the complete events of a file that pass the gate, each with its role."""
     rows = np.flatnonzero(trace.events["kind"] == ord("X"))
     name = trace.events["name"][rows]
-    role = _roles(trace)[trace.events["category"][rows]]
-    role[_step_names(trace)[name] & np.isin(role, (Role.OP, Role.ANNOTATION))] = Role.STEP
+    category = trace.events["category"]
+    roles = np.zeros(len(trace.names), dtype=np.int8)
+    for each in np.unique(category):
+        roles[each] = _ROLES.get(trace.names[each].casefold(), Role.UNKNOWN)
+    role = roles[category[rows]]
+    is_step_name = np.zeros(len(trace.names), dtype=bool)
+    for place, text in enumerate(trace.names):
+        is_step_name[place] = text.startswith("Profile") and STEP_NAME.match(text) is not None
+    role[is_step_name[name] & np.isin(role, (Role.OP, Role.ANNOTATION))] = Role.STEP
     start, duration = trace.events["start"][rows], trace.events["duration"][rows]
-    kept = gate.keep(start, duration, np.isin(role, WORK_ROLES)) & (role != Role.OWN)
+    kept = gate.keep(start, duration, np.isin(role, WORK_ROLES)) & (role != Role.PROFILER)
     if kept.all():
-        kept = slice(None)  # most files are sound, and large
+        kept = slice(None)  # most files are sound, and large: no copies
     rows, start = rows[kept], start[kept]
-    lane = (
-        trace.events["process"][rows].astype(np.int64) * len(trace.names)
-        + trace.events["thread"][rows]
-    )
+    process = trace.events["process"][rows].astype(np.int64)
+    lane = process * len(trace.names) + trace.events["thread"][rows]
     return Events(trace, start, start + duration[kept], name[kept], role[kept], lane, rows)
 
 
-def _roles(trace: ChromeTrace) -> npt.NDArray[np.int8]:
-    """The role of each name, taken as a category."""
-    roles = np.zeros(len(trace.names), dtype=np.int8)
-    for category in np.unique(trace.events["category"]):
-        roles[category] = _ROLES.get(trace.names[category].casefold(), Role.UNKNOWN)
-    return roles
-
-
-def _step_names(trace: ChromeTrace) -> Bools:
-    return np.array(
-        [name.startswith("Profile") and STEP_NAME.match(name) is not None for name in trace.names],
-        dtype=bool,
-    )
-
-
 def plain_name(name: str) -> str:
-    """The name without the duration that Paddle writes behind it."""
+    """Return the name without the duration that Paddle adds to it."""
     return _PADDLE_DURATION.sub("", name) if name.endswith("]") else name
 
 
 def thread_names(trace: ChromeTrace) -> dict[tuple[int, int], str]:
-    """What the file calls its threads, by process and thread."""
+    """Return the file's names of its threads, by process and thread."""
     found: dict[tuple[int, int], str] = {}
     events = trace.events[trace.events["kind"] == ord("M")]
     for event in events[events["extra"] >= 0]:
         if trace.names[event["name"]] == "thread_name":
-            found[int(event["process"]), int(event["thread"])] = str(
-                trace.extras[event["extra"]].get("name", "")
-            )
+            name = trace.extras[event["extra"]].get("name", "")
+            found[int(event["process"]), int(event["thread"])] = str(name)
     return found
 
 
 def whole(value: Any, default: int = 0) -> int:
-    """A number of the file, which may be text; `default` for what is none."""
+    """Return a whole number of the file, which may be text; `default` if it is none."""
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError):
         return default
 
 
-__all__ = [
-    "MISSING",
-    "STEP_NAME",
-    "WORK_ROLES",
-    "Bools",
-    "Events",
-    "Ints",
-    "Role",
-    "plain_name",
-    "sort_out",
-    "thread_names",
-    "whole",
-]
+def find_anchor(events: Events) -> Anchor:
+    """Tie the file's clock to the time of day.
+
+    Either the file states a base, or its times are those of the day.
+    """
+    base = whole(events.trace.header.get("baseTimeNanoseconds"))
+    if 0 < base < _LATEST_BASE_NS:
+        return Anchor(0, base, 0)
+    if len(events.start) and int(events.start.min()) > _LATEST_MONOTONIC_NS:
+        return Anchor(int(events.start.min()), int(events.start.min()), 0)
+    return Anchor(0, 0, 0)

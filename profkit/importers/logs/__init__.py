@@ -1,1 +1,1 @@
-"""What people's training scripts print, one grammar a file; `_assemble` makes runs of what a grammar reads."""
+"""Reads training logs: one grammar per tool, one form of the content for all of them."""

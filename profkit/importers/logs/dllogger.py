@@ -1,30 +1,29 @@
-"""What NVIDIA's DLLogger lines share: parameters, and results behind `Summary:` or nothing."""
+"""Lines that several of NVIDIA's tools print through DLLogger: parameters and results."""
 
 from __future__ import annotations
 
 from profkit.importers.logs.grammar import Found
-from profkit.importers.logs.text import Line, as_number, number_after
+from profkit.importers.logs.text import Line, number_after
 
 LARGEST_BATCH = 10_000_000
 
 
-def read_parameters(line: Line, found: Found, batch: str) -> None:
-    """The batch size, under the name `batch` that this tool's counts by, from a line of parameters; it may begin a run."""
+def read_parameters(line: Line, found: Found, fact: str) -> None:
+    """Take the batch size from a line of parameters, at which a new run may begin.
+
+    `fact` is the name under which this tool's batch size counts: that of a card or of all cards.
+    """
     _, mark, parameters = line.text.partition(" - PARAMETER ")
-    size = number_after(parameters, "batch_size :") if mark else None
+    if not mark:
+        return
+    size = number_after(parameters, "batch_size :")
     if size is not None and 1 <= size <= LARGEST_BATCH:
-        found.headers.append(line.number)
-        found.tell(**{batch: int(size)})
+        found.header_lines.append(line.number)
+        found.add_facts(**{fact: int(size)})
 
 
-def take_result(line: Line, found: Found, key: str, what: str, unit: str, how: str) -> None:
-    """Take the result behind `key`, if the line has it; the last of each kind counts."""
-    value = number_after(line.text, key)
+def read_result(line: Line, found: Found, label: str, what: str, unit: str, how: str) -> None:
+    """Take the result after `label`, if the line has one; the last of each kind counts."""
+    value = number_after(line.text, label)
     if value is not None:
-        found.result(line.number, what, value, unit, how)
-
-
-def number_in_table(text: str) -> float | None:
-    """The figure of a row such as `     8     |   2957.8  |`."""
-    cells = [cell.strip() for cell in text.split("|")]
-    return as_number(cells[1]) if len(cells) == 3 and cells[0].isdigit() else None
+        found.add_result(line.number, what, value, unit, how)

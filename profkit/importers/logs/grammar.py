@@ -1,7 +1,30 @@
-"""What a grammar is, and what reading a log with one gathers.
+"""The contract between the grammar of one log format and the code that reads logs.
 
-To add one, add a module here whose `GRAMMAR` is a `Grammar`: a mark that its record lines have, the
-pattern that makes sure, and a function that reads one line into `Found`.
+To add a format, copy a module of `profkit/importers/logs/formats` and change its parts.
+All of them have the same parts in the same order:
+
+1. The docstring names the tool, shows a record line and says what its figures mean: whether they
+   are of one card or of all, of one step or a mean, and what they leave out.
+2. `_RECORD` matches a record line, that is a line about one or several training steps. Patterns of
+   other lines and constants follow.
+3. `read(line, found)` reads one line. It is called for each line of the log, in order. It handles
+   record lines first and then the others. Helpers follow.
+4. `GRAMMAR` says how the figures are to be understood: see the fields of `Grammar`.
+
+`read` passes what it finds to `Found`:
+
+- `add_record` takes a record line: step, epoch, times, throughput, loss, learning rate;
+- `add_facts` takes what the log says about the job: batch size, cards, precision, last step;
+- `add_result` takes a result that the tool itself states, such as its mean throughput;
+- `warn` takes something that a reader of the figures must know;
+- `evaluation_lines` collects lines of evaluations and checkpoints;
+- `header_lines` collects lines at which a new run may begin;
+- `memory` holds what must be remembered until a later line.
+
+A grammar only reads. Undoing cumulative means, splitting runs and checking figures is done for all
+formats in `steps.py`, `assemble.py` and `integrity`. Two rules keep hostile logs harmless: each
+quantifier in a pattern is bounded, so that the time stays linear, and figures are read with
+`as_count`, `as_number` and `number_after`, which return null for a figure that is damaged.
 """
 
 from __future__ import annotations
@@ -10,138 +33,182 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from profkit.importers.logs.parsed import EpochMean, Flag, Mean, Record, Scope, Stated
+from profkit.importers.logs.parsed import (
+    MAX_LINES_SHOWN,
+    EpochMean,
+    Flag,
+    Mean,
+    Record,
+    Scope,
+    Stated,
+)
 from profkit.importers.logs.text import Line
 
-MOST_RECORDS = 500_000
-"""Over 100 MB of lines about training; what comes after is counted, not kept."""
-_TOGETHER = ({"world_size", "cards_a_node", "nodes"}, {"batch_size", "global_batch_size"})
-"""Facts that are about one thing: of two runs in a file, each has its own."""
-MOST_STATED = 10_000
-MOST_SHOWN = 5
-"""Line numbers that a flag lists."""
+MAX_RECORDS = 500_000
+"""Over 100 MB of record lines have this many; later ones are counted and not kept."""
+MAX_RESULTS = 10_000
+_RELATED_FACTS = ({"world_size", "cards_per_node", "nodes"}, {"batch_size", "global_batch_size"})
+"""A run that states one fact of a group takes none of the group from another run."""
+
+
+class FactBlock(NamedTuple):
+    """Facts of the job that hold from a line on."""
+
+    line: int
+    facts: dict[str, Any]
 
 
 @dataclass
 class Found:
-    """What was read so far, and the number of the line that is being read."""
+    """Everything that was read from a log so far."""
 
-    at: int = 0
+    line_number: int = 0
+    """The number of the line that is being read."""
     records: list[Record] = field(default_factory=list)
     epochs: list[EpochMean] = field(default_factory=list)
     stated: list[Stated] = field(default_factory=list)
-    blocks: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """Facts of the job, by the names of `Metadata`'s fields, with the line from which on they hold: a file may hold several runs."""
+    fact_blocks: list[FactBlock] = field(default_factory=list)
+    """Several blocks if the file holds several runs."""
     versions: dict[str, str] = field(default_factory=dict)
-    events: Counter[str] = field(default_factory=Counter)
-    places: dict[str, list[int]] = field(default_factory=dict)
-    evaluations: list[int] = field(default_factory=list)
-    """Lines of evaluations and checkpoints, which some tools book on the next record."""
-    headers: list[int] = field(default_factory=list)
-    """Lines at which a new run may begin: a second set of parameters."""
+    warnings: Counter[str] = field(default_factory=Counter)
+    warning_lines: dict[str, list[int]] = field(default_factory=dict)
+    evaluation_lines: list[int] = field(default_factory=list)
+    """Lines of evaluations and checkpoints, whose time some tools add to the next record."""
+    header_lines: list[int] = field(default_factory=list)
+    """Lines at which a new run may begin, because parameters are printed there."""
     memory: dict[str, Any] = field(default_factory=dict)
-    """What a grammar whose records take several lines keeps between them."""
+    """What a grammar must remember from one line to a later one."""
     _block_is_over: bool = True
 
-    def add(self, record: Record) -> None:
-        self._block_is_over = True
-        if len(self.records) < MOST_RECORDS:
-            self.records.append(record)
-        else:
-            self.notice(f"only the first {MOST_RECORDS:,} records were read", record.line)
+    def add_record(
+        self, line: Line, step: int | None, epoch: int | None = None, **figures: Any
+    ) -> None:
+        """Take what a record line says; figures are named as the fields of `Record`.
 
-    def tell(self, **facts: Any) -> None:
-        """Facts of the job. Among those between two records the first counts; another one behind records begins to hold there."""
+        A line whose step is damaged is ignored.
+        """
+        if step is None:
+            return
+        self._block_is_over = True
+        if len(self.records) < MAX_RECORDS:
+            self.records.append(Record(line.number, step, epoch, **figures))
+        else:
+            self.warn(f"only the first {MAX_RECORDS:,} records were read", line.number)
+
+    def add_facts(self, **facts: Any) -> None:
+        """Take facts of the job, named as the fields of `Metadata`; null means unknown.
+
+        Between two records, the first value of each fact counts. A value that differs and follows
+        a record starts a new block, because a new run may begin there.
+        """
         known = {name: value for name, value in facts.items() if value is not None}
-        if self._block_is_over and any(self.fact(name) != value for name, value in known.items()):
-            self.blocks.append((self.at, {}))
+        if self._block_is_over and any(self.fact(name) != known[name] for name in known):
+            self.fact_blocks.append(FactBlock(self.line_number, {}))
             self._block_is_over = False
-        for name, value in known.items():
-            if self.blocks:
-                self.blocks[-1][1].setdefault(name, value)
+        if self.fact_blocks:
+            latest = self.fact_blocks[-1].facts
+            for name, value in known.items():
+                latest.setdefault(name, value)
 
     def fact(self, name: str) -> Any:
-        """The fact as it was last told."""
-        return next((block[name] for _, block in reversed(self.blocks) if name in block), None)
+        """Return the latest value of a fact, or null."""
+        for block in reversed(self.fact_blocks):
+            if name in block.facts:
+                return block.facts[name]
+        return None
 
-    def facts_of(self, first: int, end: float) -> dict[str, Any]:
-        """The facts of the run whose records begin at line `first` and end before `end`: what was told last before it counts, then what it tells itself."""
-        before = [block for line, block in self.blocks if line <= first]
-        within = [block for line, block in self.blocks if first < line < end]
+    def facts_between(self, first: int, end: float) -> dict[str, Any]:
+        """Return the facts of the run whose records lie between two lines.
+
+        The latest facts before its first record take precedence over what follows that record.
+        """
+        before: list[dict[str, Any]] = []
+        within: list[dict[str, Any]] = []
+        for block in self.fact_blocks:
+            if block.line <= first:
+                before.append(block.facts)
+            elif block.line < end:
+                within.append(block.facts)
         facts: dict[str, Any] = {}
-        for block in [*reversed(before), *within]:
-            settled = {name for group in _TOGETHER if group & facts.keys() for name in group}
-            facts.update(
-                {
-                    name: value
-                    for name, value in block.items()
-                    if name not in facts and name not in settled
-                }
-            )
+        for more in [*reversed(before), *within]:
+            settled = set(facts)
+            for group in _RELATED_FACTS:
+                if group & facts.keys():
+                    settled |= group
+            for name in more.keys() - settled:
+                facts[name] = more[name]
         return facts
 
-    def result(self, line: int, what: str, value: float, unit: str = "", how: str = "") -> None:
-        """Take a result that the log states."""
-        if len(self.stated) < MOST_STATED:
+    def add_result(self, line: int, what: str, value: float, unit: str = "", how: str = "") -> None:
+        """Take a result that the log states, and how the tool computed it."""
+        if len(self.stated) < MAX_RESULTS:
             self.stated.append(Stated(line, what, value, unit, how))
 
-    def notice(self, what: str, line: int) -> None:
-        """Count something that a reader must know of."""
-        self.events[what] += 1
-        places = self.places.setdefault(what, [])
-        if len(places) < MOST_SHOWN:
-            places.append(line)
+    def warn(self, what: str, line: int) -> None:
+        """Count something that a reader of the figures must know."""
+        self.warnings[what] += 1
+        lines = self.warning_lines.setdefault(what, [])
+        if len(lines) < MAX_LINES_SHOWN:
+            lines.append(line)
 
     @property
     def flags(self) -> list[Flag]:
-        return [
-            Flag(f"{count:,} x {what}" if count > 1 else what, tuple(self.places[what]))
-            for what, count in self.events.items()
-        ]
+        flags = []
+        for what, count in self.warnings.items():
+            text = what
+            if count > 1:
+                text = f"{count:,} x {what}"
+            flags.append(Flag(text, tuple(self.warning_lines[what])))
+        return flags
 
 
-def since_start(step: int) -> int:
-    """How many steps a cumulative mean holds, where steps count from 0."""
+def steps_since_start(step: int) -> int:
+    """Return the number of steps in a cumulative mean if steps count from 0."""
     return step + 1
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """One tool's way to print its training."""
+    """The way in which one tool prints its training."""
 
     name: str
     title: str
     framework: str
     marker: str
-    """Text that every record line has: the quick test."""
+    """Text that each record line contains: a quick test before the pattern is tried."""
     pattern: re.Pattern[str]
-    """What a record line looks like."""
+    """The pattern of a record line."""
     read: Callable[[Line, Found], None]
     scope: Scope
+    """Whether the log counts the samples of one card or of all cards."""
     unit: str
     times: Mean
+    """What a printed step time is the mean of."""
     data_times: Mean | None = None
-    """Where the wait for data is a mean of something else than the step time."""
-    restarts: bool = True
-    """Whether the step counter begins anew in each epoch."""
-    counts: bool = True
-    """Whether the step counter counts steps; where it stands still for skipped updates, records are counted instead."""
-    first: int = 0
+    """What a printed wait for data is the mean of, if not of the same steps as the step time."""
+    restarts_each_epoch: bool = True
+    """Whether the step counter starts again in each epoch."""
+    counts_steps: bool = True
+    """False if the step counter stands still for skipped updates: then record lines are counted."""
+    first_step: int = 0
     """The number of an epoch's first step."""
-    held: Callable[[int], int] = since_start
-    """How many steps a cumulative mean printed at this step holds."""
-    timed: bool = False
-    """Whether a step's time is the one between timestamps, whatever throughput is printed."""
+    steps_in_mean: Callable[[int], int] = steps_since_start
+    """Returns how many steps a cumulative mean contains that is printed at a step."""
+    timed_by_clock: bool = False
+    """Whether step times come from the timestamps, even if a throughput is printed."""
     batch_in_name: bool = True
-    """Whether a batch size in a file's name is what a step trains on; not where steps accumulate, or samples are words."""
+    """Whether a batch size in the file's name is that of a step.
+
+    It is not if a step accumulates several batches, or if samples are words.
+    """
     warm_up_records: int = 0
-    """Leading records in which start-up lies, as users of the tool leave out."""
+    """The number of leading records that the tool's users exclude, because start-up is in them."""
     warm_up_steps: int = 0
-    """Leading records of steps below this one are left out too."""
+    """Leading records of steps below this number are excluded as well."""
     rounding_s: float = 0.0
-    """By how much a printed mean may be wrong: half of its last digit."""
+    """The largest rounding error of a printed mean: half of its last digit."""
 
     def matches(self, text: str) -> bool:
         return self.marker in text and self.pattern.search(text) is not None

@@ -1,22 +1,25 @@
-"""What a training log says, in one shape for all grammars."""
+"""The content of a training log, in one form for all grammars."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+MAX_LINES_SHOWN = 5
+"""A flag lists this many line numbers."""
+
 
 class Scope(str, Enum):
-    """Whose samples a log counts."""
+    """The cards whose samples a log counts."""
 
     CARD = "one card"
     ALL = "all cards"
 
 
 class Mean(str, Enum):
-    """What a printed time is the mean of."""
+    """The steps that a printed time is the mean of."""
 
     STEP = "one step"
     WINDOW = "the steps since the line before"
@@ -26,10 +29,11 @@ class Mean(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line about training. `step_s` and `data_s` are means over the `steps` steps that end with `step`.
+    """One line about training; null is what the line does not say.
 
-    Cumulative means have been undone, so that each step is in one record. `step` counts as the log
-    does; `throughput` is what it printed. Null is what the line does not say.
+    A grammar fills it as the line has it: `step` counts as the log does, and times are means as the
+    grammar's `times` says. `steps.py` then undoes cumulative means, so that each step is in one
+    record: `step_s` and `data_s` are then means over the `steps` steps that end with `step`.
     """
 
     line: int
@@ -42,19 +46,19 @@ class Record:
     loss: float | None = None
     lr: float | None = None
     samples: float | None = None
-    """Samples a step, of one card or of all as the log counts."""
+    """Samples per step, of one card or of all as the log counts."""
     steps: int = 1
     index: int = 0
     """The last step's place in the run, counted from 0 over all epochs."""
     starts_epoch: bool = False
-    """Whether it is about an epoch's first step alone, in which workers start."""
+    """Whether the record is about an epoch's first step alone, in which workers start."""
     skipped: int | None = None
-    """Updates that the gradient scaler had skipped by then."""
+    """The number of updates that the gradient scaler had skipped so far."""
 
 
 @dataclass(frozen=True)
 class EpochMean:
-    """What a log says of a whole epoch: means over each of its steps, where records are one step in many."""
+    """Means over all steps of an epoch, from a log whose records are one step in many."""
 
     line: int
     epoch: int
@@ -65,7 +69,7 @@ class EpochMean:
 
 @dataclass(frozen=True)
 class Stated:
-    """A result that the log states: what, its value and unit, and how the tool that printed it got it."""
+    """A result that the log states; `how` says how the tool computed it."""
 
     line: int
     what: str
@@ -76,7 +80,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Flag:
-    """Something a reader must know before believing the figures, and the lines that show it."""
+    """Something a reader must know before relying on the figures, and the lines that show it."""
 
     text: str
     lines: tuple[int, ...] = ()
@@ -88,12 +92,19 @@ class Flag:
         return f"{self.text} ({word} {', '.join(map(str, self.lines))})"
 
 
+def flag_lines(what: str, lines: Sequence[int]) -> list[Flag]:
+    """Return one flag that counts these lines and lists the first few; none if there are none."""
+    if not lines:
+        return []
+    return [Flag(f"{len(lines):,} x {what}", tuple(lines[:MAX_LINES_SHOWN]))]
+
+
 @dataclass(frozen=True)
 class Metadata:
-    """What the job was, as far as the log, or else the file's name, says. `from_name` are the fields that only the name told."""
+    """The job, as the log describes it; `from_name` lists the fields that only the name tells."""
 
     batch_size: int | None = None
-    """Samples a card trains on in a step."""
+    """Samples per card and step."""
     global_batch_size: int | None = None
     world_size: int | None = None
     precision: str | None = None
@@ -102,7 +113,7 @@ class Metadata:
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str | None = None
     last_step: int | None = None
-    """Where the log says that the run ends."""
+    """The step at which the run ends, according to the log."""
     from_name: tuple[str, ...] = ()
 
 
@@ -122,61 +133,41 @@ class ParsedLog:
     stated: tuple[Stated, ...] = ()
     flags: tuple[Flag, ...] = ()
     warm_up: int = 0
-    """Leading records that the log's own users leave out: start-up lies in them."""
+    """The number of leading records that the tool's users exclude, because start-up is in them."""
     aborted: str = ""
-    """Why the run ended early, where the log says so."""
+    """The reason why the run ended early, if the log states one."""
 
     @property
     def steady(self) -> tuple[Record, ...]:
-        """The records that figures are about."""
-        return (
-            tuple(each for each in self.records[self.warm_up :] if not each.starts_epoch)
-            or self.records
-        )
+        """The records that figures are computed from."""
+        records = [each for each in self.records[self.warm_up :] if not each.starts_epoch]
+        return tuple(records) or self.records
 
     @property
     def mean_step_s(self) -> float | None:
-        """A step's mean time: from the log's own means of whole epochs where its records are only samples of them."""
-        whole = [each.step_s for each in self.epochs if each.step_s is not None]
-        return (
-            sum(whole) / len(whole)
-            if whole
-            else _mean([(each.step_s, each.steps) for each in self.steady])
-        )
-
-    @property
-    def mean_data_s(self) -> float | None:
-        """A step's mean wait for data on the rank that prints: a lower bound for the job."""
-        whole = [each.data_s for each in self.epochs if each.data_s is not None]
-        mean = (
-            sum(whole) / len(whole)
-            if whole
-            else _mean([(each.data_s, each.steps) for each in self.steady])
-        )
-        return (
-            mean
-            if mean is not None
-            else next((each.value for each in self.stated if each.what == "data time"), None)
-        )
+        """The mean step time, from means of whole epochs if the log has them."""
+        total: float = 0
+        count = 0
+        for epoch in self.epochs:
+            if epoch.step_s is not None:
+                total += epoch.step_s
+                count += 1
+        if not count:
+            for record in self.steady:
+                if record.step_s is not None:
+                    total += record.step_s * record.steps
+                    count += record.steps
+        return total / count if count else None
 
     @property
     def mean_throughput(self) -> float | None:
-        """Samples over time, of one card or of all as the log counts."""
+        """Samples per second, of one card or of all as the log counts."""
         if self.epochs and self.mean_step_s:
             sizes = [each.samples for each in self.steady if each.samples is not None]
             return statistics.median(sizes) / self.mean_step_s if sizes else None
-        known = [
-            each for each in self.steady if each.samples is not None and each.step_s is not None
-        ]
-        seconds = sum(each.steps * (each.step_s or 0) for each in known)
-        return (
-            sum(each.steps * (each.samples or 0) for each in known) / seconds
-            if seconds > 0
-            else None
-        )
-
-
-def _mean(weighted: list[tuple[float | None, int]]) -> float | None:
-    known = [(value, weight) for value, weight in weighted if value is not None]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None
+        samples = seconds = 0.0
+        for record in self.steady:
+            if record.samples is not None and record.step_s is not None:
+                samples += record.steps * record.samples
+                seconds += record.steps * record.step_s
+        return samples / seconds if seconds > 0 else None

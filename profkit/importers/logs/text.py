@@ -1,33 +1,38 @@
-"""A log's bytes as clean lines: whatever is in them, this never raises, and memory stays bounded."""
+"""Reads a log's bytes as clean lines. No bytes make it raise, and its memory is bounded."""
 
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-LONGEST_LINE = 65_536
-"""Bytes of a line that are read: dumped configurations have up to 10,000, and what is longer is no record."""
+from profkit.importers.logs.parsed import Flag
 
-# Every quantifier below is bounded or ends at a character that begins no other match: time stays linear.
+LONGEST_LINE = 65_536
+"""The bytes of a line that are read. Dumped configurations have up to 10,000, records fewer."""
+MAX_LINES_LISTED = 3
+
+# Every quantifier below is bounded or ends at a character that begins no other match,
+# so that the time stays linear.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _MPIRUN = re.compile(
-    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>: ?"
+    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
+    r"\[\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>: ?"
 )
 _CONTROLS = dict.fromkeys([*range(9), *range(10, 32), 127])
 _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,25})?|\.\d{1,25})(?:[eE][-+]?\d{1,3})?"
 _SMALLEST, _LARGEST = 1e-13, 1e13
-"""No figure of a log is beyond these; their products and quotients stay finite."""
+"""No figure of a log lies outside of these; products and quotients of such figures are finite."""
+_MAX_COUNT_DIGITS = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, or the part of one between carriage returns, without colours and prefixes.
+    """One line, or its part between carriage returns, without colours and prefixes.
 
-    `process` is the one that mpirun says wrote it. `torn` lines are the file's last and have no
-    end; a number there may be cut anywhere, so it is not in `text`.
+    `process` is the process that wrote the line, according to mpirun. A `torn` line is the last of
+    its file and has no end: a number at its end may be cut, and is removed from `text`.
     """
 
     number: int
@@ -38,104 +43,121 @@ class Line:
 
 @dataclass
 class Damage:
-    """What was wrong with the bytes."""
+    """Counts what was wrong with a log's bytes."""
 
     undecodable: list[int] = field(default_factory=list)
-    """The first few lines that hold bytes that are no text."""
+    """The first few lines with bytes that are not text."""
     undecodable_count: int = 0
     cut: int = 0
     torn: int = 0
 
+    def add_undecodable(self, number: int) -> None:
+        self.undecodable_count += 1
+        if len(self.undecodable) < MAX_LINES_LISTED:
+            self.undecodable.append(number)
+
+    @property
+    def flags(self) -> list[Flag]:
+        flags = []
+        if self.undecodable_count:
+            text = f"{self.undecodable_count:,} x a line with bytes that are not text"
+            flags.append(Flag(text, tuple(self.undecodable)))
+        if self.cut:
+            flags.append(Flag(f"{self.cut:,} x a line that is too long; its end was not read"))
+        if self.torn:
+            flags.append(Flag("the last line has no end; a number at its end is not read"))
+        return flags
+
 
 def read_lines(blocks: Iterable[bytes], damage: Damage | None = None) -> Iterator[Line]:
-    """The lines in blocks of bytes; carriage returns begin a new one with the same number."""
+    """Yield the lines in blocks of bytes; parts between carriage returns share a number."""
     damage = damage or Damage()
-    for number, (raw, ended) in enumerate(_split(blocks, damage), 1):
-        for part in _decode(raw, number, damage).split("\r"):
-            line = _clean(part, number, torn=not ended)
+    for number, (raw, ended) in enumerate(_split_lines(blocks, damage), 1):
+        try:
+            text = raw.decode()
+            sound = "\0" not in text
+        except UnicodeDecodeError:
+            text = raw.decode("utf-8", "replace")
+            sound = False
+        if not sound:
+            damage.add_undecodable(number)
+        for part in text.split("\r"):
+            line = _clean_line(part, number, torn=not ended)
             if line.text:
                 damage.torn += line.torn
                 yield line
 
 
-def _split(blocks: Iterable[bytes], damage: Damage) -> Iterator[tuple[bytes, bool]]:
-    """Each line's bytes up to the limit, and whether it has an end."""
+def _split_lines(blocks: Iterable[bytes], damage: Damage) -> Iterator[tuple[bytes, bool]]:
+    """Yield each line's bytes up to the limit, and whether the line has an end."""
     rest = b""
     for block in blocks:
         *lines, last = block.split(b"\n")
         if lines:
-            yield _cut(rest + lines[0], damage), True
-            yield from ((_cut(line, damage), True) for line in lines[1:])
+            yield _cut_line(rest + lines[0], damage), True
+            for line in lines[1:]:
+                yield _cut_line(line, damage), True
             rest = last[: LONGEST_LINE + 1]
         else:
             rest += last[: LONGEST_LINE + 1 - len(rest)]
     if rest:
-        yield _cut(rest, damage), False
+        yield _cut_line(rest, damage), False
 
 
-def _cut(line: bytes, damage: Damage) -> bytes:
+def _cut_line(line: bytes, damage: Damage) -> bytes:
     damage.cut += len(line) > LONGEST_LINE
     return line[:LONGEST_LINE]
 
 
-def _decode(raw: bytes, number: int, damage: Damage) -> str:
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        text = raw.decode("utf-8", "replace")
-        _note(number, damage)
-    else:
-        if "\0" in text:
-            _note(number, damage)
-    return text
-
-
-def _note(number: int, damage: Damage) -> None:
-    damage.undecodable_count += 1
-    if len(damage.undecodable) < 3:
-        damage.undecodable.append(number)
-
-
-def _clean(text: str, number: int, *, torn: bool) -> Line:
+def _clean_line(text: str, number: int, *, torn: bool) -> Line:
+    """Return the line without escapes, prefixes and control characters."""
     process = None
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "<std" in text:
         found = _MPIRUN.search(text)
-        process = int(found[1]) if found else None
+        if found:
+            process = int(found[1])
         text = _MPIRUN.sub("", text)
-    text = text if text.isprintable() else text.translate(_CONTROLS)
+    if not text.isprintable():
+        text = text.translate(_CONTROLS)
     if torn:
         text = text.rstrip("0123456789.+-eE")
     return Line(number, text.rstrip(), process, torn)
 
 
 @functools.cache
-def _after(label: str) -> re.Pattern[str]:
+def compile_label(label: str) -> re.Pattern[str]:
+    """Return the pattern of a label and the number after it."""
     return re.compile(rf"(?<![\w.]){re.escape(label)}\s{{0,9}}({_NUMBER})(?![\d.])")
 
 
 def number_after(text: str, label: str) -> float | None:
-    """The number behind a label, as in `loss:  4.27`; null where there is none, or one that cannot be."""
+    """Return the number after a label, as in `loss:  4.27`; null if none is there or possible."""
     if label not in text:
         return None
-    found = _after(label).search(text)
-    return as_number(found[1]) if found else None
+    found = compile_label(label).search(text)
+    if found is None:
+        return None
+    return as_number(found[1])
 
 
 def as_number(word: str | None) -> float | None:
-    """A word as a finite number of a size that can be, else null."""
+    """Return a word as a finite number of a possible size, else null."""
+    if not word:
+        return None
     try:
-        value = float(word) if word else math.nan
+        value = float(word)
     except ValueError:
         return None
     return value if _SMALLEST <= abs(value) <= _LARGEST or value == 0 else None
 
 
 def as_count(word: str | None, most: int = 10**12) -> int | None:
-    """A word as a whole number from 0 to `most`, else null."""
-    return (
-        int(word)
-        if word and word.isascii() and word.isdigit() and len(word) < 16 and int(word) <= most
-        else None
-    )
+    """Return a word as a whole number from 0 to `most`, else null."""
+    if not word or not word.isascii() or not word.isdigit() or len(word) > _MAX_COUNT_DIGITS:
+        return None
+    value = int(word)
+    if value > most:
+        return None
+    return value

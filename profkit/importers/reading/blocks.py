@@ -1,4 +1,4 @@
-"""A file's text, plain or gzipped, in blocks that are read ahead: memory stays bounded, and so does what a bomb can do."""
+"""Reads a plain or gzipped file in blocks, with bounded memory also for gzip bombs."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 from profkit.errors import UnreadableError
 from profkit.text import byte_size, safe_text
 
 BLOCK_BYTES = 4 << 20
-HIGHEST_RATIO = 200
-"""Text by compressed bytes: real traces have up to 60, deflate's bombs 1,000."""
-FREE_BYTES = 64 << 20
-"""Text for which no ratio is asked: short files of zeros do no harm."""
+MAX_RATIO = 200
+"""The most bytes of text per compressed byte: real traces have up to 60, gzip bombs 1,000."""
+UNCHECKED_BYTES = 64 << 20
+"""Shorter texts may have any ratio: files of zeros do no harm."""
 LARGEST_BYTES = 64 << 30
 
 _GZIP = b"\x1f\x8b"
 
 
 class TornError(UnreadableError):
-    """The compressed data ends early or is damaged; what came before it has been handed out."""
+    """The compressed data ends early or is damaged; the blocks before it have been yielded."""
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
-    """The file's text; the next block is read and decompressed on a thread while one is worked on."""
-    blocks = _blocks(path)
+    """Yield the file's text; a thread reads and decompresses the next block meanwhile."""
+    blocks = _read_blocks(path)
     with ThreadPoolExecutor(1, "profkit-read") as thread:
         coming = _submit(thread, blocks)
         while block := coming.result():
@@ -34,11 +35,36 @@ def read_blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
+def read_lines(path: Path, longest: int) -> Iterator[bytes]:
+    """Yield the file's lines; one without an end in so many bytes is cut."""
+    rest = b""
+    for block in read_blocks(path):
+        *whole, rest = (rest + block).split(b"\n")
+        yield from whole
+        rest = rest[:longest]
+    if rest:
+        yield rest
+
+
+def read_beginning(path: Path, most: int) -> Iterator[bytes]:
+    """Yield the file's first bytes in blocks; nothing if it cannot be read."""
+    left = most
+    try:
+        for block in read_blocks(path):
+            yield block[:left]
+            left -= len(block)
+            if left <= 0:
+                return
+    except UnreadableError:
+        return
+
+
 def _submit(thread: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Future[bytes]:
-    """The next block, in the future; at once where the interpreter is ending, for then no thread is started any more."""
+    """Return the next block as a future."""
     try:
         return thread.submit(next, blocks, b"")
     except RuntimeError:
+        # The interpreter is ending and starts no thread any more: read here.
         coming: Future[bytes] = Future()
     try:
         coming.set_result(next(blocks, b""))
@@ -47,11 +73,11 @@ def _submit(thread: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Future[bytes
     return coming
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+def _read_blocks(path: Path) -> Iterator[bytes]:
     try:
         with open(path, "rb") as file:
             if file.peek(2)[:2] == _GZIP:
-                yield from _inflate(file, path)
+                yield from _inflate(file, safe_text(str(path)))
                 return
             while block := file.read(BLOCK_BYTES):
                 yield block
@@ -59,28 +85,28 @@ def _blocks(path: Path) -> Iterator[bytes]:
         raise UnreadableError(f"{safe_text(str(path))}: {error.strerror}") from error
 
 
-def _inflate(file: object, path: Path) -> Iterator[bytes]:
-    """The text of all members of a gzip file, within the limits."""
-    read = file.read  # type: ignore[attr-defined]  # any binary file
+def _inflate(file: BinaryIO, shown: str) -> Iterator[bytes]:
+    """Yield the text of all members of a gzip file, within the limits."""
     packed = text = 0
     rest, machine = b"", zlib.decompressobj(wbits=31)
-    while piece := rest or read(BLOCK_BYTES // 8):
+    while piece := rest or file.read(BLOCK_BYTES // 8):
         if machine.eof:
             machine = zlib.decompressobj(wbits=31)
-        packed += 0 if rest else len(piece)
+        if not rest:
+            packed += len(piece)
         try:
             block = machine.decompress(piece, BLOCK_BYTES)
         except zlib.error as error:
-            raise TornError(
-                f"{safe_text(str(path))}: its gzip data is damaged behind {byte_size(text)} of text"
-            ) from error
+            where = byte_size(text)
+            raise TornError(f"{shown}: its gzip data is damaged after {where} of text") from error
         rest = machine.unused_data if machine.eof else machine.unconsumed_tail
         text += len(block)
-        if text > LARGEST_BYTES or (text > FREE_BYTES and text > HIGHEST_RATIO * packed):
+        if text > LARGEST_BYTES or (text > UNCHECKED_BYTES and text > MAX_RATIO * packed):
             raise UnreadableError(
-                f"{safe_text(str(path))}: {byte_size(packed)} unpack to more than {byte_size(text)}; no trace does that, and it is not read on"
+                f"{shown}: {byte_size(packed)} unpack to more than {byte_size(text)}, as in no "
+                "trace; it is not read further"
             )
         if block:
             yield block
     if not machine.eof:
-        raise TornError(f"{safe_text(str(path))}: its gzip data ends early")
+        raise TornError(f"{shown}: its gzip data ends early")

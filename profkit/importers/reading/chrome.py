@@ -1,7 +1,7 @@
-"""A Chrome trace, as PyTorch and Paddle write it: the events as columns, the rest as an object.
+"""Reads Chrome traces of PyTorch and Paddle: events as columns, the rest as an object.
 
-The text is read in blocks. What stands beside the events is small and goes through the standard
-library's parser; the events go through a scanner, compiled where it could be.
+The text is read in blocks. Everything except the events is small and is read by the standard
+library's parser. The events are read by a scanner, which is compiled if there was a compiler.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,52 +18,56 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.errors import UnreadableError
-from profkit.importers.reading import scan_python as _scan_python
+from profkit.importers.reading import scan_python
 from profkit.importers.reading.blocks import TornError, read_blocks
+from profkit.importers.reading.forgiving_json import forgive, unescape
 from profkit.text import byte_size, safe_text
 
-Ints = npt.NDArray[np.int64]
-Names = npt.NDArray[np.int32]
-
-MISSING = _scan_python.MISSING
-MISSING_SMALL = _scan_python.MISSING_SMALL
 LARGEST_HEADER = 16 << 20
+_FIRST_CHARACTERS = 65_536
+"""A value of the header is searched in this many characters, then in four times as many."""
+_SPACE_STEP = 64
+
+
+def _fields(kind: str, names: str) -> list[Any]:
+    return [(name, kind) for name in names.split()]
+
 
 EVENT = np.dtype(
-    [(name, "<i8") for name in ("start", "duration", "correlation", "external")]
-    + [(name, "<i4") for name in ("name", "category", "process", "thread", "kind", "extra")]
+    _fields("<i8", "start duration correlation external")
+    + _fields("<i4", "name category process thread kind extra")
 )
 WORK = np.dtype(
-    [(name, "<i8") for name in ("event", "stream", "bytes")]
-    + [(name, "<i4") for name in ("device", "registers", "shared")]
+    _fields("<i8", "event stream bytes")
+    + _fields("<i4", "device registers shared")
     + [("grid", "<i4", 3), ("block", "<i4", 3), ("spare", "<i4")]
 )
 
 
 class Scanner(Protocol):
-    """Either of the two scanners."""
+    """The interface of both scanners."""
 
     def feed(self, block: bytes, start: int, final: bool, /) -> tuple[int, bool]:
-        """Read what is whole from `start` on."""
+        """Read the whole events from `start` on."""
 
     def take(self) -> dict[str, Any]:
-        """Everything that was read."""
+        """Return everything that was read."""
 
 
-def _compiled() -> Any:
-    """The scanner in C, or nothing where profkit was installed without a compiler."""
+def find_compiled() -> Any:
+    """Return the scanner in C, or null if profkit was installed without a compiler."""
     try:
         return importlib.import_module("profkit.importers.reading._scan").Scanner
     except ImportError:
         return None
 
 
-CompiledScanner = _compiled()
+CompiledScanner = find_compiled()
 
 
 @dataclass(frozen=True)
 class ChromeTrace:
-    """One file. `works` has a row for each event that ran on a device, `event` being its row in `events`."""
+    """One file. `works` has a row for each event on a device; `event` is its row in `events`."""
 
     header: dict[str, Any]
     events: npt.NDArray[np.void]
@@ -75,13 +78,16 @@ class ChromeTrace:
     ignored: int
     lost_extras: int
     problem: str
-    """Why reading ended before the file did, or nothing."""
+    """The reason why reading ended before the file did, or empty."""
 
 
 def read_chrome(path: Path, *, compiled: bool = True) -> ChromeTrace:
-    """Everything that a file holds and that can be read; raises where it is no Chrome trace at all."""
-    scanner: Scanner = CompiledScanner() if compiled and CompiledScanner else _scan_python.Scanner()
-    text = _Text(read_blocks(path), safe_text(str(path)))
+    """Return everything in a file that can be read; raise an error if it is no Chrome trace."""
+    scanner: Scanner = scan_python.Scanner()
+    if compiled and CompiledScanner:
+        scanner = CompiledScanner()
+    shown = safe_text(str(path))
+    text = _Text(read_blocks(path), shown)
     header: dict[str, Any] = {}
     problem = ""
     try:
@@ -93,34 +99,34 @@ def read_chrome(path: Path, *, compiled: bool = True) -> ChromeTrace:
         if "traceEvents" not in header:
             raise
         problem = str(error)
-    trace = _as_trace(scanner.take(), header, problem)
-    if trace.broken >= _scan_python.MOST_BROKEN:
-        trace = dataclasses.replace(
-            trace,
-            problem=f"{safe_text(str(path))}: too much of it is broken; the rest was not read",
-        )
+    trace = make_trace(scanner.take(), header, problem)
+    if trace.broken >= scan_python.MAX_BROKEN:
+        too_broken = f"{shown}: too much of it is broken; the rest was not read"
+        trace = dataclasses.replace(trace, problem=too_broken)
     if not len(trace.events):
-        raise UnreadableError(
-            problem
-            or f"{safe_text(str(path))}: a Chrome trace without a single event that can be read"
-        )
+        nothing = f"{shown}: a Chrome trace without a single event that can be read"
+        raise UnreadableError(problem or nothing)
     return trace
 
 
-def _as_trace(taken: dict[str, Any], header: dict[str, Any], problem: str) -> ChromeTrace:
-    names, places = _unique([_name(raw) for raw in taken["names"]])
+def make_trace(taken: dict[str, Any], header: dict[str, Any], problem: str) -> ChromeTrace:
+    """Return what a scanner read as a trace."""
+    ids: dict[str, int] = {}
+    places = []
+    for raw in taken["names"]:
+        name = raw if isinstance(raw, str) else unescape(raw.decode("utf-8", "replace"))
+        places.append(ids.setdefault(name, len(ids)))
     events = np.frombuffer(taken["events"], EVENT)
-    if len(names) < len(places):  # one name in two spellings
+    if len(ids) < len(places):  # one name in two spellings
+        new_ids = np.array(places, dtype=np.int64)
         for column in ("name", "category", "process", "thread"):
-            events[column] = places[events[column]]
-    extras = tuple(_object(raw) if isinstance(raw, bytes) else raw for raw in taken["extras"])
-    works = np.frombuffer(taken["works"], WORK)
+            events[column] = new_ids[events[column]]
     return ChromeTrace(
         header,
         events,
-        works,
-        names,
-        extras,
+        np.frombuffer(taken["works"], WORK),
+        tuple(ids),
+        tuple(map(_read_arguments, taken["extras"])),
         taken["broken"],
         taken["ignored"],
         taken["lost_extras"],
@@ -128,36 +134,23 @@ def _as_trace(taken: dict[str, Any], header: dict[str, Any], problem: str) -> Ch
     )
 
 
-def _unique(names: list[str]) -> tuple[tuple[str, ...], Ints]:
-    ids: dict[str, int] = {}
-    places = np.array([ids.setdefault(name, len(ids)) for name in names], dtype=np.int64)
-    return tuple(ids), places
+decoder = functools.cache(scan_python.make_decoder)
 
 
-def _name(raw: bytes | str) -> str:
-    return raw if isinstance(raw, str) else _scan_python.unescape(raw.decode("utf-8", "replace"))
-
-
-@functools.cache
-def _decoder() -> json.JSONDecoder:
-    """Numbers stay text: none of them goes through a double."""
-    return json.JSONDecoder(
-        strict=False, parse_int=str, parse_float=str, parse_constant=lambda word: None
-    )
-
-
-def _object(raw: bytes) -> dict[str, Any]:
-    """An event's arguments; what the parser refuses is read by the rules by which the event was."""
+def _read_arguments(raw: bytes | dict[str, Any]) -> dict[str, Any]:
+    """Return an event's arguments; if the parser refuses them, by the forgiving rules."""
+    if isinstance(raw, dict):
+        return raw
     text = raw.decode("utf-8", "surrogateescape")
     try:
-        value = _decoder().decode(text)
+        value = decoder().decode(text)
     except (ValueError, RecursionError):
-        value = _scan_python.forgive(text + "]", 0)[0]
+        value = forgive(text + "]", 0)[0]
     return value if isinstance(value, dict) else {}
 
 
 class _Text:
-    """The file's text with a place in it, of which only what has not been used is kept."""
+    """The file's text from a place on; what was read before it is not kept."""
 
     def __init__(self, blocks: Iterator[bytes], shown: str) -> None:
         self.block = b""
@@ -167,7 +160,7 @@ class _Text:
         self._shown = shown
 
     def more(self) -> bool:
-        """Bring in the next block; false where there is none."""
+        """Add the next block; return false if there is none."""
         block = next(self._blocks, b"")
         self.final = not block
         self.block = self.block[self.at :] + block
@@ -175,35 +168,36 @@ class _Text:
         return not self.final
 
     def drain(self) -> None:
-        """Read to the file's end: only there a damaged gzip file says so."""
+        """Read to the file's end: only there, damage to its gzip data shows."""
         self.at = len(self.block)
         while self.more():
             self.at = len(self.block)
 
     def peek(self) -> str:
-        """The next character that is no space, or nothing at the end."""
+        """Return the next character that is not a space, or an empty text at the end."""
         while True:
-            rest = self.block[self.at : self.at + 64].lstrip(b" \t\r\n\xef\xbb\xbf")
+            ahead = self.block[self.at : self.at + _SPACE_STEP]
+            rest = ahead.lstrip(b" \t\r\n\xef\xbb\xbf")
+            self.at += len(ahead) - len(rest)
             if rest:
-                self.at += len(self.block[self.at : self.at + 64]) - len(rest)
                 return chr(rest[0])
-            self.at = min(len(self.block), self.at + 64)
             if self.at == len(self.block) and not self.more():
                 return ""
 
     def expect(self, characters: str) -> str:
+        """Read the next character, which must be one of these."""
         found = self.peek()
-        if not found or found not in characters:
-            raise self.error(
-                f"{found!a} where one of {characters!a} belongs" if found else "it ends early"
-            )
+        if not found:
+            raise self.error("it ends early")
+        if found not in characters:
+            raise self.error(f"{found!a} instead of one of {characters!a}")
         self.at += 1
         return found
 
     def value(self) -> Any:
-        """The JSON value that comes next."""
+        """Read the next JSON value."""
         self.peek()
-        size = 65_536
+        size = _FIRST_CHARACTERS
         while True:
             text = self.block[self.at : self.at + size].decode("utf-8", "surrogateescape")
             value, end = self._decode(text)
@@ -218,9 +212,9 @@ class _Text:
                 raise self.error("it ends early, or is no JSON")
 
     def _decode(self, text: str) -> tuple[Any, int]:
-        """The value at the beginning and its end; the text's end where there is no whole one."""
+        """Return the first value and its end; null and the text's end if it is not whole."""
         try:
-            return _decoder().raw_decode(text)
+            return decoder().raw_decode(text)
         except RecursionError:
             raise self.error("it is nested too deeply") from None
         except ValueError:
@@ -231,6 +225,7 @@ class _Text:
 
 
 def _read_document(text: _Text, scanner: Scanner, header: dict[str, Any]) -> None:
+    """Read a list of events, or an object with one; everything else of it goes into `header`."""
     if text.expect("{[") == "[":
         header["traceEvents"] = None
         _read_events(text, scanner)

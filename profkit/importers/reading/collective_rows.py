@@ -1,4 +1,4 @@
-"""Collectives that a tool recorded by themselves, rank by rank, as runs of the contract."""
+"""Writes the runs of tools that record only collectives, rank by rank."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ import numpy as np
 from profkit.clock import Anchor
 from profkit.importers.base import Imported, Target, clean_name
 from profkit.importers.reading import columns
-from profkit.importers.reading.sanity import Gate, Ints
+from profkit.importers.reading.sanity import TimeGate
 from profkit.trace.manifest import RankManifest, RunManifest
 
-NO_STEPS = "the file knows no steps: there is no throughput and no split in it, only collectives"
-IMPOSSIBLE = "collectives at times that no clock shows"
-MOST_RANKS = 100_000
-LARGEST = 2**62
+NO_STEPS = "the file has no steps: there are collectives, but no throughput and no phases"
+IMPOSSIBLE = "collectives at impossible times"
+MAX_RANKS = 100_000
+MAX_NUMBER = 2**62
+MAX_GROUP_SIZE = 2**31 - 1
+BACKEND = "nccl"
 
 
-class Row(NamedTuple):
+class CollectiveRow(NamedTuple):
     """One collective on one rank."""
 
     rank: int
@@ -38,80 +40,87 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Rows:
-    """What was read so far: rows by rank, hosts, and what was left out."""
+class CollectiveRows:
+    """The collectives read so far, by rank, and what was dropped."""
 
-    by_rank: dict[int, list[Row]] = field(default_factory=dict)
+    by_rank: dict[int, list[CollectiveRow]] = field(default_factory=dict)
     hosts: dict[int, str] = field(default_factory=dict)
     world_size: int = 1
     dropped: Counter[str] = field(default_factory=Counter)
     flags: list[str] = field(default_factory=list)
 
-    def add(self, row: Row) -> None:
-        """Keep a row; one whose times no clock can show is counted instead."""
-        if max(abs(row.start_ns), abs(row.end_ns), row.ready_ns or 0) >= LARGEST:
+    def add(self, row: CollectiveRow) -> None:
+        """Keep a row; if its times are impossible, count it instead."""
+        if max(abs(row.start_ns), abs(row.end_ns), row.ready_ns or 0) >= MAX_NUMBER:
             self.dropped[IMPOSSIBLE] += 1
             return
         self.by_rank.setdefault(row.rank, []).append(row)
-        self.world_size = min(max(self.world_size, row.rank + 1, row.group_size), MOST_RANKS)
+        self.world_size = min(max(self.world_size, row.rank + 1, row.group_size), MAX_RANKS)
+
+    def columns_of(self, rank: int, gate: TimeGate) -> Mapping[str, Any]:
+        """Return a rank's rows with possible times as columns, oldest first."""
+        rows = self.by_rank[rank]
+        times = np.array([(row.start_ns, row.end_ns) for row in rows], dtype=np.int64)
+        start, end = times[:, 0], times[:, 1]
+        kept = np.flatnonzero(gate.keep(start, end - start, np.zeros(len(rows), dtype=bool)))
+        kept = kept[np.argsort(start[kept], kind="stable")]
+        communicators, ops, dtypes = [], [], []
+        numbers = np.zeros((4, len(kept)), dtype=np.int64)
+        is_ready = np.zeros(len(kept), dtype=bool)
+        for place, chosen in enumerate(kept.tolist()):
+            row = rows[chosen]
+            communicators.append(row.communicator)
+            ops.append(row.op)
+            dtypes.append(row.dtype)
+            group_size = min(row.group_size, MAX_GROUP_SIZE)
+            numbers[:, place] = row.sequence, row.bytes, group_size, row.ready_ns or 0
+            is_ready[place] = row.ready_ns is not None
+        sequence, sizes, group_sizes, ready = numbers
+        return {
+            "communicator": communicators,
+            "sequence": sequence,
+            "op": ops,
+            "bytes": sizes,
+            "dtype": dtypes,
+            "group_size": group_sizes.astype(np.int32),
+            "ready_ns": columns.numbers(ready, is_ready),
+            "start_ns": start[kept],
+            "end_ns": end[kept],
+            "backend": columns.constant(BACKEND, len(kept)),
+        }
 
 
 def write_rows(
-    importer: str, sources: Sequence[Path], target: Target, rows: Rows, backend: str
+    importer: str, sources: Sequence[Path], target: Target, rows: CollectiveRows
 ) -> Imported:
-    """The run of these rows, each rank's oldest first."""
+    """Write the run of these rows, each rank's oldest first."""
     with target.new_run(importer, sources) as draft:
-        gate = Gate()
-        for rank, mine in sorted(rows.by_rank.items()):
-            host = clean_name(rows.hosts.get(rank, "")) if target.options.keep_private else ""
-            tables = draft.rank(
-                RankManifest(rank, host, 0, "", Anchor(0, 0, 0), world_size=rows.world_size)
-            )
-            tables.write("collectives", _columns(mine, gate, backend))
+        gate = TimeGate()
+        for rank in sorted(rows.by_rank):
+            host = ""
+            if target.options.keep_private:
+                host = clean_name(rows.hosts.get(rank, ""))
+            manifest = RankManifest(rank, host, 0, "", Anchor(0, 0, 0), world_size=rows.world_size)
+            draft.rank(manifest).write("collectives", rows.columns_of(rank, gate))
         draft.dropped.update(rows.dropped)
         draft.flags += [NO_STEPS, *rows.flags, *gate.flags]
         return draft.finish(
             RunManifest(
                 clean_name(sources[0].name.partition(".")[0]),
                 world_size=rows.world_size,
-                config={"backend": backend},
+                config={"backend": BACKEND},
             )
         )
 
 
-def _columns(rows: Sequence[Row], gate: Gate, backend: str) -> Mapping[str, Any]:
-    start, end = _numbers([row.start_ns for row in rows]), _numbers([row.end_ns for row in rows])
-    kept = np.flatnonzero(gate.keep(start, end - start, np.zeros(len(rows), dtype=bool)))
-    kept = kept[np.argsort(start[kept], kind="stable")]
-    chosen = [rows[place] for place in kept.tolist()]
-    ready = [row.ready_ns for row in chosen]
-    return {
-        "communicator": [row.communicator for row in chosen],
-        "sequence": _numbers([row.sequence for row in chosen]),
-        "op": [row.op for row in chosen],
-        "bytes": _numbers([row.bytes for row in chosen]),
-        "dtype": [row.dtype for row in chosen],
-        "group_size": np.array([min(row.group_size, 2**31 - 1) for row in chosen], dtype=np.int32),
-        "ready_ns": columns.numbers(
-            _numbers([each or 0 for each in ready]),
-            np.array([each is not None for each in ready], dtype=bool),
-        ),
-        "start_ns": start[kept],
-        "end_ns": end[kept],
-        "backend": columns.constant(backend, len(chosen)),
-    }
-
-
-def _numbers(values: Sequence[int]) -> Ints:
-    return np.array(values, dtype=np.int64).reshape(-1)
-
-
 def count(value: Any, default: int = 0) -> int:
-    """A whole number of the file that is not below zero; `default` for anything else."""
+    """Return a whole number of the file that is not negative; `default` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         return default
     try:
         found = int(value)
     except ValueError:
         return default
-    return found if 0 <= found < LARGEST else default
+    if not 0 <= found < MAX_NUMBER:
+        return default
+    return found

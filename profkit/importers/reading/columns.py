@@ -1,4 +1,7 @@
-"""numpy arrays as Arrow columns, without `pa.array`, which imports pandas where it is installed."""
+"""Turns numpy arrays into Arrow columns.
+
+It does not call `pa.array` for numbers, which imports pandas if that is installed.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,29 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from profkit.importers.reading.numbers import Bools
 from profkit.schema import SCHEMAS
 
 Array = npt.NDArray[Any]
-Bools = npt.NDArray[np.bool_]
 
 NULL = -1
-"""An id that stands for no name."""
+"""The id of a missing name."""
 
 
 def numbers(values: Array, valid: Bools | None = None) -> pa.Array:
-    """A column of whole numbers, null where `valid` is false."""
+    """Return a column of numbers, null where `valid` is false."""
     data = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(
-        pa.from_numpy_dtype(data.dtype), len(data), [_bitmap(valid), pa.py_buffer(data)]
-    )
+    buffers = [_bitmap(valid), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), buffers)
 
 
 def flags(values: Bools, valid: Bools | None = None) -> pa.Array:
+    """Return a column of booleans, null where `valid` is false."""
     return pa.Array.from_buffers(pa.bool_(), len(values), [_bitmap(valid), _bitmap(values)])
 
 
 def names(ids: Array, values: Sequence[str]) -> pa.DictionaryArray:
-    """A column of names by id, null for `NULL`; only the names that are used are kept."""
+    """Return a column of names by id, null for `NULL`; it keeps only the names that are used."""
     used, places = np.unique(ids, return_inverse=True)
     skipped = int(len(used) > 0 and used[0] < 0)
     indices = (places.reshape(-1) - skipped).astype(np.int32)
@@ -39,16 +42,16 @@ def names(ids: Array, values: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(numbers(indices, indices >= 0), known)
 
 
-def constant(value: str | None, count: int) -> pa.DictionaryArray:
-    return names(np.full(count, NULL if value is None else 0), [value or ""])
+def constant(value: str, count: int) -> pa.DictionaryArray:
+    """Return a column of one name."""
+    return names(np.zeros(count, dtype=np.int64), [value])
 
 
 def triples(values: Array, valid: Bools) -> pa.Array:
-    """A column of three numbers each."""
+    """Return a column of three numbers each, null where `valid` is false."""
     kind = SCHEMAS["kernels"].field("grid").type
-    return pa.Array.from_buffers(
-        kind, len(values), [_bitmap(valid)], children=[numbers(values.astype(np.int32).reshape(-1))]
-    )
+    children = [numbers(values.astype(np.int32).reshape(-1))]
+    return pa.Array.from_buffers(kind, len(values), [_bitmap(valid)], children=children)
 
 
 def _bitmap(valid: Bools | None) -> pa.Buffer | None:

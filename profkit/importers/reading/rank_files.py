@@ -1,4 +1,4 @@
-"""One rank's events as its part of a run, whichever tool they came from; and what the ranks say of the whole."""
+"""Writes one rank's trace as its part of a run, and sums up what all ranks say."""
 
 from __future__ import annotations
 
@@ -11,38 +11,34 @@ from typing import Any
 import numpy as np
 
 from profkit.clock import Anchor
-from profkit.importers.base import RankDraft, RunDraft, Target, clean_name
-from profkit.importers.kineto.events import Events, Role, sort_out, whole
-from profkit.importers.kineto.phases import (
-    TWICE,
-    Steps,
-    find_main_lane,
-    find_phases,
-    find_steps,
-    nest,
-)
+from profkit.importers.base import RunDraft, Target, clean_name
+from profkit.importers.kineto.collectives import SIZES_UNKNOWN, collective_columns
+from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
+from profkit.importers.kineto.phases import find_phases, nest
+from profkit.importers.kineto.steps import Steps, find_main_lane, find_steps
 from profkit.importers.kineto.tables import (
-    SIZES_UNKNOWN,
-    Phases,
-    Work,
-    collective_columns,
-    find_work,
-    host_work,
+    PhaseLookup,
+    host_columns,
     kernel_columns,
     span_columns,
 )
+from profkit.importers.kineto.work import find_work
 from profkit.importers.reading.chrome import ChromeTrace
-from profkit.importers.reading.sanity import Gate
+from profkit.importers.reading.sanity import TimeGate
 from profkit.text import plural
 from profkit.trace.manifest import RankManifest, RunManifest
 
-NO_SAMPLES = "the file does not say how many samples a step trains on (--samples-per-step tells it); throughput cannot be judged"
-MOST_RANKS = 100_000
+NO_SAMPLES = (
+    "the file does not say how many samples a step trains on, so there is no throughput; "
+    "give --samples-per-step"
+)
+MAX_RANKS = 100_000
+MAX_DEVICES = 64
+MAX_DEVICES_NAMED = 8
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|trainer)[-_.]?(\d{1,5})(?!\d)", re.IGNORECASE)
 _RANK_IN_HEAD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d{1,5})\b')
-_ABSOLUTE_NS = 10**18
-_PUBLIC = (
+_PUBLIC_FIELDS = [
     "record_shapes",
     "with_stack",
     "with_flops",
@@ -51,20 +47,20 @@ _PUBLIC = (
     "cuda_runtime_version",
     "cuda_driver_version",
     "cupti_version",
-)
-_DEVICE_FIELDS = {"name": "name", "totalGlobalMem": "memory_bytes", "numSms": "multiprocessors"}
+]
 
 
 @dataclass(frozen=True)
 class RankFile:
-    """One file, and its rank: what was decided for it, else what its content says, else what its name does."""
+    """One file and its rank: the one decided for it, else that of its content or its name."""
 
     path: Path
     trace: ChromeTrace
     decided: int | None = None
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def distributed(self) -> Mapping[str, Any]:
+        """The file's own description of the distributed job."""
         found = self.trace.header.get("distributedInfo")
         return found if isinstance(found, dict) else {}
 
@@ -72,29 +68,29 @@ class RankFile:
     def rank(self) -> int | None:
         if self.decided is not None:
             return self.decided
-        if "rank" in self.told:
-            return min(max(0, whole(self.told["rank"])), MOST_RANKS - 1)
+        if "rank" in self.distributed:
+            return min(max(0, whole(self.distributed["rank"])), MAX_RANKS - 1)
         return rank_in_name(self.path)
 
     @property
     def world_size(self) -> int:
-        return min(max(1, whole(self.told.get("world_size"), 1)), MOST_RANKS)
+        return min(max(1, whole(self.distributed.get("world_size"), 1)), MAX_RANKS)
 
 
-def told_rank(path: Path, head: bytes) -> int | None:
-    """The rank that a file's beginning tells, else its name."""
+def stated_rank(path: Path, head: bytes) -> int | None:
+    """Return the rank that a file's beginning states, else that of its name."""
     found = _RANK_IN_HEAD.search(head)
     return int(found[1]) if found else rank_in_name(path)
 
 
 def rank_in_name(path: Path) -> int | None:
-    """The rank that a file's name tells, as `worker3` and `rank_3` do."""
+    """Return the rank in a file's name, as in `worker3` and `rank_3`, or null."""
     found = _RANK_IN_NAME.search(path.name)
     return int(found[1]) if found else None
 
 
-class Summary:
-    """What the ranks' files say of the run as a whole."""
+class RunSummary:
+    """Collects what the ranks' files say of the run as a whole."""
 
     def __init__(self) -> None:
         self.flags: list[str] = []
@@ -106,25 +102,34 @@ class Summary:
         self._config: dict[str, Any] = {}
 
     def add(self, file: RankFile, events: Events, anchor: Anchor) -> None:
+        """Take what one rank's file says."""
+        header = file.trace.header
         self._framework = events.framework
         self._workload = self._workload or clean_name(file.path.name.partition(".")[0])
         if anchor.realtime_ns and len(events.start):
             self._created_ns = int(events.start.min()) - anchor.monotonic_ns + anchor.realtime_ns
-        self._devices = self._devices or _devices(file.trace)
-        self._environment |= {
-            key: clean_name(str(file.trace.header[key]))
-            for key in _PUBLIC
-            if key in file.trace.header
-        }
-        backend = file.told.get("backend")
+        self._devices = self._devices or _describe_devices(header.get("deviceProperties"))
+        for key in _PUBLIC_FIELDS:
+            if key in header:
+                self._environment[key] = clean_name(str(header[key]))
+        backend = file.distributed.get("backend")
         if backend:
             self._config["backend"] = clean_name(str(backend))
         if self._devices:
             self._config["device"] = self._devices[0]["name"]
 
     def flag(self, text: str) -> None:
+        """Add a flag, unless it is empty or another rank has it as well."""
         if text and text not in self.flags:
             self.flags.append(text)
+
+    def flag_problems(self, file: RankFile, gate: TimeGate, *, one_of_several: bool) -> None:
+        """Flag what was wrong with a rank's file."""
+        problems = [*gate.flags, file.trace.problem]
+        if file.trace.broken:
+            problems.append(f"{plural(file.trace.broken, 'event')} could not be read")
+        for text in filter(None, problems):
+            self.flag(f"rank {file.rank or 0}: {text}" if one_of_several else text)
 
     def manifest(self, world_size: int) -> RunManifest:
         return RunManifest(
@@ -137,106 +142,72 @@ class Summary:
         )
 
 
-def _devices(trace: ChromeTrace) -> list[dict[str, Any]]:
-    given = trace.header.get("deviceProperties")
+def _describe_devices(given: Any) -> list[dict[str, Any]]:
     found = []
-    for device in given[:64] if isinstance(given, list) else []:
-        if isinstance(device, dict):
-            made: dict[str, Any] = {
-                ours: device[theirs] for theirs, ours in _DEVICE_FIELDS.items() if theirs in device
-            }
-            capability = f"{whole(device.get('computeMajor'))}.{whole(device.get('computeMinor'))}"
-            numbers = {key: whole(value) for key, value in made.items() if key != "name"}
-            found.append(
-                {
-                    "name": clean_name(str(made.get("name", ""))),
-                    **numbers,
-                    "compute_capability": capability,
-                }
-            )
+    for device in given[:MAX_DEVICES] if isinstance(given, list) else []:
+        if not isinstance(device, dict):
+            continue
+        made: dict[str, Any] = {"name": clean_name(str(device.get("name", "")))}
+        for theirs, ours in (("totalGlobalMem", "memory_bytes"), ("numSms", "multiprocessors")):
+            if theirs in device:
+                made[ours] = whole(device[theirs])
+        major, minor = whole(device.get("computeMajor")), whole(device.get("computeMinor"))
+        made["compute_capability"] = f"{major}.{minor}"
+        found.append(made)
     return found
 
 
 def write_rank(
-    draft: RunDraft, file: RankFile, world_size: int, target: Target, summary: Summary
+    draft: RunDraft, file: RankFile, world_size: int, target: Target, summary: RunSummary
 ) -> None:
-    """One file's tables."""
-    gate = Gate()
+    """Write one file's tables."""
+    options = target.options
+    gate = TimeGate()
     rank = file.rank or 0
     events = sort_out(file.trace, gate)
     main = find_main_lane(events)
     steps = find_steps(events, main)
     work = find_work(events, gate)
-    regions, unplaced = nest(find_phases(events, main, steps))
-    anchor = _anchor(file.trace, events)
-    devices = np.unique(work.device)
-    label = (
-        f"cuda:{devices[0]}"
-        if len(devices) == 1
-        else ", ".join(f"cuda:{each}" for each in devices[:8].tolist()) or "cpu"
+    spans, excluded_spans = nest(find_phases(events, main, steps))
+    anchor = find_anchor(events)
+    host = ""
+    if options.keep_private:
+        host = clean_name(str(file.trace.header.get("host_name", "")))
+    devices = np.unique(work.device)[:MAX_DEVICES_NAMED].tolist()
+    label = ", ".join(f"cuda:{each}" for each in devices) or "cpu"
+    manifest = RankManifest(
+        rank,
+        host,
+        0,
+        label,
+        anchor,
+        world_size=world_size,
+        framework=events.framework,
     )
-    host = (
-        clean_name(str(file.trace.header.get("host_name", "")))
-        if target.options.keep_private
-        else ""
-    )
-    tables = draft.rank(
-        RankManifest(
-            rank, host, 0, label, anchor, world_size=world_size, framework=events.framework
-        )
-    )
-    tables.write("steps", _step_columns(steps, target.options.samples_per_step or 0))
-    tables.write("spans", span_columns(events, regions, steps))
-    tables.write(
-        "kernels",
-        kernel_columns(events, work, steps, Phases(regions, main))
-        if len(work.place)
-        else host_work(events, steps),
-    )
-    _write_collectives(tables, events, work, steps, world_size, summary)
+    tables = draft.rank(manifest)
+    tables.write("steps", steps.table(options.samples_per_step or 0))
+    tables.write("spans", span_columns(events, spans, steps))
+    if len(work.place):
+        kernels = kernel_columns(events, work, steps, PhaseLookup(spans, main))
+    else:
+        kernels = host_columns(events, steps)
+    tables.write("kernels", kernels)
+    collectives, unsized = collective_columns(events, work, steps, world_size)
+    tables.write("collectives", collectives)
+    if unsized:
+        summary.flag(f"{SIZES_UNKNOWN}: {unsized:,}")
     summary.add(file, events, anchor)
-    for text in (steps.flag, "" if target.options.samples_per_step else NO_SAMPLES):
-        summary.flag(text)
-    _count(draft, file.trace, events, unplaced, steps)
-    rank_word = f"rank {rank}: " if world_size > 1 else ""
-    for text in [*gate.flags, file.trace.problem]:
-        summary.flag(f"{rank_word}{text}" if text else "")
-    if file.trace.broken:
-        summary.flag(f"{rank_word}{plural(file.trace.broken, 'event')} could not be read")
+    summary.flag(steps.flag)
+    if not options.samples_per_step:
+        summary.flag(NO_SAMPLES)
+    summary.flag_problems(file, gate, one_of_several=world_size > 1)
+    _count_dropped(draft, events, excluded_spans, steps)
 
 
-def _write_collectives(
-    tables: RankDraft, events: Events, work: Work, steps: Steps, world_size: int, summary: Summary
-) -> None:
-    made, sizeless = collective_columns(events, work, steps, world_size)
-    tables.write("collectives", made)
-    if sizeless:
-        summary.flag(f"{SIZES_UNKNOWN}: {sizeless:,}")
-
-
-def _step_columns(steps: Steps, samples: int) -> dict[str, Any]:
-    return {
-        "step": steps.number,
-        "start_ns": steps.start,
-        "end_ns": steps.end,
-        "sample_count": np.full(len(steps.number), samples, dtype=np.int64),
-        "instrumented": [True] * len(steps.number),
-    }
-
-
-def _anchor(trace: ChromeTrace, events: Events) -> Anchor:
-    """How the file's clock stands to the time of day: it tells a base, or its times are of that clock themselves."""
-    base = whole(trace.header.get("baseTimeNanoseconds"))
-    if 0 < base < 2**62:
-        return Anchor(0, base, 0)
-    if len(events.start) and int(events.start.min()) > _ABSOLUTE_NS:
-        return Anchor(int(events.start.min()), int(events.start.min()), 0)
-    return Anchor(0, 0, 0)
-
-
-def _count(
-    draft: RunDraft, trace: ChromeTrace, events: Events, unplaced: int, steps: Steps
-) -> None:
+def _count_dropped(draft: RunDraft, events: Events, excluded_spans: int, steps: Steps) -> None:
+    """Count the events that became no row, by what they are."""
+    trace = events.trace
+    is_half = np.isin(trace.events["kind"], (ord("B"), ord("E")))
     counts = {
         "host operators (the kernels name theirs)": len(events.of(Role.OP)),
         "host calls (the kernels have their launches)": len(events.of(Role.LAUNCH)),
@@ -244,10 +215,12 @@ def _count(
         "annotations on the device (the host has them too)": len(events.of(Role.DEVICE_ANNOTATION)),
         "Python frames, marks and counters": trace.ignored + len(events.of(Role.STACK)),
         "events of unknown categories": len(events.of(Role.UNKNOWN)),
-        "begin and end marks": int(np.isin(trace.events["kind"], (ord("B"), ord("E"))).sum()),
-        "annotations around phases": unplaced,
-        TWICE: steps.overlapping,
+        "begin and end marks": int(is_half.sum()),
+        "annotations around phases": excluded_spans,
+        "steps that are marked twice or overlap": steps.overlapping,
         "broken events": trace.broken,
         "arguments of collectives, over the limit": trace.lost_extras,
     }
-    draft.dropped.update({what: count for what, count in counts.items() if count})
+    for what, count in counts.items():
+        if count:
+            draft.dropped[what] += count

@@ -1,4 +1,4 @@
-"""Opens a stranger's SQLite file for reading, so that nothing in it can act and nothing goes on for ever."""
+"""Opens a stranger's SQLite file: nothing in it can act, and no query runs for ever."""
 
 from __future__ import annotations
 
@@ -11,67 +11,69 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 
 from profkit.errors import UnreadableError
+from profkit.importers.reading.numbers import MISSING, Ints
 from profkit.text import safe_text
 
-MISSING = -(2**63)
-SECONDS_EACH_GB = 60
-FEWEST_SECONDS = 4
+MIN_SECONDS = 4
+SECONDS_PER_GB = 60
+"""Queries on a file are stopped after this time, plus `MIN_SECONDS`."""
 LONGEST_TEXT = 65_536
-_CHECK_EVERY = 100_000
+_INSTRUCTIONS_PER_CHECK = 100_000
+_PRAGMAS = ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0")
 
 
 @contextmanager
 def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database; views, triggers and virtual tables are refused, and damage is an `UnreadableError`."""
+    """Open a database; views, triggers and virtual tables are refused, damage is an error."""
     shown = safe_text(str(path))
+    address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
-        connection = sqlite3.connect(
-            f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True
-        )
+        connection = sqlite3.connect(address, uri=True)
     except sqlite3.Error as error:
         raise UnreadableError(f"{shown}: {error}") from error
     try:
-        _harden(connection, path)
+        deadline = time.monotonic() + MIN_SECONDS + SECONDS_PER_GB * path.stat().st_size / 1e9
+        _harden(connection, deadline, shown)
         yield connection
-    except (
-        sqlite3.Error,
-        OverflowError,
-        UnicodeDecodeError,
-    ) as error:  # the last: a damaged schema, quoted in SQLite's own message
-        raise UnreadableError(
-            f"{shown}: not a sound SQLite file: {safe_text(str(error))}"
-        ) from error
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        # SQLite quotes a damaged schema in its message, which then cannot be decoded.
+        reason = safe_text(str(error))
+        raise UnreadableError(f"{shown}: not a sound SQLite file: {reason}") from error
     finally:
         connection.close()
 
 
-def _harden(connection: sqlite3.Connection, path: Path) -> None:
-    for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0"):
+def _harden(connection: sqlite3.Connection, deadline: float, shown: str) -> None:
+    """Stop the database from running anything, and from running after the deadline.
+
+    Raise an error if it holds anything but tables and indexes.
+    """
+    for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
     connection.text_factory = lambda raw: raw[:LONGEST_TEXT].decode("utf-8", "replace")
-    deadline = time.monotonic() + FEWEST_SECONDS + SECONDS_EACH_GB * path.stat().st_size / 1e9
-    connection.set_progress_handler(lambda: time.monotonic() > deadline, _CHECK_EVERY)
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, _INSTRUCTIONS_PER_CHECK)
     strange = connection.execute(
-        "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
+        "SELECT type, name FROM sqlite_master "
+        "WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
     ).fetchone()
     if strange:
+        kind, name = safe_text(str(strange[0])), safe_text(str(strange[1]))
         raise UnreadableError(
-            f"{safe_text(str(path))}: holds the {safe_text(str(strange[0]))} '{safe_text(str(strange[1]))}'; an export of Nsight Systems has none, and it is not read"
+            f"{shown}: it holds the {kind} '{name}', which no export of Nsight Systems has; "
+            "it is not read"
         )
 
 
 def tables(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
-    """The tables and their columns."""
-    names = [
-        row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    ]
-    return {
-        name: tuple(row[1] for row in connection.execute(f"PRAGMA table_info({quoted(name)})"))
-        for name in names
-    }
+    """Return the tables and their columns."""
+    found = {}
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    for (name,) in rows:
+        columns = connection.execute(f"PRAGMA table_info({quoted(name)})")
+        found[name] = tuple(row[1] for row in columns)
+    return found
 
 
 def quoted(name: str) -> str:
@@ -79,23 +81,35 @@ def quoted(name: str) -> str:
 
 
 def whole_columns(
-    connection: sqlite3.Connection, table: str, there: Sequence[str], wanted: Sequence[str]
-) -> Mapping[str, npt.NDArray[np.int64]]:
-    """The wanted columns as whole numbers: `MISSING` where the table has no such column, or the row no number in it."""
-    chosen = [
-        f"CASE typeof({quoted(name)}) WHEN 'integer' THEN {quoted(name)} ELSE {MISSING} END"
-        if name in there
-        else str(MISSING)
-        for name in wanted
-    ]
-    rows = connection.execute(f"SELECT {', '.join(chosen)} FROM {quoted(table)}").fetchall()  # noqa: S608  # names are quoted, and ours or the schema's
-    values = np.array(rows, dtype=np.int64).reshape(-1, len(wanted))
+    connection: sqlite3.Connection, table: str, existing: Sequence[str], wanted: Sequence[str]
+) -> Mapping[str, Ints]:
+    """Return the wanted columns as whole numbers.
+
+    `MISSING` replaces values that are no whole numbers, and columns that do not exist.
+    """
+    chosen = []
+    for name in wanted:
+        if name in existing:
+            column = quoted(name)
+            chosen.append(f"CASE typeof({column}) WHEN 'integer' THEN {column} ELSE {MISSING} END")
+        else:
+            chosen.append(str(MISSING))
+    found = _select(connection, table, chosen)
+    values = np.array(found, dtype=np.int64).reshape(-1, len(wanted))
     return {name: values[:, place] for place, name in enumerate(wanted)}
 
 
 def rows(
-    connection: sqlite3.Connection, table: str, there: Sequence[str], wanted: Sequence[str]
+    connection: sqlite3.Connection, table: str, existing: Sequence[str], wanted: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """The wanted columns as they are, null where the table has none of that name."""
-    chosen = [quoted(name) if name in there else "NULL" for name in wanted]
-    return connection.execute(f"SELECT {', '.join(chosen)} FROM {quoted(table)}").fetchall()  # noqa: S608  # names are quoted, and ours or the schema's
+    """Return the wanted columns as they are; null replaces columns that do not exist."""
+    chosen = [quoted(name) if name in existing else "NULL" for name in wanted]
+    return _select(connection, table, chosen)
+
+
+def _select(
+    connection: sqlite3.Connection, table: str, expressions: Sequence[str]
+) -> list[tuple[Any, ...]]:
+    """Run a query; names in the expressions are quoted, and come from us or the schema."""
+    query = f"SELECT {', '.join(expressions)} FROM {quoted(table)}"  # noqa: S608  # see above
+    return connection.execute(query).fetchall()

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+from profkit.importers.logs.parsed import ParsedLog
+
 BATCH = 40
 STEP_S = 0.5
 DATA_S = 0.0625
@@ -32,6 +34,16 @@ class Sample:
     @property
     def data(self) -> bytes:
         return self.text.encode()
+
+
+def mean_data_s(log: ParsedLog) -> float | None:
+    """Return a step's mean wait for data, from means of whole epochs or stated if there are any."""
+    waits = [(each.data_s, 1) for each in log.epochs if each.data_s is not None]
+    if not waits:
+        waits = [(each.data_s, each.steps) for each in log.steady if each.data_s is not None]
+    if waits:
+        return sum(wait * steps for wait, steps in waits) / sum(steps for _, steps in waits)
+    return next((each.value for each in log.stated if each.what == "data time"), None)
 
 
 def step_time(step: int) -> float:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.importers.logs.assemble import parse_log
-from profkit.importers.logs.placing import MOST_ROWS, place_steps
+from profkit.importers.logs.placing import MAX_ROWS, place_steps
 from tests.importers.logs.mutations import outcomes
 from tests.importers.logs.samples import SAMPLES
 
@@ -95,13 +95,13 @@ def test_a_counter_that_jumps_far_makes_no_endless_run() -> None:
         + "\n"
     )
     (log,) = parse_log(lambda: [only.encode()])
-    assert len(place_steps(log).step) <= MOST_ROWS
+    assert len(place_steps(log).step) <= MAX_ROWS
 
 
 def test_times_that_cannot_be_are_left_out_and_counted() -> None:
     text = SAMPLES["paddleseg"].text.replace("batch_cost: 0.5000, ", "batch_cost: 9999999.0, ", 1)
     (log,) = parse_log(lambda: [text.encode()])
-    assert place_steps(log).dropped == {"lines with a step time that cannot be": 1}
+    assert place_steps(log).dropped == {"lines with an impossible step time": 1}
 
 
 def test_memory_does_not_grow_with_lines_that_are_no_records() -> None:

@@ -174,7 +174,7 @@ def test_what_is_no_log_is_refused_in_words(tmp_path: Path) -> None:
     path = tmp_path / "hello.txt"
     path.write_text("hello\n")
     with pytest.raises(
-        UnreadableError, match="no line of it is of a training log that profkit knows"
+        UnreadableError, match="no line belongs to a training log that profkit knows"
     ):
         bring_in(path)
 

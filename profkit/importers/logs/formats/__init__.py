@@ -1,1 +1,1 @@
-"""One module per format of training logs."""
+"""Grammars of training logs, one module per format."""

@@ -1,7 +1,9 @@
-"""AI-Rank's marks: a benchmark's own results, printed between the lines of whatever tool trains.
+"""Grammar of AI-Rank's marks, which a benchmark prints between the lines of any tool.
 
-They are read in every log. As a grammar of its own this one is for files that hold nothing else:
-a run of it has results and no steps.
+    AI-Rank-log 1621335959.198982 avg_ips:76.19images/sec
+
+The marks are read in every log. This grammar is for files that hold nothing else: such a run has
+results and no steps.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_number
 
 MARKER = "AI-Rank-log "
-_VALUE = r"(-?\d{1,20}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?)"
-_MARK = re.compile(
-    rf"AI-Rank-log \d{{10}}(?:\.\d{{1,9}})?,? (load_data|test_begin|test_finish|(?:eval_accuracy|target_quality_time|total_use_time|avg_ips):{_VALUE})"
+_RECORD = re.compile(
+    r"AI-Rank-log \d{10}(?:\.\d{1,9})?,? "
+    r"(load_data|test_begin|test_finish"
+    r"|(?:eval_accuracy|target_quality_time|total_use_time|avg_ips)"
+    r":(-?\d{1,20}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?))"
 )
 _UNITS = {
     "eval_accuracy": "",
@@ -30,21 +34,23 @@ _HOW = {
 }
 
 
+def read(line: Line, found: Found) -> None:
+    """Read nothing: the marks are read in every log by `read_marks`."""
+
+
 def read_marks(line: Line, found: Found) -> None:
-    """Take a mark's result, if the line has one; the last of each kind counts."""
-    match = _MARK.search(line.text) if MARKER in line.text else None
+    """Take the result of a mark, if the line has one; the last of each kind counts."""
+    if MARKER not in line.text:
+        return
+    match = _RECORD.search(line.text)
     if match is None:
         return
     what = match[1].partition(":")[0]
     if what in {"eval_accuracy", "test_finish"}:
-        found.evaluations.append(line.number)
+        found.evaluation_lines.append(line.number)
     value = as_number(match[2])
     if value is not None:
-        found.result(line.number, what, value, _UNITS[what], _HOW.get(what, ""))
-
-
-def read(line: Line, found: Found) -> None:
-    """Nothing more than the marks, which are read in every log."""
+        found.add_result(line.number, what, value, _UNITS[what], _HOW.get(what, ""))
 
 
 GRAMMAR = Grammar(
@@ -52,7 +58,7 @@ GRAMMAR = Grammar(
     title="AI-Rank marks alone",
     framework="",
     marker=MARKER,
-    pattern=_MARK,
+    pattern=_RECORD,
     read=read,
     scope=Scope.ALL,
     unit="samples",

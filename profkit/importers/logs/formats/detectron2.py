@@ -1,7 +1,9 @@
-"""detectron2: `eta: 6:09:40  iter: 39  total_loss: 1.905 ... time: 0.2626  data_time: 0.0191  lr: ...`.
+"""Grammar of detectron2.
 
-`time` is the mean over the whole run but its first three iterations, `data_time` the mean of the
-last twenty, losses are medians of twenty: not the same window. No throughput is printed.
+    eta: 6:09:40  iter: 39  total_loss: 1.905 ... time: 0.2626  data_time: 0.0191  lr: ...
+
+`time` is the mean over the whole run without its first three iterations, `data_time` the mean of
+the last twenty iterations, and losses are medians of twenty. No throughput is printed.
 """
 
 from __future__ import annotations
@@ -9,49 +11,43 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
 _RECORD = re.compile(r"eta: .{1,40}?iter: (\d{1,12})\s{1,9}total_loss: .{1,600}?(?<!\w)time: ")
 _SPEED = re.compile(
-    r"Overall training speed: (\d{1,12}) iterations in [\d:.]{1,30} \((\d{1,9}(?:\.\d{1,9})?) s / it\)"
+    r"Overall training speed: (\d{1,12}) iterations in [\d:.]{1,30} "
+    r"\((\d{1,9}(?:\.\d{1,9})?) s / it\)"
 )
 _BATCH = re.compile(r"IMS_PER_BATCH: (\d{1,8})")
-_NOT_TIMED = 3
-
-
-def held(step: int) -> int:
-    """Iterations in the mean printed at `step`; the first three are never in it."""
-    return step + 1 - _NOT_TIMED
+_UNTIMED_STEPS = 3
 
 
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        step = as_count(match[1])
-        if step is not None:
-            found.add(
-                Record(
-                    line.number,
-                    step,
-                    None,
-                    find_time(text),
-                    number_after(text, "time:"),
-                    number_after(text, "data_time:"),
-                    None,
-                    number_after(text, "total_loss:"),
-                    number_after(text, "lr:"),
-                )
-            )
-    elif match := _SPEED.search(text):
-        found.result(
-            line.number, "step time", float(match[2]), "s", "mean over the run, without hooks"
+        found.add_record(
+            line,
+            as_count(match[1]),
+            time_s=find_time(text),
+            step_s=number_after(text, "time:"),
+            data_s=number_after(text, "data_time:"),
+            loss=number_after(text, "total_loss:"),
+            lr=number_after(text, "lr:"),
         )
+    elif match := _SPEED.search(text):
+        how = "mean over the run, without hooks"
+        found.add_result(line.number, "step time", float(match[2]), "s", how)
     elif "d2.evaluation" in text or "Saving checkpoint" in text:
-        found.evaluations.append(line.number)
+        found.evaluation_lines.append(line.number)
     elif "IMS_PER_BATCH" in text and (match := _BATCH.search(text)):
-        found.tell(global_batch_size=as_count(match[1]))
+        found.add_facts(global_batch_size=as_count(match[1]))
+
+
+def steps_in_mean(step: int) -> int:
+    """Return the number of iterations in the mean printed at `step`."""
+    return step + 1 - _UNTIMED_STEPS
 
 
 GRAMMAR = Grammar(
@@ -65,7 +61,7 @@ GRAMMAR = Grammar(
     unit="images",
     times=Mean.RUN,
     data_times=Mean.WINDOW,
-    restarts=False,
-    held=held,
+    restarts_each_epoch=False,
+    steps_in_mean=steps_in_mean,
     rounding_s=5e-5,
 )

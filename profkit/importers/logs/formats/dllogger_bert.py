@@ -1,22 +1,25 @@
-"""NVIDIA's BERT in PyTorch: `DLL ... - Training Epoch: 0 Training Iteration: 19  average_loss : 8.59 ... skipped_steps : 10`.
+"""Grammar of NVIDIA's BERT in PyTorch.
 
-An iteration is one update of accumulated gradients; the counter stands still, or goes back, where
-the scaler skips one, so lines are counted. Times are those between the timestamps. The throughput
-of all cards is stated once, at the end, over the raw training time.
+    DLL ... - Training Epoch: 0 Training Iteration: 19  average_loss : 8.59 ... skipped_steps : 10
+
+An iteration is one update of accumulated gradients. The counter stands still or goes back if the
+scaler skips an update, so lines are counted. Times are those between the timestamps. The
+throughput of all cards is stated once at the end, over the raw training time.
 """
 
 from __future__ import annotations
 
 import re
 
-from profkit.importers.logs.dllogger import take_result
+from profkit.importers.logs.dllogger import read_result
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
 _RECORD = re.compile(
-    r"DLL .{1,30} - Training Epoch: (\d{1,9}) Training Iteration: (\d{1,12})\s{1,4}(?:average|final)_loss : "
+    r"DLL .{1,30} - Training Epoch: (\d{1,9}) Training Iteration: (\d{1,12})\s{1,4}"
+    r"(?:average|final)_loss : "
 )
 _SEQUENCES = re.compile(r"\+\+ expr (\d{1,9}) / \d{1,7} / \d{1,5}")
 _BATCH = re.compile(r"train_batch_size[= :]{1,3}(\d{1,8})")
@@ -26,48 +29,36 @@ _STEPS = re.compile(r"--max_steps[ =](\d{1,9})|(?<!\w)max_steps=(\d{1,9})")
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        step = as_count(match[2])
-        if step is not None:
-            text = text[match.start() :]
-            loss = (
-                number_after(text, "step_loss :")
-                or number_after(text, "average_loss :")
-                or number_after(text, "final_loss :")
-            )
-            skipped = number_after(text, "skipped_steps :")
-            found.add(
-                Record(
-                    line.number,
-                    step,
-                    as_count(match[1]),
-                    find_time(text),
-                    loss=loss,
-                    lr=number_after(text, "learning_rate :"),
-                    skipped=None if skipped is None else int(skipped),
-                )
-            )
-    else:
-        _read_other(line, found)
-
-
-def _read_other(line: Line, found: Found) -> None:
-    text = line.text
+        read_record(line, match, found)
+        return
     if match := _SEQUENCES.search(text):
-        found.tell(global_batch_size=as_count(match[1]))
+        found.add_facts(global_batch_size=as_count(match[1]))
     elif "train_batch_size" in text and (match := _BATCH.search(text)):
-        found.tell(batch_size=as_count(match[1]))
+        found.add_facts(batch_size=as_count(match[1]))
     if "max_steps" in text and (match := _STEPS.search(text)):
-        found.tell(last_step=as_count(match[1] or match[2]))
-    take_result(
+        found.add_facts(last_step=as_count(match[1] or match[2]))
+    label = "training_sequences_per_second :"
+    how = "of all cards, over the raw training time"
+    read_result(line, found, label, "throughput", "sequences/s", how)
+    read_result(line, found, "e2e_train_time :", "time of the whole training", "s", "")
+    read_result(line, found, "raw_train_time :", "raw training time", "s", "")
+
+
+def read_record(line: Line, match: re.Match[str], found: Found) -> None:
+    text = line.text[match.start() :]
+    loss = number_after(text, "step_loss :") or number_after(text, "average_loss :")
+    skipped = number_after(text, "skipped_steps :")
+    if skipped is not None:
+        skipped = int(skipped)
+    found.add_record(
         line,
-        found,
-        "training_sequences_per_second :",
-        "throughput",
-        "sequences/s",
-        "of all cards, over the raw training time",
+        as_count(match[2]),
+        as_count(match[1]),
+        time_s=find_time(text),
+        loss=loss or number_after(text, "final_loss :"),
+        lr=number_after(text, "learning_rate :"),
+        skipped=skipped,
     )
-    take_result(line, found, "e2e_train_time :", "time of the whole training", "s", "")
-    take_result(line, found, "raw_train_time :", "raw training time", "s", "")
 
 
 GRAMMAR = Grammar(
@@ -80,8 +71,8 @@ GRAMMAR = Grammar(
     scope=Scope.ALL,
     unit="sequences",
     times=Mean.WINDOW,
-    counts=False,
+    counts_steps=False,
+    timed_by_clock=True,
     batch_in_name=False,
-    timed=True,
     warm_up_records=1,
 )

@@ -1,61 +1,55 @@
-"""NVIDIA's PyTorch ConvNets: `DLL ... - Epoch: 0 Iteration: 2  train.loss : 5.7 ... train.total_ips : 2829.87 img/s`.
+"""Grammar of NVIDIA's PyTorch ConvNets.
 
-Of all cards: the world size times rank 0's batch over rank 0's time of this one iteration, with the
-device synchronised inside it. A partial last batch is divided as if it were whole, so it looks
-slow. `Summary` is the arithmetic mean of the throughputs of all iterations, the first too;
-`compute_ips` leaves out the wait for data.
+    DLL ... - Epoch: 0 Iteration: 2  train.loss : 5.7 ... train.total_ips : 2829.87 img/s
+
+The throughput is of all cards: the world size times rank 0's batch over rank 0's time of this one
+iteration, with the device synchronised. A partial last batch counts as a whole one, so it looks
+slow. `Summary` has the arithmetic mean of the throughputs of all iterations, also the first.
+`compute_ips` excludes the wait for data.
 """
 
 from __future__ import annotations
 
 import re
 
-from profkit.importers.logs.dllogger import read_parameters, take_result
+from profkit.importers.logs.dllogger import read_parameters, read_result
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
 _RECORD = re.compile(
-    r"DLL .{1,30} - Epoch: (\d{1,9}) Iteration: (\d{1,12})\s{1,4}train\.loss : .{0,120}?train\.total_ips : "
+    r"DLL .{1,30} - Epoch: (\d{1,9}) Iteration: (\d{1,12})\s{1,4}train\.loss : "
+    r".{0,120}?train\.total_ips : "
 )
-_ITERATIONS = re.compile(r"(?<![\w.])prof : (\d{1,9})")
-MEAN = "arithmetic mean over all iterations, the first too"
+_HOW = "arithmetic mean over all iterations, the first too"
 
 
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        _read_record(line, text[match.start() :], match, found)
-    elif "Summary:" in text:
-        take_result(line, found, "train.total_ips :", "throughput", "images/s", MEAN)
-        take_result(
-            line, found, "train.compute_ips :", "throughput without data time", "images/s", MEAN
+        text = text[match.start() :]
+        throughput = number_after(text, "train.total_ips :")
+        if throughput is None:
+            return
+        found.add_record(
+            line,
+            as_count(match[2]),
+            as_count(match[1]),
+            time_s=find_time(text),
+            throughput=throughput,
+            loss=number_after(text, "train.loss :"),
+            lr=number_after(text, "train.lr :"),
         )
-        take_result(line, found, "train.data_time :", "data time", "s", MEAN)
+    elif "Summary:" in text:
+        read_result(line, found, "train.total_ips :", "throughput", "images/s", _HOW)
+        what = "throughput without data time"
+        read_result(line, found, "train.compute_ips :", what, "images/s", _HOW)
+        read_result(line, found, "train.data_time :", "data time", "s", _HOW)
     elif "Validation Iteration" in text or "SAVING" in text:
-        found.evaluations.append(line.number)
+        found.evaluation_lines.append(line.number)
     else:
         read_parameters(line, found, "batch_size")
-
-
-def _read_record(line: Line, text: str, match: re.Match[str], found: Found) -> None:
-    step, throughput = as_count(match[2]), number_after(text, "train.total_ips :")
-    if step is None or throughput is None:
-        return
-    found.add(
-        Record(
-            line.number,
-            step,
-            as_count(match[1]),
-            find_time(text),
-            None,
-            None,
-            throughput,
-            number_after(text, "train.loss :"),
-            number_after(text, "train.lr :"),
-        )
-    )
 
 
 GRAMMAR = Grammar(
@@ -68,6 +62,6 @@ GRAMMAR = Grammar(
     scope=Scope.ALL,
     unit="images",
     times=Mean.STEP,
-    first=1,
+    first_step=1,
     warm_up_records=10,
 )

@@ -1,7 +1,9 @@
-"""NVIDIA's Transformer on fairseq: `Transformer | epoch 0 | step 980 |avg loss 7.534 |avg tokens 69902.800 |tokens/s 168584.110 |walltime 425.138 |`.
+"""Grammar of NVIDIA's Transformer on fairseq.
 
-Of all cards, means over the steps since the line before. A step's time is its mean tokens over
-tokens a second; `walltime` counts from the start and holds validation too.
+    | epoch 0 | step 980 |avg loss 7.534 |avg tokens 69902.8 |tokens/s 168584.1 |walltime 425.1 |
+
+Figures are of all cards, and means over the steps since the line before. A step's time is its mean
+tokens over tokens per second. `walltime` counts from the start and includes validation.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -21,30 +23,24 @@ _RECORD = re.compile(
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        step, tokens, rate = (
+        tokens, rate = number_after(text, "avg tokens"), number_after(text, "tokens/s")
+        if not tokens or not rate:
+            return
+        found.add_record(
+            line,
             as_count(match[2]),
-            number_after(text, "avg tokens"),
-            number_after(text, "tokens/s"),
+            as_count(match[1]),
+            time_s=find_time(text) or number_after(text, "walltime"),
+            step_s=tokens / rate,
+            throughput=rate,
+            loss=number_after(text, "avg loss"),
+            samples=tokens,
         )
-        if step is not None and tokens and rate:
-            time_s = find_time(text) or number_after(text, "walltime")
-            found.add(
-                Record(
-                    line.number,
-                    step,
-                    as_count(match[1]),
-                    time_s,
-                    tokens / rate,
-                    None,
-                    rate,
-                    number_after(text, "avg loss"),
-                    samples=tokens,
-                )
-            )
     elif "Validation loss" in text or "| Translated" in text:
-        found.evaluations.append(line.number)
+        found.evaluation_lines.append(line.number)
     elif (seconds := number_after(text, "| done training in")) is not None:
-        found.result(line.number, "time of the whole training", seconds, "s", "with validation")
+        what, how = "time of the whole training", "with validation"
+        found.add_result(line.number, what, seconds, "s", how)
 
 
 GRAMMAR = Grammar(
@@ -57,8 +53,8 @@ GRAMMAR = Grammar(
     scope=Scope.ALL,
     unit="words",
     times=Mean.WINDOW,
-    restarts=False,
-    first=1,
+    restarts_each_epoch=False,
+    first_step=1,
     batch_in_name=False,
     warm_up_records=1,
 )

@@ -1,7 +1,9 @@
-"""GluonCV's detectors: `[Epoch 0][Batch 9], LR: 3.41E-07, Speed: 49.591 samples/sec, ObjLoss=...`, one batch in ten.
+"""Grammar of GluonCV's detectors.
 
-`Speed` is the batch size of all cards over the time of the printed batch alone; losses are means
-since the epoch began. Nothing tells when a line was printed.
+    [Epoch 0][Batch 9], LR: 3.41E-07, Speed: 49.591 samples/sec, ObjLoss=...
+
+One batch in ten is printed. `Speed` is the batch size of all cards over the time of the printed
+batch alone. Losses are means since the epoch began. Lines have no timestamp.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -22,32 +24,28 @@ _CARDS = re.compile(r"(?<!\w)gpus='(\d{1,3}(?:,\d{1,3}){0,63})'")
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        step, throughput = as_count(match[2]), number_after(text, "Speed:")
-        if step is not None and throughput:
-            found.add(
-                Record(
-                    line.number,
-                    step,
-                    as_count(match[1]),
-                    find_time(text),
-                    throughput=throughput,
-                    lr=number_after(text, "LR:"),
-                )
-            )
+        throughput = number_after(text, "Speed:")
+        if not throughput:
+            return
+        found.add_record(
+            line,
+            as_count(match[2]),
+            as_count(match[1]),
+            time_s=find_time(text),
+            throughput=throughput,
+            lr=number_after(text, "LR:"),
+        )
     elif match := _END.search(text):
         seconds = number_after(text, "Training cost:")
         if seconds is not None:
-            found.result(
-                line.number, f"time of epoch {int(match[1])}", seconds, "s", "without validation"
-            )
+            what = f"time of epoch {int(match[1])}"
+            found.add_result(line.number, what, seconds, "s", "without validation")
     elif match := _ARGUMENTS.match(text):
         cards = _CARDS.search(text)
-        found.tell(
-            global_batch_size=as_count(match[1]),
-            world_size=cards[1].count(",") + 1 if cards else None,
-        )
+        world_size = cards[1].count(",") + 1 if cards else None
+        found.add_facts(global_batch_size=as_count(match[1]), world_size=world_size)
     elif "[Validation]" in text:
-        found.evaluations.append(line.number)
+        found.evaluation_lines.append(line.number)
 
 
 GRAMMAR = Grammar(

@@ -1,8 +1,10 @@
-"""mit-han-lab's TSM, and other descendants of PyTorch's ImageNet example: `Epoch: [46][1820/1832], ... Time 0.333 (0.332)`.
+"""Grammar of mit-han-lab's TSM and other descendants of PyTorch's ImageNet example.
 
-The figures before the brackets are of the printed step alone, those in them are means since the
-epoch began, its slow first step too. Rank 0, one card. No batch size is printed; the number of
-videos over the number of iterations tells that of all cards.
+    Epoch: [46][1820/1832], ... Time 0.333 (0.332)
+
+The figures before the brackets are of the printed step alone. Those in brackets are means since the
+epoch began, with its slow first step. They are of rank 0, that is of one card. No batch size is
+printed, but the number of videos over the number of iterations is that of all cards.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, as_number, number_after
 from profkit.importers.logs.times import find_time
 
@@ -19,49 +21,52 @@ _RECORD = re.compile(
     rf"Epoch: \[(\d{{1,9}})\]\[ *(\d{{1,12}})/(\d{{1,12}})\].{{0,60}}?\sTime\s{{1,9}}{_VALUE}"
 )
 _DATA = re.compile(rf"\sData\s{{1,9}}{_VALUE}")
-_VIDEOS = re.compile(r"^video number: ?(\d{1,12})$")
 _LOSS = re.compile(rf"\sLoss\s{{1,9}}{_VALUE}")
+_VIDEOS = re.compile(r"^video number: ?(\d{1,12})$")
 
 
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
         step = as_count(match[2])
-        if step is not None:
-            found.tell(global_batch_size=_batch(found.memory.get("videos"), as_count(match[3])))
-            found.add(
-                Record(
-                    line.number,
-                    step,
-                    as_count(match[1]),
-                    find_time(text),
-                    as_number(match[4]),
-                    _value(_DATA, text),
-                    None,
-                    _value(_LOSS, text),
-                    number_after(text, "lr:"),
-                )
-            )
+        if step is None:
+            return
+        batch = find_batch(found.memory.get("videos"), as_count(match[3]))
+        found.add_facts(global_batch_size=batch)
+        found.add_record(
+            line,
+            step,
+            as_count(match[1]),
+            time_s=find_time(text),
+            step_s=as_number(match[4]),
+            data_s=value_of(_DATA, text),
+            loss=value_of(_LOSS, text),
+            lr=number_after(text, "lr:"),
+        )
     elif text.startswith(("Test: [", "Testing Results")):
-        found.evaluations.append(line.number)
+        found.evaluation_lines.append(line.number)
     elif match := _VIDEOS.match(text):
         found.memory.setdefault("videos", as_count(match[1]))
 
 
-def _batch(videos: int | None, iterations: int | None) -> int | None:
-    """The one batch size that makes this many iterations of this many videos, the last batch dropped or partial; else nothing."""
+def find_batch(videos: int | None, iterations: int | None) -> int | None:
+    """Return the one batch size that divides the videos into these iterations, or null.
+
+    The last batch may be partial or dropped.
+    """
     if not videos or not iterations or iterations > videos:
         return None
     near = videos // iterations
-    sizes = [
-        size
-        for size in range(max(1, near - 1), near + 3)
-        if iterations in {videos // size, -(-videos // size)}
-    ]
-    return sizes[0] if len(sizes) == 1 else None
+    sizes = []
+    for size in range(max(1, near - 1), near + 3):
+        if iterations in {videos // size, -(-videos // size)}:
+            sizes.append(size)
+    if len(sizes) != 1:
+        return None
+    return sizes[0]
 
 
-def _value(pattern: re.Pattern[str], text: str) -> float | None:
+def value_of(pattern: re.Pattern[str], text: str) -> float | None:
     match = pattern.search(text)
     return as_number(match[1]) if match else None
 

@@ -1,7 +1,9 @@
-"""PaddleNLP's Transformer: `step_idx: 300, epoch: 1, batch: 124, avg loss: ..., tokens: 457069, ips: 8336.29 words/sec`.
+"""Grammar of PaddleNLP's Transformer.
 
-Means over the steps since the line before, of one card; `tokens` are all of the window's, so a
-step's differ from window to window. The first line, of step 0, has no times.
+    step_idx: 300, epoch: 1, batch: 124, avg loss: ..., tokens: 457069, ips: 8336.29 words/sec
+
+Figures are of one card, and means over the steps since the line before. `tokens` are those of the
+whole window, so a step's differ from window to window. The first line, of step 0, has no times.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -17,53 +19,45 @@ _RECORD = re.compile(
     r"step_idx: (\d{1,12}), epoch: (\d{1,9}), batch: (\d{1,12}), avg loss: .{0,300}?batch_cost:"
 )
 _FACT = re.compile(r"^[ {]'(use_amp|use_pure_fp16|max_iter|is_distributed)': (\w{1,12})")
+_TOLERANCE = 0.02
+"""The steps of a window, as tokens over samples, may differ by this share."""
 
 
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        step, throughput, step_s = (
-            as_count(match[1]),
-            number_after(text, "ips:"),
-            number_after(text, "batch_cost:"),
-        )
-        if step is None or step_s is None:
-            return
-        samples = throughput * step_s if throughput else None
-        if samples and not _fits(number_after(text, "tokens:"), samples, found):
-            found.notice(
-                "a throughput that contradicts the tokens and the step time beside it", line.number
-            )
-        found.add(
-            Record(
-                line.number,
-                step,
-                as_count(match[2]),
-                find_time(text),
-                step_s,
-                number_after(text, "reader_cost:"),
-                throughput,
-                number_after(text, "avg loss:"),
-                samples=samples,
-            )
-        )
+        read_record(line, match, found)
     elif match := _FACT.match(text):
-        _read_fact(match, found)
+        if match[1] == "max_iter":
+            found.add_facts(last_step=as_count(match[2]))
+        elif match[2] == "True" and match[1] != "is_distributed":
+            found.add_facts(precision="amp")
 
 
-def _fits(tokens: float | None, samples: float, found: Found) -> bool:
-    """Whether the window's tokens are those of as many steps as the first window has."""
-    if tokens is None:
-        return True
-    steps: float = found.memory.setdefault("steps", tokens / samples)
-    return abs(tokens / samples - steps) <= 0.02 * steps
-
-
-def _read_fact(match: re.Match[str], found: Found) -> None:
-    if match[1] == "max_iter":
-        found.tell(last_step=as_count(match[2]))
-    elif match[2] == "True" and match[1] != "is_distributed":
-        found.tell(precision="amp")
+def read_record(line: Line, match: re.Match[str], found: Found) -> None:
+    text = line.text
+    step, step_s = as_count(match[1]), number_after(text, "batch_cost:")
+    throughput, tokens = number_after(text, "ips:"), number_after(text, "tokens:")
+    if step is None or step_s is None:
+        return
+    samples = throughput * step_s if throughput else None
+    if samples and tokens is not None:
+        steps = tokens / samples
+        first_steps: float = found.memory.setdefault("steps", steps)
+        if abs(steps - first_steps) > _TOLERANCE * first_steps:
+            what = "a throughput that contradicts the tokens and the step time of its line"
+            found.warn(what, line.number)
+    found.add_record(
+        line,
+        step,
+        as_count(match[2]),
+        time_s=find_time(text),
+        step_s=step_s,
+        data_s=number_after(text, "reader_cost:"),
+        throughput=throughput,
+        loss=number_after(text, "avg loss:"),
+        samples=samples,
+    )
 
 
 GRAMMAR = Grammar(
@@ -76,7 +70,7 @@ GRAMMAR = Grammar(
     scope=Scope.CARD,
     unit="words",
     times=Mean.WINDOW,
-    restarts=False,
+    restarts_each_epoch=False,
     batch_in_name=False,
     warm_up_records=1,
 )

@@ -1,7 +1,10 @@
-"""PaddleSeg: `[TRAIN] epoch: 1, iter: 20/80000, ...`, means over the iterations since the line before.
+"""Grammar of PaddleSeg.
 
-Rank 0 alone prints, for one card. The first window holds start-up, and nothing is reset at an
-epoch, whose number is computed from the iteration's. Evaluation is in none of the times.
+    [TRAIN] epoch: 1, iter: 20/80000, ... batch_cost: 0.5, reader_cost: 0.06, ips: 80.0 samples/sec
+
+Figures are of one card, because only rank 0 prints, and means over the iterations since the line
+before. The first window includes start-up. Nothing is reset at an epoch, whose number is computed
+from the iteration's. Evaluation is in none of the times.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import re
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -23,28 +26,25 @@ _FP16 = re.compile(r"^fp16: (true|false)|precision: '?(fp16|fp32)")
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        step = as_count(match[2])
-        found.tell(last_step=as_count(match[3]))
-        if step is not None:
-            found.add(
-                Record(
-                    line.number,
-                    step,
-                    as_count(match[1]),
-                    find_time(text),
-                    number_after(text, "batch_cost:"),
-                    number_after(text, "reader_cost:"),
-                    number_after(text, "ips:"),
-                    number_after(text, "loss:"),
-                    number_after(text, "lr:"),
-                )
-            )
+        found.add_facts(last_step=as_count(match[3]))
+        found.add_record(
+            line,
+            as_count(match[2]),
+            as_count(match[1]),
+            time_s=find_time(text),
+            step_s=number_after(text, "batch_cost:"),
+            data_s=number_after(text, "reader_cost:"),
+            throughput=number_after(text, "ips:"),
+            loss=number_after(text, "loss:"),
+            lr=number_after(text, "lr:"),
+        )
     elif "[EVAL]" in text:
-        found.evaluations.append(line.number)
+        found.evaluation_lines.append(line.number)
     elif match := _BATCH.match(text):
-        found.tell(batch_size=as_count(match[1]))
+        found.add_facts(batch_size=as_count(match[1]))
     elif match := _FP16.match(text):
-        found.tell(precision="amp" if match[1] == "true" or match[2] == "fp16" else "fp32")
+        is_mixed = match[1] == "true" or match[2] == "fp16"
+        found.add_facts(precision="amp" if is_mixed else "fp32")
 
 
 GRAMMAR = Grammar(
@@ -57,7 +57,7 @@ GRAMMAR = Grammar(
     scope=Scope.CARD,
     unit="samples",
     times=Mean.WINDOW,
-    restarts=False,
-    first=1,
+    restarts_each_epoch=False,
+    first_step=1,
     warm_up_records=1,
 )

@@ -1,7 +1,9 @@
-"""PaddleVideo: `epoch:[  1/50 ] train step:20 loss: ... elapse: 0.225 reader: 0.000s ips: 71.2`, one step in 20.
+"""Grammar of PaddleVideo.
 
-Of one card. Step 0 of an epoch holds start-up. The line that ends an epoch has the means over all
-of its steps, which the sampled lines have not. Timestamps have no year.
+    epoch:[  1/50 ] train step:20 loss: ... elapse: 0.225 reader: 0.000s ips: 71.2
+
+One step in 20 is printed. Figures are of one card. Step 0 of an epoch includes start-up. The line
+that ends an epoch has the means over all of its steps. Timestamps have no year.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ import re
 import statistics
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import EpochMean, Mean, Record, Scope
+from profkit.importers.logs.parsed import EpochMean, Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
 _RECORD = re.compile(
-    r"epoch:\[\s{0,9}(\d{1,9})/(\d{1,9})\s{0,9}\]\s{1,9}train step:(\d{1,12})\s{0,20}.{0,300}?elapse:"
+    r"epoch:\[\s{0,9}(\d{1,9})/(\d{1,9})\s{0,9}\]\s{1,9}train step:(\d{1,12})\s{0,20}"
+    r".{0,300}?elapse:"
 )
 _END = re.compile(r"END epoch:(\d{1,9})\s{1,9}(train|val)\s")
 
@@ -23,56 +26,38 @@ _END = re.compile(r"END epoch:(\d{1,9})\s{1,9}(train|val)\s")
 def read(line: Line, found: Found) -> None:
     text = line.text
     if match := _RECORD.search(text):
-        _read_record(line, text[match.start() :], match, found)
-    elif match := _END.search(text):
-        _read_end(line, match, found)
-    elif "val step:" in text:
-        found.evaluations.append(line.number)
-
-
-def _read_record(line: Line, text: str, match: re.Match[str], found: Found) -> None:
-    step, step_s = as_count(match[3]), number_after(text, "elapse:")
-    if step is None or step_s is None:
-        return
-    throughput = number_after(text, "ips:")
-    found.add(
-        Record(
-            line.number,
-            step,
+        text = text[match.start() :]
+        step_s = number_after(text, "elapse:")
+        if step_s is None:
+            return
+        found.add_record(
+            line,
+            as_count(match[3]),
             as_count(match[1]),
-            find_time(line.text),
-            step_s,
-            number_after(text, "reader:"),
-            throughput,
-            number_after(text, "loss:"),
-            number_after(text, "lr:"),
+            time_s=find_time(line.text),
+            step_s=step_s,
+            data_s=number_after(text, "reader:"),
+            throughput=number_after(text, "ips:"),
+            loss=number_after(text, "loss:"),
+            lr=number_after(text, "lr:"),
         )
-    )
+    elif match := _END.search(text):
+        read_epoch_end(line, match, found)
+    elif "val step:" in text:
+        found.evaluation_lines.append(line.number)
 
 
-def _read_end(line: Line, match: re.Match[str], found: Found) -> None:
-    found.evaluations.append(line.number)
+def read_epoch_end(line: Line, match: re.Match[str], found: Found) -> None:
+    found.evaluation_lines.append(line.number)
     epoch, throughput = as_count(match[1]), number_after(line.text, "ips:")
     if match[2] != "train" or epoch is None:
         return
-    found.epochs.append(
-        EpochMean(
-            line.number,
-            epoch,
-            number_after(line.text, "elapse_avg:"),
-            number_after(line.text, "reader_avg:"),
-            throughput,
-        )
-    )
+    step_s, data_s = number_after(line.text, "elapse_avg:"), number_after(line.text, "reader_avg:")
+    found.epochs.append(EpochMean(line.number, epoch, step_s, data_s, throughput))
     if throughput is not None:
-        told = [each.throughput for each in found.epochs if each.throughput is not None]
-        found.result(
-            line.number,
-            "throughput",
-            statistics.fmean(told),
-            "samples/s",
-            f"of one card; arithmetic mean of {len(told)} epochs' means, start-up too",
-        )
+        means = [each.throughput for each in found.epochs if each.throughput is not None]
+        how = f"of one card; arithmetic mean of {len(means)} epochs' means, start-up too"
+        found.add_result(line.number, "throughput", statistics.fmean(means), "samples/s", how)
 
 
 GRAMMAR = Grammar(

@@ -1,8 +1,10 @@
-"""PSENet's print: `(3/125) LR: 0.001000 | Batch: 0.712s | ... | Loss: 0.951 | ... | ips: 11.52300`.
+"""Grammar of PSENet.
 
-`ips` is of all cards (one process drives them), over the two iterations since the line before.
-`Batch` and `Loss` are means since the epoch began: the loss is undone, and the batch time serves to
-find the batch size alone, because its three digits are too few to be undone.
+    (3/125) LR: 0.001000 | Batch: 0.712s | ... | Loss: 0.951 | ... | ips: 11.52300
+
+`ips` is of all cards, because one process drives them, over the two iterations since the line
+before. `Batch` and `Loss` are means since the epoch began. The mean of the loss is undone. The mean
+batch time serves only to find the batch size: its three digits are too few to be undone.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import re
 from collections import Counter
 
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -26,47 +28,34 @@ def read(line: Line, found: Found) -> None:
     if match := _EPOCH.search(text):
         found.memory["epoch"] = as_count(match[1])
     elif match := _RECORD.search(text):
-        step, throughput, mean_s = (
-            as_count(match[1]),
-            number_after(text, "ips:"),
-            number_after(text, "Batch:"),
+        step, throughput = as_count(match[1]), number_after(text, "ips:")
+        mean_s = number_after(text, "Batch:")
+        if not step or not throughput or not mean_s:
+            return
+        found.add_record(
+            line,
+            step,
+            find_epoch(step, found),
+            time_s=find_time(text),
+            throughput=throughput,
+            loss=undo_loss(step, number_after(text, "Loss:"), found),
+            lr=number_after(text, "LR:"),
+            samples=find_batch(throughput * mean_s, found),
         )
-        if step and throughput and mean_s:
-            loss, lr = (
-                _undo_loss(step, number_after(text, "Loss:"), found),
-                number_after(text, "LR:"),
-            )
-            epoch, batch = _epoch(step, found), _find_batch(throughput * mean_s, found)
-            found.add(
-                Record(
-                    line.number,
-                    step,
-                    epoch,
-                    find_time(text),
-                    throughput=throughput,
-                    loss=loss,
-                    lr=lr,
-                    samples=batch,
-                )
-            )
 
 
-def _find_batch(product: float, found: Found) -> float:
-    """The batch size that most lines agree on: throughput times mean time, which are not about the same steps."""
-    products: Counter[int] = found.memory.setdefault("products", Counter())
-    products[max(1, round(product))] += 1
-    return float(products.most_common(1)[0][0])
-
-
-def _epoch(step: int, found: Found) -> int:
-    """The epoch by its heading, else counted where steps begin anew."""
+def find_epoch(step: int, found: Found) -> int:
+    """Return the epoch of its heading; without headings, count where steps begin again."""
     if found.memory.get("epoch") is not None:
         return int(found.memory["epoch"])
-    last = found.records[-1] if found.records else None
-    return (last.epoch or 0) + (step <= last.step) if last else 0
+    if not found.records:
+        return 0
+    last = found.records[-1]
+    return (last.epoch or 0) + (step <= last.step)
 
 
-def _undo_loss(step: int, mean: float | None, found: Found) -> float | None:
+def undo_loss(step: int, mean: float | None, found: Found) -> float | None:
+    """Return the mean loss since the line before, from means since the epoch began."""
     if mean is None:
         return None
     before: int = found.memory.get("loss_at", 0)
@@ -75,6 +64,16 @@ def _undo_loss(step: int, mean: float | None, found: Found) -> float | None:
         before, last = 0, 0.0
     found.memory.update(loss_at=step, loss=mean)
     return (mean * step - last * before) / (step - before)
+
+
+def find_batch(product: float, found: Found) -> float:
+    """Return the batch size that most lines agree on.
+
+    A line's throughput times its mean time is not exact, because they are about different steps.
+    """
+    products: Counter[int] = found.memory.setdefault("products", Counter())
+    products[max(1, round(product))] += 1
+    return float(products.most_common(1)[0][0])
 
 
 GRAMMAR = Grammar(
@@ -87,6 +86,6 @@ GRAMMAR = Grammar(
     scope=Scope.ALL,
     unit="images",
     times=Mean.WINDOW,
-    first=1,
+    first_step=1,
     warm_up_records=1,
 )

@@ -1,8 +1,12 @@
-"""NVIDIA's Mask R-CNN in TensorFlow: `[MaskRCNN] INFO    : throughput: 35.2 samples/sec`, with iteration and timestamp in lines before.
+"""Grammar of NVIDIA's Mask R-CNN in TensorFlow.
 
-Of all cards. The first figures are of single steps, later ones a running average, so the times are
-those between the timestamps; what the tool averages is kept as it states it. Compilation reaches into
-the second line.
+    [MaskRCNN] INFO    : timestamp: 1609200000.123
+    [MaskRCNN] INFO    : iteration: 100
+    [MaskRCNN] INFO    : throughput: 35.2 samples/sec
+
+Figures are of all cards. The first throughputs are of single steps, later ones a running average.
+So the step times are those between the timestamps, and the tool's average is kept as a stated
+result. Compilation extends into the second record.
 """
 
 from __future__ import annotations
@@ -10,9 +14,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from profkit.importers.logs.dllogger import take_result
+from profkit.importers.logs.dllogger import read_result
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Mean, Record, Scope
+from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
@@ -29,42 +33,30 @@ def read(line: Line, found: Found) -> None:
     elif "timestamp: " in text:
         found.memory["time_s"] = find_time(text)
     elif _RECORD.search(text):
-        _read_record(line, found)
-    elif ": Total loss:" in text and found.records:
-        found.records[-1] = dataclasses.replace(
-            found.records[-1], loss=number_after(text, "Total loss:")
-        )
-    elif "horovodrun" in text or "mask_rcnn_main" in text:
-        _read_command(text, found)
-    else:
-        take_result(
-            line,
-            found,
-            "Average throughput:",
-            "throughput",
-            "samples/s",
-            "the tool's running average",
-        )
-
-
-def _read_record(line: Line, found: Found) -> None:
-    step = found.memory.pop("iteration", None)
-    if step is not None:
+        step = found.memory.pop("iteration", None)
+        if step is None:
+            return
         time_s = found.memory.pop("time_s", None)
-        found.add(
-            Record(
-                line.number, step, None, time_s, throughput=number_after(line.text, "throughput:")
-            )
-        )
+        throughput = number_after(text, "throughput:")
+        found.add_record(line, step, time_s=time_s, throughput=throughput)
+    elif ": Total loss:" in text and found.records:
+        loss = number_after(text, "Total loss:")
+        found.records[-1] = dataclasses.replace(found.records[-1], loss=loss)
+    elif "horovodrun" in text or "mask_rcnn_main" in text:
+        read_command(text, found)
+    else:
+        how = "the tool's running average"
+        read_result(line, found, "Average throughput:", "throughput", "samples/s", how)
 
 
-def _read_command(text: str, found: Found) -> None:
+def read_command(text: str, found: Found) -> None:
+    """Take the options of the command that started the training."""
     batch, steps = _BATCH.search(text), _STEPS.search(text)
-    found.tell(
+    found.add_facts(
         batch_size=as_count(batch[1]) if batch else None,
         last_step=as_count(steps[1]) if steps else None,
     )
-    found.tell(precision="amp" if " --amp" in text else "fp32")
+    found.add_facts(precision="amp" if " --amp" in text else "fp32")
 
 
 GRAMMAR = Grammar(
@@ -77,8 +69,8 @@ GRAMMAR = Grammar(
     scope=Scope.ALL,
     unit="samples",
     times=Mean.WINDOW,
-    restarts=False,
-    first=1,
-    timed=True,
+    restarts_each_epoch=False,
+    first_step=1,
+    timed_by_clock=True,
     warm_up_records=2,
 )

@@ -1,0 +1,133 @@
+"""Checks of the records' figures against each other and against the usual ones."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from bisect import bisect_right
+
+from profkit.importers.logs.integrity.evidence import (
+    MIN_VALUES,
+    TOLERANCE,
+    Evidence,
+    flag_records,
+)
+from profkit.importers.logs.parsed import Flag, Mean, ParsedLog, Record
+from profkit.text import percent
+
+_FAST = 0.4
+_SLOW = 4
+_SHORT_STEP_S = 0.02
+"""Shorter step times have too few digits to be compared with a throughput."""
+_LONGER_STEP = 1.2
+"""An evaluation that is included makes a step longer than this many usual ones."""
+_LONGER_WAIT = 2.0
+"""An evaluation that is included makes a wait for data longer than this many usual ones."""
+_NOTICEABLE_WAIT = 0.1
+"""A wait for data counts as longer only by this share of a step."""
+
+
+def check_throughputs(log: ParsedLog, evidence: Evidence) -> list[Flag]:
+    """Flag lines whose throughput, step time and batch size disagree: a digit is damaged."""
+    is_cumulative = log.times in {Mean.EPOCH, Mean.RUN}
+    if is_cumulative or evidence.timed_by_clock or log.unit == "words":
+        return []
+    wrong = []
+    for record in log.records:
+        if not record.throughput or not record.step_s or not record.samples:
+            continue
+        ratio = record.throughput * record.step_s / record.samples
+        if abs(ratio - 1) > TOLERANCE and record.step_s > _SHORT_STEP_S:
+            wrong.append(record)
+    return flag_records("a throughput that contradicts the step time of its line", wrong)
+
+
+def check_evaluations(log: ParsedLog, evidence: Evidence) -> list[Flag]:
+    """Flag records after an evaluation or a checkpoint that include its time.
+
+    Their wait for data or their step time is far above the usual one.
+    """
+    if log.times is Mean.STEP:
+        return []
+    waits = [each.data_s for each in log.records if each.data_s is not None]
+    usual_wait_s = statistics.median(waits or [0.0])
+    times = [each.step_s for each in log.records if each.step_s is not None]
+    usual_step_s = statistics.median(times or [0.0])
+    lines = sorted(evidence.evaluation_lines)
+    included = []
+    for before, record in itertools.pairwise(log.records):
+        place = bisect_right(lines, before.line)
+        if place == len(lines) or lines[place] >= record.line:
+            continue
+        wait_s, step_s = record.data_s or 0, record.step_s or 0
+        extra_s = wait_s - usual_wait_s
+        is_wait = extra_s > _NOTICEABLE_WAIT * usual_step_s and wait_s > _LONGER_WAIT * usual_wait_s
+        if is_wait or step_s > _LONGER_STEP * usual_step_s > 0:
+            included.append(record)
+    what = "an evaluation or a checkpoint that the next line includes, as data time or step time"
+    return flag_records(what, included)
+
+
+def check_data_waits(log: ParsedLog, evidence: Evidence) -> list[Flag]:
+    over = []
+    for record in log.records:
+        if record.data_s is None or record.step_s is None:
+            continue
+        if record.data_s > record.step_s * 1.001 + 1e-3:  # both are rounded
+            over.append(record)
+    return flag_records("a wait for data longer than its step", over)
+
+
+def check_fast_steps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
+    """Flag steps much faster than usual: waiting slows steps down, but nothing speeds them up."""
+    limit_s = _FAST * _usual_step(log)
+    fast = [each for each in log.records if each.step_s is not None and each.step_s < limit_s]
+    return flag_records(f"a step in less than {percent(_FAST, 0)} of the usual time", fast)
+
+
+def check_slow_steps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
+    """Flag steps so slow that they change the mean: a stall or a damaged digit."""
+    limit_s = _SLOW * _usual_step(log)
+    slow: list[Record] = []
+    if limit_s:
+        slow = [each for each in log.steady if each.step_s is not None and each.step_s > limit_s]
+    return flag_records(f"a step of more than {_SLOW} times the usual time", slow)
+
+
+def _usual_step(log: ParsedLog) -> float:
+    """Return the median step time, or zero if there are too few."""
+    times = [each.step_s for each in log.records if each.step_s is not None]
+    if len(times) < MIN_VALUES:
+        return 0.0
+    return statistics.median(times)
+
+
+def check_batches(log: ParsedLog, evidence: Evidence) -> list[Flag]:
+    """Flag batches of another size than most: they are partial, or a digit is damaged."""
+    sizes = [each.samples for each in log.records if each.samples]
+    if log.unit == "words" or not sizes:
+        return []
+    usual = statistics.median(sizes)
+    odd = []
+    for record in log.records:
+        if record.samples and abs(record.samples / usual - 1) > TOLERANCE:
+            odd.append(record)
+    return flag_records("a batch of another size than most", odd)
+
+
+def check_missing_lines(log: ParsedLog, evidence: Evidence) -> list[Flag]:
+    """Flag places where the step counter advances further than between most lines."""
+    distances: list[int] = []
+    later: list[Record] = []
+    for before, after in itertools.pairwise(log.records):
+        if before.epoch == after.epoch:
+            distances.append(after.index - before.index)
+            later.append(after)
+    if not distances:
+        return []
+    usual = statistics.mode(distances)
+    jumps = []
+    for record, distance in zip(later, distances, strict=True):
+        if distance > max(usual, record.steps):
+            jumps.append(record)
+    return flag_records("lines missing: the step counter jumps", jumps)

@@ -1,0 +1,78 @@
+"""Derives step times from throughputs and samples, and the other way round."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Sequence
+
+from profkit.importers.logs.parsed import Flag, Record, flag_lines
+from profkit.importers.logs.steps import neighbours
+
+_PARTIAL = 0.98
+"""A batch below this share of the usual one is partial."""
+_TOO_LONG = 3
+"""A last step that would take this many times the time that passed was of a partial batch."""
+
+
+def fill_samples(
+    records: Sequence[Record], batch: float | None, *, timed_by_clock: bool = False
+) -> tuple[list[Record], list[Flag]]:
+    """Fill missing step times from throughputs, else from timestamps, and samples per step.
+
+    If an epoch's last throughput is too low for the time that passed, its batch was partial.
+    """
+    batch = batch or estimate_batch(records)
+    filled: list[Record] = []
+    partial: list[int] = []
+    for before, record, after in neighbours(records):
+        passed_s = _seconds_since(before, record)
+        step_s, size = record.step_s, record.samples
+        throughput = None if timed_by_clock else record.throughput
+        if size is None:
+            size = batch
+        if step_s is None and throughput and throughput > 0 and size:
+            step_s = size / throughput
+            ends_epoch = after is None or after.epoch != record.epoch
+            can_be_partial = ends_epoch and record.samples is None and record.steps == 1
+            if can_be_partial and passed_s and step_s > _TOO_LONG * passed_s:
+                step_s, size = passed_s, min(size, throughput * passed_s)
+        if step_s is None:
+            step_s = passed_s
+        if size is None and record.throughput is not None and step_s is not None:
+            size = record.throughput * step_s
+        filled.append(dataclasses.replace(record, step_s=step_s, samples=size))
+        is_small = batch and size is not None and size < _PARTIAL * batch
+        if is_small and record.samples is None:
+            partial.append(record.line)
+    return filled, flag_lines("a partial batch", partial)
+
+
+def estimate_batch(records: Sequence[Record]) -> float | None:
+    """Estimate the samples of a step as throughput times step time.
+
+    If no line has both, the time between lines replaces the step time.
+    """
+    sizes = [each.throughput * each.step_s for each in records if each.throughput and each.step_s]
+    if not sizes:
+        for before, after in itertools.pairwise(records):
+            passed_s = _seconds_since(before, after)
+            if after.throughput and passed_s:
+                sizes.append(after.throughput * passed_s)
+    if not sizes or statistics.median(sizes) < 0.5:
+        return None
+    return float(round(statistics.median(sizes)))
+
+
+def _seconds_since(before: Record | None, record: Record) -> float | None:
+    """Return the time per step since the line before, by the timestamps.
+
+    It is null if both lines have the same timestamp or steps are missing between them.
+    """
+    if before is None or before.time_s is None or record.time_s is None:
+        return None
+    between = record.index - before.index
+    if record.time_s <= before.time_s or between != record.steps:
+        return None
+    return (record.time_s - before.time_s) / between

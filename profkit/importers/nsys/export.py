@@ -1,0 +1,226 @@
+"""Reads the tables of an export as one Chrome trace per process and device."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from profkit.errors import UnreadableError
+from profkit.importers.nsys.events import (
+    PUSH_POP_RANGES,
+    NameTable,
+    NvtxRange,
+    Structs,
+    call_events,
+    process_of,
+    range_events,
+    read_payload,
+    work_details,
+    work_events,
+)
+from profkit.importers.reading import sqlite
+from profkit.importers.reading.chrome import ChromeTrace
+from profkit.importers.reading.numbers import MISSING, Ints
+from profkit.text import safe_text
+
+_KERNEL_COLUMNS = [
+    "deviceId",
+    "streamId",
+    "start",
+    "end",
+    "shortName",
+    "demangledName",
+    "correlationId",
+]
+_KERNEL_OPTIONAL = [
+    "globalPid",
+    "registersPerThread",
+    "staticSharedMemory",
+    "dynamicSharedMemory",
+    "gridX",
+    "gridY",
+    "gridZ",
+    "blockX",
+    "blockY",
+    "blockZ",
+]
+_COPY_COLUMNS = ["deviceId", "streamId", "start", "end"]
+_COPY_OPTIONAL = ["correlationId", "globalPid", "bytes", "copyKind"]
+_CALL_COLUMNS = ["start", "end", "globalTid", "correlationId"]
+_RANGE_COLUMNS = ["start", "end", "eventType", "globalTid"]
+_RANGE_OPTIONAL = ["text", "textId", "jsonText", "jsonTextId", "binaryData"]
+_DEVICE_COLUMNS = ["id", "name", "totalMemory", "smCount", "computeMajor", "computeMinor"]
+_DEVICE_FIELDS = ["id", "name", "totalGlobalMem", "numSms", "computeMajor", "computeMinor"]
+"""The fields of a device in a Chrome trace, in the order of the columns."""
+_COPY_KINDS = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
+Columns = Mapping[str, Ints]
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The device work, the calls and the ranges of all processes."""
+
+    kernels: Columns
+    copies: Columns
+    fills: Columns
+    calls: Columns
+    ranges: Sequence[NvtxRange]
+
+
+class Export:
+    """One file's tables, found by their columns."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._shown = safe_text(str(path))
+        self._tables = sqlite.tables(connection)
+        self._strings: dict[int, str] = {}
+        for number, text in self._rows(
+            self._require("StringIds", ("id", "value")), ("id", "value")
+        ):
+            if isinstance(number, int) and isinstance(text, str):
+                self._strings[number] = text
+
+    def _find(self, name: str, columns: Sequence[str]) -> str:
+        """Return the table of this name, or of its latest version, that has the columns."""
+        for table in sorted(self._versions(name), reverse=True):
+            if set(columns) <= set(self._tables[table]):
+                return table
+        return ""
+
+    def _versions(self, name: str) -> list[str]:
+        return [table for table in self._tables if re.fullmatch(rf"{name}(?:_V\d+)?", table)]
+
+    def _require(self, name: str, columns: Sequence[str]) -> str:
+        """Return the table that has the columns, or raise an error that says what is missing."""
+        table = self._find(name, columns)
+        if table:
+            return table
+        versions = self._versions(name)
+        problem = f"it has no table {name}"
+        if versions:
+            missing = sorted(set(columns) - set(self._tables[versions[0]]))
+            problem = f"its table {name} has no column {', '.join(missing)}"
+        raise UnreadableError(
+            f"{self._shown}: not an export of Nsight Systems that can be read: {problem}; "
+            "export it again with `nsys export --type sqlite`"
+        )
+
+    def _rows(self, table: str, wanted: Sequence[str]) -> list[tuple[Any, ...]]:
+        return sqlite.rows(self._connection, table, self._tables[table], wanted)
+
+    def _columns(self, table: str, wanted: Sequence[str]) -> Columns:
+        if not table:
+            return {column: np.empty(0, dtype=np.int64) for column in wanted}
+        return sqlite.whole_columns(self._connection, table, self._tables[table], wanted)
+
+    def traces(self) -> list[ChromeTrace]:
+        """Return one trace for each process and device that ran kernels, in their order."""
+        kernels = self._require("CUPTI_ACTIVITY_KIND_KERNEL", _KERNEL_COLUMNS)
+        copies = self._find("CUPTI_ACTIVITY_KIND_MEMCPY", _COPY_COLUMNS)
+        fills = self._find("CUPTI_ACTIVITY_KIND_MEMSET", _COPY_COLUMNS)
+        calls = self._find("CUPTI_ACTIVITY_KIND_RUNTIME", _CALL_COLUMNS)
+        activity = Activity(
+            self._columns(kernels, (*_KERNEL_COLUMNS, *_KERNEL_OPTIONAL)),
+            self._columns(copies, (*_COPY_COLUMNS, *_COPY_OPTIONAL)),
+            self._columns(fills, (*_COPY_COLUMNS, *_COPY_OPTIONAL)),
+            self._columns(calls, (*_CALL_COLUMNS, "nameId")),
+            self._ranges(),
+        )
+        devices, processes = activity.kernels["deviceId"], activity.kernels["globalPid"]
+        owners = sorted(set(zip(devices.tolist(), processes.tolist(), strict=True)))
+        if not owners:
+            raise UnreadableError(
+                f"{self._shown}: it holds no kernels; profile with `nsys profile --trace=cuda,nvtx`"
+            )
+        traces = []
+        for rank, (device, process) in enumerate(owners):
+            ranks = {"rank": str(rank), "world_size": str(len(owners))}
+            header = {"distributedInfo": ranks, **self._header(device)}
+            traces.append(self._trace(header, device, process, activity))
+        return traces
+
+    def _trace(
+        self, header: dict[str, Any], device: int, process: int, activity: Activity
+    ) -> ChromeTrace:
+        """Return the activity of one process on one device; all calls if the process is unknown."""
+        names = NameTable()
+        extras: list[dict[str, Any]] = []
+        kernels = _of_device(activity.kernels, device, process)
+        copies = _of_device(activity.copies, device, process)
+        fills = _of_device(activity.fills, device, process)
+        short_names = kernels["shortName"].tolist()
+        kernel_names = []
+        for place, string in enumerate(kernels["demangledName"].tolist()):
+            kernel_names.append(self._strings.get(string) or self._text(short_names[place]))
+        kinds = copies["copyKind"].tolist()
+        copy_names = [_COPY_KINDS.get(kind, f"Memcpy of kind {kind}") for kind in kinds]
+        calls, ranges = activity.calls, activity.ranges
+        if process != MISSING:
+            own = process_of(process)
+            calls = _choose(calls, process_of(calls["globalTid"]) == own)
+            ranges = [each for each in ranges if process_of(each.thread) == own]
+        events: list[Structs] = [
+            work_events(kernels, names, "kernel", kernel_names),
+            work_events(copies, names, "gpu_memcpy", copy_names),
+            work_events(fills, names, "gpu_memset", ["Memset"] * len(fills["start"])),
+            call_events(calls, names, [self._text(each) for each in calls["nameId"].tolist()]),
+            range_events(ranges, names, extras),
+        ]
+        details = np.concatenate([work_details(each) for each in (kernels, copies, fills)])
+        details["event"] = np.arange(len(details))
+        return ChromeTrace(
+            header, np.concatenate(events), details, tuple(names.ids), tuple(extras), 0, 0, 0, ""
+        )
+
+    def _text(self, string: int) -> str:
+        return self._strings.get(string, "(name lost)")
+
+    def _ranges(self) -> list[NvtxRange]:
+        """Return the NVTX ranges that ended, by start."""
+        table = self._find("NVTX_EVENTS", _RANGE_COLUMNS)
+        if not table:
+            return []
+        found = []
+        for row in self._rows(table, (*_RANGE_COLUMNS, *_RANGE_OPTIONAL)):
+            start, end, kind, thread, text, text_id, payload, payload_id, blob = row
+            if not isinstance(text, str):
+                text = self._strings.get(text_id, "")
+            are_numbers = isinstance(start, int) and isinstance(end, int)
+            if kind not in PUSH_POP_RANGES or not text:
+                continue
+            if not are_numbers or not isinstance(thread, int):
+                continue
+            if not isinstance(payload, str):
+                payload = self._strings.get(payload_id, "")
+            found.append(NvtxRange(start, end, thread, text, read_payload(text, payload, blob)))
+        return sorted(found, key=lambda each: (each.start, each.end))
+
+    def _header(self, device: int) -> dict[str, Any]:
+        """Return the time of day at which times begin, and the device; else the first device."""
+        header: dict[str, Any] = {"deviceProperties": [], "baseTimeNanoseconds": "0"}
+        table = self._find("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
+        if table:
+            rows = self._rows(table, ("utcEpochNs",))
+            if rows and isinstance(rows[0][0], int):
+                header["baseTimeNanoseconds"] = str(rows[0][0])
+        table = self._find("TARGET_INFO_GPU", ("id", "name"))
+        if table:
+            given = self._rows(table, _DEVICE_COLUMNS)
+            for row in [row for row in given if row[0] == device] or given[:1]:
+                header["deviceProperties"].append(dict(zip(_DEVICE_FIELDS, row, strict=True)))
+        return header
+
+
+def _choose(table: Columns, chosen: Any) -> Columns:
+    return {name: values[chosen] for name, values in table.items()}
+
+
+def _of_device(table: Columns, device: int, process: int) -> Columns:
+    return _choose(table, (table["deviceId"] == device) & (table["globalPid"] == process))
