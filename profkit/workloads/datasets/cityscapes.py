@@ -50,7 +50,13 @@ def check_tree(path: Path, split: str = "train") -> StreetIndex:
         if not image_stems:
             raise unreadable(images, f"no <city>/*{IMAGE_END} in it")
         if not image_stems & label_stems:
-            _refuse_labels(labels, f"{len(image_stems)} images of {IMAGES}/{split}")
+            problem = f"no <city>/*{LABEL_END} in it for any of the {len(image_stems)} images"
+            if next(_stems(labels, RAW_LABEL_END), None):
+                problem = (
+                    "it has labelIds, but no labelTrainIds; make these with "
+                    "csCreateTrainIdLabelImgs of cityscapesscripts"
+                )
+            raise unreadable(labels, problem)
         frames = []
         for stem in sorted(image_stems | label_stems):
             frames.append(Frame(f"{images / stem}{IMAGE_END}", f"{labels / stem}{LABEL_END}"))
@@ -78,13 +84,3 @@ def _stems(folder: Path, end: str) -> Iterator[str]:
             for name in os.listdir(folder / city):
                 if name.endswith(end):
                     yield f"{city}/{name.removesuffix(end)}"
-
-
-def _refuse_labels(folder: Path, images: str) -> None:
-    if next(_stems(folder, RAW_LABEL_END), None):
-        raise unreadable(
-            folder,
-            "it has labelIds, but no labelTrainIds; make these with csCreateTrainIdLabelImgs "
-            "of cityscapesscripts",
-        )
-    raise unreadable(folder, f"no <city>/*{LABEL_END} in it for any of the {images}")

@@ -63,6 +63,10 @@ class Scene:
     size: Size
     instances: tuple[Instance, ...]
 
+    @property
+    def trains(self) -> bool:
+        return any(instance.trains for instance in self.instances)
+
 
 @dataclass(frozen=True)
 class CocoIndex:
@@ -202,7 +206,5 @@ def _check_scenes(index: CocoIndex, images: Path) -> None:
             f"none of the {len(names)} images of {index.annotations.name} is in it, "
             f"the first of them {safe_text(first)}",
         )
-    for scene in index.scenes:
-        if any(instance.trains for instance in scene.instances):
-            return
-    raise unreadable(index.annotations, "no annotation in it that can be trained on")
+    if not any(scene.trains for scene in index.scenes):
+        raise unreadable(index.annotations, "no annotation in it that can be trained on")

@@ -1,4 +1,4 @@
-"""A generated set in COCO's tree: coloured shapes, annotated in every way that its files know."""
+"""A generated set in COCO's tree: coloured shapes with every kind of annotation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from profkit.text import plural
 from profkit.workloads.datasets.coco import CATEGORIES
 from profkit.workloads.datasets.generated import (
     GeneratedTree,
+    Picture,
     encode_image,
+    list_pictures,
     star_outline,
     write_all,
 )
@@ -101,15 +103,13 @@ class GeneratedScenes(GeneratedTree):
         for split in ("train", "val"):
             (folder / f"{split}2017").mkdir()
 
-        def write_scene(place: tuple[str, int]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-            split, number = place
-            image, annotations, jpeg = _make_scene(self, split, number)
-            (folder / f"{split}2017" / image["file_name"]).write_bytes(jpeg)
+        def write_scene(scene: Picture) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            image, annotations, jpeg = _make_scene(self, scene.split, scene.number)
+            (folder / f"{scene.split}2017" / image["file_name"]).write_bytes(jpeg)
             return image, annotations
 
-        places = [("train", number) for number in range(self.train)]
-        places += [("val", number) for number in range(self.val)]
-        made = write_all(places, write_scene, progress)
+        pictures = list_pictures({"train": self.train, "val": self.val})
+        made = write_all(pictures, write_scene, progress)
         for split, scenes in (("train", made[: self.train]), ("val", made[self.train :])):
             content = _empty_file()
             for image, found in scenes:
@@ -138,7 +138,10 @@ def _outline(rank: int) -> str:
 
 
 def _colour(rank: int) -> str:
-    """Return a category's colour: shifted by one per round of outlines, so that all pairs occur."""
+    """Return a category's colour.
+
+    It is shifted by one per round of outlines, so that all pairs of the two occur.
+    """
     return list(COLOURS)[(rank + rank // len(OUTLINES)) % len(COLOURS)]
 
 
@@ -160,7 +163,11 @@ def _make_scene(
     rng = np.random.default_rng((spec.seed, split == "val", number))
     size = SIZES[rng.integers(len(SIZES))]
     width, height = (side * spec.long_side // LONG_SIDE for side in size)
-    canvas = _draw_ground(rng, width, height)
+    # The ground is soft grey clouds with grain.
+    coarse = Image.fromarray(rng.integers(40, 200, (5, 6), dtype=np.uint8))
+    soft = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
+    grain = rng.integers(-12, 13, (height, width, 3), dtype=np.int16)
+    canvas: Bytes = np.clip(soft[:, :, None] + grain, 0, 255).astype(np.uint8)
     name = 1000 * number + int(rng.integers(1000)) + 500_000 * (split == "val")
     annotations = []
     for place, (shapes, crowd) in enumerate(_arrange(rng, width, height)):
@@ -170,17 +177,6 @@ def _make_scene(
         annotations.append(_annotation(100 * name + place, name, shapes, mask, crowd=crowd))
     image = {"id": name, "file_name": f"{name:012d}.jpg", "width": width, "height": height}
     return image, annotations, encode_image(Image.fromarray(canvas), "JPEG", quality=QUALITY)
-
-
-def _draw_ground(rng: np.random.Generator, width: int, height: int) -> Bytes:
-    """Draw soft grey clouds with grain."""
-    from PIL import Image
-
-    coarse = Image.fromarray(rng.integers(40, 200, (5, 6), dtype=np.uint8))
-    soft = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
-    grain = rng.integers(-12, 13, (height, width, 3), dtype=np.int16)
-    ground: Bytes = np.clip(soft[:, :, None] + grain, 0, 255).astype(np.uint8)
-    return ground
 
 
 def _arrange(
@@ -197,7 +193,11 @@ def _arrange(
         taken.append(circle)
         rank = int(rng.choice(CATEGORIES, p=weights / weights.sum()))
         crowd = number < crowds
-        parts = _split(rng, circle) if crowd else [circle]
+        parts = [circle]
+        if crowd:
+            x, y, radius = circle
+            offsets = rng.uniform(-0.7 * radius, 0.7 * radius, (int(rng.integers(6, 12)), 2))
+            parts = [(x + across, y + down, radius / 4) for across, down in offsets.tolist()]
         yield [_make_shape(rng, rank, part, (width, height)) for part in parts], crowd
 
 
@@ -210,12 +210,6 @@ def _find_place(
         if all(math.hypot(x - other[0], y - other[1]) > radius + other[2] for other in taken):
             return x, y, radius
     return None
-
-
-def _split(rng: np.random.Generator, circle: Circle) -> list[Circle]:
-    x, y, radius = circle
-    offsets = rng.uniform(-0.7 * radius, 0.7 * radius, (int(rng.integers(6, 12)), 2))
-    return [(x + across, y + down, radius / 4) for across, down in offsets.tolist()]
 
 
 def _make_shape(

@@ -1,4 +1,4 @@
-"""Generated data sets: small sets in a published folder layout, made once and kept in the cache."""
+"""Generated data sets in published folder layouts, made once and kept in the cache."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import dataclasses
 import io
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from profkit.cache import Recipe, ensure
 from profkit.progress import Narrator, Progress, ProgressBar
@@ -18,8 +21,29 @@ from profkit.progress import Narrator, Progress, ProgressBar
 if TYPE_CHECKING:
     from PIL import Image
 
+GRAIN = 0.12
+"""The share of grain in a background."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One image or clip: the `number`-th of its class in its split. Some sets have one class."""
+
+    split: str
+    label: int
+    number: int
+
+
+def list_pictures(counts: Mapping[str, int], classes: int = 1) -> list[Picture]:
+    """Return every picture of a set, given the count per class of each split."""
+    pictures = []
+    for split, count in counts.items():
+        for label in range(classes):
+            pictures += [Picture(split, label, number) for number in range(count)]
+    return pictures
 
 
 @dataclass(frozen=True)
@@ -76,6 +100,17 @@ def encode_image(image: Image.Image, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+def soft_background(
+    coarse: npt.NDArray[np.uint8], fine: npt.NDArray[np.uint8], size: tuple[int, int]
+) -> Image.Image:
+    """Scale coarse noise to soft colours, and blend some finer grain into them."""
+    from PIL import Image
+
+    soft = Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+    grain = Image.fromarray(fine).resize(size, Image.Resampling.BILINEAR)
+    return Image.blend(soft.convert("RGB"), grain, GRAIN)
 
 
 def star_outline(

@@ -66,20 +66,15 @@ def check_tree(path: Path, split: str = "train") -> TextIndex:
     """
     with reading(path):
         _check_layout(path, split)
-        images, truths = (path / name for name in FOLDERS[split])
+        images, truths = map(path.joinpath, FOLDERS[split])
         names = [name for name in os.listdir(images) if name.lower().endswith(IMAGE_SUFFIXES)]
-        names.sort(key=_by_number)
+        # By number first, so that `img_2` is before `img_10`.
+        names.sort(key=lambda name: (int("".join(filter(str.isdecimal, name)) or 0), name))
         _check_pairs(images, truths, names)
         scenes = []
         for name in names:
             scenes.append(Scene(str(images / name), read_words(truths / _truth_name(name))))
     return TextIndex(path, split, tuple(scenes))
-
-
-def _by_number(name: str) -> tuple[int, str]:
-    """Sort `img_2` before `img_10`."""
-    digits = "".join(filter(str.isdecimal, name))
-    return int(digits or 0), name
 
 
 def _truth_name(image_name: str) -> str:
@@ -124,17 +119,16 @@ def read_words(path: Path) -> tuple[Word, ...]:
 
     A line has eight whole numbers and a transcription, which may have commas of its own.
     """
-    return tuple(_parse_word(line, where) for where, line in read_lines(path))
-
-
-def _parse_word(line: str, where: str) -> Word:
-    *numbers, text = line.split(",", 8)
-    try:
-        values = list(map(int, numbers))
-    except ValueError:
-        values = []
-    if len(values) != 8:
-        raise UnreadableError(
-            f"{where}: not 'x1,y1,x2,y2,x3,y3,x4,y4,transcription': {safe_text(line[:60])}"
-        )
-    return Word(tuple(zip(values[::2], values[1::2], strict=True)), text.strip())
+    words = []
+    for where, line in read_lines(path):
+        *numbers, text = line.split(",", 8)
+        try:
+            values = list(map(int, numbers))
+        except ValueError:
+            values = []
+        if len(values) != 8:
+            raise UnreadableError(
+                f"{where}: not 'x1,y1,x2,y2,x3,y3,x4,y4,transcription': {safe_text(line[:60])}"
+            )
+        words.append(Word(tuple(zip(values[::2], values[1::2], strict=True)), text.strip()))
+    return tuple(words)

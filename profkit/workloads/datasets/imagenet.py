@@ -17,7 +17,9 @@ from profkit.progress import Progress
 from profkit.text import plural
 from profkit.workloads.datasets.generated import (
     GeneratedTree,
+    Picture,
     encode_image,
+    list_pictures,
     star_outline,
     write_all,
 )
@@ -44,15 +46,6 @@ SINE: Bytes = np.array(
     [round(127.5 + 127.5 * math.sin(math.tau * step / 256)) for step in range(256)], dtype=np.uint8
 )
 """One wave in 256 steps, as bytes."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One image: the `number`-th of its class in its split."""
-
-    split: str
-    label: int
-    number: int
 
 
 @dataclass(frozen=True)
@@ -97,16 +90,20 @@ class GeneratedSet(GeneratedTree):
 
     def pictures(self) -> list[Picture]:
         """Return every image of the set, class by class."""
-        pictures = []
-        for split, count in zip(SPLITS, (self.train_per_class, self.val_per_class), strict=True):
-            for label in range(self.classes):
-                pictures += [Picture(split, label, number) for number in range(count)]
-        return pictures
+        counts = {"train": self.train_per_class, "val": self.val_per_class}
+        return list_pictures(counts, self.classes)
 
     def write(self, folder: Path, progress: Progress) -> None:
         """Write the images, and the lists of paths and class indices that PaddleClas reads."""
         ids = class_ids(self.classes, self.seed)
-        files = {picture: _file_name(self, picture, ids) for picture in self.pictures()}
+        files = {}
+        for picture in self.pictures():
+            wnid = ids[picture.label]
+            name = f"{wnid}_{picture.number + 1}"
+            if picture.split == "val":
+                number = picture.number * self.classes + picture.label + 1
+                name = f"ILSVRC2012_val_{number:08d}"
+            files[picture] = f"{picture.split}/{wnid}/{name}.JPEG"
         for split in SPLITS:
             for wnid in ids:
                 (folder / split / wnid).mkdir(parents=True)
@@ -131,14 +128,6 @@ def class_ids(count: int, seed: int) -> tuple[str, ...]:
     return tuple(f"n{number:08d}" for number in (1_400_000 + gaps.cumsum()[:count]).tolist())
 
 
-def _file_name(spec: GeneratedSet, picture: Picture, ids: tuple[str, ...]) -> str:
-    wnid = ids[picture.label]
-    if picture.split == "train":
-        return f"train/{wnid}/{wnid}_{picture.number + 1}.JPEG"
-    number = picture.number * spec.classes + picture.label + 1
-    return f"val/{wnid}/ILSVRC2012_val_{number:08d}.JPEG"
-
-
 def encode(spec: GeneratedSet, picture: Picture) -> bytes:
     """Return the JPEG file of one image: the same bytes alone or in its set, with one Pillow."""
     return encode_image(render(spec, picture), "JPEG", quality=spec.quality)
@@ -155,8 +144,14 @@ def render(spec: GeneratedSet, picture: Picture) -> Image.Image:
     rng = np.random.default_rng(
         (spec.seed, 1, SPLITS.index(picture.split), picture.label, picture.number)
     )
-    look = _vary(class_look(picture.label), rng)
-    width, height = _draw_size(rng, spec.long_side)
+    look = class_look(picture.label)
+    turn, shift, stretch = rng.uniform((-0.1, -0.03, 0.85), (0.1, 0.03, 1.15)).tolist()
+    look = dataclasses.replace(
+        look, angle=look.angle + turn, hue=look.hue + shift, period=look.period * stretch
+    )
+    across, down = ASPECTS[rng.integers(len(ASPECTS))]
+    longer = spec.long_side - int(rng.integers(spec.long_side // 20 + 1)) * int(rng.integers(2))
+    width, height = (longer * side // max(across, down) for side in (across, down))
     clouds = [_draw_cloud(rng, width, height, coarse) for coarse in (2, 3, 5)]
     ground = _blend((clouds[0], 5), (_draw_grating(look, clouds[1], spec.long_side), 3))
     things = _blend((clouds[1], 5), (clouds[2], 3))
@@ -171,19 +166,6 @@ def class_look(label: int) -> Look:
     corners, waist = SHAPES[label % len(SHAPES)]
     angle, hue = math.pi * (label % ANGLES) / ANGLES, (label % HUES) / HUES
     return Look(corners, waist, angle, hue, PERIODS[label % len(PERIODS)])
-
-
-def _vary(look: Look, rng: np.random.Generator) -> Look:
-    angle, hue, stretch = rng.uniform((-0.1, -0.03, 0.85), (0.1, 0.03, 1.15)).tolist()
-    return dataclasses.replace(
-        look, angle=look.angle + angle, hue=look.hue + hue, period=look.period * stretch
-    )
-
-
-def _draw_size(rng: np.random.Generator, long_side: int) -> tuple[int, int]:
-    across, down = ASPECTS[rng.integers(len(ASPECTS))]
-    longer = long_side - int(rng.integers(long_side // 20 + 1)) * int(rng.integers(2))
-    return longer * across // max(across, down), longer * down // max(across, down)
 
 
 def _draw_cloud(rng: np.random.Generator, width: int, height: int, coarse: int) -> Bytes:
@@ -219,9 +201,11 @@ def _blend(*layers: tuple[Bytes, int]) -> Bytes:
 
     Averaging takes contrast away, so the deviation is multiplied by 3/2.
     """
-    total = sum(weight for _, weight in layers)
-    mixed = sum((layer.astype(np.int16) - 128) * weight for layer, weight in layers)
-    return _to_bytes(np.asarray(mixed) * 3 // (2 * total) + 128)
+    total, mixed = 0, np.zeros(layers[0][0].shape, dtype=np.int16)
+    for layer, weight in layers:
+        total += weight
+        mixed += (layer.astype(np.int16) - 128) * weight
+    return _to_bytes(mixed * 3 // (2 * total) + 128)
 
 
 def _draw_grain(rng: np.random.Generator, rough: Bytes, fine: Bytes) -> Shorts:

@@ -12,7 +12,8 @@ from profkit.workloads.datasets.tree import check_folder, read_lines, reading, u
 
 SPLITS = ("train", "val")
 LIST_NAMES = {
-    split: (f"{split}.list", f"{split}_frames.list", f"{split}_list.txt") for split in SPLITS
+    "train": ("train.list", "train_frames.list", "train_list.txt"),
+    "val": ("val.list", "val_frames.list", "val_list.txt"),
 }
 """The possible names of each split's list; the first is the one in PaddleVideo's configuration."""
 
@@ -87,7 +88,7 @@ def _find_list(path: Path, split: str) -> Path:
     remedy = ""
     if (path / frame_name(1)).is_file():
         remedy = "; it holds the frames of one clip"
-    below = sorted(entry for entry in here.iterdir() if entry.is_dir())
+    below = sorted(filter(Path.is_dir, here.iterdir()))
     for near in (here.parent, *below[:CHECKED_FOLDERS]):
         if any((near / name).is_file() for name in names):
             remedy = f"; {safe_text(str(near))} has one, so give that"
@@ -96,20 +97,19 @@ def _find_list(path: Path, split: str) -> Path:
 
 
 def _read_list(path: Path) -> tuple[Clip, ...]:
-    clips = tuple(_parse_clip(line, where, path) for where, line in read_lines(path))
+    clips = []
+    for where, line in read_lines(path):
+        # Fields are split off from the end: folders may have spaces in their names, as published.
+        fields = line.rsplit(maxsplit=2)
+        if len(fields) != 3 or not (fields[1].isdecimal() and fields[2].isdecimal()):
+            raise UnreadableError(f"{where}: not 'folder frames label': {safe_text(line[:60])}")
+        if int(fields[1]) == 0:
+            raise UnreadableError(f"{where}: a clip without frames: {safe_text(line[:60])}")
+        folder = os.path.join(path.parent, fields[0].strip())
+        clips.append(Clip(folder, int(fields[1]), int(fields[2])))
     if not clips:
         raise unreadable(path, "no clips in it; a line is: folder frames label")
-    return clips
-
-
-def _parse_clip(line: str, where: str, path: Path) -> Clip:
-    """Parse a line from its end: folders may have spaces in their names, as published."""
-    fields = line.rsplit(maxsplit=2)
-    if len(fields) != 3 or not (fields[1].isdecimal() and fields[2].isdecimal()):
-        raise UnreadableError(f"{where}: not 'folder frames label': {safe_text(line[:60])}")
-    if int(fields[1]) == 0:
-        raise UnreadableError(f"{where}: a clip without frames: {safe_text(line[:60])}")
-    return Clip(os.path.join(path.parent, fields[0].strip()), int(fields[1]), int(fields[2]))
+    return tuple(clips)
 
 
 def _check_clips(clips: tuple[Clip, ...], listed_in: Path) -> None:

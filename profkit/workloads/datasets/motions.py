@@ -14,7 +14,14 @@ import numpy as np
 from profkit.errors import UsageError
 from profkit.progress import Progress
 from profkit.text import plural
-from profkit.workloads.datasets.generated import GeneratedTree, encode_image, write_all
+from profkit.workloads.datasets.generated import (
+    GeneratedTree,
+    Picture,
+    encode_image,
+    list_pictures,
+    soft_background,
+    write_all,
+)
 from profkit.workloads.datasets.kinetics import LIST_NAMES, SPLITS, frame_name
 
 if TYPE_CHECKING:
@@ -27,21 +34,9 @@ The first three are shares of the image.
 """
 
 
-def _fall(at: float, side: float) -> list[Spot]:
-    return [(0.5 + 0.2 * side, 0.15 + 0.7 * at, 0.13, 1)]
-
-
-def _grow(at: float, side: float) -> list[Spot]:
-    return [(0.5 + 0.1 * side, 0.5, 0.06 + 0.3 * at, 1)]
-
-
 def _gather(at: float, side: float) -> list[Spot]:
     apart = 0.36 * (1 - at)
     return [(0.5 - apart, 0.5 + 0.2 * side, 0.12, 1), (0.5 + apart, 0.5 + 0.2 * side, 0.12, 1)]
-
-
-def _sweep(at: float, side: float) -> list[Spot]:
-    return [(0.5 + math.copysign(0.35 - 0.7 * at, side), 0.5 + 0.1 * side, 0.13, 1)]
 
 
 def _circle(at: float, side: float) -> list[Spot]:
@@ -51,14 +46,16 @@ def _circle(at: float, side: float) -> list[Spot]:
 
 MOTIONS: dict[str, Callable[[float, float], list[Spot]]] = {
     "rising": lambda at, side: [(0.5 + 0.2 * side, 0.85 - 0.7 * at, 0.13, 1)],
-    "falling": _fall,
-    "growing": _grow,
+    "falling": lambda at, side: [(0.5 + 0.2 * side, 0.15 + 0.7 * at, 0.13, 1)],
+    "growing": lambda at, side: [(0.5 + 0.1 * side, 0.5, 0.06 + 0.3 * at, 1)],
     "shrinking": lambda at, side: [(0.5 + 0.1 * side, 0.5, 0.36 - 0.3 * at, 1)],
     "gathering": _gather,
     "parting": lambda at, side: _gather(1 - at, side),
     "appearing": lambda at, side: [(0.5 + 0.15 * side, 0.5, 0.22, at)],
     "vanishing": lambda at, side: [(0.5 + 0.15 * side, 0.5, 0.22, 1 - at)],
-    "sweeping": _sweep,
+    "sweeping": lambda at, side: [
+        (0.5 + math.copysign(0.35 - 0.7 * at, side), 0.5 + 0.1 * side, 0.13, 1)
+    ],
     "circling": _circle,
 }
 """The classes: each gives its shapes at a time from 0 to 1, on a side from -1 to 1.
@@ -68,19 +65,6 @@ changes its class when it is mirrored.
 """
 
 NAMES = tuple(MOTIONS)
-
-
-@dataclass(frozen=True)
-class Take:
-    """One clip: the `number`-th of its class in its split."""
-
-    split: str
-    label: int
-    number: int
-
-    @property
-    def folder(self) -> str:
-        return f"{self.split}/{NAMES[self.label]}/clip_{self.number + 1:04d}"
 
 
 @dataclass(frozen=True)
@@ -109,63 +93,49 @@ class GeneratedClips(GeneratedTree):
 
     def write(self, folder: Path, progress: Progress) -> None:
         """Write the clips and their lists."""
-        takes = []
-        for split, count in zip(SPLITS, (self.train_per_class, self.val_per_class), strict=True):
-            for label in range(self.classes):
-                takes += [Take(split, label, number) for number in range(count)]
-        counts = write_all(
-            takes, lambda take: self._write_clip(take, folder / take.folder), progress
-        )
+        counts = {"train": self.train_per_class, "val": self.val_per_class}
+        folders = {}
+        for clip in list_pictures(counts, self.classes):
+            folders[clip] = f"{clip.split}/{NAMES[clip.label]}/clip_{clip.number + 1:04d}"
+
+        def write_clip(clip: Picture) -> int:
+            (folder / folders[clip]).mkdir(parents=True)
+            count = 0
+            for count, image in enumerate(render(self, clip), start=1):
+                file = encode_image(image, "JPEG", quality=self.quality)
+                (folder / folders[clip] / frame_name(count)).write_bytes(file)
+            return count
+
+        frames = write_all(list(folders), write_clip, progress)
         for split in SPLITS:
             text = ""
-            for take, count in zip(takes, counts, strict=True):
-                if take.split == split:
-                    text += f"{take.folder} {count} {take.label}\n"
+            for clip, count in zip(folders, frames, strict=True):
+                if clip.split == split:
+                    text += f"{folders[clip]} {count} {clip.label}\n"
             (folder / LIST_NAMES[split][0]).write_text(text, encoding="utf-8")
 
-    def _write_clip(self, take: Take, folder: Path) -> int:
-        """Write the frames of a clip, and return their count."""
-        folder.mkdir(parents=True)
-        count = 0
-        for count, image in enumerate(render(self, take), start=1):
-            file = encode_image(image, "JPEG", quality=self.quality)
-            (folder / frame_name(count)).write_bytes(file)
-        return count
 
-
-def render(spec: GeneratedClips, take: Take) -> Iterator[Image.Image]:
+def render(spec: GeneratedClips, clip: Picture) -> Iterator[Image.Image]:
     """Yield the frames of a clip: shapes that move before a still scene, seen by a shaky hand."""
     from PIL import Image
 
-    rng = np.random.default_rng((spec.seed, 3, SPLITS.index(take.split), take.label, take.number))
-    scene = _draw_scene(rng, spec.width, spec.height)
-    colour = _draw_colour(rng, take.label // 2)
+    rng = np.random.default_rng((spec.seed, 3, SPLITS.index(clip.split), clip.label, clip.number))
+    coarse = rng.integers(20, 140, (4, 5), dtype=np.uint8)
+    fine = rng.integers(0, 256, (spec.height // 3, spec.width // 3, 3), dtype=np.uint8)
+    scene = soft_background(coarse, fine, (spec.width, spec.height))
+    # A motion and its reverse share a hue, so that only time differs between them.
+    hue = clip.label // 2 / (len(MOTIONS) // 2) + rng.uniform(-0.03, 0.03)
+    parts = colorsys.hsv_to_rgb(hue % 1, rng.uniform(0.8, 1), rng.uniform(0.85, 1))
+    colour = tuple(round(255 * part) for part in parts)
     corners, side, size = int(rng.integers(3, 9)), rng.uniform(-1, 1), rng.uniform(1.2, 1.5)
     shift = rng.uniform(-0.06, 0.06, 2)
     frames = int(rng.integers(spec.least_frames, spec.most_frames + 1))
     for number in range(frames):
         across, down = (rng.normal(0, 0.004, 2) + shift).tolist()
-        spots = MOTIONS[NAMES[take.label]](number / (frames - 1), side)
+        spots = MOTIONS[NAMES[clip.label]](number / (frames - 1), side)
         moved = [(x + across, y + down, radius * size, shown) for x, y, radius, shown in spots]
         front = Image.new("RGB", scene.size, colour)
         yield Image.composite(front, scene, _draw_mask(moved, corners, scene.size))
-
-
-def _draw_colour(rng: np.random.Generator, pair: int) -> tuple[int, ...]:
-    """Draw a colour whose hue a motion shares with its reverse, so that only time differs."""
-    hue = pair / (len(MOTIONS) // 2) + rng.uniform(-0.03, 0.03)
-    parts = colorsys.hsv_to_rgb(hue % 1, rng.uniform(0.8, 1), rng.uniform(0.85, 1))
-    return tuple(round(255 * part) for part in parts)
-
-
-def _draw_scene(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    from PIL import Image
-
-    coarse = Image.fromarray(rng.integers(20, 140, (4, 5), dtype=np.uint8))
-    fine = rng.integers(0, 256, (height // 3, width // 3, 3), dtype=np.uint8)
-    soft = coarse.resize((width, height), Image.Resampling.BICUBIC)
-    grain = Image.fromarray(fine).resize((width, height), Image.Resampling.BILINEAR)
-    return Image.blend(soft.convert("RGB"), grain, 0.12)
 
 
 def _draw_mask(spots: list[Spot], corners: int, size: tuple[int, int]) -> Image.Image:

@@ -12,11 +12,18 @@ import numpy.typing as npt
 
 from profkit.progress import Progress
 from profkit.text import plural
-from profkit.workloads.datasets.generated import GeneratedTree, encode_image, write_all
+from profkit.workloads.datasets.generated import (
+    GeneratedTree,
+    Picture,
+    encode_image,
+    list_pictures,
+    soft_background,
+    write_all,
+)
 from profkit.workloads.datasets.icdar import FOLDERS, ILLEGIBLE, Word
 
 if TYPE_CHECKING:
-    from PIL import Image, ImageDraw
+    from PIL import Image
 
 Quad = npt.NDArray[np.float64]
 Size = tuple[int, int]
@@ -26,6 +33,9 @@ LETTERS = "ABCDEFGHIKLMNOPRSTUVWXYabdeghkmnopqrstuyz0123456789"
 FONT_SIZE = 64
 MARGIN = 8
 """Pixels of plain ground around the letters of a sign."""
+
+COMMA_SHARE = 0.1
+"""Share of words with a comma, as real transcriptions have them."""
 
 ILLEGIBLE_SHARE = 0.125
 ILLEGIBLE_BLUR = 14
@@ -55,24 +65,25 @@ class GeneratedSigns(GeneratedTree):
 
     def write(self, folder: Path, progress: Progress) -> None:
         """Write images and annotations with the line ends of the published files."""
-        pictures = [("train", number) for number in range(1, self.train + 1)]
-        pictures += [("test", number) for number in range(1, self.test + 1)]
         for split in FOLDERS:
             for name in FOLDERS[split]:
                 (folder / name).mkdir()
-        write_all(pictures, lambda picture: self._write_scene(folder, *picture), progress)
 
-    def _write_scene(self, folder: Path, split: str, number: int) -> None:
-        image, words = render(self, split, number)
-        images, truths = (folder / name for name in FOLDERS[split])
-        file = encode_image(image, "JPEG", quality=self.quality)
-        (images / f"img_{number}.jpg").write_bytes(file)
-        text = ""
-        for word in words:
-            values = np.ravel(word.corners).tolist()
-            text += ",".join([*map(str, values), word.text]) + "\r\n"
-        # `utf-8-sig` writes the byte order mark that the published files have.
-        (truths / f"gt_img_{number}.txt").write_text(text, encoding="utf-8-sig", newline="")
+        def write_scene(picture: Picture) -> None:
+            number = picture.number + 1
+            image, words = render(self, picture.split, number)
+            images, truths = FOLDERS[picture.split]
+            file = encode_image(image, "JPEG", quality=self.quality)
+            (folder / images / f"img_{number}.jpg").write_bytes(file)
+            text = ""
+            for word in words:
+                values = np.ravel(word.corners).tolist()
+                text += ",".join([*map(str, values), word.text]) + "\r\n"
+            # `utf-8-sig` writes the byte order mark that the published files have.
+            truth = folder / truths / f"gt_img_{number}.txt"
+            truth.write_text(text, encoding="utf-8-sig", newline="")
+
+        write_all(list_pictures({"train": self.train, "test": self.test}), write_scene, progress)
 
 
 def render(spec: GeneratedSigns, split: str, number: int) -> tuple[Image.Image, tuple[Word, ...]]:
@@ -85,7 +96,11 @@ def render(spec: GeneratedSigns, split: str, number: int) -> tuple[Image.Image, 
     words: list[Word] = []
     taken: list[Quad] = []
     for _ in range(int(rng.integers(4, 9))):
-        text, legible = _draw_text(rng), bool(rng.random() > ILLEGIBLE_SHARE)
+        chosen = rng.integers(len(LETTERS), size=rng.integers(3, 8)).tolist()
+        text = "".join(LETTERS[index] for index in chosen)
+        if rng.random() < COMMA_SHARE:
+            text = text[:2] + "," + text[2:]
+        legible = bool(rng.random() > ILLEGIBLE_SHARE)
         sign = _draw_sign(rng, text, legible=legible)
         quad = _find_place(rng, sign.width / sign.height, (spec.width, spec.height), taken)
         if quad is None:
@@ -99,36 +114,23 @@ def render(spec: GeneratedSigns, split: str, number: int) -> tuple[Image.Image, 
 
 def _draw_background(rng: np.random.Generator, width: int, height: int) -> Image.Image:
     """Draw soft colours, grain, and shapes and lines that are not text."""
-    from PIL import Image, ImageDraw
+    from PIL import ImageDraw
 
-    coarse = Image.fromarray(rng.integers(40, 216, (6, 9, 3), dtype=np.uint8))
+    coarse = rng.integers(40, 216, (6, 9, 3), dtype=np.uint8)
     fine = rng.integers(0, 256, (height // 2, width // 2, 3), dtype=np.uint8)
-    soft = coarse.resize((width, height), Image.Resampling.BICUBIC)
-    grain = Image.fromarray(fine).resize((width, height), Image.Resampling.BILINEAR)
-    image = Image.blend(soft, grain, 0.12)
+    image = soft_background(coarse, fine, (width, height))
     draw = ImageDraw.Draw(image)
-    for _ in range(CLUTTER):
-        _draw_clutter(rng, draw, (width, height))
-    return image
-
-
-def _draw_clutter(rng: np.random.Generator, draw: ImageDraw.ImageDraw, size: Size) -> None:
     shapes: tuple[Callable[..., None], ...] = (draw.rectangle, draw.ellipse)
-    box = rng.uniform((0, 0, 0.02, 0.02), (1, 1, 0.25, 0.25)) * (size + size)
-    left, top, across, down = box.tolist()
-    colour = tuple(rng.integers(30, 226, 3).tolist())
-    shapes[rng.integers(2)]((left, top, left + across, top + down), fill=colour)
-    ends = (rng.random(4) * (size + size)).tolist()
-    draw.line(ends, fill=tuple(rng.integers(30, 226, 3).tolist()), width=int(rng.integers(1, 6)))
-
-
-def _draw_text(rng: np.random.Generator) -> str:
-    """Draw a made-up word; some have a comma, as real transcriptions do."""
-    chosen = rng.integers(len(LETTERS), size=rng.integers(3, 8)).tolist()
-    letters = "".join(LETTERS[index] for index in chosen)
-    if rng.random() < 0.1:
-        return letters[:2] + "," + letters[2:]
-    return letters
+    scale = (width, height, width, height)
+    for _ in range(CLUTTER):
+        box = rng.uniform((0, 0, 0.02, 0.02), (1, 1, 0.25, 0.25)) * scale
+        left, top, across, down = box.tolist()
+        colour = tuple(rng.integers(30, 226, 3).tolist())
+        shapes[rng.integers(2)]((left, top, left + across, top + down), fill=colour)
+        ends = (rng.random(4) * scale).tolist()
+        colour = tuple(rng.integers(30, 226, 3).tolist())
+        draw.line(ends, fill=colour, width=int(rng.integers(1, 6)))
+    return image
 
 
 def _draw_sign(rng: np.random.Generator, text: str, *, legible: bool) -> Image.Image:
@@ -151,55 +153,42 @@ def _draw_sign(rng: np.random.Generator, text: str, *, legible: bool) -> Image.I
 def _find_place(
     rng: np.random.Generator, aspect: float, size: Size, taken: list[Quad]
 ) -> Quad | None:
-    """Return a quadrilateral inside the image and clear of the others, if a few tries find one."""
+    """Return a quadrilateral inside the image and clear of the others, if there is one."""
+    flat = np.array([(-aspect, -1), (aspect, -1), (aspect, 1), (-aspect, 1)])
     for _ in range(TRIES):
-        quad = _draw_quad(rng, aspect, size)
+        tall = rng.uniform(0.1, 0.24) * size[1]
+        turn = rng.normal(0, 0.15)
+        corners = flat * tall / 2 + rng.uniform(-0.1, 0.1, (4, 2)) * tall
+        turned = corners @ np.array([(np.cos(turn), np.sin(turn)), (-np.sin(turn), np.cos(turn))])
+        quad: Quad = np.round(turned + rng.random(2) * size)
         low, high = quad.min(axis=0), quad.max(axis=0)
-        inside = bool((low >= 0).all() and (high < size).all())
-        if inside and all(_is_clear(low, high, other) for other in taken):
+        clear = bool((low >= 0).all() and (high < size).all())
+        for other in taken:
+            apart = (high < other.min(axis=0)) | (low > other.max(axis=0))
+            clear = clear and bool(apart.any())
+        if clear:
             return quad
     return None
-
-
-def _is_clear(low: Quad, high: Quad, other: Quad) -> bool:
-    return bool((high < other.min(axis=0)).any() or (low > other.max(axis=0)).any())
-
-
-def _draw_quad(rng: np.random.Generator, aspect: float, size: Size) -> Quad:
-    tall = rng.uniform(0.1, 0.24) * size[1]
-    turn = rng.normal(0, 0.15)
-    corners = np.array([(-aspect, -1), (aspect, -1), (aspect, 1), (-aspect, 1)]) * tall / 2
-    corners += rng.uniform(-0.1, 0.1, (4, 2)) * tall
-    turned = corners @ np.array([(np.cos(turn), np.sin(turn)), (-np.sin(turn), np.cos(turn))])
-    placed: Quad = np.round(turned + rng.random(2) * size)
-    return placed
 
 
 def _paste(image: Image.Image, sign: Image.Image, quad: Quad) -> None:
     """Draw the sign into the quadrilateral as a plane in space would appear."""
     from PIL import Image, ImageDraw
 
-    left, top = (int(edge) for edge in quad.min(axis=0))
-    right, bottom = (int(edge) for edge in quad.max(axis=0))
+    left, top = map(int, quad.min(axis=0))
+    right, bottom = map(int, quad.max(axis=0))
     size = (right - left + 1, bottom - top + 1)
     own = quad - (left, top)
-    coefficients = _find_perspective(own, sign.size)
+    # The eight coefficients by which Pillow finds a sign's pixel for each pixel of the image.
+    width, height = sign.size
+    ends = ((0, 0), (width, 0), (width, height), (0, height))
+    rows: list[tuple[float, ...]] = []
+    for (x, y), (u, v) in zip(own.tolist(), ends, strict=True):
+        rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
+    coefficients = np.linalg.solve(np.array(rows, dtype=float), np.ravel(ends).astype(float))
     seen = sign.transform(
-        size, Image.Transform.PERSPECTIVE, coefficients, Image.Resampling.BILINEAR
+        size, Image.Transform.PERSPECTIVE, coefficients.tolist(), Image.Resampling.BILINEAR
     )
     mask = Image.new("L", size)
-    ImageDraw.Draw(mask).polygon([(x, y) for x, y in own.tolist()], fill=255)
+    ImageDraw.Draw(mask).polygon(own.ravel().tolist(), fill=255)
     image.paste(seen, (left, top), mask)
-
-
-def _find_perspective(quad: Quad, size: Size) -> list[float]:
-    """Return the eight coefficients by which Pillow finds a sign's pixel for each of the image."""
-    width, height = size
-    ends = ((0, 0), (width, 0), (width, height), (0, height))
-    rows, wanted = [], []
-    for (x, y), (u, v) in zip(quad.tolist(), ends, strict=True):
-        rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
-        wanted += [u, v]
-    solved = np.linalg.solve(np.array(rows, dtype=float), np.array(wanted, dtype=float))
-    coefficients: list[float] = solved.tolist()
-    return coefficients

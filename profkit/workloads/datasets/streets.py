@@ -1,4 +1,4 @@
-"""A generated set in Cityscapes' tree: street scenes with all 19 classes and ignored pixels."""
+"""A generated set in Cityscapes' tree: street scenes with all 19 classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from profkit.errors import UsageError
 from profkit.progress import Progress
 from profkit.text import plural
 from profkit.workloads.datasets.cityscapes import IGNORED, IMAGE_END, IMAGES, LABEL_END, LABELS
-from profkit.workloads.datasets.generated import GeneratedTree, encode_image, write_all
+from profkit.workloads.datasets.generated import (
+    GeneratedTree,
+    Picture,
+    encode_image,
+    list_pictures,
+    write_all,
+)
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -98,7 +104,8 @@ class GeneratedStreets(GeneratedTree):
     def __post_init__(self) -> None:
         if min(self.train, self.val) < 1 or self.width < MIN_WIDTH:
             raise UsageError(
-                f"a generated set needs at least one frame per split, of at least {MIN_WIDTH} pixels"
+                "a generated set needs at least one frame per split, "
+                f"of at least {MIN_WIDTH} pixels"
             )
 
     def describe(self) -> str:
@@ -106,11 +113,9 @@ class GeneratedStreets(GeneratedTree):
 
     def write(self, folder: Path, progress: Progress) -> None:
         """Write images and label maps."""
-        frames = [("train", number) for number in range(self.train)]
-        frames += [("val", number) for number in range(self.val)]
 
-        def write_frame(frame: tuple[str, int]) -> None:
-            split, number = frame
+        def write_frame(frame: Picture) -> None:
+            split, number = frame.split, frame.number
             city = CITIES[split][number % len(CITIES[split])]
             images, labels = folder / IMAGES / split / city, folder / LABELS / split / city
             images.mkdir(parents=True, exist_ok=True)
@@ -120,7 +125,7 @@ class GeneratedStreets(GeneratedTree):
             (images / f"{stem}{IMAGE_END}").write_bytes(image_file)
             (labels / f"{stem}{LABEL_END}").write_bytes(label_file)
 
-        write_all(frames, write_frame, progress)
+        write_all(list_pictures({"train": self.train, "val": self.val}), write_frame, progress)
 
 
 def encode(spec: GeneratedStreets, split: str, number: int) -> tuple[bytes, bytes]:

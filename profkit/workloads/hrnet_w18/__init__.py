@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profkit.workloads.base import Build, Defaults, Parts, Workload
+from profkit.workloads.datasets import generate_default
 from profkit.workloads.training.network import Ops, builders
 
 if TYPE_CHECKING:
@@ -78,13 +78,6 @@ def evaluate(
     return confusion.figures
 
 
-def _generate() -> Path:
-    from profkit.workloads.datasets.generated import generate
-    from profkit.workloads.datasets.streets import GeneratedStreets
-
-    return generate(GeneratedStreets())
-
-
 WORKLOAD = Workload(
     name="hrnet_w18",
     title="HRNetW18 with an FCN head",
@@ -108,5 +101,5 @@ WORKLOAD = Workload(
         weight_decay=5e-4,
     ),
     builders=builders(make_parts),
-    generate=_generate,
+    generate=functools.partial(generate_default, "cityscapes"),
 )

@@ -42,8 +42,8 @@ def read_frame(frame: Frame, bad: BadSamples) -> tuple[Image.Image, Image.Image]
             f"{safe_text(frame.image)}: {image.width}x{image.height} pixels, "
             f"but its labels have {labels.width}x{labels.height}"
         )
-    classes = [value if value < CLASSES else IGNORED for value in range(256)]
-    return image, labels.point(classes)
+    known = list(range(CLASSES))
+    return image, labels.point(known + [IGNORED] * (256 - CLASSES))
 
 
 def read_whole(frame: Frame, bad: BadSamples) -> tuple[Pixels, Labels]:
@@ -108,7 +108,7 @@ def cut(pixels: Bytes, classes: Bytes, crop: Size, rng: np.random.Generator) -> 
 
 
 def recolour(pixels: Bytes, rng: np.random.Generator) -> Bytes:
-    """Change brightness, contrast, saturation and hue in random order, each in half of the cases."""
+    """Change brightness, contrast, saturation and hue in random order, each half of the time."""
     from PIL import Image, ImageEnhance
 
     image: Any = Image.fromarray(np.ascontiguousarray(pixels))
@@ -118,16 +118,11 @@ def recolour(pixels: Bytes, rng: np.random.Generator) -> Bytes:
         if applied and change:
             image = change(image).enhance(1 + COLOUR_CHANGE * amount)
         elif applied:
-            image = _turn_hue(image, round(HUE_SHIFT * amount))
+            hue, saturation, value = image.convert("HSV").split()
+            shift = round(HUE_SHIFT * amount)
+            turned = hue.point(np.roll(np.arange(256), -shift).tolist())
+            image = Image.merge("HSV", (turned, saturation, value)).convert("RGB")
     return np.asarray(image)
-
-
-def _turn_hue(image: Image.Image, shift: int) -> Image.Image:
-    from PIL import Image as Images
-
-    hue, saturation, value = image.convert("HSV").split()
-    turned = hue.point([(step + shift) % 256 for step in range(256)])
-    return Images.merge("HSV", (turned, saturation, value)).convert("RGB")
 
 
 def normalise(pixels: Bytes) -> Pixels:

@@ -10,7 +10,7 @@ from profkit.workloads.datasets.cityscapes import CLASSES, IGNORED
 
 
 class Confusion:
-    """Counts of pixels by their class and the class that was found; ignored pixels are excluded."""
+    """Counts of pixels by true and found class; ignored pixels are excluded."""
 
     def __init__(self) -> None:
         self.counts = np.zeros((CLASSES, CLASSES), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""HRNetW18 with an FCN head: the network, its first weights and its loss, for both frameworks."""
+"""HRNetW18 with an FCN head, for both frameworks: network, first weights and loss."""
 
 from __future__ import annotations
 
@@ -120,8 +120,9 @@ class HRNet(Part):
     def forward(self, images: Tensor) -> Tensor:
         features = self.stages([self.stem(images)])
         size = features[0].shape[2:]
-        joined = self.ops.concat([stretch(self.ops, feature, size) for feature in features])
-        return stretch(self.ops, self.head(joined), images.shape[2:])
+        stretched = [stretch(self.ops, feature, size) for feature in features]
+        scores = self.head(self.ops.concat(stretched, 1))
+        return stretch(self.ops, scores, images.shape[2:])
 
 
 def conv_norm(

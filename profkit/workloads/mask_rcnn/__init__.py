@@ -1,13 +1,13 @@
-"""Mask R-CNN R50-FPN on COCO, the instance segmentation benchmark. It exists in PyTorch alone."""
+"""Mask R-CNN R50-FPN on COCO, the instance segmentation benchmark, in PyTorch alone."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profkit.workloads.base import Build, Defaults, Parts, Workload
+from profkit.workloads.datasets import generate_default
 
 if TYPE_CHECKING:
     from profkit.workloads.datasets.coco import CocoIndex, Scene
@@ -27,7 +27,8 @@ CONVERGE = {"steps": 80, "batch_size": 2, "image_size": 192, "lr": 0.005, "facto
 """A short run whose last five losses average less than `factor` of the first loss."""
 
 
-def _build_torch(build: Build) -> Parts:
+def make_parts(build: Build) -> Parts:
+    """Build the workload."""
     from profkit.workloads.datasets.coco import CATEGORIES, check_tree
     from profkit.workloads.mask_rcnn import torch_net as net
     from profkit.workloads.mask_rcnn.data import CocoInstances, Scaling, collate, made_up_batch
@@ -111,13 +112,6 @@ def evaluate(
     return average_precision(index.annotations, seen, found)
 
 
-def _generate() -> Path:
-    from profkit.workloads.datasets.coco_scenes import GeneratedScenes
-    from profkit.workloads.datasets.generated import generate
-
-    return generate(GeneratedScenes())
-
-
 WORKLOAD = Workload(
     name="mask_rcnn",
     title="Mask R-CNN R50-FPN",
@@ -141,6 +135,6 @@ WORKLOAD = Workload(
         reduced_batch_size=2,
         workers=4,
     ),
-    builders={"torch": _build_torch},
-    generate=_generate,
+    builders={"torch": make_parts},
+    generate=functools.partial(generate_default, "coco"),
 )

@@ -57,6 +57,7 @@ def average_precision(
     A kind without anything to find in those images has no figure.
     """
     from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
 
     figures = {}
     with contextlib.redirect_stdout(io.StringIO()):
@@ -68,18 +69,11 @@ def average_precision(
             results.dataset = {**truth.dataset, "annotations": []}
             results.createIndex()
         for name, kind in KINDS.items():
-            figure = _evaluate(truth, results, kind, sorted(seen))
-            if figure >= 0:
-                figures[name] = figure
+            evaluation = COCOeval(truth, results, kind)
+            evaluation.params.imgIds = sorted(seen)
+            evaluation.evaluate()
+            evaluation.accumulate()
+            evaluation.summarize()
+            if evaluation.stats[0] >= 0:
+                figures[name] = float(evaluation.stats[0])
     return figures
-
-
-def _evaluate(truth: Any, results: Any, kind: str, images: list[int]) -> float:
-    from pycocotools.cocoeval import COCOeval
-
-    evaluation = COCOeval(truth, results, kind)
-    evaluation.params.imgIds = images
-    evaluation.evaluate()
-    evaluation.accumulate()
-    evaluation.summarize()
-    return float(evaluation.stats[0])

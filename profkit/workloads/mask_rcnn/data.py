@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +61,7 @@ class CocoInstances:
     """
 
     def __init__(self, index: CocoIndex, scaling: Scaling, seed: int, bad: BadSamples) -> None:
-        scenes = []
-        for scene in index.scenes:
-            if any(instance.trains for instance in scene.instances):
-                scenes.append(scene)
-        self.scenes = tuple(scenes)
+        self.scenes = tuple(scene for scene in index.scenes if scene.trains)
         self.scaling = scaling
         self.seed = seed
         self.bad = bad
@@ -125,8 +121,9 @@ def scale_boxes(
     boxes: Iterable[tuple[float, float, float, float]], size: Size, onto: Size
 ) -> Floats:
     """Scale boxes of x, y, width, height, and return their corners inside the image."""
-    corners = [(left, top, left + width, top + height) for left, top, width, height in boxes]
-    scaled = np.reshape(corners, (-1, 4)) * np.tile(np.divide(onto, size), 2)
+    corners = np.reshape(list(boxes), (-1, 4))
+    corners[:, 2:] += corners[:, :2]
+    scaled = corners * np.tile(np.divide(onto, size), 2)
     within: Floats = np.clip(scaled, 0, np.tile(onto, 2)).astype(np.float32)
     return within
 
@@ -174,23 +171,23 @@ def draw_mask(segmentation: Segmentation, size: Size, onto: Size) -> Bytes:
 
 def collate(samples: Sequence[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
     """Keep the images in a list: they differ in size, and the model pads them."""
-    return [image for image, _ in samples], [target for _, target in samples]
+    images, targets = zip(*samples, strict=True)
+    return list(images), list(targets)
 
 
 def made_up_batch(count: int, scaling: Scaling, seed: int) -> tuple[list[Any], list[Any]]:
     """Return noise of the commonest size, with boxes, masks that fill them, and labels."""
     rng = np.random.default_rng(seed)
-    return collate([_make_up(rng, scaling.of(MADE_UP_SIZE)) for _ in range(count)])
-
-
-def _make_up(rng: np.random.Generator, size: Size) -> tuple[Floats, Mapping[str, Any]]:
-    width, height = size
-    near = rng.uniform(0, 0.6, (MADE_UP_INSTANCES, 2)) * size
-    far = near + rng.uniform(0.1, 0.4, (MADE_UP_INSTANCES, 2)) * size
-    boxes = np.hstack((near, far)).astype(np.float32)
-    masks = np.zeros((MADE_UP_INSTANCES, height, width), dtype=np.uint8)
-    for mask, (left, top, right, bottom) in zip(masks, boxes.astype(int), strict=True):
-        mask[top:bottom, left:right] = 1
-    image = rng.random((3, height, width), dtype=np.float32)
-    labels = rng.integers(1, CATEGORIES + 1, MADE_UP_INSTANCES)
-    return image, {"boxes": boxes, "labels": labels, "masks": masks}
+    width, height = size = scaling.of(MADE_UP_SIZE)
+    images, targets = [], []
+    for _ in range(count):
+        near = rng.uniform(0, 0.6, (MADE_UP_INSTANCES, 2)) * size
+        far = near + rng.uniform(0.1, 0.4, (MADE_UP_INSTANCES, 2)) * size
+        boxes = np.hstack((near, far)).astype(np.float32)
+        masks = np.zeros((MADE_UP_INSTANCES, height, width), dtype=np.uint8)
+        for mask, (left, top, right, bottom) in zip(masks, boxes.astype(int), strict=True):
+            mask[top:bottom, left:right] = 1
+        images.append(rng.random((3, height, width), dtype=np.float32))
+        labels = rng.integers(1, CATEGORIES + 1, MADE_UP_INSTANCES)
+        targets.append({"boxes": boxes, "labels": labels, "masks": masks})
+    return images, targets

@@ -1,4 +1,4 @@
-"""Mask R-CNN R50-FPN in PyTorch: torchvision's model, for images that the loader has scaled."""
+"""Mask R-CNN R50-FPN in PyTorch: torchvision's model, for images that are scaled already."""
 
 from __future__ import annotations
 
@@ -31,26 +31,23 @@ def make_model(categories: int, scaling: Scaling, rois: int) -> torch.nn.Module:
 
 def make_optimizer(model: torch.nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
     """Return SGD with biases at twice the rate and without decay, as published."""
-    weights, biases = [], []
+    weights: dict[str, Any] = {"params": [], "weight_decay": config["weight_decay"]}
+    biases: dict[str, Any] = {"params": [], "lr": 2 * config["lr"], "weight_decay": 0.0}
     for name, parameter in model.named_parameters():
         group = biases if name.endswith("bias") else weights
-        group.append(parameter)
-    groups = [
-        {"params": weights, "weight_decay": config["weight_decay"]},
-        {"params": biases, "lr": 2 * config["lr"], "weight_decay": 0.0},
-    ]
-    return torch.optim.SGD(groups, lr=config["lr"], momentum=config["momentum"])
+        group["params"].append(parameter)
+    return torch.optim.SGD([weights, biases], lr=config["lr"], momentum=config["momentum"])
 
 
 def loss_of(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-    """Return the sum of the five losses: two of the proposals, and those of class, box and mask."""
+    """Return the sum of the five losses: two of proposals, and those of class, box, mask."""
     images, targets = batch
     losses = model(images, targets)
     return torch.stack(list(losses.values())).sum()
 
 
 def predict(model: torch.nn.Module, image: Any) -> dict[str, Any]:
-    """Return the `boxes`, `labels`, `scores` and soft `masks` that the model finds in an image."""
+    """Return the `boxes`, `labels`, `scores` and soft `masks` found in an image."""
     device = next(model.parameters()).device
     (found,) = model([torch.from_numpy(image).to(device)])
     arrays = {name: tensor.float().cpu().numpy() for name, tensor in found.items()}

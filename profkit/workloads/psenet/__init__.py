@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profkit.workloads.base import Build, Defaults, Parts, Workload
+from profkit.workloads.datasets import generate_default
 from profkit.workloads.training.network import Ops, builders
 
 if TYPE_CHECKING:
@@ -87,13 +87,6 @@ def find_text(logits: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     return [quad * STRIDE for quad in quads]
 
 
-def _generate() -> Path:
-    from profkit.workloads.datasets.generated import generate
-    from profkit.workloads.datasets.signs import GeneratedSigns
-
-    return generate(GeneratedSigns())
-
-
 WORKLOAD = Workload(
     name="psenet",
     title="PSENet R50-FPN",
@@ -119,6 +112,6 @@ WORKLOAD = Workload(
         weight_decay=5e-4,
     ),
     builders=builders(make_parts),
-    generate=_generate,
+    generate=functools.partial(generate_default, "icdar2015"),
     needs={"pyclipper": "pyclipper", "pillow": "PIL"},
 )

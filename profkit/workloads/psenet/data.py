@@ -1,4 +1,4 @@
-"""Samples of PSENet: crops of scenes with their masks for training, whole scenes to evaluate."""
+"""Samples of PSENet: crops of scenes with masks to train on, whole scenes to evaluate."""
 
 from __future__ import annotations
 
@@ -53,31 +53,29 @@ class TextCrops:
         return len(self.index.scenes)
 
     def __getitem__(self, key: Key) -> Sample:
+        from PIL import ImageEnhance
+
         epoch, number = key
         rng = np.random.default_rng((self.seed, epoch, number))
         scene = self.index.scenes[number]
         image = self.bad.image(scene.path)
-        scaled = _draw_scale(rng, image.size, self.size)
-        quads = [_scale_quad(word, image.size, scaled) for word in scene.words]
+        scale = rng.choice(SCALES) * self.size / min(image.size)
+        stretch = np.sqrt(rng.choice(ASPECTS))
+        scaled = (_aligned(image.width * scale / stretch), _aligned(image.height * scale * stretch))
+        quads: list[Floats] = []
+        for word in scene.words:
+            quads.append(np.trunc(np.array(word.corners, dtype=float) * scaled / image.size))
         way = _draw_way(rng, scaled, quads, self.size)
-        pixels = _jitter(rng, _move_image(image, scaled, way, self.size))
-        return normalise(pixels), *_draw_masks(scene, quads, scaled, way, self.size)
-
-
-def _draw_scale(rng: np.random.Generator, size: tuple[int, int], short: int) -> tuple[int, int]:
-    scale = rng.choice(SCALES) * short / min(size)
-    stretch = np.sqrt(rng.choice(ASPECTS))
-    return _aligned(size[0] * scale / stretch), _aligned(size[1] * scale * stretch)
+        crop = _move_image(image, scaled, way, self.size)
+        light, colour = ImageEnhance.Brightness, ImageEnhance.Color
+        crop = light(crop).enhance(rng.uniform(1 - BRIGHTNESS, 1 + BRIGHTNESS))
+        crop = colour(crop).enhance(rng.uniform(1 - SATURATION, 1 + SATURATION))
+        return normalise(crop), *_draw_masks(scene, quads, scaled, way, self.size)
 
 
 def _aligned(length: float) -> int:
     """Round up to a multiple of 32, as the network halves the size five times."""
     return -(-int(length + 0.5) // 32) * 32
-
-
-def _scale_quad(word: Word, size: tuple[int, int], scaled: tuple[int, int]) -> Floats:
-    quad: Floats = np.array(word.corners, dtype=float) * scaled / size
-    return np.trunc(quad)
 
 
 def _draw_way(
@@ -123,13 +121,6 @@ def _move_image(image: Image.Image, scaled: tuple[int, int], way: Floats, size: 
     )
 
 
-def _jitter(rng: np.random.Generator, image: Image.Image) -> Image.Image:
-    from PIL import ImageEnhance
-
-    image = ImageEnhance.Brightness(image).enhance(rng.uniform(1 - BRIGHTNESS, 1 + BRIGHTNESS))
-    return ImageEnhance.Color(image).enhance(rng.uniform(1 - SATURATION, 1 + SATURATION))
-
-
 def normalise(image: Image.Image) -> Pixels:
     """Return the pixels with channels first, without ImageNet's mean and deviation."""
     pixels: Pixels = ((np.asarray(image, dtype=np.float32) - MEAN) / DEVIATION).transpose(2, 0, 1)
@@ -160,7 +151,7 @@ def draw_polygons(polygons: list[Floats], size: int) -> Bytes:
     mask = Image.new("L", (size, size))
     draw = ImageDraw.Draw(mask)
     for polygon in polygons:
-        draw.polygon([(x, y) for x, y in np.round(polygon).tolist()], fill=1)
+        draw.polygon(np.round(polygon).ravel().tolist(), fill=1)
     return np.asarray(mask)
 
 

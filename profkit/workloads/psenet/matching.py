@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from profkit.workloads.datasets.icdar import Word
 from profkit.workloads.psenet.text_regions import Floats, polygon_area
@@ -44,10 +43,11 @@ def match(found: Sequence[Floats], words: Sequence[Word]) -> Matches:
 
     Boxes with more than half of their area in an illegible word do not count.
     """
-    wanted, unread = [], []
+    wanted: list[Floats] = []
+    unread: list[Floats] = []
     for word in words:
-        quad: npt.NDArray[np.float64] = np.array(word.corners, dtype=float)
-        (wanted if word.legible else unread).append(quad)
+        quads = wanted if word.legible else unread
+        quads.append(np.array(word.corners, dtype=float))
     counted = []
     for box in found:
         if all(_intersection(box, quad) <= polygon_area(box) / 2 for quad in unread):
@@ -55,17 +55,12 @@ def match(found: Sequence[Floats], words: Sequence[Word]) -> Matches:
     left = list(counted)
     for quad in wanted:
         for number, box in enumerate(left):
-            if _overlap(quad, box) > 0.5:
+            both = _intersection(quad, box)
+            union = polygon_area(quad) + polygon_area(box) - both
+            if union > 0 and both / union > 0.5:
                 left.pop(number)
                 break
     return Matches(len(counted) - len(left), len(counted), len(wanted))
-
-
-def _overlap(a: Floats, b: Floats) -> float:
-    """Return the intersection of two polygons, divided by their union."""
-    both = _intersection(a, b)
-    union = polygon_area(a) + polygon_area(b) - both
-    return both / union if union > 0 else 0.0
 
 
 def _intersection(a: Floats, b: Floats) -> float:

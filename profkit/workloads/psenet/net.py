@@ -1,4 +1,4 @@
-"""PSENet with a ResNet50 and a feature pyramid: the network and its loss, for both frameworks."""
+"""PSENet with a ResNet50 and a feature pyramid, for both frameworks: network and loss."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Backbone(Part):
 
 
 class Pyramid(Part):
-    """Merges the stages from the top down, and joins all levels at the lowest one's resolution."""
+    """Merges the stages from the top down, and joins them at the lowest one's resolution."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Pyramid(Part):
             levels.append(smooth(enlarge(self.ops, levels[-1], side) + side))
         lowest = levels.pop()
         enlarged = [enlarge(self.ops, level, lowest) for level in reversed(levels)]
-        return self.ops.concat([lowest, *enlarged])
+        return self.ops.concat([lowest, *enlarged], 1)
 
 
 class PSENet(Part):
@@ -70,7 +70,7 @@ class PSENet(Part):
         self.head = ops.Sequential(
             ops.conv(1024, 256, 3, bias=True),
             ops.Norm(256),
-            ops.in_place_relu(),
+            ops.InPlaceRelu(),
             ops.conv(256, KERNELS, 1, bias=True),
         )
 
@@ -80,7 +80,7 @@ class PSENet(Part):
 
 def conv_norm_relu(ops: Ops, inside: int, outside: int, kernel: int, stride: int = 1) -> Any:
     """Return the unit that everything but ResNet's own blocks is made of."""
-    layers = (ops.conv(inside, outside, kernel, stride), ops.Norm(outside), ops.in_place_relu())
+    layers = (ops.conv(inside, outside, kernel, stride), ops.Norm(outside), ops.InPlaceRelu())
     return ops.Sequential(*layers)
 
 
@@ -100,7 +100,7 @@ def loss_of(ops: Ops, model: Any, batch: Sequence[Tensor]) -> Tensor:
     """Return the published loss in fp32: sums over an image overflow fp16."""
     images, *masks = batch
     logits = ops.to_float(enlarge(ops, model(images), images))
-    text, kernels, care = [ops.to_float(mask) for mask in masks]
+    text, kernels, care = map(ops.to_float, masks)
     return text_loss(ops, logits, text, kernels, care)
 
 
@@ -130,15 +130,12 @@ def hard_pixels(ops: Ops, scores: Tensor, text: Tensor, care: Tensor) -> Tensor:
     """
     masks = []
     for number in range(len(scores)):
-        masks.append(_hard_pixels_of_one(ops, scores[number], text[number], care[number]))
+        logits, is_text, counts = scores[number], text[number] > 0.5, care[number] > 0.5
+        others = logits[text[number] <= 0.5]
+        kept = min(NEGATIVES_PER_POSITIVE * int((is_text & counts).sum()), len(others))
+        if kept == 0:
+            masks.append(care[number])
+            continue
+        threshold = ops.sort_descending(others)[kept - 1]
+        masks.append(ops.to_float(((logits >= threshold) | is_text) & counts))
     return ops.stack(masks)
-
-
-def _hard_pixels_of_one(ops: Ops, scores: Tensor, text: Tensor, care: Tensor) -> Tensor:
-    others = scores[text <= 0.5]
-    positives = int(((text > 0.5) & (care > 0.5)).sum())
-    kept = min(NEGATIVES_PER_POSITIVE * positives, len(others))
-    if kept == 0:
-        return care
-    threshold = ops.sort_descending(others)[kept - 1]
-    return ops.to_float(((scores >= threshold) | (text > 0.5)) & (care > 0.5))

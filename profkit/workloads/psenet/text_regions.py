@@ -1,8 +1,8 @@
-"""The geometry of text detection: kernels, regions grown from them, and boxes around regions."""
+"""The geometry of text detection: kernels, regions grown from them, and boxes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -104,8 +104,15 @@ def smallest_rectangle(region: Mask) -> Floats:
     points = _edge_points(region)
     # The hull by Andrew's algorithm: one chain from left to right, and one back.
     hull = np.array(_chain(points)[:-1] + _chain(points[::-1])[:-1], dtype=float)
-    sides = np.roll(hull, -1, axis=0) - hull
-    return min((_rectangle_along(hull, side) for side in sides.tolist()), key=polygon_area)
+    rectangles: list[Floats] = []
+    for side in np.roll(hull, -1, axis=0) - hull:
+        along = side / np.hypot(*side)
+        axes = np.stack([along, (-along[1], along[0])])
+        turned = hull @ axes.T
+        (left, top), (right, bottom) = turned.min(axis=0), turned.max(axis=0)
+        corners = np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
+        rectangles.append(corners @ axes)
+    return min(rectangles, key=polygon_area)
 
 
 def _edge_points(region: Mask) -> list[Point]:
@@ -123,21 +130,10 @@ def _chain(points: Iterable[Point]) -> list[Point]:
     """Return the points of one half of the hull."""
     chain: list[Point] = []
     for point in points:
-        while len(chain) > 1 and _turn(chain[-2], chain[-1], point) <= 0:
+        while len(chain) > 1:
+            (ax, ay), (bx, by) = chain[-2:]
+            if (bx - ax) * (point[1] - ay) > (by - ay) * (point[0] - ax):  # it turns left
+                break
             chain.pop()
         chain.append(point)
     return chain
-
-
-def _turn(a: Point, b: Point, c: Point) -> int:
-    """Return a positive number if the path through three points turns left."""
-    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
-
-
-def _rectangle_along(hull: Floats, side: Sequence[float]) -> Floats:
-    along = np.array(side) / np.hypot(side[0], side[1])
-    axes = np.stack([along, (-along[1], along[0])])
-    turned = hull @ axes.T
-    (left, top), (right, bottom) = turned.min(axis=0), turned.max(axis=0)
-    corners: Floats = np.array([(left, top), (right, top), (right, bottom), (left, bottom)]) @ axes
-    return corners

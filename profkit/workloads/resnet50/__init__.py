@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.workloads.base import Build, Defaults, Parts, Workload
+from profkit.workloads.datasets import generate_default
 from profkit.workloads.training.network import Ops, builders
 
 LR_EPOCHS = (30, 60, 80)
@@ -63,13 +64,6 @@ def _dali(build: Build) -> Iterable[Any]:
     return open_image_folder(build)
 
 
-def _generate() -> Path:
-    from profkit.workloads.datasets.generated import generate
-    from profkit.workloads.datasets.imagenet import GeneratedSet
-
-    return generate(GeneratedSet())
-
-
 WORKLOAD = Workload(
     name="resnet50",
     title="ResNet50 v1.5",
@@ -95,6 +89,6 @@ WORKLOAD = Workload(
         reduced_warmup=10,
     ),
     builders=builders(make_parts),
-    generate=_generate,
+    generate=functools.partial(generate_default, "imagenet"),
     dali=_dali,
 )

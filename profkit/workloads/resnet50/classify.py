@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.workloads.base import Key
-from profkit.workloads.training.samples import BadSamples
+from profkit.workloads.training.samples import BILINEAR, BadSamples
 
 if TYPE_CHECKING:
     from profkit.workloads.datasets.image_tree import ImageFolderIndex
@@ -22,9 +22,6 @@ AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 EVALUATION_ZOOM = 256 / 224
 TRIES = 10
 """Random crops that are tried before the middle is taken."""
-
-BILINEAR = 2
-"""Pillow's number of the filter; Pillow itself is imported later."""
 
 Floats = npt.NDArray[np.float32]
 Sample = tuple[Floats, int]

@@ -39,7 +39,7 @@ def open_image_folder(build: Build) -> DaliBatches:
 
     config = build.config
     index = check_tree(build.data or Path())
-    paths, labels = (list(column) for column in zip(*index.samples, strict=True))
+    paths, labels = map(list, zip(*index.samples, strict=True))
 
     dali: Any = nvidia.dali  # its annotations know no pipeline without a GPU
 

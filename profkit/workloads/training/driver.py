@@ -6,7 +6,10 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from profkit.errors import ProfkitError
 from profkit.workloads.base import Parts
@@ -21,11 +24,16 @@ MAX_REASON = 200
 class SharedDriver:
     """Feeds and evaluates a model; subclasses train it on one device, alone or as a rank.
 
-    `bare` is the model without the wrapper for its ranks, `model` the wrapped one.
+    They set `bare`, the model without the wrapper for its ranks, and `model`, the wrapped one.
+    `framework` is torch or paddle itself, `move` copies a batch to the device, and `autocast`
+    returns the context of mixed precision.
     """
 
+    framework: Any
     bare: Any
     model: Any
+    move: Callable[[Any], Any]
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]]
 
     def __init__(self, parts: Parts, config: Mapping[str, Any]) -> None:
         self.parts = parts
@@ -66,86 +74,65 @@ class SharedDriver:
     def count(self, batch: Any) -> int:
         return self.parts.count(batch)
 
-    def move(self, batch: Any) -> Any:
-        raise NotImplementedError
-
     def forward(self, batch: Any) -> Any:
         with self.autocast():
             return self.parts.loss_of(self.model, batch)
-
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the framework's context of mixed precision."""
-        raise NotImplementedError
 
     def agree(self, stop: bool, loss: float) -> tuple[bool, float]:
         world = self.config["world_size"]
         if world == 1:
             return stop, loss
-        stops, total = self.sum_over_ranks([float(stop), loss])
-        return stops > 0, total / world
-
-    def sum_over_ranks(self, values: list[float]) -> list[float]:
-        """Add up the values of all ranks."""
-        raise NotImplementedError
+        sums = self.move(np.array([stop, loss], dtype=np.float32))
+        self.framework.distributed.all_reduce(sums)
+        return bool(sums[0] > 0), float(sums[1]) / world
 
     def evaluate(self) -> Mapping[str, float]:
         if self.parts.evaluate is None:
             raise ProfkitError("this workload has no evaluation; leave --evaluate out")
         self.bare.eval()
-        with self.no_grad():
+        with self.framework.no_grad():
             figures = self.parts.evaluate(self.bare)
         self.bare.train()
         return figures
 
-    def no_grad(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the framework's context without gradients."""
-        raise NotImplementedError
 
-
+@dataclass(frozen=True)
 class Kit:
     """A framework with its device and seed set, joined to its other ranks."""
 
+    framework: Any
+    driver: Callable[..., Driver]
+    world_size: int
     threads: int
-
-    def __init__(self, distributed: Any, world_size: int) -> None:
-        self.world_size = world_size
-        self._distributed = distributed
-
-    def drive(
-        self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any
-    ) -> Driver:
-        """Return the driver of built parts."""
-        raise NotImplementedError
-
-    def meet(self, join: Callable[[], object]) -> None:
-        """Form the process group; report the address if the other ranks cannot be reached."""
-        if self.world_size == 1:
-            return
-        try:
-            join()
-        except Exception as error:  # each framework's store and backend raise their own classes
-            place = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-            reason = " ".join(str(error).split())[:MAX_REASON]
-            raise ProfkitError(f"the ranks could not meet at {place}: {reason}") from error
 
     def share(self, text: str) -> str:
         """Return the text of rank 0 on every rank."""
         words = [text]
         if self.world_size > 1:
-            self._distributed.broadcast_object_list(words, src=0)
+            self.framework.distributed.broadcast_object_list(words, src=0)
         return words[0]
 
     def leave(self) -> None:
         """Leave the other ranks."""
         if self.world_size > 1:
             with contextlib.suppress(Exception):  # the others may be gone already
-                self._distributed.destroy_process_group()
+                self.framework.distributed.destroy_process_group()
 
 
-def map_leaves(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """Apply `change` to the leaves of nested dicts, lists and tuples."""
+def meet(join: Callable[[], object]) -> None:
+    """Form the process group; report the address if the other ranks cannot be reached."""
+    try:
+        join()
+    except Exception as error:  # each framework's store and backend raise their own classes
+        place = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+        reason = " ".join(str(error).split())[:MAX_REASON]
+        raise ProfkitError(f"the ranks could not meet at {place}: {reason}") from error
+
+
+def map_leaves(batch: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Apply `change` to the leaves of this kind in nested dicts, lists and tuples."""
     if isinstance(batch, dict):
-        return {name: map_leaves(value, change) for name, value in batch.items()}
+        return {name: map_leaves(value, kind, change) for name, value in batch.items()}
     if isinstance(batch, tuple | list):
-        return type(batch)(map_leaves(value, change) for value in batch)
-    return change(batch)
+        return type(batch)(map_leaves(value, kind, change) for value in batch)
+    return change(batch) if isinstance(batch, kind) else batch

@@ -1,4 +1,4 @@
-"""First weights that are the same in both frameworks, so that losses can be compared by step."""
+"""First weights that are the same in both frameworks, so that losses can be compared."""
 
 from __future__ import annotations
 

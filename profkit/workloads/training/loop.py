@@ -194,20 +194,18 @@ class Training:
         asks = done % STEPS_PER_AGREEMENT == 0 or done >= plan.steps
         if (plan.until or plan.max_time) and asks:
             with self._recorder.phase(Phase.OTHER, "whether to stop"):
-                self._stopped = self._reason_to_stop(done)
+                took, recent = time.monotonic() - self._began, self._recent
+                late = plan.max_time is not None and took >= plan.max_time
+                late, mean = self._driver.agree(late, sum(recent) / len(recent))
+                first = sum(self._losses[:STEPS_OF_MEAN]) / min(done, STEPS_OF_MEAN)
+                if plan.until and plan.until.reached(mean, first):
+                    self._stopped = (
+                        f"{plan.until.text} reached at step {done - 1} after {took:.1f} s "
+                        f"(mean of {len(recent)} steps: {significant(mean, 4)})"
+                    )
+                elif late:
+                    self._stopped = f"--max-time reached after {took:.1f} s"
         return bool(self._stopped) or done >= plan.steps
-
-    def _reason_to_stop(self, done: int) -> str:
-        plan, took = self._plan, time.monotonic() - self._began
-        late = plan.max_time is not None and took >= plan.max_time
-        late, mean = self._driver.agree(late, sum(self._recent) / len(self._recent))
-        first = sum(self._losses[:STEPS_OF_MEAN]) / min(done, STEPS_OF_MEAN)
-        if plan.until and plan.until.reached(mean, first):
-            return (
-                f"{plan.until.text} reached at step {done - 1} after {took:.1f} s "
-                f"(mean of {len(self._recent)} steps: {significant(mean, 4)})"
-            )
-        return f"--max-time reached after {took:.1f} s" if late else ""
 
     def _note_bad_samples(self) -> None:
         for sample in self._bad.news():

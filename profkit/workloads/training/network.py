@@ -7,7 +7,6 @@ Nothing here imports a framework before a builder is called.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, ClassVar
@@ -29,12 +28,8 @@ class Part:
 
 def make_part(ops: Ops, kind: type[Part], *given: Any) -> Any:
     """Return a part of this kind that is also a module of the framework of `ops`."""
-    return _module_class(ops, kind)(*given)
-
-
-@functools.cache
-def _module_class(ops: Ops, kind: type[Part]) -> type[Any]:
-    return type(kind.__name__, (kind, ops.Module), {"ops": ops, "__module__": kind.__module__})
+    names = {"ops": ops, "__module__": kind.__module__}
+    return type(kind.__name__, (kind, ops.Module), names)(*given)
 
 
 def builders(make: Callable[[Build, Ops], Parts]) -> Mapping[str, Callable[[Build], Parts]]:
@@ -55,7 +50,7 @@ def builders(make: Callable[[Build, Ops], Parts]) -> Mapping[str, Callable[[Buil
 
 @contextlib.contextmanager
 def predictor(ops: Ops, model: Any) -> Iterator[Callable[[Any], Any]]:
-    """Give a function from input to output arrays; the model is in evaluation mode until the end."""
+    """Yield a function from input to output arrays, with the model in evaluation mode."""
     was_training = model.training
     model.eval()
     try:

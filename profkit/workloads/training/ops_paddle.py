@@ -1,7 +1,8 @@
-"""The operations of PaddlePaddle that networks are written with; see `ops_torch` for each."""
+"""The operations of PaddlePaddle for networks; `ops_torch` explains each."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,13 +20,17 @@ Linear = nn.Linear
 MaxPool = nn.MaxPool2D
 Norm = nn.BatchNorm2D
 Relu = nn.ReLU
-in_place_relu = nn.ReLU  # Paddle's layer has no in-place form
+InPlaceRelu = nn.ReLU  # Paddle's layer has no in-place form
 
+concat = paddle.concat
 cross_entropy = functional.cross_entropy
 no_grad = paddle.no_grad
 relu = functional.relu
+resize = functools.partial(functional.interpolate, mode="bilinear", align_corners=False)
 stack = paddle.stack
 temporal_shift = functional.temporal_shift
+to_float = functools.partial(paddle.cast, dtype="float32")
+to_numpy = Tensor.numpy
 
 
 def conv(inside: int, outside: int, kernel: int, stride: int = 1, *, bias: bool = False) -> Any:
@@ -42,14 +47,6 @@ def resnet50(classes: int = 1000) -> Any:
     return net
 
 
-def concat(parts: Sequence[Tensor], axis: int = 1) -> Tensor:
-    return paddle.concat(list(parts), axis=axis)
-
-
-def resize(images: Tensor, size: Sequence[int]) -> Tensor:
-    return functional.interpolate(images, size=size, mode="bilinear", align_corners=False)
-
-
 def sort_descending(values: Tensor) -> Tensor:
     return values.sort(descending=True)
 
@@ -60,16 +57,8 @@ def masked_cross_entropy(scores: Tensor, labels: Tensor, ignored: int) -> Tensor
     return mean
 
 
-def to_float(tensor: Tensor) -> Tensor:
-    return tensor.astype("float32")
-
-
 def to_tensor(array: npt.NDArray[Any], model: nn.Layer) -> Tensor:
     return paddle.to_tensor(array, place=model.parameters()[0].place)
-
-
-def to_numpy(tensor: Tensor) -> npt.NDArray[Any]:
-    return tensor.numpy()
 
 
 def set_weights(model: nn.Layer, draw: Callable[[str, Sequence[int]], npt.NDArray[Any]]) -> None:

@@ -1,7 +1,8 @@
-"""The operations of PyTorch that networks are written with; `ops_paddle` has the same names."""
+"""The operations of PyTorch for networks; `ops_paddle` has the same names."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,16 +21,18 @@ Linear = nn.Linear
 MaxPool = nn.MaxPool2d
 Norm = nn.BatchNorm2d
 Relu = nn.ReLU
+InPlaceRelu = functools.partial(nn.ReLU, inplace=True)
+"""A ReLU layer that overwrites its input, if the framework has one."""
 
+concat = torch.cat
 cross_entropy = functional.cross_entropy
 no_grad = torch.no_grad
 relu = functional.relu
+resize = functools.partial(functional.interpolate, mode="bilinear", align_corners=False)
+"""Scale images to a height and width."""
+
 stack = torch.stack
-
-
-def in_place_relu() -> nn.Module:
-    """Return a ReLU layer that overwrites its input, if the framework has one."""
-    return nn.ReLU(inplace=True)
+to_float = Tensor.float
 
 
 def conv(inside: int, outside: int, kernel: int, stride: int = 1, *, bias: bool = False) -> Any:
@@ -40,16 +43,6 @@ def conv(inside: int, outside: int, kernel: int, stride: int = 1, *, bias: bool 
 def resnet50(classes: int = 1000) -> Any:
     """Return the framework's ResNet50; each block's last batch norm starts at zero."""
     return torchvision.models.resnet50(weights=None, num_classes=classes, zero_init_residual=True)
-
-
-def concat(parts: Sequence[Tensor], axis: int = 1) -> Tensor:
-    """Join tensors along their channels, or along another axis."""
-    return torch.cat(list(parts), dim=axis)
-
-
-def resize(images: Tensor, size: Sequence[int]) -> Tensor:
-    """Scale images to a height and width by bilinear interpolation."""
-    return functional.interpolate(images, size=size, mode="bilinear", align_corners=False)
 
 
 def sort_descending(values: Tensor) -> Tensor:
@@ -66,7 +59,7 @@ def temporal_shift(frames: Tensor, segments: int, ratio: float) -> Tensor:
     fold = int(frames.shape[1] * ratio)
     late = functional.pad(clips[:, :-1, :fold], (0, 0, 0, 0, 0, 0, 1, 0))
     early = functional.pad(clips[:, 1:, fold : 2 * fold], (0, 0, 0, 0, 0, 0, 0, 1))
-    return concat([late, early, clips[:, :, 2 * fold :]], axis=2).flatten(0, 1)
+    return torch.cat([late, early, clips[:, :, 2 * fold :]], dim=2).flatten(0, 1)
 
 
 def masked_cross_entropy(scores: Tensor, labels: Tensor, ignored: int) -> Tensor:
@@ -74,11 +67,6 @@ def masked_cross_entropy(scores: Tensor, labels: Tensor, ignored: int) -> Tensor
     total = functional.cross_entropy(scores, labels, ignore_index=ignored, reduction="sum")
     mean: Tensor = total / (labels != ignored).sum().clamp(min=1)
     return mean
-
-
-def to_float(tensor: Tensor) -> Tensor:
-    """Convert to fp32."""
-    return tensor.float()
 
 
 def to_tensor(array: npt.NDArray[Any], model: nn.Module) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -48,7 +49,10 @@ class ReadyJob:
 def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     """Find the data, build the model and join the ranks, without training."""
     wait_passively()
-    _share_cores(seat)
+    # Each rank of this machine gets its share of the cores; Paddle's default is one thread.
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if seat.world_size > 1 else 1
+    share = max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    os.environ.setdefault("OMP_NUM_THREADS", str(share))
     config = final_config(workload, settings, seat)
     target = Target.parse(settings.until)
     root = find_data(workload, settings)
@@ -56,28 +60,26 @@ def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     kit = _open_kit(settings.framework, config, seat)
     build = Build(config, root, bad)
     parts = workload.builders[settings.framework](build)
-    reduced = [part for part in (config["reduced"], *_departures(parts, seat)) if part]
-    config |= {"reduced": "; ".join(reduced), **parts.notes}
+    reduced = "; ".join(filter(None, (config["reduced"], *_departures(parts, seat))))
+    config |= {"reduced": reduced, **parts.notes}
     other_loader = workload.dali(build) if settings.dali and workload.dali else None
     plan = _plan(settings, config, parts, target)
     shown = {**config, "steps": plan.steps, "threads": kit.threads}
     del shown["rank"]
 
-    def drive() -> Driver:
-        return kit.drive(parts, config, bad, other_loader)
-
+    drive = functools.partial(kit.driver, parts, config, bad, other_loader)
     return ReadyJob(shown, config["device"], drive, plan, bad, kit)
 
 
 def _open_kit(framework: str, config: Mapping[str, Any], seat: Seat) -> Kit:
     """Import the framework, and join its ranks."""
     if framework == "torch":
-        from profkit.workloads.training.torch_driver import TorchKit
+        from profkit.workloads.training.torch_driver import open_torch
 
-        return TorchKit(config, seat)
-    from profkit.workloads.training.paddle_driver import PaddleKit
+        return open_torch(config, seat)
+    from profkit.workloads.training.paddle_driver import open_paddle
 
-    return PaddleKit(config, seat)
+    return open_paddle(config, seat)
 
 
 def _departures(parts: Parts, seat: Seat) -> list[str]:
@@ -89,13 +91,6 @@ def _departures(parts: Parts, seat: Seat) -> list[str]:
     if parts.sync_bn and seat.world_size > 1 and seat.gpu is None:  # no framework has it on CPUs
         departures.append("batch norm of each rank alone (published: over all ranks)")
     return departures
-
-
-def _share_cores(seat: Seat) -> None:
-    """Give each rank of this machine its share of the cores; Paddle's default is one thread."""
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if seat.world_size > 1 else 1
-    share = max(1, len(os.sched_getaffinity(0)) // ranks_here)
-    os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 
 def find_data(workload: Workload, settings: Settings) -> Path | None:

@@ -27,6 +27,9 @@ GREY = (124, 116, 104)
 UNKNOWN_SIZE = (64, 64)
 """The size of a grey image if nobody knows the size of the broken one."""
 
+BILINEAR = 2
+"""Pillow's number of the filter; Pillow itself is imported later."""
+
 MAX_SKIPPED = 100
 """Bad samples in a row after which the data set counts as broken."""
 

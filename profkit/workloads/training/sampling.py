@@ -1,4 +1,4 @@
-"""Assigns samples to batches: the same for every framework, number of workers and of ranks."""
+"""Assigns samples to batches alike for every framework and number of workers and ranks."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ class Batches:
 
 def stack(samples: Sequence[Any]) -> tuple[Any, ...]:
     """Stack the arrays and numbers of samples, each field into one array."""
-    return tuple(np.stack(list(map(np.asarray, field))) for field in zip(*samples, strict=True))
+    return tuple(map(np.stack, zip(*samples, strict=True)))

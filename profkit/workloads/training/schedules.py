@@ -19,6 +19,6 @@ def step_decay(
 
 
 def planned_steps(config: Mapping[str, Any], samples: int) -> int:
-    """Return the length of a run's schedule: its steps, or those of its epochs if they are more."""
+    """Return the length of a schedule: the steps, or those of the epochs if they are more."""
     in_epochs: int = (config.get("epochs") or 0) * max(1, samples // config["global_batch_size"])
     return max(int(config["steps"]), in_epochs)

@@ -32,6 +32,9 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
     image = settings.image_size or image
     steps = settings.steps or steps
     warmup = min(warmup, steps // 5) if settings.warmup is None else settings.warmup
+    loader = "DALI" if settings.dali else f"{settings.framework} DataLoader"
+    if settings.data == "synthetic":
+        loader = "none"
     return {
         "precision": _precision(settings, on_gpu=on_gpu),
         "amp": settings.amp if settings.amp in {"O1", "O2"} else "",
@@ -52,7 +55,7 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
         "weight_decay": defaults.weight_decay,
         "seed": settings.seed,
         "data": settings.data,
-        "loader": _loader_name(settings),
+        "loader": loader,
         "bad_samples": settings.bad_samples,
         "memory_format": "NHWC" if settings.channels_last else "NCHW",
         "compile": settings.compile,
@@ -60,14 +63,6 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
         "until": settings.until,
         "reduced": _reductions(workload, batch, image),
     }
-
-
-def _loader_name(settings: Settings) -> str:
-    if settings.data == "synthetic":
-        return "none"
-    if settings.dali:
-        return "DALI"
-    return f"{settings.framework} DataLoader"
 
 
 def _reductions(workload: Workload, batch: int, image: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import functools
 import random
@@ -14,75 +13,73 @@ import torch
 from torch.utils.data import DataLoader
 
 from profkit.workloads.base import Parts
-from profkit.workloads.training.driver import Kit, SharedDriver, map_leaves
-from profkit.workloads.training.loop import Driver
+from profkit.workloads.training.driver import Kit, SharedDriver, map_leaves, meet
 from profkit.workloads.training.samples import BadSamples, Guarded
 from profkit.workloads.training.sampling import Batches, stack
 from profkit.workloads.training.settings import Seat
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-RENDEZVOUS_S = 300
-"""Seconds in which all ranks must have joined."""
+RENDEZVOUS = dt.timedelta(seconds=300)
+"""The time in which all ranks must have joined."""
 
 
-class TorchKit(Kit):
-    """PyTorch."""
-
-    def __init__(self, config: Mapping[str, Any], seat: Seat) -> None:
-        super().__init__(torch.distributed, seat.world_size)
-        self._device = torch.device(config["device"])
-        on_gpu = self._device.type == "cuda"
-        if on_gpu:
-            torch.cuda.set_device(self._device)
-            torch.cuda.init()
-        seed_everything(config["seed"])
-        timeout = dt.timedelta(seconds=RENDEZVOUS_S)
-        backend = "nccl" if on_gpu else "gloo"
-        self.meet(lambda: torch.distributed.init_process_group(backend, timeout=timeout))
-        self.threads = torch.get_num_threads()
-
-    def drive(
-        self, parts: Parts, config: Mapping[str, Any], bad: BadSamples, other_loader: Any
-    ) -> Driver:
-        return TorchDriver(parts, config, bad, self._device, other_loader)
+def open_torch(config: Mapping[str, Any], seat: Seat) -> Kit:
+    """Set device and seed, and join the other ranks."""
+    device = torch.device(config["device"])
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)
+        torch.cuda.init()
+    random.seed(config["seed"])
+    np.random.seed(config["seed"])  # noqa: NPY002  # what parts of others draw from
+    torch.manual_seed(config["seed"])
+    if seat.world_size > 1:
+        init = torch.distributed.init_process_group
+        meet(functools.partial(init, "nccl" if on_gpu else "gloo", timeout=RENDEZVOUS))
+    return Kit(torch, TorchDriver, seat.world_size, torch.get_num_threads())
 
 
 class TorchDriver(SharedDriver):
     """Trains parts on one device, alone or as a rank of DistributedDataParallel."""
+
+    framework = torch
 
     def __init__(
         self,
         parts: Parts,
         config: Mapping[str, Any],
         bad: BadSamples,
-        device: torch.device,
         other_loader: Iterable[Any] | None = None,
     ) -> None:
         super().__init__(parts, config)
-        self._device = device
-        self._dtype = DTYPES.get(config["precision"])
-        self._layout = torch.contiguous_format
+        device = torch.device(config["device"])
+        dtype = DTYPES.get(config["precision"])
+        layout = torch.contiguous_format
         if config["memory_format"] == "NHWC":
-            self._layout = torch.channels_last
-        self.bare = parts.model.to(device, memory_format=self._layout)
-        self.model = self._wrap()
+            layout = torch.channels_last
+        self.move = functools.partial(to_device, device=device, layout=layout)
+        self.autocast = functools.partial(
+            torch.autocast, device.type, dtype, enabled=dtype is not None
+        )
+        self.bare = parts.model.to(device, memory_format=layout)
+        self._wrap(device)
         self._optimizer = parts.optimizer
         self._base_lrs = [group["lr"] for group in self._optimizer.param_groups]
         self._scaler = torch.amp.GradScaler(device.type, enabled=config["precision"] == "fp16")
         self.open_loader(bad, other_loader)
         self.model.train()
 
-    def _wrap(self) -> torch.nn.Module:
-        on_gpu, ranks = self._device.type == "cuda", self.config["world_size"]
+    def _wrap(self, device: torch.device) -> None:
+        """Compile the model and wrap it for its ranks."""
+        on_gpu, ranks = device.type == "cuda", self.config["world_size"]
         if ranks > 1 and self.parts.sync_bn and on_gpu:
             self.bare = torch.nn.SyncBatchNorm.convert_sync_batchnorm(self.bare)
-        model: torch.nn.Module = self.bare
         if self.config["compile"]:
-            model.compile()
-        if ranks == 1:
-            return model
-        devices = [self._device] if on_gpu else None
-        return torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
+            self.bare.compile()
+        self.model = self.bare
+        if ranks > 1:
+            devices = [device] if on_gpu else None
+            self.model = torch.nn.parallel.DistributedDataParallel(self.bare, device_ids=devices)
 
     def make_loader(self, dataset: Guarded, sampler: Batches) -> Iterable[Any]:
         config, workers = self.config, self.config["workers"]
@@ -95,12 +92,6 @@ class TorchDriver(SharedDriver):
             prefetch_factor=config["prefetch"] if workers else None,
             generator=torch.Generator().manual_seed(config["seed"]),
         )
-
-    def move(self, batch: Any) -> Any:
-        return to_device(to_tensors(batch), self._device, self._layout)
-
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        return torch.autocast(self._device.type, self._dtype, enabled=self._dtype is not None)
 
     def backward(self, loss: Any) -> None:
         self._scaler.scale(loss).backward()
@@ -129,46 +120,19 @@ class TorchDriver(SharedDriver):
     def grad_scale(self) -> float | None:
         return self._scaler.get_scale() if self._scaler.is_enabled() else None
 
-    def sum_over_ranks(self, values: list[float]) -> list[float]:
-        sums = torch.tensor(values, device=self._device)
-        torch.distributed.all_reduce(sums)
-        return list(map(float, sums))
-
-    def no_grad(self) -> contextlib.AbstractContextManager[Any]:
-        return torch.no_grad()
-
 
 def _collate(make: Callable[[Sequence[Any]], Any], samples: Sequence[Any]) -> Any:
-    return to_tensors(make(samples))
+    return map_leaves(make(samples), np.ndarray, torch.from_numpy)
 
 
-def to_tensors(batch: Any) -> Any:
-    """Return nested arrays as tensors that share their memory."""
+def to_device(batch: Any, device: torch.device, layout: torch.memory_format) -> Any:
+    """Copy nested arrays and tensors to the device; images (four dimensions) get the layout."""
 
-    def convert(value: Any) -> Any:
-        return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-    return map_leaves(batch, convert)
-
-
-def to_device(
-    batch: Any, device: torch.device, layout: torch.memory_format = torch.contiguous_format
-) -> Any:
-    """Copy nested tensors to the device; images, which have four dimensions, get the layout."""
-
-    def move(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
+    def move(value: torch.Tensor) -> torch.Tensor:
         memory_format = torch.preserve_format
         if value.dim() == 4 and value.is_floating_point():
             memory_format = layout
         return value.to(device, non_blocking=True, memory_format=memory_format)
 
-    return map_leaves(batch, move)
-
-
-def seed_everything(seed: int) -> None:
-    """Make the run repeatable."""
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002  # what parts of others draw from
-    torch.manual_seed(seed)
+    tensors = map_leaves(batch, np.ndarray, torch.from_numpy)
+    return map_leaves(tensors, torch.Tensor, move)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profkit.workloads.base import Build, Defaults, Parts, Workload
+from profkit.workloads.datasets import generate_default
 from profkit.workloads.training.network import Ops, builders
 
 if TYPE_CHECKING:
@@ -75,13 +75,6 @@ def evaluate(ops: Ops, build: Build, index: ClipIndex, model: Any) -> Mapping[st
     return top1(ops, model, lambda number: clips[0, number], len(clips), build)
 
 
-def _generate() -> Path:
-    from profkit.workloads.datasets.generated import generate
-    from profkit.workloads.datasets.motions import GeneratedClips
-
-    return generate(GeneratedClips())
-
-
 WORKLOAD = Workload(
     name="tsm",
     title="TSM-ResNet50",
@@ -108,6 +101,6 @@ WORKLOAD = Workload(
         workers=4,
     ),
     builders=builders(make_parts),
-    generate=_generate,
+    generate=functools.partial(generate_default, "kinetics"),
     needs={"pillow": "PIL"},
 )

@@ -1,21 +1,17 @@
-"""Samples of TSM: a few frames of each clip, one from each of its segments, all cropped alike."""
+"""Samples of TSM: one frame from each segment of a clip, all cropped alike."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from profkit.workloads.base import Key
 from profkit.workloads.datasets.kinetics import ClipIndex
-from profkit.workloads.training.samples import BadSamples, header_size
-
-if TYPE_CHECKING:
-    from PIL import Image
+from profkit.workloads.training.samples import BILINEAR, BadSamples, header_size
 
 Pixels = npt.NDArray[np.float32]
 Size = tuple[int, int]
@@ -75,17 +71,16 @@ class Clips:
         rng = np.random.default_rng((self.seed, epoch, number)) if self.training else None
         clip = self.index.clips[number]
         picked = pick_frames(clip.frames, self.segments, rng)
-        frames = self._read([clip.frame(frame) for frame in picked])
+        paths = list(map(clip.frame, picked))
+        # With the policy `pad` a broken frame gets the size of its neighbours.
+        known = _known_size(paths) if self.bad.policy == "pad" else None
+        frames = [self.bad.image(path, known) for path in paths]
         box = draw_crop(rng, frames[0].size, self.size) if rng else middle_crop(frames[0].size)
-        pixels = np.stack([_cut(frame, box, self.size) for frame in frames])
+        size = (self.size, self.size)
+        pixels = np.stack([np.asarray(frame.resize(size, BILINEAR, box)) for frame in frames])
         if rng and rng.random() < 0.5:
             pixels = pixels[:, :, ::-1]
         return normalise(pixels), np.int64(clip.label)
-
-    def _read(self, paths: Sequence[str]) -> list[Image.Image]:
-        """Read frames; with the policy `pad` a broken one gets the size of its neighbours."""
-        size = _known_size(paths) if self.bad.policy == "pad" else None
-        return [self.bad.image(path, size) for path in paths]
 
 
 def _known_size(paths: Sequence[str]) -> Size | None:
@@ -139,12 +134,6 @@ def middle_crop(frame: Size) -> Box:
     side = round(min(frame) / EVALUATION_RATIO)
     left, top = (frame[0] - side) // 2, (frame[1] - side) // 2
     return left, top, left + side, top + side
-
-
-def _cut(frame: Image.Image, box: Box, size: int) -> npt.NDArray[np.uint8]:
-    from PIL import Image
-
-    return np.asarray(frame.resize((size, size), Image.Resampling.BILINEAR, box))
 
 
 def normalise(frames: npt.NDArray[np.uint8]) -> Pixels:

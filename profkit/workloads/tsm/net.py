@@ -16,7 +16,7 @@ ZERO_AT_FIRST = "bn3.weight"
 
 
 class Shifted(Part):
-    """A layer that sees an eighth of its channels a segment late and an eighth a segment early."""
+    """A layer that sees an eighth of its channels a segment late, and an eighth early."""
 
     def __init__(self, layer: Any, segments: int) -> None:
         super().__init__()
