@@ -110,13 +110,13 @@ def train(options: argparse.Namespace) -> None:
     wait_passively()
     import torch
 
-    from profkit.workloads.resnet50 import torch_net as _resnet50_torch
+    from profkit.workloads.training import ops_torch
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     torch.distributed.init_process_group("gloo", timeout=dt.timedelta(seconds=120))
     inputs = torch.randn(options.batch_size, 3, options.image_size, options.image_size)
-    model = _resnet50_torch.make_model(1000)
+    model = ops_torch.resnet50()
     exchange = Exchange()
     step = {
         case: functools.partial(train_step, wrap(model, waits=case == "alone"), inputs)

@@ -1,4 +1,4 @@
-"""Where generated data lives, and how a set of it is made once and found whole later."""
+"""The cache of generated data: each set is made once, and checked each time it is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,21 @@ MANIFEST = "CHECKSUM"
 
 REMEDY = "set PROFKIT_CACHE to a folder with room"
 
-_HEADER, _TOTAL = "# set ", "# total "
-_STALE_S = 86_400
-_PUBLISH_TRIES = 3
+HEADER, TOTAL = "# set ", "# total "
+"""The beginnings of the manifest's first and last line."""
+
+STALE_S = 86_400
+"""Age in seconds at which an unfinished set counts as left by a killed process."""
+
+PUBLISH_TRIES = 3
 
 Maker = Callable[[Path, Progress], None]
+"""Writes a set into an empty folder."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a set's content depends on, as JSON values; another recipe is another folder."""
+    """Everything that a set's content depends on, as JSON values. Each recipe has its folder."""
 
     name: str
     settings: Mapping[str, Any]
@@ -48,7 +53,7 @@ class Recipe:
 
 
 def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of everything that profkit can make again."""
+    """Return the folder of everything that profkit can make again."""
     if own := environ.get("PROFKIT_CACHE"):
         return Path(own).absolute()
     shared = environ.get("XDG_CACHE_HOME", "")
@@ -68,30 +73,41 @@ def ensure(
     root: Path | None = None,
     narrate: Narrator = ProgressBar,
 ) -> Path:
-    """The folder of the set that `recipe` tells, made by `make` if it is not there whole.
+    """Return the folder of the recipe's set; call `make` if it is missing or damaged.
 
-    Processes that call it at once end with the same folder, but each does the work: call it before
-    starting ranks. What `make` writes into the folder that it is given is the set.
+    Processes that call this at the same time get the same folder, but each does the work: call it
+    before starting ranks. The set is what `make` writes into the folder that it is given.
     """
     folder = (root or cache_root()) / "data" / recipe.folder_name
+    shown = safe_text(str(folder))
     try:
         damage = find_damage(folder, recipe)
         if damage is None:
             return folder
         if folder.exists():
-            print(f"{safe_text(str(folder))}: {damage}; making it again", file=sys.stderr)
-        _make_and_publish(
-            recipe, make, folder, narrate(f"making {what} in {safe_text(str(folder))}")
-        )
+            print(f"{shown}: {damage}; making it again", file=sys.stderr)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(folder)
+        made = _new_sibling(folder)
+        made.mkdir()
+        try:
+            with narrate(f"making {what} in {shown}") as progress:
+                make(made, progress)
+                _write_manifest(made, recipe)
+                _publish(made, folder, recipe)
+        finally:
+            _remove(made)
     except OSError as error:
-        raise ProfkitError(
-            f"{safe_text(str(folder))}: cannot be made: {error.strerror or error}; {REMEDY}"
-        ) from error
+        reason = error.strerror or error
+        raise ProfkitError(f"{shown}: cannot be made: {reason}; {REMEDY}") from error
     return folder
 
 
 def find_damage(folder: Path, recipe: Recipe, *, full: bool = False) -> str | None:
-    """What is wrong with a set, or None for a whole one: files and their sizes, and with `full` their content."""
+    """Compare a set with its manifest, and return the first difference, or None.
+
+    Files and their sizes are compared, and with `full` their content.
+    """
     if not folder.exists():
         return "not there"
     try:
@@ -99,17 +115,16 @@ def find_damage(folder: Path, recipe: Recipe, *, full: bool = False) -> str | No
     except (OSError, UnicodeDecodeError):
         return f"{MANIFEST} cannot be read"
     body, total = lines[:-1], lines[-1]
-    if not body or not body[0].startswith(_HEADER) or total != _total_line(body):
+    if not body or not body[0].startswith(HEADER) or total != _total_line(body):
         return f"{MANIFEST} is damaged"
-    header = json.loads(body[0].removeprefix(_HEADER))
+    header = json.loads(body[0].removeprefix(HEADER))
     if header["recipe"] != json.loads(_json_line(recipe.json)):
-        return f"{MANIFEST} tells another recipe"
-    return _wrong_size(folder, header["sizes"]) or (
-        _wrong_content(folder, body[1:]) if full else None
-    )
+        return f"{MANIFEST} is of another recipe"
+    return _find_wrong_file(folder, header["sizes"], body[1:] if full else [])
 
 
-def _wrong_size(folder: Path, sizes: Mapping[str, int]) -> str | None:
+def _find_wrong_file(folder: Path, sizes: Mapping[str, int], lines: list[str]) -> str | None:
+    """Compare the files' sizes, and their content with the digests in `lines`."""
     for name, size in sizes.items():
         try:
             found = os.stat(folder / name).st_size
@@ -117,72 +132,37 @@ def _wrong_size(folder: Path, sizes: Mapping[str, int]) -> str | None:
             return f"{safe_text(name)} is missing"
         if found != size:
             return f"{safe_text(name)} has {found} bytes instead of {size}"
+    for line in lines:
+        digest, name = line.split("  ", 1)
+        if _digest(folder / name) != digest:
+            return f"{safe_text(name)} has another content"
     return None
 
 
-def _wrong_content(folder: Path, lines: list[str]) -> str | None:
-    pairs = (line.split("  ", 1) for line in lines)
-    return next(
-        (
-            f"{safe_text(name)} has another content"
-            for digest, name in pairs
-            if _digest(folder / name) != digest
-        ),
-        None,
-    )
-
-
-def _make_and_publish(
-    recipe: Recipe, make: Maker, folder: Path, telling: contextlib.AbstractContextManager[Progress]
-) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder)
-    with _temporary_sibling(folder) as made, telling as progress:
-        make(made, progress)
-        _write_manifest(made, recipe)
-        _publish(made, folder, recipe)
-
-
 def _publish(made: Path, folder: Path, recipe: Recipe) -> None:
-    """Rename into place; where another process was first and its set is whole, that one stays."""
-    for _ in range(_PUBLISH_TRIES):
+    """Rename into place; if another process was first and its set is whole, that one stays."""
+    for _ in range(PUBLISH_TRIES):
         with contextlib.suppress(OSError):
             made.rename(folder)
             return
         if find_damage(folder, recipe) is None:
             return
         with contextlib.suppress(FileNotFoundError):  # another process is moving it away as well
-            _move_away(folder)
+            # Renamed before it is removed, so that nobody ever sees a set that is half removed.
+            removed = folder.rename(_new_sibling(folder))
+            _remove(removed)
     made.rename(folder)
 
 
-def _move_away(folder: Path) -> None:
-    """Renamed before it is removed, so that nobody ever sees a set that is half removed."""
-    aside = _sibling(folder)
-    folder.rename(aside)
-    _remove(aside)
-
-
-@contextlib.contextmanager
-def _temporary_sibling(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, gone at the end whatever happens, unless it was renamed."""
-    sibling = _sibling(folder)
-    sibling.mkdir()
-    try:
-        yield sibling
-    finally:
-        _remove(sibling)
-
-
-def _sibling(folder: Path) -> Path:
+def _new_sibling(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.{secrets.token_hex(6)}")
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what makers of this set left that were killed a day ago or earlier."""
+def _remove_stale(folder: Path) -> None:
+    """Remove unfinished copies of this set whose makers were killed a day ago or earlier."""
     for left in folder.parent.glob(f".{folder.name}.*"):
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > _STALE_S:
+            if time.time() - left.stat().st_mtime > STALE_S:
                 _remove(left)
 
 
@@ -194,18 +174,17 @@ def _remove(path: Path) -> None:
 
 
 def _write_manifest(folder: Path, recipe: Recipe) -> None:
-    names = sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-    )
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    names = sorted(path.relative_to(folder).as_posix() for path in files)
     sizes = {name: (folder / name).stat().st_size for name in names}
-    body = [_HEADER + _json_line({"recipe": recipe.json, "sizes": sizes})]
+    body = [HEADER + _json_line({"recipe": recipe.json, "sizes": sizes})]
     body += [f"{_digest(folder / name)}  {name}" for name in names]
     (folder / MANIFEST).write_text("\n".join([*body, _total_line(body)]) + "\n", encoding="utf-8")
 
 
 def _total_line(body: list[str]) -> str:
     digest = hashlib.sha256("\n".join(body).encode()).hexdigest()
-    return f"{_TOTAL}{len(body) - 1} files {digest}"
+    return f"{TOTAL}{len(body) - 1} files {digest}"
 
 
 def _digest(path: Path) -> str:

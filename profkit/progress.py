@@ -1,4 +1,4 @@
-"""How far a long piece of work has come, told on stderr."""
+"""Shows the progress of long work on stderr."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from profkit.clock import Clock
 from profkit.text import duration
 
 Progress = Callable[[int, int], None]
-"""Called with how many parts are done, and of how many."""
+"""Called with the number of parts that are done, and of all parts."""
 
 Narrator = Callable[[str], AbstractContextManager[Progress]]
-"""Given what is being done (`making 720 JPEG files`), tells of it until the context ends."""
+"""Given a description (`making 720 JPEG files`), shows the progress until the context ends."""
 
-_REDRAW_NS = 100_000_000
-_BAR_WIDTH = 20
+REDRAW_NS = 100_000_000
+"""Nanoseconds between two drawings of the bar."""
+
+BAR_WIDTH = 20
+CLEAR_LINE = "\r\x1b[K"
 
 
 class ProgressBar:
-    """A bar on a terminal; where the stream is none, one line at the start and one at the end."""
+    """A bar on a terminal; on other streams one line at the start and one at the end."""
 
     def __init__(
         self, what: str, stream: TextIO | None = None, clock: Clock = time.perf_counter_ns
@@ -41,9 +44,9 @@ class ProgressBar:
 
     def __call__(self, done: int, total: int) -> None:
         now_ns = self._clock()
-        if self._live and (done >= total or now_ns - self._drawn_ns >= _REDRAW_NS):
+        if self._live and (done >= total or now_ns - self._drawn_ns >= REDRAW_NS):
             self._drawn_ns = now_ns
-            self._write("\r\x1b[K" + bar_line(self._what, done, total, _columns()))
+            self._write(CLEAR_LINE + bar_line(self._what, done, total, _columns()))
 
     def __exit__(
         self,
@@ -53,7 +56,8 @@ class ProgressBar:
     ) -> None:
         ending = "stopped after" if kind else "done in"
         took = duration(self._clock() - self._started_ns, digits=2)
-        self._write(("\r\x1b[K" if self._live else "") + f"{self._what} ... {ending} {took}\n")
+        start = CLEAR_LINE if self._live else ""
+        self._write(f"{start}{self._what} ... {ending} {took}\n")
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -61,12 +65,11 @@ class ProgressBar:
 
 
 def bar_line(what: str, done: int, total: int, width: int) -> str:
-    """One line of at most `width` characters; what does not fit is cut from `what`, never from the figures."""
+    """Return one line of at most `width` characters; only the description is ever cut."""
     share = min(1.0, done / total) if total else 1.0
-    filled = int(share * _BAR_WIDTH)
-    figures = (
-        f" [{'#' * filled}{'-' * (_BAR_WIDTH - filled)}] {done:,}/{total:,} {int(100 * share):3d} %"
-    )
+    filled = int(share * BAR_WIDTH)
+    bar = "#" * filled + "-" * (BAR_WIDTH - filled)
+    figures = f" [{bar}] {done:,}/{total:,} {int(100 * share):3d} %"
     return _cut(what, width - len(figures)) + figures
 
 
@@ -75,5 +78,5 @@ def _cut(text: str, room: int) -> str:
 
 
 def _columns() -> int:
-    """The terminal's width less one: a full line would wrap, and a wrapped line cannot be drawn over."""
+    """Return the terminal's width less one: a line that wraps cannot be drawn over."""
     return shutil.get_terminal_size().columns - 1

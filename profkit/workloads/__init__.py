@@ -1,1 +1,1 @@
-"""The reference systems, one file each. Files that begin with an underscore are parts of them."""
+"""The reference systems, one package each. A system's `__init__` defines its `WORKLOAD`."""

@@ -1,4 +1,4 @@
-"""What a workload is: a model, its data and its published settings; and what a run of it was asked for."""
+"""The contract of a reference system: its published settings, its parts and its options."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from profkit.errors import UsageError
 from profkit.workloads.training.samples import BadSamples
 
 Key = tuple[int, int]
-"""What a data set is asked for: epoch and index. All randomness of a sample comes from these and the seed."""
+"""Epoch and index of a sample. All randomness of the sample comes from these and the seed."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked for; `None` means the workload's own default for this machine."""
+    """The options of one run; `None` stands for the workload's default on this machine."""
 
     framework: str
     steps: int | None = None
@@ -45,10 +45,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Defaults:
-    """A system's settings: as published, and the sizes for a machine without a GPU. Depth and width of a model are never reduced.
+    """A system's published settings, and smaller sizes for a machine without a GPU.
 
-    `lr` holds for a global batch of `lr_batch` samples, and is scaled with the batch. `image_size` is the side that
-    the system is named by: of the crop, the short side, or the crop's height.
+    Depth and width of a model are never reduced. `lr` is for a global batch of `lr_batch` samples
+    and is scaled with the batch. `image_size` is the size by which the system is usually named:
+    the side of its crop, the short side of its images, or the height of its crop.
     """
 
     image_size: int
@@ -69,11 +70,12 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Build:
-    """What a workload's parts are built from.
+    """The input of a builder.
 
-    `config` holds every knob in its final value: `batch_size` (of one rank), `global_batch_size`, `image_size`, `lr`,
-    `momentum`, `weight_decay`, `steps` (planned), `seed`, `world_size`, `device`. `data` is the root of the set's tree, or
-    `None` where tensors are to be made up. Images are read through `bad`, which knows what to do with those that are broken.
+    `config` holds every setting in its final value: `batch_size` (of one rank),
+    `global_batch_size`, `image_size`, `lr`, `momentum`, `weight_decay`, `steps` (planned), `seed`,
+    `world_size`, `device`. `data` is the root of the data set, or `None` for synthetic tensors.
+    `bad` reads the images and handles broken ones.
     """
 
     config: Mapping[str, Any]
@@ -82,7 +84,10 @@ class Build:
 
 
 class Dataset(Protocol):
-    """A map-style data set of one split. A sample is a tuple of numpy arrays and numbers, or what `Parts.collate` takes."""
+    """A map-style data set of one split.
+
+    A sample is a tuple of numpy arrays and numbers, or whatever `Parts.collate` takes.
+    """
 
     def __len__(self) -> int: ...
 
@@ -91,15 +96,21 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """A workload in one framework, in fp32 on the host; the shared loop moves, wraps, trains and records it.
+    """A workload built in one framework, in fp32 on the host.
 
-    `loss_of` takes the model (as it is wrapped by then) and a batch on its device, and gives a scalar tensor. `collate`
-    makes a batch of samples, as nested tuples, lists and dicts of numpy arrays; without it, samples' arrays are stacked.
-    `synthetic` makes such a batch out of nothing, of the sizes that training has. `count` tells a batch's samples, padding
-    not counted. `groups` has a number for each index of `dataset`: a batch takes samples of one number only. `lr_at`
-    gives the factor on the learning rate at a step. `evaluate` takes the model and gives its figures of merit. `sync_bn` asks
-    for batch norm over all ranks, where the device can do that. `notes` go into the run's configuration: what the builder
-    settled, and where it departs from the published settings.
+    The shared loop moves, wraps, trains and records it.
+
+    - `loss_of` takes the wrapped model and a batch on its device, and returns a scalar tensor.
+    - `synthetic` makes a batch of a given number of samples, with the shapes of training.
+    - `count` returns the number of samples of a batch, without padding.
+    - `collate` makes a batch from samples, as nested tuples, lists and dicts of numpy arrays.
+      Without it the arrays of the samples are stacked.
+    - `groups` has a number for each index of `dataset`; a batch has samples of one number only.
+    - `lr_at` returns the factor on the learning rate at a step.
+    - `evaluate` takes the model and returns its quality figures.
+    - `sync_bn` asks for batch norm over all ranks, if the device can do that.
+    - `notes` go into the run's configuration: choices of the builder, and departures from the
+      published settings.
     """
 
     model: Any
@@ -119,7 +130,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training run came to."""
+    """The result of a training run."""
 
     steps: int
     first_loss: float
@@ -130,10 +141,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Workload:
-    """One reference system. Loading its module imports no framework; its `builders` do.
+    """One reference system. Its module imports no framework; its `builders` do.
 
-    `generate` makes the small set in the published tree, once, and returns its root; `check` of a tree is done by
-    the builders, who say what is missing where. `dali` gives batches as DALI makes them, where it can decode the data.
+    `generate` makes the small set in the published folder layout, once, and returns its root. The
+    builders check a user's own tree. `dali` returns batches made by DALI, if DALI can decode the
+    data. `needs` maps the packages that the data needs to the modules they provide.
     """
 
     name: str
@@ -144,21 +156,26 @@ class Workload:
     builders: Mapping[str, Callable[[Build], Parts]] = field(repr=False)
     generate: Callable[[], Path] = field(repr=False)
     dali: Callable[[Build], Iterable[Any]] | None = field(default=None, repr=False)
+    needs: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def frameworks(self) -> tuple[str, ...]:
         return tuple(self.builders)
 
     def check(self, settings: Settings) -> None:
-        """Refuse a framework that this workload has not, or that is not installed."""
+        """Refuse a framework that this workload lacks, and packages that are not installed."""
         if settings.framework not in self.frameworks:
             raise UsageError(
-                f"{self.name} has no {settings.framework} version (it has: {', '.join(self.frameworks)})"
+                f"{self.name} has no {settings.framework} version "
+                f"(it has: {', '.join(self.frameworks)})"
             )
-        for package in PACKAGES[settings.framework]:
-            if importlib.util.find_spec(package) is None:
+        needs = [(package, module, "systems") for package, module in self.needs.items()]
+        needs += [(name, name, settings.framework) for name in PACKAGES[settings.framework]]
+        for package, module, extra in needs:
+            if importlib.util.find_spec(module) is None:
                 raise UsageError(
-                    f"{self.name} needs {package}, which is not installed here: pip install 'profkit[{settings.framework}]'"
+                    f"{self.name} needs {package}, which is not installed here: "
+                    f"pip install 'profkit[{extra}]'"
                 )
 
 
@@ -167,8 +184,9 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {"torch": ("torch", "torchvision"), "p
 
 
 def wait_passively() -> None:
-    """Have OpenMP's threads sleep while they wait, unless the user has said otherwise. To be called before a framework is imported.
+    """Let OpenMP's threads sleep while they wait, unless the user has set a policy.
 
-    Threads that spin take the cores from the loader's workers, and a step on a busy machine then takes many times as long.
+    Call it before a framework is imported. Threads that spin take the cores from the loader's
+    workers, and a step on a busy machine then takes many times as long.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -20,8 +20,9 @@ from profkit.errors import ExitCode
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 from profkit.vocab import RunState
-from profkit.workloads.datasets import kinetics as _kinetics
-from profkit.workloads.datasets.imagenet import GeneratedSet, write_set
+from profkit.workloads.datasets.generated import generate
+from profkit.workloads.datasets.imagenet import GeneratedSet
+from profkit.workloads.datasets.motions import GeneratedClips
 from tests.cli.conftest import Command
 
 PATIENCE_S = 500
@@ -32,11 +33,8 @@ QUIET = {"OMP_NUM_THREADS": "1"}
 @pytest.fixture(scope="module")
 def whole_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("imagenet")
-    write_set(
-        GeneratedSet(classes=2, train_per_class=8, val_per_class=1, long_side=64),
-        folder,
-        lambda done, total: None,
-    )
+    spec = GeneratedSet(classes=2, train_per_class=8, val_per_class=1, long_side=64)
+    spec.write(folder, lambda done, total: None)
     return folder
 
 
@@ -167,7 +165,7 @@ def _damage(tree: Path) -> Path:
 
 
 def _kinetics_without_frames(folder: Path) -> Path:
-    tree = Path(shutil.copytree(_kinetics.generate(), folder / "data"))
+    tree = Path(shutil.copytree(generate(GeneratedClips()), folder / "data"))
     frames = sorted(tree.rglob("*.jpg"))
     for path in frames[5 : len(frames) // 2]:
         path.unlink()

@@ -24,7 +24,8 @@ import pytest
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.trace import Trace
-from profkit.workloads.datasets.imagenet import generate
+from profkit.workloads.datasets.generated import generate
+from profkit.workloads.datasets.imagenet import GeneratedSet
 
 STEPS = 24
 SMALL = ("--image-size", "32", "--batch-size", "2", "--workers", "1")
@@ -115,7 +116,7 @@ class Started:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for runs, with the generated data made: six processes would wait for each other's."""
-    generate()
+    generate(GeneratedSet())
     return tmp_path_factory.mktemp("trace")
 
 

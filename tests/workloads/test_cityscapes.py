@@ -15,26 +15,29 @@ from PIL import Image
 
 from profkit.errors import UnreadableError, UsageError
 from profkit.progress import Progress
-from profkit.workloads.datasets import cityscapes as _cityscapes
 from profkit.workloads.datasets.cityscapes import (
     CLASSES,
-    GREY,
     IGNORED,
     IMAGE_END,
     IMAGES,
     LABEL_END,
     LABELS,
     Frame,
-    StreetCrops,
     StreetIndex,
     check_tree,
+)
+from profkit.workloads.datasets.generated import generate
+from profkit.workloads.datasets.streets import GeneratedStreets, encode
+from profkit.workloads.hrnet_w18 import data
+from profkit.workloads.hrnet_w18.data import (
+    GREY,
+    StreetCrops,
     cut,
     normalise,
     read_frame,
     read_whole,
     recolour,
 )
-from profkit.workloads.datasets.streets import GeneratedStreets, encode, generate
 from profkit.workloads.hrnet_w18.iou import Confusion
 from profkit.workloads.training.samples import BadSampleError, BadSamples, Guarded
 
@@ -183,8 +186,8 @@ def test_labels_follow_their_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         0,
         BadSamples(),
     )
-    monkeypatch.setattr(_cityscapes, "SCALES", (1.0,))
-    monkeypatch.setattr(_cityscapes, "recolour", lambda pixels, rng: pixels)
+    monkeypatch.setattr(data, "SCALES", (1.0,))
+    monkeypatch.setattr(data, "recolour", lambda pixels, rng: pixels)
     for epoch in range(6):
         image, classes = dataset[epoch, 0]
         assert np.rint((image[0] + 1) * 127.5).astype(int).tolist() == (classes * 13).tolist()
@@ -202,7 +205,7 @@ def test_scaled_labels_lie_where_the_scaled_image_shows_them(
         0,
         BadSamples(),
     )
-    monkeypatch.setattr(_cityscapes, "recolour", lambda pixels, rng: pixels)
+    monkeypatch.setattr(data, "recolour", lambda pixels, rng: pixels)
     for epoch in range(12):
         image, classes = dataset[epoch, 0]
         known = classes != IGNORED

@@ -16,21 +16,18 @@ from PIL import Image, ImageFilter
 
 from profkit.errors import UnreadableError, UsageError
 from profkit.progress import Progress
-from profkit.workloads.datasets import coco as _coco
-from profkit.workloads.datasets.coco import (
-    CATEGORIES,
-    CocoIndex,
+from profkit.workloads.datasets.coco import CATEGORIES, CocoIndex, Instance, Scene, check_tree
+from profkit.workloads.datasets.coco_scenes import IDS, GeneratedScenes, run_lengths
+from profkit.workloads.datasets.generated import generate
+from profkit.workloads.mask_rcnn.coco_ap import average_precision, describe
+from profkit.workloads.mask_rcnn.data import (
     CocoInstances,
-    Instance,
     Scaling,
-    Scene,
-    check_tree,
     draw_mask,
     draw_masks,
+    find_target,
     mirror,
 )
-from profkit.workloads.datasets.coco_scenes import IDS, GeneratedScenes, generate, run_lengths
-from profkit.workloads.mask_rcnn.coco_ap import average_precision, describe
 from profkit.workloads.training.samples import BadSampleError, BadSamples, Guarded
 
 pytest.importorskip("pycocotools")
@@ -511,7 +508,7 @@ def test_the_folder_of_the_images_is_told_from_the_root(tmp_path: Path) -> None:
     write_tree(tmp_path)
     with pytest.raises(UnreadableError, match=f"give the folder above it: {tmp_path}"):
         check_tree(tmp_path / "train2017")
-    with pytest.raises(UnreadableError, match="it is a file"):
+    with pytest.raises(UnreadableError, match="a file, not the folder"):
         check_tree(tmp_path / "annotations" / "instances_train2017.json")
     with pytest.raises(UnreadableError, match="no such folder"):
         check_tree(tmp_path / "nowhere")
@@ -527,7 +524,7 @@ def test_without_pycocotools_it_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def perfect(scene: Scene, scaling: Scaling) -> dict[str, Any]:
-    target = _coco.find_target(scene, scaling.of(scene.size))
+    target = find_target(scene, scaling.of(scene.size))
     return {
         **target,
         "masks": target["masks"].astype(np.float32),

@@ -24,15 +24,14 @@ from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.progress import Progress, ProgressBar, bar_line
 from profkit.testing import FakeClock
 from profkit.workloads.datasets import imagenet as _imagenet
+from profkit.workloads.datasets.generated import generate
 from profkit.workloads.datasets.image_tree import check_tree
 from profkit.workloads.datasets.imagenet import (
     GeneratedSet,
     Picture,
     class_ids,
     encode,
-    generate,
     render,
-    write_set,
 )
 
 PATIENCE_S = 120
@@ -102,7 +101,7 @@ def test_a_larger_set_holds_the_smaller_ones_training_images(tree: Path, tmp_pat
 
 
 def test_full_size_images_are_as_large_as_imagenets() -> None:
-    files = [encode(_imagenet.DEFAULT_SET, Picture("train", label, 0)) for label in range(10)]
+    files = [encode(GeneratedSet(), Picture("train", label, 0)) for label in range(10)]
     sizes = [Image.open(io.BytesIO(file)).size for file in files]
     assert all(50_000 < len(file) < 160_000 for file in files)
     assert all(450 <= max(size) <= 500 and min(size) >= 300 for size in sizes)
@@ -148,7 +147,7 @@ def test_the_class_of_unseen_images_can_be_learnt() -> None:
 
 
 def test_no_two_classes_look_alike() -> None:
-    looks = [_imagenet._class_look(label) for label in range(_imagenet.MAX_CLASSES)]
+    looks = [_imagenet.class_look(label) for label in range(_imagenet.MAX_CLASSES)]
     assert len(set(looks)) == len(looks)
 
 
@@ -298,7 +297,7 @@ def test_makers_at_once_end_well_on_an_absent_and_on_a_damaged_set(tmp_path: Pat
 
 
 def test_two_processes_at_once_end_with_one_whole_set(tmp_path: Path) -> None:
-    script = f"from pathlib import Path; from profkit.workloads.datasets.imagenet import *; print(generate(GeneratedSet(3, 4, 2, 64), root=Path({str(tmp_path)!r})))"
+    script = f"from pathlib import Path; from profkit.workloads.datasets.generated import generate; from profkit.workloads.datasets.imagenet import GeneratedSet; print(generate(GeneratedSet(3, 4, 2, 64), root=Path({str(tmp_path)!r})))"
     makers = [
         subprocess.Popen(
             [sys.executable, "-c", script],
@@ -529,7 +528,7 @@ def test_a_missing_split_folder_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_being_given_the_train_folder_itself_is_said(tmp_path: Path, split: str) -> None:
     touch(tmp_path, f"{split}/n1/a.JPEG")
-    assert f"it is the '{split}' folder itself, so give the one above it: {tmp_path}" in complaint(
+    assert f"it is the '{split}' folder itself; give the folder above it: {tmp_path}" in complaint(
         tmp_path / split
     )
 
@@ -539,7 +538,7 @@ def test_the_current_folder_being_the_train_folder_is_said(
 ) -> None:
     touch(tmp_path, "train/n1/a.JPEG")
     monkeypatch.chdir(tmp_path / "train")
-    assert f"give the one above it: {tmp_path}" in complaint(Path())
+    assert f"give the folder above it: {tmp_path}" in complaint(Path())
 
 
 def test_class_folders_without_a_train_folder_are_said(tmp_path: Path) -> None:
@@ -550,7 +549,7 @@ def test_empty_class_folders_are_named_and_counted(tmp_path: Path) -> None:
     touch(tmp_path, "train/n1/a.JPEG", "train/n2/notes.txt", "train/n3/notes.txt")
     assert (
         complaint(tmp_path)
-        == f"{tmp_path}/train: no JPEG or PNG files in class folder 'n2' (2 of 3 folders are so)"
+        == f"{tmp_path}/train: no JPEG or PNG files in class folder 'n2' (2 of 3 folders have none)"
     )
 
 
@@ -562,13 +561,13 @@ def test_an_empty_train_folder_is_said(tmp_path: Path) -> None:
 def test_a_validation_folder_without_class_folders_is_said(tmp_path: Path) -> None:
     touch(tmp_path, "train/n1/a.JPEG", "val/ILSVRC2012_val_00000001.JPEG")
     assert complaint(tmp_path, "val").endswith(
-        "no class folders in it; its images must lie in one folder a class"
+        "no class folders in it; its images must lie in one folder per class"
     )
 
 
 def test_a_validation_class_that_train_lacks_is_said(tmp_path: Path) -> None:
     touch(tmp_path, "train/n1/a.JPEG", "val/n2/b.JPEG")
-    assert "class folder 'n2' is not among those of 'train'" in complaint(tmp_path, "val")
+    assert "class folder 'n2' is not in 'train'" in complaint(tmp_path, "val")
 
 
 def test_a_folder_that_may_not_be_read_is_named(
@@ -595,5 +594,5 @@ def test_the_module_loads_neither_torch_nor_pillow() -> None:
 
 def test_progress_counts_every_image(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    write_set(SMALL, tmp_path, lambda done, total: seen.append((done, total)))
+    SMALL.write(tmp_path, lambda done, total: seen.append((done, total)))
     assert seen == [(done, 18) for done in range(1, 19)]

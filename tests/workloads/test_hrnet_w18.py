@@ -15,9 +15,12 @@ from profkit.errors import UnreadableError
 from profkit.progress import Progress
 from profkit.workloads import hrnet_w18
 from profkit.workloads.base import Build, Parts
-from profkit.workloads.datasets.cityscapes import CLASSES, IGNORED, check_tree, read_whole
-from profkit.workloads.datasets.streets import GeneratedStreets, generate
-from profkit.workloads.hrnet_w18.shape import CLASSIFIER, PUBLISHED_PARAMETERS, first_weight
+from profkit.workloads.datasets.cityscapes import CLASSES, IGNORED, check_tree
+from profkit.workloads.datasets.generated import generate
+from profkit.workloads.datasets.streets import GeneratedStreets
+from profkit.workloads.hrnet_w18 import net
+from profkit.workloads.hrnet_w18.data import read_whole
+from profkit.workloads.hrnet_w18.net import CLASSIFIER, PUBLISHED_PARAMETERS, first_weight
 from profkit.workloads.training.samples import BadSamples
 from tests.workloads.twins import assert_close, import_paddle, paddle_size, torch_size
 
@@ -98,12 +101,11 @@ def test_the_classifier_starts_small_so_that_no_class_is_preferred(torch_parts: 
 def test_both_give_the_same_scores_and_gradients_for_the_same_weights(training: bool) -> None:
     """In double precision, as gradients through that many norms of so few values are nearly all rounding in single."""
     paddle = import_paddle()
-    from profkit.workloads.hrnet_w18 import paddle_net as _hrnet_paddle
-    from profkit.workloads.hrnet_w18 import torch_net as _hrnet_torch
+    from profkit.workloads.training import ops_paddle, ops_torch
 
     models: tuple[Any, Any] = (
-        _hrnet_torch.make_model(CLASSES, 1).double(),
-        _hrnet_paddle.make_model(CLASSES, 1).to(dtype="float64"),
+        net.make_model(ops_torch, CLASSES, 1).double(),
+        net.make_model(ops_paddle, CLASSES, 1).to(dtype="float64"),
     )
     ours, theirs = models
     rng = np.random.default_rng(0)
@@ -225,9 +227,7 @@ def test_the_learning_rate_goes_down_to_nothing() -> None:
 
 
 def test_epochs_count_as_their_steps(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from profkit.workloads.hrnet_w18 import torch_net as _hrnet_torch
-
-    monkeypatch.setattr(_hrnet_torch, "make_model", lambda *_: torch.nn.Linear(1, 1))
+    monkeypatch.setattr(net, "make_model", lambda *_: torch.nn.Linear(1, 1))
     lr_at = build("torch", tree, epochs=50).lr_at
     assert lr_at is not None
     assert lr_at(50) == pytest.approx(0.5**0.9)
@@ -285,6 +285,6 @@ def test_the_truth_is_judged_as_perfect_through_the_same_path(tree: Path) -> Non
     index = check_tree(tree, "val")
     labels = iter([read_whole(frame, BadSamples())[1] for frame in index.frames])
     figures = hrnet_w18.evaluate(
-        lambda image: next(labels), index, Build(CONFIG, tree, BadSamples())
+        Build(CONFIG, tree, BadSamples()), index, lambda model, image: next(labels), None
     )
     assert figures == {"mean_iou": 1, "pixel_accuracy": 1}

@@ -12,17 +12,11 @@ from PIL import Image
 
 from profkit.errors import UnreadableError
 from profkit.progress import Progress
-from profkit.workloads.datasets.icdar import (
-    FOLDERS,
-    GeneratedSet,
-    Word,
-    check_tree,
-    generate,
-    read_words,
-    render,
-)
+from profkit.workloads.datasets.generated import generate
+from profkit.workloads.datasets.icdar import FOLDERS, Word, check_tree, read_words
+from profkit.workloads.datasets.signs import GeneratedSigns, render
 
-SMALL = GeneratedSet(train=3, test=2, width=320, height=180)
+SMALL = GeneratedSigns(train=3, test=2, width=320, height=180)
 TRAIN_IMAGES, TRAIN_TRUTHS = FOLDERS["train"]
 
 
@@ -70,7 +64,7 @@ def test_made_again_the_tree_has_the_same_bytes(made: Path, tmp_path: Path) -> N
 
 
 def test_a_scene_shows_its_words_inside_the_image() -> None:
-    image, words = render(GeneratedSet(), "train", 1)
+    image, words = render(GeneratedSigns(), "train", 1)
     assert image.size == (1280, 720)
     assert words
     for word in words:
@@ -142,7 +136,7 @@ def test_an_empty_image_folder_is_named(tree: Path) -> None:
 
 
 def test_the_right_folder_is_pointed_out(tree: Path) -> None:
-    assert f"give the one above it: {tree}" in refusal(tree / TRAIN_IMAGES)
+    assert f"give the folder above it: {tree}" in refusal(tree / TRAIN_IMAGES)
     assert f"so give {tree}" in refusal(tree.parent)
     (tree.parent / "flat").mkdir()
     shutil.copy(tree / TRAIN_IMAGES / "img_1.jpg", tree.parent / "flat")

@@ -12,11 +12,13 @@ from PIL import Image
 
 from profkit.errors import UnreadableError, UsageError
 from profkit.progress import Progress
-from profkit.workloads.datasets.kinetics import MOTIONS, GeneratedSet, check_tree, generate
+from profkit.workloads.datasets.generated import generate
+from profkit.workloads.datasets.kinetics import check_tree
+from profkit.workloads.datasets.motions import MOTIONS, GeneratedClips
 from profkit.workloads.training.samples import BadSampleError, BadSamples, Guarded
 from profkit.workloads.tsm.data import CROP_SCALES, Clips, draw_crop, middle_crop, pick_frames
 
-SMALL = GeneratedSet(
+SMALL = GeneratedClips(
     classes=3,
     train_per_class=2,
     val_per_class=1,
@@ -130,7 +132,7 @@ def test_missing_clips_are_counted_and_wrong_paths_explained(tree: Path) -> None
     shutil.rmtree(tree / "train/falling/clip_0002")
     message = refusal(tree)
     assert (
-        f"no folder {tree}/train/falling/clip_0002 (1 of the 6 looked at are so; 6 in all)"
+        f"no folder {tree}/train/falling/clip_0002 (1 of the 6 checked clips are missing; 6 in all)"
         in message
     )
     assert "absolute" not in message
@@ -153,7 +155,7 @@ def test_the_right_folder_is_pointed_out(tree: Path) -> None:
 
 def test_a_set_with_more_classes_than_there_are_motions_is_refused() -> None:
     with pytest.raises(UsageError, match="1 to 10 classes"):
-        GeneratedSet(classes=11)
+        GeneratedClips(classes=11)
 
 
 # The samples

@@ -17,8 +17,10 @@ from profkit.errors import UnreadableError
 from profkit.progress import Progress
 from profkit.workloads import mask_rcnn
 from profkit.workloads.base import Build, Parts
-from profkit.workloads.datasets.coco import CATEGORIES, Scaling, Scene, check_tree, find_target
-from profkit.workloads.datasets.coco_scenes import GeneratedScenes, generate
+from profkit.workloads.datasets.coco import CATEGORIES, Scene, check_tree
+from profkit.workloads.datasets.coco_scenes import GeneratedScenes
+from profkit.workloads.datasets.generated import generate
+from profkit.workloads.mask_rcnn.data import Scaling, find_target
 from profkit.workloads.training.samples import BadSamples
 
 torch = pytest.importorskip("torch")
@@ -56,9 +58,9 @@ def build(tree: Path | None, **changes: Any) -> Parts:
 @pytest.fixture
 def without_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building the model takes a second."""
-    from profkit.workloads.mask_rcnn import torch_net as _mask_rcnn_torch
+    from profkit.workloads.mask_rcnn import torch_net
 
-    monkeypatch.setattr(_mask_rcnn_torch, "make_model", lambda *_: torch.nn.Linear(1, 1))
+    monkeypatch.setattr(torch_net, "make_model", lambda *_: torch.nn.Linear(1, 1))
 
 
 def to_tensors(batch: Any) -> Any:
@@ -98,12 +100,12 @@ def test_it_has_the_published_parameters_for_its_classes(parts: Parts) -> None:
 
 
 def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from profkit.workloads.mask_rcnn import torch_net as _mask_rcnn_torch
+    from profkit.workloads.mask_rcnn import torch_net
 
     monkeypatch.setattr(
         torch.hub, "download_url_to_file", lambda *_, **__: pytest.fail("it downloads")
     )
-    _mask_rcnn_torch.make_model(3, Scaling(64, 107), 41)
+    torch_net.make_model(3, Scaling(64, 107), 41)
 
 
 def test_every_parameter_learns_from_a_batch_and_the_loss_is_all_five(parts: Parts) -> None:
@@ -230,10 +232,11 @@ def test_the_truth_is_judged_as_perfect_through_the_same_path(tree: Path) -> Non
     index, scaling = check_tree(tree, "val"), Scaling(10**6, SMALL.long_side)
     scenes = iter(index.scenes)
     figures = mask_rcnn.evaluate(
-        lambda image: truth(next(scenes), scaling),
+        Build(CONFIG, tree, BadSamples()),
         index,
         scaling,
-        Build(CONFIG, tree, BadSamples()),
+        lambda model, image: truth(next(scenes), scaling),
+        None,
     )
     assert figures == pytest.approx({"box_ap": 1, "mask_ap": 1}, abs=0.02)
 
@@ -260,7 +263,11 @@ def test_bad_images_are_left_out_of_the_judgement(tree: Path, tmp_path: Path) ->
     )
     scenes = iter(others)
     figures = mask_rcnn.evaluate(
-        lambda image: truth(next(scenes), scaling), thinned, scaling, Build(CONFIG, tree, bad)
+        Build(CONFIG, tree, bad),
+        thinned,
+        scaling,
+        lambda model, image: truth(next(scenes), scaling),
+        None,
     )
     assert figures["box_ap"] == pytest.approx(1, abs=0.02)
     assert [sample.path.rpartition("/")[2] for sample in bad.news()] == ["lost.jpg"]

@@ -6,8 +6,8 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,15 +20,11 @@ from PIL import Image
 from profkit.errors import UnreadableError, UsageError
 from profkit.progress import Progress
 from profkit.workloads import psenet
-from profkit.workloads.base import Build
-from profkit.workloads.datasets.icdar import (
-    GeneratedSet,
-    Scene,
-    TextIndex,
-    Word,
-    check_tree,
-    generate,
-)
+from profkit.workloads.base import Build, Settings
+from profkit.workloads.datasets.generated import generate
+from profkit.workloads.datasets.icdar import Scene, TextIndex, Word, check_tree
+from profkit.workloads.datasets.signs import GeneratedSigns
+from profkit.workloads.psenet import net
 from profkit.workloads.psenet.data import (
     DEVIATION,
     MEAN,
@@ -38,14 +34,9 @@ from profkit.workloads.psenet.data import (
     draw_polygons,
     made_up_batch,
 )
-from profkit.workloads.psenet.text_regions import (
-    Matches,
-    connected,
-    expand,
-    match,
-    shrink,
-    smallest_rectangle,
-)
+from profkit.workloads.psenet.matching import Matches, match
+from profkit.workloads.psenet.text_regions import connected, expand, shrink, smallest_rectangle
+from profkit.workloads.training.network import predictor
 from profkit.workloads.training.samples import BadSampleError, BadSamples
 from tests.workloads.twins import assert_close, import_paddle, paddle_size, torch_size
 
@@ -56,7 +47,7 @@ pytestmark = pytest.mark.filterwarnings(
 )  # said by every batch norm of Paddle
 
 Arrays = tuple[npt.NDArray[np.float32], ...]
-SMALL = GeneratedSet(train=3, test=2, width=320, height=180)
+SMALL = GeneratedSigns(train=3, test=2, width=320, height=180)
 CONFIG = {
     "batch_size": 2, "global_batch_size": 2, "image_size": 64, "lr": 0.001, "momentum": 0.99, "weight_decay": 5e-4,
     "steps": 2, "seed": 0, "world_size": 1, "device": "cpu", "workers": 1, "evaluate": True,
@@ -77,17 +68,17 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def torch_model() -> Any:
-    from profkit.workloads.psenet import torch_net as _psenet_torch
+    from profkit.workloads.training import ops_torch
 
-    return _psenet_torch.make_model(seed=0)
+    return net.make_model(ops_torch, seed=0)
 
 
 @pytest.fixture(scope="module")
 def paddle_model() -> Any:
     import_paddle()
-    from profkit.workloads.psenet import paddle_net as _psenet_paddle
+    from profkit.workloads.training import ops_paddle
 
-    return _psenet_paddle.make_model(seed=0)
+    return net.make_model(ops_paddle, seed=0)
 
 
 def test_both_have_the_parameters_of_the_published_parts(
@@ -109,13 +100,12 @@ def test_both_have_the_parameters_of_the_published_parts(
 def test_the_same_seed_gives_the_same_loss_and_gradient_in_both(
     torch_model: Any, paddle_model: Any
 ) -> None:
-    from profkit.workloads.psenet import paddle_net as _psenet_paddle
-    from profkit.workloads.psenet import torch_net as _psenet_torch
+    from profkit.workloads.training import ops_paddle, ops_torch
 
     paddle = import_paddle()
     batch = made_up_batch(2, 96, seed=0)
-    ours = _psenet_torch.loss_of(torch_model, [torch.from_numpy(array) for array in batch])
-    theirs = _psenet_paddle.loss_of(paddle_model, [paddle.to_tensor(array) for array in batch])
+    ours = net.loss_of(ops_torch, torch_model, [torch.from_numpy(array) for array in batch])
+    theirs = net.loss_of(ops_paddle, paddle_model, [paddle.to_tensor(array) for array in batch])
     ours.backward()
     theirs.backward()
     assert 0.3 < ours.item() <= 1
@@ -129,8 +119,7 @@ def test_the_same_seed_gives_the_same_loss_and_gradient_in_both(
 def test_the_same_seed_gives_the_same_maps_in_both_at_a_quarter_of_the_size(
     torch_model: Any, paddle_model: Any
 ) -> None:
-    from profkit.workloads.psenet import paddle_net as _psenet_paddle
-    from profkit.workloads.psenet import torch_net as _psenet_torch
+    from profkit.workloads.training import ops_paddle, ops_torch
 
     images = np.random.default_rng(0).standard_normal((2, 3, 96, 64), dtype=np.float32)
     with torch.no_grad():
@@ -140,8 +129,8 @@ def test_the_same_seed_gives_the_same_maps_in_both_at_a_quarter_of_the_size(
     assert ours.shape == (2, 7, 24, 16)
     assert_close(ours, theirs, 2e-3)
     with (
-        _psenet_torch.predictor(torch_model) as ours_of,
-        _psenet_paddle.predictor(paddle_model) as theirs_of,
+        predictor(ops_torch, torch_model) as ours_of,
+        predictor(ops_paddle, paddle_model) as theirs_of,
     ):
         assert ours_of(images[:1]).shape == theirs_of(images[:1]).shape == (1, 7, 24, 16)
     assert torch_model.training
@@ -214,51 +203,52 @@ def outputs() -> Arrays:
 
 
 def test_the_loss_is_the_one_by_hand_in_torch(outputs: Arrays) -> None:
-    from profkit.workloads.psenet.torch_net import hard_pixels, text_loss
+    from profkit.workloads.training import ops_torch
 
     logits, text, _, care = outputs
-    hard = hard_pixels(*(torch.from_numpy(array) for array in (logits[:, 0], text, care))).numpy()
+    planes = [torch.from_numpy(array) for array in (logits[:, 0], text, care)]
+    hard = net.hard_pixels(ops_torch, *planes).numpy()
     assert np.array_equal(
         hard,
         np.stack([hard_by_hand(*planes) for planes in zip(logits[:, 0], text, care, strict=True)]),
     )
-    assert text_loss(*(torch.from_numpy(array) for array in outputs)).item() == pytest.approx(
-        loss_by_hand(*outputs), rel=1e-5
-    )
+    loss = net.text_loss(ops_torch, *(torch.from_numpy(array) for array in outputs))
+    assert loss.item() == pytest.approx(loss_by_hand(*outputs), rel=1e-5)
 
 
 def test_the_loss_is_the_one_by_hand_in_paddle(outputs: Arrays) -> None:
     paddle = import_paddle()
-    from profkit.workloads.psenet.paddle_net import hard_pixels, text_loss
+    from profkit.workloads.training import ops_paddle
 
     logits, text, _, care = outputs
-    hard = hard_pixels(*(paddle.to_tensor(array) for array in (logits[:, 0], text, care))).numpy()
+    planes = [paddle.to_tensor(array) for array in (logits[:, 0], text, care)]
+    hard = net.hard_pixels(ops_paddle, *planes).numpy()
     assert np.array_equal(
         hard,
         np.stack([hard_by_hand(*planes) for planes in zip(logits[:, 0], text, care, strict=True)]),
     )
-    assert float(text_loss(*(paddle.to_tensor(array) for array in outputs))) == pytest.approx(
-        loss_by_hand(*outputs), rel=1e-5
-    )
+    loss = net.text_loss(ops_paddle, *(paddle.to_tensor(array) for array in outputs))
+    assert float(loss) == pytest.approx(loss_by_hand(*outputs), rel=1e-5)
 
 
 def test_three_others_are_kept_for_each_pixel_of_text(outputs: Arrays) -> None:
-    from profkit.workloads.psenet.torch_net import hard_pixels
+    from profkit.workloads.training import ops_torch
 
     logits, text, _, care = outputs
-    hard = hard_pixels(*(torch.from_numpy(array[:1]) for array in (logits[:, 0], text, care)))
+    planes = [torch.from_numpy(array[:1]) for array in (logits[:, 0], text, care)]
+    hard = net.hard_pixels(ops_torch, *planes)
     assert hard.sum() == 4 * text[0].sum()
 
 
 def test_the_loss_is_near_zero_for_what_is_right_and_near_one_for_its_opposite(
     outputs: Arrays,
 ) -> None:
-    from profkit.workloads.psenet.torch_net import text_loss
+    from profkit.workloads.training import ops_torch
 
     _, text, kernels, care = (torch.from_numpy(array[:1]) for array in outputs)
     right = 40 * torch.cat([text[:, None], kernels], dim=1) - 20
-    assert text_loss(right, text, kernels, care).item() < 0.01
-    assert 0.99 < text_loss(-right, text, kernels, care).item() <= 1
+    assert net.text_loss(ops_torch, right, text, kernels, care).item() < 0.01
+    assert 0.99 < net.text_loss(ops_torch, -right, text, kernels, care).item() <= 1
 
 
 # What it is fed
@@ -451,31 +441,48 @@ def perfect_logits(scenes: WholeScenes, number: int) -> npt.NDArray[np.float64]:
     return np.where(text, 10.0, -10.0)
 
 
-def fake_net(logits: list[npt.NDArray[np.float64]]) -> Any:
-    """A framework whose model gives these answers in turn."""
+class FakeModel:
+    """Gives these answers in turn."""
 
-    @contextmanager
-    def predictor(model: object) -> Iterator[Any]:
-        answers = iter(logits)
-        yield lambda pixels: next(answers)
+    training = False
 
-    return SimpleNamespace(
-        make_model=lambda seed: None,
-        make_optimizer=lambda *given: None,
-        loss_of=None,
-        predictor=predictor,
+    def __init__(self, logits: list[npt.NDArray[np.float64]]) -> None:
+        self.answers = iter(logits)
+
+    def __call__(self, pixels: object) -> Any:
+        return next(self.answers)
+
+    def eval(self) -> None:
+        pass
+
+
+def parts_from(monkeypatch: pytest.MonkeyPatch, build: Build) -> Any:
+    """The parts in a framework that only passes arrays on."""
+    monkeypatch.setattr(net, "make_model", lambda *given: None)
+    ops: Any = SimpleNamespace(
+        make_sgd=lambda *given: None,
+        no_grad=nullcontext,
+        to_tensor=lambda array, model: array,
+        to_float=lambda array: array,
+        to_numpy=lambda array: array,
     )
+    return psenet.make_parts(build, ops)
 
 
-def judge(root: Path, logits: list[npt.NDArray[np.float64]], policy: str = "error") -> Any:
-    parts = psenet._parts(
-        Build({**CONFIG, "image_size": 720}, root, BadSamples(policy)), fake_net(logits)
-    )
-    assert parts.evaluate is not None
-    return parts.evaluate(None)
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    def figures(root: Path, logits: list[npt.NDArray[np.float64]], policy: str = "error") -> Any:
+        build = Build({**CONFIG, "image_size": 720}, root, BadSamples(policy))
+        parts = parts_from(monkeypatch, build)
+        assert parts.evaluate is not None
+        return parts.evaluate(FakeModel(logits))
+
+    return figures
 
 
-def test_perfect_maps_find_every_word_and_empty_ones_none(tree: Path) -> None:
+def test_perfect_maps_find_every_word_and_empty_ones_none(
+    tree: Path, judge: Callable[..., Any]
+) -> None:
     scenes = WholeScenes(check_tree(tree, "test"), BadSamples(), 720)
     perfect = [perfect_logits(scenes, number) for number in range(2)]
     assert judge(tree, perfect) == {"precision": 1, "recall": 1, "f_measure": 1}
@@ -486,7 +493,9 @@ def test_perfect_maps_find_every_word_and_empty_ones_none(tree: Path) -> None:
     }
 
 
-def test_a_bad_image_is_left_out_of_the_evaluation(tree: Path, tmp_path: Path) -> None:
+def test_a_bad_image_is_left_out_of_the_evaluation(
+    tree: Path, tmp_path: Path, judge: Callable[..., Any]
+) -> None:
     scenes = WholeScenes(check_tree(tree, "test"), BadSamples(), 720)
     broken = Path(shutil.copytree(tree, tmp_path / "icdar2015"))
     (broken / "ch4_test_images" / "img_1.jpg").write_bytes(b"no image")
@@ -512,22 +521,23 @@ def test_a_torch_step_on_made_data(tree: Path) -> None:
     assert parts.count(batch) == 2
 
 
-def test_the_rate_falls_at_epochs_200_and_400() -> None:
-    factors = psenet._parts(
-        Build({**CONFIG, "global_batch_size": 16}, None, BadSamples()), fake_net([])
-    ).lr_at
+def test_the_rate_falls_at_epochs_200_and_400(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = Build({**CONFIG, "global_batch_size": 16}, None, BadSamples())
+    factors = parts_from(monkeypatch, build).lr_at
     assert factors is not None
     assert [factors(62 * epoch) for epoch in (0, 199, 200, 399, 400)] == pytest.approx(
         [1, 1, 0.1, 0.1, 0.01]
     )
 
 
-def test_a_missing_test_split_is_told_before_training(tree: Path, tmp_path: Path) -> None:
+def test_a_missing_test_split_is_told_before_training(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     partial = Path(shutil.copytree(tree, tmp_path / "icdar2015"))
     shutil.rmtree(partial / "ch4_test_images")
     with pytest.raises(UnreadableError, match="no 'ch4_test_images' folder"):
-        psenet._parts(Build(CONFIG, partial, BadSamples()), fake_net([]))
-    psenet._parts(Build({**CONFIG, "evaluate": False}, partial, BadSamples()), fake_net([]))
+        parts_from(monkeypatch, Build(CONFIG, partial, BadSamples()))
+    parts_from(monkeypatch, Build({**CONFIG, "evaluate": False}, partial, BadSamples()))
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,7 +545,7 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(
         UsageError, match=r"psenet needs pyclipper, .* pip install 'profkit\[systems\]'"
     ):
-        psenet.WORKLOAD.builders["torch"](Build(CONFIG, None, BadSamples()))
+        psenet.WORKLOAD.check(Settings("torch"))
 
 
 def test_loading_the_module_imports_no_framework() -> None:

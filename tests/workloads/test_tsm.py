@@ -6,8 +6,8 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +20,12 @@ from profkit.errors import UnreadableError
 from profkit.progress import Progress
 from profkit.workloads import tsm
 from profkit.workloads.base import Build
-from profkit.workloads.datasets.kinetics import GeneratedSet, check_tree, generate
+from profkit.workloads.datasets.generated import generate
+from profkit.workloads.datasets.kinetics import check_tree
+from profkit.workloads.datasets.motions import GeneratedClips
+from profkit.workloads.training.network import predictor
 from profkit.workloads.training.samples import BadSampleError, BadSamples
+from profkit.workloads.tsm import net
 from tests.workloads.twins import assert_close, import_paddle, paddle_size, torch_size
 
 torch = pytest.importorskip("torch")
@@ -31,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings(
 )  # said by every batch norm of Paddle
 
 SEGMENTS, CLASSES = 8, 400
-SMALL = GeneratedSet(
+SMALL = GeneratedClips(
     classes=3,
     train_per_class=2,
     val_per_class=2,
@@ -57,14 +61,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def torch_model() -> Any:
-    from profkit.workloads.tsm import torch_net as _tsm_torch
+    from profkit.workloads.training import ops_torch
 
-    model = _tsm_torch.make_model(CLASSES, SEGMENTS, seed=0)
+    model = net.make_model(ops_torch, CLASSES, SEGMENTS, seed=0)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith(
-                _tsm_torch.ZERO_AT_FIRST
-            ):  # or blocks would be the identity, and nothing would be shifted
+            # Otherwise blocks would be the identity, and nothing would be shifted.
+            if name.endswith(net.ZERO_AT_FIRST):
                 weight.fill_(1)
     return model
 
@@ -72,11 +75,11 @@ def torch_model() -> Any:
 @pytest.fixture(scope="module")
 def paddle_model() -> Any:
     import_paddle()
-    from profkit.workloads.tsm import paddle_net as _tsm_paddle
+    from profkit.workloads.training import ops_paddle
 
-    model: Any = _tsm_paddle.make_model(CLASSES, SEGMENTS, seed=0)
+    model: Any = net.make_model(ops_paddle, CLASSES, SEGMENTS, seed=0)
     for name, weight in model.named_parameters():
-        if name.endswith(_tsm_paddle.ZERO_AT_FIRST):
+        if name.endswith(net.ZERO_AT_FIRST):
             weight.set_value(np.ones(weight.shape, dtype=np.float32))
     return model
 
@@ -93,14 +96,13 @@ def test_both_have_the_published_number_of_parameters(torch_model: Any, paddle_m
 def test_the_same_seed_gives_the_same_scores_in_both(
     torch_model: Any, paddle_model: Any, clips: npt.NDArray[np.float32]
 ) -> None:
-    from profkit.workloads.tsm import paddle_net as _tsm_paddle
-    from profkit.workloads.tsm import torch_net as _tsm_torch
+    from profkit.workloads.training import ops_paddle, ops_torch
 
     torch_model.train()
     paddle_model.train()
     with (
-        _tsm_torch.predictor(torch_model) as ours_of,
-        _tsm_paddle.predictor(paddle_model) as theirs_of,
+        predictor(ops_torch, torch_model) as ours_of,
+        predictor(ops_paddle, paddle_model) as theirs_of,
     ):
         ours, theirs = ours_of(clips), theirs_of(clips)
     assert ours.shape == (2, CLASSES)
@@ -110,9 +112,9 @@ def test_the_same_seed_gives_the_same_scores_in_both(
 
 
 def test_the_order_of_segments_matters(torch_model: Any, clips: npt.NDArray[np.float32]) -> None:
-    from profkit.workloads.tsm import torch_net as _tsm_torch
+    from profkit.workloads.training import ops_torch
 
-    with _tsm_torch.predictor(torch_model) as predict:
+    with predictor(ops_torch, torch_model) as predict:
         forwards, backwards = predict(clips), predict(np.ascontiguousarray(clips[:, ::-1]))
     assert np.abs(forwards - backwards).max() > 0.01 * np.abs(forwards).max()
 
@@ -130,12 +132,12 @@ def shift_by_hand(frames: npt.NDArray[np.float32], segments: int) -> npt.NDArray
 
 
 def test_the_shift_is_the_one_by_hand_in_both() -> None:
-    from profkit.workloads.tsm.torch_net import temporal_shift
+    from profkit.workloads.training.ops_torch import temporal_shift
 
     paddle = import_paddle()
     frames = np.random.default_rng(1).standard_normal((12, 16, 2, 3), dtype=np.float32)
     by_hand = shift_by_hand(frames, 4)
-    assert np.array_equal(temporal_shift(torch.from_numpy(frames), 4).numpy(), by_hand)
+    assert np.array_equal(temporal_shift(torch.from_numpy(frames), 4, 1 / 8).numpy(), by_hand)
     assert np.array_equal(
         paddle.nn.functional.temporal_shift(paddle.to_tensor(frames), 4, 1 / 8).numpy(), by_hand
     )
@@ -170,43 +172,66 @@ def test_a_paddle_step_starts_at_the_loss_of_a_guess() -> None:
     assert parts.evaluate is None
 
 
-def test_the_rate_falls_at_epochs_20_and_40(tree: Path) -> None:
-    factors = tsm._parts(Build(CONFIG, tree, BadSamples()), fake_net({})).lr_at
+def test_the_rate_falls_at_epochs_20_and_40(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    factors = parts_from(monkeypatch, Build(CONFIG, tree, BadSamples())).lr_at
     assert factors is not None
     assert [factors(3 * epoch + 2) for epoch in (0, 19, 20, 39, 40)] == pytest.approx(
         [1, 1, 0.1, 0.1, 0.01]
     )
 
 
-def fake_net(answers: dict[int, int]) -> Any:
-    """A framework whose model gives a class for each clip by the order in which it is asked; others are given the last class."""
+class FakeModel:
+    """Gives a class for each clip by the order in which it is asked; others get the last class."""
 
-    @contextmanager
-    def predictor(model: object) -> Iterator[Any]:
-        asked = iter(range(1000))
-        yield lambda frames: np.eye(3)[[answers.get(next(asked), 2)]]
+    training = False
 
-    return SimpleNamespace(
-        make_model=lambda *sizes: None,
-        make_optimizer=lambda *given: None,
-        loss_of=None,
-        predictor=predictor,
+    def __init__(self, answers: dict[int, int]) -> None:
+        self.answers = answers
+        self.asked = 0
+
+    def __call__(self, frames: object) -> Any:
+        self.asked += 1
+        return np.eye(3)[[self.answers.get(self.asked - 1, 2)]]
+
+    def eval(self) -> None:
+        pass
+
+
+def parts_from(monkeypatch: pytest.MonkeyPatch, build: Build) -> Any:
+    """The parts in a framework that only passes arrays on."""
+    monkeypatch.setattr(net, "make_model", lambda *given: None)
+    ops: Any = SimpleNamespace(
+        make_sgd=lambda *given: None,
+        no_grad=nullcontext,
+        to_tensor=lambda array, model: array,
+        to_float=lambda array: array,
+        to_numpy=lambda array: array,
     )
+    return tsm.make_parts(build, ops)
 
 
-def top1(tree: Path, answers: dict[int, int], policy: str = "error") -> float:
-    parts = tsm._parts(Build(CONFIG, tree, BadSamples(policy)), fake_net(answers))
-    assert parts.evaluate is not None
-    return parts.evaluate(None)["top1"]
+@pytest.fixture
+def top1(monkeypatch: pytest.MonkeyPatch) -> Callable[..., float]:
+    def judge(tree: Path, answers: dict[int, int], policy: str = "error") -> float:
+        parts = parts_from(monkeypatch, Build(CONFIG, tree, BadSamples(policy)))
+        assert parts.evaluate is not None
+        figure: float = parts.evaluate(FakeModel(answers))["top1"]
+        return figure
+
+    return judge
 
 
-def test_top1_is_one_for_perfect_answers_and_a_third_for_one_and_the_same(tree: Path) -> None:
+def test_top1_is_one_for_perfect_answers_and_a_third_for_one_and_the_same(
+    tree: Path, top1: Callable[..., float]
+) -> None:
     truth = {number: clip.label for number, clip in enumerate(check_tree(tree, "val").clips)}
     assert top1(tree, truth) == 1
     assert top1(tree, {}) == pytest.approx(1 / 3)
 
 
-def test_a_bad_clip_is_left_out_of_the_evaluation_or_ends_it(tree: Path, tmp_path: Path) -> None:
+def test_a_bad_clip_is_left_out_of_the_evaluation_or_ends_it(
+    tree: Path, tmp_path: Path, top1: Callable[..., float]
+) -> None:
     broken = Path(shutil.copytree(tree, tmp_path / "kinetics"))
     for file in (broken / "val/rising/clip_0001").iterdir():
         file.unlink()
@@ -215,12 +240,14 @@ def test_a_bad_clip_is_left_out_of_the_evaluation_or_ends_it(tree: Path, tmp_pat
         top1(broken, {})
 
 
-def test_a_missing_list_of_validation_is_told_before_training(tree: Path, tmp_path: Path) -> None:
+def test_a_missing_list_of_validation_is_told_before_training(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     partial = Path(shutil.copytree(tree, tmp_path / "kinetics"))
     (partial / "val.list").unlink()
     with pytest.raises(UnreadableError, match=r"no 'val\.list'"):
-        tsm._parts(Build(CONFIG, partial, BadSamples()), fake_net({}))
-    tsm._parts(Build({**CONFIG, "evaluate": False}, partial, BadSamples()), fake_net({}))
+        parts_from(monkeypatch, Build(CONFIG, partial, BadSamples()))
+    parts_from(monkeypatch, Build({**CONFIG, "evaluate": False}, partial, BadSamples()))
 
 
 def test_loading_the_module_imports_no_framework() -> None:

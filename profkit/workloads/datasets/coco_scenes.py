@@ -1,33 +1,38 @@
-"""A generated set in COCO's tree: coloured shapes to detect and to cut out, annotated in every way that COCO's files know."""
+"""A generated set in COCO's tree: coloured shapes with every kind of annotation."""
 
 from __future__ import annotations
 
-import dataclasses
-import io
+import itertools
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from profkit.cache import Recipe, ensure
 from profkit.errors import UsageError
-from profkit.progress import Narrator, Progress, ProgressBar
+from profkit.progress import Progress
 from profkit.text import plural
 from profkit.workloads.datasets.coco import CATEGORIES
+from profkit.workloads.datasets.generated import (
+    GeneratedTree,
+    Picture,
+    encode_image,
+    list_pictures,
+    star_outline,
+    write_all,
+)
 
 Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
 Points = list[tuple[float, float]]
+Circle = tuple[float, float, float]
+"""The middle across and down, and the radius, in pixels."""
 
-_VERSION = 1
-"""Part of the recipe: raised by each change of the rendering, so that no older set is taken for a new one."""
-
-# (corners, waist): each second corner of the outline is drawn in to this share of the radius.
-_OUTLINES = {
+OUTLINES = {
     "triangle": (3, 0.5),
     "square": (4, 0.707),
     "star": (5, 0.4),
@@ -37,7 +42,9 @@ _OUTLINES = {
     "cross": (4, 0.3),
     "hexagon": (6, 0.866),
 }
-_COLOURS = {
+"""Corners and waist of each outline; every second corner is at this share of the radius."""
+
+COLOURS = {
     "red": (214, 39, 40),
     "green": (44, 160, 44),
     "blue": (31, 84, 220),
@@ -49,90 +56,74 @@ _COLOURS = {
     "brown": (120, 66, 30),
     "white": (245, 245, 245),
 }
-_UNUSED_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
-IDS = tuple(number for number in range(1, 91) if number not in _UNUSED_IDS)
-"""COCO's category ids have gaps; a reader that takes an id for an index shall fail here as it would there."""
+UNUSED_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
+IDS = tuple(number for number in range(1, 91) if number not in UNUSED_IDS)
+"""COCO's category ids have gaps, so that a reader that takes an id for an index fails here too."""
 
-_LONGEST = 640
-_SIZES = ((640, 480), (480, 640), (640, 427), (427, 640), (500, 375), (612, 612), (640, 360))
-_MOST_INSTANCES = 7
-_CROWD_SHARE = 0.2
-_TRIES = 12
-_QUALITY = 90
+LONG_SIDE = 640
+"""The long side for which `SIZES` holds; other sets are scaled."""
+
+SIZES = ((640, 480), (480, 640), (640, 427), (427, 640), (500, 375), (612, 612), (640, 360))
+MIN_LONG_SIDE = 64
+MAX_INSTANCES = 7
+CROWD_SHARE = 0.2
+"""Share of scenes that have a crowd."""
+
+TRIES = 12
+"""Places that are tried for an object before it is dropped."""
+
+QUALITY = 90
 
 
 @dataclass(frozen=True)
-class GeneratedScenes:
-    """What a generated set holds."""
+class GeneratedScenes(GeneratedTree):
+    """The contents of a generated set."""
+
+    layout: ClassVar[str] = "coco"
+    version: ClassVar[int] = 1
 
     train: int = 80
     val: int = 16
-    long_side: int = _LONGEST
+    long_side: int = LONG_SIDE
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.train, self.val) < 1 or self.long_side < 64:
+        if min(self.train, self.val) < 1 or self.long_side < MIN_LONG_SIDE:
             raise UsageError(
-                "a generated set needs at least one image a split, of at least 64 pixels"
+                "a generated set needs at least one image per split, "
+                f"of at least {MIN_LONG_SIDE} pixels"
             )
 
-    @property
-    def recipe(self) -> Recipe:
-        return Recipe("coco", {"version": _VERSION, **dataclasses.asdict(self)})
+    def describe(self) -> str:
+        return plural(self.train + self.val, "annotated scene")
 
+    def write(self, folder: Path, progress: Progress) -> None:
+        """Write images and annotation files."""
+        (folder / "annotations").mkdir()
+        for split in ("train", "val"):
+            (folder / f"{split}2017").mkdir()
 
-DEFAULT_SCENES = GeneratedScenes()
+        def write_scene(scene: Picture) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            image, annotations, jpeg = _make_scene(self, scene.split, scene.number)
+            (folder / f"{scene.split}2017" / image["file_name"]).write_bytes(jpeg)
+            return image, annotations
 
-
-@dataclass(frozen=True)
-class _Shape:
-    """One drawn object: its category's rank, its solid and its hollow outlines."""
-
-    rank: int
-    solid: list[Points]
-    hollow: list[Points]
-
-
-def generate(
-    spec: GeneratedScenes = DEFAULT_SCENES,
-    *,
-    root: Path | None = None,
-    narrate: Narrator = ProgressBar,
-) -> Path:
-    """The folder of the generated set, made if the cache does not hold it."""
-    what = plural(spec.train + spec.val, "annotated scene")
-    return ensure(
-        spec.recipe,
-        lambda folder, progress: write_set(spec, folder, progress),
-        what=what,
-        root=root,
-        narrate=narrate,
-    )
-
-
-def write_set(spec: GeneratedScenes, folder: Path, progress: Progress) -> None:
-    """Write images and annotation files into an empty folder."""
-    (folder / "annotations").mkdir()
-    done = 0
-    for split, count in (("train", spec.train), ("val", spec.val)):
-        (folder / f"{split}2017").mkdir()
-        content = _empty_file()
-        for number in range(count):
-            image, annotations, jpeg = _make_scene(spec, split, number)
-            (folder / f"{split}2017" / image["file_name"]).write_bytes(jpeg)
-            content["images"].append(image)
-            content["annotations"] += annotations
-            progress(done := done + 1, spec.train + spec.val)
-        (folder / "annotations" / f"instances_{split}2017.json").write_text(
-            json.dumps(content), encoding="utf-8"
-        )
+        pictures = list_pictures({"train": self.train, "val": self.val})
+        made = write_all(pictures, write_scene, progress)
+        for split, scenes in (("train", made[: self.train]), ("val", made[self.train :])):
+            content = _empty_file()
+            for image, found in scenes:
+                content["images"].append(image)
+                content["annotations"] += found
+            file = folder / "annotations" / f"instances_{split}2017.json"
+            file.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _empty_file() -> dict[str, Any]:
-    categories = [
-        {"id": number, "name": f"{_colour(rank)} {_outline(rank)}", "supercategory": _outline(rank)}
-        for rank, number in enumerate(IDS)
-    ]
+    categories = []
+    for rank, number in enumerate(IDS):
+        name = f"{_colour(rank)} {_outline(rank)}"
+        categories.append({"id": number, "name": name, "supercategory": _outline(rank)})
     return {
         "info": {"description": "generated by profkit"},
         "licenses": [],
@@ -143,23 +134,40 @@ def _empty_file() -> dict[str, Any]:
 
 
 def _outline(rank: int) -> str:
-    return list(_OUTLINES)[rank % len(_OUTLINES)]
+    return list(OUTLINES)[rank % len(OUTLINES)]
 
 
 def _colour(rank: int) -> str:
-    """Shifted by one with each round of the outlines, so that all pairs of the two are met."""
-    return list(_COLOURS)[(rank + rank // len(_OUTLINES)) % len(_COLOURS)]
+    """Return a category's colour.
+
+    It is shifted by one per round of outlines, so that all pairs of the two occur.
+    """
+    return list(COLOURS)[(rank + rank // len(OUTLINES)) % len(COLOURS)]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One drawn object: its category's rank, its solid and its hollow outlines."""
+
+    rank: int
+    solid: list[Points]
+    hollow: list[Points]
 
 
 def _make_scene(
     spec: GeneratedScenes, split: str, number: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]], bytes]:
-    """An image's entry, its annotations and its file: the same each time, alone or in its set."""
+    """Return an image's entry, its annotations and its file: the same alone or in its set."""
+    from PIL import Image
+
     rng = np.random.default_rng((spec.seed, split == "val", number))
-    width, height = (
-        side * spec.long_side // _LONGEST for side in _SIZES[rng.integers(len(_SIZES))]
-    )
-    canvas = _ground(rng, width, height)
+    size = SIZES[rng.integers(len(SIZES))]
+    width, height = (side * spec.long_side // LONG_SIDE for side in size)
+    # The ground is soft grey clouds with grain.
+    coarse = Image.fromarray(rng.integers(40, 200, (5, 6), dtype=np.uint8))
+    soft = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
+    grain = rng.integers(-12, 13, (height, width, 3), dtype=np.int16)
+    canvas: Bytes = np.clip(soft[:, :, None] + grain, 0, 255).astype(np.uint8)
     name = 1000 * number + int(rng.integers(1000)) + 500_000 * (split == "val")
     annotations = []
     for place, (shapes, crowd) in enumerate(_arrange(rng, width, height)):
@@ -168,111 +176,65 @@ def _make_scene(
             mask |= _draw(canvas, shape, rng)
         annotations.append(_annotation(100 * name + place, name, shapes, mask, crowd=crowd))
     image = {"id": name, "file_name": f"{name:012d}.jpg", "width": width, "height": height}
-    return image, annotations, _encode(canvas)
-
-
-def _ground(rng: np.random.Generator, width: int, height: int) -> Bytes:
-    """Soft grey clouds with grain."""
-    from PIL import Image
-
-    coarse = Image.fromarray(rng.integers(40, 200, (5, 6), dtype=np.uint8)).resize(
-        (width, height), Image.Resampling.BICUBIC
-    )
-    grain = rng.integers(-12, 13, (height, width, 3), dtype=np.int16)
-    ground: Bytes = np.clip(np.asarray(coarse, dtype=np.int16)[:, :, None] + grain, 0, 255).astype(
-        np.uint8
-    )
-    return ground
+    return image, annotations, encode_image(Image.fromarray(canvas), "JPEG", quality=QUALITY)
 
 
 def _arrange(
     rng: np.random.Generator, width: int, height: int
-) -> Iterator[tuple[list[_Shape], bool]]:
-    """Objects that do not touch each other, some scenes with a crowd of small ones among them."""
-    taken: list[tuple[float, float, float]] = []
-    crowds = int(rng.random() < _CROWD_SHARE)
-    for number in range(int(rng.integers(2, _MOST_INSTANCES + 1)) + crowds):
-        circle = _free_circle(rng, width, height, taken)
+) -> Iterator[tuple[list[Shape], bool]]:
+    """Yield objects that do not touch each other; in some scenes the first is a crowd."""
+    taken: list[Circle] = []
+    weights = 1 / np.arange(1, CATEGORIES + 1)  # few categories are frequent, as in COCO
+    crowds = int(rng.random() < CROWD_SHARE)
+    for number in range(int(rng.integers(2, MAX_INSTANCES + 1)) + crowds):
+        circle = _find_place(rng, width, height, taken)
         if circle is None:
             continue
         taken.append(circle)
-        rank = _draw_rank(rng)
-        if number < crowds:
-            yield [_shape(rng, rank, part, width, height) for part in _split(rng, circle)], True
-        else:
-            yield [_shape(rng, rank, circle, width, height)], False
+        rank = int(rng.choice(CATEGORIES, p=weights / weights.sum()))
+        crowd = number < crowds
+        parts = [circle]
+        if crowd:
+            x, y, radius = circle
+            offsets = rng.uniform(-0.7 * radius, 0.7 * radius, (int(rng.integers(6, 12)), 2))
+            parts = [(x + across, y + down, radius / 4) for across, down in offsets.tolist()]
+        yield [_make_shape(rng, rank, part, (width, height)) for part in parts], crowd
 
 
-def _free_circle(
-    rng: np.random.Generator, width: int, height: int, taken: list[tuple[float, float, float]]
-) -> tuple[float, float, float] | None:
-    for _ in range(_TRIES):
+def _find_place(
+    rng: np.random.Generator, width: int, height: int, taken: list[Circle]
+) -> Circle | None:
+    for _ in range(TRIES):
         across, down, size = rng.uniform((0.05, 0.05, 0.06), (0.95, 0.95, 0.3)).tolist()
         x, y, radius = across * width, down * height, size * min(width, height)
-        if all(
-            math.hypot(x - other_x, y - other_y) > radius + reach
-            for other_x, other_y, reach in taken
-        ):
+        if all(math.hypot(x - other[0], y - other[1]) > radius + other[2] for other in taken):
             return x, y, radius
     return None
 
 
-def _split(
-    rng: np.random.Generator, circle: tuple[float, float, float]
-) -> list[tuple[float, float, float]]:
+def _make_shape(
+    rng: np.random.Generator, rank: int, circle: Circle, size: tuple[int, int]
+) -> Shape:
     x, y, radius = circle
-    offsets = rng.uniform(-0.7 * radius, 0.7 * radius, (int(rng.integers(6, 12)), 2))
-    return [(x + across, y + down, radius / 4) for across, down in offsets.tolist()]
-
-
-def _draw_rank(rng: np.random.Generator) -> int:
-    """Few categories are frequent and most are rare, as in COCO."""
-    weights = 1 / np.arange(1, CATEGORIES + 1)
-    return int(rng.choice(CATEGORIES, p=weights / weights.sum()))
-
-
-def _shape(
-    rng: np.random.Generator, rank: int, circle: tuple[float, float, float], width: int, height: int
-) -> _Shape:
-    x, y, radius = circle
-    corners, waist = _OUTLINES[_outline(rank)]
+    corners, waist = OUTLINES[_outline(rank)]
     turn = float(rng.uniform(0, math.tau))
 
     def outline(across: float, down: float, reach: float) -> Points:
-        points = _star(across, down, reach, corners, waist, turn)
-        return [
-            (round(min(max(px, 0), width), 2), round(min(max(py, 0), height), 2))
-            for px, py in points
-        ]
+        points = []
+        for px, py in star_outline((across, down), reach, corners, waist, turn):
+            points.append((round(min(max(px, 0), size[0]), 2), round(min(max(py, 0), size[1]), 2)))
+        return points
 
     if _outline(rank) == "pair":
         aside, below = 0.55 * radius * math.cos(turn), 0.55 * radius * math.sin(turn)
-        return _Shape(
-            rank,
-            [
-                outline(x - aside, y - below, 0.42 * radius),
-                outline(x + aside, y + below, 0.42 * radius),
-            ],
-            [],
-        )
-    return _Shape(
-        rank,
-        [outline(x, y, radius)],
-        [outline(x, y, radius / 2)] if _outline(rank) == "ring" else [],
-    )
+        first = outline(x - aside, y - below, 0.42 * radius)
+        return Shape(rank, [first, outline(x + aside, y + below, 0.42 * radius)], [])
+    hollow = [outline(x, y, radius / 2)] if _outline(rank) == "ring" else []
+    return Shape(rank, [outline(x, y, radius)], hollow)
 
 
-def _star(x: float, y: float, radius: float, corners: int, waist: float, turn: float) -> Points:
-    points = []
-    for corner in range(2 * corners):
-        reach = radius * (waist if corner % 2 else 1.0)
-        angle = turn + math.pi * corner / corners
-        points.append((x + reach * math.cos(angle), y + reach * math.sin(angle)))
-    return points
-
-
-def _draw(canvas: Bytes, shape: _Shape, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Draw onto the canvas, and tell where."""
+def _draw(canvas: Bytes, shape: Shape, rng: np.random.Generator) -> Mask:
+    """Draw onto the canvas, and return where."""
     from PIL import Image, ImageDraw
 
     stencil = Image.new("L", (canvas.shape[1], canvas.shape[0]))
@@ -283,60 +245,47 @@ def _draw(canvas: Bytes, shape: _Shape, rng: np.random.Generator) -> npt.NDArray
         pen.polygon(points, fill=0)
     mask = np.asarray(stencil, dtype=bool)
     light = rng.uniform(0.75, 1.0) + rng.uniform(-0.08, 0.08, (int(mask.sum()), 1))
-    canvas[mask] = np.clip(light * _COLOURS[_colour(shape.rank)], 0, 255).astype(np.uint8)
+    canvas[mask] = np.clip(light * COLOURS[_colour(shape.rank)], 0, 255).astype(np.uint8)
     return mask
 
 
 def _annotation(
-    number: int, image: int, shapes: list[_Shape], mask: npt.NDArray[np.bool_], *, crowd: bool
+    number: int, image: int, shapes: list[Shape], mask: Mask, *, crowd: bool
 ) -> dict[str, Any]:
     down, across = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    box = (
-        [0, 0, 0, 0]
-        if not len(down)
-        else [across[0], down[0], across[-1] - across[0] + 1, down[-1] - down[0] + 1]
-    )
+    box = [0.0] * 4
+    if len(down):
+        width, height = across[-1] - across[0] + 1, down[-1] - down[0] + 1
+        box = [float(across[0]), float(down[0]), float(width), float(height)]
     return {
         "id": number,
         "image_id": image,
         "category_id": IDS[shapes[0].rank],
         "segmentation": _segmentation(number, shapes, mask, crowd=crowd),
         "area": float(mask.sum()),
-        "bbox": [float(value) for value in box],
+        "bbox": box,
         "iscrowd": int(crowd),
     }
 
 
-def _segmentation(
-    number: int, shapes: list[_Shape], mask: npt.NDArray[np.bool_], *, crowd: bool
-) -> Any:
-    """Polygons where these suffice; of crowds and of what has a hole a run-length code, every other one compressed."""
-    if not crowd and not shapes[0].hollow:
-        return [[value for point in points for value in point] for points in shapes[0].solid]
-    return (
-        _compressed(mask)
-        if number % 2 and not crowd
-        else {"counts": run_lengths(mask), "size": list(mask.shape)}
-    )
+def _segmentation(number: int, shapes: list[Shape], mask: Mask, *, crowd: bool) -> Any:
+    """Return polygons, or a run-length code for crowds and shapes with a hole.
 
-
-def run_lengths(mask: npt.NDArray[np.bool_]) -> list[int]:
-    """How many zeros, ones, zeros and so on stand in the mask, column by column."""
-    flat = np.concatenate(([0], mask.T.ravel().astype(np.int8)))
-    changes = np.flatnonzero(np.diff(flat))
-    return [int(length) for length in np.diff(np.concatenate(([0], changes, [mask.size])))]
-
-
-def _compressed(mask: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    Every other run-length code of a shape is compressed.
+    """
     from pycocotools import mask as codec
 
+    if not crowd and not shapes[0].hollow:
+        return [list(itertools.chain.from_iterable(points)) for points in shapes[0].solid]
+    if crowd or number % 2 == 0:
+        return {"counts": run_lengths(mask), "size": list(mask.shape)}
     code = codec.encode(np.asfortranarray(mask, dtype=np.uint8))
     return {"counts": code["counts"].decode("ascii"), "size": list(mask.shape)}
 
 
-def _encode(canvas: Bytes) -> bytes:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(canvas).save(buffer, "JPEG", quality=_QUALITY)
-    return buffer.getvalue()
+def run_lengths(mask: Mask) -> list[int]:
+    """Count the zeros, ones, zeros and so on of a mask, column by column."""
+    flat = np.concatenate(([0], mask.T.ravel().astype(np.int8)))
+    changes = np.flatnonzero(np.diff(flat))
+    lengths: list[int] = np.diff(np.concatenate(([0], changes, [mask.size]))).tolist()
+    return lengths

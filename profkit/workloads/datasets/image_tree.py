@@ -1,4 +1,4 @@
-"""Reads any tree in ImageNet's folder layout: what is in it, and what is wrong with it."""
+"""Reads any tree in ImageNet's folder layout, and reports errors in it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from profkit.errors import UnreadableError
 from profkit.text import safe_text
+from profkit.workloads.datasets.tree import (
+    IMAGE_SUFFIXES,
+    check_folder,
+    give_above,
+    reading,
+    unreadable,
+)
 
 SPLITS = ("train", "val")
-IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
 
 
 @dataclass(frozen=True)
 class ImageFolderIndex:
-    """One split of a tree: its classes in the order of their index, and each image's path and class index."""
+    """One split of a tree: its classes in the order of their index, and its images.
+
+    A sample is an image's path and the index of its class.
+    """
 
     root: Path
     split: str
@@ -24,62 +32,57 @@ class ImageFolderIndex:
 
 
 def check_tree(path: Path, split: str = "train") -> ImageFolderIndex:
-    """The images below `path/split`, in the order of torchvision's `ImageFolder`.
+    """Index the images below `path/split` in the order of torchvision's `ImageFolder`.
 
-    The classes are those of `train` in both splits. An `UnreadableError` says what is missing where.
+    The classes of both splits are those of `train`. An `UnreadableError` names what is missing.
     """
-    try:
-        return _index_tree(path, split)
-    except OSError as error:
-        raise UnreadableError(
-            f"{safe_text(str(error.filename or path))}: cannot be read: {error.strerror or error}"
-        ) from error
-
-
-def _index_tree(path: Path, split: str) -> ImageFolderIndex:
-    _check_layout(path, split)
-    classes = _folder_names(path / "train")
-    indices = {name: index for index, name in enumerate(classes)}
-    files = {name: _image_files(path / split / name) for name in _folder_names(path / split)}
-    _check_classes(path / split, files, indices)
-    samples = tuple((file, indices[name]) for name, found in files.items() for file in found)
-    return ImageFolderIndex(path, split, classes, samples)
+    with reading(path):
+        _check_layout(path, split)
+        classes = _folder_names(path / "train")
+        labels = {name: label for label, name in enumerate(classes)}
+        files = {}
+        for name in _folder_names(path / split):
+            files[name] = _image_files(path / split / name)
+        _check_classes(path / split, files, labels)
+        samples = []
+        for name, found in files.items():
+            samples += [(file, labels[name]) for file in found]
+    return ImageFolderIndex(path, split, classes, tuple(samples))
 
 
 def _check_layout(path: Path, split: str) -> None:
-    shown = safe_text(str(path))
-    if not path.exists():
-        raise UnreadableError(f"{shown}: no such folder")
-    if not path.is_dir():
-        raise UnreadableError(f"{shown}: a file, not the folder that holds 'train' and 'val'")
-    for needed in dict.fromkeys(("train", split)):
-        if not (path / needed).is_dir():
-            raise UnreadableError(f"{shown}: no '{needed}' folder in it{_what_it_is(path)}")
-
-
-def _what_it_is(path: Path) -> str:
-    here = path.absolute()
-    if here.name in SPLITS:
-        return f"; it is the '{here.name}' folder itself, so give the one above it: {safe_text(str(here.parent))}"
-    if any(_image_files(path / name) for name in _folder_names(path)[:3]):
-        return "; it holds class folders itself, which must lie in a folder 'train'"
-    return ""
+    check_folder(path, "'train' and 'val'")
+    for needed in ("train", split):
+        if (path / needed).is_dir():
+            continue
+        remedy = ""
+        here = path.absolute()
+        if here.name in SPLITS:
+            remedy = f"; it is the '{here.name}' folder itself{give_above(path)}"
+        elif any(_image_files(path / name) for name in _folder_names(path)[:3]):
+            remedy = "; it holds class folders itself, which must lie in a folder 'train'"
+        raise unreadable(path, f"no '{needed}' folder in it{remedy}")
 
 
 def _check_classes(folder: Path, files: dict[str, list[str]], known: dict[str, int]) -> None:
-    shown = safe_text(str(folder))
     if not files:
-        loose = (
-            "its images must lie in one folder a class" if _image_files(folder) else "it is empty"
+        remedy = "it is empty"
+        if _image_files(folder):
+            remedy = "its images must lie in one folder per class"
+        raise unreadable(folder, f"no class folders in it; {remedy}")
+    empty = [name for name, found in files.items() if not found]
+    if empty:
+        raise unreadable(
+            folder,
+            f"no JPEG or PNG files in class folder '{safe_text(empty[0])}' "
+            f"({len(empty)} of {len(files)} folders have none)",
         )
-        raise UnreadableError(f"{shown}: no class folders in it; {loose}")
-    if empty := [name for name, found in files.items() if not found]:
-        raise UnreadableError(
-            f"{shown}: no JPEG or PNG files in class folder '{safe_text(empty[0])}' ({len(empty)} of {len(files)} folders are so)"
-        )
-    if strange := [name for name in files if name not in known]:
-        raise UnreadableError(
-            f"{shown}: class folder '{safe_text(strange[0])}' is not among those of 'train' ({len(strange)} of {len(files)} folders are so)"
+    unknown = sorted(set(files) - set(known))
+    if unknown:
+        raise unreadable(
+            folder,
+            f"class folder '{safe_text(unknown[0])}' is not in 'train' "
+            f"({len(unknown)} of {len(files)} folders are not)",
         )
 
 
@@ -89,8 +92,10 @@ def _folder_names(folder: Path) -> tuple[str, ...]:
 
 
 def _image_files(folder: Path) -> list[str]:
-    """Told by name alone: a look at each of 1.28 million files would take minutes on a network disk."""
+    """List the images by name alone.
+
+    A look at each of ImageNet's 1.28 million files would take minutes on a network disk.
+    """
     with os.scandir(folder) as entries:
-        return sorted(
-            entry.path for entry in entries if entry.name[-5:].lower().endswith(IMAGE_SUFFIXES)
-        )
+        paths = [entry.path for entry in entries if entry.name.lower().endswith(IMAGE_SUFFIXES)]
+    return sorted(paths)

@@ -1,33 +1,32 @@
-"""A generated set in Cityscapes' tree: street scenes with all 19 classes and what is ignored."""
+"""A generated set in Cityscapes' tree: street scenes with all 19 classes."""
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from profkit.cache import Recipe, ensure
 from profkit.errors import UsageError
-from profkit.progress import Narrator, Progress, ProgressBar
+from profkit.progress import Progress
 from profkit.text import plural
 from profkit.workloads.datasets.cityscapes import IGNORED, IMAGE_END, IMAGES, LABEL_END, LABELS
+from profkit.workloads.datasets.generated import (
+    GeneratedTree,
+    Picture,
+    encode_image,
+    list_pictures,
+    write_all,
+)
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
 Bytes = npt.NDArray[np.uint8]
-
-_VERSION = 1
-"""Part of the recipe: raised by each change of the rendering, so that no older set is taken for a new one."""
-
-_CITIES = {"train": ("eastport", "northtown", "southtown"), "val": ("westburg",)}
 
 (
     ROAD,
@@ -51,8 +50,7 @@ _CITIES = {"train": ("eastport", "northtown", "southtown"), "val": ("westburg",)
     BICYCLE,
 ) = range(19)
 
-# The colours in which the data set itself shows its classes.
-_COLOURS = (
+COLOURS = (
     (128, 64, 128),
     (244, 35, 232),
     (70, 70, 70),
@@ -73,8 +71,10 @@ _COLOURS = (
     (0, 0, 230),
     (119, 11, 32),
 )
-_FACADES = (BUILDING, BUILDING, BUILDING, VEGETATION, VEGETATION, WALL, FENCE)
-_VEHICLES = {
+"""The colours in which the data set itself shows its classes."""
+
+FACADES = (BUILDING, BUILDING, BUILDING, VEGETATION, VEGETATION, WALL, FENCE)
+VEHICLES = {
     CAR: (0.16, 0.12),
     TRUCK: (0.2, 0.22),
     BUS: (0.26, 0.24),
@@ -82,12 +82,19 @@ _VEHICLES = {
     MOTORCYCLE: (0.07, 0.1),
     BICYCLE: (0.07, 0.1),
 }
-_VEHICLE_SHARES = (0.5, 0.1, 0.1, 0.1, 0.1, 0.1)
+"""Length and height of each vehicle, as shares of a near frame's width and height."""
+
+VEHICLE_SHARES = (0.5, 0.1, 0.1, 0.1, 0.1, 0.1)
+CITIES = {"train": ("eastport", "northtown", "southtown"), "val": ("westburg",)}
+MIN_WIDTH = 64
 
 
 @dataclass(frozen=True)
-class GeneratedStreets:
-    """What a generated set holds."""
+class GeneratedStreets(GeneratedTree):
+    """The contents of a generated set."""
+
+    layout: ClassVar[str] = "cityscapes"
+    version: ClassVar[int] = 1
 
     train: int = 40
     val: int = 8
@@ -95,188 +102,147 @@ class GeneratedStreets:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.train, self.val) < 1 or self.width < 64:
+        if min(self.train, self.val) < 1 or self.width < MIN_WIDTH:
             raise UsageError(
-                "a generated set needs at least one frame a split, of at least 64 pixels"
+                "a generated set needs at least one frame per split, "
+                f"of at least {MIN_WIDTH} pixels"
             )
 
-    @property
-    def recipe(self) -> Recipe:
-        return Recipe("cityscapes", {"version": _VERSION, **dataclasses.asdict(self)})
+    def describe(self) -> str:
+        return plural(self.train + self.val, "street scene")
 
+    def write(self, folder: Path, progress: Progress) -> None:
+        """Write images and label maps."""
 
-DEFAULT_STREETS = GeneratedStreets()
+        def write_frame(frame: Picture) -> None:
+            split, number = frame.split, frame.number
+            city = CITIES[split][number % len(CITIES[split])]
+            images, labels = folder / IMAGES / split / city, folder / LABELS / split / city
+            images.mkdir(parents=True, exist_ok=True)
+            labels.mkdir(parents=True, exist_ok=True)
+            image_file, label_file = encode(self, split, number)
+            stem = f"{city}_{number:06d}_000019"
+            (images / f"{stem}{IMAGE_END}").write_bytes(image_file)
+            (labels / f"{stem}{LABEL_END}").write_bytes(label_file)
 
-
-def generate(
-    spec: GeneratedStreets = DEFAULT_STREETS,
-    *,
-    root: Path | None = None,
-    narrate: Narrator = ProgressBar,
-) -> Path:
-    """The folder of the generated set, made if the cache does not hold it."""
-    what = plural(spec.train + spec.val, "street scene")
-    return ensure(
-        spec.recipe,
-        lambda folder, progress: write_set(spec, folder, progress),
-        what=what,
-        root=root,
-        narrate=narrate,
-    )
-
-
-def write_set(spec: GeneratedStreets, folder: Path, progress: Progress) -> None:
-    """Write images and label maps into an empty folder."""
-    done = 0
-    for split, count in (("train", spec.train), ("val", spec.val)):
-        for number in range(count):
-            city = _CITIES[split][number % len(_CITIES[split])]
-            stem = f"{split}/{city}/{city}_{number:06d}_000019"
-            for name, content in zip(
-                (f"{IMAGES}/{stem}{IMAGE_END}", f"{LABELS}/{stem}{LABEL_END}"),
-                encode(spec, split, number),
-                strict=True,
-            ):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(content)
-            progress(done := done + 1, spec.train + spec.val)
+        write_all(list_pictures({"train": self.train, "val": self.val}), write_frame, progress)
 
 
 def encode(spec: GeneratedStreets, split: str, number: int) -> tuple[bytes, bytes]:
-    """The two PNG files of one frame: the same each time, alone or in its set."""
+    """Return the two PNG files of one frame: the same bytes alone or in its set."""
     from PIL import Image
 
     rng = np.random.default_rng((spec.seed, split == "val", number))
-    labels = np.asarray(_paint_labels(rng, spec.width, spec.width // 2))
-    return _png(Image.fromarray(_colour(rng, labels))), _png(Image.fromarray(labels))
+    labels = Painter(rng, spec.width, spec.width // 2).paint()
+    image = Image.fromarray(_colour(rng, np.asarray(labels)))
+    return encode_image(image, "PNG"), encode_image(labels, "PNG")
 
 
-def _png(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
+class Painter:
+    """Paints the labels of one scene, far things first, so that near things cover them."""
 
+    def __init__(self, rng: np.random.Generator, width: int, height: int) -> None:
+        from PIL import Image, ImageDraw
 
-def _paint_labels(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """From what is far to what is near, so that near things cover far ones."""
-    from PIL import Image, ImageDraw
+        self.labels = Image.new("L", (width, height), SKY)
+        self.pen: ImageDraw.ImageDraw = ImageDraw.Draw(self.labels)
+        self.rng = rng
+        self.width = width
+        self.height = height
+        self.horizon = float(rng.uniform(0.42, 0.55)) * height
 
-    labels = Image.new("L", (width, height), SKY)
-    pen = ImageDraw.Draw(labels)
-    horizon = float(rng.uniform(0.42, 0.55)) * height
-    _paint_facades(pen, rng, width, height, horizon)
-    _paint_ground(pen, rng, width, height, horizon)
-    for painter, most in ((_paint_pole, 5), (_paint_person, 5), (_paint_vehicle, 6)):
-        for _ in range(rng.integers(1, most + 1)):
-            painter(pen, rng, width, height, horizon)
-    pen.ellipse((0.25 * width, 0.93 * height, 0.75 * width, 1.2 * height), fill=IGNORED)
-    return labels
-
-
-def _paint_facades(
-    pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float
-) -> None:
-    left = 0.0
-    while left < width:
-        right = left + float(rng.uniform(0.06, 0.2)) * width
-        kind = int(rng.choice(_FACADES))
-        top = (
-            horizon
-            - float(rng.uniform(0.05, 0.12) if kind in (WALL, FENCE) else rng.uniform(0.15, 0.4))
-            * height
+    def paint(self) -> Image.Image:
+        """Paint the whole scene, with the car's own bonnet at the bottom."""
+        self._paint_facades()
+        self._paint_ground()
+        painters: tuple[tuple[Callable[[], None], int], ...] = (
+            (self._paint_pole, 5),
+            (self._paint_person, 5),
+            (self._paint_vehicle, 6),
         )
-        if kind == VEGETATION:
-            pen.ellipse((left, top, right, 2 * horizon - top), fill=kind)
+        for painter, most in painters:
+            for _ in range(self.rng.integers(1, most + 1)):
+                painter()
+        width, height = self.width, self.height
+        bonnet = (0.25 * width, 0.93 * height, 0.75 * width, 1.2 * height)
+        self.pen.ellipse(bonnet, fill=IGNORED)
+        return self.labels
+
+    def _paint_facades(self) -> None:
+        left = 0.0
+        while left < self.width:
+            right = left + float(self.rng.uniform(0.06, 0.2)) * self.width
+            kind = int(self.rng.choice(FACADES))
+            heights = (0.05, 0.12) if kind in (WALL, FENCE) else (0.15, 0.4)
+            top = self.horizon - float(self.rng.uniform(*heights)) * self.height
+            if kind == VEGETATION:
+                self.pen.ellipse((left, top, right, 2 * self.horizon - top), fill=kind)
+            else:
+                self.pen.rectangle((left, top, right, self.horizon), fill=kind)
+            left = right
+
+    def _paint_ground(self) -> None:
+        width, height, horizon = self.width, self.height, self.horizon
+        middle = float(self.rng.uniform(0.4, 0.6)) * width
+        verge = TERRAIN if self.rng.random() < 1 / 2 else SIDEWALK
+        self.pen.rectangle((0, horizon, middle, height), fill=verge)
+        self.pen.rectangle((middle, horizon, width, height), fill=SIDEWALK)
+        far = ((middle - 0.05 * width, horizon), (middle + 0.05 * width, horizon))
+        self.pen.polygon((*far, (width, height), (0, height)), fill=ROAD)
+
+    def _paint_pole(self) -> None:
+        across, foot, size = self._draw_place()
+        thick, top = 0.012 * size * self.width, foot - 0.5 * size * self.height
+        self._rectangle(across, thick, top, foot, POLE)
+        if self.rng.random() < 1 / 2:
+            self._ellipse(across, 4 * thick, top - 4 * thick, top + 4 * thick, SIGN)
         else:
-            pen.rectangle((left, top, right, horizon), fill=kind)
-        left = right
+            self._rectangle(across, 2 * thick, top - 3 * thick, top + 5 * thick, LIGHT)
 
+    def _paint_person(self) -> None:
+        across, foot, size = self._draw_place()
+        tall, thick = 0.3 * size * self.height, 0.018 * size * self.width
+        kind = PERSON
+        if self.rng.random() < 1 / 3:
+            kind = RIDER
+            self._ellipse(across, 2.5 * thick, foot - 0.4 * tall, foot, BICYCLE)
+            foot -= 0.25 * tall
+        self._rectangle(across, thick, foot - 0.8 * tall, foot, kind)
+        self._ellipse(across, thick, foot - tall, foot - 0.75 * tall, kind)
 
-def _paint_ground(
-    pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float
-) -> None:
-    middle = float(rng.uniform(0.4, 0.6)) * width
-    pen.rectangle((0, horizon, middle, height), fill=TERRAIN if rng.random() < 1 / 2 else SIDEWALK)
-    pen.rectangle((middle, horizon, width, height), fill=SIDEWALK)
-    pen.polygon(
-        (
-            (middle - 0.05 * width, horizon),
-            (middle + 0.05 * width, horizon),
-            (width, height),
-            (0, height),
-        ),
-        fill=ROAD,
-    )
+    def _paint_vehicle(self) -> None:
+        across, foot, size = self._draw_place()
+        kind = int(self.rng.choice(list(VEHICLES), p=VEHICLE_SHARES))
+        length, height = VEHICLES[kind]
+        long, tall = length * size * self.width, height * size * self.height
+        roof = 0.5 if kind in (CAR, MOTORCYCLE, BICYCLE) else 1.0
+        self._rectangle(across, long / 2, foot - roof * tall, foot, kind)
+        if roof < 1:
+            self._ellipse(across, long / 3, foot - tall, foot, kind)
 
+    def _draw_place(self) -> tuple[float, float, float]:
+        """Draw a place across, a foot and a size: a thing that is lower in the image is nearer."""
+        near = float(self.rng.uniform(0.05, 1.0))
+        across = float(self.rng.uniform(0, self.width))
+        foot = self.horizon + near * 0.9 * (self.height - self.horizon)
+        return across, foot, 0.4 + 1.1 * near
 
-def _paint_pole(
-    pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float
-) -> None:
-    across, foot, size = _place(rng, width, height, horizon)
-    thick, top = 0.012 * size * width, foot - 0.5 * size * height
-    pen.rectangle((across - thick, top, across + thick, foot), fill=POLE)
-    if rng.random() < 1 / 2:
-        pen.ellipse(
-            (across - 4 * thick, top - 4 * thick, across + 4 * thick, top + 4 * thick), fill=SIGN
-        )
-    else:
-        pen.rectangle(
-            (across - 2 * thick, top - 3 * thick, across + 2 * thick, top + 5 * thick), fill=LIGHT
-        )
+    def _rectangle(self, middle: float, half: float, top: float, bottom: float, kind: int) -> None:
+        self.pen.rectangle((middle - half, top, middle + half, bottom), fill=kind)
 
-
-def _paint_person(
-    pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float
-) -> None:
-    across, foot, size = _place(rng, width, height, horizon)
-    tall, thick = 0.3 * size * height, 0.018 * size * width
-    kind = PERSON
-    if rng.random() < 1 / 3:
-        kind = RIDER
-        pen.ellipse(
-            (across - 2.5 * thick, foot - 0.4 * tall, across + 2.5 * thick, foot), fill=BICYCLE
-        )
-        foot -= 0.25 * tall
-    pen.rectangle((across - thick, foot - 0.8 * tall, across + thick, foot), fill=kind)
-    pen.ellipse((across - thick, foot - tall, across + thick, foot - 0.75 * tall), fill=kind)
-
-
-def _paint_vehicle(
-    pen: Any, rng: np.random.Generator, width: int, height: int, horizon: float
-) -> None:
-    across, foot, size = _place(rng, width, height, horizon)
-    kind = int(rng.choice(list(_VEHICLES), p=_VEHICLE_SHARES))
-    long, tall = _VEHICLES[kind][0] * size * width, _VEHICLES[kind][1] * size * height
-    roof = 0.5 if kind in (CAR, MOTORCYCLE, BICYCLE) else 1.0
-    pen.rectangle((across - long / 2, foot - roof * tall, across + long / 2, foot), fill=kind)
-    if roof < 1:
-        pen.ellipse((across - long / 3, foot - tall, across + long / 3, foot), fill=kind)
-
-
-def _place(
-    rng: np.random.Generator, width: int, height: int, horizon: float
-) -> tuple[float, float, float]:
-    """Where something stands, and how large it looks there: what is lower in the image is nearer."""
-    near = float(rng.uniform(0.05, 1.0))
-    return float(rng.uniform(0, width)), horizon + near * 0.9 * (height - horizon), 0.4 + 1.1 * near
+    def _ellipse(self, middle: float, half: float, top: float, bottom: float, kind: int) -> None:
+        self.pen.ellipse((middle - half, top, middle + half, bottom), fill=kind)
 
 
 def _colour(rng: np.random.Generator, labels: Bytes) -> Bytes:
-    """Each class in its colour, which differs a little from scene to scene, under uneven light and grain."""
+    """Colour each class a little differently per scene, under uneven light and grain."""
     palette = np.zeros((256, 3), dtype=np.float32)
-    palette[: len(_COLOURS)] = _COLOURS + rng.normal(0, 12, (len(_COLOURS), 3))
+    palette[: len(COLOURS)] = COLOURS + rng.normal(0, 12, (len(COLOURS), 3))
     palette[IGNORED] = 30
-    light = _uneven(rng, labels.shape)[:, :, None] * rng.uniform(0.8, 1.1)
-    coloured: Bytes = np.clip(
-        palette[labels] * light + rng.integers(-20, 21, (*labels.shape, 3)), 0, 255
-    ).astype(np.uint8)
-    return coloured
-
-
-def _uneven(rng: np.random.Generator, shape: Sequence[int]) -> npt.NDArray[np.float32]:
-    down, across = (np.linspace(0, math.tau, side, dtype=np.float32) for side in shape)
+    down, across = (np.linspace(0, math.tau, side, dtype=np.float32) for side in labels.shape)
     phases = rng.uniform(0, math.tau, 2).astype(np.float32)
-    waves: npt.NDArray[np.float32] = 1 + 0.15 * np.sin(down[:, None] + phases[0]) * np.sin(
-        2 * across + phases[1]
-    )
-    return waves
+    waves = 1 + 0.15 * np.sin(down[:, None] + phases[0]) * np.sin(2 * across + phases[1])
+    light = waves[:, :, None] * rng.uniform(0.8, 1.1)
+    grain = rng.integers(-20, 21, (*labels.shape, 3))
+    coloured: Bytes = np.clip(palette[labels] * light + grain, 0, 255).astype(np.uint8)
+    return coloured

@@ -1,104 +1,81 @@
-"""HRNetW18 with an FCN head on Cityscapes: the semantic segmentation benchmark of the reports."""
+"""HRNetW18 with an FCN head on Cityscapes, the semantic segmentation benchmark."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profkit.workloads.base import Build, Defaults, Parts, Workload
+from profkit.workloads.datasets import generate_default
+from profkit.workloads.training.network import Ops, builders
 
 if TYPE_CHECKING:
     from profkit.workloads.datasets.cityscapes import StreetIndex
 
 CROP = (1024, 512)
+"""Width and height of the published crop."""
+
 POWER = 0.9
+"""Exponent of the published poly schedule."""
 
 CONVERGE = {"steps": 150, "batch_size": 4, "image_size": 128, "lr": 0.05, "factor": 0.6}
-"""A short run on the generated set: the mean of its last five losses is below `factor` of the first. Crops differ so much that single losses do not tell."""
+"""A short run whose last five losses average less than `factor` of the first loss.
+
+Crops differ so much that single losses cannot be compared.
+"""
 
 
-def _build_torch(build: Build) -> Parts:
-    from profkit.workloads.hrnet_w18 import torch_net as _hrnet_torch
-
-    return _parts(build, _hrnet_torch)
-
-
-def _build_paddle(build: Build) -> Parts:
-    from profkit.workloads.hrnet_w18 import paddle_net as _hrnet_paddle
-
-    return _parts(build, _hrnet_paddle)
-
-
-def _parts(build: Build, net: Any) -> Parts:
-    """The parts of one framework; `net` is its module of model, loss, optimizer and predictor."""
-    from profkit.workloads.datasets.cityscapes import CLASSES, StreetCrops, check_tree
+def make_parts(build: Build, ops: Ops) -> Parts:
+    """Build the workload with the operations of one framework."""
+    from profkit.workloads.datasets.cityscapes import CLASSES, check_tree
+    from profkit.workloads.hrnet_w18 import net
+    from profkit.workloads.hrnet_w18.data import StreetCrops, made_up_batch
     from profkit.workloads.training.schedules import planned_steps
 
     config = build.config
-    crop = (2 * config["image_size"], config["image_size"])
-    index = check_tree(build.data) if build.data else None
-    judged = check_tree(build.data, "val") if build.data and config.get("evaluate") else None
-    dataset = StreetCrops(index, crop, config["seed"], build.bad) if index else None
-    model = net.make_model(CLASSES, config["seed"])
+    crop, seed = (2 * config["image_size"], config["image_size"]), config["seed"]
+    dataset, samples, judge = None, 0, None
+    if build.data:
+        dataset = StreetCrops(check_tree(build.data), crop, seed, build.bad)
+        samples = len(dataset)
+        if config.get("evaluate"):
+            predict = functools.partial(net.predict, ops)
+            judge = functools.partial(evaluate, build, check_tree(build.data, "val"), predict)
+    model = net.make_model(ops, CLASSES, seed)
     return Parts(
         model=model,
-        optimizer=net.make_optimizer(model, config),
-        loss_of=net.loss_of,
+        optimizer=ops.make_sgd(model, config),
+        loss_of=functools.partial(net.loss_of, ops),
         dataset=dataset,
-        synthetic=lambda count: made_up_batch(count, crop, config["seed"]),
+        synthetic=lambda count: made_up_batch(count, crop, seed),
         count=lambda batch: len(batch[1]),
-        lr_at=schedule(planned_steps(config, len(dataset) if dataset else 0)),
-        evaluate=(lambda trained: evaluate(functools.partial(net.predict, trained), judged, build))
-        if judged
-        else None,
+        lr_at=schedule(planned_steps(config, samples)),
+        evaluate=judge,
         sync_bn=True,
     )
 
 
 def schedule(steps: int) -> Callable[[int], float]:
-    """The published poly schedule: from one down to nothing at the last planned step, and no further."""
+    """Return the poly schedule: a factor that falls from one to zero at the last planned step."""
     return lambda step: float(max(0.0, 1 - step / steps) ** POWER)
 
 
-def made_up_batch(count: int, crop: tuple[int, int], seed: int) -> tuple[Any, Any]:
-    """Noise, and a random class for each pixel."""
-    import numpy as np
-
-    from profkit.workloads.datasets.cityscapes import CLASSES
-
-    rng = np.random.default_rng(seed)
-    width, height = crop
-    return rng.standard_normal((count, 3, height, width), dtype=np.float32), rng.integers(
-        0, CLASSES, (count, height, width)
-    )
-
-
 def evaluate(
-    predict: Callable[[Any], Any], index: StreetIndex, build: Build
+    build: Build, index: StreetIndex, predict: Callable[[Any, Any], Any], model: Any
 ) -> Mapping[str, float]:
-    """Mean intersection over union, and the share of pixels that are right, over the whole frames of the split."""
-    from profkit.workloads.datasets.cityscapes import read_whole
+    """Return mean IoU and the share of correct pixels over the whole frames of the split."""
+    from profkit.workloads.hrnet_w18.data import read_whole
     from profkit.workloads.hrnet_w18.iou import Confusion
     from profkit.workloads.training.evaluation import read_ahead
 
+    def load(number: int) -> tuple[Any, Any]:
+        return read_whole(index.frames[number], build.bad)
+
     confusion = Confusion()
-    frames = read_ahead(
-        lambda place: read_whole(index.frames[place], build.bad),
-        len(index.frames),
-        build.bad,
-        build.config.get("workers", 1),
-    )
-    for image, labels in frames:
-        confusion.add(labels, predict(image))
+    for image, labels in read_ahead(load, len(index.frames), build):
+        confusion.add(labels, predict(model, image))
     return confusion.figures
-
-
-def _generate() -> Path:
-    from profkit.workloads.datasets.streets import generate
-
-    return generate()
 
 
 WORKLOAD = Workload(
@@ -123,6 +100,6 @@ WORKLOAD = Workload(
         reduced_batch_size=2,
         weight_decay=5e-4,
     ),
-    builders={"torch": _build_torch, "paddle": _build_paddle},
-    generate=_generate,
+    builders=builders(make_parts),
+    generate=functools.partial(generate_default, "cityscapes"),
 )

@@ -10,19 +10,23 @@ from profkit.workloads.datasets.cityscapes import CLASSES, IGNORED
 
 
 class Confusion:
-    """How often each class was taken for each; what is ignored counts nowhere."""
+    """Counts of pixels by true and found class; ignored pixels are excluded."""
 
     def __init__(self) -> None:
         self.counts = np.zeros((CLASSES, CLASSES), dtype=np.int64)
 
     def add(self, truth: Any, found: Any) -> None:
+        """Count the pixels of one image."""
         known = truth != IGNORED
         pairs = truth[known].astype(np.int64) * CLASSES + found[known]
         self.counts += np.bincount(pairs, minlength=CLASSES**2).reshape(CLASSES, CLASSES)
 
     @property
     def figures(self) -> dict[str, float]:
-        """Classes that are neither there nor found are left out of the mean. Without any pixel there is no figure."""
+        """Mean IoU and pixel accuracy; empty if no pixel was counted.
+
+        Classes that neither occur nor are found are excluded from the mean.
+        """
         hits = np.diag(self.counts)
         union = self.counts.sum(0) + self.counts.sum(1) - hits
         if not union.any():

@@ -1,14 +1,14 @@
-"""PSENet R50-FPN on ICDAR2015: the text detection benchmark of the reports."""
+"""PSENet R50-FPN on ICDAR2015, the text detection benchmark."""
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profkit.errors import UsageError
 from profkit.workloads.base import Build, Defaults, Parts, Workload
+from profkit.workloads.datasets import generate_default
+from profkit.workloads.training.network import Ops, builders
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,95 +16,75 @@ if TYPE_CHECKING:
     from profkit.workloads.datasets.icdar import TextIndex
 
 LR_EPOCHS = (200, 400)
+"""Epochs at which the learning rate falls to a tenth."""
+
 PUBLISHED_IMAGES = 1000
+"""Images of ICDAR2015, for the schedule of runs without a data set."""
+
 STRIDE = 4
+"""Pixels of the input per pixel of the network's output."""
+
 MIN_SCORE, MIN_AREA = 0.85, 16
-"""What a region needs to be taken for text: its mean score, and its pixels at a quarter of the resolution."""
+"""Mean score and number of output pixels that a region needs to count as text."""
 
 CONVERGE = {"steps": 150, "batch_size": 4, "image_size": 192, "lr": 0.01, "factor": 0.3}
 """A short run on the generated set in which the loss falls below `factor` of its first value."""
 
 
-def _build_torch(build: Build) -> Parts:
-    _check_needs()
-    from profkit.workloads.psenet import torch_net as _psenet_torch
-
-    return _parts(build, _psenet_torch)
-
-
-def _build_paddle(build: Build) -> Parts:
-    _check_needs()
-    from profkit.workloads.psenet import paddle_net as _psenet_paddle
-
-    return _parts(build, _psenet_paddle)
-
-
-def _check_needs() -> None:
-    for package, module in (("pyclipper", "pyclipper"), ("pillow", "PIL")):
-        if importlib.util.find_spec(module) is None:
-            raise UsageError(
-                f"psenet needs {package}, which is not installed here: pip install 'profkit[systems]'"
-            )
-
-
-def _parts(build: Build, net: Any) -> Parts:
-    """The parts of one framework; `net` is its module of model, loss, optimizer and predictor."""
+def make_parts(build: Build, ops: Ops) -> Parts:
+    """Build the workload with the operations of one framework."""
     from profkit.workloads.datasets.icdar import check_tree
+    from profkit.workloads.psenet import net
     from profkit.workloads.psenet.data import TextCrops, made_up_batch
     from profkit.workloads.training.schedules import step_decay
 
     config = build.config
     size, seed = config["image_size"], config["seed"]
-    index = check_tree(build.data) if build.data else None
-    test = check_tree(build.data, "test") if build.data and config.get("evaluate") else None
-    model = net.make_model(seed)
+    dataset, samples, judge = None, PUBLISHED_IMAGES, None
+    if build.data:
+        dataset = TextCrops(check_tree(build.data), build.bad, size, seed)
+        samples = len(dataset)
+        if config.get("evaluate"):
+            judge = functools.partial(evaluate, ops, build, check_tree(build.data, "test"))
+    model = net.make_model(ops, seed)
     return Parts(
         model=model,
-        optimizer=net.make_optimizer(model, config),
-        loss_of=net.loss_of,
-        dataset=TextCrops(index, build.bad, size, seed) if index else None,
+        optimizer=ops.make_sgd(model, config),
+        loss_of=functools.partial(net.loss_of, ops),
+        dataset=dataset,
         synthetic=lambda count: made_up_batch(count, size, seed),
         count=lambda batch: len(batch[0]),
-        lr_at=step_decay(
-            len(index.scenes) if index else PUBLISHED_IMAGES, config["global_batch_size"], LR_EPOCHS
-        ),
-        evaluate=(lambda trained: evaluate(trained, net, build, test)) if test else None,
+        lr_at=step_decay(samples, config["global_batch_size"], LR_EPOCHS),
+        evaluate=judge,
     )
 
 
-def evaluate(model: Any, net: Any, build: Build, index: TextIndex) -> Mapping[str, float]:
-    """Precision, recall and F-measure over whole images, one by one."""
+def evaluate(ops: Ops, build: Build, index: TextIndex, model: Any) -> Mapping[str, float]:
+    """Return precision, recall and F-measure over whole images, one by one."""
     from profkit.workloads.psenet.data import WholeScenes
-    from profkit.workloads.psenet.text_regions import Matches, match
+    from profkit.workloads.psenet.matching import Matches, match
     from profkit.workloads.training.evaluation import read_ahead
+    from profkit.workloads.training.network import predictor
 
     scenes = WholeScenes(index, build.bad, build.config["image_size"])
     matches = Matches()
-    with net.predictor(model) as predict:
-        for pixels, stretch, words in read_ahead(
-            scenes.__getitem__, len(scenes), build.bad, build.config.get("workers", 1)
-        ):
-            matches += match([quad * stretch for quad in find_text(predict(pixels)[0])], words)
+    with predictor(ops, model) as predict:
+        for pixels, stretch, words in read_ahead(scenes.__getitem__, len(scenes), build):
+            found = [quad * stretch for quad in find_text(predict(pixels)[0])]
+            matches += match(found, words)
     return matches.figures
 
 
 def find_text(logits: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """The rectangles around the words that a network's output of one image shows, in pixels of its input."""
+    """Return the rectangles around the words of one image's output, in pixels of its input."""
     import numpy as np
 
     from profkit.workloads.psenet.text_regions import expand, find_quads
 
     scores = 1 / (1 + np.exp(-logits[0].astype(float)))
     labels = expand((logits > 0) & (logits[0] > 0))
-    return [
-        quad * STRIDE for quad in find_quads(labels, scores, min_score=MIN_SCORE, min_area=MIN_AREA)
-    ]
-
-
-def _generate() -> Path:
-    from profkit.workloads.datasets.icdar import generate
-
-    return generate()
+    quads = find_quads(labels, scores, min_score=MIN_SCORE, min_area=MIN_AREA)
+    return [quad * STRIDE for quad in quads]
 
 
 WORKLOAD = Workload(
@@ -131,6 +111,7 @@ WORKLOAD = Workload(
         momentum=0.99,
         weight_decay=5e-4,
     ),
-    builders={"torch": _build_torch, "paddle": _build_paddle},
-    generate=_generate,
+    builders=builders(make_parts),
+    generate=functools.partial(generate_default, "icdar2015"),
+    needs={"pyclipper": "pyclipper", "pillow": "PIL"},
 )

@@ -1,88 +1,67 @@
-"""ResNet50 v1.5 on ImageNet folders: the classification benchmark of the reports."""
+"""ResNet50 v1.5 on ImageNet folders, the classification benchmark."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from profkit.workloads.base import Build, Defaults, Parts, Workload
+from profkit.workloads.datasets import generate_default
+from profkit.workloads.training.network import Ops, builders
 
 LR_EPOCHS = (30, 60, 80)
+"""Epochs at which the learning rate falls to a tenth."""
+
 CLASSES = 1000
+"""Classes of ImageNet, for runs without a data set."""
 
 CONVERGE = {"steps": 80, "batch_size": 16, "image_size": 64, "lr": 0.005, "factor": 0.5}
 """A short run on the generated set in which the loss falls below `factor` of its first value."""
 
 
-def _build_torch(build: Build) -> Parts:
-    from profkit.workloads.resnet50 import torch_net as _resnet50_torch
-
-    return _parts(build, _resnet50_torch)
-
-
-def _build_paddle(build: Build) -> Parts:
-    from profkit.workloads.resnet50 import paddle_net as _resnet50_paddle
-
-    return _parts(build, _resnet50_paddle)
-
-
-def _parts(build: Build, net: Any) -> Parts:
-    """The parts of one framework; `net` is its module of model, loss and optimizer."""
+def make_parts(build: Build, ops: Ops) -> Parts:
+    """Build the workload with the operations of one framework, whose own ResNet50 it trains."""
     from profkit.workloads.datasets.image_tree import check_tree
     from profkit.workloads.resnet50.classify import TrainingCrops, made_up_batch
     from profkit.workloads.training.schedules import step_decay
 
     config = build.config
     size, seed = config["image_size"], config["seed"]
-    index = check_tree(build.data) if build.data else None
-    classes = len(index.classes) if index else CLASSES
-    model = net.make_model(classes)
+    dataset, classes, lr_at, judge = None, CLASSES, None, None
+    if build.data:
+        index = check_tree(build.data)
+        dataset, classes = TrainingCrops(index, build.bad, size, seed), len(index.classes)
+        lr_at = step_decay(len(index.samples), config["global_batch_size"], LR_EPOCHS)
+        judge = functools.partial(evaluate, ops, build, build.data)
+    model = ops.resnet50(classes)
     return Parts(
         model=model,
-        optimizer=net.make_optimizer(model, config),
-        loss_of=net.loss_of,
-        dataset=TrainingCrops(index, build.bad, size, seed) if index else None,
+        optimizer=ops.make_sgd(model, config),
+        loss_of=lambda model, batch: ops.cross_entropy(model(batch[0]), batch[1]),
+        dataset=dataset,
         synthetic=lambda count: made_up_batch(count, size, classes, seed),
         count=lambda batch: len(batch[0]),
-        lr_at=step_decay(len(index.samples), config["global_batch_size"], LR_EPOCHS)
-        if index
-        else None,
-        evaluate=(lambda trained: evaluate(trained, net, build)) if build.data else None,
+        lr_at=lr_at,
+        evaluate=judge,
     )
 
 
-def evaluate(model: Any, net: Any, build: Build) -> Mapping[str, float]:
-    """The share of validation images whose class is the model's first guess."""
-    import numpy as np
-
+def evaluate(ops: Ops, build: Build, data: Path, model: Any) -> Mapping[str, float]:
+    """Return the share of validation images whose class is the model's first guess."""
     from profkit.workloads.datasets.image_tree import check_tree
     from profkit.workloads.resnet50.classify import CentreCrops
-    from profkit.workloads.training.evaluation import read_ahead
+    from profkit.workloads.training.evaluation import top1
 
-    crops = CentreCrops(
-        check_tree(build.data or Path(), "val"), build.bad, build.config["image_size"]
-    )
-    right = seen = 0
-    with net.predictor(model) as predict:
-        for image, label in read_ahead(
-            crops.__getitem__, len(crops), build.bad, build.config["workers"]
-        ):
-            right += int(np.argmax(predict(image[np.newaxis])[0]) == label)
-            seen += 1
-    return {"top1": right / seen if seen else float("nan")}
+    crops = CentreCrops(check_tree(data, "val"), build.bad, build.config["image_size"])
+    return top1(ops, model, crops.__getitem__, len(crops), build, if_empty=float("nan"))
 
 
 def _dali(build: Build) -> Iterable[Any]:
     from profkit.workloads.resnet50.dali import open_image_folder
 
     return open_image_folder(build)
-
-
-def _generate() -> Path:
-    from profkit.workloads.datasets.imagenet import generate
-
-    return generate()
 
 
 WORKLOAD = Workload(
@@ -109,7 +88,7 @@ WORKLOAD = Workload(
         warmup=20,
         reduced_warmup=10,
     ),
-    builders={"torch": _build_torch, "paddle": _build_paddle},
-    generate=_generate,
+    builders=builders(make_parts),
+    generate=functools.partial(generate_default, "imagenet"),
     dali=_dali,
 )

@@ -1,4 +1,4 @@
-"""ImageNet batches as NVIDIA DALI makes them, decoded on the CPU as the published runs did."""
+"""ImageNet batches made by NVIDIA DALI, decoded on the CPU as in the published runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from profkit.workloads.resnet50.classify import AREA, ASPECT, MEAN, STD
 
 
 class DaliBatches:
-    """Walks through an image folder, once for each `iter`; batches are tuples of images and labels, as numpy arrays."""
+    """One pass over an image folder for each `iter`.
+
+    Batches are tuples of images and labels, as numpy arrays.
+    """
 
     def __init__(self, pipeline: Any, batches: int) -> None:
         self._pipeline = pipeline
@@ -27,7 +30,7 @@ class DaliBatches:
 
 
 def open_image_folder(build: Build) -> DaliBatches:
-    """The training split as a pipeline with as many threads as the framework's loader would have workers."""
+    """Open the training split with as many threads as the framework's loader has workers."""
     import nvidia.dali
     import nvidia.dali.types
     from nvidia.dali import fn
@@ -36,7 +39,7 @@ def open_image_folder(build: Build) -> DaliBatches:
 
     config = build.config
     index = check_tree(build.data or Path())
-    paths, labels = (list(column) for column in zip(*index.samples, strict=True))
+    paths, labels = map(list, zip(*index.samples, strict=True))
 
     dali: Any = nvidia.dali  # its annotations know no pipeline without a GPU
 

@@ -1,38 +1,54 @@
-"""Reads the samples of an evaluation ahead of the model."""
+"""Evaluation: reads samples ahead of the model, and computes top-1 accuracy."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
-from profkit.workloads.training.samples import BadSampleError, BadSamples
+from profkit.workloads.base import Build
+from profkit.workloads.training.network import Ops, predictor
+from profkit.workloads.training.samples import BadSampleError
 
 T = TypeVar("T")
 
-AHEAD = 16
+READ_AHEAD = 16
+"""Samples that are read before the model asks for them."""
 
 
-def read_ahead(load: Callable[[int], T], count: int, bad: BadSamples, threads: int) -> Iterator[T]:
-    """What `load` gives for each index, in order. Where bad samples are to be skipped they are noted and left out, so that none counts twice."""
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        pending: deque[Future[T]] = deque()
+def read_ahead(load: Callable[[int], T], count: int, build: Build) -> Iterator[T]:
+    """Yield `load(index)` for each index, in order.
+
+    With `--bad-samples skip` bad samples are noted and excluded, so that none counts twice.
+    """
+    with ThreadPoolExecutor(max(1, build.config.get("workers", 1))) as pool:
+        ahead = range(min(count, READ_AHEAD))
+        pending = deque(pool.submit(load, index) for index in ahead)
         for index in range(count):
-            pending.append(pool.submit(load, index))
-            if len(pending) > AHEAD:
-                yield from _result(pending.popleft(), bad)
-        while pending:
-            yield from _result(pending.popleft(), bad)
+            if index + READ_AHEAD < count:
+                pending.append(pool.submit(load, index + READ_AHEAD))
+            try:
+                sample = pending.popleft().result()
+            except BadSampleError as error:
+                build.bad.note_or_raise(error)
+            else:
+                yield sample
 
 
-def _result(future: Future[T], bad: BadSamples) -> Iterator[T]:
-    try:
-        sample = future.result()
-    except BadSampleError as error:
-        if bad.policy != "skip":
-            raise
-        path, _, why = str(error).partition(": ")
-        bad.note(path, why.partition(";")[0])
-        return
-    yield sample
+def top1(
+    ops: Ops,
+    model: Any,
+    load: Callable[[int], tuple[Any, Any]],
+    count: int,
+    build: Build,
+    *,
+    if_empty: float = 0.0,
+) -> Mapping[str, float]:
+    """Return the share of samples whose highest score is that of their label."""
+    right = seen = 0
+    with predictor(ops, model) as predict:
+        for inputs, label in read_ahead(load, count, build):
+            right += int(predict(inputs[None])[0].argmax() == label)
+            seen += 1
+    return {"top1": right / seen if seen else if_empty}

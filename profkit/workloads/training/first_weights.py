@@ -1,4 +1,4 @@
-"""First weights that both frameworks start from alike, so that their losses can be compared step by step."""
+"""First weights that are the same in both frameworks, so that losses can be compared."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 CLASSIFIER_SPREAD = 0.001
+"""Standard deviation of a classifier's matrix: small, so that no class is preferred at first."""
 
 
 def draw_weight(
     name: str, shape: Sequence[int], seed: int, *, zero: str = "bias"
 ) -> npt.NDArray[np.float32]:
-    """The weight of this name: it does not depend on the others, nor on the order in which a framework lists them.
+    """Draw the weight of this name, which does not depend on other weights or their order.
 
-    Kernels as He and others propose, by what goes out; a classifier's matrix (out, in) small; biases zero, and norms one
-    unless their name ends in `zero`.
+    Kernels follow He et al. by their outputs; a classifier's matrix (out, in) is small. Biases are
+    zero. Norms are one, unless their name ends in `zero`.
     """
     if len(shape) == 4:
         spread = math.sqrt(2 / (shape[0] * shape[2] * shape[3]))
@@ -27,7 +28,6 @@ def draw_weight(
     else:
         return np.full(shape, not name.endswith(("bias", zero)), dtype=np.float32)
     rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
-    drawn: npt.NDArray[np.float32] = rng.standard_normal(shape, dtype=np.float32) * np.float32(
-        spread
-    )
+    drawn: npt.NDArray[np.float32] = rng.standard_normal(shape, dtype=np.float32)
+    drawn *= np.float32(spread)
     return drawn

@@ -1,4 +1,4 @@
-"""The training loop of all workloads, in either framework: phases, when to stop, and what to tell."""
+"""The training loop of all workloads: its phases, when it stops, and what it reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,40 +22,41 @@ from profkit.workloads.base import Outcome
 from profkit.workloads.training.samples import BadSamples, as_raised
 
 Tell = Callable[[int, int, float], None]
+"""Called after each step with the steps done, the planned steps and the loss."""
 
-AGREE_EVERY = 10
-"""How often ranks ask each other whether to stop, where that depends on what each has seen."""
+STEPS_PER_AGREEMENT = 10
+"""Steps between the questions of all ranks to each other whether to stop."""
 
-MEAN_OF = 10
+STEPS_OF_MEAN = 10
 """Steps whose mean loss is compared with the target: a single batch may be an easy one."""
 
 
 class NotFiniteError(ProfkitError):
-    """The loss is no number any more."""
+    """The loss is NaN or infinite."""
 
 
 class Driver(Protocol):
-    """One framework's way to do what a training step does."""
+    """The operations of a training step in one framework."""
 
     def batches(self, epoch: int) -> Iterable[Any]:
-        """A new walk through the training set."""
+        """Start a new pass over the training set."""
 
     def count(self, batch: Any) -> int:
-        """Samples of a batch."""
+        """Count the samples of a batch."""
 
     def move(self, batch: Any) -> Any:
-        """The batch on the device."""
+        """Copy the batch to the device."""
 
     def forward(self, batch: Any) -> Any:
-        """The loss, a scalar of the framework."""
+        """Compute the loss, a scalar of the framework."""
 
     def backward(self, loss: Any) -> None: ...
 
     def update(self, step: int) -> bool:
-        """Let the optimizer step, and forget the gradients; false where the scaler skipped it."""
+        """Step the optimizer and clear the gradients; false if the scaler skipped the step."""
 
     def value(self, loss: Any) -> float:
-        """The loss as a number; waits for the device."""
+        """Wait for the device, and return the loss as a number."""
 
     @property
     def lr(self) -> float: ...
@@ -64,15 +65,15 @@ class Driver(Protocol):
     def grad_scale(self) -> float | None: ...
 
     def agree(self, stop: bool, loss: float) -> tuple[bool, float]:
-        """Whether any rank wants to stop, and the mean of the ranks' losses."""
+        """Return if any rank wants to stop, and the mean of the ranks' losses."""
 
     def evaluate(self) -> Mapping[str, float]:
-        """The figures of merit on the validation set."""
+        """Compute the quality figures on the validation set."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """`loss<0.05`, or `loss<0.3x`: a share of what the loss was over the first steps."""
+    """`loss<0.05`; or `loss<0.3x`, a share of the mean loss of the first steps."""
 
     text: str
     value: float
@@ -85,7 +86,8 @@ class Target:
         match = re.fullmatch(r"\s*loss\s*<\s*(\d*\.?\d+(?:[eE][-+]?\d+)?)(x?)\s*", text)
         if not match:
             raise UsageError(
-                f"--until '{text}' is not understood; write loss<0.05, or loss<0.3x for a share of the first steps' loss"
+                f"--until '{text}' is not understood; write loss<0.05, "
+                "or loss<0.3x for a share of the first steps' loss"
             )
         return cls(text, float(match[1]), bool(match[2]))
 
@@ -95,7 +97,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Plan:
-    """When a run ends, and what is done on the way."""
+    """The end of a run, and its options on the way."""
 
     steps: int
     batch_size: int = 1
@@ -118,7 +120,7 @@ class Training:
         self._recorder = recorder
         self._tell = tell
         self._losses: list[float] = []
-        self._recent: deque[float] = deque(maxlen=MEAN_OF)
+        self._recent: deque[float] = deque(maxlen=STEPS_OF_MEAN)
         self._began = time.monotonic()
         self._stopped = ""
         self._figures: Mapping[str, float] = {}
@@ -131,7 +133,10 @@ class Training:
             self._train_epoch(epoch)
             ended = bool(self._stopped) or len(self._losses) >= self._plan.steps
             if self._plan.evaluate and (ended or self._plan.epoch_ends):
-                self._evaluate(epoch)
+                with self._recorder.phase(Phase.OTHER, EVALUATION):
+                    self._figures = self._driver.evaluate()
+                for name, value in self._figures.items():
+                    self._recorder.note(f"evaluation:{name}", value)
             if ended:
                 break
         self._note_bad_samples()
@@ -150,7 +155,8 @@ class Training:
             raise as_raised(error) from None
         if len(self._losses) == before:
             raise ProfkitError(
-                f"an epoch has no whole batch of {self._plan.batch_size} on each rank; choose a smaller --batch-size"
+                f"an epoch has no whole batch of {self._plan.batch_size} on each rank; "
+                "choose a smaller --batch-size"
             )
 
     def _step(self, batch: Any, epoch: int) -> None:
@@ -174,48 +180,34 @@ class Training:
         with recorder.phase(Phase.OTHER, "progress"):
             self._tell(number + 1, self._plan.steps, value)
             self._note_bad_samples()
-        self._check(number, value)
-
-    def _check(self, number: int, loss: float) -> None:
-        if self._plan.stop_at_nan and not math.isfinite(loss):
+        if self._plan.stop_at_nan and not math.isfinite(value):
             raise NotFiniteError(
-                f"the loss is {loss} at step {number} (learning rate {self._driver.lr:.4g}, batch {self._plan.batch_size} a rank); "
-                f"choose a smaller --lr, or go on with --nan continue"
+                f"the loss is {value} at step {number} (learning rate {driver.lr:.4g}, "
+                f"batch {self._plan.batch_size} a rank); choose a smaller --lr, "
+                "or go on with --nan continue"
             )
 
     def _ends(self) -> bool:
-        """Whether the run is over: all ranks say the same at the same step."""
+        """Return if the run is over; all ranks agree on it at the same step."""
         done = len(self._losses)
         plan = self._plan
-        if (plan.until or plan.max_time) and (done % AGREE_EVERY == 0 or done >= plan.steps):
+        asks = done % STEPS_PER_AGREEMENT == 0 or done >= plan.steps
+        if (plan.until or plan.max_time) and asks:
             with self._recorder.phase(Phase.OTHER, "whether to stop"):
-                self._stopped = self._reason_to_stop(done)
+                took, recent = time.monotonic() - self._began, self._recent
+                late = plan.max_time is not None and took >= plan.max_time
+                late, mean = self._driver.agree(late, sum(recent) / len(recent))
+                first = sum(self._losses[:STEPS_OF_MEAN]) / min(done, STEPS_OF_MEAN)
+                if plan.until and plan.until.reached(mean, first):
+                    self._stopped = (
+                        f"{plan.until.text} reached at step {done - 1} after {took:.1f} s "
+                        f"(mean of {len(recent)} steps: {significant(mean, 4)})"
+                    )
+                elif late:
+                    self._stopped = f"--max-time reached after {took:.1f} s"
         return bool(self._stopped) or done >= plan.steps
-
-    def _reason_to_stop(self, done: int) -> str:
-        plan, took = self._plan, time.monotonic() - self._began
-        late, mean = self._driver.agree(
-            plan.max_time is not None and took >= plan.max_time,
-            sum(self._recent) / len(self._recent),
-        )
-        if plan.until and plan.until.reached(
-            mean, sum(self._losses[:MEAN_OF]) / min(done, MEAN_OF)
-        ):
-            return f"{plan.until.text} reached at step {done - 1} after {took:.1f} s (mean of {len(self._recent)} steps: {significant(mean, 4)})"
-        return f"--max-time reached after {took:.1f} s" if late else ""
-
-    def _evaluate(self, epoch: int) -> None:
-        with self._recorder.phase(Phase.OTHER, EVALUATION):
-            self._figures = self._driver.evaluate()
-        for name, value in self._figures.items():
-            self._recorder.note(f"evaluation:{name}", value)
 
     def _note_bad_samples(self) -> None:
         for sample in self._bad.news():
             print(f"bad sample: {sample.path}: {sample.why}", file=sys.stderr)
             self._recorder.note(f"bad_sample:{sample.path}: {sample.why}", 1.0)
-
-
-def repeat(batch: Any, steps: int) -> Iterator[Any]:
-    """The same batch again and again: what a loop is fed where there is to be no input pipeline."""
-    return itertools.repeat(batch, steps)

@@ -1,4 +1,4 @@
-"""Reads images, and deals with those that cannot be read: counted, named, and handled as the user said."""
+"""Reads images, and counts, names and replaces those that cannot be read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,23 @@ from profkit.text import safe_text
 if TYPE_CHECKING:
     from PIL import Image
 
+Size = tuple[int, int]
+"""Width and height."""
+
 POLICIES = ("error", "skip", "pad")
-"""What becomes of a bad sample: the job ends, the next good one takes its place, or grey does."""
+"""The job ends at a bad sample, the next good one takes its place, or a grey image does."""
 
 GREY = (124, 116, 104)
 """ImageNet's mean colour, so that padding is near zero after normalisation."""
 
-MOST_IN_A_ROW = 100
+UNKNOWN_SIZE = (64, 64)
+"""The size of a grey image if nobody knows the size of the broken one."""
+
+BILINEAR = 2
+"""Pillow's number of the filter; Pillow itself is imported later."""
+
+MAX_SKIPPED = 100
+"""Bad samples in a row after which the data set counts as broken."""
 
 
 class BadSampleError(UnreadableError):
@@ -29,18 +39,33 @@ class BadSampleError(UnreadableError):
 
 
 def as_raised(error: UnreadableError) -> UnreadableError:
-    """The error as a loader's worker raised it: the frameworks hand it on with the worker's traceback for a message."""
+    """Return the error as a loader's worker raised it.
+
+    The frameworks pass it on with the worker's traceback as its message.
+    """
     text = str(error).strip()
-    return (
-        type(error)(text.splitlines()[-1].partition("Error: ")[2]) if "Traceback" in text else error
-    )
+    if "Traceback" not in text:
+        return error
+    return type(error)(text.splitlines()[-1].partition("Error: ")[2])
+
+
+def header_size(path: str | os.PathLike[str]) -> Size | None:
+    """Return the size in an image's header, if that can be read."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.width, image.height
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
 
 
 class BadSamples:
-    """The policy for bad samples, and the book of those that were met.
+    """The policy for bad samples, and a file that lists those that were found.
 
-    Loader workers and the training process write into one file, a line with one `write` call each, so that nothing
-    is lost whatever way workers are started and ended. The training loop reads on from where it was.
+    Loader workers and the training process append to one file, a line with one `write` call each,
+    so that nothing is lost however workers start and end. The training loop reads on from where
+    it was.
     """
 
     def __init__(self, policy: str = "error", book: Path | None = None) -> None:
@@ -53,12 +78,11 @@ class BadSamples:
         self._read = 0
         self._rest = b""
 
-    def image(
-        self, path: str | os.PathLike[str], size: tuple[int, int] | None = None
-    ) -> Image.Image:
-        """The file decoded to RGB. Where it is broken and the policy is `pad`: grey, of the size in its header, else of `size` (width, height).
+    def image(self, path: str | os.PathLike[str], size: Size | None = None) -> Image.Image:
+        """Decode the file to RGB.
 
-        With the other policies a broken file is a `BadSampleError`.
+        With the policy `pad` a broken file becomes a grey image of the size in its header, else
+        of `size`. With the other policies it is a `BadSampleError`.
         """
         from PIL import Image
 
@@ -66,11 +90,20 @@ class BadSamples:
             with Image.open(path) as image:
                 decoded: Image.Image = image.convert("RGB")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            return self._broken(os.fspath(path), _reason(error), size)
-        return decoded
+            reason = str(getattr(error, "strerror", None) or error) or type(error).__name__
+        else:
+            return decoded
+        name = os.fspath(path)
+        if self.policy != "pad":
+            raise BadSampleError(
+                f"{safe_text(name)}: not a whole image: {reason}; "
+                "use --bad-samples skip or pad to go on without it"
+            )
+        self.note(name, reason)
+        return Image.new("RGB", header_size(name) or size or UNKNOWN_SIZE, GREY)
 
     def note(self, path: str, why: str) -> None:
-        """Write a bad sample into the book."""
+        """Append a bad sample to the file."""
         line = f"{safe_text(path)}\t{' '.join(safe_text(why).split())}\n"
         descriptor = os.open(self.book, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -78,8 +111,15 @@ class BadSamples:
         finally:
             os.close(descriptor)
 
+    def note_or_raise(self, error: BadSampleError) -> None:
+        """Note a sample that is to be skipped; with the other policies raise its error."""
+        if self.policy != "skip":
+            raise error
+        path, _, why = str(error).partition(": ")
+        self.note(path, why.partition(";")[0])
+
     def news(self) -> list[BadSample]:
-        """The bad samples that were met since the last call."""
+        """Return the bad samples since the last call."""
         try:
             if os.stat(self.book).st_size == self._read:
                 return []
@@ -95,25 +135,17 @@ class BadSamples:
     def close(self) -> None:
         self.book.unlink(missing_ok=True)
 
-    def _broken(self, path: str, why: str, size: tuple[int, int] | None) -> Image.Image:
-        if self.policy != "pad":
-            raise BadSampleError(
-                f"{safe_text(path)}: not a whole image: {why}; --bad-samples skip or pad goes on without it"
-            )
-        self.note(path, why)
-        return _grey(path, size)
-
 
 @dataclass(frozen=True)
 class BadSample:
-    """One bad sample as the book has it."""
+    """The file and the reason of one bad sample."""
 
     path: str
     why: str
 
 
 class Guarded:
-    """A data set in which another sample takes the place of one that is skipped."""
+    """A data set in which the next good sample takes the place of one that is skipped."""
 
     def __init__(self, dataset: object, bad: BadSamples) -> None:
         self.dataset = dataset
@@ -124,30 +156,14 @@ class Guarded:
 
     def __getitem__(self, key: Sequence[int]) -> object:
         epoch, index = key
-        for offset in range(min(MOST_IN_A_ROW, len(self))):
+        tried = index
+        for offset in range(min(MAX_SKIPPED, len(self))):
+            tried = (index + offset) % len(self)
             try:
-                return self.dataset[epoch, (index + offset) % len(self)]  # type: ignore[index]
+                return self.dataset[epoch, tried]  # type: ignore[index]
             except BadSampleError as error:
-                if self.bad.policy != "skip":
-                    raise
-                path, _, why = str(error).partition(": ")
-                self.bad.note(path, why.partition(";")[0])
+                self.bad.note_or_raise(error)
         raise UnreadableError(
-            f"{MOST_IN_A_ROW} bad samples in a row, the last tried is number {(index + offset) % len(self)}; the data set is broken"
+            f"{MAX_SKIPPED} bad samples in a row, the last tried is number {tried}; "
+            "the data set is broken"
         )
-
-
-def _reason(error: BaseException) -> str:
-    return str(getattr(error, "strerror", None) or error) or type(error).__name__
-
-
-def _grey(path: str, size: tuple[int, int] | None) -> Image.Image:
-    """In place of a broken image: of its own size where its header tells one, as annotations go by that."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            size = image.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        size = size or (64, 64)
-    return Image.new("RGB", size, GREY)

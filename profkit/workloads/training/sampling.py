@@ -1,4 +1,4 @@
-"""Which samples make which batch: the same for every framework, number of workers and number of ranks."""
+"""Assigns samples to batches alike for every framework and number of workers and ranks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from profkit.workloads.base import Key
 class Batches:
     """The batches of one rank, as lists of keys. Set `epoch` before iterating.
 
-    All ranks shuffle alike, and each takes its slice of every global batch: two ranks with half the batch train on
-    the same samples, step by step, as one rank with all of it. What does not fill a global batch is left out.
+    All ranks shuffle alike, and each takes its slice of every global batch: two ranks with half
+    the batch train on the same samples, step by step, as one rank with the whole batch. Samples
+    that do not fill a global batch are excluded.
     """
 
     def __init__(
@@ -42,25 +43,19 @@ class Batches:
         return self._count
 
     def __iter__(self) -> Iterator[list[Key]]:
+        """Yield batches of one group each, in the order in which the shuffled set fills them."""
         start = self._rank * self._batch_size
-        for batch in self._global_batches():
-            yield [(self.epoch, index) for index in batch[start : start + self._batch_size]]
-
-    def _global_batches(self) -> Iterator[list[int]]:
-        """Batches of one group each, in the order in which a walk through the shuffled set fills them."""
+        own = slice(start, start + self._batch_size)
+        shuffled = np.random.default_rng((self._seed, self.epoch)).permutation(self._length)
         waiting: defaultdict[int, list[int]] = defaultdict(list)
-        for index in (
-            np.random.default_rng((self._seed, self.epoch)).permutation(self._length).tolist()
-        ):
+        for index in shuffled.tolist():
             group = waiting[int(self._groups[index])]
             group.append(index)
             if len(group) == self._global:
-                yield group.copy()
+                yield [(self.epoch, member) for member in group[own]]
                 group.clear()
 
 
 def stack(samples: Sequence[Any]) -> tuple[Any, ...]:
-    """Samples' arrays and numbers, each field as one array."""
-    return tuple(
-        np.stack([np.asarray(value) for value in field]) for field in zip(*samples, strict=True)
-    )
+    """Stack the arrays and numbers of samples, each field into one array."""
+    return tuple(map(np.stack, zip(*samples, strict=True)))

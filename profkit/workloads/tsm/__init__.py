@@ -1,72 +1,61 @@
-"""TSM-ResNet50 on Kinetics-400's extracted frames: the video benchmark of the reports."""
+"""TSM-ResNet50 on Kinetics-400's extracted frames, the video benchmark."""
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profkit.errors import UsageError
 from profkit.workloads.base import Build, Defaults, Parts, Workload
+from profkit.workloads.datasets import generate_default
+from profkit.workloads.training.network import Ops, builders
 
 if TYPE_CHECKING:
     from profkit.workloads.datasets.kinetics import ClipIndex
 
 SEGMENTS = 8
+"""Frames of each clip that the network sees."""
+
 CLIP_NORM = 20.0
+"""Norm to which gradients are clipped."""
+
 LR_EPOCHS = (20, 40)
+"""Epochs at which the learning rate falls to a tenth."""
+
 PUBLISHED_CLASSES, PUBLISHED_CLIPS = 400, 234_619
+"""Classes and training clips of Kinetics-400, for runs without a data set."""
 
 CONVERGE = {"steps": 120, "batch_size": 8, "image_size": 64, "lr": 0.0025, "factor": 0.6}
 """A short run on the generated set in which the loss falls below `factor` of its first value."""
 
 
-def _build_torch(build: Build) -> Parts:
-    _check_needs()
-    from profkit.workloads.tsm import torch_net as _tsm_torch
-
-    return _parts(build, _tsm_torch)
-
-
-def _build_paddle(build: Build) -> Parts:
-    _check_needs()
-    from profkit.workloads.tsm import paddle_net as _tsm_paddle
-
-    return _parts(build, _tsm_paddle)
-
-
-def _check_needs() -> None:
-    if importlib.util.find_spec("PIL") is None:
-        raise UsageError(
-            "tsm needs pillow, which is not installed here: pip install 'profkit[systems]'"
-        )
-
-
-def _parts(build: Build, net: Any) -> Parts:
-    """The parts of one framework; `net` is its module of model, loss, optimizer and predictor."""
+def make_parts(build: Build, ops: Ops) -> Parts:
+    """Build the workload with the operations of one framework."""
     from profkit.workloads.datasets.kinetics import check_tree
     from profkit.workloads.training.schedules import step_decay
+    from profkit.workloads.tsm import net
     from profkit.workloads.tsm.data import Clips, made_up_batch
 
     config = build.config
     size, seed = config["image_size"], config["seed"]
-    index = check_tree(build.data) if build.data else None
-    val = check_tree(build.data, "val") if build.data and config.get("evaluate") else None
-    classes = index.classes if index else PUBLISHED_CLASSES
-    model = net.make_model(classes, SEGMENTS, seed)
+    dataset, samples, classes, judge = None, PUBLISHED_CLIPS, PUBLISHED_CLASSES, None
+    if build.data:
+        index = check_tree(build.data)
+        dataset = Clips(index, build.bad, SEGMENTS, size, seed)
+        samples, classes = len(index.clips), index.classes
+        if config.get("evaluate"):
+            judge = functools.partial(evaluate, ops, build, check_tree(build.data, "val"))
+    model = net.make_model(ops, classes, SEGMENTS, seed)
     return Parts(
         model=model,
-        optimizer=net.make_optimizer(model, config),
-        loss_of=net.loss_of,
-        dataset=Clips(index, build.bad, SEGMENTS, size, seed) if index else None,
+        optimizer=ops.make_sgd(model, config),
+        loss_of=functools.partial(net.loss_of, ops),
+        dataset=dataset,
         synthetic=lambda count: made_up_batch(count, SEGMENTS, size, classes, seed),
         count=lambda batch: len(batch[0]),
-        lr_at=step_decay(
-            len(index.clips) if index else PUBLISHED_CLIPS, config["global_batch_size"], LR_EPOCHS
-        ),
+        lr_at=step_decay(samples, config["global_batch_size"], LR_EPOCHS),
         clip_norm=CLIP_NORM,
-        evaluate=(lambda trained: evaluate(trained, net, build, val)) if val else None,
+        evaluate=judge,
         notes={
             "classes": classes,
             "segments": SEGMENTS,
@@ -75,28 +64,15 @@ def _parts(build: Build, net: Any) -> Parts:
     )
 
 
-def evaluate(model: Any, net: Any, build: Build, index: ClipIndex) -> Mapping[str, float]:
-    """The share of clips whose highest score is that of their class, from the middle of the middle frame of each segment."""
-    from profkit.workloads.training.evaluation import read_ahead
+def evaluate(ops: Ops, build: Build, index: ClipIndex, model: Any) -> Mapping[str, float]:
+    """Return top-1 over the centre crop of the middle frame of each segment."""
+    from profkit.workloads.training.evaluation import top1
     from profkit.workloads.tsm.data import Clips
 
-    clips = Clips(
-        index, build.bad, SEGMENTS, build.config["image_size"], build.config["seed"], training=False
-    )
-    right = seen = 0
-    with net.predictor(model) as predict:
-        for frames, label in read_ahead(
-            lambda number: clips[0, number], len(clips), build.bad, build.config.get("workers", 1)
-        ):
-            right += int(predict(frames[None])[0].argmax() == label)
-            seen += 1
-    return {"top1": right / seen if seen else 0.0}
-
-
-def _generate() -> Path:
-    from profkit.workloads.datasets.kinetics import generate
-
-    return generate()
+    config = build.config
+    size, seed = config["image_size"], config["seed"]
+    clips = Clips(index, build.bad, SEGMENTS, size, seed, training=False)
+    return top1(ops, model, lambda number: clips[0, number], len(clips), build)
 
 
 WORKLOAD = Workload(
@@ -124,6 +100,7 @@ WORKLOAD = Workload(
         reduced_batch_size=2,
         workers=4,
     ),
-    builders={"torch": _build_torch, "paddle": _build_paddle},
-    generate=_generate,
+    builders=builders(make_parts),
+    generate=functools.partial(generate_default, "kinetics"),
+    needs={"pillow": "PIL"},
 )

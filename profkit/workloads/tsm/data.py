@@ -1,29 +1,33 @@
-"""What TSM is fed: a few frames of each clip, one from each of its segments, all cropped alike."""
+"""Samples of TSM: one frame from each segment of a clip, all cropped alike."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from profkit.workloads.base import Key
 from profkit.workloads.datasets.kinetics import ClipIndex
-from profkit.workloads.training.samples import BadSamples
-
-if TYPE_CHECKING:
-    from PIL import Image
+from profkit.workloads.training.samples import BILINEAR, BadSamples, header_size
 
 Pixels = npt.NDArray[np.float32]
+Size = tuple[int, int]
+"""Width and height."""
+
 Box = tuple[int, int, int, int]
 
 MEAN = np.array((0.485, 0.456, 0.406), dtype=np.float32) * 255
 DEVIATION = np.array((0.229, 0.224, 0.225), dtype=np.float32) * 255
 
 CROP_SCALES = (1.0, 0.875, 0.75, 0.66)
+"""Sides of a crop, as shares of the frame's short side."""
+
+MIN_CHANGE = 3
+"""A crop's side that differs by less than so many pixels from the wanted one becomes that one."""
+
 PLACES = (
     (0, 0),
     (4, 0),
@@ -39,15 +43,18 @@ PLACES = (
     (1, 3),
     (3, 3),
 )
-"""Where a crop may lie, in quarters of the room that it leaves."""
+"""Places of a crop, in quarters of the room that it leaves."""
 
 EVALUATION_RATIO = 256 / 224
-"""The short side of an evaluated frame, to the side of the crop from its middle."""
+"""The short side of an evaluated frame, divided by the side of the crop from its middle."""
 
 
 @dataclass(frozen=True)
 class Clips:
-    """A sample is the frames of a clip, normalised, and its label. In training, frames, crop and flip are drawn at random."""
+    """The normalised frames of each clip, and its label.
+
+    In training, frames, crop and flip are drawn at random.
+    """
 
     index: ClipIndex
     bad: BadSamples
@@ -63,42 +70,36 @@ class Clips:
         epoch, number = key
         rng = np.random.default_rng((self.seed, epoch, number)) if self.training else None
         clip = self.index.clips[number]
-        frames = self._read(
-            [clip.frame(frame) for frame in pick_frames(clip.frames, self.segments, rng)]
-        )
+        picked = pick_frames(clip.frames, self.segments, rng)
+        paths = list(map(clip.frame, picked))
+        # With the policy `pad` a broken frame gets the size of its neighbours.
+        known = _known_size(paths) if self.bad.policy == "pad" else None
+        frames = [self.bad.image(path, known) for path in paths]
         box = draw_crop(rng, frames[0].size, self.size) if rng else middle_crop(frames[0].size)
-        pixels = np.stack([_cut(frame, box, self.size) for frame in frames])
+        size = (self.size, self.size)
+        pixels = np.stack([np.asarray(frame.resize(size, BILINEAR, box)) for frame in frames])
         if rng and rng.random() < 0.5:
             pixels = pixels[:, :, ::-1]
         return normalise(pixels), np.int64(clip.label)
 
-    def _read(self, paths: Sequence[str]) -> list[Image.Image]:
-        """A broken frame is padded to the size of its neighbours."""
-        size = _known_size(paths) if self.bad.policy == "pad" else None
-        return [self.bad.image(path, size) for path in paths]
 
-
-def _known_size(paths: Sequence[str]) -> tuple[int, int] | None:
-    """The size in the first header that can be read, looking at the rest of the clip where none of its chosen frames is whole."""
-    from PIL import Image, UnidentifiedImageError
-
+def _known_size(paths: Sequence[str]) -> Size | None:
+    """Return the size of the first frame with a readable header, of these or of the clip."""
     folder = os.path.dirname(paths[0])
-    others = (
-        os.path.join(folder, name)
-        for name in (sorted(os.listdir(folder)) if os.path.isdir(folder) else ())
-    )
-    for path in (*paths, *others):
-        try:
-            with Image.open(path) as image:
-                size: tuple[int, int] = image.size
-                return size
-        except (OSError, UnidentifiedImageError):
-            continue
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    for path in (*paths, *(os.path.join(folder, name) for name in names)):
+        size = header_size(path)
+        if size:
+            return size
     return None
 
 
 def pick_frames(count: int, segments: int, rng: np.random.Generator | None) -> list[int]:
-    """One frame of each of `segments` equal parts, counted from 1: any in training, else the middle. A clip with too few starts again at its end."""
+    """Pick one frame of each of `segments` equal parts, counted from 1.
+
+    In training any frame of a part is picked, else the middle one. A clip that is too short starts
+    again at its end.
+    """
     length = count // segments
     starts = np.arange(segments) * max(1, length)
     if length == 0:
@@ -111,36 +112,32 @@ def pick_frames(count: int, segments: int, rng: np.random.Generator | None) -> l
     return picked
 
 
-def draw_crop(rng: np.random.Generator, frame: tuple[int, int], size: int) -> Box:
-    """A crop of one of four scales in each direction, at most one step apart, at one of thirteen places."""
-    sides = [int(min(frame) * scale) for scale in CROP_SCALES]
-    sides = [size if abs(side - size) < 3 else side for side in sides]
-    pairs = [
-        (wide, high)
-        for across, wide in enumerate(sides)
-        for down, high in enumerate(sides)
-        if abs(across - down) <= 1
-    ]
+def draw_crop(rng: np.random.Generator, frame: Size, size: int) -> Box:
+    """Draw a crop of one of four scales per direction, one step apart at most."""
+    sides = []
+    for share in CROP_SCALES:
+        side = int(min(frame) * share)
+        sides.append(size if abs(side - size) < MIN_CHANGE else side)
+    pairs = []
+    for across, wide in enumerate(sides):
+        for down, high in enumerate(sides):
+            if abs(across - down) <= 1:
+                pairs.append((wide, high))
     width, height = pairs[rng.integers(len(pairs))]
-    right, down = PLACES[rng.integers(len(PLACES))]
-    left, top = (frame[0] - width) // 4 * right, (frame[1] - height) // 4 * down
+    right, below = PLACES[rng.integers(len(PLACES))]
+    left, top = (frame[0] - width) // 4 * right, (frame[1] - height) // 4 * below
     return left, top, left + width, top + height
 
 
-def middle_crop(frame: tuple[int, int]) -> Box:
+def middle_crop(frame: Size) -> Box:
+    """Return the square in the middle of a frame."""
     side = round(min(frame) / EVALUATION_RATIO)
     left, top = (frame[0] - side) // 2, (frame[1] - side) // 2
     return left, top, left + side, top + side
 
 
-def _cut(frame: Image.Image, box: Box, size: int) -> npt.NDArray[np.uint8]:
-    from PIL import Image
-
-    return np.asarray(frame.resize((size, size), Image.Resampling.BILINEAR, box))
-
-
 def normalise(frames: npt.NDArray[np.uint8]) -> Pixels:
-    """Channels first, with the mean and the deviation of ImageNet taken out."""
+    """Return the frames with channels first, without ImageNet's mean and deviation."""
     pixels: Pixels = ((frames.astype(np.float32) - MEAN) / DEVIATION).transpose(0, 3, 1, 2)
     return np.ascontiguousarray(pixels)
 
@@ -148,8 +145,7 @@ def normalise(frames: npt.NDArray[np.uint8]) -> Pixels:
 def made_up_batch(
     count: int, segments: int, size: int, classes: int, seed: int
 ) -> tuple[Pixels, npt.NDArray[np.int64]]:
-    """Noise with labels, for runs without an input pipeline."""
+    """Return noise with labels, for runs without an input pipeline."""
     rng = np.random.default_rng((seed, count, size))
-    return rng.standard_normal((count, segments, 3, size, size), dtype=np.float32), rng.integers(
-        classes, size=count
-    )
+    clips = rng.standard_normal((count, segments, 3, size, size), dtype=np.float32)
+    return clips, rng.integers(classes, size=count)

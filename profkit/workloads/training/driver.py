@@ -1,0 +1,138 @@
+"""The part of a driver and of a process group that is the same in both frameworks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from profkit.errors import ProfkitError
+from profkit.workloads.base import Parts
+from profkit.workloads.training.loop import Driver
+from profkit.workloads.training.samples import BadSamples, Guarded
+from profkit.workloads.training.sampling import Batches
+
+MAX_REASON = 200
+"""Characters of a framework's error that are shown."""
+
+
+class SharedDriver:
+    """Feeds and evaluates a model; subclasses train it on one device, alone or as a rank.
+
+    They set `bare`, the model without the wrapper for its ranks, and `model`, the wrapped one.
+    `framework` is torch or paddle itself, `move` copies a batch to the device, and `autocast`
+    returns the context of mixed precision.
+    """
+
+    framework: Any
+    bare: Any
+    model: Any
+    move: Callable[[Any], Any]
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]]
+
+    def __init__(self, parts: Parts, config: Mapping[str, Any]) -> None:
+        self.parts = parts
+        self.config = config
+        self._sampler: Batches | None = None
+        self._loader: Iterable[Any] = ()
+
+    def open_loader(self, bad: BadSamples, other: Iterable[Any] | None) -> None:
+        """Open the framework's loader, unless there is another one or the data is synthetic."""
+        parts, config = self.parts, self.config
+        if other is not None:
+            self._loader = other
+        elif config["data"] == "synthetic":
+            batch = self.move(parts.synthetic(config["batch_size"]))
+            self._loader = itertools.repeat(batch, config["steps"])
+        elif parts.dataset is None:
+            raise ProfkitError("this workload has no data set of its own; use --data synthetic")
+        else:
+            self._sampler = Batches(
+                len(parts.dataset),
+                config["batch_size"],
+                seed=config["seed"],
+                rank=config["rank"],
+                world_size=config["world_size"],
+                groups=parts.groups,
+            )
+            self._loader = self.make_loader(Guarded(parts.dataset, bad), self._sampler)
+
+    def make_loader(self, dataset: Guarded, sampler: Batches) -> Iterable[Any]:
+        """Return the framework's own loader."""
+        raise NotImplementedError
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        if self._sampler is not None:
+            self._sampler.epoch = epoch
+        return self._loader
+
+    def count(self, batch: Any) -> int:
+        return self.parts.count(batch)
+
+    def forward(self, batch: Any) -> Any:
+        with self.autocast():
+            return self.parts.loss_of(self.model, batch)
+
+    def agree(self, stop: bool, loss: float) -> tuple[bool, float]:
+        world = self.config["world_size"]
+        if world == 1:
+            return stop, loss
+        sums = self.move(np.array([stop, loss], dtype=np.float32))
+        self.framework.distributed.all_reduce(sums)
+        return bool(sums[0] > 0), float(sums[1]) / world
+
+    def evaluate(self) -> Mapping[str, float]:
+        if self.parts.evaluate is None:
+            raise ProfkitError("this workload has no evaluation; leave --evaluate out")
+        self.bare.eval()
+        with self.framework.no_grad():
+            figures = self.parts.evaluate(self.bare)
+        self.bare.train()
+        return figures
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A framework with its device and seed set, joined to its other ranks."""
+
+    framework: Any
+    driver: Callable[..., Driver]
+    world_size: int
+    threads: int
+
+    def share(self, text: str) -> str:
+        """Return the text of rank 0 on every rank."""
+        words = [text]
+        if self.world_size > 1:
+            self.framework.distributed.broadcast_object_list(words, src=0)
+        return words[0]
+
+    def leave(self) -> None:
+        """Leave the other ranks."""
+        if self.world_size > 1:
+            with contextlib.suppress(Exception):  # the others may be gone already
+                self.framework.distributed.destroy_process_group()
+
+
+def meet(join: Callable[[], object]) -> None:
+    """Form the process group; report the address if the other ranks cannot be reached."""
+    try:
+        join()
+    except Exception as error:  # each framework's store and backend raise their own classes
+        place = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+        reason = " ".join(str(error).split())[:MAX_REASON]
+        raise ProfkitError(f"the ranks could not meet at {place}: {reason}") from error
+
+
+def map_leaves(batch: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Apply `change` to the leaves of this kind in nested dicts, lists and tuples."""
+    if isinstance(batch, dict):
+        return {name: map_leaves(value, kind, change) for name, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return type(batch)(map_leaves(value, kind, change) for value in batch)
+    return change(batch) if isinstance(batch, kind) else batch

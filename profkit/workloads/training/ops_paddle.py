@@ -1,0 +1,80 @@
+"""The operations of PaddlePaddle for networks; `ops_torch` explains each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional
+
+Module = nn.Layer
+ModuleList = nn.LayerList
+Sequential = nn.Sequential
+Identity = nn.Identity
+Dropout = nn.Dropout
+Linear = nn.Linear
+MaxPool = nn.MaxPool2D
+Norm = nn.BatchNorm2D
+Relu = nn.ReLU
+InPlaceRelu = nn.ReLU  # Paddle's layer has no in-place form
+
+concat = paddle.concat
+cross_entropy = functional.cross_entropy
+no_grad = paddle.no_grad
+relu = functional.relu
+resize = functools.partial(functional.interpolate, mode="bilinear", align_corners=False)
+stack = paddle.stack
+temporal_shift = functional.temporal_shift
+to_float = functools.partial(paddle.cast, dtype="float32")
+to_numpy = Tensor.numpy
+
+
+def conv(inside: int, outside: int, kernel: int, stride: int = 1, *, bias: bool = False) -> Any:
+    return nn.Conv2D(
+        inside, outside, kernel, stride, kernel // 2, bias_attr=None if bias else False
+    )
+
+
+def resnet50(classes: int = 1000) -> Any:
+    net: Any = paddle.vision.models.resnet50(num_classes=classes)
+    for stage in (net.layer1, net.layer2, net.layer3, net.layer4):
+        for block in stage:
+            block.bn3.weight.set_value(paddle.zeros_like(block.bn3.weight))
+    return net
+
+
+def sort_descending(values: Tensor) -> Tensor:
+    return values.sort(descending=True)
+
+
+def masked_cross_entropy(scores: Tensor, labels: Tensor, ignored: int) -> Tensor:
+    total = functional.cross_entropy(scores, labels, ignore_index=ignored, reduction="sum", axis=1)
+    mean: Tensor = total / (labels != ignored).sum().clip(min=1).astype("float32")
+    return mean
+
+
+def to_tensor(array: npt.NDArray[Any], model: nn.Layer) -> Tensor:
+    return paddle.to_tensor(array, place=model.parameters()[0].place)
+
+
+def set_weights(model: nn.Layer, draw: Callable[[str, Sequence[int]], npt.NDArray[Any]]) -> None:
+    for name, weight in model.named_parameters():
+        if not weight.trainable:  # Paddle lists the running statistics of norms here as well
+            continue
+        if len(weight.shape) == 2:  # Paddle's matrices are (in, out)
+            weight.set_value(draw(name, weight.shape[::-1]).T)
+        else:
+            weight.set_value(draw(name, weight.shape))
+
+
+def make_sgd(model: nn.Layer, config: Mapping[str, Any]) -> paddle.optimizer.Optimizer:
+    return paddle.optimizer.Momentum(
+        config["lr"],
+        config["momentum"],
+        parameters=model.parameters(),
+        weight_decay=config["weight_decay"],
+    )

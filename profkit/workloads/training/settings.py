@@ -1,0 +1,137 @@
+"""The final settings of a run, and the checks of what the user asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+from profkit.errors import UsageError
+from profkit.workloads.base import Settings, Workload
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The place of this process: its rank, the number of ranks, and its GPU, if it has one."""
+
+    rank: int = 0
+    world_size: int = 1
+    gpu: int | None = None
+
+
+def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str, Any]:
+    """Return every setting in its final value. Depth and width of a model are never reduced."""
+    defaults, on_gpu = workload.defaults, seat.gpu is not None
+    batch, image = defaults.reduced_batch_size, defaults.reduced_image_size
+    steps, warmup = defaults.reduced_steps, defaults.reduced_warmup
+    workers = defaults.reduced_workers
+    if on_gpu:
+        batch, image, steps = defaults.batch_size, defaults.image_size, defaults.steps
+        warmup, workers = defaults.warmup, defaults.workers
+    batch = settings.batch_size or batch
+    image = settings.image_size or image
+    steps = settings.steps or steps
+    warmup = min(warmup, steps // 5) if settings.warmup is None else settings.warmup
+    loader = "DALI" if settings.dali else f"{settings.framework} DataLoader"
+    if settings.data == "synthetic":
+        loader = "none"
+    return {
+        "precision": _precision(settings, on_gpu=on_gpu),
+        "amp": settings.amp if settings.amp in {"O1", "O2"} else "",
+        "device": f"cuda:{seat.gpu}" if on_gpu else "cpu",
+        "batch_size": batch,
+        "global_batch_size": batch * seat.world_size,
+        "world_size": seat.world_size,
+        "rank": seat.rank,
+        "image_size": image,
+        "steps": steps,
+        "epochs": settings.epochs,
+        "warmup": warmup,
+        "workers": workers if settings.workers is None else settings.workers,
+        "prefetch": settings.prefetch or 2,
+        "pin": on_gpu if settings.pin is None else settings.pin,
+        "lr": settings.lr or defaults.lr * batch * seat.world_size / defaults.lr_batch,
+        "momentum": defaults.momentum,
+        "weight_decay": defaults.weight_decay,
+        "seed": settings.seed,
+        "data": settings.data,
+        "loader": loader,
+        "bad_samples": settings.bad_samples,
+        "memory_format": "NHWC" if settings.channels_last else "NCHW",
+        "compile": settings.compile,
+        "evaluate": settings.evaluate,
+        "until": settings.until,
+        "reduced": _reductions(workload, batch, image),
+    }
+
+
+def _reductions(workload: Workload, batch: int, image: int) -> str:
+    """Name the sizes that are below the published ones."""
+    defaults, reduced = workload.defaults, []
+    if image < defaults.image_size:
+        reduced.append(f"images of {image} px (published: {defaults.image_size})")
+    if batch < defaults.batch_size:
+        published = workload.published.get("batch_size", defaults.batch_size)
+        reduced.append(f"batch {batch} (published: {published})")
+    return ", ".join(reduced)
+
+
+def check(workload: Workload, settings: Settings, *, on_gpu: bool) -> None:
+    """Refuse what this machine or framework cannot do; never do something else instead."""
+    workload.check(settings)
+    if settings.pin and not on_gpu:
+        raise UsageError("--pin needs a GPU: pinned memory is for copies to one")
+    _precision(settings, on_gpu=on_gpu)
+    if settings.dali:
+        _check_dali(workload, settings)
+    if settings.framework == "paddle" and settings.channels_last:
+        raise UsageError(
+            "--channels-last: Paddle's own models here are NCHW; it works with --framework torch"
+        )
+    if settings.framework == "paddle" and settings.compile:
+        raise UsageError(
+            "--compile: works with --framework torch; Paddle's static graph is one call, "
+            "in which no phases can be told apart"
+        )
+
+
+def _precision(settings: Settings, *, on_gpu: bool) -> str:
+    """Return the precision, or refuse one that does not exist here."""
+    amp = settings.amp
+    if not amp:
+        return "fp32"
+    if settings.framework == "paddle" and not on_gpu:
+        raise UsageError(
+            "--amp: Paddle has no mixed precision on a CPU (its autocast does nothing there); "
+            "leave --amp out, or use a GPU or --framework torch"
+        )
+    if amp in {"O1", "O2"} and settings.framework != "paddle":
+        raise UsageError(
+            f"--amp {amp} is a level of Paddle's; torch takes --amp, --amp bf16 or --amp fp16"
+        )
+    if amp == "fp16" and not on_gpu:
+        raise UsageError(
+            "--amp fp16 needs a GPU: fp16 with a gradient scaler does not exist on a CPU; "
+            "--amp bf16 does"
+        )
+    if amp == "bf16" or not on_gpu:
+        return "bf16"
+    return "fp16"
+
+
+def _check_dali(workload: Workload, settings: Settings) -> None:
+    if workload.dali is None:
+        raise UsageError(
+            f"--dali: {workload.name} has no DALI pipeline; its samples need more than DALI decodes"
+        )
+    if settings.data == "synthetic":
+        raise UsageError(
+            "--dali and --data synthetic exclude each other: there is nothing to decode"
+        )
+    if settings.bad_samples != "error":
+        raise UsageError(
+            f"--bad-samples {settings.bad_samples} needs the framework's own loader: "
+            "DALI ends at a bad sample; leave --dali out"
+        )
+    if importlib.util.find_spec("nvidia.dali") is None:
+        raise UsageError("--dali: NVIDIA DALI is not installed here: pip install 'profkit[dali]'")
