@@ -13,8 +13,10 @@ from textual.app import App, ComposeResult
 from profkit.errors import UsageError
 from profkit.text import duration
 from profkit.tui.themes import PALETTES
+from profkit.tui.widgets.columns import Column
 from profkit.tui.widgets.draw import bar, fit, level, stacked
-from profkit.tui.widgets.table import Column, VirtualTable, compile_filter
+from profkit.tui.widgets.row_order import compile_filter
+from profkit.tui.widgets.table import VirtualTable
 from tests.hostile import INJECTIONS, UNSAFE
 from tests.tui.driving import screen_lines
 

@@ -120,9 +120,9 @@ def test_tmux_shows_the_figures_of_the_twins(folder: Path, tmux: Tmux) -> None:
     for part in view["parts"]:
         assert re.search(rf"{part['name']} .*{percent(part['share']['value'])}", screen)
     tmux.keys("?")
-    tmux.wait_for("Overview: its keys")
+    tmux.wait_for("Keys of Overview")
     tmux.keys("Escape")
-    tmux.wait_until_gone("its keys")
+    tmux.wait_until_gone("Keys of")
     tmux.keys("3")
     tmux.wait_for("kernels, ")
     tmux.keys("q")
@@ -186,7 +186,7 @@ def test_no_control_byte_of_a_hostile_run_reaches_the_terminal(tmp_path: Path) -
     """Every screen of a run whose every text is hostile: all that is left between Textual's own sequences is harmless."""
     run = hostile_run(tmp_path / "runs" / "evil [b]run \u202e", steps=30)
     terminal = Terminal(["-m", "profkit", "tui", str(run)], _environment(tmp_path / "cache"))
-    terminal.read_until(lambda text: "How far to believe this" in text)
+    terminal.read_until(lambda text: "Confidence and data quality" in text)
     for kind in load_screens().values():
         terminal.press(kind.KEY)
         terminal.read_until_quiet()

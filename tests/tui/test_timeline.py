@@ -29,17 +29,11 @@ from profkit.tui.screens.base import Place
 from profkit.tui.screens.timeline import TimelineScreen
 from profkit.tui.themes import PALETTES
 from profkit.tui.timeline.canvas import Canvas
-from profkit.tui.timeline.details import Details
-from profkit.tui.timeline.draw import (
-    Look,
-    counter_words,
-    label_text,
-    letters_for,
-    short_name,
-    step_ruler,
-    time_ruler,
-)
+from profkit.tui.timeline.painted import Look, letters_for
+from profkit.tui.timeline.row_paint import counter_words, label_text, short_name
+from profkit.tui.timeline.rulers import step_ruler, time_ruler
 from profkit.tui.timeline.words import parse_step, parse_time
+from profkit.tui.widgets.ask import Facts
 from profkit.vocab import PHASES
 from tests.tui.driving import Driver, drive, shown
 
@@ -100,7 +94,7 @@ def test_the_keys_lead_through_the_run(run: Path) -> None:
         await _answer(driver, "g", "99")
         assert f"no step 99: there are 0 to {STEPS - 1}" in driver.text
         await _answer(driver, "g", "soon")
-        assert "'soon' is no time" in driver.text
+        assert "'soon' is not a time" in driver.text
 
     drive(run, steps, screen="timeline")
 
@@ -110,7 +104,7 @@ def test_gaps_and_late_ranks_are_found(run: Path) -> None:
         screen = _screen(driver)
         await _answer(driver, "g", "5")
         await driver.press("L")
-        assert "rank 2 came last in step 5" in driver.text
+        assert "rank 2 was last in step 5" in driver.text
         assert screen.seen.expanded == 2
         late = screen.seen.timeline.late(screen.seen.at_ns - 1, 0)
         assert late is not None
@@ -119,13 +113,13 @@ def test_gaps_and_late_ranks_are_found(run: Path) -> None:
         assert screen.seen.at_ns == late.time_ns
         await driver.press("down", "greater_than_sign")
         gap_at = screen.seen.at_ns
-        assert "nothing for" in driver.text
+        assert "idle for" in driver.text
         await driver.press("greater_than_sign")
         assert screen.seen.at_ns > gap_at
         await driver.press("less_than_sign")
         assert screen.seen.at_ns == gap_at
         await driver.press("end", "plus", "0", "greater_than_sign")
-        assert "no gap of more than" in driver.text or "nothing for" in driver.text
+        assert "no gap of more than" in driver.text or "idle for" in driver.text
 
     drive(run, steps, screen="timeline")
 
@@ -149,7 +143,7 @@ def test_events_are_walked_found_and_opened(run: Path) -> None:
         assert event is not None
         assert event.label == lane.label
         await driver.press("enter")
-        assert isinstance(driver.app.screen, Details)
+        assert isinstance(driver.app.screen, Facts)
         for text in (event.name, "duration", "stream", "launch", "grid"):
             assert text in driver.text
         await driver.press("escape")
@@ -414,7 +408,7 @@ def test_names_from_strangers_cannot_steer_the_screen(hostile: Path) -> None:
         screen.look_at(Place(rank=0, step=2))
         await _answer(driver, "slash", "title")
         await driver.press("z", "enter")
-        assert isinstance(driver.app.screen, Details)
+        assert isinstance(driver.app.screen, Facts)
 
     drive(hostile, steps, screen="timeline")
 
@@ -508,5 +502,5 @@ def test_times_and_steps_are_read_as_people_write_them() -> None:
         3600 * 10**9,
     ]
     assert [parse_step(text) for text in ("12", "step 12", "12s", "")] == [12, 12, None, None]
-    with pytest.raises(UsageError, match=r"'1 fortnight' is no time; write 12\.5s"):
+    with pytest.raises(UsageError, match=r"'1 fortnight' is not a time; write 12\.5s"):
         parse_time("1 fortnight")

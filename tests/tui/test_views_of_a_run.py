@@ -164,9 +164,9 @@ def test_a_run_without_anything_to_show_says_so(tmp_path: Path) -> None:
     (run / "r00000" / "samples.arrows").unlink()
     words = {
         "kernels": "no kernels were captured",
-        "ranks": "one rank: there is nobody to wait for",
-        "loader": "the inside of the loader was not recorded",
-        "devices": "nothing was collected",
+        "ranks": "one rank: no other rank to wait for",
+        "loader": "the loader's internals were not recorded",
+        "devices": "no collector has recorded anything",
     }
 
     def look(screen: str, text: str) -> None:

@@ -221,7 +221,7 @@ def test_what_is_shown_is_exported(folder: Path, key: str, suffix: str) -> None:
 def test_help_tells_the_keys_of_this_screen(folder: Path) -> None:
     async def walk(driver: Driver) -> None:
         await driver.press("question_mark")
-        assert "Explain: its keys" in driver.text
+        assert "Keys of Explain" in driver.text
         assert "swap base and target" in driver.text
         await driver.press("escape")
         assert driver.screen == "ExplainScreen"

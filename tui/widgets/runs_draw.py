@@ -1,0 +1,64 @@
+"""The list of runs as columns of a table."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Final
+
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.views.runs import NO_FIGURES, RunFigures, RunRow
+from profkit.report import runs_text
+from profkit.text import percent, significant
+from profkit.tui.widgets.columns import Column, Columns
+
+_STATE_ROLES: Final = {"complete": "good", "running": "accent"}
+
+
+def run_columns(rows: Sequence[RunRow]) -> list[Column]:
+    """Return a run's figures, its costliest finding, its state and its configuration."""
+    table = Columns(rows)
+    four_digits = functools.partial(significant, digits=4)
+    table.text("run", lambda row: row.head.name, stretches=True)
+    table.figure("ranks", lambda row: row.head.ranks)
+    table.figure("samples/s", lambda row: _figures(row).throughput.value, four_digits)
+    table.figure("+/-", lambda row: _half_width(_figures(row).throughput), percent)
+    table.figure("effic", _efficiency, percent)
+    table.text(
+        "top finding",
+        lambda row: runs_text.finding(row.figures) if row.figures else None,
+        roles=list(map(_finding_role, rows)),
+    )
+    table.text("state", _state, role=lambda state: _STATE_ROLES.get(state, "bad"), widest=30)
+    table.text("workload", lambda row: row.head.workload)
+    table.text("framework", lambda row: row.head.framework)
+    table.text("prec", lambda row: row.head.precision)
+    table.figure("batch", lambda row: row.head.batch_size)
+    return table.columns
+
+
+def _figures(row: RunRow) -> RunFigures:
+    return row.figures or NO_FIGURES
+
+
+def _efficiency(row: RunRow) -> float | None:
+    return None if row.efficiency is None else row.efficiency.value
+
+
+def _half_width(found: Estimate) -> float | None:
+    """Return half the interval as a share of the value."""
+    if found.low is None or found.high is None:
+        return None
+    return (found.high - found.low) / 2 / found.value
+
+
+def _finding_role(row: RunRow) -> str:
+    if row.figures is None:
+        return ""
+    return "unsure" if row.figures.finding else "dim"
+
+
+def _state(row: RunRow) -> str:
+    if row.figures and row.figures.problem and not row.head.problem:
+        return "no figures"
+    return row.head.state
