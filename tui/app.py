@@ -1,4 +1,4 @@
-"""The app: its screens, the library that they are built from, and the keys of every screen."""
+"""The app: it builds the screens, follows a run, and handles the keys of every screen."""
 
 from __future__ import annotations
 
@@ -71,10 +71,6 @@ class ProfkitApp(App[None]):
         Binding("ctrl+s", "picture", "screenshot", show=False),
         Binding("ctrl+p", "command_palette", "all commands", show=False, priority=True),
         Binding("q,ctrl+q", "quit", "quit", key_display="q"),
-        *(
-            Binding(digit, f"show_digit('{digit}')", "a screen of the run", show=False)
-            for digit in "123456789"
-        ),
     ]
 
     def __init__(
@@ -96,6 +92,9 @@ class ProfkitApp(App[None]):
         self.follow = follow
         self.screens = load_screens()
         self.tabs = tuple(Tab(kind.KEY, kind.TITLE, name) for name, kind in self.screens.items())
+        for tab in self.tabs:
+            action = f"show_screen('{tab.name}')"
+            self.bind(tab.key, action, description="a screen of the run", show=False)
         self.library = Library()
         self.run_path: Path | None = None
         self._folder = path
@@ -103,9 +102,14 @@ class ProfkitApp(App[None]):
         if (path / RUN_FILE).exists():
             self.run_path = path
             self._folder = path.resolve().parent
-        self.compared: tuple[Path, ...] = (*bases, path) if bases else ()
+        self.compared: tuple[Path, ...] = ()
+        if bases:
+            self.compared = (*bases, path)
         self._look_after = 0.0
-        self._first = screen or (LIVE_SCREEN if follow else FIRST_SCREEN)
+        """The time before which a followed run is not looked at again."""
+        self._first = screen
+        if not screen:
+            self._first = LIVE_SCREEN if follow else FIRST_SCREEN
 
     def on_mount(self) -> None:
         for name, error in plugins.SCREENS.load_all()[1].items():
@@ -122,10 +126,12 @@ class ProfkitApp(App[None]):
 
     @property
     def run_name(self) -> str:
+        """The name of the run's folder, safe to show."""
         return safe_text(self.run_path.resolve().name) if self.run_path else ""
 
     @property
     def ranks(self) -> tuple[int, ...]:
+        """The ranks of the run."""
         return self.library.ranks(self.run_path) if self.run_path else ()
 
     def open_run(
@@ -135,18 +141,16 @@ class ProfkitApp(App[None]):
         self.run_path, self.compared = path, tuple(compared)
         self.push_screen(self.screens[screen]())
 
-    def turn_to(self, path: Path) -> None:
-        """Make this the run of the other screens."""
-        self.run_path = path
-
     def on_run_screen_wanted(self, message: RunScreen.Wanted) -> None:
         build = functools.partial(self._build, message.screen)
         self.run_worker(build, group=message.screen.NAME, thread=True, exclusive=True)
 
     def _build(self, screen: RunScreen[Any]) -> None:
         """Build a screen's view on a thread and hand it to the screen."""
-        paths = self.compared if screen.COMPARES else (self.run_path,)
-        *bases, path = paths or (None,)
+        bases: Sequence[Path] = ()
+        path = self.run_path
+        if screen.COMPARES:
+            *bases, path = self.compared or (None,)
         began = time.thread_time()
         try:
             if path is None:
@@ -176,12 +180,6 @@ class ProfkitApp(App[None]):
         if message.name in self.screens:
             self.push_screen(self.screens[message.name](message.place))
 
-    def action_show_digit(self, digit: str) -> None:
-        for tab in self.tabs:
-            if tab.key == digit:
-                self.action_show_screen(tab.name)
-                return
-
     def action_show_screen(self, name: str) -> None:
         """Replace the screen by another one; in the list, open the run under the cursor."""
         if isinstance(self.screen, RunScreen):
@@ -195,7 +193,7 @@ class ProfkitApp(App[None]):
         if not isinstance(self.screen, RunsScreen):
             self.switch_screen(RunsScreen(self._folder, at=self.run_path))
 
-    def compare(self) -> None:
+    def action_compare(self) -> None:
         """Show the list of runs with this run marked, so that the user can mark another."""
         marked = self.run_path
         while len(self.screen_stack) > 2:
@@ -214,13 +212,17 @@ class ProfkitApp(App[None]):
                 shown = active.binding.key_display or _KEY_NAMES.get(key, key)
                 if shown not in keys:
                     keys.append(shown)
-        title = self.screen.TITLE if isinstance(self.screen, FrameScreen) else ""
+        title = self.TITLE
+        if isinstance(self.screen, FrameScreen) and self.screen.TITLE:
+            title = self.screen.TITLE
         facts = {" ".join(keys): meaning for meaning, keys in meanings.items()}
-        self.push_screen(Help(title or self.TITLE, facts))
+        self.push_screen(Help(title, facts))
 
     def action_next_theme(self) -> None:
         names = list(PALETTES)
-        place = names.index(self.theme) + 1 if self.theme in names else 0
+        place = 0
+        if self.theme in names:
+            place = names.index(self.theme) + 1
         self.theme = names[place % len(names)]
 
     def watch_theme(self, theme: str) -> None:

@@ -14,7 +14,7 @@ from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.trace import Trace
 
 MAX_OPEN_RUNS: Final = 2
-"""The tables of this many runs stay in memory: enough to compare two, and little in large folders."""
+"""The tables of this many runs stay in memory, which is enough to compare two."""
 
 MAX_VIEWS: Final = 64
 

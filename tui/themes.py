@@ -1,7 +1,7 @@
 """The themes, and the style of each role in them.
 
-A screen names roles (`bad`, `data`, `dim`), never colours. It never shows a state by a role alone: a
-word or a symbol says the same, for people and terminals without colours.
+A screen names roles (`bad`, `data`, `dim`), never colours. It never shows a state by a role alone:
+a word or a symbol says the same, for people and terminals without colours.
 """
 
 from __future__ import annotations

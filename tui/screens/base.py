@@ -3,34 +3,34 @@
 To add a screen, add one file here that defines `SCREEN`, a class made from `RunScreen`. It is found
 by listing the folder; files that begin with an underscore are skipped. A screen defines
 
-- `NAME`, the file's name, which `--screen` and `self.go` use; `KEY`, the digit that opens it; `TITLE`.
-- `build(source) -> view`: a pure static method that makes a frozen value of `profkit.analysis` out of
-  a `Source`. It runs on a thread, so it touches no widget. A `ProfkitError` in it is shown as one
-  line, and the other screens still work.
+- `NAME`, the file's name, which `--screen` and `self.go` use; `KEY`, the digit that opens it;
+  `TITLE`.
+- `build(source) -> view`: a pure static method that makes a frozen value of `profkit.analysis` out
+  of a `Source`. It runs on a thread, so it touches no widget. A `ProfkitError` in it is shown as
+  one line, and the other screens still work.
 - `compose_view()`: its widgets, which are hidden until there is a view.
 - `show(view)`: puts the view into the widgets. Widgets hold no logic: all they draw is in the view.
 - `to_json(view)`: what `profkit tui RUN --screen NAME --json` prints. The default turns a dataclass
   into a dict, so give fields names with units (`_ns`, `_bytes`, `_share`, `_per_s`). It contains
   every figure on the screen.
-- `BY_RANK = True` if `[` and `]` choose a rank: `source.rank` is that rank, or `None` for all ranks.
+- `BY_RANK = True` if `[` and `]` choose a rank: `source.rank` is that rank, or `None` for all.
 - `COMPARES = True` if the screen compares runs: `source.bases` holds the others, the base first.
 - `KEEPS_UP = True` if the screen is built again while a followed run grows.
 - `look_at(place)`: called after `show` if another screen sent the user here, with what to look at.
-- `BINDINGS` for its own keys; `?` shows their descriptions. All screens have the keys `y` `Y` `e` `/`
-  `n` `N` `s` `,` `.` `[` `]` Esc, which act on the screen's `VirtualTable`. A screen without a table
-  overrides `row_text()` and `rows()` for `y`, `Y` and `e`.
+- `BINDINGS` for its own keys; `?` shows their descriptions. All screens have the keys `y` `Y` `e`
+  `/` `n` `N` `s` `,` `.` `[` `]` Esc, which act on the screen's `VirtualTable`. A screen without a
+  table overrides `row_text()` and `rows()` for `y`, `Y` and `e`.
 
 A screen uses
 
 - `self.view`: the view, or `None` before the first one.
 - `self.go("timeline", Place(rank=3, step=20))` to open another screen on top; Esc comes back.
-- `self.tell("one line")` for the status line, and `self.prompt("go to step", then)` to ask for text.
+- `self.tell("one line")` for the status line; `self.prompt("go to step", then)` to ask for text.
 - `self.palette.style("bad")` for colours (`themes.py`; roles, never colours), `self.plain` for
   `--ascii`, `widgets/draw.py` for bars and lines.
-- `widgets/table.py` and `widgets/columns.py` for tables:
-  `table.show_rows([Column("kernel", names, stretches=True), Column("total", ns, duration, right=True)])`.
-  `VirtualTable.Opened(row)` is Enter on a row and `VirtualTable.Moved(row)` a move of the cursor;
-  `row` is an index into the columns' values.
+- `widgets/table.py` and `widgets/columns.py` for tables: `table.show_rows([Column("kernel", names),
+  Column("total", ns, duration, right=True)])`. `VirtualTable.Opened(row)` is Enter on a row and
+  `VirtualTable.Moved(row)` a move of the cursor; `row` is an index into the columns' values.
 
 Everything that comes from a file goes through `profkit.text.safe_text` before it is drawn: tables,
 `fit` and `line` do it themselves.
@@ -66,7 +66,7 @@ MIN_RUN_NAME: Final = 20
 
 @dataclass(frozen=True)
 class Place:
-    """What to look at on another screen; a field that is not known is `None`."""
+    """The thing to look at on another screen; a field that is not known is `None`."""
 
     rank: int | None = None
     step: int | None = None
@@ -110,7 +110,9 @@ class RunScreen(TableScreen, Generic[ViewT]):
     def __init__(self, place: Place | None = None) -> None:
         super().__init__()
         self.view: ViewT | None = None
-        self.rank = place.rank if place and self.BY_RANK else None
+        self.rank: int | None = None
+        if place and self.BY_RANK:
+            self.rank = place.rank
         self._place = place
         self._failed = False
 
@@ -179,7 +181,9 @@ class RunScreen(TableScreen, Generic[ViewT]):
         first = self.view is None
         self.view = view
         if first or self._failed:  # a view that is built again keeps the message
-            self.tell("" if self.rank is None else f"rank {self.rank}")
+            self.tell("")
+            if self.rank is not None:
+                self.tell(f"rank {self.rank}")
         self._failed = False
         self.query_one("#frame-view").visible = True
         self.show(view)
@@ -230,7 +234,9 @@ class RunScreen(TableScreen, Generic[ViewT]):
             self.tell("this screen shows all ranks together")
         else:
             circle = [None, *ranks]
-            place = circle.index(self.rank) + by if self.rank in circle else 0
+            place = 0
+            if self.rank in circle:
+                place = circle.index(self.rank) + by
             self.rank = circle[place % len(circle)]
             self.view = None
             self.ask_for_view()

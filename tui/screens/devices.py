@@ -22,8 +22,9 @@ CURVE: Final = "over the run"
 MIN_CURVE_WIDTH: Final = 20
 CURVE_MARGIN: Final = 5
 CHART_HEIGHT: Final = 5
+SMALL_CHART_HEIGHT: Final = 3
 SMALL_SCREEN: Final = 30
-"""On a screen with fewer lines the chart has half the height."""
+"""On a screen with fewer lines the chart is smaller."""
 
 
 class Figure(NamedTuple):
@@ -34,6 +35,8 @@ class Figure(NamedTuple):
 
 
 class DevicesScreen(RunScreen[DevicesView]):
+    """A table of readings with their curves, and a chart of the one under the cursor."""
+
     NAME = "devices"
     KEY = "6"
     TITLE = "Devices"
@@ -58,9 +61,8 @@ class DevicesScreen(RunScreen[DevicesView]):
 
     def show(self, view: DevicesView) -> None:
         self.query_one("#summary", Static).update(lines(self._summary(view)))
-        table = self.query_one("#curves", VirtualTable)
-        table.show_rows(self._columns(view))
-        self._show_chart(table.row)
+        self.query_one("#curves", VirtualTable).show_rows(self._columns(view))
+        self.on_virtual_table_moved()
 
     def _columns(self, view: DevicesView) -> list[Column]:
         """Return the columns, with a curve that takes the room that the others leave.
@@ -101,18 +103,17 @@ class DevicesScreen(RunScreen[DevicesView]):
     def _summary(self, view: DevicesView) -> Iterator[list[Piece]]:
         if view.curves:
             words = f"{plural(len(view.curves), 'reading')} of {', '.join(view.sources)}"
-            gpus = any(curve.source == "nvml" for curve in view.curves)
-            no_gpu = "" if gpus else "   no GPU was read"
-            length = f" over {duration(view.length_ns)}"
-            yield [(words + length, None), (no_gpu, self.palette.style("dim"))]
+            pieces: list[Piece] = [(f"{words} over {duration(view.length_ns)}", None)]
+            if not any(curve.source == "nvml" for curve in view.curves):
+                pieces.append(("   no GPU was read", self.palette.style("dim")))
+            yield pieces
         for rank, device in view.lost:
             words = f"{device} of rank {rank} was lost during training; its readings end there"
             yield [(words, self.palette.style("bad"))]
 
-    def on_virtual_table_moved(self, message: VirtualTable.Moved) -> None:
-        self._show_chart(message.row)
-
-    def _show_chart(self, row: int | None) -> None:
+    def on_virtual_table_moved(self) -> None:
+        """Draw the chart of the reading under the cursor."""
+        row = self.query_one("#curves", VirtualTable).row
         widget = self.query_one("#chart", Static)
         if self.view is None or row is None or row >= len(self.view.curves):
             widget.update("")
@@ -121,7 +122,9 @@ class DevicesScreen(RunScreen[DevicesView]):
 
     def _chart_lines(self, curve: Curve) -> Iterator[list[Piece]]:
         words, show = describe(curve.metric)
-        height = CHART_HEIGHT if self.size.height >= SMALL_SCREEN else (CHART_HEIGHT + 1) // 2
+        height = CHART_HEIGHT
+        if self.size.height < SMALL_SCREEN:
+            height = SMALL_CHART_HEIGHT
         count = plural(curve.series.readings, "reading")
         note = f"   {count}; filled up to the lowest, shaded up to the highest"
         yield [(f"{_origin(curve)}: {words}", None), (note, self.palette.style("dim"))]

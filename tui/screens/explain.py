@@ -1,4 +1,4 @@
-"""Explain: the gap between two runs in rows that add up, with causes; and scaling of more runs."""
+"""Explain: the gap between two runs in rows that add up, its causes, and scaling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from profkit.tui.widgets import explain_draw
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.run_draw import phase_of, screen_of
 from profkit.tui.widgets.table import VirtualTable
-from profkit.vocab import PHASES
 
 FALL_WIDTH: Final = 24
 NARROW_FALL_WIDTH: Final = 14
@@ -33,6 +32,8 @@ MAX_KERNEL_ROWS: Final = 8
 
 
 class ExplainScreen(RunScreen[Compared]):
+    """A pair of runs with its ledger, causes, differences and kernels."""
+
     NAME = "explain"
     KEY = "7"
     TITLE = "Explain"
@@ -49,19 +50,19 @@ class ExplainScreen(RunScreen[Compared]):
     ExplainScreen #right { padding-left: 0; }
     ExplainScreen.-wide #right { padding-left: 2; }
     """
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012  # declared on the instance by Textual
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012  # Textual's type
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "swap", "swap base and target"),
         Binding("p", "pair(1)", "next pair"),
         Binding("P", "pair(-1)", "previous pair", show=False),
-        Binding("d", "compare", "compare with other runs", show=False),
+        Binding("d", "app.compare", "compare with other runs", show=False),
     ]
 
-    def __init__(self, place: Place | None = None) -> None:
-        super().__init__(place)
-        self._pair = Pair(0, 1)
-        self._phase = ""
+    _pair = Pair(0, 1)
+    """The base and the target, as indices into the runs."""
+    _phase = ""
+    """The phase whose kernels are shown; empty for all."""
 
     def compose_view(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
@@ -124,12 +125,14 @@ class ExplainScreen(RunScreen[Compared]):
             self.run_worker(build, group="pair", thread=True, exclusive=True)
             return
         palette = self.palette
-        self.frame.turn_to(found.case.after.trace.path)
+        self.frame.run_path = found.case.after.trace.path
         self.draw_head()
         self.query_one("#verdict", Lines).show(lambda _: explain_draw.verdict_lines(found, palette))
         self.query_one("#causes", Lines).show(lambda _: explain_draw.cause_lines(found, palette))
         drops = waterfall(found.ledger)
-        width = FALL_WIDTH if self.app.size.width >= NARROW else NARROW_FALL_WIDTH
+        width = FALL_WIDTH
+        if self.app.size.width < NARROW:
+            width = NARROW_FALL_WIDTH
         columns = explain_draw.waterfall_columns(found.ledger, drops, width, plain=self.plain)
         self.show_table("rows", columns, [(drop.kind, drop.depth, drop.name) for drop in drops])
         self._show_kernels(found)
@@ -172,12 +175,13 @@ class ExplainScreen(RunScreen[Compared]):
         self._phase = self._phase_under_cursor(found)
         rows: list[KernelRow] = []
         if kernels is not None:
-            rows += kernels.of_phase(self._phase) if self._phase else kernels.rows
+            title = f"{kernels.noun.capitalize()}s"
+            rows += kernels.rows
+            if self._phase:
+                title += f" of {self._phase}"
+                rows = list(kernels.of_phase(self._phase))
             rows.sort(key=lambda row: -abs(row.delta_ns))
-            of_phase = f" of {self._phase}" if self._phase else ""
-            self.show_titles(
-                kernels_title=f"{kernels.noun.capitalize()}s{of_phase} in the captured steps"
-            )
+            self.show_titles(kernels_title=f"{title} in the captured steps")
         for name in ("#kernels", "#kernels_title"):
             self.query_one(name).display = bool(rows)
         keys = [(row.phase, row.category, row.name) for row in rows]
@@ -189,7 +193,9 @@ class ExplainScreen(RunScreen[Compared]):
         if row is None or not found.kernels:
             return ""
         phase = phase_of(_top_row(waterfall(found.ledger), row))
-        return phase if phase is not None and phase in found.kernels.phases else ""
+        if phase is None or phase not in found.kernels.phases:
+            return ""
+        return phase
 
     def on_virtual_table_moved(self, event: VirtualTable.Moved) -> None:
         """Show the kernels of the row that the cursor moved to."""
@@ -206,8 +212,7 @@ class ExplainScreen(RunScreen[Compared]):
             self._choose(Pair(0, event.row))
         elif event.table.id == "kernels":
             phase, category, name = event.table.key
-            known = phase if phase in PHASES else None
-            self.go("kernels", Place(kernel=name, category=category, phase=known))
+            self.go("kernels", Place(kernel=name, category=category, phase=phase_of(phase)))
         elif found is not None and event.table.id == "rows":
             name = _top_row(waterfall(found.ledger), event.row)
             self.go(screen_of(name), Place(phase=phase_of(name)))
@@ -216,8 +221,10 @@ class ExplainScreen(RunScreen[Compared]):
         """Choose the next pair in a circle; a swapped pair has the neighbours of the original."""
         if self.view is not None:
             pairs = self.view.pairs
-            place = pairs.index(self._pair if self._pair in pairs else self._pair.swapped) + by
-            self._choose(pairs[place % len(pairs)])
+            pair = self._pair
+            if pair not in pairs:
+                pair = pair.swapped
+            self._choose(pairs[(pairs.index(pair) + by) % len(pairs)])
 
     def action_swap(self) -> None:
         self._choose(self._pair.swapped)
@@ -226,9 +233,6 @@ class ExplainScreen(RunScreen[Compared]):
         if self.view is not None:
             self._pair = pair
             self.show(self.view)
-
-    def action_compare(self) -> None:
-        self.frame.compare()
 
 
 def _top_row(drops: Sequence[Drop], row: int) -> str:

@@ -1,4 +1,4 @@
-"""Kernels by name: their cost per step, their use of the Tensor Cores, and what limits them."""
+"""Kernels by name: cost per step, use of the Tensor Cores, and what limits each."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ MIN_NAME_WIDTH: Final = 26
 
 
 class KernelsScreen(RunScreen[KernelsView]):
+    """A table of kernels, and the figures of the one under the cursor."""
+
     NAME = "kernels"
     KEY = "3"
     TITLE = "Kernels"
@@ -45,7 +47,7 @@ class KernelsScreen(RunScreen[KernelsView]):
     KernelsScreen #kernel { padding: 1 1 0 1; max-height: 7; }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "calls", "calls of the kernel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "calls", "calls")]
 
     def compose_view(self) -> ComposeResult:
         yield Static(id="summary")
@@ -60,6 +62,7 @@ class KernelsScreen(RunScreen[KernelsView]):
 
     @property
     def table(self) -> VirtualTable:
+        """The table of kernels."""
         return self.query_one("#kernels", VirtualTable)
 
     def show(self, view: KernelsView) -> None:
@@ -70,7 +73,7 @@ class KernelsScreen(RunScreen[KernelsView]):
         )
         if not self.table.sort_title and view.groups:
             self.table.sort_by("share", descending=True)
-        self._show_kernel(self.table.row)
+        self.on_virtual_table_moved()
 
     def rows(self) -> Iterable[Sequence[str]]:
         """Yield the rows with all columns, also those without room on the screen."""
@@ -80,10 +83,9 @@ class KernelsScreen(RunScreen[KernelsView]):
             for row in self.table.order.tolist():
                 yield [column.text(row) for column in columns]
 
-    def on_virtual_table_moved(self, message: VirtualTable.Moved) -> None:
-        self._show_kernel(message.row)
-
-    def _show_kernel(self, row: int | None) -> None:
+    def on_virtual_table_moved(self) -> None:
+        """Show the figures of the kernel under the cursor."""
+        row = self.table.row
         kernel = self.query_one("#kernel", Static)
         if self.view is None or row is None or row >= len(self.view.groups):
             kernel.update("")
@@ -104,8 +106,9 @@ class KernelsScreen(RunScreen[KernelsView]):
             self.app.push_screen(CallsScreen(self.view.groups[row], self.rank))
 
     def look_at(self, place: Place) -> None:
-        groups = self.view.groups if self.view is not None else ()
-        for group in groups:
+        if self.view is None:
+            return
+        for group in self.view.groups:
             if group.name == place.kernel:
                 self.table.select((group.name, group.category))
                 return
@@ -123,12 +126,15 @@ class CallsScreen(RunScreen[tuple[KernelInstance, ...]]):
     def __init__(self, group: KernelGroup, rank: int | None) -> None:
         super().__init__(Place(rank=rank))
         self._group = group
-        self.NAME = f"calls of {group.category} {group.name}"  # type: ignore[misc]  # one view for each kernel
+        name = f"calls of {group.category} {group.name}"  # each kernel has a view of its own
+        self.NAME = name  # type: ignore[misc]  # a class variable in all other screens
 
     def compose_view(self) -> ComposeResult:
         yield VirtualTable()
 
-    def build(self, source: Source) -> tuple[KernelInstance, ...]:  # type: ignore[override]  # needs the kernel, so it is not static
+    def build(  # type: ignore[override]  # it needs the kernel, so it is not static
+        self, source: Source
+    ) -> tuple[KernelInstance, ...]:
         group = self._group
         return calls_of(source.trace, group.name, group.category, source.ceilings, source.rank)
 

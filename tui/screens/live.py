@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -48,6 +48,8 @@ def look(run: Path, tail: RunTail) -> LiveView:
 
 
 class LiveScreen(RunScreen[LiveView]):
+    """The speed, the latest steps and the state of a run that trains."""
+
     NAME = "live"
     KEY = "8"
     TITLE = "Live"
@@ -62,11 +64,11 @@ class LiveScreen(RunScreen[LiveView]):
         Binding("space", "pause", "pause", key_display="Space")
     ]
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._tail: RunTail | None = None
-        self._paused = False
-        self._spent_s = 0.0
+    _tail: RunTail | None = None
+    """The reader of the run, which remembers what it has read."""
+    _paused = False
+    _spent_s = 0.0
+    """The processor time of the process when the latest look began."""
 
     def compose_view(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
@@ -120,7 +122,9 @@ class LiveScreen(RunScreen[LiveView]):
 
     def action_pause(self) -> None:
         self._paused = not self._paused
-        self.tell("paused; press Space to continue" if self._paused else "")
+        self.tell("")
+        if self._paused:
+            self.tell("paused; press Space to continue")
         self._look_again()
 
     def show(self, view: LiveView) -> None:

@@ -27,6 +27,8 @@ QUEUE_WORDS_WIDTH: Final = 48
 
 
 class LoaderScreen(RunScreen[LoaderView]):
+    """The workers that make batches, the queues, and the model of other worker counts."""
+
     NAME = "loader"
     KEY = "5"
     TITLE = "Loader"

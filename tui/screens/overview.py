@@ -20,6 +20,8 @@ from profkit.tui.widgets.table import VirtualTable
 
 
 class OverviewScreen(RunScreen[RunView]):
+    """The headline, the parts of a step, the losses and the data quality of a run."""
+
     NAME = "overview"
     KEY = "1"
     TITLE = "Overview"
@@ -35,9 +37,11 @@ class OverviewScreen(RunScreen[RunView]):
     OverviewScreen #right { padding-left: 0; }
     OverviewScreen.-wide #right { padding-left: 2; }
     """
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012  # declared on the instance by Textual
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012  # Textual's type
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("d", "compare", "compare with another run")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("d", "app.compare", "compare with another run")
+    ]
 
     def compose_view(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
@@ -84,10 +88,6 @@ class OverviewScreen(RunScreen[RunView]):
         if self.view is not None:
             part = run_draw.part_rows(self.view)[event.row].parent
             self.go(run_draw.screen_of(part), Place(phase=run_draw.phase_of(part)))
-
-    def action_compare(self) -> None:
-        """Go to the list of runs with this one marked."""
-        self.frame.compare()
 
 
 SCREEN = OverviewScreen

@@ -27,6 +27,8 @@ SIDE_BY_SIDE_WIDTH: Final = 150
 
 
 class RanksScreen(RunScreen[RanksView]):
+    """A table of ranks and phases, and below it the waits, the links and the collectives."""
+
     NAME = "ranks"
     KEY = "4"
     TITLE = "Ranks & links"
@@ -46,9 +48,8 @@ class RanksScreen(RunScreen[RanksView]):
         Binding("tab", "app.focus_next", "next table", show=False),
     ]
 
-    def __init__(self, place: Place | None = None) -> None:
-        super().__init__(place)
-        self._deviations = False
+    _deviations = False
+    """True if distances to the median rank are shown instead of times."""
 
     def compose_view(self) -> ComposeResult:
         yield Static(id="summary")
@@ -102,7 +103,9 @@ class RanksScreen(RunScreen[RanksView]):
         self._deviations = not self._deviations
         if self.view is not None:
             self.show(self.view)
-        self.tell("distance to the median rank" if self._deviations else "")
+        self.tell("")
+        if self._deviations:
+            self.tell("distance to the median rank")
 
     def on_virtual_table_opened(self, message: VirtualTable.Opened) -> None:
         """Show a rank on the timeline: the one of the row, or the late one of a wait."""
@@ -114,8 +117,9 @@ class RanksScreen(RunScreen[RanksView]):
             self.go("timeline", Place(rank=self.view.waits[message.row].late_rank))
 
     def look_at(self, place: Place) -> None:
-        ranks = self.view.ranks if self.view is not None else ()
-        for row, rank in enumerate(ranks):
+        if self.view is None:
+            return
+        for row, rank in enumerate(self.view.ranks):
             if rank.rank == place.rank:
                 self.query_one("#heat", VirtualTable).select(row)
 

@@ -85,11 +85,11 @@ class RunsScreen(TableScreen):
         missing = [head.path for head in heads if head.path not in self._figures]
         if missing:
             # After the refresh, so that the list is on the screen first.
-            self.call_after_refresh(self.if_shown, self._start_reading, missing)
-
-    def _start_reading(self, paths: list[Path]) -> None:
-        read = functools.partial(self._read_figures, paths)
-        self.run_worker(read, group="figures", thread=True, exclusive=True)
+            read = functools.partial(self._read_figures, missing)
+            start = functools.partial(
+                self.run_worker, read, group="figures", thread=True, exclusive=True
+            )
+            self.call_after_refresh(self.if_shown, start)
 
     def _read_figures(self, paths: list[Path]) -> None:
         """Read the figures of runs on a thread, the newest run first."""
@@ -134,8 +134,9 @@ class RunsScreen(TableScreen):
         """Open the run under the cursor; if it is marked, with the marked runs to compare."""
         path = self.table.key
         if isinstance(path, Path):
-            marked = self._marked()
-            compared = marked if len(marked) > 1 and path in marked else []
+            compared = self._marked()
+            if len(compared) < 2 or path not in compared:
+                compared = []
             self.frame.open_run(path, compared=compared, screen=screen)
 
     def _marked(self) -> list[Path]:
@@ -150,7 +151,9 @@ class RunsScreen(TableScreen):
         problem = ""
         if event.row is not None:
             row = self._rows[event.row]
-            problem = row.head.problem or (row.figures.problem if row.figures else "")
+            problem = row.head.problem
+            if not problem and row.figures:
+                problem = row.figures.problem
         if problem != self._problem:
             self._problem = problem
             self.tell(problem)
@@ -161,10 +164,12 @@ class RunsScreen(TableScreen):
     def action_mark(self) -> None:
         self.table.toggle_mark()
         count = len(self._marked())
-        words = f"{plural(count, 'run')} marked" if count else ""
-        if count > 1:
-            words += "; press d to compare them"
-        self.tell(words)
+        if not count:
+            self.tell("")
+        elif count == 1:
+            self.tell("1 run marked")
+        else:
+            self.tell(f"{count:,} runs marked; press d to compare them")
 
     def action_compare(self) -> None:
         marked = self._marked()
@@ -179,7 +184,10 @@ class RunsScreen(TableScreen):
         self._grouped = not self._grouped
         self.table.sort_by("", descending=False)
         self._show()
-        self.tell("runs of one kind are together" if self._grouped else "the newest run first")
+        if self._grouped:
+            self.tell("runs of one kind are together")
+        else:
+            self.tell("the newest run first")
 
     def action_read_again(self) -> None:
         self._heads = ()

@@ -18,6 +18,8 @@ WHEEL_ZOOM: Final = 1.25
 
 
 class TimelineScreen(JumpScreen):
+    """A timeline with the keys and the mouse that move its view and its cursor."""
+
     NAME = "timeline"
     KEY = "2"
     TITLE = "Timeline"
@@ -97,8 +99,9 @@ class TimelineScreen(JumpScreen):
         self.redraw()
 
     def action_at_least(self) -> None:
-        shortest_ns = self.seen.at_least_ns
-        value = duration(shortest_ns).replace(" ", "") if shortest_ns else ""
+        value = ""
+        if self.seen.at_least_ns:
+            value = duration(self.seen.at_least_ns).replace(" ", "")
         question = "exclude events that are shorter than (20us; empty shows all)"
         self.prompt(question, self._exclude_shorter, value)
 

@@ -1,4 +1,4 @@
-"""The widget of the timeline: draws a view of it, and reports clicks and turns of the wheel."""
+"""The widget of the timeline: draws a view of it, and reports what the mouse does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 from rich.style import Style
-from textual import events
+from textual import events, on
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
@@ -78,6 +78,7 @@ class Canvas(Widget, can_focus=True):
 
     @property
     def label_width(self) -> int:
+        """The number of cells for the labels of rows."""
         return WIDE_LABELS if self.size.width >= WIDE_SCREEN else NARROW_LABELS
 
     @property
@@ -87,7 +88,9 @@ class Canvas(Widget, can_focus=True):
 
     @property
     def _counters(self) -> tuple[CounterRow, ...]:
-        return self.view.counters[: self.size.height // LINES_PER_COUNTER] if self.view else ()
+        if self.view is None:
+            return ()
+        return self.view.counters[: self.size.height // LINES_PER_COUNTER]
 
     @property
     def room(self) -> int:
@@ -96,8 +99,9 @@ class Canvas(Widget, can_focus=True):
 
     @property
     def _row_height(self) -> int:
-        rows = len(self.view.rows) if self.view else 0
-        return max(1, min(MAX_ROW_HEIGHT, self.room // max(1, rows)))
+        if self.view is None or not self.view.rows:
+            return min(MAX_ROW_HEIGHT, self.room)
+        return max(1, min(MAX_ROW_HEIGHT, self.room // len(self.view.rows)))
 
     def draw(self, view: TimelineView, look: Look, *, column: int, row: int, words: str) -> None:
         """Show a view with the cursor on a cell, and `words` about what the cursor is on."""
@@ -133,7 +137,9 @@ class Canvas(Widget, can_focus=True):
         steps = step_ruler(view.steps, view.window.columns, look)
         if self.column < len(steps):
             steps[self.column] = (look.char("▼", "v"), look.role("accent"))
-        title = "" if view.steps_of is None else f"step of r{view.steps_of}"
+        title = ""
+        if view.steps_of is not None:
+            title = f"step of r{view.steps_of}"
         scale = f"{duration(view.window.cell_ns)} per cell"
         lines = [
             self._line(title, dim, steps, look),
@@ -160,14 +166,17 @@ class Canvas(Widget, can_focus=True):
         """Return the lines of a row: its cells with names, the same without, and a blank."""
         row = view.rows[place]
         here = place == self.row
-        role = "title" if row.group is not Group.REGIONS else "dim"
-        style = look.role("marked" if here else role)
+        style, pointer = look.role("title"), " "
+        if here:
+            style, pointer = look.role("marked"), look.char("▶", ">")
+        elif row.group is Group.REGIONS:
+            style = look.role("dim")
         label = row.label
         if self.label_width == NARROW_LABELS:
             label = _WITHOUT_DEVICE.sub(r"\1", label)
-        first_of_rank = not place or view.rows[place - 1].rank != row.rank
-        rank = f"r{row.rank}" if first_of_rank else f"  {look.char('·', '-')}"
-        pointer = look.char("▶", ">") if here else " "
+        rank = f"r{row.rank}"
+        if place and view.rows[place - 1].rank == row.rank:
+            rank = "  " + look.char("·", "-")
         cells = row_cells(row, self._widths, look)
         if row.note:
             note = f" {row.note}"
@@ -189,24 +198,25 @@ class Canvas(Widget, can_focus=True):
         if self.column >= len(cells):
             return
         char, style = cells[self.column]
-        is_blank = not char.strip()
-        if here:
-            bold = look.char("┃", "|")
-            if char == " " and not style.bgcolor:
-                style = look.role("accent")
-            else:
-                style += look.role("cursor")
-            cells[self.column] = (bold if is_blank else char, style)
+        if here and char == " " and not style.bgcolor:
+            style = look.role("accent")
+        elif here:
+            style += look.role("cursor")
         elif row.note or row.kinds[self.column] == NONE:
-            thin = look.char("│", ":")
-            cells[self.column] = (thin if is_blank else char, look.role("dim"))
+            style = look.role("dim")
+        else:
+            return
+        if not char.strip():
+            char = look.char("┃", "|") if here else look.char("│", ":")
+        cells[self.column] = (char, style)
 
     def _counter_line(self, row: CounterRow, look: Look) -> Strip:
-        counter, value = counter_words(row, self.column)
-        device = f"{row.device} " if row.device and self.label_width == WIDE_LABELS else ""
+        name, value = counter_words(row, self.column)
+        if row.device and self.label_width == WIDE_LABELS:
+            name = f"{row.device} {name}"
         room = max(1, self.label_width - len(value) - 2)
-        name = fit(f" {device}{counter}", room, plain=look.plain)
-        return self._line(f"{name} {value}", look.role("dim"), counter_cells(row, look), look)
+        label = fit(f" {name}", room, plain=look.plain) + f" {value}"
+        return self._line(label, look.role("dim"), counter_cells(row, look), look)
 
     def _legend(self, view: TimelineView, look: Look) -> list[Painted]:
         """Return the kinds in view, those of the cursor's row first."""
@@ -231,19 +241,16 @@ class Canvas(Widget, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         self.post_message(self.Clicked(*self._cell_at(event)))
 
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        self._wheel(event, -1)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        self._wheel(event, 1)
-
-    def on_mouse_scroll_left(self, event: events.MouseScrollLeft) -> None:
-        self._wheel(event, -1, sideways=True)
-
-    def on_mouse_scroll_right(self, event: events.MouseScrollRight) -> None:
-        self._wheel(event, 1, sideways=True)
-
-    def _wheel(self, event: events.MouseEvent, by: int, *, sideways: bool = False) -> None:
+    @on(events.MouseScrollUp)
+    @on(events.MouseScrollDown)
+    @on(events.MouseScrollLeft)
+    @on(events.MouseScrollRight)
+    def wheel(self, event: events.MouseEvent) -> None:
+        """Report a turn of the wheel, which scrolls nothing by itself."""
         event.stop()
+        by = 1
+        if isinstance(event, events.MouseScrollUp | events.MouseScrollLeft):
+            by = -1
+        is_sideways = isinstance(event, events.MouseScrollLeft | events.MouseScrollRight)
         column, _ = self._cell_at(event)
-        self.post_message(self.Wheeled(column, by, sideways=sideways or event.shift))
+        self.post_message(self.Wheeled(column, by, sideways=is_sideways or event.shift))

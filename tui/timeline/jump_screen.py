@@ -33,7 +33,8 @@ class JumpScreen(LaneScreen):
     def action_end(self, which: int) -> None:
         span = self.seen.timeline.step_range()
         if span is not None:
-            self._go_to_step(span[0 if which < 0 else 1])
+            first, last = span
+            self._go_to_step(first if which < 0 else last)
 
     def action_go_to(self) -> None:
         self.prompt("go to a step (120) or a time (12.5s, 300ms)", self._go_to)
@@ -59,9 +60,11 @@ class JumpScreen(LaneScreen):
         timeline = self.seen.timeline
         found = timeline.step_bounds(step)
         if found is None:
+            words = f"no step {step}"
             known = timeline.step_range()
-            words = f": there are {known[0]} to {known[1]}" if known else ""
-            self.tell(f"no step {step}{words}")
+            if known is not None:
+                words += f": there are {known[0]} to {known[1]}"
+            self.tell(words)
             return
         self.seen.show_stretch(*found, share=STEP_SHARE)
         self.tell(f"step {step}: {duration(found[1] - found[0])}")
@@ -119,12 +122,14 @@ class JumpScreen(LaneScreen):
         self.prompt(question, self._find)
 
     def _find(self, pattern: str) -> None:
+        if not pattern:
+            self._matches = None
+            return
         try:
-            self._matches = compile_filter(pattern) if pattern else None
+            self._matches = compile_filter(pattern)
         except UsageError as error:
             self.tell(str(error))
-            return
-        if pattern:
+        else:
             self.action_match(1)
 
     def action_match(self, by: int) -> None:
@@ -161,14 +166,17 @@ class JumpScreen(LaneScreen):
         """
         sight = self.seen
         rank = sight.expanded
-        lanes = sight.timeline.lanes(rank, Group.STREAMS) if rank is not None else ()
-        if rank is None or not lanes:
+        if rank is None or not sight.timeline.lanes(rank, Group.STREAMS):
             self.tell("no kernels captured on this rank")
             return
         name = place.kernel
-        self._matches = None if name is None else lambda text: text == name
-        from_ns = sight.at_ns - 1 if place.step is not None else sight.bounds[0] - 1
-        for lane in lanes:
+        self._matches = None
+        if name is not None:
+            self._matches = lambda text: text == name
+        from_ns = sight.bounds[0] - 1
+        if place.step is not None:
+            from_ns = sight.at_ns - 1
+        for lane in sight.timeline.lanes(rank, Group.STREAMS):
             found = self._find_kernel(rank, lane, place.row, from_ns)
             if found is not None:
                 self._show_event(Piece(rank, lane, found), share=EVENT_SHARE)

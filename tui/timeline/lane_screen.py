@@ -1,4 +1,4 @@
-"""The life of an open timeline: it is read on threads, drawn, and opened again when it grows."""
+"""An open timeline: it is read on threads, drawn, and opened again when the run grows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from textual import on
 from textual.app import ComposeResult
 from textual.worker import get_current_worker
 
@@ -22,7 +23,7 @@ from profkit.analysis.timeline.view import (
 from profkit.cache import cache_root
 from profkit.errors import ProfkitError
 from profkit.tui.library import Source
-from profkit.tui.screens.base import Place, RunScreen, one_line
+from profkit.tui.screens.base import RunScreen, one_line
 from profkit.tui.timeline.canvas import Canvas
 from profkit.tui.timeline.painted import Look
 from profkit.tui.timeline.sight import Sight
@@ -34,9 +35,8 @@ HEADLESS_COLUMNS: Final = 120
 class LaneScreen(RunScreen[OpenTimeline]):
     """A screen that shows a timeline and reads its lanes as they come into view."""
 
-    def __init__(self, place: Place | None = None) -> None:
-        super().__init__(place)
-        self.sight: Sight | None = None
+    sight: Sight | None = None
+    """The part of the timeline that is in view, or `None` before there is a timeline."""
 
     def compose_view(self) -> ComposeResult:
         yield Canvas()
@@ -54,13 +54,17 @@ class LaneScreen(RunScreen[OpenTimeline]):
         return as_json(view_timeline(view.timeline, view.first))
 
     def content(self) -> Any:
-        return None if self.sight is None or self.sight.view is None else as_json(self.sight.view)
+        if self.sight is None or self.sight.view is None:
+            return None
+        return as_json(self.sight.view)
 
     def row_text(self) -> str:
         return self.canvas.words
 
     def rows(self) -> Iterable[Sequence[str]]:
-        return cell_rows(self.sight.view) if self.sight and self.sight.view else ()
+        if self.sight is None or self.sight.view is None:
+            return ()
+        return cell_rows(self.sight.view)
 
     @property
     def canvas(self) -> Canvas:
@@ -68,7 +72,7 @@ class LaneScreen(RunScreen[OpenTimeline]):
 
     @property
     def seen(self) -> Sight:
-        """What is in view; keys are handled only if a timeline is open."""
+        """The part in view, for keys, which are handled only if a timeline is open."""
         if self.sight is None:
             raise LookupError("no timeline is open yet")
         return self.sight
@@ -95,9 +99,7 @@ class LaneScreen(RunScreen[OpenTimeline]):
         if self.sight is not None:
             self.sight.timeline.forget()
 
-    def on_canvas_resized(self) -> None:
-        self.redraw()
-
+    @on(Canvas.Resized)
     def redraw(self) -> None:
         """Draw what is in view, and start to read what is missing."""
         if self.sight is None or not self.canvas.size.width:

@@ -1,4 +1,4 @@
-"""Cells of the timeline: a character and a style each, and the colour and letter of each kind."""
+"""Cells of the timeline: characters with styles, and the colour and letter of each kind."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def _filled(style: Style) -> Style:
     brightness = 0.0
     for part, weight in zip(colour.get_truecolor(), _LUMINANCE, strict=True):
         brightness += part * weight
-    return Style(color=_BLACK if brightness > _BRIGHT else _WHITE, bgcolor=colour)
+    letters = _BLACK if brightness > _BRIGHT else _WHITE
+    return Style(color=letters, bgcolor=colour)
 
 
 @functools.lru_cache(maxsize=256)

@@ -37,9 +37,9 @@ def row_cells(row: Row, widths: Ints, look: Look, *, names: bool = True) -> list
     # plain ground and filled.
     looks: list[Painted] = [_NOTHING, _NOTHING]
     for name in row.kind_names:
-        letter = letters[name]
-        looks.append((letter, look.kind(name)))
-        looks.append((letter.upper() if look.letters else " ", look.filled(name)))
+        looks.append((letters[name], look.kind(name)))
+        capital = letters[name].upper() if look.letters else " "
+        looks.append((capital, look.filled(name)))
     filled = (row.kinds != NONE) & (row.covered_ns >= FILLED_SHARE * widths)
     cells = [looks[place] for place in (2 * (row.kinds - NONE) + filled).tolist()]
     if names and row.labels:
@@ -127,4 +127,6 @@ def counter_words(row: CounterRow, column: int) -> tuple[str, str]:
     for mean in row.means[: column + 1].tolist():
         if math.isfinite(mean):
             value = mean
-    return name, show(value) if math.isfinite(value) else "-"
+    if not math.isfinite(value):
+        return name, "-"
+    return name, show(value)

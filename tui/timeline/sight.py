@@ -1,4 +1,4 @@
-"""What part of a timeline is in view, and where the cursor is. Nothing here is a widget."""
+"""The part of a timeline that is in view, and the cursor. Nothing here is a widget."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class Sight:
         """Use this many cells per line, and at most this many lines."""
         self._height = height
         if columns != self.window.columns:
-            self.column = columns // 2 if self.view is None else min(self.column, columns - 1)
+            self.column = min(self.column, columns - 1)
+            if self.view is None:
+                self.column = columns // 2
             self.window = dataclasses.replace(self.window, columns=columns)
         self.window = self.window.zoomed(1.0, self.window.start_ns, self.bounds)
 
@@ -113,7 +115,9 @@ class Sight:
     @property
     def here(self) -> Row | None:
         """The row under the cursor."""
-        return self.view.rows[self.row] if self.view and self.row < len(self.view.rows) else None
+        if self.view is None or self.row >= len(self.view.rows):
+            return None
+        return self.view.rows[self.row]
 
     @property
     def lane(self) -> tuple[int, Lane] | None:
@@ -127,7 +131,9 @@ class Sight:
     @property
     def at_ns(self) -> int:
         """The time of the cursor: the time that it was sent to, or the begin of its cell."""
-        return self.window.cell(self.column)[0] if self._at_ns is None else self._at_ns
+        if self._at_ns is not None:
+            return self._at_ns
+        return self.window.cell(self.column)[0]
 
     @property
     def step(self) -> int | None:
@@ -135,9 +141,13 @@ class Sight:
         if self.here is None:
             return None
         steps = self.timeline.steps(self.here.rank)
-        moment = sum(self.window.cell(self.column)) // 2 if self._at_ns is None else self._at_ns
+        moment = self._at_ns
+        if moment is None:
+            moment = sum(self.window.cell(self.column)) // 2
         place = int(np.searchsorted(steps.start_ns, moment, side="right")) - 1
-        return int(steps.number[place]) if place >= 0 and steps.end_ns[place] > moment else None
+        if place < 0 or steps.end_ns[place] <= moment:
+            return None
+        return int(steps.number[place])
 
     @property
     def threshold_ns(self) -> int:
@@ -213,7 +223,9 @@ class Sight:
         ranks = self.timeline.ranks
         rank = self.expanded
         if rank is None:
-            rank = self.here.rank if self.here else ranks[0]
+            rank = ranks[0]
+            if self.here is not None:
+                rank = self.here.rank
         self.open_rank(ranks[(ranks.index(rank) + by) % len(ranks)], room)
 
     def open_rank(self, rank: int, room: int) -> None:
@@ -226,13 +238,17 @@ class Sight:
 
     def expand(self) -> None:
         """Open the cursor's rank, or close it."""
-        if self.here is not None:
-            self.expanded = None if self.expanded == self.here.rank else self.here.rank
+        if self.here is not None and self.expanded == self.here.rank:
+            self.expanded = None
+        elif self.here is not None:
+            self.expanded = self.here.rank
 
     def show_next_group(self) -> None:
         """Show phases, devices or collectives in the row of each rank, in turn."""
         self.group = ROWS_SHOWN[(ROWS_SHOWN.index(self.group) + 1) % len(ROWS_SHOWN)]
-        self._key = RowKey(self.here.rank, self.group, "") if self.here else None
+        self._key = None
+        if self.here is not None:
+            self._key = RowKey(self.here.rank, self.group, "")
 
     def exclude_shorter(self, shortest_ns: int) -> None:
         """Exclude events that are shorter than this."""

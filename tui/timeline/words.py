@@ -111,7 +111,9 @@ def _value(name: str, value: Any, event: Event) -> str:
     if name.endswith("_ns"):
         side = "before" if value < event.began_ns else "after"
         return f"{duration(abs(value - event.began_ns))} {side} the start"
-    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return str(value)
 
 
 def cell_rows(view: TimelineView) -> list[list[str]]:
@@ -123,8 +125,9 @@ def cell_rows(view: TimelineView) -> list[list[str]]:
         for last in range(1, count + 1):
             if last < count and row.kinds[last] == row.kinds[first]:
                 continue
-            kind = int(row.kinds[first])
-            name = "" if kind == NONE else row.kind_names[kind]
+            kind, name = int(row.kinds[first]), ""
+            if kind != NONE:
+                name = row.kind_names[kind]
             begin, end = str(boundaries[first]), str(boundaries[last])
             kind_ns = str(int(row.dominant_ns[first:last].sum()))
             covered_ns = str(int(row.covered_ns[first:last].sum()))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from rich.cells import cell_len
 
 from profkit.analysis.views.series import Series, spread_bins
 from profkit.tui.widgets.draw import level
-
-_FILLS: Final = {False: ("█", "▒"), True: ("#", ":")}
-"""The characters below the lowest reading, and between the lowest and the highest."""
 
 
 def spark(series: Series, width: int, *, plain: bool = False) -> str:
@@ -19,7 +16,8 @@ def spark(series: Series, width: int, *, plain: bool = False) -> str:
     low, high = _scale(series)
     text = ""
     for cell in spread_bins(series, max(1, width)):
-        text += " " if cell is None else level(cell.mean, low, high, plain=plain)
+        mean = math.nan if cell is None else cell.mean
+        text += level(mean, low, high, plain=plain)
     return text
 
 
@@ -35,17 +33,19 @@ def chart(
     labels = [show(high), *[""] * (height - 2), show(low)]
     room = max(map(cell_len, labels))
     cells = spread_bins(series, max(1, width - room - 2))
-    solid, shaded = _FILLS[plain]
+    solid, shaded, axis = ("#", ":", "|") if plain else ("█", "▒", "┤")
     for number, label in enumerate(labels):
         bottom = low + (high - low) * (height - number - 1) / height
         top = low + (high - low) * (height - number) / height
         middle = (bottom + top) / 2
-        row = f"{label:>{room}} {'|' if plain else '┤'}"
+        row = f"{label:>{room}} {axis}"
         for cell in cells:
             if cell is None or cell.high < middle:
                 row += " "
+            elif cell.low < middle:
+                row += shaded
             else:
-                row += solid if cell.low >= middle else shaded
+                row += solid
         yield row
 
 

@@ -83,7 +83,11 @@ class Columns(Generic[RowT]):
 
     def with_values(self) -> list[Column]:
         """Return the columns that have a value in at least one row."""
-        return [column for column in self.columns if any(v is not None for v in column.values)]
+        found: list[Column] = []
+        for column in self.columns:
+            if any(value is not None for value in column.values):
+                found.append(column)
+        return found
 
 
 def fit_columns(columns: Sequence[Column], room: int, least: int) -> list[Column]:

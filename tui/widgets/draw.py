@@ -31,7 +31,9 @@ def fit(text: str, width: int, *, right: bool = False, plain: bool = False) -> s
     if missing < 0:
         ellipsis = "~" if plain else "…"
         return set_cell_size(shown, max(0, width - 1)) + ellipsis * min(1, width)
-    return " " * missing + shown if right else shown + " " * missing
+    if right:
+        return " " * missing + shown
+    return shown + " " * missing
 
 
 def bar(share: float, width: int, *, plain: bool = False) -> str:
@@ -55,7 +57,7 @@ def stacked(parts: Sequence[tuple[str, float]], width: int) -> list[tuple[str, i
     """
     lengths: list[float] = []
     for _, share in parts:
-        lengths.append(max(0.0, share) if math.isfinite(share) else 0.0)
+        lengths.append(share if math.isfinite(share) and share > 0 else 0.0)
     whole = sum(lengths)
     if not whole:
         return [(name, 0) for name, _ in parts]
@@ -72,7 +74,9 @@ def level(value: float, low: float, high: float, *, plain: bool = False) -> str:
     if not math.isfinite(value):
         return " "
     levels = _ASCII_LEVELS if plain else _LEVELS
-    share = (value - low) / (high - low) if high > low else 0.0
+    share = 0.0
+    if high > low:
+        share = (value - low) / (high - low)
     return levels[min(len(levels) - 1, max(0, int(share * len(levels))))]
 
 

@@ -1,4 +1,4 @@
-"""The comparison of runs as columns and lines: scaling, verdict, ledger, causes, differences."""
+"""The comparison of runs as columns and lines: scaling, verdict, ledger, and causes."""
 
 from __future__ import annotations
 
@@ -47,13 +47,10 @@ def scaling_columns(rows: Sequence[ScalingRow]) -> list[Column]:
     table.figure("speed-up", lambda row: row.speed_up.value, significant, searched=True)
     table.figure("efficiency", lambda row: row.efficiency.value, significant, searched=True)
     for name in FACTORS:
-        factor = functools.partial(_factor, name)
-        table.figure(name.removeprefix("exposed "), factor, significant, searched=True)
+        title = name.removeprefix("exposed ")
+        values = [row.factors[name].value for row in rows]
+        table.columns.append(Column(title, values, significant, right=True))
     return table.columns
-
-
-def _factor(name: str, row: ScalingRow) -> float:
-    return row.factors[name].value
 
 
 def scaling_lines(row: ScalingRow, palette: Palette) -> Iterator[Text]:
@@ -106,17 +103,16 @@ def waterfall_columns(
     A bar begins where the row above ended. The totals at both ends have one side alone.
     """
     factor = ledger.samples_per_step
-    named = [_name_and_role(drop) for drop in drops]
+    names: list[str] = []
+    roles: list[str] = []
+    for drop in drops:
+        name, role = _name_and_role(drop)
+        names.append(name)
+        roles.append(role)
     fall = functools.partial(_fall, scale=_scale(drops), width=width, plain=plain)
     table = Columns(drops)
     table.columns.append(
-        Column(
-            "where the time goes",
-            [name for name, _ in named],
-            stretches=True,
-            roles=[role for _, role in named],
-            widest=34,
-        )
+        Column("where the time goes", names, stretches=True, roles=roles, widest=34)
     )
     table.figure(
         "base",
@@ -185,7 +181,9 @@ def _verdict(ledger: Ledger, drop: Drop) -> Verdict | str | None:
     """Return a row's verdict; empty if the runs cannot be compared."""
     if drop.kind == "base":
         return None
-    return "" if ledger.unlike else judge(drop.row.delta, ledger.total.base.value)
+    if ledger.unlike:
+        return ""
+    return judge(drop.row.delta, ledger.total.base.value)
 
 
 def _interval(drop: Drop, factor: float) -> str | None:
@@ -216,16 +214,18 @@ def _scale(drops: Sequence[Drop]) -> tuple[float, float]:
 def _fall(drop: Drop, *, scale: tuple[float, float], width: int, plain: bool) -> str:
     """Return a bar from a row's begin to its end: added time is solid, saved time hatched."""
     low, high = scale
+    start, end = drop.start_ns, drop.end_ns
     is_total = drop.kind in {"base", "target"}
-    start, end = low if is_total else drop.start_ns, drop.end_ns
+    if is_total:
+        start = low
     finite = math.isfinite(drop.start_ns) and math.isfinite(end)
     if drop.kind == "overlapped" or high <= low or not finite:
         return ""
     left = round((min(start, end) - low) / (high - low) * width)
     right = round((max(start, end) - low) / (high - low) * width)
+    added, saved, total, thin = ("+", "-", "=", "|") if plain else ("█", "▒", "━", "▏")
     if left == right:
-        return " " * min(left, width - 1) + ("|" if plain else "▏")
-    added, saved, total = ("+", "-", "=") if plain else ("█", "▒", "━")
+        return " " * min(left, width - 1) + thin
     mark = saved
     if is_total:
         mark = total

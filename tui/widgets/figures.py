@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,8 @@ def _load(file: Path, current: list[Any]) -> RunFigures | None:
         if content.get("stamp") == current:
             figures = content["figures"]
             for name in ("throughput", "step_ns"):
-                figures[name] = _estimate(figures[name])
+                kept = figures[name]
+                value = math.nan if kept["value"] is None else kept["value"]
+                figures[name] = Estimate(value, kept["low"], kept["high"])
             return RunFigures(**figures)
     return None
-
-
-def _estimate(content: dict[str, float | None]) -> Estimate:
-    value = content["value"]
-    if value is None:
-        value = float("nan")
-    return Estimate(value, content["low"], content["high"])

@@ -1,4 +1,4 @@
-"""The frame of every screen: the line on top, the status line, the prompt and the keys below."""
+"""The frame of every screen: the head, the status line, the prompt and the keys below."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ class Tab(NamedTuple):
 
 
 class Frame(Protocol):
-    """What a screen may ask its app."""
+    """The part of the app that screens may use."""
 
     plain: bool
+    """True if everything is drawn in ASCII."""
     run_name: str
     run_path: Path | None
+    """The run that the screens show."""
     ranks: tuple[int, ...]
     tabs: tuple[Tab, ...]
-
-    def compare(self) -> None:
-        """Let the user choose runs to compare the current one with."""
 
     def open_run(
         self, path: Path, *, compared: Sequence[Path] = (), screen: str = "overview"
@@ -49,9 +48,6 @@ class Frame(Protocol):
 
     def show_runs(self) -> None:
         """Show the list of runs, for a user who began with one run."""
-
-    def turn_to(self, path: Path) -> None:
-        """Make this the run of the other screens."""
 
     def has_cost(self, processor_s: float) -> None:
         """Report processor time that a screen has used for reading."""
@@ -103,12 +99,14 @@ class FrameScreen(Screen[None]):
         """Call something on the interface's thread, unless the user has left the screen."""
         self.app.call_later(self.if_shown, callback, *arguments)
 
-    def if_shown(self, callback: Callable[..., None], *arguments: Any) -> None:
+    def if_shown(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call something unless the user has left the screen."""
         if self.query("#frame-view"):
             callback(*arguments)
 
     @property
     def palette(self) -> Palette:
+        """The colours of the app's theme."""
         return PALETTES.get(self.app.theme, PALETTES["dark"])
 
     @property
@@ -134,6 +132,7 @@ class FrameScreen(Screen[None]):
         self._draw_words()
 
     def draw_head(self) -> None:
+        """Draw the line on top again."""
         self.query_one("#frame-head", Static).update(self.head())
 
     def head(self) -> Text:
@@ -146,11 +145,11 @@ class FrameScreen(Screen[None]):
         self._draw_words()
 
     def _draw_words(self) -> None:
-        words = [self._words] if self._words else []
+        words = [self._words]
         table = self.main_table()
         if table and table.pattern:
             words.append(f"filter '{table.pattern}': {len(table.order):,} of {table.count:,}")
-        text = line([("   ".join(words), self.palette.style("dim"))])
+        text = line([("   ".join(filter(None, words)), self.palette.style("dim"))])
         self.query_one("#frame-words", Static).update(text)
 
     def main_table(self) -> VirtualTable | None:

@@ -1,4 +1,4 @@
-"""Kernels as columns and lines: the table by name, the calls of one kernel, and their figures."""
+"""Kernels as columns and lines: the table by name, the calls of one, and their figures."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def summary_lines(view: KernelsView, palette: Palette) -> Iterator[list[Piece]]:
     ranks = plural(view.ranks_in_all, "rank")
     if len(view.ranks) < view.ranks_in_all:
         ranks = f"rank {view.ranks[0]} of {view.ranks_in_all}"
-    captured = f"{plural(view.steps, 'step')} captured" if view.steps else "steps not known"
+    captured = "steps not known"
+    if view.steps:
+        captured = f"{plural(view.steps, 'step')} captured"
     names = plural(len(view.groups), view.noun)
     calls = f"{names}, {plural(view.calls, 'call')} on {', '.join(view.devices)}"
     yield [(calls, None), (f"   {captured}, {ranks}", dim)]
@@ -80,8 +82,10 @@ def summary_lines(view: KernelsView, palette: Palette) -> Iterator[list[Piece]]:
     for name, share in view.category_share.items():
         if share >= MIN_CATEGORY_SHARE:
             shown.append(f"{name} {percent(share, 0)}")
-    others = "  the others less" if len(shown) < len(view.category_share) else ""
-    yield [("  ".join(shown), None), (others, dim)]
+    pieces: list[Piece] = [("  ".join(shown), None)]
+    if len(shown) < len(view.category_share):
+        pieces.append(("  the others less", dim))
+    yield pieces
     known = "   ".join(_known(view))
     if known:
         yield [(known, dim)]

@@ -19,6 +19,7 @@ class Lines(Static):
         self._draw: Callable[[int], Iterable[Text]] | None = None
 
     def show(self, draw: Callable[[int], Iterable[Text]]) -> None:
+        """Show the lines of a function, which is called again for another width."""
         self._draw = draw
         self.on_resize()
 

@@ -1,4 +1,4 @@
-"""The loader as columns and lines: who makes batches, and the model of other worker counts."""
+"""The loader as columns and lines: who makes batches, and the model of more workers."""
 
 from __future__ import annotations
 
@@ -36,15 +36,19 @@ def summary_lines(view: LoaderView, palette: Palette) -> Iterator[list[Piece]]:
         yield [(words, palette.style("bad"))]
     words = "the model assumes that workers slow down neither each other nor the job"
     if view.cpu_count:
-        shared = ", which the job also computes on" if view.shares_cores else ""
-        words += f" (there are {plural(view.cpu_count, 'core')}{shared})"
+        words += f" (there are {plural(view.cpu_count, 'core')}"
+        if view.shares_cores:
+            words += ", which the job also computes on"
+        words += ")"
     yield [(words, dim)]
 
 
 def _verdict(model: WorkersModel) -> str:
     makes = "the loop makes"
-    if model.workers:
-        makes = f"{plural(model.workers, 'worker')} {'makes' if model.workers == 1 else 'make'}"
+    if model.workers == 1:
+        makes = "1 worker makes"
+    elif model.workers:
+        makes = f"{plural(model.workers, 'worker')} make"
     every = f"{makes} a step's batches every {duration(model.now.delivery_ns)}"
     words = f"{every}, and the rest of a step takes {duration(model.rest_ns)}"
     if model.enough is None:
@@ -57,7 +61,11 @@ def _verdict(model: WorkersModel) -> str:
 def maker_columns(view: LoaderView) -> list[Column]:
     """Return the columns with values for the workers, or the loop, that make batches."""
     table: Columns[Maker] = Columns(view.makers)
-    table.text("batches are made by", _maker_name)
+    names = []
+    for maker in view.makers:
+        suffix = " (the loop)" if maker.kind == LOOP else ""
+        names.append(maker.name + suffix)
+    table.columns.append(Column("batches are made by", names))
     table.figure("rank", lambda maker: maker.rank, searched=True)
     table.figure("batches", lambda maker: maker.batches, "{:,}".format)
     table.figure("per batch", lambda maker: maker.making_ns, duration)
@@ -70,15 +78,14 @@ def maker_columns(view: LoaderView) -> list[Column]:
     return table.with_values()
 
 
-def _maker_name(maker: Maker) -> str:
-    return f"{maker.name} (the loop)" if maker.kind == LOOP else maker.name
-
-
 def model_columns(model: WorkersModel) -> list[Column]:
     """Return what the model predicts for each number of workers."""
 
     def mark(row: Workers) -> str:
-        words = ["now"] if row.workers == model.workers else []
+        """Return a mark for the current number of workers, and for the one that is enough."""
+        words = []
+        if row.workers == model.workers:
+            words.append("now")
         if row.workers == model.enough:
             words.append("enough")
         return ", ".join(words)

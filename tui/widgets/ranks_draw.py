@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-from profkit.analysis.views.ranks import RanksView, RankTimes, Wait
+from profkit.analysis.views.ranks import RanksView, Wait
+from profkit.report import ledger_text
 from profkit.text import byte_size, duration, percent, plural, significant
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Column, Columns
@@ -26,10 +27,11 @@ class Cell(NamedTuple):
         """Return the mark behind the figure, so that it does not depend on colour."""
         if not self.marked:
             return "  "
-        up, down = ("^", "v") if plain else ("▲", "▼")
-        return f" {up}" if self.deviation_ns > 0 else f" {down}"
+        up, down = (" ^", " v") if plain else (" ▲", " ▼")
+        return up if self.deviation_ns > 0 else down
 
     def role(self) -> str:
+        """Return the role of the cell: bad if it is slow, good if it is fast."""
         if not self.marked:
             return ""
         return "bad" if self.deviation_ns > 0 else "good"
@@ -63,22 +65,12 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
 
 def heat_columns(view: RanksView, *, deviations: bool, plain: bool) -> list[Column]:
     """Return ranks in rows and phases in columns, as times or as deviations from the median."""
-    step_ns = sum(view.median_ns.values())
+    least_ns = MIN_DEVIATION * sum(view.median_ns.values())
 
     def show(cell: Cell) -> str:
         if not deviations:
             return duration(cell.ns) + cell.sign(plain=plain)
-        plus = "+" if cell.deviation_ns > 0 else ""
-        return plus + duration(cell.deviation_ns) + cell.sign(plain=plain)
-
-    def cell_of(phase: str) -> Callable[[RankTimes], Cell | None]:
-        def read(row: RankTimes) -> Cell | None:
-            ns, deviation_ns = row.phase_ns.get(phase), row.deviation_ns.get(phase)
-            if ns is None or deviation_ns is None:
-                return None
-            return Cell(ns, deviation_ns, abs(deviation_ns) > MIN_DEVIATION * step_ns)
-
-        return read
+        return ledger_text.signed(cell.deviation_ns) + cell.sign(plain=plain)
 
     table = Columns(view.ranks)
     table.figure("rank", lambda row: row.rank, searched=True)
@@ -86,7 +78,15 @@ def heat_columns(view: RanksView, *, deviations: bool, plain: bool) -> list[Colu
         table.text("host", lambda row: row.host)
     table.figure("step", lambda row: row.wall_ns, duration, searched=True)
     for phase in view.phases:
-        table.figure(phase, cell_of(phase), show, role=Cell.role)
+        cells: list[Cell | None] = []
+        for row in view.ranks:
+            ns, deviation_ns = row.phase_ns.get(phase), row.deviation_ns.get(phase)
+            if ns is None or deviation_ns is None:
+                cells.append(None)
+            else:
+                cells.append(Cell(ns, deviation_ns, abs(deviation_ns) > least_ns))
+        column = Column(phase, cells, show, right=True, role=Cell.role, searched=False)
+        table.columns.append(column)
     return table.columns
 
 
@@ -118,18 +118,21 @@ def size_columns(view: RanksView) -> list[Column]:
 
 def window_columns(view: RanksView) -> list[Column]:
     """Return the collectives that kernel windows show, with the fastest and slowest rank."""
-
-    def on_rank(ns: float, rank: int) -> str:
-        return f"{duration(ns)} on rank {rank}"
-
     table = Columns(view.in_windows)
     table.text("kernel", lambda each: each.name, stretches=True)
     table.figure("calls", lambda each: each.calls, "{:,}".format)
     table.figure("per step", lambda each: each.ns_per_step, duration)
     table.figure("mean", lambda each: each.mean_ns, duration)
-    options: dict[str, Any] = {"searched": False}
-    table.text("shortest", lambda e: on_rank(e.shortest_rank_ns, e.shortest_rank), **options)
-    table.text("longest", lambda e: on_rank(e.longest_rank_ns, e.longest_rank), **options)
+    table.text(
+        "shortest",
+        lambda each: f"{duration(each.shortest_rank_ns)} on rank {each.shortest_rank}",
+        searched=False,
+    )
+    table.text(
+        "longest",
+        lambda each: f"{duration(each.longest_rank_ns)} on rank {each.longest_rank}",
+        searched=False,
+    )
     return table.columns
 
 

@@ -1,4 +1,4 @@
-"""The overview of one run as lines: the headline, the bar of a step, its losses and data quality."""
+"""The overview of one run as lines: headline, bar of a step, losses and data quality."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def screen_of(part: str) -> str:
 
 def phase_of(part: str) -> str | None:
     """Return the phase that a part of the ledger is about, if it is about one."""
-    phase = Phase.DATA.value if part == "input" else part
-    return phase if phase in PHASES else None
+    if part == "input":
+        return Phase.DATA.value
+    return part if part in PHASES else None
 
 
 def headline(view: RunView, palette: Palette) -> Iterator[Text]:
@@ -104,8 +105,12 @@ def bar_of_step(view: RunView, palette: Palette, width: int, *, plain: bool) -> 
         letter = PHASE_LETTERS.get(role_of(name), "?")
         style = palette.style(role_of(name)) + Style(reverse=True)
         has_room = len(name) + 2 <= cells
-        label = name if has_room else letter
-        picture.append(letter * cells if plain else label[:cells].center(cells), style)
+        if plain:
+            picture.append(letter * cells, style)
+        elif has_room:
+            picture.append(name.center(cells), style)
+        else:
+            picture.append(letter[:cells].center(cells), style)
         if plain or not has_room:
             legend += [(letter, style), (f" {name}  ", None)]
     return [picture, line(legend)]
@@ -137,7 +142,8 @@ def quality_lines(view: RunView, palette: Palette) -> Iterator[Text]:
 
     alarm = run.own_cost.exceeds_budget(run.step_ns.value)
     yield row("steps", as_text.steps_line(run).removeprefix("steps").strip())
-    yield row("overhead", as_text.own_cost_words(run), palette.style("bad") if alarm else None)
+    style = palette.style("bad") if alarm else None
+    yield row("overhead", as_text.own_cost_words(run), style)
     if run.first_loss is not None and run.last_loss is not None:
         first, last = significant(run.first_loss, 5), significant(run.last_loss, 5)
         yield row("loss", f"{first} at the first step, {last} at the last")

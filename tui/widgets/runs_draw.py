@@ -23,12 +23,19 @@ def run_columns(rows: Sequence[RunRow]) -> list[Column]:
     table.figure("ranks", lambda row: row.head.ranks)
     table.figure("samples/s", lambda row: _figures(row).throughput.value, four_digits)
     table.figure("+/-", lambda row: _half_width(_figures(row).throughput), percent)
-    table.figure("effic", _efficiency, percent)
-    table.text(
-        "top finding",
-        lambda row: runs_text.finding(row.figures) if row.figures else None,
-        roles=list(map(_finding_role, rows)),
-    )
+    efficiencies: list[float | None] = []
+    findings: list[str | None] = []
+    roles: list[str] = []
+    for row in rows:
+        efficiencies.append(row.efficiency.value if row.efficiency else None)
+        if row.figures is None:
+            findings.append(None)
+            roles.append("")
+        else:
+            findings.append(runs_text.finding(row.figures))
+            roles.append("unsure" if row.figures.finding else "dim")
+    table.columns.append(Column("effic", efficiencies, percent, right=True, searched=False))
+    table.columns.append(Column("top finding", findings, roles=roles))
     table.text("state", _state, role=lambda state: _STATE_ROLES.get(state, "bad"), widest=30)
     table.text("workload", lambda row: row.head.workload)
     table.text("framework", lambda row: row.head.framework)
@@ -41,21 +48,11 @@ def _figures(row: RunRow) -> RunFigures:
     return row.figures or NO_FIGURES
 
 
-def _efficiency(row: RunRow) -> float | None:
-    return None if row.efficiency is None else row.efficiency.value
-
-
 def _half_width(found: Estimate) -> float | None:
     """Return half the interval as a share of the value."""
     if found.low is None or found.high is None:
         return None
     return (found.high - found.low) / 2 / found.value
-
-
-def _finding_role(row: RunRow) -> str:
-    if row.figures is None:
-        return ""
-    return "unsure" if row.figures.finding else "dim"
 
 
 def _state(row: RunRow) -> str:

@@ -56,29 +56,27 @@ class VirtualTable(ScrollView, can_focus=True):
     """The position of the cursor among the rows that are shown."""
 
     @dataclass
-    class Opened(Message):
-        """Enter was pressed on a row, or the row was double-clicked.
-
-        `row` is its index in the columns' values.
-        """
+    class TableMessage(Message):
+        """Is about a row; `row` is its index in the columns' values."""
 
         table: VirtualTable
-        row: int
 
         @property
         def control(self) -> VirtualTable:
+            """The table, for the selectors of `textual.on`."""
             return self.table
 
     @dataclass
-    class Moved(Message):
+    class Opened(TableMessage):
+        """Enter was pressed on a row, or the row was double-clicked."""
+
+        row: int
+
+    @dataclass
+    class Moved(TableMessage):
         """The cursor moved to a row; `row` is `None` if the table shows none."""
 
-        table: VirtualTable
         row: int | None
-
-        @property
-        def control(self) -> VirtualTable:
-            return self.table
 
     def __init__(self, *, empty: str = "nothing to show", **options: Any) -> None:
         super().__init__(**options)
@@ -97,8 +95,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self._plain = False
 
     def set_look(self, palette: Palette, *, plain: bool) -> None:
-        self._palette = palette
-        self._plain = plain
+        self._palette, self._plain = palette, plain
         self.refresh()
 
     def show_rows(self, columns: Sequence[Column], *, keys: Sequence[Any] | None = None) -> None:
@@ -119,7 +116,9 @@ class VirtualTable(ScrollView, can_focus=True):
     @property
     def row(self) -> int | None:
         """The row under the cursor, as an index into the columns' values."""
-        return int(self.order[self.cursor]) if self.cursor < len(self.order) else None
+        if self.cursor >= len(self.order):
+            return None
+        return int(self.order[self.cursor])
 
     @property
     def key(self) -> Any:
@@ -244,7 +243,7 @@ class VirtualTable(ScrollView, can_focus=True):
 
     def action_move(self, by: int) -> None:
         if self.max_scroll_y == 0 and not 0 <= self.cursor + by < len(self.order):
-            raise SkipAction  # the widget around the table scrolls instead
+            raise SkipAction  # the widget around the table scrolls
         self.step(by)
 
     def step(self, by: int) -> None:
@@ -257,7 +256,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self.step(by * max(1, self.scrollable_content_region.height - 2))
 
     def action_jump(self, to: int) -> None:
-        self.cursor = max(0, len(self.order) - 1) if to < 0 else 0
+        self.cursor = 0 if to == 0 else max(0, len(self.order) - 1)
 
     def action_open(self) -> None:
         if self.row is not None:

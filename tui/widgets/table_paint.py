@@ -1,4 +1,4 @@
-"""The lines of a table as segments of text: the heading, a row, and the message of an empty table."""
+"""The lines of a table: the heading, a row, and the message of an empty table."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ class TablePainter:
         segments = [Segment(sign, ground)]
         for column, width in zip(self.columns, self.widths, strict=True):
             style = ground
-            role = "" if lit else column.role_of(row)
-            if role:
-                style = ground + self.style(role)
+            if not lit:
+                role = column.role_of(row)
+                if role:
+                    style = ground + self.style(role)
             text = fit(column.text(row), width, right=column.right, plain=self.plain)
             segments += [Segment(text, style), Segment(" " * GAP, ground)]
         return Strip(segments)

@@ -48,7 +48,9 @@ class TableScreen(FrameScreen):
         return [dict(zip(header, row, strict=True)) for row in rows]
 
     def action_copy(self, kind: str) -> None:
-        text = self.row_text() if kind == "row" else share.as_tsv(self.rows())
+        text = self.row_text()
+        if kind == "table":
+            text = share.as_tsv(self.rows())
         if not text:
             self.tell("nothing to copy here")
             return
@@ -93,7 +95,9 @@ class TableScreen(FrameScreen):
     def _titles(self) -> list[str]:
         """Return the titles that the main table can be sorted by."""
         table = self.main_table()
-        return [column.title for column in table.columns if column.title] if table else []
+        if table is None:
+            return []
+        return [column.title for column in table.columns if column.title]
 
     def action_sort(self) -> None:
         titles, table = self._titles(), self.main_table()
