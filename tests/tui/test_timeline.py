@@ -1,4 +1,4 @@
-"""The timeline by its keys: what each one shows, in words, letters and figures."""
+"""The timeline's keys: the words, letters and figures that each of them shows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STEPS = 12
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four ranks, of which rank 2 waits for data longer than the others."""
+    """Four ranks; rank 2 waits for data longer than the others."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     return synthetic_trace(
         folder,
@@ -244,16 +244,16 @@ def test_other_screens_lead_to_a_kernel(run: Path) -> None:
 
 def test_every_figure_is_in_the_twin(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tui", str(run), "--screen", "timeline", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    twin = json.loads(capsys.readouterr().out)
 
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
         content = screen.content()
-        assert (told["run_start_ns"], told["run_end_ns"]) == (
+        assert (twin["run_start_ns"], twin["run_end_ns"]) == (
             content["run_start_ns"],
             content["run_end_ns"],
         )
-        for row, shown_row in zip(told["rows"], content["rows"], strict=True):
+        for row, shown_row in zip(twin["rows"], content["rows"], strict=True):
             assert (row["rank"], row["group"], row["label"]) == (
                 shown_row["rank"],
                 shown_row["group"],
@@ -331,7 +331,7 @@ def test_a_run_without_ranks_or_with_odd_times_is_shown(tmp_path: Path) -> None:
     drive(run, steps, screen="timeline")
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_goes_on(
+def test_unreadable_lanes_are_reported_and_the_others_shown(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def steps(driver: Driver) -> None:
@@ -357,7 +357,7 @@ def test_it_fits_terminals_of_all_sizes(run: Path, size: tuple[int, int]) -> Non
     assert "r0 phases" in text
 
 
-def test_ascii_draws_nothing_else_and_letters_tell_phases(run: Path) -> None:
+def test_ascii_mode_draws_ascii_and_marks_phases_by_letters(run: Path) -> None:
     async def steps(driver: Driver) -> None:
         await _answer(driver, "g", "6")
         lines = driver.text.splitlines()
@@ -370,7 +370,9 @@ def test_ascii_draws_nothing_else_and_letters_tell_phases(run: Path) -> None:
     drive(run, steps, screen="timeline", plain=True)
 
 
-def test_without_colours_letters_tell(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_colours_phases_are_marked_by_letters(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     row = next(line for line in shown(run, screen="timeline").splitlines() if "r1 phases" in line)
     assert "BBB" in row
@@ -461,7 +463,7 @@ def test_kinds_have_letters_of_their_own() -> None:
         ("<<< >>>", "<<< >>>"),
     ],
 )
-def test_long_names_are_shortened_to_what_tells_them_apart(name: str, short: str) -> None:
+def test_long_names_are_shortened_to_their_distinct_part(name: str, short: str) -> None:
     assert short_name(name) == short
 
 

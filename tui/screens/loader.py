@@ -46,7 +46,7 @@ class LoaderScreen(RunScreen[LoaderView]):
         yield VirtualTable(id="makers")
         yield Static(id="queues")
         with Vertical(id="more"):
-            yield Static("other numbers of workers", classes="title")
+            yield Static("Other numbers of workers", classes="title")
             yield VirtualTable(id="model")
 
     @staticmethod

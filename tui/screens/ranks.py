@@ -56,14 +56,14 @@ class RanksScreen(RunScreen[RanksView]):
         yield VirtualTable(id="heat")
         with Horizontal(id="below"):
             with Vertical(id="waiting"):
-                yield Static("who waits for whom", classes="title")
+                yield Static("Who waits for whom", classes="title")
                 yield VirtualTable(id="waits", empty="no rank waits for another")
             with Vertical():
                 with Vertical(id="links"):
-                    yield Static("bus bandwidth by message size", classes="title")
+                    yield Static("Bus bandwidth by message size", classes="title")
                     yield VirtualTable(id="sizes")
                 with Vertical(id="windows"):
-                    yield Static("collectives in kernel windows", classes="title")
+                    yield Static("Collectives in kernel windows", classes="title")
                     yield VirtualTable(id="kernels")
 
     @staticmethod
