@@ -142,6 +142,7 @@ class ProfkitApp(App[None]):
         self.push_screen(self.screens[screen]())
 
     def on_run_screen_wanted(self, message: RunScreen.Wanted) -> None:
+        """Build the view of a screen on a thread."""
         build = functools.partial(self._build, message.screen)
         self.run_worker(build, group=message.screen.NAME, thread=True, exclusive=True)
 
@@ -177,6 +178,7 @@ class ProfkitApp(App[None]):
             screen.ask_for_view()
 
     def on_go(self, message: Go) -> None:
+        """Open a screen on top of the current one."""
         if message.name in self.screens:
             self.push_screen(self.screens[message.name](message.place))
 
@@ -204,6 +206,7 @@ class ProfkitApp(App[None]):
             self.switch_screen(RunsScreen(self._folder, at=marked, marked=marked))
 
     def action_help(self) -> None:
+        """Show all keys of the screen that have a meaning."""
         meanings: dict[str, list[str]] = {}
         for key, active in self.screen.active_bindings.items():
             meaning = active.binding.description

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import pty
 import re
@@ -137,6 +138,10 @@ def test_tmux_shows_the_figures_of_the_twins(folder: Path, tmux: Tmux) -> None:
         time.sleep(0.1)
 
 
+def _is_after(end: float, _: str) -> bool:
+    return time.monotonic() > end
+
+
 class Terminal:
     """A pty with a program in it; everything that the program writes is kept."""
 
@@ -169,7 +174,7 @@ class Terminal:
         while len(self.written) > before:
             before = len(self.written)
             end = time.monotonic() + QUIET_S
-            self.read_until(lambda _, end=end: time.monotonic() > end)
+            self.read_until(functools.partial(_is_after, end))
 
     def press(self, key: str) -> None:
         os.write(self._terminal, key.encode())

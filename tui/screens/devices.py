@@ -121,6 +121,7 @@ class DevicesScreen(RunScreen[DevicesView]):
             widget.update(lines(self._chart_lines(self.view.curves[row])))
 
     def _chart_lines(self, curve: Curve) -> Iterator[list[Piece]]:
+        """Yield the heading and the rows of a chart."""
         words, show = describe(curve.metric)
         height = CHART_HEIGHT
         if self.size.height < SMALL_SCREEN:

@@ -230,6 +230,7 @@ class ExplainScreen(RunScreen[Compared]):
         self._choose(self._pair.swapped)
 
     def _choose(self, pair: Pair) -> None:
+        """Show another pair of runs."""
         if self.view is not None:
             self._pair = pair
             self.show(self.view)

@@ -101,6 +101,7 @@ class KernelsScreen(RunScreen[KernelsView]):
             self.go("timeline", place)
 
     def action_calls(self) -> None:
+        """List the calls of the kernel under the cursor."""
         row = self.table.row
         if self.view is not None and row is not None:
             self.app.push_screen(CallsScreen(self.view.groups[row], self.rank))

@@ -99,6 +99,7 @@ class LiveScreen(RunScreen[LiveView]):
         self.run_worker(read, group=self.NAME, thread=True, exclusive=True)
 
     def _look(self, run: Path, tail: RunTail) -> None:
+        """Read the run on a thread, and show it."""
         try:
             view = look(run, tail)
         except ProfkitError as error:

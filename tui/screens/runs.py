@@ -109,6 +109,7 @@ class RunsScreen(TableScreen):
             self.call_after_refresh(self.if_shown, self._show)
 
     def _show(self) -> None:
+        """Show the runs with the figures that are known."""
         self._stale = False
         self._rows = arrange_runs(self._heads, self._figures, grouped=self._grouped)
         self.table.show_rows(run_columns(self._rows), keys=[row.head.path for row in self._rows])
@@ -162,6 +163,7 @@ class RunsScreen(TableScreen):
         self.open_selected()
 
     def action_mark(self) -> None:
+        """Mark or unmark the run under the cursor."""
         self.table.toggle_mark()
         count = len(self._marked())
         if not count:
@@ -172,6 +174,7 @@ class RunsScreen(TableScreen):
             self.tell(f"{count:,} runs marked; press d to compare them")
 
     def action_compare(self) -> None:
+        """Compare the marked runs."""
         marked = self._marked()
         if len(marked) < 2:
             count = plural(len(marked), "run")
@@ -190,6 +193,7 @@ class RunsScreen(TableScreen):
             self.tell("the newest run first")
 
     def action_read_again(self) -> None:
+        """Read the folder and all figures again."""
         self._heads = ()
         self._figures.clear()
         self._look()

@@ -83,6 +83,7 @@ class TimelineScreen(JumpScreen):
         self.redraw()
 
     def action_rank(self, by: int) -> None:
+        """Open the next rank."""
         if self.sight is None or len(self.sight.timeline.ranks) < 2:
             self.tell("the run has one rank")
             return
@@ -94,11 +95,13 @@ class TimelineScreen(JumpScreen):
         self.redraw()
 
     def action_rows_shown(self) -> None:
+        """Show phases, devices or collectives in the rows of ranks, in turn."""
         self.seen.show_next_group()
         self.tell(f"each rank's row shows its {self.seen.group.value}")
         self.redraw()
 
     def action_at_least(self) -> None:
+        """Ask for the shortest duration that is shown."""
         value = ""
         if self.seen.at_least_ns:
             value = duration(self.seen.at_least_ns).replace(" ", "")
@@ -119,6 +122,7 @@ class TimelineScreen(JumpScreen):
         self.redraw()
 
     def action_details(self) -> None:
+        """Show all fields of the event under the cursor."""
         piece = self.seen.piece
         if piece is None:
             self.tell("no event here")
@@ -130,6 +134,7 @@ class TimelineScreen(JumpScreen):
             self.app.push_screen(Facts(event_lines(event)))
 
     def action_zoom_event(self) -> None:
+        """Zoom to the event under the cursor."""
         piece = self.seen.piece
         if piece is None:
             self.tell("no event here")
@@ -143,6 +148,7 @@ class TimelineScreen(JumpScreen):
             self.redraw()
 
     def on_canvas_wheeled(self, message: Canvas.Wheeled) -> None:
+        """Pan with a sideways wheel, and zoom with the other one."""
         if self.sight is None:
             return
         if message.sideways:

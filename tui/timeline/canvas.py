@@ -88,6 +88,7 @@ class Canvas(Widget, can_focus=True):
 
     @property
     def _counters(self) -> tuple[CounterRow, ...]:
+        """The counters that there is room for."""
         if self.view is None:
             return ()
         return self.view.counters[: self.size.height // LINES_PER_COUNTER]
@@ -99,6 +100,7 @@ class Canvas(Widget, can_focus=True):
 
     @property
     def _row_height(self) -> int:
+        """The lines of each row."""
         if self.view is None or not self.view.rows:
             return min(MAX_ROW_HEIGHT, self.room)
         return max(1, min(MAX_ROW_HEIGHT, self.room // len(self.view.rows)))
@@ -133,6 +135,7 @@ class Canvas(Widget, can_focus=True):
         return Strip.blank(self.size.width, self.rich_style)
 
     def _draw_lines(self, view: TimelineView, look: Look) -> list[Strip]:
+        """Return all lines: rulers, rows, counters, words about the cursor, and the legend."""
         dim = look.role("dim")
         steps = step_ruler(view.steps, view.window.columns, look)
         if self.column < len(steps):
@@ -159,6 +162,7 @@ class Canvas(Widget, can_focus=True):
         return lines
 
     def _line(self, label: str, style: Style, cells: list[Painted], look: Look) -> Strip:
+        """Return a label and cells as one line."""
         named = fit(label, self.label_width - 1, plain=look.plain) + " "
         return strip([(named, style), *cells], self.size.width, self._ground)
 

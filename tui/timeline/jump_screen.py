@@ -31,6 +31,7 @@ class JumpScreen(LaneScreen):
         self._matches: Callable[[str], bool] | None = None
 
     def action_end(self, which: int) -> None:
+        """Go to the first or the last step."""
         span = self.seen.timeline.step_range()
         if span is not None:
             first, last = span
@@ -40,6 +41,7 @@ class JumpScreen(LaneScreen):
         self.prompt("go to a step (120) or a time (12.5s, 300ms)", self._go_to)
 
     def _go_to(self, text: str) -> None:
+        """Go to a step or a time that was typed."""
         step = parse_step(text)
         if step is not None:
             self._go_to_step(step)
@@ -78,6 +80,7 @@ class JumpScreen(LaneScreen):
         self.redraw()
 
     def action_event(self, by: int) -> None:
+        """Go to the next event in the lane under the cursor."""
         sight = self.seen
         if sight.lane is None:
             return
@@ -89,6 +92,7 @@ class JumpScreen(LaneScreen):
             self._show_event(Piece(rank, lane, place))
 
     def action_gap(self, by: int) -> None:
+        """Go to the next gap in the lane under the cursor that is wide enough to see."""
         sight = self.seen
         if sight.lane is None:
             return
@@ -104,6 +108,7 @@ class JumpScreen(LaneScreen):
         self.redraw()
 
     def action_late(self, by: int) -> None:
+        """Go to the next collective for which ranks waited, and open the late rank."""
         sight = self.seen
         found = sight.timeline.late(sight.at_ns, sight.threshold_ns, back=by < 0)
         if found is None:
@@ -133,6 +138,7 @@ class JumpScreen(LaneScreen):
             self.action_match(1)
 
     def action_match(self, by: int) -> None:
+        """Go to the next event whose name matches."""
         sight = self.seen
         if sight.lane is None or self._matches is None:
             self.tell("nothing to look for: press / to enter a name")
@@ -184,6 +190,7 @@ class JumpScreen(LaneScreen):
         self.tell("that kernel is not on this rank")
 
     def _find_kernel(self, rank: int, lane: Lane, row: int | None, from_ns: int) -> int | None:
+        """Return the place of a kernel in a lane, by its row or by its name."""
         if row is not None:
             found = np.flatnonzero(lane.level.pieces.rows == row)
             return int(found[0]) if len(found) else None

@@ -137,6 +137,7 @@ class LaneScreen(RunScreen[OpenTimeline]):
             self._draw()
 
     def _draw(self) -> None:
+        """Draw the view with the words about the cursor."""
         sight = self.seen
         if sight.view is None:
             return

@@ -63,6 +63,7 @@ class Sight:
 
     @property
     def bounds(self) -> tuple[int, int]:
+        """The begin and the end of the run, at least one ns per cell apart."""
         start, end = self.timeline.bounds
         return start, max(end, start + self.window.columns)
 
@@ -196,6 +197,7 @@ class Sight:
         self.column = self.window.column_of(at_ns) or 0
 
     def move_cursor(self, by: int) -> None:
+        """Move the cursor by cells; beyond the edge the view moves."""
         if 0 <= self.column + by < self.window.columns:
             self.column += by
             self._leave_place()
@@ -203,6 +205,7 @@ class Sight:
             self.pan(by)
 
     def move_row(self, by: int) -> None:
+        """Move the cursor to another row; beyond the edge other ranks come into view."""
         if self.view is None:
             return
         if 0 <= self.row + by < len(self.view.rows):

@@ -102,6 +102,7 @@ def event_lines(event: Event) -> Mapping[str, str]:
 
 
 def _value(name: str, value: Any, event: Event) -> str:
+    """Return the value of an event's field with its unit."""
     if isinstance(value, list):
         return " x ".join(map(str, value))
     if isinstance(value, bool):

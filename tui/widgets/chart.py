@@ -13,7 +13,7 @@ from profkit.tui.widgets.draw import level
 
 def spark(series: Series, width: int, *, plain: bool = False) -> str:
     """Return the mean of each cell between zero and the highest reading; a gap is blank."""
-    low, high = _scale(series)
+    low, high = min(0.0, series.least), max(0.0, series.most)
     text = ""
     for cell in spread_bins(series, max(1, width)):
         mean = math.nan if cell is None else cell.mean
@@ -29,7 +29,7 @@ def chart(
     A column is filled up to its lowest reading and shaded up to its highest. A row is drawn if a
     reading reaches the row's middle.
     """
-    low, high = _scale(series)
+    low, high = min(0.0, series.least), max(0.0, series.most)
     labels = [show(high), *[""] * (height - 2), show(low)]
     room = max(map(cell_len, labels))
     cells = spread_bins(series, max(1, width - room - 2))
@@ -47,7 +47,3 @@ def chart(
             else:
                 row += solid
         yield row
-
-
-def _scale(series: Series) -> tuple[float, float]:
-    return min(0.0, series.least), max(0.0, series.most)

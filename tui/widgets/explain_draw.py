@@ -168,6 +168,7 @@ def difference_columns(found: Sequence[Difference]) -> list[Column]:
 
 
 def _name_and_role(drop: Drop) -> tuple[str, str]:
+    """Return the text and the role of a row's name."""
     if drop.kind in {"base", "target"}:
         return f"total of {drop.kind}", "title"
     if drop.kind == "overlapped":

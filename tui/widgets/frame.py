@@ -145,6 +145,7 @@ class FrameScreen(Screen[None]):
         self._draw_words()
 
     def _draw_words(self) -> None:
+        """Draw the status line: the message, and the filter if there is one."""
         words = [self._words]
         table = self.main_table()
         if table and table.pattern:
@@ -171,6 +172,7 @@ class FrameScreen(Screen[None]):
         self.set_focus(asked)  # now, because the next key belongs to the prompt
 
     def _leave_prompt(self) -> None:
+        """Hide the prompt, and give the focus back to the table."""
         self._asked = None
         self.query_one(Prompt).display = False
         self.set_focus(self.main_table())

@@ -44,6 +44,7 @@ def summary_lines(view: LoaderView, palette: Palette) -> Iterator[list[Piece]]:
 
 
 def _verdict(model: WorkersModel) -> str:
+    """Return how fast batches are made, and how many workers would hide the loader."""
     makes = "the loop makes"
     if model.workers == 1:
         makes = "1 worker makes"

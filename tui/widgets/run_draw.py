@@ -44,6 +44,7 @@ class PartRow(NamedTuple):
 
 
 def role_of(part: str) -> str:
+    """Return the role of a part: that of its phase."""
     return _ROLE_OF.get(part, part)
 
 
@@ -91,6 +92,7 @@ def headline(view: RunView, palette: Palette) -> Iterator[Text]:
 
 
 def interval_of(found: Estimate, show: Callable[[float], str] = as_text.plain) -> str:
+    """Return the 95 % interval of an estimate as text."""
     if found.low is None or found.high is None:
         return "no interval"
     return f"{show(found.low)} to {show(found.high)}"

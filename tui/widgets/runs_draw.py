@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.views.runs import NO_FIGURES, RunFigures, RunRow
+from profkit.analysis.views.runs import NO_FIGURES, RunRow
 from profkit.report import runs_text
 from profkit.text import percent, significant
 from profkit.tui.widgets.columns import Column, Columns
@@ -21,8 +21,8 @@ def run_columns(rows: Sequence[RunRow]) -> list[Column]:
     four_digits = functools.partial(significant, digits=4)
     table.text("run", lambda row: row.head.name, stretches=True)
     table.figure("ranks", lambda row: row.head.ranks)
-    table.figure("samples/s", lambda row: _figures(row).throughput.value, four_digits)
-    table.figure("+/-", lambda row: _half_width(_figures(row).throughput), percent)
+    table.figure("samples/s", lambda row: _throughput(row).value, four_digits)
+    table.figure("+/-", lambda row: _half_width(_throughput(row)), percent)
     efficiencies: list[float | None] = []
     findings: list[str | None] = []
     roles: list[str] = []
@@ -44,8 +44,8 @@ def run_columns(rows: Sequence[RunRow]) -> list[Column]:
     return table.columns
 
 
-def _figures(row: RunRow) -> RunFigures:
-    return row.figures or NO_FIGURES
+def _throughput(row: RunRow) -> Estimate:
+    return (row.figures or NO_FIGURES).throughput
 
 
 def _half_width(found: Estimate) -> float | None:

@@ -23,7 +23,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from profkit.analysis.estimate import Ints
-from profkit.tui.themes import Palette
+from profkit.tui.themes import PALETTES, Palette
 from profkit.tui.widgets.columns import GAP, MEASURED_ROWS, Column
 from profkit.tui.widgets.row_order import compile_filter, filter_rows, sort_rows
 from profkit.tui.widgets.table_paint import TablePainter
@@ -57,13 +57,12 @@ class VirtualTable(ScrollView, can_focus=True):
 
     @dataclass
     class TableMessage(Message):
-        """Is about a row; `row` is its index in the columns' values."""
+        """Is about a row: `row` is its index in the columns' values, `control` the table."""
 
         table: VirtualTable
 
         @property
         def control(self) -> VirtualTable:
-            """The table, for the selectors of `textual.on`."""
             return self.table
 
     @dataclass
@@ -91,7 +90,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self._keys: Sequence[Any] = range(0)
         self._sorted: Ints = self.order
         self._widths: tuple[int, ...] = ()
-        self._palette: Palette | None = None
+        self._palette = PALETTES["dark"]
         self._plain = False
 
     def set_look(self, palette: Palette, *, plain: bool) -> None:
@@ -154,9 +153,8 @@ class VirtualTable(ScrollView, can_focus=True):
 
     def _sort(self) -> None:
         column = self._sort_column()
-        if column is None:
-            self._sorted = np.arange(self.count)
-        else:
+        self._sorted = np.arange(self.count)
+        if column is not None:
             self._sorted = sort_rows(column, descending=self.descending)
 
     def filter_by(self, pattern: str) -> None:
@@ -179,6 +177,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self.post_message(self.Moved(self, self.row))
 
     def toggle_mark(self) -> None:
+        """Mark or unmark the row under the cursor."""
         if self.row is not None:
             self.marked ^= {self.key}
             self.refresh()
@@ -221,6 +220,7 @@ class VirtualTable(ScrollView, can_focus=True):
             self.post_message(self.Moved(self, self.row))
 
     def _scroll_to_cursor(self) -> None:
+        """Scroll the table so that the cursor is in view."""
         height = max(1, self.scrollable_content_region.height - 1)
         top = round(self.scroll_y)
         if self.cursor < top:
@@ -295,6 +295,6 @@ class VirtualTable(ScrollView, can_focus=True):
             marked = bool(self.marked) and self._keys[row] in self.marked
             strip = painter.row(row, under_cursor=lit, has_focus=self.has_focus, marked=marked)
             if lit and self.has_focus:
-                base += painter.style("cursor")
+                base += self._palette.style("cursor")
         left = round(self.scroll_x)
         return strip.extend_cell_length(left + width, base).crop(left, left + width)

@@ -18,19 +18,16 @@ from profkit.tui.widgets.draw import fit
 class TablePainter:
     """Draws lines in a theme; `base` is the style of the widget."""
 
-    palette: Palette | None
+    palette: Palette
     plain: bool
     base: Style
     columns: Sequence[Column]
     widths: Sequence[int]
 
-    def style(self, role: str) -> Style:
-        return self.palette.style(role) if self.palette else Style.null()
-
     def heading(self, sort_title: str, *, descending: bool) -> Strip:
         """Return the titles, with an arrow on the column that the table is sorted by."""
         arrows = ("^", "v") if self.plain else ("▲", "▼")
-        style = self.base + self.style("title") + Style(underline=not self.plain)
+        style = self.base + self.palette.style("title") + Style(underline=not self.plain)
         segments = [Segment(" ", self.base)]
         for column, width in zip(self.columns, self.widths, strict=True):
             title = column.title
@@ -45,9 +42,9 @@ class TablePainter:
         lit = under_cursor and has_focus
         ground = self.base
         if marked:
-            ground += self.style("marked")
+            ground += self.palette.style("marked")
         if lit:
-            ground += self.style("cursor")
+            ground += self.palette.style("cursor")
         sign = " "
         if marked:
             sign = "*"
@@ -59,7 +56,7 @@ class TablePainter:
             if not lit:
                 role = column.role_of(row)
                 if role:
-                    style = ground + self.style(role)
+                    style = ground + self.palette.style(role)
             text = fit(column.text(row), width, right=column.right, plain=self.plain)
             segments += [Segment(text, style), Segment(" " * GAP, ground)]
         return Strip(segments)

@@ -48,6 +48,7 @@ class TableScreen(FrameScreen):
         return [dict(zip(header, row, strict=True)) for row in rows]
 
     def action_copy(self, kind: str) -> None:
+        """Copy the row or the table to the clipboard and to a file."""
         text = self.row_text()
         if kind == "table":
             text = share.as_tsv(self.rows())
@@ -88,6 +89,7 @@ class TableScreen(FrameScreen):
             self.tell(str(error))
 
     def action_match(self, by: int) -> None:
+        """Move the cursor to the next row that the filter shows."""
         table = self.main_table()
         if table is not None:
             table.step(by)
@@ -100,6 +102,7 @@ class TableScreen(FrameScreen):
         return [column.title for column in table.columns if column.title]
 
     def action_sort(self) -> None:
+        """Ask for a column to sort by; each has a letter of its own."""
         titles, table = self._titles(), self.main_table()
         if table is None or not titles:
             self.tell("nothing to sort here")
