@@ -18,7 +18,11 @@ GAP: Final = 2
 _ARROW_ROOM: Final = 2
 """Cells after a title for the arrow that shows the sort order."""
 
+MAX_WIDTH: Final = 60
+"""Cells of a column, unless it says otherwise."""
+
 RowT = TypeVar("RowT")
+Show = Callable[[Any], str]
 
 
 @dataclass(frozen=True)
@@ -27,14 +31,14 @@ class Column:
 
     title: str
     values: Sequence[Any] | npt.NDArray[Any]
-    show: Callable[[Any], str] = str
+    show: Show = str
     right: bool = False
-    role: Callable[[Any], str] | None = None
+    role: Show | None = None
     stretches: bool = False
     """True for the column that is narrowed if the table has too little room."""
     searched: bool = True
     """True if the filter looks into the column."""
-    widest: int = 60
+    widest: int = MAX_WIDTH
     roles: Sequence[str] | None = None
     """The role of each row, for a column whose values do not determine it."""
 
@@ -65,21 +69,36 @@ class Columns(Generic[RowT]):
         self.rows = rows
         self.columns: list[Column] = []
 
-    def text(self, title: str, value: Callable[[RowT], Any], **options: Any) -> None:
-        """Add a column of texts; the options are fields of `Column`."""
-        self.columns.append(Column(title, list(map(value, self.rows)), **options))
+    def text(
+        self,
+        title: str,
+        value: Callable[[RowT], Any],
+        show: Show = str,
+        *,
+        role: Show | None = None,
+        stretches: bool = False,
+        searched: bool = True,
+        widest: int = MAX_WIDTH,
+    ) -> None:
+        """Add a column of texts."""
+        values = list(map(value, self.rows))
+        column = Column(
+            title, values, show, role=role, stretches=stretches, searched=searched, widest=widest
+        )
+        self.columns.append(column)
 
     def figure(
         self,
         title: str,
         value: Callable[[RowT], Any],
-        show: Callable[[Any], str] = str,
+        show: Show = str,
         *,
+        role: Show | None = None,
         searched: bool = False,
-        **options: Any,
     ) -> None:
         """Add a column of figures: on the right, and by default not searched by the filter."""
-        self.text(title, value, show=show, right=True, searched=searched, **options)
+        values = list(map(value, self.rows))
+        self.columns.append(Column(title, values, show, right=True, role=role, searched=searched))
 
     def with_values(self) -> list[Column]:
         """Return the columns that have a value in at least one row."""

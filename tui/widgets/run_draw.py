@@ -172,7 +172,9 @@ def part_rows(view: RunView) -> list[PartRow]:
 def part_columns(rows: list[PartRow], *, plain: bool) -> list[Column]:
     """Return the columns of the table of parts."""
     table = Columns(rows)
-    table.text("part", lambda row: row.label, stretches=True, roles=[row.role for row in rows])
+    names = [row.label for row in rows]
+    roles = [row.role for row in rows]
+    table.columns.append(Column("part", names, stretches=True, roles=roles))
     table.figure("per step", lambda row: row.part.step_ns.value, duration, searched=True)
     table.figure("share", _share, percent, searched=True)
     table.text("95 % interval", lambda row: _interval(row.part.share))

@@ -33,12 +33,10 @@ def strip(
     cells = _cells(points, width)
     kinds = list(map(_kind, cells))
     marks = _marks(points)
-    times = [point.high_ns for point in points if point.kind == USED]
-    if not times:
-        times = [point.high_ns for point in points]
-    top = min(
-        max(point.high_ns for point in points), OUTLIER_FACTOR * sorted(times)[len(times) // 2]
-    )
+    times = [point.high_ns for point in points]
+    usual = [point.high_ns for point in points if point.kind == USED] or times
+    median = sorted(usual)[len(usual) // 2]
+    top = min(max(times), OUTLIER_FACTOR * median)
     step = top / rows
     lines: list[Text] = []
     for row in reversed(range(rows)):
