@@ -93,8 +93,9 @@ class ProfkitApp(App[None]):
         self.screens = load_screens()
         self.tabs = tuple(Tab(kind.KEY, kind.TITLE, name) for name, kind in self.screens.items())
         for tab in self.tabs:
-            action = f"show_screen('{tab.name}')"
-            self.bind(tab.key, action, description="a screen of the run", show=False)
+            if tab.key:  # a screen of a plug-in may have none
+                action = f"show_screen('{tab.name}')"
+                self.bind(tab.key, action, description="a screen of the run", show=False)
         self.library = Library()
         self.run_path: Path | None = None
         self._folder = path
