@@ -1,4 +1,4 @@
-"""What a screen shows, without a terminal: as JSON, and as a picture."""
+"""The contents of a screen without a terminal: as JSON values, and as a picture."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from profkit.text import did_you_mean
 from profkit.tui.app import FIRST_SCREEN, ProfkitApp, load_screens
 from profkit.tui.library import Library
 from profkit.tui.widgets.figures import figures_of
-from profkit.tui.widgets.share import as_picture
+from profkit.tui.widgets.share import picture_of
 
 __all__ = ["FIRST_SCREEN", "check_screen", "read_runs", "runs_twin", "take_picture", "twin"]
 
+WORKER_CHECK_S = 0.01
+"""The time between two checks for running workers."""
 
-SHORT_S = 0.01
-QUIET_LOOKS = 3
+QUIET_CHECKS = 3
+"""The app has settled after this many checks without a worker: drawing may start one, and again."""
 
 
 def check_screen(name: str) -> None:
-    """An unknown screen is a `UsageError` that names the nearest."""
+    """Raise a `UsageError` that names the nearest screen if there is none of this name."""
     known = load_screens()
     if name and name not in known:
         raise UsageError(
@@ -35,41 +37,43 @@ def check_screen(name: str) -> None:
 
 
 def twin(path: Path, screen: str, bases: Sequence[Path] = ()) -> Any:
-    """What `--screen NAME --json` prints: the screen's own view, as JSON's values."""
+    """Return the JSON values that `--screen NAME --json` prints."""
     kind = load_screens()[screen]
-    if kind.COMPARES and not bases:
+    if not kind.COMPARES:
+        bases = ()
+    elif not bases:
         raise UsageError(f"the screen {screen} compares runs: add --base RUN")
-    return kind.to_json(Library().view(screen, kind.build, path, bases if kind.COMPARES else ()))
+    return kind.to_json(Library().view(screen, kind.build, path, bases))
 
 
 def runs_twin(folder: Path) -> Any:
-    """What `--json` prints of a folder of runs."""
+    """Return the JSON values that `--json` prints for a folder of runs."""
     return run_json.runs(read_runs(folder))
 
 
 def read_runs(folder: Path) -> tuple[RunRow, ...]:
-    """The runs of a folder with their figures."""
+    """Return the runs of a folder with their figures."""
     heads = list_runs(folder)
     return arrange_runs(heads, {head.path: figures_of(head.path) for head in heads})
 
 
 def take_picture(app: ProfkitApp, size: tuple[int, int]) -> str:
-    """The first screen of the app as SVG, once it shows its view."""
-    return asyncio.run(_picture(app, size))
+    """Return the first screen of the app as SVG, when it shows its view."""
 
+    async def run() -> str:
+        async with app.run_test(size=size) as pilot:
+            await settle(pilot)
+            return picture_of(app)
 
-async def _picture(app: ProfkitApp, size: tuple[int, int]) -> str:
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
-        return as_picture(app.export_screenshot(title="profkit", simplify=True))
+    return asyncio.run(run())
 
 
 async def settle(pilot: Pilot[None]) -> None:
-    """Wait until nothing is built or drawn any more: what is drawn may start a worker, and what that has built is drawn again."""
+    """Wait until nothing is built or drawn any more."""
     quiet = 0
-    while quiet < QUIET_LOOKS:
+    while quiet < QUIET_CHECKS:
         await pilot.pause()
         quiet += 1
         if not all(worker.is_finished for worker in pilot.app.workers):
             quiet = 0
-            await asyncio.sleep(SHORT_S)
+            await asyncio.sleep(WORKER_CHECK_S)

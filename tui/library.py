@@ -1,4 +1,4 @@
-"""The runs that are open, and the views that were made of them."""
+"""The runs that are open, and the views that were built from them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.trace import Trace
 
-MOST_OPEN: Final = 2
-"""Runs whose tables are kept: the two that are compared. More would fill the memory of who looks through a folder."""
+MAX_OPEN_RUNS: Final = 2
+"""The tables of this many runs stay in memory, which is enough to compare two."""
 
-MOST_VIEWS: Final = 64
+MAX_VIEWS: Final = 64
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a screen is built from."""
+    """The input from which a screen builds its view."""
 
     trace: Trace
     bases: tuple[Trace, ...] = ()
-    """The runs that it is compared with, the base first."""
+    """The runs to compare with, the base first."""
     rank: int | None = None
     ceilings: Ceilings | None = None
 
@@ -38,7 +38,7 @@ class _Key(NamedTuple):
 
 
 class Library:
-    """Opens runs and builds views once; used from several threads."""
+    """Opens each run and builds each view once; used from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,16 +47,18 @@ class Library:
         self._stamps: dict[Path, Hashable] = {}
 
     def trace(self, path: Path) -> Trace:
+        """Return the trace of a run, opened if it is not open yet."""
         with self._lock:
             if path not in self._traces:
                 self._stamps[path] = stamp(path)
                 self._traces[path] = Trace.open(path)
             self._traces.move_to_end(path)
-            while len(self._traces) > MOST_OPEN:
+            while len(self._traces) > MAX_OPEN_RUNS:
                 self._traces.popitem(last=False)
             return self._traces[path]
 
     def ranks(self, path: Path) -> tuple[int, ...]:
+        """Return the ranks of a run that is open."""
         with self._lock:
             trace = self._traces.get(path)
         return tuple(rank.rank for rank in trace.ranks) if trace else ()
@@ -69,44 +71,42 @@ class Library:
         bases: Sequence[Path] = (),
         rank: int | None = None,
     ) -> Any:
-        """The view of a screen, built where there is none yet."""
+        """Return the view of a screen, built if it was not built before."""
         key = _Key(path, tuple(bases), name, rank)
         with self._lock:
             if key in self._views:
                 self._views.move_to_end(key)
                 return self._views[key]
-        view = build(self.source(path, bases, rank))
+        compared = tuple(map(self.trace, bases))
+        trace = self.trace(path)
+        ceilings = load_ceilings(trace.manifest.environment)
+        view = build(Source(trace, compared, rank, ceilings))
         with self._lock:
             self._views[key] = view
-            while len(self._views) > MOST_VIEWS:
+            while len(self._views) > MAX_VIEWS:
                 self._views.popitem(last=False)
         return view
 
-    def source(self, path: Path, bases: Sequence[Path], rank: int | None) -> Source:
-        compared = tuple(map(self.trace, bases))
-        trace = self.trace(path)
-        return Source(trace, compared, rank, load_ceilings(trace.manifest.environment))
-
     def grew(self, path: Path) -> bool:
-        """Whether the run's files have changed since it was opened."""
+        """Return True if the run's files have changed since it was opened."""
         return self._stamps.get(path) != stamp(path)
 
     def forget(self, path: Path) -> None:
-        """Read the run anew when it is next asked for."""
+        """Drop a run and its views, so that they are read again."""
         with self._lock:
             self._traces.pop(path, None)
-            self._views = OrderedDict(
-                (key, view)
-                for key, view in self._views.items()
-                if path not in {key.path, *key.bases}
-            )
+            for key in list(self._views):
+                if path == key.path or path in key.bases:
+                    del self._views[key]
 
 
 def stamp(run: Path) -> tuple[int, int, int]:
-    """What changes when a run grows: how many files it has, how large they are in all, and when one was last written."""
-    sizes = [file.stat() for file in run.rglob("*") if file.is_file()]
-    return (
-        len(sizes),
-        sum(size.st_size for size in sizes),
-        max((size.st_mtime_ns for size in sizes), default=0),
-    )
+    """Return the number of a run's files, their total size, and the time of the last change."""
+    files = size = newest_ns = 0
+    for file in run.rglob("*"):
+        if file.is_file():
+            status = file.stat()
+            files += 1
+            size += status.st_size
+            newest_ns = max(newest_ns, status.st_mtime_ns)
+    return files, size, newest_ns

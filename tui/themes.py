@@ -1,11 +1,12 @@
-"""The themes, and what each of a screen's roles looks like in them.
+"""The themes, and the style of each role in them.
 
-A screen speaks of roles (`bad`, `data`, `dim`), never of colours, and never tells a state by its role alone:
-a word or a symbol stands beside it, for people and terminals without colours.
+A screen names roles (`bad`, `data`, `dim`), never colours. It never shows a state by a role alone:
+a word or a symbol says the same, for people and terminals without colours.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ PHASE_LETTERS: Final[Mapping[str, str]] = MappingProxyType(
         "unknown": "?",
     }
 )
-"""What stands for a phase where there is no room for its name, and where there are no colours."""
+"""A letter for each phase, used without colours or without room for the name."""
 
 _ROLES: Final = (
     *PHASE_LETTERS,
@@ -51,18 +52,11 @@ _LIGHT: Final = (
 )
 _ANSI: Final = (
     *("yellow", "magenta", "bright_cyan", "blue", "red", "green", "cyan", "bright_black"),
-    *(
-        "green",
-        "red",
-        "yellow",
-        "bright_black",
-        "bold",
-        "bright_yellow",
-        "bold bright_yellow",
-        "reverse",
-    ),
+    *("green", "red", "yellow", "bright_black", "bold"),
+    *("bright_yellow", "bold bright_yellow", "reverse"),
 )
-_COLOUR_BLIND: Final = (  # the palette of Okabe and Ito, which people of all kinds of colour vision tell apart
+# The palette of Okabe and Ito, whose colours differ for people with any kind of colour vision.
+_COLOUR_BLIND: Final = (
     *("#e69f00", "#cc79a7", "#56b4e9", "#0072b2", "#d55e00", "#009e73", "#999999", "#f0e442"),
     *("#56b4e9", "#d55e00", "#f0e442", "#999999", "bold", "#e69f00", "bold #e69f00", "reverse"),
 )
@@ -70,42 +64,26 @@ _COLOUR_BLIND: Final = (  # the palette of Okabe and Ito, which people of all ki
 
 @dataclass(frozen=True, eq=False)
 class Palette:
-    """A theme of Textual's, and the style of each role in it."""
+    """A Textual theme, and the style of each role in it."""
 
     theme: Theme
     colours: tuple[str, ...]
 
     @functools.cache  # noqa: B019  # four palettes live as long as the program
     def style(self, role: str) -> Style:
-        """The style of a role; a role that is not known looks like plain text."""
-        return Style.parse(self.colours[_ROLES.index(role)]) if role in _ROLES else Style.null()
+        """Return the style of a role; an unknown role looks like plain text."""
+        if role not in _ROLES:
+            return Style.null()
+        return Style.parse(self.colours[_ROLES.index(role)])
 
 
 def _theme(name: str, like: str, **changes: str) -> Theme:
-    base = BUILTIN_THEMES[like]
-    parts = {
-        part: getattr(base, part)
-        for part in (
-            "primary",
-            "secondary",
-            "warning",
-            "error",
-            "success",
-            "accent",
-            "foreground",
-            "background",
-            "surface",
-            "panel",
-        )
-    }
-    return Theme(
-        name=name,
-        **{**parts, **changes},
-        dark=base.dark,
-        ansi=base.ansi,
-        boost=base.boost,
-        variables=dict(base.variables),
-    )
+    """Return a copy of a built-in theme with another name and some other colours."""
+    theme = copy.deepcopy(BUILTIN_THEMES[like])
+    theme.name = name
+    for part, colour in changes.items():
+        setattr(theme, part, colour)
+    return theme
 
 
 PALETTES: Final[Mapping[str, Palette]] = MappingProxyType(
@@ -137,4 +115,4 @@ PALETTES: Final[Mapping[str, Palette]] = MappingProxyType(
         ),
     }
 )
-"""In the order in which `t` goes through them."""
+"""The themes, in the order in which `t` selects them."""

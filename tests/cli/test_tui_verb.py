@@ -1,4 +1,4 @@
-"""The interface as a command line: what it prints without a terminal, and what it says to wrong input."""
+"""The verb `tui`: its output without a terminal, and its errors."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_without_a_terminal_a_folder_is_listed(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tui", str(run.parent)]) == ExitCode.DONE
-    told = capsys.readouterr()
-    assert "no terminal here" in told.err
-    assert run.name in told.out
-    assert "samples/s" in told.out
+    output = capsys.readouterr()
+    assert "no terminal here" in output.err
+    assert run.name in output.out
+    assert "samples/s" in output.out
 
 
 def test_json_of_a_run_is_that_of_its_screen(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +103,7 @@ def test_mistakes_are_one_line(
     arguments: list[str], code: ExitCode, words: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tui", *(word.format(run=run, folder=run.parent) for word in arguments)]) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert words in told.err
-    assert len(told.err.splitlines()) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert words in output.err
+    assert len(output.err.splitlines()) == 1

@@ -1,7 +1,7 @@
-"""A picture of the interface as what a terminal holds: a character and a style in each cell.
+"""Read a picture of the interface as the cells of a terminal, a character and a style in each.
 
-What an SVG has besides (its random ids, fonts, sizes in pixels, the window around it) says nothing of the interface. What
-it has in a shape that is not known here is an error, so that nothing of a picture goes unseen.
+The other contents of an SVG (random ids, fonts, pixel sizes, the window around it) do not depend on
+the interface. An element of an unknown shape is an error, so that no part of a picture is missed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOKS: Final = {"font-weight": "bold", "font-style": "italic", "text-decoration
 
 
 class Cell(NamedTuple):
-    """A character, empty behind one that is two cells wide, and how it looks: its colour, its ground, and what else is done to it."""
+    """A character with its colour and its ground; empty behind a character of two cells."""
 
     char: str
     ink: str
@@ -33,7 +33,7 @@ class Cell(NamedTuple):
 
     @property
     def look(self) -> str:
-        """The style that is seen: of a blank cell the ink is not, but for a line under it."""
+        """The visible style; the ink of a blank cell is not visible, except for a line under it."""
         return _look(self.ink, self.ground, blank=self.char == " ")
 
 
@@ -44,7 +44,7 @@ def _look(ink: str, ground: str, *, blank: bool) -> str:
 
 
 def read_cells(svg: str) -> list[list[Cell]]:
-    """All cells of a picture, line by line."""
+    """Return all cells of a picture, line by line."""
     root = ET.fromstring(svg)
     inks = {
         name: _ink(rule)
@@ -85,14 +85,14 @@ def read_cells(svg: str) -> list[list[Cell]]:
 
 
 class _Grid:
-    """Values of cells, of which not all are known."""
+    """Values of cells, some of which are not known."""
 
     def __init__(self, nothing: str) -> None:
         self.rows: list[list[str]] = []
         self._nothing = nothing
 
     def put(self, line: int, element: ET.Element, values: list[str]) -> None:
-        """The values of neighbours, from where an element of the picture begins; there are elements of no width."""
+        """Set neighbouring values from the begin of an element on; an element may have no width."""
         if not values:
             return
         first = round(float(element.attrib["x"]) / CELL_WIDTH)
@@ -107,7 +107,7 @@ class _Grid:
 
 
 def _ink(rule: str) -> str:
-    """What a rule of the picture's style sheet does to characters: a colour, and words for all else."""
+    """Return the colour of a rule of the picture's style sheet, and words for its other parts."""
     settings = dict(part.split(": ", 1) for part in rule.strip().rstrip(";").split(";"))
     colour = settings.pop("fill")
     return " ".join(
@@ -116,7 +116,7 @@ def _ink(rule: str) -> str:
 
 
 def _chars(text: str) -> list[str]:
-    """A character a cell; one that takes none belongs to the one before it."""
+    """Return one character per cell; a combining character joins the one before it."""
     if text.isascii() and text.isprintable():
         return list(text)
     shown: list[str] = []
@@ -130,5 +130,5 @@ def _chars(text: str) -> list[str]:
 
 
 def as_lines(cells: list[list[Cell]]) -> list[str]:
-    """The characters alone."""
+    """Return the characters without their styles."""
     return ["".join(cell.char for cell in row).rstrip() for row in cells]

@@ -1,4 +1,4 @@
-"""Runs to look at, and a cache of its own for what the interface keeps."""
+"""Synthetic runs, and a cache folder for each test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KERNELS = 30
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs of one job: alone, on two ranks, and on two ranks with a slow backward pass. Kernels are captured in each."""
+    """Three runs with kernels: on one rank, on two, and on two with a slow backward pass."""
     runs = tmp_path_factory.mktemp("tui") / "runs"
     synthetic_trace(runs / "one", steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
     synthetic_trace(
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One job on one rank, on two, on two again, and on four of which the third is late with its batches."""
+    """One job on one rank, on two, on two again, and on four with a third rank that is late."""
     runs = tmp_path_factory.mktemp("series") / "runs"
     synthetic_trace(runs / "one", steps=60, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
     for seed, name in enumerate(("two", "again")):
@@ -63,7 +63,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where exports, copies and cached figures of a test go."""
+    """Send the exports, copies and cached figures of a test to its own folder."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("PROFKIT_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""The interface as a test drives it: without a terminal, on the pinned Textual, one screen as lines of text."""
+"""Drive the interface without a terminal, and read a screen as lines of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Steps: TypeAlias = Callable[["Driver"], Awaitable[None]]
 
 
 class Driver:
-    """Presses keys, waits until all is built and drawn, and reads the screen."""
+    """Presses keys, waits until everything is built and drawn, and reads the screen."""
 
     def __init__(self, pilot: Pilot[None], app: ProfkitApp) -> None:
         self.pilot = pilot
@@ -29,18 +29,8 @@ class Driver:
             await settle(self.pilot)
 
     async def type(self, text: str) -> None:
-        await self.press(
-            *(
-                "full_stop"
-                if char == "."
-                else "space"
-                if char == " "
-                else "colon"
-                if char == ":"
-                else char
-                for char in text
-            )
-        )
+        names = {".": "full_stop", " ": "space", ":": "colon"}
+        await self.press(*(names.get(char, char) for char in text))
 
     @property
     def screen(self) -> str:
@@ -54,10 +44,10 @@ class Driver:
 def drive(
     path: Path, steps: Steps, *, size: tuple[int, int] = (120, 40), **options: object
 ) -> None:
-    """Start the interface on runs, and do what a user would."""
+    """Start the interface on runs, and perform the steps of a user."""
 
     async def run() -> None:
-        app = ProfkitApp(path, **options)  # type: ignore[arg-type]  # a test names the app's own options
+        app = ProfkitApp(path, **options)  # type: ignore[arg-type]  # the app's own options
         async with app.run_test(size=size) as pilot:
             await settle(pilot)
             await steps(Driver(pilot, app))
@@ -66,7 +56,7 @@ def drive(
 
 
 def shown(path: Path, *, size: tuple[int, int] = (120, 40), **options: object) -> str:
-    """The first screen as text."""
+    """Return the first screen as text."""
     found: list[str] = []
 
     async def look(driver: Driver) -> None:
@@ -77,5 +67,5 @@ def shown(path: Path, *, size: tuple[int, int] = (120, 40), **options: object) -
 
 
 def screen_lines(svg: str) -> list[str]:
-    """The cells of a picture as text, line by line."""
+    """Return the cells of a picture as lines of text."""
     return as_lines(read_cells(svg))

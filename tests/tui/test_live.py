@@ -1,4 +1,4 @@
-"""A run while it is written: what was appended is read once, and the screen keeps up."""
+"""A run that is being written: appended rows are read once, and the screen follows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MS = 1_000_000
 
 
 class _Job:
-    """A run of one rank that grows by a few steps at a time: 2 ms of waiting and 8 ms of forward, ten samples each."""
+    """A run of one rank that grows: a step waits 2 ms, computes 8 ms and has ten samples."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -82,7 +82,7 @@ def test_each_look_reads_what_is_new_and_nothing_twice(job: _Job) -> None:
         assert tail.look().steps.num_rows == job.steps
 
 
-def test_the_latest_steps_are_told(job: _Job) -> None:
+def test_the_latest_steps_are_reported(job: _Job) -> None:
     job.train(30)
     view = build_live_view("job", RunTail(job.run).look(), 1_000 * MS + 30 * 10 * MS + 7 * MS)
     assert view.newest_step == 29

@@ -1,11 +1,12 @@
-"""Each screen at three widths and in two themes, on the pinned Textual: every cell of its SVG, with its character, colour and ground.
+"""Compare every cell of each screen with a snapshot, at three widths and in two themes.
 
-The 60 pictures themselves would be 6 MB, with random ids and the machine's fonts in each: nobody would read what changes in them. So
-they are kept as what they show, which tests/tui/cells.py reads out of the whole SVG: the text, below it for each line how many
-cells look how, and what each look is in each theme. A colour that moves by one cell, or is another in one theme alone, is a line
-that differs. Where a screen differs, its SVGs are written into a folder that the failure names.
+The 60 pictures would be 6 MB with random ids and fonts, and nobody could read a change in them. So
+a snapshot contains what tests/tui/cells.py reads from the whole SVG: the text, below it the number
+of cells of each look for each line, and the looks in each theme. If a colour moves by one cell, or
+changes in one theme alone, a line differs. The failure names the folder of the new pictures.
 
-After a change that is wanted: `PROFKIT_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_snapshots.py`, and look at what has changed.
+After an intended change run `PROFKIT_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_snapshots.py`, and
+check what has changed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def test_a_screen_looks_as_it_did(
 
 
 async def _pictures(driver: Driver) -> dict[str, str]:
-    """The screen in each theme, without the line that says which theme it is."""
+    """Return the screen in each theme, without the name of the theme on the status line."""
     pictures = {}
     for theme in THEMES:
         driver.app.theme = theme
@@ -75,7 +76,7 @@ async def _pictures(driver: Driver) -> dict[str, str]:
 
 
 def as_snapshot(pictures: Mapping[str, str]) -> str:
-    """The text once, the looks of each line's cells as counts and letters, and what a letter is in each theme."""
+    """Return the text, the looks of each line as counts and letters, and the letters' meaning."""
     screens = [read_cells(svg) for svg in pictures.values()]
     assert len({tuple(as_lines(cells)) for cells in screens}) == 1, "a theme changes colours alone"
     letters: dict[tuple[str, ...], str] = {}

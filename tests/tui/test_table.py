@@ -1,4 +1,4 @@
-"""The table of any length: its order, its filter, and what of a cell reaches the screen."""
+"""The table: its order, its filter, and the text of its cells on the screen."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from textual.app import App, ComposeResult
 from profkit.errors import UsageError
 from profkit.text import duration
 from profkit.tui.themes import PALETTES
+from profkit.tui.widgets.columns import Column
 from profkit.tui.widgets.draw import bar, fit, level, stacked
-from profkit.tui.widgets.table import Column, VirtualTable, compile_filter
+from profkit.tui.widgets.row_order import compile_filter
+from profkit.tui.widgets.table import VirtualTable
 from tests.hostile import INJECTIONS, UNSAFE
 from tests.tui.driving import screen_lines
 
@@ -22,7 +24,7 @@ ROWS = 1_000_000
 
 
 class _Alone(App[None]):
-    """A table and nothing else."""
+    """An app with nothing but a table."""
 
     def compose(self) -> ComposeResult:
         yield VirtualTable()
@@ -35,7 +37,7 @@ def _screen(
     size: tuple[int, int] = (80, 24),
     plain: bool = False,
 ) -> list[str]:
-    """What a table of these columns shows, after something was done to it."""
+    """Return the lines of a table of these columns, after an action on it."""
 
     async def run() -> list[str]:
         app = _Alone()
@@ -112,14 +114,14 @@ def test_a_filter_is_a_part_of_a_name_or_a_pattern(pattern: str, text: str, foun
     assert compile_filter(pattern)(text) is found
 
 
-def test_a_pattern_that_is_none_is_told() -> None:
+def test_an_invalid_pattern_is_reported() -> None:
     with pytest.raises(UsageError, match="not a regular expression"):
         compile_filter("re:(")
 
 
 @pytest.mark.parametrize("name", INJECTIONS)
 def test_no_name_steers_the_screen(name: str) -> None:
-    """Neither as a control character nor as markup; the others on the line stay where they belong."""
+    """A hostile name is neither a control character nor markup, and moves no other cell."""
     hostile = INJECTIONS[name]
     for plain in (False, True):
         lines = _screen(

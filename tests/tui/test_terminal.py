@@ -1,8 +1,9 @@
-"""The interface in a real terminal: tmux holds the figures of the twins, and nothing hostile gets out of a pty."""
+"""The interface in a real terminal: it shows its figures, and sends nothing hostile."""
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import pty
 import re
@@ -34,7 +35,7 @@ ENVIRONMENT = {
 }
 
 CONTROL = re.compile(r"\x1b(?:\[[0-9;:?<>=$ ]*[@-~]|[()][0-9A-Z]|[=>78cM]|\]22;[a-z]*\x07)")
-"""What Textual sends to steer the terminal: the shape of the pointer, but no title, no clipboard, no link, no device control."""
+"""Textual's own control sequences; titles, clipboard, links and device control are not allowed."""
 
 HOSTILE = ("\x1b]", "\x1bP", "\x1b[31mred", "\x07", "\x9b", "\x00")
 
@@ -49,7 +50,7 @@ def _environment(cache: Path) -> dict[str, str]:
 
 
 class Tmux:
-    """One session of a server of its own."""
+    """One tmux session with its own server."""
 
     def __init__(self, socket: Path, environment: dict[str, str]) -> None:
         self._command = ["tmux", "-S", str(socket), "-f", "/dev/null"]
@@ -68,7 +69,7 @@ class Tmux:
         self.call("send-keys", *keys)
 
     def wait_for(self, *words: str) -> str:
-        """The screen as soon as all these words stand on it."""
+        """Wait until all these words are on the screen, and return the screen."""
         return self._wait(
             lambda screen: all(word in screen for word in words), f"{words} did not come up"
         )
@@ -120,9 +121,9 @@ def test_tmux_shows_the_figures_of_the_twins(folder: Path, tmux: Tmux) -> None:
     for part in view["parts"]:
         assert re.search(rf"{part['name']} .*{percent(part['share']['value'])}", screen)
     tmux.keys("?")
-    tmux.wait_for("Overview: its keys")
+    tmux.wait_for("Keys of Overview")
     tmux.keys("Escape")
-    tmux.wait_until_gone("its keys")
+    tmux.wait_until_gone("Keys of")
     tmux.keys("3")
     tmux.wait_for("kernels, ")
     tmux.keys("q")
@@ -137,8 +138,12 @@ def test_tmux_shows_the_figures_of_the_twins(folder: Path, tmux: Tmux) -> None:
         time.sleep(0.1)
 
 
+def _is_after(end: float, _: str) -> bool:
+    return time.monotonic() > end
+
+
 class Terminal:
-    """A pty with a program in it; all that the program writes is kept."""
+    """A pty with a program in it; everything that the program writes is kept."""
 
     def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
         self.written = b""
@@ -148,7 +153,7 @@ class Terminal:
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
 
     def read_until(self, done: Callable[[str], bool]) -> None:
-        """Read until what was written since satisfies `done`, or the program ends."""
+        """Read until the text written since then satisfies `done`, or the program ends."""
         begin = len(self.written)
         end = time.monotonic() + PATIENCE_S
         while not done(self.written[begin:].decode(errors="replace")):
@@ -164,18 +169,18 @@ class Terminal:
             self.written += piece
 
     def read_until_quiet(self) -> None:
-        """Read until nothing is drawn any more; nothing that is asserted hangs on how long that takes."""
+        """Read until nothing more is drawn; no assertion depends on how long that takes."""
         before = -1
         while len(self.written) > before:
             before = len(self.written)
             end = time.monotonic() + QUIET_S
-            self.read_until(lambda _: time.monotonic() > end)  # noqa: B023  # it is done with before the next round
+            self.read_until(functools.partial(_is_after, end))
 
     def press(self, key: str) -> None:
         os.write(self._terminal, key.encode())
 
     def leave(self) -> int:
-        """The exit code, when the program has ended."""
+        """Wait for the end of the program, and return its exit code."""
         self.read_until(lambda _: False)
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         os.close(self._terminal)
@@ -183,10 +188,10 @@ class Terminal:
 
 
 def test_no_control_byte_of_a_hostile_run_reaches_the_terminal(tmp_path: Path) -> None:
-    """Every screen of a run whose every text is hostile: all that is left between Textual's own sequences is harmless."""
+    """Every screen of a run with hostile texts is harmless without Textual's own sequences."""
     run = hostile_run(tmp_path / "runs" / "evil [b]run \u202e", steps=30)
     terminal = Terminal(["-m", "profkit", "tui", str(run)], _environment(tmp_path / "cache"))
-    terminal.read_until(lambda text: "How far to believe this" in text)
+    terminal.read_until(lambda text: "Confidence and data quality" in text)
     for kind in load_screens().values():
         terminal.press(kind.KEY)
         terminal.read_until_quiet()

@@ -1,4 +1,4 @@
-"""The timeline by its keys: what each one shows, in words, letters and figures."""
+"""The timeline's keys: the words, letters and figures that each of them shows."""
 
 from __future__ import annotations
 
@@ -31,17 +31,11 @@ from profkit.tui.screens.base import Place
 from profkit.tui.screens.timeline import TimelineScreen
 from profkit.tui.themes import PALETTES
 from profkit.tui.timeline.canvas import Canvas
-from profkit.tui.timeline.details import Details
-from profkit.tui.timeline.draw import (
-    Look,
-    counter_words,
-    label_text,
-    letters_for,
-    short_name,
-    step_ruler,
-    time_ruler,
-)
+from profkit.tui.timeline.painted import Look, letters_for
+from profkit.tui.timeline.row_paint import counter_words, label_text, short_name
+from profkit.tui.timeline.rulers import step_ruler, time_ruler
 from profkit.tui.timeline.words import parse_step, parse_time
+from profkit.tui.widgets.ask import Facts
 from profkit.vocab import PHASES
 from tests.tui.driving import Driver, drive, shown
 
@@ -51,7 +45,7 @@ STEPS = 12
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four ranks, of which rank 2 waits for data longer than the others."""
+    """Four ranks; rank 2 waits for data longer than the others."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     return synthetic_trace(
         folder,
@@ -102,7 +96,7 @@ def test_the_keys_lead_through_the_run(run: Path) -> None:
         await _answer(driver, "g", "99")
         assert f"no step 99: there are 0 to {STEPS - 1}" in driver.text
         await _answer(driver, "g", "soon")
-        assert "'soon' is no time" in driver.text
+        assert "'soon' is not a time" in driver.text
 
     drive(run, steps, screen="timeline")
 
@@ -112,7 +106,7 @@ def test_gaps_and_late_ranks_are_found(run: Path) -> None:
         screen = _screen(driver)
         await _answer(driver, "g", "5")
         await driver.press("L")
-        assert "rank 2 came last in step 5" in driver.text
+        assert "rank 2 was last in step 5" in driver.text
         assert screen.seen.expanded == 2
         late = screen.seen.timeline.late(screen.seen.at_ns - 1, 0)
         assert late is not None
@@ -121,13 +115,13 @@ def test_gaps_and_late_ranks_are_found(run: Path) -> None:
         assert screen.seen.at_ns == late.time_ns
         await driver.press("down", "greater_than_sign")
         gap_at = screen.seen.at_ns
-        assert "nothing for" in driver.text
+        assert "idle for" in driver.text
         await driver.press("greater_than_sign")
         assert screen.seen.at_ns > gap_at
         await driver.press("less_than_sign")
         assert screen.seen.at_ns == gap_at
         await driver.press("end", "plus", "0", "greater_than_sign")
-        assert "no gap of more than" in driver.text or "nothing for" in driver.text
+        assert "no gap of more than" in driver.text or "idle for" in driver.text
 
     drive(run, steps, screen="timeline")
 
@@ -151,7 +145,7 @@ def test_events_are_walked_found_and_opened(run: Path) -> None:
         assert event is not None
         assert event.label == lane.label
         await driver.press("enter")
-        assert isinstance(driver.app.screen, Details)
+        assert isinstance(driver.app.screen, Facts)
         for text in (event.name, "duration", "stream", "launch", "grid"):
             assert text in driver.text
         await driver.press("escape")
@@ -252,16 +246,16 @@ def test_other_screens_lead_to_a_kernel(run: Path) -> None:
 
 def test_every_figure_is_in_the_twin(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tui", str(run), "--screen", "timeline", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    twin = json.loads(capsys.readouterr().out)
 
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
         content = screen.content()
-        assert (told["run_start_ns"], told["run_end_ns"]) == (
+        assert (twin["run_start_ns"], twin["run_end_ns"]) == (
             content["run_start_ns"],
             content["run_end_ns"],
         )
-        for row, shown_row in zip(told["rows"], content["rows"], strict=True):
+        for row, shown_row in zip(twin["rows"], content["rows"], strict=True):
             assert (row["rank"], row["group"], row["label"]) == (
                 shown_row["rank"],
                 shown_row["group"],
@@ -339,7 +333,7 @@ def test_a_run_without_ranks_or_with_odd_times_is_shown(tmp_path: Path) -> None:
     drive(run, steps, screen="timeline")
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_goes_on(
+def test_unreadable_lanes_are_reported_and_the_others_shown(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def steps(driver: Driver) -> None:
@@ -365,7 +359,7 @@ def test_it_fits_terminals_of_all_sizes(run: Path, size: tuple[int, int]) -> Non
     assert "r0 phases" in text
 
 
-def test_ascii_draws_nothing_else_and_letters_tell_phases(run: Path) -> None:
+def test_ascii_mode_draws_ascii_and_marks_phases_by_letters(run: Path) -> None:
     async def steps(driver: Driver) -> None:
         await _answer(driver, "g", "6")
         lines = driver.text.splitlines()
@@ -378,7 +372,9 @@ def test_ascii_draws_nothing_else_and_letters_tell_phases(run: Path) -> None:
     drive(run, steps, screen="timeline", plain=True)
 
 
-def test_without_colours_letters_tell(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_colours_phases_are_marked_by_letters(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     row = next(line for line in shown(run, screen="timeline").splitlines() if "r1 phases" in line)
     assert "BBB" in row
@@ -416,7 +412,7 @@ def test_names_from_strangers_cannot_steer_the_screen(hostile: Path) -> None:
         screen.look_at(Place(rank=0, step=2))
         await _answer(driver, "slash", "title")
         await driver.press("z", "enter")
-        assert isinstance(driver.app.screen, Details)
+        assert isinstance(driver.app.screen, Facts)
 
     drive(hostile, steps, screen="timeline")
 
@@ -469,7 +465,7 @@ def test_kinds_have_letters_of_their_own() -> None:
         ("<<< >>>", "<<< >>>"),
     ],
 )
-def test_long_names_are_shortened_to_what_tells_them_apart(name: str, short: str) -> None:
+def test_long_names_are_shortened_to_their_distinct_part(name: str, short: str) -> None:
     assert short_name(name) == short
 
 
@@ -510,5 +506,5 @@ def test_times_and_steps_are_read_as_people_write_them() -> None:
         3600 * 10**9,
     ]
     assert [parse_step(text) for text in ("12", "step 12", "12s", "")] == [12, 12, None, None]
-    with pytest.raises(UsageError, match=r"'1 fortnight' is no time; write 12\.5s"):
+    with pytest.raises(UsageError, match=r"'1 fortnight' is not a time; write 12\.5s"):
         parse_time("1 fortnight")

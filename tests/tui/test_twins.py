@@ -1,4 +1,4 @@
-"""Every figure that stands on a screen is in the JSON of its headless twin, with the digits that the screen gives it."""
+"""Every figure on a screen is in the JSON of the screen, with the same digits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _numbers(content: Any) -> Iterator[float]:
 
 
 def _ways_to_show(value: float) -> Iterator[str]:
-    """A figure in nanoseconds, milliseconds, bytes or as a share or a plain one."""
+    """Yield a figure as nanoseconds, milliseconds, bytes, a share and a plain number."""
     value = abs(value)
     for digits in (2, 3, 4, 5):
         yield duration(value, digits)
@@ -55,18 +55,18 @@ def _figures(text: str) -> set[str]:
 
 
 def _unknown(text: str, twin: Any, factors: tuple[float, ...] = (1.0,)) -> set[str]:
-    told = {
+    known = {
         number
         for value in set(_numbers(twin))
         for factor in factors
         for shown in _ways_to_show(value * factor)
         for number in _figures(shown)
     }
-    return _figures(text) - told
+    return _figures(text) - known
 
 
 def _body(text: str) -> str:
-    """The screen without the line of tabs and the line of keys."""
+    """Return the screen without the line of tabs and the line of keys."""
     return "\n".join(text.splitlines()[1:-1]).replace("95 % interval", "")
 
 
@@ -84,14 +84,14 @@ def test_overview(folder: Path, run: str) -> None:
 
 
 def _top_of_strip(text: str) -> str:
-    """The strip names its own scale: no figure of the run."""
+    """Return the scale that the strip shows, which is no figure of the run."""
     found = re.search(r"up to (\S+)", text)
     assert found
     return found[1]
 
 
 def test_explain(folder: Path) -> None:
-    """Its JSON is per sample and GPU, the screen is per step of the base: the factor is in the JSON."""
+    """The JSON is per sample and GPU, and has the factor to the screen's figures per step."""
     twin = _twin(folder / "slow", "explain", folder / "two")
     per_step = twin["samples_per_step_and_gpu"]
     speeds = [1e9 * 2 / twin["total_ns"][side]["value"] for side in ("base", "target")]
@@ -102,7 +102,7 @@ def test_explain(folder: Path) -> None:
 
 
 def test_explain_of_more_runs(series: Path) -> None:
-    """How they scale, and the ledger of the first pair, whose figures are per step of that pair's base."""
+    """The screen shows the scaling and the ledger of the first pair, per step of its base."""
     bases = [series / "one", series / "two", series / "again"]
     twin = _twin(series / "four", "explain", *bases)
     pair = twin["pairs"][0]
@@ -173,5 +173,5 @@ def test_live(folder: Path) -> None:
 
 @pytest.mark.parametrize("screen", load_screens())
 def test_every_screen_has_a_twin(folder: Path, screen: str) -> None:
-    """A plain JSON object or list, without a number that JSON does not know."""
+    """The output is a JSON object or list without NaN or infinity."""
     assert _twin(folder / "two", screen, folder / "slow")

@@ -1,4 +1,4 @@
-"""The screens of kernels, ranks, the loader and devices: what they show is what their JSON says, and keys lead on."""
+"""Kernels, ranks, loader and devices: their figures are in the JSON, and keys lead on."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ RECORDED = sorted(
     path.parent for path in (Path(__file__).parents[2] / "traces").glob("recorded-*/run.json")
 )
 FIGURE = re.compile(
-    r"(?<![\w.:/#-])[+-]?\d[\d,]*(?:\.\d+)?(?: (?:s|ms|us|ns|%|x|/s|cores|W|MHz|°C|[KMGT]?B(?:/s)?)(?![\w]))?(?![\w.])"
+    r"(?<![\w.:/#-])[+-]?\d[\d,]*(?:\.\d+)?"
+    r"(?: (?:s|ms|us|ns|%|x|/s|cores|W|MHz|°C|[KMGT]?B(?:/s)?)(?![\w]))?(?![\w.])"
 )
-"""A number on a screen with its unit; digits inside a name are none."""
+"""A number on a screen with its unit; digits inside a name do not match."""
 
 SHORT = 3
-"""A name of no more characters may be a part of a figure."""
+"""A name with at most this many characters may be part of a figure."""
 
 OTHER_FIGURES = {"0", "0 cores", "0 /s", "0 B", "0 B/s", "0 s", "0.0 %"}
-"""Zero is where the scale of a chart begins."""
+"""The scale of a chart begins at zero."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _numbers(content: Any) -> Iterator[float]:
-    """Every number of a JSON value, and how long its lists are."""
+    """Yield every number of a JSON value, and the lengths of its lists."""
     if isinstance(content, dict):
         yield len(content)
         for value in content.values():
@@ -65,7 +66,7 @@ def _numbers(content: Any) -> Iterator[float]:
 
 
 def _forms(value: float) -> Iterator[str]:
-    """All the ways in which a screen may tell a number."""
+    """Yield all forms in which a screen may show a number."""
     yield from (
         duration(value),
         duration(value * 1e9),
@@ -80,14 +81,14 @@ def _forms(value: float) -> Iterator[str]:
         yield from (f"{int(value):,}", f"{int(value):,} cores")
 
 
-def _told(content: Any) -> set[str]:
+def _known_forms(content: Any) -> set[str]:
     forms = {form for value in set(_numbers(content)) for form in _forms(value)}
     return forms | {f"+{form}" for form in forms} | OTHER_FIGURES
 
 
-def _untold(screen: str, content: Any) -> list[str]:
-    """The figures of a screen that are not in its JSON; the tabs above and the keys below are no figures."""
-    told = _told(content)
+def _not_in_json(screen: str, content: Any) -> list[str]:
+    """Return the figures of a screen, without tabs and keys, that are not in its JSON."""
+    known = _known_forms(content)
     names = sorted(
         {
             text
@@ -101,12 +102,12 @@ def _untold(screen: str, content: Any) -> list[str]:
         figure
         for line in screen.splitlines()[1:-1]
         for figure in FIGURE.findall(_without(line, names))
-        if figure not in told
+        if figure not in known
     ]
 
 
 def _without(line: str, names: list[str]) -> str:
-    """A line without names that hold digits, and without the beginnings of names that are cut."""
+    """Return a line without names that contain digits, and without names that are cut off."""
     for name in names:
         line = line.replace(name, " ")
         cut = next((end for end in range(len(name), 3, -1) if name[:end] + "…" in line), 0)
@@ -125,7 +126,7 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 def _walk(path: Path, look: Callable[[str, str], None], **options: Any) -> None:
-    """Open each of the screens in turn, and look at its name and its text."""
+    """Open each screen in turn, and pass its name and its text on."""
 
     async def steps(driver: Driver) -> None:
         for screen, kind in load_screens().items():
@@ -143,7 +144,7 @@ def _walk(path: Path, look: Callable[[str, str], None], **options: Any) -> None:
 def test_every_figure_of_a_screen_is_in_its_json(run: Path, path: Path | None) -> None:
     def look(screen: str, text: str) -> None:
         content = headless.twin(path or run, screen)
-        assert _untold(text, content) == [], screen
+        assert _not_in_json(text, content) == [], screen
         as_json.dumps(content)
 
     _walk(path or run, look, size=(200, 50))
@@ -164,9 +165,9 @@ def test_a_run_without_anything_to_show_says_so(tmp_path: Path) -> None:
     (run / "r00000" / "samples.arrows").unlink()
     words = {
         "kernels": "no kernels were captured",
-        "ranks": "one rank: there is nobody to wait for",
-        "loader": "the inside of the loader was not recorded",
-        "devices": "nothing was collected",
+        "ranks": "one rank: no other rank to wait for",
+        "loader": "the loader's internals were not recorded",
+        "devices": "no collector has recorded anything",
     }
 
     def look(screen: str, text: str) -> None:
@@ -205,7 +206,7 @@ def test_a_kernel_opens_on_the_timeline_and_its_calls_do_too(run: Path) -> None:
     drive(run, steps, screen="kernels")
 
 
-def test_kernels_are_filtered_sorted_and_told_by_rank(run: Path) -> None:
+def test_kernels_are_filtered_sorted_and_shown_by_rank(run: Path) -> None:
     one = kernels_of(Trace.open(run), rank=0)
 
     async def steps(driver: Driver) -> None:
@@ -221,7 +222,7 @@ def test_kernels_are_filtered_sorted_and_told_by_rank(run: Path) -> None:
     drive(run, steps, screen="kernels")
 
 
-def test_a_late_rank_stands_out_with_a_sign_beside_its_colour(run: Path) -> None:
+def test_a_late_rank_is_marked_by_a_sign_and_a_colour(run: Path) -> None:
     async def steps(driver: Driver) -> None:
         assert "rank 1 is late" in driver.text
         assert "9.1" in driver.text or "9.0" in driver.text
@@ -241,13 +242,14 @@ def test_the_chart_below_the_devices_is_of_the_reading_under_the_cursor(tmp_path
         "steps",
         {"step": [0], "start_ns": [0], "end_ns": [8], "sample_count": [1], "instrumented": [True]},
     )
-    told = {
+    columns = {
         "source": ["nvml"] * 8,
         "device": ["cuda:0"] * 8,
         "metric": ["power_watts", "sm_clock_mhz"] * 4,
     }
     files.write(
-        "samples", {**told, "time_ns": list(range(8)), "value": [300.0, 1200.0, 350.0, 1300.0] * 2}
+        "samples",
+        {**columns, "time_ns": list(range(8)), "value": [300.0, 1200.0, 350.0, 1300.0] * 2},
     )
     files.close()
 

@@ -1,4 +1,4 @@
-"""What a user does: from the list of runs to the reason why one is slower, and the keys that work everywhere."""
+"""A user's way from the list of runs to the cause of a slow one, and the common keys."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from profkit import plugins
 from profkit.testing import synthetic_trace
 from profkit.tui.app import ProfkitApp, load_screens
+from profkit.tui.screens.runs import RunsScreen
 from profkit.tui.widgets.table import VirtualTable
 from tests.tui.driving import Driver, drive
 
@@ -37,7 +38,7 @@ async def _mark(driver: Driver, name: str) -> None:
 
 
 def test_from_two_runs_to_the_kernels_behind_their_difference(folder: Path) -> None:
-    """Runs, mark two, explain, the row with the most of the gap, its kernels, one of them on the timeline, and all the way back."""
+    """Mark two runs, explain them, follow the largest row to a kernel, and go all the way back."""
 
     async def walk(driver: Driver) -> None:
         assert driver.screen == "RunsScreen"
@@ -76,7 +77,7 @@ def test_the_base_is_the_older_run_unless_they_are_swapped(folder: Path) -> None
 
 
 def test_more_runs_are_compared_pair_by_pair(series: Path) -> None:
-    """Four are marked: two are repeats, so there are three sides, and a key leads through what lies between them."""
+    """Four runs with one repeat are three sides; a key goes through their pairs."""
 
     async def walk(driver: Driver) -> None:
         for name in ("again", "four", "one", "two"):
@@ -185,7 +186,9 @@ def test_the_list_is_filtered_sorted_and_grouped(folder: Path) -> None:
         await driver.press("comma")
         assert _table(driver).sort_title == "ranks"
         await driver.press("g")
-        assert next(row.head.name for row in driver.app.screen._rows) == "one"  # type: ignore[attr-defined]  # the screen of runs
+        screen = driver.app.screen
+        assert isinstance(screen, RunsScreen)
+        assert screen._rows[0].head.name == "one"
         await driver.press("n", "N", "y")
         assert "copied the row" in driver.text
 
@@ -218,10 +221,10 @@ def test_what_is_shown_is_exported(folder: Path, key: str, suffix: str) -> None:
     assert {"csv": "part,", "json": "{", "svg": "<svg"}[suffix] in text
 
 
-def test_help_tells_the_keys_of_this_screen(folder: Path) -> None:
+def test_help_shows_the_keys_of_the_screen(folder: Path) -> None:
     async def walk(driver: Driver) -> None:
         await driver.press("question_mark")
-        assert "Explain: its keys" in driver.text
+        assert "Keys of Explain" in driver.text
         assert "swap base and target" in driver.text
         await driver.press("escape")
         assert driver.screen == "ExplainScreen"

@@ -1,28 +1,39 @@
-"""What every screen is: the contract of the files in this folder.
+"""The contract of a screen of a run, and the base class of the files in this folder.
 
-To add a screen of a run, add one file here that defines `SCREEN`, a class made from `RunScreen`. It is found by listing
-the folder; files that begin with an underscore are parts. A screen says
+To add a screen, add one file here that defines `SCREEN`, a class made from `RunScreen`. It is found
+by listing the folder; files that begin with an underscore are skipped. A screen defines
 
-- `NAME`, the file's name, by which `--screen` and `self.go` know it; `KEY`, the digit that opens it; `TITLE`.
-- `build(source) -> view`: a pure static method that makes a frozen value of `profkit.analysis` out of a `Source`. It runs
-  on a thread, so it touches no widget. A `ProfkitError` in it is shown as one line, and the other screens go on.
-- `compose_view()`: its widgets, which are hidden until there is a view. `show(view)`: puts the view into them. Widgets
-  hold no logic: all that is drawn comes out of the view.
-- `to_json(view)`: what `profkit tui RUN --screen NAME --json` prints. The default turns a dataclass into a dict, so give
-  fields names with units (`_ns`, `_bytes`, `_share`, `_per_s`), as everywhere. Every figure on the screen is in it.
-- `BY_RANK = True` where `[` and `]` choose a rank: `source.rank` is that rank, or `None` for all of them.
-- `COMPARES = True` where the screen is about several runs: `source.bases` then holds the others, the base first.
-- `KEEPS_UP = True` where the screen is built again while a followed run grows.
-- `look_at(place)`: called after `show` when another screen sent the user here, with what to look at.
-- `BINDINGS` for keys of its own; descriptions are what `?` shows. Common keys come from here: `y` `Y` `e` `/` `n` `N` `s` `,` `.` `[` `]` Esc.
-  They act on the screen's `VirtualTable`. A screen without one overrides `row_text()` and `rows()` for `y`, `Y` and `e`.
+- `NAME`, the file's name, which `--screen` and `self.go` use; `KEY`, the digit that opens it;
+  `TITLE`.
+- `build(source) -> view`: a pure static method that makes a frozen value of `profkit.analysis` out
+  of a `Source`. It runs on a thread, so it touches no widget. A `ProfkitError` in it is shown as
+  one line, and the other screens still work.
+- `compose_view()`: its widgets, which are hidden until there is a view.
+- `show(view)`: puts the view into the widgets. Widgets hold no logic: all they draw is in the view.
+- `to_json(view)`: what `profkit tui RUN --screen NAME --json` prints. The default turns a dataclass
+  into a dict, so give fields names with units (`_ns`, `_bytes`, `_share`, `_per_s`). It contains
+  every figure on the screen.
+- `BY_RANK = True` if `[` and `]` choose a rank: `source.rank` is that rank, or `None` for all.
+- `COMPARES = True` if the screen compares runs: `source.bases` holds the others, the base first.
+- `KEEPS_UP = True` if the screen is built again while a followed run grows.
+- `look_at(place)`: called after `show` if another screen sent the user here, with what to look at.
+- `BINDINGS` for its own keys; `?` shows their descriptions. All screens have the keys `y` `Y` `e`
+  `/` `n` `N` `s` `,` `.` `[` `]` Esc, which act on the screen's `VirtualTable`. A screen without a
+  table overrides `row_text()` and `rows()` for `y`, `Y` and `e`.
 
-What a screen uses: `self.view` (the view, or `None` before the first), `self.go("timeline", Place(rank=3, step=20))` to open
-another screen on top of it (Esc comes back), `self.tell("one line")` for the line below the tabs, `self.prompt("go to step", then)` to ask
-for a line of text, `self.palette.style("bad")` for colours (`_themes.py`; roles, never colours), `self.plain` for `--ascii`, `_draw.py` for bars
-and lines, `_table.py` for tables: `table.show_rows([Column("kernel", names, stretches=True), Column("total", ns, duration, right=True)])`.
-`VirtualTable.Opened(row)` is Enter on a row, `VirtualTable.Moved(row)` the cursor; `row` is the place in the columns' values.
-Everything that came from a file goes through `profkit.text.safe_text` before it is drawn: tables, `_draw.fit` and `_draw.line` do it themselves.
+A screen uses
+
+- `self.view`: the view, or `None` before the first one.
+- `self.go("timeline", Place(rank=3, step=20))` to open another screen on top; Esc comes back.
+- `self.tell("one line")` for the status line; `self.prompt("go to step", then)` to ask for text.
+- `self.palette.style("bad")` for colours (`themes.py`; roles, never colours), `self.plain` for
+  `--ascii`, `widgets/draw.py` for bars and lines.
+- `widgets/table.py` and `widgets/columns.py` for tables: `table.show_rows([Column("kernel", names),
+  Column("total", ns, duration, right=True)])`. `VirtualTable.Opened(row)` is Enter on a row and
+  `VirtualTable.Moved(row)` a move of the cursor; `row` is an index into the columns' values.
+
+Everything that comes from a file goes through `profkit.text.safe_text` before it is drawn: tables,
+`fit` and `line` do it themselves.
 """
 
 from __future__ import annotations
@@ -34,23 +45,28 @@ from rich.style import Style
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.widgets import Static
 
 from profkit.errors import ProfkitError
 from profkit.report import view_json
 from profkit.text import safe_text
 from profkit.tui.library import Source
+from profkit.tui.widgets.columns import Column
 from profkit.tui.widgets.draw import fit, line
-from profkit.tui.widgets.frame import FrameScreen
+from profkit.tui.widgets.table import VirtualTable
+from profkit.tui.widgets.table_screen import TableScreen
 
 ViewT = TypeVar("ViewT")
 
-MOST_OF_NAME: Final = 20
-"""So much of a run's name stands beside the titles of the screens before these give way to their digits."""
+MARK_TWO_RUNS: Final = "no runs to compare: mark two or more in the list of runs (Space), then d"
+
+MIN_RUN_NAME: Final = 20
+"""If titles leave fewer cells than this for the run's name, tabs are shown as digits alone."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What to look at on another screen; what is not known is `None`, and the screen does what it can."""
+    """The thing to look at on another screen; a field that is not known is `None`."""
 
     rank: int | None = None
     step: int | None = None
@@ -63,17 +79,16 @@ class Place:
     """The row in the rank's `kernels` table."""
 
 
+@dataclass
 class Go(Message):
     """Asks the app for another screen of the run."""
 
-    def __init__(self, name: str, place: Place | None = None) -> None:
-        super().__init__()
-        self.name = name
-        self.place = place
+    name: str
+    place: Place | None = None
 
 
-class RunScreen(FrameScreen, Generic[ViewT]):
-    """A screen about one run, or several that are compared."""
+class RunScreen(TableScreen, Generic[ViewT]):
+    """A screen about one run, or about several runs that are compared."""
 
     NAME: ClassVar[str]
     KEY: ClassVar[str]
@@ -86,28 +101,29 @@ class RunScreen(FrameScreen, Generic[ViewT]):
         Binding("right_square_bracket", "rank(1)", "next rank", show=False, key_display="]"),
     ]
 
+    @dataclass
     class Wanted(Message):
-        """The view of a screen is wanted; the app builds it on a thread."""
+        """Asks the app to build the view of a screen on a thread."""
 
-        def __init__(self, screen: RunScreen[Any]) -> None:
-            super().__init__()
-            self.screen = screen
+        screen: RunScreen[Any]
 
     def __init__(self, place: Place | None = None) -> None:
         super().__init__()
         self.view: ViewT | None = None
-        self.rank = place.rank if place and self.BY_RANK else None
+        self.rank: int | None = None
+        if place and self.BY_RANK:
+            self.rank = place.rank
         self._place = place
         self._failed = False
 
     @staticmethod
     def build(source: Source) -> Any:
-        """The view, made on a thread out of tables."""
+        """Return the view; called on a thread."""
         raise NotImplementedError
 
     @staticmethod
     def to_json(view: Any) -> Any:
-        """The view as JSON's values, with the unit in each key."""
+        """Return the view as JSON values, with the unit in each key."""
         return view_json.of(view)
 
     def show(self, view: ViewT) -> None:
@@ -125,26 +141,21 @@ class RunScreen(FrameScreen, Generic[ViewT]):
         return f"{self.frame.run_name}-{self.NAME}"
 
     def head(self) -> Text:
-        """The run and the screens there are; with little room the others are their digits alone."""
-        tabs, room = self.frame.tabs, self.app.size.width
-        titles = [f" {tab.key} {tab.title} " for tab in tabs]
-        if sum(map(len, titles)) + MOST_OF_NAME + 2 > room:
-            titles = [
-                f" {tab.key} {tab.title} " if tab.name == self.NAME else f" {tab.key} "
-                for tab in tabs
-            ]
-        name = fit(
-            self.frame.run_name,
-            min(len(self.frame.run_name), max(0, room - sum(map(len, titles)) - 3)),
-            plain=self.plain,
-        )
-        parts = line([(f" {name}  ", self.palette.style("title"))])
-        for tab, title in zip(tabs, titles, strict=True):
-            style = self.palette.style("accent") + Style(
-                reverse=tab.name == self.NAME, bold=tab.name == self.NAME
-            )
-            parts.append(title, style + Style(meta={"@click": f"app.show_screen('{tab.name}')"}))
-        return parts
+        """Return the run's name and the tabs; with little room other tabs are digits alone."""
+        name, room = self.frame.run_name, self.app.size.width
+        titles = {tab.name: f" {tab.key} {tab.title} " for tab in self.frame.tabs}
+        if sum(map(len, titles.values())) + MIN_RUN_NAME + 2 > room:
+            for tab in self.frame.tabs:
+                if tab.name != self.NAME:
+                    titles[tab.name] = f" {tab.key} "
+        left = max(0, room - sum(map(len, titles.values())) - 3)
+        name = fit(name, min(len(name), left), plain=self.plain)
+        head = line([(f" {name}  ", self.palette.style("title"))])
+        for screen, title in titles.items():
+            here = screen == self.NAME
+            link = Style(reverse=here, bold=here, meta={"@click": f"app.show_screen('{screen}')"})
+            head.append(title, self.palette.style("accent") + link)
+        return head
 
     def on_resize(self) -> None:
         self.draw_head()
@@ -158,15 +169,21 @@ class RunScreen(FrameScreen, Generic[ViewT]):
     def ask_for_view(self) -> None:
         """Have the view built, or built again."""
         if self.view is None:
-            self.tell("reading …" if not self.plain else "reading ...")
+            self.tell_reading()
         self.post_message(self.Wanted(self))
+
+    def tell_reading(self) -> None:
+        """Show that the run is being read."""
+        self.tell("reading ..." if self.plain else "reading …")
 
     def take(self, view: ViewT) -> None:
         """Show a view that was built."""
         first = self.view is None
         self.view = view
-        if first or self._failed:  # one that is built again leaves the words that are there
-            self.tell("" if self.rank is None else f"rank {self.rank}")
+        if first or self._failed:  # a view that is built again keeps the message
+            self.tell("")
+            if self.rank is not None:
+                self.tell(f"rank {self.rank}")
         self._failed = False
         self.query_one("#frame-view").visible = True
         self.show(view)
@@ -178,7 +195,7 @@ class RunScreen(FrameScreen, Generic[ViewT]):
             self.look_at(place)
 
     def fail(self, problem: str) -> None:
-        """Say in one line why there is no view."""
+        """Show in one line why there is no view."""
         self._failed = True
         self.tell(f"cannot be shown: {problem}")
 
@@ -187,35 +204,47 @@ class RunScreen(FrameScreen, Generic[ViewT]):
         if self.view is not None:
             self.show(self.view)
 
+    def show_titles(self, **words: str) -> None:
+        """Draw the titles of the screen's parts in the theme; `words` are new ones by widget id."""
+        for title in self.query(".title").results(Static):
+            text = words.get(title.id or "", str(title.content))
+            title.update(line([(text, self.palette.style("title"))]))
+
+    def show_table(
+        self, name: str, columns: list[Column], keys: list[Any], max_rows: int | None = None
+    ) -> None:
+        """Show a table that is as high as its rows, or `max_rows` of them."""
+        table = self.query_one(f"#{name}", VirtualTable)
+        height = max(1, len(keys))
+        if max_rows is not None:
+            height = min(height, max_rows)
+        table.styles.height = height + 1
+        table.show_rows(columns, keys=keys)
+
     def go(self, name: str, place: Place | None = None) -> None:
         """Open another screen of the run on top of this one."""
         self.post_message(Go(name, place))
 
     def action_rank(self, by: int) -> None:
-        """The next rank, or all of them, in a circle."""
-        ranks = self.ranks()
-        if not self.BY_RANK or len(ranks) < 2:
-            self.tell(
-                "this screen shows all ranks together" if len(ranks) > 1 else "the run has one rank"
-            )
-            return
-        around = [None, *ranks]
-        self.rank = (
-            around[(around.index(self.rank) + by) % len(around)] if self.rank in around else None
-        )
-        self.view = None
-        self.ask_for_view()
-
-    def ranks(self) -> tuple[int, ...]:
-        """The run's ranks, as the app knows them."""
-        return self.frame.ranks
+        """Show the next rank, or all ranks together, in a circle."""
+        ranks = self.frame.ranks
+        if len(ranks) < 2:
+            self.tell("the run has one rank")
+        elif not self.BY_RANK:
+            self.tell("this screen shows all ranks together")
+        else:
+            circle = [None, *ranks]
+            place = 0
+            if self.rank in circle:
+                place = circle.index(self.rank) + by
+            self.rank = circle[place % len(circle)]
+            self.view = None
+            self.ask_for_view()
 
 
 def one_line(error: BaseException) -> str:
-    """An error as a line for a screen. What is not the user's to mend is named as such."""
+    """Return an error as one line, which says so if the fault is in profkit."""
     words = safe_text(str(error)).strip() or type(error).__name__
-    return (
-        words
-        if isinstance(error, ProfkitError)
-        else f"{type(error).__name__}: {words} (a fault of profkit's; the other screens still work)"
-    )
+    if isinstance(error, ProfkitError):
+        return words
+    return f"{type(error).__name__}: {words} (a fault in profkit; the other screens still work)"

@@ -1,9 +1,9 @@
-"""Devices: what GPUs and hosts did over the run, each reading as a curve; nothing is shown for what was not read."""
+"""Devices: the readings of GPUs and hosts over the run, each as a curve."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from textual.app import ComposeResult
 from textual.widgets import Static
@@ -13,25 +13,30 @@ from profkit.text import duration, plural
 from profkit.tui.library import Source
 from profkit.tui.screens.base import RunScreen
 from profkit.tui.widgets.chart import chart, spark
-from profkit.tui.widgets.draw import lines
+from profkit.tui.widgets.columns import GAP, Column, Columns
+from profkit.tui.widgets.draw import Piece, lines
 from profkit.tui.widgets.readings import describe
-from profkit.tui.widgets.table import Column, VirtualTable
+from profkit.tui.widgets.table import VirtualTable
 
 CURVE: Final = "over the run"
-NARROWEST_CURVE: Final = 20
+MIN_CURVE_WIDTH: Final = 20
+CURVE_MARGIN: Final = 5
 CHART_HEIGHT: Final = 5
-SMALL: Final = 30
-"""On a screen of fewer lines the chart is half as high."""
+SMALL_CHART_HEIGHT: Final = 3
+SMALL_SCREEN: Final = 30
+"""On a screen with fewer lines the chart is smaller."""
 
 
-class Told(NamedTuple):
-    """A figure in words; it is sorted by its value."""
+class Figure(NamedTuple):
+    """A figure as text, which is sorted by its value."""
 
     value: float
     words: str
 
 
 class DevicesScreen(RunScreen[DevicesView]):
+    """A table of readings with their curves, and a chart of the one under the cursor."""
+
     NAME = "devices"
     KEY = "6"
     TITLE = "Devices"
@@ -46,7 +51,7 @@ class DevicesScreen(RunScreen[DevicesView]):
         yield Static(id="summary")
         yield VirtualTable(
             id="curves",
-            empty="nothing was collected beside the loop: see 'profkit doctor', and --collect",
+            empty="no collector has recorded anything: see 'profkit doctor' and --collect",
         )
         yield Static(id="chart")
 
@@ -56,114 +61,85 @@ class DevicesScreen(RunScreen[DevicesView]):
 
     def show(self, view: DevicesView) -> None:
         self.query_one("#summary", Static).update(lines(self._summary(view)))
-        table = self.query_one("#curves", VirtualTable)
-        where, reading, mean, *others = _columns(view)
-        table.show_rows(
-            [
-                where,
-                reading,
-                mean,
-                self._curves(view, self._room((where, reading, mean), others)),
-                *others,
-            ]
-        )
-        self._show_chart(table.row)
+        self.query_one("#curves", VirtualTable).show_rows(self._columns(view))
+        self.on_virtual_table_moved()
 
-    def _room(self, first: Sequence[Column], others: Sequence[Column]) -> int:
-        """What a curve may take beside all columns; where that is too little, beside the first ones."""
-        widths = [
-            sum(column.natural_width(range(len(column.values))) + 2 for column in columns)
-            for columns in (first, others)
-        ]
-        room = self.size.width - widths[0] - 5
-        return room - widths[1] if room - widths[1] >= NARROWEST_CURVE else max(1, room)
+    def _columns(self, view: DevicesView) -> list[Column]:
+        """Return the columns, with a curve that takes the room that the others leave.
 
-    def _curves(self, view: DevicesView, width: int) -> Column:
-        return Column(
+        If that is too little, the lowest and highest readings move out of sight.
+        """
+        table: Columns[Curve] = Columns(view.curves)
+        table.text("where", _origin, widest=28)
+        table.text("reading", lambda curve: describe(curve.metric)[0])
+        for title, read in (
+            ("mean", lambda curve: _figure(curve, curve.series.average)),
+            ("lowest", lambda curve: _figure(curve, curve.series.least)),
+            ("highest", lambda curve: _figure(curve, curve.series.most)),
+        ):
+            table.figure(title, read, lambda figure: str(figure.words))
+        widths = [column.natural_width(range(len(view.curves))) + GAP for column in table.columns]
+        room = self.size.width - CURVE_MARGIN - sum(widths)
+        if room < MIN_CURVE_WIDTH:
+            room = max(1, room + sum(widths[3:]))
+        curves = Column(
             CURVE,
             [curve.series for curve in view.curves],
-            lambda series: spark(series, width, plain=self.plain),
+            lambda series: spark(series, room, plain=self.plain),
             role=lambda _: "accent",
             searched=False,
-            widest=width,
+            widest=room,
         )
-
-    def on_resize(self) -> None:
-        if self.view is not None:
-            self.show(self.view)
+        return [*table.columns[:3], curves, *table.columns[3:]]
 
     def rows(self) -> Iterable[Sequence[str]]:
-        """The figures alone: a curve of characters is of no use in a spreadsheet."""
-        return (
-            [cell for cell, column in zip(row, self._titles(), strict=True) if column != CURVE]
-            for row in super().rows()
-        )
+        """Yield the rows without their curves, which are of no use in a spreadsheet."""
+        titles = [column.title for column in self.query_one("#curves", VirtualTable).columns]
+        for row in super().rows():
+            cells = list(row)
+            del cells[titles.index(CURVE)]
+            yield cells
 
-    def _titles(self) -> list[str]:
-        return [column.title for column in self.query_one("#curves", VirtualTable).columns]
-
-    def _summary(self, view: DevicesView) -> Iterator[list[tuple[str, Any]]]:
+    def _summary(self, view: DevicesView) -> Iterator[list[Piece]]:
         if view.curves:
-            devices = len(
-                {(curve.rank, curve.device) for curve in view.curves if curve.source == "nvml"}
-            )
-            words = f"{plural(len(view.curves), 'reading')} of {', '.join(view.sources)} over {duration(view.length_ns)}"
-            yield [
-                (words, None),
-                ("" if devices else "   no GPU was read", self.palette.style("dim")),
-            ]
+            words = f"{plural(len(view.curves), 'reading')} of {', '.join(view.sources)}"
+            pieces: list[Piece] = [(f"{words} over {duration(view.length_ns)}", None)]
+            if not any(curve.source == "nvml" for curve in view.curves):
+                pieces.append(("   no GPU was read", self.palette.style("dim")))
+            yield pieces
         for rank, device in view.lost:
-            yield [
-                (
-                    f"{device} of rank {rank} was lost while it trained; its readings end there",
-                    self.palette.style("bad"),
-                )
-            ]
+            words = f"{device} of rank {rank} was lost during training; its readings end there"
+            yield [(words, self.palette.style("bad"))]
 
-    def on_virtual_table_moved(self, message: VirtualTable.Moved) -> None:
-        self._show_chart(message.row)
-
-    def _show_chart(self, row: int | None) -> None:
+    def on_virtual_table_moved(self) -> None:
+        """Draw the chart of the reading under the cursor."""
+        row = self.query_one("#curves", VirtualTable).row
+        widget = self.query_one("#chart", Static)
         if self.view is None or row is None or row >= len(self.view.curves):
-            self.query_one("#chart", Static).update("")
-            return
-        curve = self.view.curves[row]
+            widget.update("")
+        else:
+            widget.update(lines(self._chart_lines(self.view.curves[row])))
+
+    def _chart_lines(self, curve: Curve) -> Iterator[list[Piece]]:
+        """Yield the heading and the rows of a chart."""
         words, show = describe(curve.metric)
-        height = CHART_HEIGHT if self.size.height >= SMALL else (CHART_HEIGHT + 1) // 2
-        drawn = chart(curve.series, self.size.width - 4, height, show, plain=self.plain)
-        accent, dim = self.palette.style("accent"), self.palette.style("dim")
-        heading = [
-            (f"{_place(curve)}: {words}", None),
-            (
-                f"   {plural(curve.series.readings, 'reading')}; filled to the lowest, shaded to the highest",
-                dim,
-            ),
-        ]
-        self.query_one("#chart", Static).update(
-            lines([heading, *([(row_, accent)] for row_ in drawn)])
-        )
+        height = CHART_HEIGHT
+        if self.size.height < SMALL_SCREEN:
+            height = SMALL_CHART_HEIGHT
+        count = plural(curve.series.readings, "reading")
+        note = f"   {count}; filled up to the lowest, shaded up to the highest"
+        yield [(f"{_origin(curve)}: {words}", None), (note, self.palette.style("dim"))]
+        for row in chart(curve.series, self.size.width - 4, height, show, plain=self.plain):
+            yield [(row, self.palette.style("accent"))]
 
 
-def _place(curve: Curve) -> str:
-    """Where a reading is from: the device, else the host or the process."""
-    whose = f"rank {curve.rank}"
-    return f"{whose} {curve.device}" if curve.device else f"{whose} {curve.source}"
+def _origin(curve: Curve) -> str:
+    """Return what a reading is from: the device, otherwise the host or the process."""
+    return f"rank {curve.rank} {curve.device or curve.source}"
 
 
-def _columns(view: DevicesView) -> Iterator[Column]:
-    curves = view.curves
-    yield Column("where", [_place(curve) for curve in curves], widest=28)
-    yield Column("reading", [describe(curve.metric)[0] for curve in curves])
-    for title, values in (
-        ("mean", [curve.series.average for curve in curves]),
-        ("lowest", [curve.series.least for curve in curves]),
-        ("highest", [curve.series.most for curve in curves]),
-    ):
-        told = [
-            Told(value, describe(curve.metric)[1](value))
-            for curve, value in zip(curves, values, strict=True)
-        ]
-        yield Column(title, told, lambda each: str(each.words), right=True, searched=False)
+def _figure(curve: Curve, value: float) -> Figure:
+    return Figure(value, describe(curve.metric)[1](value))
 
 
 SCREEN = DevicesScreen

@@ -1,4 +1,4 @@
-"""Live: a run while it trains, looked at no more often than costs the job a hundredth of a processor."""
+"""Live: a run while it trains, read so rarely that it costs the job 1 % of a processor."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
-from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from profkit.analysis.views.live import LiveView, build_live_view
+from profkit.analysis.views.live import LivePart, LiveView, build_live_view
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
 from profkit.text import duration, percent, plural, safe_text, significant
@@ -23,23 +22,34 @@ from profkit.trace.tail import RunTail
 from profkit.tui.library import Source
 from profkit.tui.screens.base import RunScreen, one_line
 from profkit.tui.themes import Palette
-from profkit.tui.widgets import run_draw as _run_draw
+from profkit.tui.widgets.columns import Columns
 from profkit.tui.widgets.draw import bar, line
 from profkit.tui.widgets.lines import Lines
-from profkit.tui.widgets.table import Column, VirtualTable
+from profkit.tui.widgets.run_draw import interval_of, role_of
+from profkit.tui.widgets.step_strip import strip
+from profkit.tui.widgets.table import VirtualTable
 from profkit.vocab import RunState
 
 BAR_WIDTH: Final = 24
-SHORTEST_WAIT_S: Final = 1.0
-MOST_OF_A_PROCESSOR: Final = 0.01
+MIN_INTERVAL_S: Final = 1.0
+MAX_PROCESSOR_SHARE: Final = 0.01
+"""Reading a run may take this share of a processor; a costly look delays the next one."""
+
+_STATE_ROLES: Final = {
+    RunState.RUNNING: "accent",
+    RunState.COMPLETE: "good",
+    RunState.ABORTED: "bad",
+}
 
 
 def look(run: Path, tail: RunTail) -> LiveView:
-    """What is new in a run, added to what was known; a look at a long run takes several steps until it has caught up."""
+    """Read what is new in a run; a long run takes several calls until it has caught up."""
     return build_live_view(safe_text(run.resolve().name), tail.look(), wall_ns())
 
 
 class LiveScreen(RunScreen[LiveView]):
+    """The speed, the latest steps and the state of a run that trains."""
+
     NAME = "live"
     KEY = "8"
     TITLE = "Live"
@@ -54,11 +64,11 @@ class LiveScreen(RunScreen[LiveView]):
         Binding("space", "pause", "pause", key_display="Space")
     ]
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._tail: RunTail | None = None
-        self._paused = False
-        self._spent_s = 0.0
+    _tail: RunTail | None = None
+    """The reader of the run, which remembers what it has read."""
+    _paused = False
+    _spent_s = 0.0
+    """The processor time of the process when the latest look began."""
 
     def compose_view(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
@@ -67,7 +77,7 @@ class LiveScreen(RunScreen[LiveView]):
             yield Lines(id="strip")
             yield Static("Where the latest steps go", classes="title")
             yield VirtualTable(id="parts", empty="no steps yet")
-            yield Lines(id="places")
+            yield Lines(id="behind")
 
     @staticmethod
     def build(source: Source) -> LiveView:
@@ -77,7 +87,7 @@ class LiveScreen(RunScreen[LiveView]):
         return look(source.trace.path, tail)
 
     def ask_for_view(self) -> None:
-        """Look at the run on a thread, with what is known kept between looks."""
+        """Read the run on a thread; what was read before is kept."""
         run = self.frame.run_path
         if run is None:
             self.fail("no run is open")
@@ -85,132 +95,103 @@ class LiveScreen(RunScreen[LiveView]):
         if self._tail is None or self._tail.path != run:
             self._tail = RunTail(run)
         self._spent_s = time.process_time()
-        self.run_worker(
-            functools.partial(self._look, run, self._tail),
-            group=self.NAME,
-            thread=True,
-            exclusive=True,
-        )
+        read = functools.partial(self._look, run, self._tail)
+        self.run_worker(read, group=self.NAME, thread=True, exclusive=True)
 
     def _look(self, run: Path, tail: RunTail) -> None:
+        """Read the run on a thread, and show it."""
         try:
             view = look(run, tail)
         except ProfkitError as error:
             self.later(self.fail, one_line(error))
         else:
-            self.later(self._taken, view)
+            self.later(self._show_and_wait, view)
 
-    def _taken(self, view: LiveView) -> None:
+    def _show_and_wait(self, view: LiveView) -> None:
         self.take(view)
         self.call_after_refresh(self._wait, view)
 
     def _wait(self, view: LiveView) -> None:
-        """The next look, when this one's cost has been spread over enough time."""
+        """Start the timer for the next look, so late that the last one's cost is spread."""
         if view.state is RunState.RUNNING and not self._paused:
             spent_s = time.process_time() - self._spent_s
-            self.set_timer(max(SHORTEST_WAIT_S, spent_s / MOST_OF_A_PROCESSOR), self._again)
+            self.set_timer(max(MIN_INTERVAL_S, spent_s / MAX_PROCESSOR_SHARE), self._look_again)
 
-    def _again(self) -> None:
+    def _look_again(self) -> None:
         if self.is_attached and not self._paused:
             self.ask_for_view()
 
     def action_pause(self) -> None:
         self._paused = not self._paused
-        self.tell("paused; Space goes on" if self._paused else "")
-        self._again()
+        self.tell("")
+        if self._paused:
+            self.tell("paused; press Space to continue")
+        self._look_again()
 
     def show(self, view: LiveView) -> None:
         palette, plain, height = self.palette, self.plain, self.app.size.height
-        for title in self.query(".title").results(Static):
-            title.update(line([(str(title.content), palette.style("title"))]))
-        self.query_one("#pulse", Lines).show(lambda _: list(_pulse(view, palette)))
+        self.show_titles()
+        self.query_one("#pulse", Lines).show(lambda _: _pulse_lines(view, palette))
         self.query_one("#strip", Lines).show(
-            lambda width: _run_draw.strip(view.points, palette, width, height, plain=plain)
+            lambda width: strip(view.points, palette, width, height, plain=plain)
         )
-        self.query_one("#places", Lines).show(lambda _: list(_places(view, palette)))
-        table = self.query_one("#parts", VirtualTable)
-        table.styles.height = max(1, len(view.parts)) + 1
-        table.show_rows(
-            [
-                Column("part", [part.name for part in view.parts], role=_run_draw.role_of),
-                Column("a step", [part.step_ns for part in view.parts], duration, right=True),
-                Column("share", [part.share for part in view.parts], percent, right=True),
-                Column(
-                    "",
-                    [part.share for part in view.parts],
-                    lambda share: bar(share, BAR_WIDTH, plain=plain),
-                    searched=False,
-                ),
-            ],
-            keys=[part.name for part in view.parts],
-        )
+        self.query_one("#behind", Lines).show(lambda _: _behind_lines(view, palette))
+        table: Columns[LivePart] = Columns(view.parts)
+        table.text("part", lambda part: part.name, role=role_of)
+        table.figure("per step", lambda part: part.step_ns, duration, searched=True)
+        table.figure("share", lambda part: part.share, percent, searched=True)
+        draw_bar = functools.partial(bar, width=BAR_WIDTH, plain=plain)
+        table.text("", lambda part: part.share, show=draw_bar, searched=False)
+        self.show_table("parts", table.columns, [part.name for part in view.parts])
 
 
-def _pulse(view: LiveView, palette: Palette) -> Iterator[Text]:
-    """Whether the run moves, and how fast."""
-    state = {RunState.RUNNING: "accent", RunState.COMPLETE: "good", RunState.ABORTED: "bad"}[
-        view.state
-    ]
-    ranks = (
-        plural(view.world_size, "rank")
-        if view.ranks_followed == view.world_size
-        else f"{view.ranks_followed} of {plural(view.world_size, 'rank')} followed"
-    )
+def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
+    """Yield the state of the run, its latest step, and its speed."""
+    title, dim, bad = palette.style("title"), palette.style("dim"), palette.style("bad")
+    ranks = plural(view.world_size, "rank")
+    if view.ranks_followed != view.world_size:
+        ranks = f"{view.ranks_followed} of {ranks} followed"
+    words = f"  {view.workload} · {view.framework} · {ranks}"
+    if view.why:
+        words += f"  {view.why}"
+    yield line([(view.state.value, palette.style(_STATE_ROLES[view.state])), (words, None)])
+    if view.newest_step is None:
+        yield line([("no step has ended yet", dim)])
+        return
+    words = ""
+    if view.age_ns is not None and view.state is RunState.RUNNING:
+        words += f", {duration(view.age_ns, 2)} ago"
+    if view.loss is not None:
+        words += f"   loss {significant(view.loss, 5)}"
+    yield line([(f"step {view.newest_step:,}", title), (words, None)])
+    speed = "number of samples not known"
+    if view.throughput.value > 0:
+        speed = f"{significant(view.throughput.value, 4)} samples/s"
+    interval = "   "
+    if view.throughput.judged:
+        interval = f"  {interval_of(view.throughput)}   "
     yield line(
         [
-            (view.state.value, palette.style(state)),
-            (f"  {view.workload} · {view.framework} · {ranks}", Style.null()),
-            (view.why and f"  {view.why}", Style.null()),
+            (speed, title),
+            (interval, dim),
+            (f"step {duration(view.step_ns.value, 4)}", title),
+            (f"   over the latest {plural(view.recent_steps, 'step')}", dim),
         ]
     )
-    if view.newest_step is None:
-        yield line([("no step has ended yet", palette.style("dim"))])
-        return
-    age = (
-        ""
-        if view.age_ns is None or view.state is not RunState.RUNNING
-        else f", {duration(view.age_ns, 2)} ago"
-    )
-    loss = "" if view.loss is None else f"   loss {significant(view.loss, 5)}"
-    yield line(
-        [(f"step {view.newest_step:,}", palette.style("title")), (f"{age}{loss}", Style.null())]
-    )
-    speed = (
-        "samples are not known"
-        if not view.throughput.value > 0
-        else f"{significant(view.throughput.value, 4)} samples/s"
-    )
-    interval = (
-        ""
-        if view.throughput.low is None or view.throughput.high is None
-        else f"  {_run_draw.interval_of(view.throughput)}"
-    )
-    words = [
-        (speed, palette.style("title")),
-        (f"{interval}   ", palette.style("dim")),
-        (f"step {duration(view.step_ns.value, 4)}", palette.style("title")),
-    ]
-    yield line(
-        [*words, (f"   over the latest {plural(view.recent_steps, 'step')}", palette.style("dim"))]
-    )
     if view.stalled:
-        yield line(
-            [
-                (
-                    "no news for far longer than a step takes: it evaluates, saves, or hangs",
-                    palette.style("bad"),
-                )
-            ]
-        )
+        words = "no news for far longer than a step takes: the job is evaluating, saving or hanging"
+        yield line([(words, bad)])
 
 
-def _places(view: LiveView, palette: Palette) -> Iterator[Text]:
-    """The ranks that are behind the one that is furthest."""
+def _behind_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
+    """Yield the ranks that are more than one step behind the furthest rank."""
     furthest = max((place.step for place in view.places), default=0)
-    behind = [place for place in view.places if place.step < furthest - 1]
+    behind = []
+    for place in view.places:
+        if place.step < furthest - 1:
+            behind.append(f"rank {place.rank} at step {place.step:,}")
     if behind:
-        words = ", ".join(f"rank {place.rank} at step {place.step:,}" for place in behind)
-        yield line([("behind: ", palette.style("bad")), (words, Style.null())])
+        yield line([("behind: ", palette.style("bad")), (", ".join(behind), None)])
 
 
 SCREEN = LiveScreen

@@ -1,4 +1,4 @@
-"""Runs: which there are, how fast each is, and what is slow in it."""
+"""Runs: the runs of a folder, with the speed and the costliest finding of each."""
 
 from __future__ import annotations
 
@@ -11,32 +11,19 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.worker import get_current_worker
 
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.views.runs import (
-    NO_FIGURES,
-    RunFigures,
-    RunHead,
-    RunRow,
-    arrange_runs,
-    list_runs,
-)
-from profkit.report import run_json, runs_text
-from profkit.text import percent, plural, safe_text, significant
+from profkit.analysis.views.runs import RunFigures, RunHead, RunRow, arrange_runs, list_runs
+from profkit.report import run_json
+from profkit.text import plural, safe_text
 from profkit.tui.widgets.draw import line
 from profkit.tui.widgets.figures import figures_of
-from profkit.tui.widgets.frame import FrameScreen
-from profkit.tui.widgets.table import Column, VirtualTable
+from profkit.tui.widgets.runs_draw import run_columns
+from profkit.tui.widgets.table import VirtualTable
+from profkit.tui.widgets.table_screen import TableScreen
 
-LOOK_EVERY_S: Final = 2.0
-_STATE_ROLES: Final = {
-    "complete": "good",
-    "running": "accent",
-    "aborted": "bad",
-    "unreadable": "bad",
-}
+LIST_INTERVAL_S: Final = 2.0
 
 
-class RunsScreen(FrameScreen):
+class RunsScreen(TableScreen):
     """The runs of a folder."""
 
     TITLE = "Runs"
@@ -45,7 +32,7 @@ class RunsScreen(FrameScreen):
         Binding("space,x", "mark", "mark", key_display="Space"),
         Binding("d", "compare", "compare"),
         Binding("g", "group", "group", show=False),
-        Binding("r", "look_again", "read the folder again", show=False),
+        Binding("r", "read_again", "read the folder again", show=False),
     ]
 
     def __init__(self, folder: Path, *, at: Path | None = None, marked: Path | None = None) -> None:
@@ -71,49 +58,41 @@ class RunsScreen(FrameScreen):
         if self._at is not None:
             self._select(self._at)
         self.mark(self._first_mark)
-        self.set_interval(LOOK_EVERY_S, self._look)
+        self.set_interval(LIST_INTERVAL_S, self._look)
 
     @property
     def table(self) -> VirtualTable:
         return self.query_one(VirtualTable)
 
     def head(self) -> Text:
-        read = sum(1 for head in self._heads if head.path in self._figures)
-        reading = f", figures of {read:,} read" if read < len(self._heads) else ""
-        return line(
-            [
-                (" profkit ", self.palette.style("title")),
-                (f" {plural(len(self._heads), 'run')} in {self._folder}{reading}", None),
-            ]
-        )
+        missing = [head for head in self._heads if head.path not in self._figures]
+        words = f" {plural(len(self._heads), 'run')} in {self._folder}"
+        if missing:
+            words += f", figures of {len(self._heads) - len(missing):,} read"
+        return line([(" profkit ", self.palette.style("title")), (words, None)])
 
     def _look(self) -> None:
-        """Read the manifests again; what has changed since gets its figures read on a thread."""
+        """Read the manifests again; the figures of changed runs are read on a thread."""
         heads = list_runs(self._folder)
         if heads == self._heads and self._rows:
             return
         known = {head.path: head for head in self._heads}
-        stale = [head.path for head in heads if known.get(head.path) != head]
         self._heads = heads
-        for path in stale:
-            self._figures.pop(path, None)
+        for head in heads:
+            if known.get(head.path) != head:
+                self._figures.pop(head.path, None)
         self._show()
         missing = [head.path for head in heads if head.path not in self._figures]
         if missing:
-            self.call_after_refresh(
-                self._if_there, self._start_reading, missing
-            )  # the list is seen first
-
-    def _start_reading(self, paths: list[Path]) -> None:
-        self.run_worker(
-            functools.partial(self._read_figures, paths),
-            group="figures",
-            thread=True,
-            exclusive=True,
-        )
+            # After the refresh, so that the list is on the screen first.
+            read = functools.partial(self._read_figures, missing)
+            start = functools.partial(
+                self.run_worker, read, group="figures", thread=True, exclusive=True
+            )
+            self.call_after_refresh(self.if_shown, start)
 
     def _read_figures(self, paths: list[Path]) -> None:
-        """On a thread, the newest run first."""
+        """Read the figures of runs on a thread, the newest run first."""
         worker = get_current_worker()
         for path in paths:
             if worker.is_cancelled:
@@ -123,63 +102,17 @@ class RunsScreen(FrameScreen):
                 self.later(self._take, path, found)
 
     def _take(self, path: Path, found: RunFigures) -> None:
-        """Keep the figures of a run; those that come before the next frame are shown together."""
+        """Keep the figures of a run; all that arrive before the next frame are shown together."""
         self._figures[path] = found
         if not self._stale:
             self._stale = True
-            self.call_after_refresh(self._if_there, self._show)
+            self.call_after_refresh(self.if_shown, self._show)
 
     def _show(self) -> None:
+        """Show the runs with the figures that are known."""
         self._stale = False
-        self._rows = rows = arrange_runs(self._heads, self._figures, grouped=self._grouped)
-        heads = [row.head for row in rows]
-        figures = [row.figures or NO_FIGURES for row in rows]
-        self.table.show_rows(
-            [
-                Column("run", [head.name for head in heads], stretches=True),
-                Column("ranks", [head.ranks for head in heads], right=True, searched=False),
-                Column(
-                    "samples/s",
-                    [each.throughput.value for each in figures],
-                    functools.partial(significant, digits=4),
-                    right=True,
-                    searched=False,
-                ),
-                Column(
-                    "+/-",
-                    [_half_width(each.throughput) for each in figures],
-                    percent,
-                    right=True,
-                    searched=False,
-                ),
-                Column(
-                    "effic",
-                    [None if row.efficiency is None else row.efficiency.value for row in rows],
-                    percent,
-                    right=True,
-                    searched=False,
-                ),
-                Column(
-                    "top finding",
-                    [
-                        None if row.figures is None else runs_text.finding(row.figures)
-                        for row in rows
-                    ],
-                    role=_finding_role,
-                ),
-                Column(
-                    "state",
-                    [_state(row) for row in rows],
-                    role=lambda state: _STATE_ROLES.get(state, "bad"),
-                    widest=30,
-                ),
-                Column("workload", [head.workload for head in heads]),
-                Column("with", [head.framework for head in heads]),
-                Column("prec", [head.precision for head in heads]),
-                Column("batch", [head.batch_size for head in heads], right=True, searched=False),
-            ],
-            keys=[head.path for head in heads],
-        )
+        self._rows = arrange_runs(self._heads, self._figures, grouped=self._grouped)
+        self.table.show_rows(run_columns(self._rows), keys=[row.head.path for row in self._rows])
         self.draw_head()
 
     def _select(self, run: Path) -> None:
@@ -189,38 +122,39 @@ class RunsScreen(FrameScreen):
 
     def mark(self, run: Path | None) -> None:
         """Mark a run, and ask for another one."""
-        if run is not None:
-            self.table.marked = {
-                head.path for head in self._heads if head.path.resolve() == run.resolve()
-            }
-            self._select(run)
-            self.tell("marked; mark the runs to compare it with (Space), then d")
+        if run is None:
+            return
+        self.table.marked = set()
+        for head in self._heads:
+            if head.path.resolve() == run.resolve():
+                self.table.marked.add(head.path)
+        self._select(run)
+        self.tell("marked; mark the runs to compare it with (Space), then press d")
 
     def open_selected(self, screen: str = "overview") -> None:
-        """Open the run under the cursor; where it is one of those that are marked, with these to compare."""
+        """Open the run under the cursor; if it is marked, with the marked runs to compare."""
         path = self.table.key
         if isinstance(path, Path):
-            marked = self._marked()
-            self.frame.open_run(
-                path, compared=marked if len(marked) > 1 and path in marked else (), screen=screen
-            )
+            compared = self._marked()
+            if len(compared) < 2 or path not in compared:
+                compared = []
+            self.frame.open_run(path, compared=compared, screen=screen)
 
     def _marked(self) -> list[Path]:
-        """The runs that are marked, the oldest first; of more than two, those on the fewest ranks first."""
+        """Return the marked runs: two by age, the oldest first; more by their number of ranks."""
         marked = [head for head in reversed(self._heads) if head.path in self.table.marked]
-        return [
-            head.path
-            for head in (
-                sorted(marked, key=lambda head: head.ranks or 0) if len(marked) > 2 else marked
-            )
-        ]
+        if len(marked) > 2:
+            marked.sort(key=lambda head: head.ranks or 0)
+        return [head.path for head in marked]
 
     def on_virtual_table_moved(self, event: VirtualTable.Moved) -> None:
-        """Say what is wrong with the run under the cursor."""
-        row = None if event.row is None else self._rows[event.row]
-        problem = (
-            "" if row is None else row.head.problem or (row.figures.problem if row.figures else "")
-        )
+        """Show the problem of the run under the cursor."""
+        problem = ""
+        if event.row is not None:
+            row = self._rows[event.row]
+            problem = row.head.problem
+            if not problem and row.figures:
+                problem = row.figures.problem
         if problem != self._problem:
             self._problem = problem
             self.tell(problem)
@@ -229,31 +163,37 @@ class RunsScreen(FrameScreen):
         self.open_selected()
 
     def action_mark(self) -> None:
+        """Mark or unmark the run under the cursor."""
         self.table.toggle_mark()
         count = len(self._marked())
-        self.tell(
-            f"{plural(count, 'run')} marked" + ("; d compares them" if count > 1 else "")
-            if count
-            else ""
-        )
+        if not count:
+            self.tell("")
+        elif count == 1:
+            self.tell("1 run marked")
+        else:
+            self.tell(f"{count:,} runs marked; press d to compare them")
 
     def action_compare(self) -> None:
+        """Compare the marked runs."""
         marked = self._marked()
         if len(marked) < 2:
-            self.tell(
-                f"mark two runs or more with Space, then d; {plural(len(marked), 'run')} marked now"
-            )
+            count = plural(len(marked), "run")
+            self.tell(f"mark two runs or more with Space, then press d; {count} marked now")
             return
         self.frame.open_run(marked[-1], compared=marked, screen="explain")
 
     def action_group(self) -> None:
-        """Runs of one kind together, or the newest first."""
+        """Put runs of one kind together, or the newest run first."""
         self._grouped = not self._grouped
         self.table.sort_by("", descending=False)
         self._show()
-        self.tell("runs of one kind stand together" if self._grouped else "the newest first")
+        if self._grouped:
+            self.tell("runs of one kind are together")
+        else:
+            self.tell("the newest run first")
 
-    def action_look_again(self) -> None:
+    def action_read_again(self) -> None:
+        """Read the folder and all figures again."""
         self._heads = ()
         self._figures.clear()
         self._look()
@@ -264,24 +204,3 @@ class RunsScreen(FrameScreen):
     @property
     def stem(self) -> str:
         return f"runs-{safe_text(self._folder.name)}"
-
-
-def _half_width(found: Estimate) -> float | None:
-    """Half the interval as a share of the value."""
-    return (
-        None
-        if found.low is None or found.high is None
-        else (found.high - found.low) / 2 / found.value
-    )
-
-
-def _finding_role(finding: str) -> str:
-    return "dim" if finding in {"none", "-"} else "unsure"
-
-
-def _state(row: RunRow) -> str:
-    return (
-        "no figures"
-        if row.figures and row.figures.problem and not row.head.problem
-        else row.head.state
-    )

@@ -1,4 +1,4 @@
-"""What of a timeline is in sight, and where the cursor is: keys change it, and drawing shows it. Nothing here is a widget."""
+"""The part of a timeline that is in view, and the cursor. Nothing here is a widget."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from profkit.analysis.timeline.timeline import Timeline
 from profkit.analysis.timeline.view import Request, Row, TimelineView, view_timeline
 from profkit.analysis.timeline.window import Window
 
-PAN_SHARE: Final = 8
-"""A key moves the view by one part in so many."""
+PANS_PER_WIDTH: Final = 8
+"""This many key presses move the view by its whole width."""
 
 ROWS_SHOWN: Final = (Group.PHASES, Group.DEVICES, Group.COLLECTIVES)
 
 
 class RowKey(NamedTuple):
-    """A row, whatever rows there are beside it."""
+    """Identifies a row, whatever other rows are in view."""
 
     rank: int
     group: Group
@@ -28,7 +28,7 @@ class RowKey(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One event of a lane of a rank."""
+    """One event in a lane of a rank."""
 
     rank: int
     lane: Lane
@@ -36,7 +36,10 @@ class Piece(NamedTuple):
 
 
 class Sight:
-    """A window of the axis and the ranks that fit below each other, with a cursor on a cell; `view` is what was last seen."""
+    """A window of the time axis, the ranks that fit below each other, and a cursor on a cell.
+
+    `view` is what was last drawn.
+    """
 
     def __init__(self, opened: OpenTimeline) -> None:
         self.timeline: Timeline = opened.timeline
@@ -55,51 +58,50 @@ class Sight:
 
     @property
     def bounds(self) -> tuple[int, int]:
+        """The begin and the end of the run, at least one ns per cell apart."""
         start, end = self.timeline.bounds
         return start, max(end, start + self.window.columns)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of the run is in sight."""
-        return (self.window.start_ns, self.window.end_ns) == self.bounds
-
     def fit_into(self, columns: int, height: int) -> None:
-        """There is room for so many cells, and lines of them."""
+        """Use this many cells per line, and at most this many lines."""
         self._height = height
         if columns != self.window.columns:
-            self.column = columns // 2 if self.view is None else min(self.column, columns - 1)
+            self.column = min(self.column, columns - 1)
+            if self.view is None:
+                self.column = columns // 2
             self.window = dataclasses.replace(self.window, columns=columns)
         self.window = self.window.zoomed(1.0, self.window.start_ns, self.bounds)
 
     def request(self) -> Request:
+        """Return what the view must show."""
         ranks = self.timeline.ranks
         self._top = max(0, min(self._top, len(ranks) - 1))
-        return Request(
-            self.window,
-            ranks[self._top : self._top + self._height],
-            self.group,
-            self.expanded,
-            self.at_least_ns,
-        )
+        shown = ranks[self._top : self._top + self._height]
+        return Request(self.window, shown, self.group, self.expanded, self.at_least_ns)
 
     def look(self) -> TimelineView:
-        """What is seen now, without waiting for what is still to be read; the cursor stays on its row while others come and go."""
+        """Update the view without waiting for what is still to be read.
+
+        The cursor stays on its row while other rows come and go.
+        """
         self.view = view_timeline(self.timeline, self.request(), wait=False, before=self.view)
-        self.row = self._find_row(self.view)
+        keys = [RowKey(row.rank, row.group, row.label) for row in self.view.rows]
+        ranks = [key.rank for key in keys]
+        if self._key in keys:
+            self.row = keys.index(self._key)
+        elif self._key is not None and self._key.rank in ranks:
+            self.row = ranks.index(self._key.rank)
+        else:
+            self.row = max(0, min(self.row, len(keys) - 1))
         if self.here is not None:
-            self._key = RowKey(self.here.rank, self.here.group, self.here.label)
+            self._key = keys[self.row]
         return self.view
 
-    def _find_row(self, view: TimelineView) -> int:
-        keys = [RowKey(row.rank, row.group, row.label) for row in view.rows]
-        if self._key in keys:
-            return keys.index(self._key)
-        own = [place for place, key in enumerate(keys) if self._key and key.rank == self._key.rank]
-        return own[0] if own else max(0, min(self.row, len(keys) - 1))
-
     def reopen(self, opened: OpenTimeline) -> None:
-        """The same of a run that has grown: who saw all of it, or its end, sees that again."""
-        whole, at_end = self.is_whole, self.window.end_ns == self.bounds[1]
+        """Show a run that has grown; a view of all of it, or of its end, follows the growth."""
+        start, end = self.bounds
+        at_end = self.window.end_ns == end
+        whole = at_end and self.window.start_ns == start
         self.timeline, self.view = opened.timeline, None
         if whole:
             self.fit()
@@ -109,11 +111,13 @@ class Sight:
     @property
     def here(self) -> Row | None:
         """The row under the cursor."""
-        return self.view.rows[self.row] if self.view and self.row < len(self.view.rows) else None
+        if self.view is None or self.row >= len(self.view.rows):
+            return None
+        return self.view.rows[self.row]
 
     @property
     def lane(self) -> tuple[int, Lane] | None:
-        """The rank and the lane under the cursor, where it has been read."""
+        """The rank and the lane under the cursor, if the lane has been read."""
         row = self.here
         if row is None or row.note:
             return None
@@ -122,74 +126,81 @@ class Sight:
 
     @property
     def at_ns(self) -> int:
-        """The moment that the cursor is at: where it was sent to, else the beginning of its cell."""
-        return self.window.cell(self.column)[0] if self._at_ns is None else self._at_ns
+        """The time of the cursor: the time that it was sent to, or the begin of its cell."""
+        if self._at_ns is not None:
+            return self._at_ns
+        return self.window.cell(self.column)[0]
 
     @property
     def step(self) -> int | None:
-        """The step that the cursor's rank is in there."""
+        """The step of the cursor's rank at the middle of the cell, or where it was sent to."""
         if self.here is None:
             return None
         steps = self.timeline.steps(self.here.rank)
-        moment = sum(self.window.cell(self.column)) // 2 if self._at_ns is None else self._at_ns
+        moment = self._at_ns
+        if moment is None:
+            moment = sum(self.window.cell(self.column)) // 2
         place = int(np.searchsorted(steps.start_ns, moment, side="right")) - 1
-        return int(steps.number[place]) if place >= 0 and steps.end_ns[place] > moment else None
+        if place < 0 or steps.end_ns[place] <= moment:
+            return None
+        return int(steps.number[place])
 
     @property
     def threshold_ns(self) -> int:
-        """What is too short to look for: what is left out, and what would not fill a cell."""
+        """The shortest time to look for: neither excluded nor shorter than a cell."""
         return max(self.at_least_ns, int(self.window.cell_ns))
 
     @property
     def piece(self) -> Piece | None:
-        """The event that the cursor was sent to, else the one that covers most of its cell."""
+        """The event that the cursor was sent to, or the longest one in its cell."""
         if self.lane is None:
             return None
         rank, lane = self.lane
-        shift = self.timeline.shift(rank)
-        start, end = self.window.cell(self.column)
-        place = (
-            self._piece
-            if self._piece is not None
-            else lane.level.longest_in(start - shift, end - shift)
-        )
+        place = self._piece
+        if place is None:
+            shift = self.timeline.shift(rank)
+            start, end = self.window.cell(self.column)
+            place = lane.level.longest_in(start - shift, end - shift)
         return None if place is None else Piece(rank, lane, place)
 
     def stretch_of(self, piece: Piece) -> tuple[int, int]:
-        """From when to when an event takes, on the axis."""
+        """Return the begin and the end of an event on the axis."""
         shift, pieces = self.timeline.shift(piece.rank), piece.lane.level.pieces
         return int(pieces.starts[piece.place]) + shift, int(pieces.ends[piece.place]) + shift
 
-    def leave_place(self) -> None:
-        """The cursor is not any more where it was sent to."""
+    def _leave_place(self) -> None:
+        """Forget the time and the event that the cursor was sent to."""
         self._at_ns = self._piece = None
 
     def pan(self, by: int) -> None:
-        self.window = self.window.moved(
-            by * max(1, self.window.length_ns // PAN_SHARE), self.bounds
-        )
-        self.leave_place()
+        by_ns = by * max(1, self.window.length_ns // PANS_PER_WIDTH)
+        self.window = self.window.moved(by_ns, self.bounds)
+        self._leave_place()
 
     def zoom(self, factor: float) -> None:
+        """Zoom about the cursor."""
         about_ns = self.at_ns
         self.window = self.window.zoomed(factor, about_ns, self.bounds)
         column = self.window.column_of(about_ns)
-        self.column = self.column if column is None else column
+        if column is not None:
+            self.column = column
 
     def fit(self) -> None:
-        """All of the run."""
-        at = self.at_ns
+        """Show the whole run."""
+        at_ns = self.at_ns
         self.window = Window(*self.bounds, self.window.columns)
-        self.column = self.window.column_of(at) or 0
+        self.column = self.window.column_of(at_ns) or 0
 
     def move_cursor(self, by: int) -> None:
+        """Move the cursor by cells; beyond the edge the view moves."""
         if 0 <= self.column + by < self.window.columns:
             self.column += by
-            self.leave_place()
+            self._leave_place()
         else:
             self.pan(by)
 
     def move_row(self, by: int) -> None:
+        """Move the cursor to another row; beyond the edge other ranks come into view."""
         if self.view is None:
             return
         if 0 <= self.row + by < len(self.view.rows):
@@ -203,22 +214,20 @@ class Sight:
         self.column = column
         if row is not None:
             self.row, self._key = row, None
-        self.leave_place()
+        self._leave_place()
 
     def step_ranks(self, by: int, room: int) -> None:
-        """Open the next rank in place of the one that is open."""
+        """Open the next rank instead of the one that is open."""
         ranks = self.timeline.ranks
-        at = ranks.index(
-            self.expanded
-            if self.expanded is not None
-            else self.here.rank
-            if self.here
-            else ranks[0]
-        )
-        self.open_rank(ranks[(at + by) % len(ranks)], room)
+        rank = self.expanded
+        if rank is None:
+            rank = ranks[0]
+            if self.here is not None:
+                rank = self.here.rank
+        self.open_rank(ranks[(ranks.index(rank) + by) % len(ranks)], room)
 
     def open_rank(self, rank: int, room: int) -> None:
-        """Show all that a rank has, and the rank itself among the lines there is room for."""
+        """Show all lanes of a rank, with the rank among the lines that there is room for."""
         self.expanded = rank
         place = self.timeline.ranks.index(rank)
         if not self._top <= place < self._top + room:
@@ -227,37 +236,43 @@ class Sight:
 
     def expand(self) -> None:
         """Open the cursor's rank, or close it."""
-        if self.here is not None:
-            self.expanded = None if self.expanded == self.here.rank else self.here.rank
+        if self.here is not None and self.expanded == self.here.rank:
+            self.expanded = None
+        elif self.here is not None:
+            self.expanded = self.here.rank
 
     def show_next_group(self) -> None:
-        """Another thing of each rank in its row."""
+        """Show phases, devices or collectives in the row of each rank, in turn."""
         self.group = ROWS_SHOWN[(ROWS_SHOWN.index(self.group) + 1) % len(ROWS_SHOWN)]
-        self._key = RowKey(self.here.rank, self.group, "") if self.here else None
+        self._key = None
+        if self.here is not None:
+            self._key = RowKey(self.here.rank, self.group, "")
 
-    def leave_out(self, shorter_than_ns: int) -> None:
-        self.at_least_ns = shorter_than_ns
-        self.leave_place()
+    def exclude_shorter(self, shortest_ns: int) -> None:
+        """Exclude events that are shorter than this."""
+        self.at_least_ns = shortest_ns
+        self._leave_place()
 
     def show_stretch(self, start_ns: int, end_ns: int, *, share: float | None = None) -> None:
-        """Bring a stretch into view and the cursor to its beginning. It takes that share of the width; without one the scale stays, where it fits."""
+        """Bring a stretch into view, and the cursor to its begin.
+
+        The stretch takes a share of the width. Without one the scale stays, if the stretch fits.
+        """
+        window, bounds = self.window, self.bounds
+        last_ns = max(start_ns, end_ns - 1)
         if share is not None:
-            self.window = Window(start_ns, max(end_ns, start_ns + 1), self.window.columns).around(
-                start_ns, max(end_ns, start_ns + 1), self.bounds, share=share
-            )
-        elif end_ns - start_ns > self.window.length_ns:
-            self.window = self.window.around(start_ns, end_ns, self.bounds)
-        elif (
-            self.window.column_of(start_ns) is None
-            or self.window.column_of(max(start_ns, end_ns - 1)) is None
-        ):
-            self.window = self.window.moved(
-                (start_ns + end_ns - self.window.start_ns - self.window.end_ns) // 2, self.bounds
-            )
+            end_ns = max(end_ns, start_ns + 1)
+            whole = Window(start_ns, end_ns, window.columns)
+            self.window = whole.around(start_ns, end_ns, bounds, share=share)
+        elif end_ns - start_ns > window.length_ns:
+            self.window = window.around(start_ns, end_ns, bounds)
+        elif window.column_of(start_ns) is None or window.column_of(last_ns) is None:
+            by_ns = (start_ns + end_ns - window.start_ns - window.end_ns) // 2
+            self.window = window.moved(by_ns, bounds)
         self.column = self.window.column_of(start_ns) or 0
         self._at_ns, self._piece = start_ns, None
 
     def show_piece(self, piece: Piece, *, share: float | None = None) -> None:
-        """Bring an event into view, the cursor on its row and on it."""
+        """Bring an event into view, and the cursor to its row and its begin."""
         self.show_stretch(*self.stretch_of(piece), share=share)
         self._key, self._piece = RowKey(piece.rank, piece.lane.group, piece.lane.label), piece.place

@@ -1,4 +1,4 @@
-"""What the timeline says in words: of a cell, of an event, and how a place in time is written and read."""
+"""The timeline in words: a cell, an event, the view as a table, and places in time."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ _EVENT_NOUN: Final = {
 
 
 def parse_time(text: str) -> int:
-    """A duration such as `12.5s` or `300 us`, in ns."""
+    """Return a duration such as `12.5s` or `300 us` in ns."""
     found = _TIME.fullmatch(text.strip())
     if not found:
-        raise UsageError(f"'{safe_text(text)}' is no time; write 12.5s, 300ms or 20us")
+        raise UsageError(f"'{safe_text(text)}' is not a time; write 12.5s, 300ms or 20us")
     return round(float(found[1]) * _NS[found[2]])
 
 
 def parse_step(text: str) -> int | None:
-    """A step's number; `None` where it is something else, such as a time."""
+    """Return a step's number, or `None` if the text is something else, such as a time."""
     found = _STEP.fullmatch(text.strip())
     return int(found[1]) if found else None
 
 
-def at_time(time_ns: int) -> str:
-    """A place on the axis, to the microsecond."""
+def _at_time(time_ns: int) -> str:
+    """Return a place on the axis, to the microsecond."""
     return f"{time_ns / 1e9:.6f} s"
 
 
 def describe_cell(view: TimelineView, row: Row, column: int, step: int | None) -> str:
-    """What one cell shows."""
+    """Return what one cell shows."""
     start, end = view.window.cell(column)
-    parts = [f"r{row.rank} {row.label}", at_time(start)]
+    parts = [f"r{row.rank} {row.label}", _at_time(start)]
     if step is not None:
         parts.append(f"step {step}")
     kind = int(row.kinds[column])
@@ -63,50 +63,46 @@ def describe_cell(view: TimelineView, row: Row, column: int, step: int | None) -
     elif kind == NONE:
         parts.append("idle")
     else:
-        covered = int(row.covered_ns[column])
-        parts.append(
-            f"{row.kind_names[kind]} {percent(int(row.dominant_ns[column]) / (end - start), 0)} of {duration(end - start)}"
-        )
-        if covered != row.dominant_ns[column]:
-            parts.append(f"busy {percent(covered / (end - start), 0)}")
-        begun = int(row.begun[column])
-        if begun > 1:
-            parts.append(f"{plural(begun, _EVENT_NOUN.get(row.group, 'piece'))} begin")
-        label = next(
-            (
-                label.text
-                for label in row.labels
-                if label.column <= column < label.column + label.columns
-            ),
-            "",
-        )
-        if label and label != row.kind_names[kind]:
-            parts.append(label)
+        parts += _contents(row, column, row.kind_names[kind], end - start)
     return "  ".join(parts)
 
 
+def _contents(row: Row, column: int, kind: str, cell_ns: int) -> list[str]:
+    """Return the shares of a cell that is not idle, and what begins in it."""
+    dominant_ns, covered_ns = int(row.dominant_ns[column]), int(row.covered_ns[column])
+    parts = [f"{kind} {percent(dominant_ns / cell_ns, 0)} of {duration(cell_ns)}"]
+    if covered_ns != dominant_ns:
+        parts.append(f"busy {percent(covered_ns / cell_ns, 0)}")
+    begun = int(row.begun[column])
+    if begun > 1:
+        parts.append(f"{plural(begun, _EVENT_NOUN.get(row.group, 'event'))} begin")
+    for label in row.labels:
+        if label.column <= column < label.column + label.columns:
+            if label.text and label.text != kind:
+                parts.append(label.text)
+            break
+    return parts
+
+
 def event_lines(event: Event) -> Mapping[str, str]:
-    """All that is known of an event, a line each."""
-    return {
+    """Return all that is known about an event, as names and values."""
+    lines = {
         "name": event.name,
         "rank": f"{event.rank}",
         "row": event.label,
         "kind": event.kind,
-        "start": f"{at_time(event.start_ns)} after the run's first step began",
+        "start": f"{_at_time(event.start_ns)} after the start of the run's first step",
         "duration": duration(event.duration_ns),
-        **{
-            _title(name): _value(name, value, event)
-            for name, value in event.fields.items()
-            if name != "category"
-        },
     }
-
-
-def _title(name: str) -> str:
-    return name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+    for name, value in event.fields.items():
+        if name != "category":
+            title = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+            lines[title] = _value(name, value, event)
+    return lines
 
 
 def _value(name: str, value: Any, event: Event) -> str:
+    """Return the value of an event's field with its unit."""
     if isinstance(value, list):
         return " x ".join(map(str, value))
     if isinstance(value, bool):
@@ -114,25 +110,28 @@ def _value(name: str, value: Any, event: Event) -> str:
     if name.endswith("bytes"):
         return byte_size(value)
     if name.endswith("_ns"):
-        return f"{duration(abs(value - event.began_ns))} {'before' if value < event.began_ns else 'after'} the start"
-    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+        side = "before" if value < event.began_ns else "after"
+        return f"{duration(abs(value - event.began_ns))} {side} the start"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return str(value)
 
 
 def cell_rows(view: TimelineView) -> list[list[str]]:
-    """The view as a table: one line for each stretch of cells of a row that show the same."""
+    """Return the view as a table: a line for each stretch of equal cells in a row."""
     table = [["rank", "row", "start_ns", "end_ns", "kind", "kind_ns", "covered_ns"]]
-    borders = view.window.borders.tolist()
+    boundaries = view.window.borders.tolist()
     for row in view.rows:
-        opens = [
-            column
-            for column in range(len(row.kinds))
-            if not column or row.kinds[column] != row.kinds[column - 1]
-        ]
-        for first, last in zip(opens, [*opens[1:], len(row.kinds)], strict=True):
-            kind = int(row.kinds[first])
-            name = "" if kind == NONE else row.kind_names[kind]
-            sums = [str(int(part[first:last].sum())) for part in (row.dominant_ns, row.covered_ns)]
-            table.append(
-                [str(row.rank), row.label, str(borders[first]), str(borders[last]), name, *sums]
-            )
+        first, count = 0, len(row.kinds)
+        for last in range(1, count + 1):
+            if last < count and row.kinds[last] == row.kinds[first]:
+                continue
+            kind, name = int(row.kinds[first]), ""
+            if kind != NONE:
+                name = row.kind_names[kind]
+            begin, end = str(boundaries[first]), str(boundaries[last])
+            kind_ns = str(int(row.dominant_ns[first:last].sum()))
+            covered_ns = str(int(row.covered_ns[first:last].sum()))
+            table.append([str(row.rank), row.label, begin, end, name, kind_ns, covered_ns])
+            first = last
     return table

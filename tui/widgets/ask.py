@@ -1,8 +1,8 @@
-"""Small questions above a screen: which of a few, and a line of text."""
+"""Small windows above a screen: a choice, a list of facts, and the line for typed text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from rich.text import Text
@@ -15,16 +15,18 @@ from textual.widgets import Input, Static
 
 from profkit.text import safe_text
 
+_WINDOW_CSS = """
+NAME { align: center middle; }
+NAME VerticalScroll { width: auto; max-width: 95%; height: auto; max-height: 95%; padding: 0 2;
+    border: round $accent; background: $panel; }
+NAME Static { width: auto; }
+"""
+
 
 class Choose(ModalScreen[str]):
-    """Asks which of a few; each has a key of its own."""
+    """Asks the user to choose one of a few options; each has a key of its own."""
 
-    CSS = """
-    Choose { align: center middle; }
-    Choose VerticalScroll { width: auto; max-width: 90%; height: auto; max-height: 90%; padding: 0 2; border: round $accent; background: $panel; }
-    Choose Static { width: auto; }
-    """
-
+    CSS = _WINDOW_CSS.replace("NAME", "Choose")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss('')", "back", show=False)]
 
     def __init__(self, question: str, options: Mapping[str, str]) -> None:
@@ -33,15 +35,9 @@ class Choose(ModalScreen[str]):
         self._options = options
 
     def compose(self) -> ComposeResult:
-        lines = [
-            self._question,
-            "",
-            *(f" {key}  {safe_text(label)}" for key, label in self._options.items()),
-            "",
-            "Esc: leave it",
-        ]
+        options = [f" {key}  {safe_text(label)}" for key, label in self._options.items()]
         with VerticalScroll():
-            yield Static(Text("\n".join(lines)))
+            yield Static(Text("\n".join([self._question, "", *options, "", "Esc: cancel"])))
 
     def on_key(self, event: events.Key) -> None:
         if event.character in self._options:
@@ -49,37 +45,41 @@ class Choose(ModalScreen[str]):
             self.dismiss(event.character)
 
 
-class Help(ModalScreen[None]):
-    """The keys of the screen below it."""
+class Facts(ModalScreen[None]):
+    """Shows names and values, a line each."""
 
-    CSS = """
-    Help { align: center middle; }
-    Help VerticalScroll { width: auto; max-width: 95%; height: auto; max-height: 95%; padding: 0 2; border: round $accent; background: $panel; }
-    Help Static { width: auto; }
-    """
-
+    CSS = _WINDOW_CSS.replace("NAME", "Facts")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,f1,q,enter", "dismiss", "back", show=False)
+        Binding("escape,q,enter", "dismiss", "back", show=False)
     ]
 
-    def __init__(self, title: str, keys: Mapping[str, str]) -> None:
+    def __init__(self, facts: Mapping[str, str], heading: Iterable[str] = ()) -> None:
         super().__init__()
-        self._title = title
-        self._keys = keys
+        self._facts = facts
+        self._heading = heading
 
     def compose(self) -> ComposeResult:
-        width = max(map(len, self._keys), default=0)
-        lines = [
-            f"{self._title}: its keys",
-            "",
-            *(f"{keys:>{width}}  {meaning}" for keys, meaning in self._keys.items()),
-        ]
+        width = max(map(len, self._facts), default=0)
+        lines = list(self._heading)
+        for name, value in self._facts.items():
+            lines.append(f"{safe_text(name):>{width}}  {safe_text(value)}")
         with VerticalScroll():
             yield Static(Text("\n".join(lines)))
 
 
+class Help(Facts):
+    """Shows the keys of the screen below it, and what they do."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,f1", "dismiss", "back", show=False)
+    ]
+
+    def __init__(self, title: str, keys: Mapping[str, str]) -> None:
+        super().__init__(keys, (f"Keys of {title}", ""))
+
+
 class Prompt(Input):
-    """A line above the keys in which something is typed; Esc leaves it."""
+    """A line above the keys for typed text; Esc leaves it."""
 
     DEFAULT_CSS = """
     Prompt { display: none; height: 1; border: none; padding: 0 1; background: $panel; }

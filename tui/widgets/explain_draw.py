@@ -1,11 +1,11 @@
-"""The comparison of runs as columns and lines: how a job scales, the way from one total to the other, and its causes."""
+"""The comparison of runs as columns and lines: scaling, verdict, ledger, and causes."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from rich.style import Style
 from rich.text import Text
@@ -13,15 +13,15 @@ from rich.text import Text
 from profkit.analysis.config_join import Difference
 from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
-from profkit.explain.ledger import Ledger, Verdict
+from profkit.explain.ledger import Ledger, Verdict, judge
 from profkit.explain.scaling import FACTORS, ScalingRow
 from profkit.explain.waterfall import Drop
 from profkit.report import ledger_text
 from profkit.text import amount, duration, significant
 from profkit.tui.themes import Palette
-from profkit.tui.widgets.draw import line
+from profkit.tui.widgets.columns import Column, Columns
+from profkit.tui.widgets.draw import folded, line
 from profkit.tui.widgets.run_draw import role_of
-from profkit.tui.widgets.table import Column
 
 _ROLES: Final = {
     Verdict.REGRESSION: "bad",
@@ -29,57 +29,43 @@ _ROLES: Final = {
     Verdict.NEUTRAL: "dim",
     Verdict.CANNOT_JUDGE: "unsure",
 }
+_WORDS: Final = {
+    Verdict.REGRESSION: "regression",
+    Verdict.IMPROVEMENT: "improvement",
+    Verdict.NEUTRAL: "neutral",
+    Verdict.CANNOT_JUDGE: "inconclusive",
+}
 
 
-def scaling_columns(rows: Sequence[ScalingRow]) -> Iterator[Column]:
-    """The runs side by side; each one's factors multiply out to its efficiency."""
-    yield Column(
-        "run", [row.name for row in rows], stretches=True, role=lambda _: "title", widest=40
-    )
-    yield Column("ranks", [row.gpus for row in rows], right=True)
-    yield Column(
-        "throughput",
-        [row.throughput.value for row in rows],
-        functools.partial(significant, digits=4),
-        right=True,
-    )
-    yield Column("speed-up", [row.speed_up.value for row in rows], significant, right=True)
-    yield Column("efficiency", [row.efficiency.value for row in rows], significant, right=True)
+def scaling_columns(rows: Sequence[ScalingRow]) -> list[Column]:
+    """Return the runs side by side; the factors of each multiply to its efficiency."""
+    table = Columns(rows)
+    table.text("run", lambda row: row.name, stretches=True, role=lambda _: "title", widest=40)
+    table.figure("ranks", lambda row: row.gpus, searched=True)
+    four_digits = functools.partial(significant, digits=4)
+    table.figure("throughput", lambda row: row.throughput.value, four_digits, searched=True)
+    table.figure("speed-up", lambda row: row.speed_up.value, significant, searched=True)
+    table.figure("efficiency", lambda row: row.efficiency.value, significant, searched=True)
     for name in FACTORS:
-        yield Column(
-            name.removeprefix("exposed "),
-            [row.factors[name].value for row in rows],
-            significant,
-            right=True,
-        )
+        title = name.removeprefix("exposed ")
+        values = [row.factors[name].value for row in rows]
+        table.columns.append(Column(title, values, significant, right=True))
+    return table.columns
 
 
 def scaling_lines(row: ScalingRow, palette: Palette) -> Iterator[Text]:
-    """What holds a run back, and for whom its ranks wait."""
-    yield _folded(
-        line(
-            [
-                (f"{row.name}: ", palette.style("title")),
-                (ledger_text.scaling_words(row), Style.null()),
-            ]
-        )
-    )
+    """Yield what limits a run's efficiency, and for which rank its ranks wait."""
+    title, words = f"{row.name}: ", ledger_text.scaling_words(row)
+    yield folded((title, palette.style("title")), (words, None))
     if not row.waiting_known:
-        yield _folded(
-            line(
-                [
-                    (
-                        "  waiting for late ranks could not be told from transfer, and is communication",
-                        palette.style("unsure"),
-                    )
-                ]
-            )
-        )
+        words = "  waiting cannot be separated from transfer here: communication includes it"
+        yield folded((words, palette.style("unsure")))
     for words in ledger_text.meeting_words(row.meeting):
-        yield _folded(line([(f"  {words}", palette.style("dim"))]))
+        yield folded((f"  {words}", palette.style("dim")))
 
 
 def verdict_lines(view: Explained, palette: Palette) -> Iterator[Text]:
+    """Yield both runs with their speed, the verdict, and its caveats."""
     ledger, case = view.ledger, view.case
     sides = (
         ("base  ", case.base_name, ledger.total.base, case.base),
@@ -87,162 +73,165 @@ def verdict_lines(view: Explained, palette: Palette) -> Iterator[Text]:
     )
     for side, name, own, manifest in sides:
         pace = ledger_text.pace(ledger, own, manifest.world_size)
-        yield line(
-            [
-                (f"{side}  ", palette.style("dim")),
-                (f"{name}  ", palette.style("title")),
-                (pace, Style.null()),
-            ]
-        )
-    words = [
-        (f"{ledger.verdict.value}: ", palette.style(_ROLES[ledger.verdict]) + Style(bold=True)),
-        (ledger_text.verdict_words(ledger), Style.null()),
-    ]
-    yield _folded(line(words))
+        title = (f"{name}  ", palette.style("title"))
+        yield line([(f"{side}  ", palette.style("dim")), title, (pace, None)])
+    style = palette.style(_ROLES[ledger.verdict]) + Style(bold=True)
+    words = ledger_text.verdict_words(ledger)
+    yield folded((f"{_WORDS[ledger.verdict]}: ", style), (words, None))
     for caveat in view.caveats:
-        yield _folded(line([("mind: ", palette.style("unsure")), (caveat, Style.null())]))
+        yield folded(("note: ", palette.style("unsure")), (caveat, None))
 
 
 def cause_lines(view: Explained, palette: Palette) -> Iterator[Text]:
+    """Yield each cause with its cost, its evidence and what to try."""
     if not view.findings:
-        yield line([("no cause stands out of the noise", palette.style("dim"))])
+        yield line([("no cause is larger than the noise", palette.style("dim"))])
     for number, found in enumerate(view.findings, start=1):
-        yield _folded(
-            line(
-                [
-                    (f"{number} {found.kind}: ", palette.style("bad")),
-                    (ledger_text.finding_cost(found), palette.style("title")),
-                ]
-            )
-        )
-        yield _folded(line([(f"  {found.evidence}", palette.style("dim"))]))
+        cost = ledger_text.finding_cost(found)
+        kind = (f"{number} {found.kind}: ", palette.style("bad"))
+        yield folded(kind, (cost, palette.style("title")))
+        yield folded((f"  {found.evidence}", palette.style("dim")))
         if found.remedy:
-            yield _folded(line([("  try: ", palette.style("good")), (found.remedy, Style.null())]))
-
-
-def _folded(text: Text) -> Text:
-    text.no_wrap, text.overflow = False, "fold"
-    return text
+            yield folded(("  try: ", palette.style("good")), (found.remedy, None))
 
 
 def waterfall_columns(
     ledger: Ledger, drops: Sequence[Drop], width: int, *, plain: bool
-) -> Iterator[Column]:
-    """Each row of the ledger with both sides, and a fall of so many cells that begins where the row above ended."""
+) -> list[Column]:
+    """Return the rows of the ledger with both sides, and a bar from each row to the next.
+
+    A bar begins where the row above ended. The totals at both ends have one side alone.
+    """
     factor = ledger.samples_per_step
-    low, high = _span(drops)
-    names = [_name(drop) for drop in drops]
-    cells = [
-        ledger_text.row_cells(ledger, drop.row, name, factor)
-        for drop, name in zip(drops, names, strict=True)
-    ]
-    yield Column("where the time goes", names, stretches=True, role=_name_role, widest=34)
-    yield Column(
+    names: list[str] = []
+    roles: list[str] = []
+    for drop in drops:
+        name, role = _name_and_role(drop)
+        names.append(name)
+        roles.append(role)
+    fall = functools.partial(_fall, scale=_scale(drops), width=width, plain=plain)
+    table = Columns(drops)
+    table.columns.append(
+        Column("where the time goes", names, stretches=True, roles=roles, widest=34)
+    )
+    table.figure(
         "base",
-        _unless("target", drops, [drop.row.base.value * factor for drop in drops]),
+        lambda drop: None if drop.kind == "target" else drop.row.base.value * factor,
         duration,
-        right=True,
+        searched=True,
     )
-    yield Column(
+    table.figure(
         "target",
-        _unless("base", drops, [drop.row.target.value * factor for drop in drops]),
+        lambda drop: None if drop.kind == "base" else drop.row.target.value * factor,
         duration,
-        right=True,
+        searched=True,
     )
-    yield Column(
+    table.figure(
         "difference",
-        _unless("base", drops, [drop.row.delta.value * factor for drop in drops]),
+        lambda drop: None if drop.kind == "base" else drop.row.delta.value * factor,
         ledger_text.signed,
-        right=True,
+        searched=True,
     )
-    yield Column(
-        "",
-        drops,
-        functools.partial(_fall, low=low, high=high, width=width, plain=plain),
-        searched=False,
-        role=_fall_role,
-        widest=width,
-    )
-    yield Column(
+    table.text("", lambda drop: drop, show=fall, searched=False, role=_fall_role, widest=width)
+    table.text(
         "verdict",
-        _unless("base", drops, [cell[-1] for cell in cells]),
-        role=lambda word: _ROLES[Verdict(word)] if word else "dim",
+        lambda drop: _verdict(ledger, drop),
+        show=lambda verdict: _WORDS.get(verdict, ""),
+        role=lambda verdict: _ROLES.get(verdict, "dim"),
     )
-    yield Column("95 % interval", _unless("base", drops, [cell[-2] for cell in cells]))
+    table.text("95 % interval", lambda drop: _interval(drop, factor))
+    return table.columns
 
 
-def kernel_columns(rows: Sequence[KernelRow]) -> Iterator[Column]:
-    """Kernels, or operators, of the captured steps of both runs side by side."""
-    yield Column("name", [row.name for row in rows], stretches=True, widest=48)
-    yield Column("phase", [row.phase for row in rows], role=role_of)
-    yield Column("base", [row.base_ns for row in rows], duration, right=True)
-    yield Column("target", [row.target_ns for row in rows], duration, right=True)
-    yield Column("difference", [row.delta_ns for row in rows], ledger_text.signed, right=True)
-    yield Column("calls before", [row.base_calls for row in rows], _calls, right=True)
-    yield Column("calls", [row.target_calls for row in rows], _calls, right=True)
-    yield Column("category", [row.category for row in rows])
+def kernel_columns(rows: Sequence[KernelRow]) -> list[Column]:
+    """Return kernels, or operators, of the captured steps of both runs side by side."""
+    table = Columns(rows)
+    table.text("name", lambda row: row.name, stretches=True, widest=48)
+    table.text("phase", lambda row: row.phase, role=role_of)
+    table.figure("base", lambda row: row.base_ns, duration, searched=True)
+    table.figure("target", lambda row: row.target_ns, duration, searched=True)
+    table.figure("difference", lambda row: row.delta_ns, ledger_text.signed, searched=True)
+    table.figure("base calls", lambda row: row.base_calls, amount, searched=True)
+    table.figure("target calls", lambda row: row.target_calls, amount, searched=True)
+    table.text("category", lambda row: row.category)
+    return table.columns
 
 
-def difference_columns(found: Sequence[Difference]) -> Iterator[Column]:
-    """What else differs between two runs, and which rows that can affect."""
-    yield Column("name", [each.name for each in found], stretches=True)
-    yield Column("base", [each.base for each in found], widest=24)
-    yield Column("target", [each.target for each in found], widest=24)
-    yield Column("can affect", [each.rows for each in found], widest=40)
+def difference_columns(found: Sequence[Difference]) -> list[Column]:
+    """Return the other differences between two runs, and the rows that they can affect."""
+    table = Columns(found)
+    table.text("name", lambda each: each.name, stretches=True)
+    table.text("base", lambda each: each.base, widest=24)
+    table.text("target", lambda each: each.target, widest=24)
+    table.text("can affect", lambda each: each.rows, widest=40)
+    return table.columns
 
 
-def _unless(kind: str, drops: Sequence[Drop], values: Sequence[Any]) -> list[Any]:
-    """The values, without that of the total at one end: there the other side has none."""
-    return [None if drop.kind == kind else value for drop, value in zip(drops, values, strict=True)]
+def _name_and_role(drop: Drop) -> tuple[str, str]:
+    """Return the text and the role of a row's name."""
+    if drop.kind in {"base", "target"}:
+        return f"total of {drop.kind}", "title"
+    if drop.kind == "overlapped":
+        return f"(overlapped) {drop.name}", "dim"
+    if drop.depth:
+        return "  " * drop.depth + drop.name, "dim"
+    return drop.name, role_of(drop.name)
 
 
-def _calls(count: float) -> str:
-    return amount(count)
-
-
-def _name(drop: Drop) -> str:
-    return {
-        "base": "base, in all",
-        "target": "target, in all",
-        "overlapped": f"(overlapped) {drop.name}",
-    }.get(drop.kind, "  " * drop.depth + drop.name)
-
-
-def _name_role(name: str) -> str:
-    if name.endswith(", in all"):
-        return "title"
-    return "dim" if name.startswith(("(", " ")) else role_of(name)
-
-
-def _span(drops: Sequence[Drop]) -> tuple[float, float]:
-    """What the falls are drawn in: from a little below the lowest to the highest place that they reach."""
-    places = [
-        place for drop in drops if drop.kind == "row" for place in (drop.start_ns, drop.end_ns)
-    ]
-    places += [drop.end_ns for drop in drops if drop.kind in {"base", "target"}]
-    finite = [place for place in places if math.isfinite(place)] or [0.0]
-    margin = (max(finite) - min(finite)) / 8
-    return max(0.0, min(finite) - margin) if min(finite) >= 0 else min(finite) - margin, max(finite)
-
-
-def _fall(drop: Drop, *, low: float, high: float, width: int, plain: bool) -> str:
-    """From where a row begins to where it ends: what is added is solid, what is saved is hatched."""
-    if (
-        drop.kind == "overlapped"
-        or not high > low
-        or not (math.isfinite(drop.start_ns) and math.isfinite(drop.end_ns))
-    ):
+def _verdict(ledger: Ledger, drop: Drop) -> Verdict | str | None:
+    """Return a row's verdict; empty if the runs cannot be compared."""
+    if drop.kind == "base":
+        return None
+    if ledger.unlike:
         return ""
-    start = low if drop.kind in {"base", "target"} else drop.start_ns
-    left, right = (
-        round((place - low) / (high - low) * width) for place in sorted((start, drop.end_ns))
-    )
+    return judge(drop.row.delta, ledger.total.base.value)
+
+
+def _interval(drop: Drop, factor: float) -> str | None:
+    if drop.kind == "base":
+        return None
+    low, high = drop.row.delta.low, drop.row.delta.high
+    if low is None or high is None:
+        return "-"
+    return f"{ledger_text.signed(low * factor)} to {ledger_text.signed(high * factor)}"
+
+
+def _scale(drops: Sequence[Drop]) -> tuple[float, float]:
+    """Return the ends of the axis: a little below the lowest end of a bar, and the highest."""
+    places = [0.0]
+    for drop in drops:
+        if drop.kind == "row":
+            places += [drop.start_ns, drop.end_ns]
+        elif drop.kind in {"base", "target"}:
+            places.append(drop.end_ns)
+    finite = [place for place in places[1:] if math.isfinite(place)] or places[:1]
+    lowest, highest = min(finite), max(finite)
+    margin = (highest - lowest) / 8
+    if lowest >= 0:
+        return max(0.0, lowest - margin), highest
+    return lowest - margin, highest
+
+
+def _fall(drop: Drop, *, scale: tuple[float, float], width: int, plain: bool) -> str:
+    """Return a bar from a row's begin to its end: added time is solid, saved time hatched."""
+    low, high = scale
+    start, end = drop.start_ns, drop.end_ns
+    is_total = drop.kind in {"base", "target"}
+    if is_total:
+        start = low
+    finite = math.isfinite(drop.start_ns) and math.isfinite(end)
+    if drop.kind == "overlapped" or high <= low or not finite:
+        return ""
+    left = round((min(start, end) - low) / (high - low) * width)
+    right = round((max(start, end) - low) / (high - low) * width)
+    added, saved, total, thin = ("+", "-", "=", "|") if plain else ("█", "▒", "━", "▏")
     if left == right:
-        return " " * min(left, width - 1) + ("|" if plain else "▏")
-    more, less, whole = ("+", "-", "=") if plain else ("█", "▒", "━")
-    mark = (
-        whole if drop.kind in {"base", "target"} else more if drop.end_ns > drop.start_ns else less
-    )
+        return " " * min(left, width - 1) + thin
+    mark = saved
+    if is_total:
+        mark = total
+    elif end > start:
+        mark = added
     return " " * left + mark * (right - left)
 
 

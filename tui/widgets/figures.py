@@ -1,11 +1,11 @@
-"""The figures of the list of runs, kept beside other caches so that a folder is read once."""
+"""The figures of the list of runs, kept in the cache so that each run is read once."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,47 +21,31 @@ from profkit.tui.library import stamp
 
 
 def figures_of(run: Path) -> RunFigures:
-    """The figures of a run, from the cache where its files are those that were read then."""
+    """Return the figures of a run, from the cache unless the run's files have changed."""
     try:
-        now = [__version__, *stamp(run)]
+        current = [__version__, *stamp(run)]
     except OSError:
         return read_figures(run)
-    place = (
-        cache_root()
-        / "runs"
-        / f"{hashlib.sha256(str(run.resolve()).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
-    )
-    kept = _kept(place, now)
+    name = str(run.resolve()).encode("utf-8", "surrogateescape")
+    file = cache_root() / "runs" / f"{hashlib.sha256(name).hexdigest()[:32]}.json"
+    kept = _load(file, current)
     if kept is None:
         kept = read_figures(run)
-        _keep(place, now, kept)
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_json(file, json.loads(dumps({"stamp": current, "figures": of(kept)})))
     return kept
 
 
-def _kept(place: Path, now: list[Any]) -> RunFigures | None:
-    """What was kept, if it was made of the same files; a cache that cannot be read is none."""
+def _load(file: Path, current: list[Any]) -> RunFigures | None:
+    """Return kept figures, or `None` if they cannot be read or the run has changed."""
     with contextlib.suppress(ProfkitError, TypeError, KeyError):
-        content = read_json(place)
-        if content.get("stamp") == now:
+        content = read_json(file)
+        if content.get("stamp") == current:
             figures = content["figures"]
-            return RunFigures(
-                **{
-                    **figures,
-                    "throughput": _estimate(figures["throughput"]),
-                    "step_ns": _estimate(figures["step_ns"]),
-                }
-            )
+            for name in ("throughput", "step_ns"):
+                kept = figures[name]
+                value = math.nan if kept["value"] is None else kept["value"]
+                figures[name] = Estimate(value, kept["low"], kept["high"])
+            return RunFigures(**figures)
     return None
-
-
-def _estimate(content: dict[str, float | None]) -> Estimate:
-    value = content["value"]
-    return Estimate(float("nan") if value is None else value, content["low"], content["high"])
-
-
-def _keep(place: Path, now: list[Any], figures: RunFigures) -> None:
-    with contextlib.suppress(OSError):
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_json(
-            place, json.loads(dumps({"stamp": now, "figures": of(dataclasses.replace(figures))}))
-        )

@@ -1,8 +1,8 @@
-"""A widget that is lines of text, drawn anew for the room there is."""
+"""A widget of lines of text that are drawn again for each width."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rich.text import Text
@@ -10,27 +10,25 @@ from textual.widgets import Static
 
 
 class Lines(Static):
-    """Shows what a function draws for a width."""
+    """Shows the lines that a function draws for a width."""
 
     DEFAULT_CSS = "Lines { width: 1fr; height: auto; }"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, **options)
-        self._draw: Callable[[int], Sequence[Text]] | None = None
+        self._draw: Callable[[int], Iterable[Text]] | None = None
 
-    def show(self, draw: Callable[[int], Sequence[Text]]) -> None:
+    def show(self, draw: Callable[[int], Iterable[Text]]) -> None:
+        """Show the lines of a function, which is called again for another width."""
         self._draw = draw
         self.on_resize()
 
     def on_resize(self) -> None:
-        if self._draw is not None and self.size.width:
-            self.update(
-                Text("\n").join(_cut(line, self.size.width) for line in self._draw(self.size.width))
-            )
-
-
-def _cut(line: Text, width: int) -> Text:
-    """A line that may not be folded ends where the room does."""
-    if line.no_wrap:
-        line.truncate(width, overflow="ellipsis")
-    return line
+        width = self.size.width
+        if self._draw is None or not width:
+            return
+        lines = list(self._draw(width))
+        for line in lines:
+            if line.no_wrap:
+                line.truncate(width, overflow="ellipsis")
+        self.update(Text("\n").join(lines))

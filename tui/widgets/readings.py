@@ -1,4 +1,4 @@
-"""How readings are shown: a metric's name ends in its unit, which says in what words its values are told."""
+"""Names and formats of metrics, by the unit at the end of a metric's name."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ UNITS: Final[Mapping[str, Show]] = {
     "_batches": significant,
     "_per_s": _with("/s"),
 }
-"""By how a name ends; the first that fits counts."""
+"""The format of each ending of a name; the first ending that matches is used."""
 
 
 def describe(metric: str) -> tuple[str, Show]:
-    """A metric's name in words, without its unit, and how its values are shown."""
+    """Return a metric's name in words, without its unit, and the format of its values."""
     for ending, show in UNITS.items():
         if metric.endswith(ending):
             return metric.removesuffix(ending).replace("_", " "), show

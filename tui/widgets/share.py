@@ -1,4 +1,4 @@
-"""What leaves the interface: copied rows, tables and pictures, always into a file that is named."""
+"""Copies and exports: rows, tables and pictures, always written to a file that is named."""
 
 from __future__ import annotations
 
@@ -10,34 +10,44 @@ import secrets
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+from textual.app import App
 
 from profkit.cache import cache_root
 from profkit.errors import ProfkitError
 from profkit.text import safe_text
 
 COPIED_FILE = "copied.txt"
+MAX_STEM = 80
 _FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+_UNSAFE_IN_NAME = re.compile(r"[^\w.-]")
 
 
 def as_tsv(rows: Iterable[Sequence[str]]) -> str:
-    """Rows with tabs between cells; what could steer a terminal is made visible."""
+    """Return rows with tabs between cells; terminal control characters are made visible."""
     return "\n".join("\t".join(map(safe_text, row)) for row in rows)
 
 
 def as_csv(rows: Iterable[Sequence[str]]) -> str:
-    """Rows for spreadsheets and scripts."""
+    """Return rows as CSV for spreadsheets and scripts."""
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([safe_text(cell) for cell in row] for row in rows)
+    writer = csv.writer(text)
+    for row in rows:
+        writer.writerow(map(safe_text, row))
     return text.getvalue()
 
 
-def as_picture(svg: str) -> str:
-    """A picture that fetches no fonts from anywhere when it is opened."""
-    return _FONTS.sub("", svg)
+def picture_of(app: App[Any]) -> str:
+    """Return the app's screen as an SVG picture that loads no fonts when it is opened."""
+    return _FONTS.sub("", app.export_screenshot(title="profkit", simplify=True))
 
 
 def keep_copied(text: str) -> Path | None:
-    """What was copied, in a file as well: not every terminal has a clipboard. `None` where nothing can be written."""
+    """Write copied text to a file, because not every terminal has a clipboard.
+
+    Return `None` if the file cannot be written.
+    """
     try:
         folder = cache_root()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,19 +61,17 @@ def keep_copied(text: str) -> Path | None:
 
 
 def export(text: str, stem: str, suffix: str) -> Path:
-    """Write a new file into the folder that profkit was started in, and say which; an error names what would help."""
-    path = _new_name(stem, suffix)
+    """Write a new file to the current folder and return its path."""
+    stem = _UNSAFE_IN_NAME.sub("_", stem)[:MAX_STEM]
+    path = Path(f"{stem}.{suffix}")
+    if path.exists():
+        path = Path(f"{stem}-{secrets.token_hex(2)}.{suffix}")
     try:
         with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
             file.write(text)
     except OSError as error:
+        name = safe_text(str(path.absolute()))
         raise ProfkitError(
-            f"{safe_text(str(path.absolute()))}: {error.strerror}; start profkit in a folder that can be written"
+            f"{name}: {error.strerror}; start profkit in a folder that you can write to"
         ) from error
     return path.absolute()
-
-
-def _new_name(stem: str, suffix: str) -> Path:
-    clean = "".join(char if char.isalnum() or char in "-_." else "_" for char in stem)[:80]
-    plain = Path(f"{clean}.{suffix}")
-    return Path(f"{clean}-{secrets.token_hex(2)}.{suffix}") if plain.exists() else plain

@@ -1,0 +1,121 @@
+"""The columns of a table: their values, how a value is shown, and how wide they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import numpy.typing as npt
+from rich.cells import cell_len
+
+MEASURED_ROWS: Final = 200
+"""A column is as wide as its widest cell in this many rows; measuring a million takes a second."""
+
+GAP: Final = 2
+"""Blank cells after each column."""
+
+_ARROW_ROOM: Final = 2
+"""Cells after a title for the arrow that shows the sort order."""
+
+MAX_WIDTH: Final = 60
+"""Cells of a column, unless it says otherwise."""
+
+RowT = TypeVar("RowT")
+Show = Callable[[Any], str]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its values, how a value is shown, and the role that a value's text has."""
+
+    title: str
+    values: Sequence[Any] | npt.NDArray[Any]
+    show: Show = str
+    right: bool = False
+    role: Show | None = None
+    stretches: bool = False
+    """True for the column that is narrowed if the table has too little room."""
+    searched: bool = True
+    """True if the filter looks into the column."""
+    widest: int = MAX_WIDTH
+    roles: Sequence[str] | None = None
+    """The role of each row, for a column whose values do not determine it."""
+
+    def text(self, row: int) -> str:
+        value = self.values[row]
+        return "-" if value is None else self.show(value)
+
+    def role_of(self, row: int) -> str:
+        """Return the role of a row's cell, or an empty string for plain text."""
+        if self.roles is not None:
+            return self.roles[row]
+        if self.role is None or self.values[row] is None:
+            return ""
+        return self.role(self.values[row])
+
+    def natural_width(self, rows: Iterable[int]) -> int:
+        """Return the cells that these rows need, at least those of the title with an arrow."""
+        width = cell_len(self.title) + _ARROW_ROOM
+        for row in rows:
+            width = max(width, cell_len(self.text(row)[: self.widest + 1]))
+        return min(self.widest, width)
+
+
+class Columns(Generic[RowT]):
+    """Builds the columns of a table out of its rows."""
+
+    def __init__(self, rows: Sequence[RowT]) -> None:
+        self.rows = rows
+        self.columns: list[Column] = []
+
+    def text(
+        self,
+        title: str,
+        value: Callable[[RowT], Any],
+        show: Show = str,
+        *,
+        role: Show | None = None,
+        stretches: bool = False,
+        searched: bool = True,
+        widest: int = MAX_WIDTH,
+    ) -> None:
+        """Add a column of texts."""
+        values = list(map(value, self.rows))
+        column = Column(
+            title, values, show, role=role, stretches=stretches, searched=searched, widest=widest
+        )
+        self.columns.append(column)
+
+    def figure(
+        self,
+        title: str,
+        value: Callable[[RowT], Any],
+        show: Show = str,
+        *,
+        role: Show | None = None,
+        searched: bool = False,
+    ) -> None:
+        """Add a column of figures: on the right, and by default not searched by the filter."""
+        values = list(map(value, self.rows))
+        self.columns.append(Column(title, values, show, right=True, role=role, searched=searched))
+
+    def with_values(self) -> list[Column]:
+        """Return the columns that have a value in at least one row."""
+        found: list[Column] = []
+        for column in self.columns:
+            if any(value is not None for value in column.values):
+                found.append(column)
+        return found
+
+
+def fit_columns(columns: Sequence[Column], room: int, least: int) -> list[Column]:
+    """Return the first column and as many of the next ones as leave it `least` cells."""
+    kept = list(columns[:1])
+    room -= least
+    for column in columns[1:]:
+        room -= column.natural_width(range(min(MEASURED_ROWS, len(column.values)))) + GAP
+        if room < 0:
+            break
+        kept.append(column)
+    return kept

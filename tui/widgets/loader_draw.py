@@ -1,0 +1,101 @@
+"""The loader as columns and lines: who makes batches, and the model of more workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from profkit.analysis.views.loader import LOOP, LoaderView, Maker, Workers, WorkersModel
+from profkit.text import duration, percent, plural, significant
+from profkit.tui.themes import Palette
+from profkit.tui.widgets.columns import Column, Columns
+from profkit.tui.widgets.draw import Piece
+
+MAX_NO_CORE_SHARE: Final = 0.25
+"""If workers wait longer than this for a core, the model's assumption does not hold."""
+
+
+def summary_lines(view: LoaderView, palette: Palette) -> Iterator[list[Piece]]:
+    """Yield how long a step waits for data, and how many workers would hide the loader."""
+    dim = palette.style("dim")
+    if view.step_ns is None or view.wait_ns is None or view.wait_share is None:
+        yield [("no steps are used, so nothing is known about their input", None)]
+        return
+    waits = f"{duration(view.wait_ns)} for data, {percent(view.wait_share)} of it"
+    steps = plural(view.steps, "step")
+    yield [(f"a step of {duration(view.step_ns)} waits {waits}", None), (f"   {steps}", dim)]
+    model = view.model
+    if model is None:
+        words = "the loader's internals were not recorded: only torch's and Paddle's own are timed"
+        yield [(words, dim)]
+        return
+    yield [(_verdict(model), None)]
+    if model.no_core_share > MAX_NO_CORE_SHARE:
+        share = percent(model.no_core_share, 0)
+        words = f"{share} of making a batch is waiting for a core; more workers would wait too"
+        yield [(words, palette.style("bad"))]
+    words = "the model assumes that workers slow down neither each other nor the job"
+    if view.cpu_count:
+        words += f" (there are {plural(view.cpu_count, 'core')}"
+        if view.shares_cores:
+            words += ", which the job also computes on"
+        words += ")"
+    yield [(words, dim)]
+
+
+def _verdict(model: WorkersModel) -> str:
+    """Return how fast batches are made, and how many workers would hide the loader."""
+    makes = "the loop makes"
+    if model.workers == 1:
+        makes = "1 worker makes"
+    elif model.workers:
+        makes = f"{plural(model.workers, 'worker')} make"
+    every = f"{makes} a step's batches every {duration(model.now.delivery_ns)}"
+    words = f"{every}, and the rest of a step takes {duration(model.rest_ns)}"
+    if model.enough is None:
+        return f"{words}: nothing can hide the loader"
+    if model.workers >= model.enough:
+        return f"{words}: the loader is hidden"
+    return f"{words}: {plural(model.enough, 'worker')} would hide the loader"
+
+
+def maker_columns(view: LoaderView) -> list[Column]:
+    """Return the columns with values for the workers, or the loop, that make batches."""
+    table: Columns[Maker] = Columns(view.makers)
+    names = []
+    for maker in view.makers:
+        suffix = " (the loop)" if maker.kind == LOOP else ""
+        names.append(maker.name + suffix)
+    table.columns.append(Column("batches are made by", names))
+    table.figure("rank", lambda maker: maker.rank, searched=True)
+    table.figure("batches", lambda maker: maker.batches, "{:,}".format)
+    table.figure("per batch", lambda maker: maker.making_ns, duration)
+    table.figure("read", lambda maker: maker.read_ns, duration)
+    table.figure("decode", lambda maker: maker.decode_ns, duration)
+    table.figure("collate", lambda maker: maker.collate_ns, duration)
+    table.figure("no core", lambda maker: maker.no_core_ns, duration)
+    table.figure("queue", lambda maker: maker.queue_ns, duration)
+    table.figure("busy", lambda maker: maker.busy_share, lambda share: percent(share, 0))
+    return table.with_values()
+
+
+def model_columns(model: WorkersModel) -> list[Column]:
+    """Return what the model predicts for each number of workers."""
+
+    def mark(row: Workers) -> str:
+        """Return a mark for the current number of workers, and for the one that is enough."""
+        words = []
+        if row.workers == model.workers:
+            words.append("now")
+        if row.workers == model.enough:
+            words.append("enough")
+        return ", ".join(words)
+
+    table = Columns(model.tried)
+    table.figure("workers", lambda row: row.workers, searched=True)
+    table.text("", mark, role=lambda words: "accent" if words else "")
+    table.figure("ready every", lambda row: row.delivery_ns, duration)
+    table.figure("per step", lambda row: row.step_ns, duration)
+    table.figure("waits", lambda row: row.wait_ns, duration)
+    table.figure("cores busy", lambda row: row.cores, significant)
+    return table.columns

@@ -1,0 +1,140 @@
+"""Ranks and links as columns and lines: who waits for whom, and what the links carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from profkit.analysis.views.ranks import RanksView, Wait
+from profkit.report import ledger_text
+from profkit.text import byte_size, duration, percent, plural, significant
+from profkit.tui.themes import Palette
+from profkit.tui.widgets.columns import Column, Columns
+from profkit.tui.widgets.draw import Piece
+
+MIN_DEVIATION: Final = 0.02
+"""A phase that is this share of a step away from the median rank's is marked."""
+
+
+class Cell(NamedTuple):
+    """A phase of a rank: its time, the distance to the median rank, and whether it is marked."""
+
+    ns: float
+    deviation_ns: float
+    marked: bool
+
+    def sign(self, *, plain: bool) -> str:
+        """Return the mark behind the figure, so that it does not depend on colour."""
+        if not self.marked:
+            return "  "
+        up, down = (" ^", " v") if plain else (" ▲", " ▼")
+        return up if self.deviation_ns > 0 else down
+
+    def role(self) -> str:
+        """Return the role of the cell: bad if it is slow, good if it is fast."""
+        if not self.marked:
+            return ""
+        return "bad" if self.deviation_ns > 0 else "good"
+
+
+def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
+    """Yield the number of ranks, and which rank the others wait for."""
+    dim = palette.style("dim")
+    hosts = len({row.host for row in view.ranks})
+    ranks = f"{plural(len(view.ranks), 'rank')} on {plural(hosts, 'host')}"
+    yield [(ranks, None), (f"   means over {plural(view.steps, 'step')}", dim)]
+    if len(view.ranks) == 1:
+        yield [("one rank: no other rank to wait for", dim)]
+    elif view.waits is None:
+        missing = f"{view.collectives - view.matched:,} of {view.collectives:,} collectives"
+        yield [(f"who waits is inconclusive: {missing} were not recorded on all ranks", None)]
+    elif view.late_rank is not None:
+        late = view.late_rank
+        waited = (
+            f"{duration(late.waited_ns)} per step, {percent(late.share, 0)} of it for this rank"
+        )
+        words = f"rank {late.rank} is late: the others wait {waited}"
+        if late.excess_ns > 0:
+            words += f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'"
+        yield [(words, palette.style("bad"))]
+    elif view.most_deviating is not None:
+        rank, phase, excess = view.most_deviating
+        longer = f"{phase} of rank {rank}, {duration(excess)} longer"
+        yield [(f"no rank is late repeatedly; farthest from the median: {longer}", dim)]
+
+
+def heat_columns(view: RanksView, *, deviations: bool, plain: bool) -> list[Column]:
+    """Return ranks in rows and phases in columns, as times or as deviations from the median."""
+    least_ns = MIN_DEVIATION * sum(view.median_ns.values())
+
+    def show(cell: Cell) -> str:
+        if not deviations:
+            return duration(cell.ns) + cell.sign(plain=plain)
+        return ledger_text.signed(cell.deviation_ns) + cell.sign(plain=plain)
+
+    table = Columns(view.ranks)
+    table.figure("rank", lambda row: row.rank, searched=True)
+    if len({row.host for row in view.ranks}) > 1:
+        table.text("host", lambda row: row.host)
+    table.figure("step", lambda row: row.wall_ns, duration, searched=True)
+    for phase in view.phases:
+        cells: list[Cell | None] = []
+        for row in view.ranks:
+            ns, deviation_ns = row.phase_ns.get(phase), row.deviation_ns.get(phase)
+            if ns is None or deviation_ns is None:
+                cells.append(None)
+            else:
+                cells.append(Cell(ns, deviation_ns, abs(deviation_ns) > least_ns))
+        column = Column(phase, cells, show, right=True, role=Cell.role, searched=False)
+        table.columns.append(column)
+    return table.columns
+
+
+def wait_columns(view: RanksView) -> list[Column]:
+    """Return which rank waits for which, how long and how often."""
+    table: Columns[Wait] = Columns(view.waits or ())
+    table.figure("rank", lambda wait: wait.rank, searched=True)
+    table.text("waits for", lambda wait: wait.late_rank, show="rank {}".format)
+    table.figure("per step", lambda wait: wait.waiting_ns, duration)
+    table.figure("exposed", lambda wait: wait.exposed_ns, duration)
+    how_often = f"{{:,}} of {view.collectives:,}".format
+    table.figure("how often", lambda wait: wait.collectives, how_often)
+    return table.columns
+
+
+def size_columns(view: RanksView) -> list[Column]:
+    """Return the bus bandwidth of each collective and message size, next to its ceiling."""
+    table = Columns(view.sizes)
+    table.text("collective", lambda use: use.op)
+    table.figure("message", lambda use: use.bytes, byte_size)
+    table.figure("bus", lambda use: use.bus_bytes_per_s, _rate)
+    table.figure("ceiling", lambda use: use.ceiling_bus_bytes_per_s, _rate)
+    table.figure("of ceiling", lambda use: use.share_of_ceiling, lambda share: percent(share, 0))
+    table.figure("transfer", lambda use: use.transfer_ns, duration)
+    table.figure("per step", lambda use: use.messages_per_step, significant)
+    table.text("over", lambda use: f"{use.backend}, {use.group_size} ranks")
+    return table.columns
+
+
+def window_columns(view: RanksView) -> list[Column]:
+    """Return the collectives that kernel windows show, with the fastest and slowest rank."""
+    table = Columns(view.in_windows)
+    table.text("kernel", lambda each: each.name, stretches=True)
+    table.figure("calls", lambda each: each.calls, "{:,}".format)
+    table.figure("per step", lambda each: each.ns_per_step, duration)
+    table.figure("mean", lambda each: each.mean_ns, duration)
+    table.text(
+        "shortest",
+        lambda each: f"{duration(each.shortest_rank_ns)} on rank {each.shortest_rank}",
+        searched=False,
+    )
+    table.text(
+        "longest",
+        lambda each: f"{duration(each.longest_rank_ns)} on rank {each.longest_rank}",
+        searched=False,
+    )
+    return table.columns
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{byte_size(bytes_per_s)}/s"

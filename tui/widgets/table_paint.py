@@ -1,0 +1,66 @@
+"""The lines of a table: the heading, a row, and the message of an empty table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from profkit.tui.themes import Palette
+from profkit.tui.widgets.columns import GAP, Column
+from profkit.tui.widgets.draw import fit
+
+
+@dataclass(frozen=True)
+class TablePainter:
+    """Draws lines in a theme; `base` is the style of the widget."""
+
+    palette: Palette
+    plain: bool
+    base: Style
+    columns: Sequence[Column]
+    widths: Sequence[int]
+
+    def heading(self, sort_title: str, *, descending: bool) -> Strip:
+        """Return the titles, with an arrow on the column that the table is sorted by."""
+        arrows = ("^", "v") if self.plain else ("▲", "▼")
+        style = self.base + self.palette.style("title") + Style(underline=not self.plain)
+        segments = [Segment(" ", self.base)]
+        for column, width in zip(self.columns, self.widths, strict=True):
+            title = column.title
+            if title and title == sort_title:
+                title += f" {arrows[descending]}"
+            text = fit(title, width, right=column.right, plain=self.plain)
+            segments += [Segment(text, style), Segment(" " * GAP, self.base)]
+        return Strip(segments)
+
+    def row(self, row: int, *, under_cursor: bool, has_focus: bool, marked: bool) -> Strip:
+        """Return the cells of a row; the cursor's style hides the roles of the cells."""
+        lit = under_cursor and has_focus
+        ground = self.base
+        if marked:
+            ground += self.palette.style("marked")
+        if lit:
+            ground += self.palette.style("cursor")
+        sign = " "
+        if marked:
+            sign = "*"
+        elif under_cursor and self.plain:
+            sign = ">"
+        segments = [Segment(sign, ground)]
+        for column, width in zip(self.columns, self.widths, strict=True):
+            style = ground
+            if not lit:
+                role = column.role_of(row)
+                if role:
+                    style = ground + self.palette.style(role)
+            text = fit(column.text(row), width, right=column.right, plain=self.plain)
+            segments += [Segment(text, style), Segment(" " * GAP, ground)]
+        return Strip(segments)
+
+    def message(self, words: str, width: int) -> Strip:
+        """Return a message that fills one line."""
+        return Strip([Segment(" " + fit(words, width - 1, plain=self.plain), self.base)])
