@@ -1,4 +1,4 @@
-"""What the rules of the gradient exchange share."""
+"""The row that the rules about the gradient exchange share."""
 
 from __future__ import annotations
 
@@ -9,5 +9,8 @@ EXCHANGE = (Phase.BACKWARD.value, Phase.ALLREDUCE.value)
 
 
 def exchange_row(ledger: Ledger) -> Row:
-    """Backward and the exchange as one row: handing messages over is backward's time, waiting for them the exchange's."""
+    """Return backward and the exchange as one row.
+
+    Handing messages over is part of backward's time, waiting for them is part of the exchange's.
+    """
     return sum_rows(ledger, "backward and exchange", EXCHANGE)

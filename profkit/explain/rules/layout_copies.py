@@ -18,14 +18,20 @@ from profkit.explain.rules.base import (
 )
 from profkit.text import duration, significant
 
-MOST = 0.5
-"""Where the copies' own time is this share of what computing adds, they are all of it: they slow what lies between them, too."""
+WHOLE_COST_SHARE = 0.5
+"""Copies that take more than this share of what computing adds are the cause of all of it.
 
-_REMEDY = "keep one layout throughout (channels_last for model and batch alike), and no .contiguous(), .permute() or .to() inside the model that undoes another"
+They slow down the work between them, too.
+"""
+
+_REMEDY = (
+    "keep one layout throughout (channels_last for model and batch alike), and no .contiguous(), "
+    ".permute() or .to() inside the model that undoes another"
+)
 
 
 def find(case: Case) -> Finding | None:
-    """From kernel windows of both sides."""
+    """Compare the kernel windows of both sides."""
     ledger, before, after = case.ledger, case.before.windows, case.after.windows
     if before is None or after is None:
         return None
@@ -33,14 +39,13 @@ def find(case: Case) -> Finding | None:
     row = compute_row(ledger)
     if not is_material(added, ledger) or not grew(row, ledger):
         return None
-    whole = added > MOST * row.delta.value * ledger.samples_per_step
     evidence = (
-        f"casts and layout copies went from {duration(moving_ns(before))} to {duration(moving_ns(after))} a captured step, "
-        f"{significant(moving_calls(before))} to {significant(moving_calls(after))} calls; computing went from {from_to(row, ledger)} a step"
+        f"casts and layout copies went from {duration(moving_ns(before))} to "
+        f"{duration(moving_ns(after))} per captured step, "
+        f"{significant(moving_calls(before))} to {significant(moving_calls(after))} calls; "
+        f"computing went from {from_to(row, ledger)} per step"
     )
-    price, share = (
-        (cost(row, ledger), share_of_gap(row, ledger))
-        if whole
-        else (Estimate(added), share_of(added, ledger))
-    )
+    price, share = Estimate(added), share_of(added, ledger)
+    if added > WHOLE_COST_SHARE * row.delta.value * ledger.samples_per_step:
+        price, share = cost(row, ledger), share_of_gap(row, ledger)
     return Finding("layout_copies", price, share, evidence, _REMEDY, takes=all_of("launch_bound"))

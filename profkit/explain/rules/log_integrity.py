@@ -1,30 +1,29 @@
-"""The figures of a run cannot all be true: a log that contradicts itself, rows that were lost, files that are torn."""
+"""The figures of a run cannot all be true: contradictions in a log, lost rows, torn files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import Case, Finding
 from profkit.text import plural
+from profkit.trace import Trace
 
-_REMEDY = "see 'profkit verify' and 'profkit report' of that run; measure it again where what is missing matters"
+_REMEDY = (
+    "see 'profkit verify' and 'profkit report' of that run; measure it again if what is missing "
+    "matters"
+)
 
 
 def find(case: Case) -> Finding | None:
-    said = [
-        f"{name}: {words}"
-        for name, evidence in ((case.base_name, case.before), (case.target_name, case.after))
-        for words in _problems(evidence)
-    ]
+    said = [f"{case.base_name}: {words}" for words in _problems(case.before.trace)]
+    said += [f"{case.target_name}: {words}" for words in _problems(case.after.trace)]
     return Finding("log_integrity", None, None, "; ".join(said), _REMEDY) if said else None
 
 
-def _problems(evidence: Evidence) -> Iterator[str]:
-    trace = evidence.trace
+def _problems(trace: Trace) -> Iterator[str]:
     yield from trace.manifest.flags
     yield from trace.problems
     if trace.missing_ranks:
-        yield f"no files of {len(trace.missing_ranks)} of {trace.manifest.world_size} ranks"
+        yield f"{len(trace.missing_ranks)} of {trace.manifest.world_size} ranks have no files"
     if trace.dropped:
         yield f"{plural(trace.dropped, 'row')} could not be written"

@@ -1,29 +1,24 @@
-"""The ranks run more threads than there are processors for: they use more of them, and are slower."""
+"""The ranks run more threads than there are cores for: they use more cores, and are slower."""
 
 from __future__ import annotations
 
-from profkit.explain.rules.base import (
-    Case,
-    Finding,
-    all_of,
-    compute_row,
-    cost,
-    from_to,
-    grew,
-    share_of_gap,
-)
+from profkit.explain.evidence_counters import Load
+from profkit.explain.rules.base import Case, Finding, compute_row, from_to, grew
 from profkit.text import significant
 
-MORE = 1.2
-"""The ranks' processes have more threads than the base's, by at least as many as there are cores; or they use this many times its cores,"""
+MIN_CORES_RATIO = 1.2
+"""The ranks use more than this many times as many cores as in the base."""
 
-SWITCHES = 2.0
-"""or are put off a core this many times as often,"""
+MIN_SWITCHES_RATIO = 2.0
+"""The ranks lose their core to another thread more than this many times as often."""
 
-FEWEST_SWITCHES = 50.0
-"""and at least so often a second: fewer are what any machine does."""
+MIN_SWITCHES_PER_S = 50.0
+"""Fewer involuntary switches per second happen on any machine."""
 
-_REMEDY = "as many threads in all ranks together as there are cores (OMP_NUM_THREADS, torch.set_num_threads): cores divided by ranks on this machine"
+_REMEDY = (
+    "as many threads in all ranks together as there are cores (OMP_NUM_THREADS, "
+    "torch.set_num_threads): cores divided by ranks on this machine"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -31,36 +26,44 @@ def find(case: Case) -> Finding | None:
     if before is None or after is None or not before.own or after.own is None or not after.full:
         return None
     row = compute_row(ledger)
-    more_cores = after.own > MORE * before.own
-    switched = (before.switches_per_s or 0.0, after.switches_per_s or 0.0)
-    more_threads = (
-        before.threads is not None
-        and after.threads is not None
-        and after.threads >= before.threads + after.cores
-    )
-    more_switches = switched[1] > max(FEWEST_SWITCHES, SWITCHES * switched[0])
-    crowded_by_others = (after.others or 0.0) - (before.others or 0.0) > after.own - before.own
-    if (
-        not grew(row, ledger)
-        or case.base.world_size != case.target.world_size
-        or not (more_threads or ((more_cores or more_switches) and not crowded_by_others))
+    if not grew(row, ledger) or case.base.world_size != case.target.world_size:
+        return None
+    added_by_others = (after.others or 0.0) - (before.others or 0.0)
+    crowded_by_others = added_by_others > after.own - before.own
+    if not _has_more_threads(before, after) and (
+        crowded_by_others or not _runs_more_threads(before, after)
     ):
         return None
-    threads = (
-        f"{significant(before.threads, 3)} threads became {significant(after.threads, 3)}; "
-        if before.threads and after.threads
-        else ""
+    evidence = ""
+    if before.threads and after.threads:
+        threads = significant(before.threads, 3), significant(after.threads, 3)
+        evidence = f"{threads[0]} threads became {threads[1]}; "
+    evidence += (
+        f"computing went from {from_to(row, ledger)} per step while the ranks' own threads went "
+        f"from {significant(before.own, 2)} to {significant(after.own, 2)} cores "
+        f"of {significant(after.cores, 2)}, "
+        f"and lost their core {significant(before.switches_per_s or 0.0, 2)} and "
+        f"{significant(after.switches_per_s or 0.0, 2)} times per second"
     )
-    evidence = (
-        f"{threads}"
-        f"computing went from {from_to(row, ledger)} a step while the ranks' own threads went from {significant(before.own, 2)} to {significant(after.own, 2)} "
-        f"cores of {significant(after.cores, 2)}, and were put off a core {significant(switched[0], 2)} and {significant(switched[1], 2)} times a second"
-    )
-    return Finding(
+    return Finding.from_row(
         "thread_oversubscription",
-        cost(row, ledger),
-        share_of_gap(row, ledger),
+        row,
+        ledger,
         evidence,
         _REMEDY,
-        takes=all_of("optimizer_unfused", "host_busy"),
+        explains=("optimizer_unfused", "host_busy"),
     )
+
+
+def _has_more_threads(before: Load, after: Load) -> bool:
+    """Return true if the ranks have more threads than in the base, by the number of cores."""
+    if before.threads is None or after.threads is None:
+        return False
+    return after.threads >= before.threads + after.cores
+
+
+def _runs_more_threads(before: Load, after: Load) -> bool:
+    """Return true if the ranks use more cores, or lose them more often."""
+    switches = max(MIN_SWITCHES_PER_S, MIN_SWITCHES_RATIO * (before.switches_per_s or 0.0))
+    uses_more_cores = (after.own or 0.0) > MIN_CORES_RATIO * (before.own or 0.0)
+    return uses_more_cores or (after.switches_per_s or 0.0) > switches

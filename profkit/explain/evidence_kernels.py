@@ -1,0 +1,89 @@
+"""The captured steps of one run in the figures that rules compare."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from profkit.analysis.kernels.categories import COPY_CATEGORIES, MATRIX_WORK
+from profkit.analysis.kernels.device_time import HOST
+from profkit.analysis.kernels.view import KernelsView
+from profkit.trace import Trace
+
+PAGEABLE = "Pageable"
+"""CUPTI puts this word into the name of a copy whose host memory is not pinned."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Calls and time by category, per captured step and rank; on a CPU they are operators'."""
+
+    calls: float
+    busy_ns: float
+    by_category: Mapping[str, float]
+    calls_by_category: Mapping[str, float]
+    calls_by_phase: Mapping[str, float]
+    pageable_share: float | None
+    """Share of the time of copies to the device that read memory which is not pinned.
+
+    `None` if there are no copies.
+    """
+    tensor_core_share: float | None
+    """Share of the time of matrix work that ran on Tensor Cores, if the kernels' names show it."""
+    launch_bound_share: float | None
+    """Share of the kernels' time in calls that an idle device waited for.
+
+    `None` on a CPU, and if launches are not known.
+    """
+    on_host: bool
+
+    @property
+    def matrix_share(self) -> float:
+        """Share of the kernels' time that is matrix work."""
+        if not self.busy_ns:
+            return 0.0
+        return sum(self.by_category.get(name, 0.0) for name in MATRIX_WORK) / self.busy_ns
+
+    @property
+    def mean_ns(self) -> float:
+        return self.busy_ns / self.calls if self.calls else math.nan
+
+
+def summarize_windows(trace: Trace, view: KernelsView) -> Windows:
+    """Return the figures of a run's captured steps."""
+    by_category: defaultdict[str, float] = defaultdict(float)
+    calls_by_category: defaultdict[str, float] = defaultdict(float)
+    copied_ns = pageable_ns = 0.0
+    for group in view.groups:
+        by_category[group.category] += group.total_ns / view.steps
+        calls_by_category[group.category] += group.calls / view.steps
+        if group.category == COPY_CATEGORIES["HtoD"]:
+            copied_ns += group.total_ns
+            if PAGEABLE in group.name:
+                pageable_ns += group.total_ns
+    return Windows(
+        calls=view.calls / view.steps,
+        busy_ns=view.total_ns / view.steps,
+        by_category=dict(by_category),
+        calls_by_category=dict(calls_by_category),
+        calls_by_phase=_calls_by_phase(trace, view),
+        pageable_share=pageable_ns / copied_ns if copied_ns else None,
+        tensor_core_share=view.tensor_core_share,
+        launch_bound_share=view.launch_bound_share,
+        on_host=view.devices == (HOST,),
+    )
+
+
+def _calls_by_phase(trace: Trace, view: KernelsView) -> dict[str, float]:
+    """Return the calls per captured step in each phase, over the ranks that the view covers."""
+    found: Counter[str] = Counter()
+    for rank in trace.ranks:
+        if rank.rank in view.ranks:
+            phases = rank.select("kernels", ["phase"])[0]["phase"]
+            for row in pc.value_counts(phases.drop_null()).to_pylist():
+                found[row["values"]] += row["counts"]
+    return {name: calls / view.steps for name, calls in found.items()}
