@@ -23,6 +23,7 @@ import pytest
 
 import profkit.bench.run as runner
 from profkit.analysis.matrix import Setting
+from profkit.bench.process import run_logged
 from profkit.bench.run import Plan, claim, find_finished, run_matrix, run_order
 from profkit.cli import main
 from profkit.errors import ProfkitError, UsageError
@@ -89,7 +90,7 @@ class FakeTrace:
 @pytest.fixture
 def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
     fake = FakeTrace()
-    monkeypatch.setattr(runner, "_run_logged", fake)
+    monkeypatch.setattr(runner, "run_logged", fake)
     return fake
 
 
@@ -292,7 +293,7 @@ def test_ctrl_c_closes_the_cell_that_runs_and_reaches_all_its_processes_once(
     presser = threading.Thread(target=press, daemon=True)
     presser.start()
     with pytest.raises(KeyboardInterrupt):
-        runner._run_logged(["trace"], tmp_path / "log")
+        run_logged(["trace"], tmp_path / "log")
     presser.join()
     assert closed.exists()
 
