@@ -1,4 +1,7 @@
-"""Chrome's JSON, which chrome://tracing, Perfetto and TensorBoard open; gzipped where the file's name ends in .gz."""
+"""Chrome's trace JSON, which chrome://tracing, Perfetto and TensorBoard open.
+
+It is compressed if the name of the file ends in .gz.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from profkit.exporters.base import Window
 
 
 class Chrome:
-    """One file; times are microseconds with all their nanoseconds."""
+    """One file; times are microseconds with three decimals, so no nanosecond is lost."""
 
     name = "chrome"
     title = "Chrome trace JSON"
@@ -39,41 +42,53 @@ def _write(window: Window, file: IO[str]) -> None:
 
 
 def events(window: Window) -> Iterator[str]:
-    """Every event as JSON text, so that no time goes through a double."""
+    """Yield every event as JSON text, so that no time is converted to a float."""
     for rank in sorted(window.shifts):
-        yield _meta("process_name", rank, 0, f"rank {rank}")
-        yield f'{{"ph": "M", "name": "process_sort_index", "pid": {rank}, "args": {{"sort_index": {rank}}}}}'
+        yield _metadata("process_name", rank, 0, "name", f"rank {rank}")
+        yield _metadata("process_sort_index", rank, None, "sort_index", rank)
     for place, track in enumerate(tracks(window)):
-        yield _meta("thread_name", track.rank, place, track.label)
-        yield f'{{"ph": "M", "name": "thread_sort_index", "pid": {track.rank}, "tid": {place}, "args": {{"sort_index": {place}}}}}'
+        yield _metadata("thread_name", track.rank, place, "name", track.label)
+        yield _metadata("thread_sort_index", track.rank, place, "sort_index", place)
         yield from _slices(track, place)
     for counter in counters(window):
         name = json.dumps(counter.label)
         for reading in counter.readings:
-            yield f'{{"ph": "C", "name": {name}, "pid": {counter.rank}, "ts": {microseconds(reading.time_ns)}, "args": {{"value": {json.dumps(reading.value)}}}}}'
+            yield (
+                f'{{"ph": "C", "name": {name}, "pid": {counter.rank}, '
+                f'"ts": {microseconds(reading.time_ns)}, '
+                f'"args": {{"value": {json.dumps(reading.value)}}}}}'
+            )
 
 
 def _slices(track: Track, place: int) -> Iterator[str]:
-    where = f'"pid": {track.rank}, "tid": {place}'
+    """Yield the slices of a track, each with its end of the arrow from launch to kernel."""
+    thread = f'"pid": {track.rank}, "tid": {place}'
+    arrow = '"ph": "s"' if track.instants else '"ph": "f", "bp": "e"'
     for each in track.slices:
-        named = f'"name": {json.dumps(each.name)}, "cat": {json.dumps(each.category)}, {where}, "ts": {microseconds(each.start_ns)}'
-        kind = (
-            '"ph": "i", "s": "t"'
-            if track.instants
-            else f'"ph": "X", "dur": {microseconds(each.end_ns - each.start_ns)}'
+        time = microseconds(each.start_ns)
+        kind = '"ph": "i", "s": "t"'
+        if not track.instants:
+            kind = f'"ph": "X", "dur": {microseconds(each.end_ns - each.start_ns)}'
+        yield (
+            f'{{{kind}, "name": {json.dumps(each.name)}, "cat": {json.dumps(each.category)}, '
+            f'{thread}, "ts": {time}}}'
         )
-        yield f"{{{kind}, {named}}}"
         if each.flow is not None:
-            step = '"ph": "s"' if track.instants else '"ph": "f", "bp": "e"'
-            yield f'{{{step}, "id": {each.flow}, "name": "launch", "cat": "launch", {where}, "ts": {microseconds(each.start_ns)}}}'
+            yield (
+                f'{{{arrow}, "id": {each.flow}, "name": "launch", "cat": "launch", '
+                f'{thread}, "ts": {time}}}'
+            )
 
 
-def _meta(kind: str, pid: int, tid: int, name: str) -> str:
-    return f'{{"ph": "M", "name": "{kind}", "pid": {pid}, "tid": {tid}, "args": {{"name": {json.dumps(name)}}}}}'
+def _metadata(kind: str, pid: int, tid: int | None, key: str, value: str | int) -> str:
+    event: dict[str, object] = {"ph": "M", "name": kind, "pid": pid}
+    if tid is not None:
+        event["tid"] = tid
+    return json.dumps({**event, "args": {key: value}})
 
 
 def microseconds(ns: int) -> str:
-    """Nanoseconds as exact microseconds."""
+    """Return nanoseconds as exact microseconds."""
     sign = "-" if ns < 0 else ""
     return f"{sign}{abs(ns) // 1000}.{abs(ns) % 1000:03d}"
 

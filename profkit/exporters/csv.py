@@ -1,4 +1,7 @@
-"""CSV, a file a table: for spreadsheets. Text that a spreadsheet would run as a formula gets an apostrophe before it."""
+"""CSV for spreadsheets, one file per table.
+
+Text that a spreadsheet would run as a formula gets an apostrophe in front.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from profkit.exporters.base import Window
+from profkit.exporters.base import BATCH_ROWS, Window
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""The characters with which a spreadsheet begins a formula."""
 
 
 class Csv:
@@ -35,15 +39,13 @@ class Csv:
 
 
 def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    for batch in table.to_batches(max_chunksize=65_536):
-        yield from zip(
-            *([cell(value) for value in column.to_pylist()] for column in batch.columns),
-            strict=True,
-        )
+    for batch in table.to_batches(BATCH_ROWS):
+        columns = [map(cell, column.to_pylist()) for column in batch.columns]
+        yield from zip(*columns, strict=True)
 
 
 def cell(value: Any) -> Any:
-    """A value as a cell: empty for null, and never a formula."""
+    """Return a value as a cell, which is never a formula."""
     if isinstance(value, str):
         return "'" + value if value.startswith(_FORMULA) else value
     return "x".join(map(str, value)) if isinstance(value, list) else value
