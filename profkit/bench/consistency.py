@@ -32,19 +32,21 @@ class Contradiction:
 def find_contradictions(cells: Sequence[Cell]) -> tuple[Contradiction, ...]:
     """Return all contradictions of published cells or our own, check by check."""
     found: list[Contradiction] = []
-    for check in _CHECKS:
+    for check in CHECKS:
         found += check(cells)
     return tuple(found)
 
 
-def _check_speed_ups(cells: Sequence[Cell]) -> Iterator[Contradiction]:
+def check_speed_ups(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Compare a printed speed-up with the printed throughputs that it is made of."""
     for cell in cells:
         first = _first_of_its_row(cell, cells)
         if cell.speed_up is None or first is None:
             continue
         ratio = cell.throughput.value / first.throughput.value
-        if abs(ratio - cell.speed_up) > _rounding(cell.speed_up):
+        exponent = Decimal(repr(cell.speed_up)).normalize().as_tuple().exponent
+        half_digit = 0.5 * 10.0 ** min(0, int(exponent))
+        if abs(ratio - cell.speed_up) > half_digit:
             words = (
                 f"the printed speed-up is {cell.speed_up:g}, but the throughputs {_figure(first)} "
                 f"and {_figure(cell)} give {significant(ratio)}"
@@ -80,13 +82,7 @@ def _table_of(cell: Cell) -> tuple[str, str, str, str]:
     return cell.workload, cell.framework, cell.device, cell.source
 
 
-def _rounding(printed: float) -> float:
-    """Return half of the last digit of a printed figure."""
-    exponent = Decimal(repr(printed)).normalize().as_tuple().exponent
-    return 0.5 * 10.0 ** min(0, int(exponent))
-
-
-def _check_samples_in_time(cells: Sequence[Cell]) -> Iterator[Contradiction]:
+def check_samples_in_time(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Compare throughput x time with the samples that were trained on in that time."""
     for cell in cells:
         if not cell.measured or cell.time_to_train_s is None or cell.samples_trained is None:
@@ -109,7 +105,7 @@ def _check_samples_in_time(cells: Sequence[Cell]) -> Iterator[Contradiction]:
         yield Contradiction("throughput x time", (cell,), words)
 
 
-def _check_statistics(cells: Sequence[Cell]) -> Iterator[Contradiction]:
+def check_statistics(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find figures of one table that are not the same statistic."""
     for group in _groups(cells, _table_of):
         named = {}
@@ -124,7 +120,7 @@ def _check_statistics(cells: Sequence[Cell]) -> Iterator[Contradiction]:
             yield Contradiction("statistic", tuple(named.values()), words)
 
 
-def _check_batches(cells: Sequence[Cell]) -> Iterator[Contradiction]:
+def check_batches(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find one figure that is printed for two batch sizes."""
     for group in _groups(
         cells,
@@ -147,7 +143,7 @@ def _check_batches(cells: Sequence[Cell]) -> Iterator[Contradiction]:
             yield Contradiction("one figure, two batches", tuple(group), words)
 
 
-def _check_sources(cells: Sequence[Cell]) -> Iterator[Contradiction]:
+def check_sources(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find a configuration for which two sources print different figures."""
     measured = [cell for cell in cells if cell.measured]
     for group in _groups(
@@ -163,7 +159,7 @@ def _check_sources(cells: Sequence[Cell]) -> Iterator[Contradiction]:
                 yield Contradiction("two sources", (one, other), words)
 
 
-def _check_linearity(cells: Sequence[Cell]) -> Iterator[Contradiction]:
+def check_linearity(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find GPUs that do more each than fewer of them did."""
     measured = [cell for cell in cells if cell.measured]
     for group in _groups(
@@ -195,7 +191,7 @@ def _overlap(one: Estimate, other: Estimate) -> bool:
     return one.low <= other.high and other.low <= one.high
 
 
-def _check_loaders(cells: Sequence[Cell]) -> Iterator[Contradiction]:
+def check_loaders(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find a loader that the text names and the logs do not show."""
     for cell in cells:
         if cell.loader_said and cell.loader_said != cell.setting.loader and cell.measured:
@@ -206,14 +202,14 @@ def _check_loaders(cells: Sequence[Cell]) -> Iterator[Contradiction]:
             yield Contradiction("loader", (cell,), words)
 
 
-_CHECKS: Final = (
-    _check_speed_ups,
-    _check_samples_in_time,
-    _check_statistics,
-    _check_batches,
-    _check_sources,
-    _check_linearity,
-    _check_loaders,
+CHECKS: Final = (
+    check_speed_ups,
+    check_samples_in_time,
+    check_statistics,
+    check_batches,
+    check_sources,
+    check_linearity,
+    check_loaders,
 )
 
 

@@ -1,8 +1,8 @@
-"""The effects of AMP, DALI, more GPUs and a larger batch, and how they depend on each other.
+"""The effects of AMP, DALI, more GPUs and a larger batch, and their interactions.
 
-An effect is the difference of two cells that differ in one thing alone, in time per sample per GPU. An
-interaction is the difference of two such effects. If the parts of the steps were measured, the
-interaction has the same parts, and the one that makes most of it is its reason.
+An effect is the difference of two cells that differ in one thing alone, in time per sample per
+GPU. An interaction is the difference of two such effects. If the parts of the steps were measured,
+the interaction has the same parts, and the one that makes most of it is its reason.
 """
 
 from __future__ import annotations

@@ -69,11 +69,11 @@ class BenchedCell:
 
         It includes the first steps and all else that the steady throughput excludes.
         """
-        seconds = sum(run.steps_s for run in self.runs)
-        if seconds <= 0:
-            return math.nan
-        samples = sum(run.samples for run in self.runs)
-        return samples / seconds / self.cell.throughput.value
+        samples, seconds = 0, 0.0
+        for run in self.runs:
+            samples += run.samples
+            seconds += run.steps_s
+        return samples / seconds / self.cell.throughput.value if seconds > 0 else math.nan
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,14 @@ class Benched:
         published = [cell for table in self.published for cell in table.cells if cell.measured]
         for own in self.cells:
             for cell in published:
-                if own.cell.measured and _same(own.cell.setting, cell.setting):
+                ours, theirs = own.cell.setting, cell.setting
+                if (
+                    own.cell.measured
+                    and (ours.gpus, ours.batch_size) == (theirs.gpus, theirs.batch_size)
+                    and ours.mixed == theirs.mixed
+                ):
                     found.append((own, cell))
         return tuple(found)
-
-
-def _same(own: Setting, published: Setting) -> bool:
-    theirs = published.gpus, published.batch_size, published.mixed
-    return (own.gpus, own.batch_size, own.mixed) == theirs
 
 
 def read_published(workload: str, title: str) -> Benched:
@@ -163,29 +163,27 @@ def _read_run(path: Path) -> BenchedRun:
 def _make_cell(
     plan: Plan, setting: Setting, timing: Timing | None, runs: Sequence[BenchedRun], why: str
 ) -> BenchedCell:
-    steps = plural(sum(run.costs.steps for run in runs), "steady step")
+    device, steps = "", 0
+    for run in runs:
+        steps += run.costs.steps
+    if runs:
+        device = str(runs[0].manifest.config.get("device", ""))
+        if device == "cpu":
+            device = str(runs[0].manifest.environment.get("cpu", ""))
+    words = f"{plural(steps, 'steady step')} of {plural(len(runs), 'run')}"
     cell = Cell(
         plan.workload,
         plan.framework,
-        _device(runs),
+        device,
         setting,
         unit="samples/sec",
-        statistic=f"samples of all {steps} of {plural(len(runs), 'run')} over their time",
+        statistic=f"samples of all {words} over their time",
         source="here",
     )
     if timing is not None:
         throughput = invert(timing.total, NS_A_SECOND * setting.gpus)
         cell = dataclasses.replace(cell, throughput=throughput)
     return BenchedCell(cell, timing, tuple(runs), plan.repeats, why)
-
-
-def _device(runs: Sequence[BenchedRun]) -> str:
-    """Return the device of a cell's first run; without a GPU, it is the processor."""
-    if not runs:
-        return ""
-    manifest = runs[0].manifest
-    device = str(manifest.config.get("device", ""))
-    return str(manifest.environment.get("cpu", "")) if device == "cpu" else device
 
 
 def _tables(cells: Iterable[Cell]) -> tuple[Table, ...]:
@@ -219,51 +217,64 @@ def rows(view: Benched) -> list[Mapping[str, object]]:
 
 
 def _row(view: Benched, each: BenchedCell) -> Mapping[str, object]:
-    setting, timing = each.cell.setting, each.timing
-    throughput = each.cell.throughput
-    durations_ns = []
+    setting, throughput = each.cell.setting, each.cell.throughput
+    steps, logs, duration_ns = 0, [], None
     for run in each.runs:
+        steps += run.costs.steps
+        logs.append(f"{run.path.name}.log")
         if run.manifest.ended_ns is not None:
-            durations_ns.append(run.manifest.ended_ns - run.manifest.created_ns)
-    ips = throughput.value if each.cell.measured else None
-    first = each.runs[0].manifest if each.runs else None
-    alone = {"log_with_profiler": None, "profiler_path": None} if setting.gpus == 1 else {}
-    return {
-        "log_file": " ".join(f"{run.path.name}.log" for run in each.runs) or None,
+            duration_ns = (duration_ns or 0) + run.manifest.ended_ns - run.manifest.created_ns
+    run_mode, profiler = "mp", {}
+    if setting.gpus == 1:
+        run_mode, profiler = "sp", {"log_with_profiler": None, "profiler_path": None}
+    row: dict[str, object] = {
+        "log_file": " ".join(logs) or None,
         "model_name": f"{view.workload}_bs{setting.batch_size}_{setting.precision}",
         "mission_name": view.title,
         "direction_id": 0,
-        "run_mode": "sp" if setting.gpus == 1 else "mp",
+        "run_mode": run_mode,
         "index": 1,
         "gpu_num": setting.gpus,
-        "FINAL_RESULT": ips,
+        "FINAL_RESULT": None,
         "JOB_FAIL_FLAG": int(len(each.runs) < each.planned),
         "UNIT": each.cell.unit,
-        **alone,
+        **profiler,
         "model_branch": None,
         "model_commit": None,
         "batch_size": setting.batch_size,
         "fp_item": setting.precision,
         "convergence_value": None,
         "convergence_key": None,
-        "ips": ips,
+        "ips": None,
         "speed_unit": each.cell.unit,
         "device_num": f"N{each.cell.nodes}C{setting.gpus}",
-        "model_run_time": sum(durations_ns) / NS_A_SECOND if durations_ns else None,
+        "model_run_time": None,
         "frame_commit": None,
-        "frame_version": _frame_version(first) if first else None,
+        "frame_version": None,
         "ips_low": throughput.low,
         "ips_high": throughput.high,
-        "time_per_sample_per_gpu_ms": timing.total.value / 1e6 if timing else None,
-        "precision": first.config.get("precision") if first else None,
+        "time_per_sample_per_gpu_ms": None,
+        "precision": None,
         "loader": setting.loader,
         "device": each.cell.device or None,
         "repeats": len(each.runs),
         "repeats_planned": each.planned,
-        "steps": sum(run.costs.steps for run in each.runs),
-        "statistic": each.cell.statistic if each.runs else None,
+        "steps": steps,
+        "statistic": None,
         "failure": each.why or None,
     }
+    if each.cell.measured:
+        row["FINAL_RESULT"] = row["ips"] = throughput.value
+    if duration_ns is not None:
+        row["model_run_time"] = duration_ns / NS_A_SECOND
+    if each.timing is not None:
+        row["time_per_sample_per_gpu_ms"] = each.timing.total.value / 1e6
+    if each.runs:
+        first = each.runs[0].manifest
+        row["frame_version"] = _frame_version(first)
+        row["precision"] = first.config.get("precision")
+        row["statistic"] = each.cell.statistic
+    return row
 
 
 def _frame_version(manifest: RunManifest) -> str | None:

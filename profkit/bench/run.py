@@ -1,4 +1,4 @@
-"""Runs the cells of a matrix as `profkit trace` does, repeat by repeat, and resumes what is left.
+"""Runs the cells of a matrix as `profkit trace` does, and resumes what is left.
 
 A finished run is in the matrix' folder under its cell's name. It is recorded in `unfinished/` and
 moved when it is whole, so an interruption at any moment leaves only finished runs in the folder.
@@ -136,7 +136,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _departure(run: Path, setting: Setting) -> str:
-    """Return how a run departs from its cell, as if a configuration file set what is left open."""
+    """Return how a run departs from its cell, as if a configuration file changed it."""
     config = RunManifest.read(run).config
     pairs = {
         "ranks": (setting.gpus, config.get("world_size")),
@@ -258,7 +258,7 @@ def _why_failed(code: int, made: Sequence[Path], log: Path, setting: Setting) ->
 
 
 def _last_words(log: Path) -> str:
-    """Return the error of `profkit trace`, which is one line, or else the last line of the log."""
+    """Return the error of `profkit trace`, which is one line, or the last line of the log."""
     said = log.read_text(encoding="utf-8", errors="replace")
     lines = re.findall(r"^profkit: (.+)$", said, re.MULTILINE) or said.split("\n")
     return safe_text(next((line.strip() for line in reversed(lines) if line.strip()), ""))

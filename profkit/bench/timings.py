@@ -49,23 +49,23 @@ def time_cells(runs: Mapping[Setting, Sequence[RunCosts]]) -> tuple[Timing, ...]
     least as wide as the scatter of the repeats of all cells together. The scatter is a share,
     because longer steps scatter more.
     """
-    usable, times = {}, {}
+    usable: dict[Setting, list[RunCosts]] = {}
+    times: dict[Setting, list[Estimate]] = {}
     for setting, repeats in runs.items():
         kept = [costs for costs in repeats if costs.steps and costs.samples.any()]
         if kept:
             usable[setting] = kept
-            times[setting] = [_time_of(costs) for costs in kept]
+            times[setting] = []
+            for costs in kept:
+                wall_ns, samples = costs.wall_ns[None, :], costs.samples[None, :]
+                time = estimate_ratios(wall_ns.astype(np.float64), samples.astype(np.float64))
+                times[setting] += time
     scatter, freedom = _scatter(times.values())
     timings = []
     for setting, own in times.items():
         total = _over_repeats(own, scatter, freedom)
         timings.append(Timing(setting, total, _mean_parts(usable[setting]), len(own)))
     return tuple(timings)
-
-
-def _time_of(costs: RunCosts) -> Estimate:
-    wall_ns, samples = costs.wall_ns.astype(np.float64), costs.samples.astype(np.float64)
-    return estimate_ratios(wall_ns[None, :], samples[None, :])[0]
 
 
 def _scatter(cells: Iterable[Sequence[Estimate]]) -> tuple[float, int]:

@@ -1,8 +1,9 @@
-"""Two or more runs compared: which are repeats, how the job scales, and the gap of any pair."""
+"""Two or more runs compared: their repeats, the scaling, and the gap of any pair."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -39,8 +40,7 @@ class Compared:
         """The base with each of the others, then the neighbours among these."""
         count = len(self.sides)
         with_base = [Pair(0, target) for target in range(1, count)]
-        neighbours = [Pair(target - 1, target) for target in range(2, count)]
-        return (*with_base, *neighbours)
+        return (*with_base, *itertools.starmap(Pair, itertools.pairwise(range(1, count))))
 
     @functools.cached_property
     def scaling(self) -> tuple[ScalingRow, ...]:
@@ -64,20 +64,17 @@ class Compared:
 
 
 def compare_runs(traces: Sequence[Trace]) -> Compared:
-    """Compare runs in order, the base first and the target last, and compute the first figures.
+    """Compare runs in order, the base first, and compute the figures that are shown first.
 
     If there are three or more, those of one configuration are repeats of each other. If all of them
     are, each run is a side of its own.
     """
-    compared = Compared([read_side(side) for side in _group_sides(traces)])
+    sides = group_repeats(traces) if len(traces) > 2 else []
+    if len(sides) < 2:
+        sides = [[trace] for trace in traces]
+    else:  # the repeats of the last run are the last side
+        sides.sort(key=lambda side: any(trace is traces[-1] for trace in side))
+    compared = Compared([read_side(side) for side in sides])
     _ = compared.scaling
     compared.between(compared.pairs[0])
     return compared
-
-
-def _group_sides(traces: Sequence[Trace]) -> list[list[Trace]]:
-    """Return the repeats of each configuration, those of the last run at the end."""
-    sides = group_repeats(traces) if len(traces) > 2 else []
-    if len(sides) < 2:
-        return [[trace] for trace in traces]
-    return sorted(sides, key=lambda side: any(trace is traces[-1] for trace in side))

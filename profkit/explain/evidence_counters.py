@@ -1,4 +1,4 @@
-"""Sampled counters of one run while its used steps ran, and the processor load that they show."""
+"""Sampled counters of one run while its used steps ran, and the load that they show."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FULL_MACHINE_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Load:
-    """Processor use in cores, by the ranks' own processes, their loader workers and the machine."""
+    """Processor use in cores: of the ranks themselves, their workers and the machine."""
 
     cores: float
     own: float | None

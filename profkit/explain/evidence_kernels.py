@@ -65,25 +65,20 @@ def summarize_windows(trace: Trace, view: KernelsView) -> Windows:
             copied_ns += group.total_ns
             if PAGEABLE in group.name:
                 pageable_ns += group.total_ns
+    calls_by_phase: Counter[str] = Counter()
+    for rank in trace.ranks:
+        if rank.rank in view.ranks:
+            phases = rank.select("kernels", ["phase"])[0]["phase"].drop_null()
+            for row in pc.value_counts(phases).to_pylist():
+                calls_by_phase[row["values"]] += row["counts"]
     return Windows(
         calls=view.calls / view.steps,
         busy_ns=view.total_ns / view.steps,
         by_category=dict(by_category),
         calls_by_category=dict(calls_by_category),
-        calls_by_phase=_calls_by_phase(trace, view),
+        calls_by_phase={name: calls / view.steps for name, calls in calls_by_phase.items()},
         pageable_share=pageable_ns / copied_ns if copied_ns else None,
         tensor_core_share=view.tensor_core_share,
         launch_bound_share=view.launch_bound_share,
         on_host=view.devices == (HOST,),
     )
-
-
-def _calls_by_phase(trace: Trace, view: KernelsView) -> dict[str, float]:
-    """Return the calls per captured step in each phase, over the ranks that the view covers."""
-    found: Counter[str] = Counter()
-    for rank in trace.ranks:
-        if rank.rank in view.ranks:
-            phases = rank.select("kernels", ["phase"])[0]["phase"]
-            for row in pc.value_counts(phases.drop_null()).to_pylist():
-                found[row["values"]] += row["counts"]
-    return {name: calls / view.steps for name, calls in found.items()}

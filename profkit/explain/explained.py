@@ -69,10 +69,11 @@ def explain_sides(
     manifests = before.trace.manifest, after.trace.manifest
     unlike = [*find_unlike(*manifests)]
     for run in (*bases, *targets):
-        unlike += _changes(run.trace)
+        for place in run.trace.changed:
+            unlike.append(f"{run.trace.name} was changed since it was written ({place})")
     ledger = compare(
-        pool_costs([run.costs for run in bases]),
-        pool_costs([run.costs for run in targets]),
+        _pool(bases),
+        _pool(targets),
         unlike=unlike,
         differences=join_config(*manifests),
     )
@@ -98,15 +99,14 @@ def _middle(runs: Sequence[Evidence]) -> Evidence:
     return sorted(runs, key=lambda run: run.step_ns)[(len(runs) - 1) // 2]
 
 
+def _pool(runs: Sequence[Evidence]) -> RunCosts:
+    return pool_costs([run.costs for run in runs])
+
+
 def side_name(runs: Sequence[Evidence]) -> str:
     """Return the name of the run of middle speed, and the number of its repeats."""
     name = _middle(runs).trace.name
     return f"{name} and {plural(len(runs) - 1, 'repeat')}" if len(runs) > 1 else name
-
-
-def _changes(trace: Trace) -> Iterator[str]:
-    for place in trace.changed:
-        yield f"{trace.name} was changed since it was written ({place})"
 
 
 def _flags(trace: Trace) -> Iterator[str]:
@@ -163,8 +163,7 @@ def scale_sides(sides: Sequence[Side]) -> tuple[ScalingRow, ...]:
     runs, meetings = [], []
     for side in sides:
         ranks = side.middle.trace.manifest.world_size
-        costs = pool_costs([run.costs for run in side.runs])
-        runs.append((side_name(side.runs), ranks, costs))
+        runs.append((side_name(side.runs), ranks, _pool(side.runs)))
         meetings.append(side.meeting)
     return scaling_table(runs, meetings)
 

@@ -69,7 +69,25 @@ class Judgement:
 
 def apply_gates(ledger: Ledger, gates: Sequence[Gate]) -> tuple[Judgement, ...]:
     """Judge a ledger by every gate."""
-    return tuple(_apply(ledger, gate) for gate in gates)
+    judgements = []
+    for gate in gates:
+        row = ledger.total if gate.row == TOTAL else ledger.find(gate.row)
+        if row is None:
+            names = [each.name for each in ledger.rows]
+            why = (
+                f"there is no row '{gate.row}' here{did_you_mean(gate.row, names)} "
+                f"(there are: {', '.join(names)})"
+            )
+            judgements.append(Judgement(gate, Outcome.NOT_JUDGED, why))
+        elif reason := why_not_at_all(ledger):
+            judgements.append(Judgement(gate, Outcome.NOT_JUDGED, reason))
+        else:
+            base = ledger.total.base.value
+            limit = (gate.step_ns or 0.0) / max(ledger.samples_per_step, 1e-9)
+            if gate.share is not None:
+                limit = gate.share * base
+            judgements.append(Judgement(gate, *_judge(row.delta, limit, base)))
+    return tuple(judgements)
 
 
 def exit_code(judgements: Sequence[Judgement]) -> ExitCode:
@@ -78,24 +96,6 @@ def exit_code(judgements: Sequence[Judgement]) -> ExitCode:
     if Outcome.FAILED in outcomes:
         return ExitCode.REGRESSION
     return ExitCode.NOT_JUDGED if Outcome.NOT_JUDGED in outcomes else ExitCode.DONE
-
-
-def _apply(ledger: Ledger, gate: Gate) -> Judgement:
-    row = ledger.total if gate.row == TOTAL else ledger.find(gate.row)
-    if row is None:
-        names = [each.name for each in ledger.rows]
-        why = (
-            f"there is no row '{gate.row}' here{did_you_mean(gate.row, names)} "
-            f"(there are: {', '.join(names)})"
-        )
-        return Judgement(gate, Outcome.NOT_JUDGED, why)
-    if reason := why_not_at_all(ledger):
-        return Judgement(gate, Outcome.NOT_JUDGED, reason)
-    base = ledger.total.base.value
-    limit = (gate.step_ns or 0.0) / max(ledger.samples_per_step, 1e-9)
-    if gate.share is not None:
-        limit = gate.share * base
-    return Judgement(gate, *_judge(row.delta, limit, base))
 
 
 def _judge(delta: Estimate, limit: float, base: float) -> tuple[Outcome, str]:

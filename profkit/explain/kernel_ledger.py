@@ -1,7 +1,7 @@
-"""The captured steps of two runs compared, operator by operator: details of the computing rows.
+"""The captured steps of two runs compared, operator by operator.
 
-Captured steps are slower than others, so these figures explain a row and do not add up to it. They
-do add up to the time in which the devices worked or were idle during the captured steps.
+These figures detail the computing rows. Captured steps are slower than others, so the figures do
+not add up to a row. They do add up to the time in which the devices worked or were idle.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def compare_kernels(
         return None
     base_sums, target_sums = _sum_side(before, base, ledger), _sum_side(after, target, ledger)
     rows = _match(base_sums, target_sums)
-    rows.sort(key=lambda row: (_place(row.phase), -abs(row.delta_ns)))
+    places = {phase: place for place, phase in enumerate(PHASES)}
+    rows.sort(key=lambda row: (places.get(row.phase, len(PHASES)), -abs(row.delta_ns)))
     return KernelLedger(
         rows=tuple(rows),
         base_steps=base.steps,
@@ -134,15 +135,11 @@ def compare_kernels(
     )
 
 
-def _place(phase: str) -> int:
-    """Return the place of a phase among the rows; unknown phases come last."""
-    return PHASES.index(phase) if phase in PHASES else len(PHASES)
-
-
 def _match(base: _Sums, target: _Sums) -> list[KernelRow]:
     """Return a row for each operator that both sides have, and the rest of each category."""
     rows = []
-    base_rest, target_rest = _new_sums(), _new_sums()
+    base_rest: _Sums = defaultdict(_Figures)
+    target_rest: _Sums = defaultdict(_Figures)
     for key, figures in base.items():
         if key in target:
             rows.append(
@@ -161,20 +158,17 @@ def _match(base: _Sums, target: _Sums) -> list[KernelRow]:
     return rows
 
 
-def _new_sums() -> _Sums:
-    return defaultdict(_Figures)
-
-
 def _rest_of(key: _Key) -> _Key:
     """Return the key of the row that joins this operator with the rest of its category."""
-    name = OTHERS + key.category if key.category else key.name
-    return _Key(key.phase, name, key.category)
+    if not key.category:
+        return key
+    return _Key(key.phase, OTHERS + key.category, key.category)
 
 
 def _sum_side(side: Evidence, view: KernelsView, ledger: Ledger) -> _Sums:
     """Return the figures of a captured step in the base's batch, on average over its ranks."""
     scale = ledger.batch_factor(side.step_samples) / view.steps
-    sums = _new_sums()
+    sums: _Sums = defaultdict(_Figures)
     for rank in side.trace.ranks:
         if rank.rank in view.ranks:
             rows = rank.select("kernels", _COLUMNS)[0]

@@ -275,8 +275,8 @@ def why_not(ledger: Ledger) -> str:
     if ledger.verdict is not Verdict.CANNOT_JUDGE or change.low is None or change.high is None:
         return ""
     return (
-        f"the interval holds zero and reaches from {percent(change.low)} to {percent(change.high)}, "
-        "so the change may be nothing or much: more steps are needed"
+        f"the interval holds zero and reaches from {percent(change.low)} to "
+        f"{percent(change.high)}, so the change may be nothing or much: more steps are needed"
     )
 
 

@@ -1,4 +1,4 @@
-"""The collectives of a run: for whom its ranks wait, in which phase it is late, and the links."""
+"""The collectives of a run: for which ranks the others wait, why, and the links."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ def find_meeting(
     if found.count == found.matched_count:
         last = found.rank[found.rank == found.late_rank]
         last_in = np.bincount(last, minlength=int(found.rank.max(initial=0)) + 1)
-        work = {rank: _own_work(each, used) for rank, each in sums.items()}
+        work = {}
+        for rank, each in sums.items():
+            work[rank] = mean_phases(each, used)
+            work[rank].pop(Phase.ALLREDUCE.value, None)  # the others make it wait there
         for rank, share in exchange.waited_for.items():
             waited_for.append(WaitedFor(rank, int(last_in[rank]), share, *_latest(work, rank)))
     waiting_ns, transfer_ns = _mean_times(exchange)
@@ -96,19 +99,14 @@ def _mean_times(exchange: Exchange) -> tuple[float | None, float | None]:
     return float(np.mean(waits)), float(np.mean(transfers))
 
 
-def _own_work(sums: SpanSums, used: Ints) -> dict[str, float]:
-    """Return one rank's own work per step by row, without its waiting in the exchange."""
-    work = mean_phases(sums, used)
-    work.pop(Phase.ALLREDUCE.value, None)
-    return {INPUT if name == Phase.DATA.value else name: ns for name, ns in work.items()}
-
-
 def _latest(work: Mapping[int, Mapping[str, float]], rank: int) -> tuple[str, float]:
-    """Return the row in which a rank is most behind the median of the others, and by how much."""
+    """Return the row in which a rank is most behind the others' median, and by how much."""
     latest, excess_ns = "", 0.0
     for name, ns in work.get(rank, {}).items():
         others = [own.get(name, 0.0) for other, own in work.items() if other != rank]
-        excess = ns - (float(np.median(others)) if others else 0.0)
+        excess = ns
+        if others:
+            excess -= float(np.median(others))
         if excess > excess_ns:
             latest, excess_ns = name, excess
-    return latest, excess_ns
+    return INPUT if latest == Phase.DATA.value else latest, excess_ns

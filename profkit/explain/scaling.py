@@ -24,7 +24,7 @@ EXACTLY_ONE = Estimate(1.0, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """One run compared with the first: its efficiency is the product of its `factors`, exactly."""
+    """One run compared with the first; its efficiency is the product of its `factors`."""
 
     name: str
     gpus: int
@@ -53,7 +53,7 @@ def scaling_table(
 ) -> tuple[ScalingRow, ...]:
     """Compare runs, given as name, GPUs and costs, with the first of them."""
     _, base_gpus, base = runs[0]
-    base_stages = _stage_times(base)
+    base_stages, base_growth = _stage_times(base), _stage_growth(base)
     rows = []
     for place, (name, gpus, costs) in enumerate(runs):
         stages = _stage_times(costs)
@@ -61,7 +61,10 @@ def scaling_table(
         factors = dict.fromkeys(FACTORS, EXACTLY_ONE)
         if place:
             efficiency = divide(base_stages[-1], stages[-1])
-            factors = _factors(base_stages[0], stages[0], base, costs)
+            factors[FACTORS[0]] = divide(base_stages[0], stages[0])
+            growths = zip(FACTORS[1:], base_growth, _stage_growth(costs), strict=True)
+            for factor, before, after in growths:
+                factors[factor] = divide(before, after)
         exchange_known = Phase.ALLREDUCE.value in costs.inside
         row = ScalingRow(
             name,
@@ -75,17 +78,6 @@ def scaling_table(
         )
         rows.append(row)
     return tuple(rows)
-
-
-def _factors(
-    base_computing: Estimate, computing: Estimate, base: RunCosts, costs: RunCosts
-) -> dict[str, Estimate]:
-    """Return each factor: how much less a cost adds to a step of the base than it does here."""
-    found = {FACTORS[0]: divide(base_computing, computing)}
-    before, after = _stage_growth(base), _stage_growth(costs)
-    for name, base_growth, growth in zip(FACTORS[1:], before, after, strict=True):
-        found[name] = divide(base_growth, growth)
-    return found
 
 
 def _stages(costs: RunCosts) -> Floats:

@@ -1,4 +1,4 @@
-"""The way from one run's time to the other's: each row begins where the one before it ended."""
+"""The way from one run's time to the other's, row by row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class Drop:
 
 
 def waterfall(ledger: Ledger) -> tuple[Drop, ...]:
-    """Return the drops from the base's total to the target's; a row's parts lie within it."""
+    """Return the drops from the base's total to the target's.
+
+    Each begins at the end of the one before it; the parts of a row are within it.
+    """
     factor = ledger.samples_per_step
     at = ledger.total.base.value * factor
     drops = [Drop("base", ledger.total, 0.0, at, kind="base")]

@@ -131,7 +131,7 @@ def _is_launched(row: dict[str, Any]) -> bool:
 
 
 def _flow(rank: int, place: int) -> int:
-    """Return the number that a kernel and its launch share; no other kernel of any rank has it."""
+    """Return the number that a kernel and its launch share, and no other kernel has."""
     return (rank + 1) << 40 | place
 
 
@@ -146,7 +146,8 @@ def _stacks(rank: int, by_label: dict[str, list[Slice]]) -> Iterator[Track]:
     """Yield a track for each label, and more if slices overlap: a viewer draws only stacks."""
     for label, slices in sorted(by_label.items()):
         for index, part in enumerate(nesting(slices)):
-            yield Track(rank, label if index == 0 else f"{label} ({index + 1})", tuple(part))
+            suffix = f" ({index + 1})" if index else ""
+            yield Track(rank, label + suffix, tuple(part))
 
 
 def nesting(slices: list[Slice]) -> list[list[Slice]]:

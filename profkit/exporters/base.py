@@ -85,17 +85,12 @@ class Window:
         for name, count in self.rows.items():
             size += count * exporter.row_bytes.get(name, 0)
         for name in ("spans", "kernels"):
-            size += _name_bytes(self.tables[name]["name"], exporter.name_copies)
+            names = self.tables[name]["name"].combine_chunks()
+            lengths = pc.binary_length(names.dictionary)
+            if exporter.name_copies:
+                lengths = lengths.take(names.indices)
+            size += int(pc.sum(lengths).as_py() or 0) * max(1, exporter.name_copies)
         return size
-
-
-def _name_bytes(column: pa.ChunkedArray, copies: int) -> int:
-    """Return the size of a column of names, written `copies` times, or once each if that is 0."""
-    whole = column.combine_chunks()
-    lengths = pc.binary_length(whole.dictionary)
-    if copies:
-        lengths = lengths.take(whole.indices)
-    return int(pc.sum(lengths).as_py() or 0) * max(1, copies)
 
 
 def open_window(trace: Trace, wanted: str) -> Window:
@@ -121,10 +116,8 @@ def choose_steps(numbers: list[int], wanted: str) -> list[int]:
         return numbers[-DEFAULT_STEPS:]
     first, colon, last = wanted.partition(":")
     try:
-        begin = int(first) if first else 0
-        end = begin + 1
-        if colon:
-            end = int(last) if last else _LAST_STEP
+        begin = int(first or 0)
+        end = int(last or _LAST_STEP) if colon else begin + 1
     except ValueError:
         raise UsageError(f"--steps {safe_text(wanted)}: not 'all', a step, or FROM:TO") from None
     chosen = [number for number in numbers if begin <= number < end]
@@ -146,10 +139,10 @@ def _bounds(steps: pa.Table, chosen: Iterable[int]) -> dict[int, tuple[int, int]
 
 def _within(table: pa.Table, bounds: Mapping[int, tuple[int, int]]) -> pa.Table:
     """Return the rows that overlap their rank's bounds."""
-    is_sampled = "time_ns" in table.column_names
-    start = table["time_ns" if is_sampled else "start_ns"].to_numpy()
-    end = table["time_ns" if is_sampled else "end_ns"].to_numpy()
-    rank = table["rank"].to_numpy()
+    begin, finish = "start_ns", "end_ns"
+    if "time_ns" in table.column_names:
+        begin = finish = "time_ns"
+    rank, start, end = (table[name].to_numpy() for name in ("rank", begin, finish))
     kept = np.zeros(table.num_rows, dtype=bool)
     for each, (first, last) in bounds.items():
         kept |= (rank == each) & (start < last) & (end >= first)

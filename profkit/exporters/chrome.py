@@ -9,6 +9,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from profkit.exporters._timeline import Track, counters, tracks
@@ -23,7 +24,9 @@ class Chrome:
     suffix = ".json.gz"
     is_folder = False
     name_copies = 2
-    row_bytes = {"steps": 110, "spans": 130, "kernels": 480, "collectives": 120, "samples": 110}  # noqa: RUF012  # read only
+    row_bytes = MappingProxyType(
+        {"steps": 110, "spans": 130, "kernels": 480, "collectives": 120, "samples": 110}
+    )
 
     def write(self, window: Window, path: Path) -> None:
         if path.suffix == ".gz":

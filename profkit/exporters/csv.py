@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,9 @@ class Csv:
     suffix = ""
     is_folder = True
     name_copies = 1
-    row_bytes = {"steps": 70, "spans": 90, "kernels": 200, "collectives": 110, "samples": 70}  # noqa: RUF012  # read only
+    row_bytes = MappingProxyType(
+        {"steps": 70, "spans": 90, "kernels": 200, "collectives": 110, "samples": 70}
+    )
 
     def write(self, window: Window, path: Path) -> None:
         path.mkdir(mode=0o700)
@@ -47,8 +50,10 @@ def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
 def cell(value: Any) -> Any:
     """Return a value as a cell, which is never a formula."""
     if isinstance(value, str):
-        return "'" + value if value.startswith(_FORMULA) else value
-    return "x".join(map(str, value)) if isinstance(value, list) else value
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    if isinstance(value, list):
+        return "x".join(map(str, value))
+    return value
 
 
 EXPORTER = Csv()

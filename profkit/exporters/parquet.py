@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -29,7 +30,9 @@ class Parquet:
     suffix = ""
     is_folder = True
     name_copies = 0
-    row_bytes = {"steps": 20, "spans": 20, "kernels": 24, "collectives": 20, "samples": 12}  # noqa: RUF012  # read only
+    row_bytes = MappingProxyType(
+        {"steps": 20, "spans": 20, "kernels": 24, "collectives": 20, "samples": 12}
+    )
 
     def write(self, window: Window, path: Path) -> None:
         import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Perfetto's protobuf for ui.perfetto.dev: interned names, flows from launch to kernel, counters.
+"""Perfetto's protobuf for ui.perfetto.dev, with flows from launches to kernels.
 
 The messages are hand-written, because the library for them is slower and is one more thing to
 install; a test reads what is written here with the library's own classes.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 
 from profkit.exporters._timeline import Counter, Slice, Track, counters, tracks
 from profkit.exporters.base import Window
@@ -59,7 +60,9 @@ class Perfetto:
     suffix = ".pftrace"
     is_folder = False
     name_copies = 0
-    row_bytes = {"steps": 60, "spans": 60, "kernels": 110, "collectives": 60, "samples": 32}  # noqa: RUF012  # read only
+    row_bytes = MappingProxyType(
+        {"steps": 60, "spans": 60, "kernels": 110, "collectives": 60, "samples": 32}
+    )
 
     def write(self, window: Window, path: Path) -> None:
         with open(path, "xb") as file:

@@ -1,1 +1,1 @@
-"""The causes that can be behind a gap: one module per kind, each a pure function of the case."""
+"""The causes that can be behind a gap: one module per kind, each a pure function."""

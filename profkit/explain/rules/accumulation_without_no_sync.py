@@ -9,6 +9,7 @@ from profkit.text import significant
 MIN_ROUNDS_RATIO = 1.5
 """Each bucket is exchanged at least this many times as often per step as in the base."""
 
+EXPLAINS = ("exposed_communication", "late_rank", "launch_bound")
 _REMEDY = "exchange once per step: wrap all but the last backward in model.no_sync()"
 
 
@@ -25,10 +26,5 @@ def find(case: Case) -> Finding | None:
         f"backward and exchange went from {from_to(row, case.ledger)} per step"
     )
     return Finding.from_row(
-        "accumulation_without_no_sync",
-        row,
-        case.ledger,
-        evidence,
-        _REMEDY,
-        explains=("exposed_communication", "late_rank", "launch_bound"),
+        "accumulation_without_no_sync", row, case.ledger, evidence, _REMEDY, explains=EXPLAINS
     )

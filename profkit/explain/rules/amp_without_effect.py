@@ -36,6 +36,7 @@ FEW_ON_TENSOR_CORES = 0.5
 MANY_CASTS_SHARE = 0.1
 """Casts are worth reporting if they add more than this share of the kernels' time."""
 
+EXPLAINS = ("layout_copies", "launch_bound", "optimizer_unfused")
 _REMEDY = (
     "see which of these it is: NHWC and sizes that are multiples of 8, larger batches, fewer casts "
     "(whole blocks in autocast); on a CPU, check that it has the instructions; "
@@ -59,12 +60,7 @@ def find(case: Case) -> Finding | None:
     if not is_material(price.value, ledger) or not is_clear(price, ledger):
         price = share = None
     return Finding(
-        "amp_without_effect",
-        price,
-        share,
-        "; ".join(words),
-        _REMEDY,
-        takes=all_of("layout_copies", "launch_bound", "optimizer_unfused"),
+        "amp_without_effect", price, share, "; ".join(words), _REMEDY, takes=all_of(*EXPLAINS)
     )
 
 

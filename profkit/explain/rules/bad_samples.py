@@ -14,6 +14,7 @@ from profkit.text import percent, plural
 MIN_ADDED_SHORT_SHARE = 0.05
 """Short batches count if their share of the steps exceeds the base's by at least this."""
 
+EXPLAINS = ("input_bound", "input_stalls", "launch_bound")
 _REMEDY = (
     "find and replace the files (the report names the first), or take them off the list before "
     "training: each is tried again in every epoch"
@@ -24,10 +25,8 @@ def find(case: Case) -> Finding | None:
     """Use what loaders report of single samples, and batches that are short in the target."""
     before, after = case.before, case.after
     unreadable = after.figure(count_bad_samples) - before.figure(count_bad_samples)
-    base_share, short_share = (
-        before.figure(share_of_short_steps),
-        after.figure(share_of_short_steps),
-    )
+    base_share = before.figure(share_of_short_steps)
+    short_share = after.figure(share_of_short_steps)
     words = []
     if unreadable > 0:
         words.append(f"{plural(unreadable, 'sample')} more than in the base could not be read")
@@ -45,14 +44,14 @@ def find(case: Case) -> Finding | None:
         share_of(price.value, case.ledger) if price else None,
         "; ".join(words),
         _REMEDY,
-        takes=all_of("input_bound", "input_stalls", "launch_bound"),
+        takes=all_of(*EXPLAINS),
     )
 
 
 def _price(case: Case) -> Estimate | None:
     """Return the whole difference, or `None` if the target does not surely take longer.
 
-    It includes the steps of short batches, which the ledger excludes: they are the ones that waited.
+    It includes the steps of short batches, which waited, and which the ledger excludes.
     """
     ledger = case.ledger
     short_ns = 0.0
@@ -60,7 +59,9 @@ def _price(case: Case) -> Estimate | None:
         short_ns = case.after.figure(short_steps_add_ns) - case.before.figure(short_steps_add_ns)
     price = shift(cost(ledger.total, ledger), short_ns * ledger.samples_per_step)
     is_slower = price.low is not None and price.low > 0
-    return price if is_slower and is_material(price.value, ledger) else None
+    if not is_slower or not is_material(price.value, ledger):
+        return None
+    return price
 
 
 def count_bad_samples(evidence: Evidence) -> int:

@@ -2,7 +2,8 @@
 
 A rule is a module of this folder with a function `find(case)`. It returns at most one cause (a
 `Finding`), whose kind is the name of the module, and `None` if it sees no more than noise. A cause
-states its cost, the numbers behind it, and one concrete thing to try.
+states its cost, the numbers behind it, and one concrete thing to try. `EXPLAINS` names the kinds
+whose cost is wholly that of this one.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Finding, ...]:
 
 
 def is_certain(finding: Finding, ledger: Ledger) -> bool:
-    """Return true if a cause has no cost, no interval, or an interval that is clear of zero."""
+    """Return true if a cause has no cost, no interval, or one that is clear of zero."""
     if finding.cost_ns is None or finding.cost_ns.low is None:
         return True
     return is_clear(finding.cost_ns, ledger)
@@ -134,12 +135,12 @@ def is_clear(cost_ns: Estimate, ledger: Ledger) -> bool:
 
 
 def all_of(*kinds: str) -> Mapping[str, float]:
-    """Return `takes` for a cause that explains these kinds wholly: they have no cost of their own."""
+    """Return `takes` for a cause that explains these kinds wholly."""
     return dict.fromkeys(kinds, math.inf)
 
 
 def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
-    """Yield each cause less what others explain of it; drop those that are mostly explained."""
+    """Yield each cause less what others explain; drop those that are mostly explained."""
     for finding in found:
         owed = sum(_taken(each, finding) for each in found if each is not finding)
         if finding.cost_ns is None or not owed:
@@ -162,15 +163,13 @@ def _taken(one: Finding, other: Finding) -> float:
 
 def shift(estimate: Estimate, by: float) -> Estimate:
     """Return the estimate and its interval, moved by a figure without uncertainty."""
-    return Estimate(
-        estimate.value + by,
-        None if estimate.low is None else estimate.low + by,
-        None if estimate.high is None else estimate.high + by,
-    )
+    if estimate.low is None or estimate.high is None:
+        return Estimate(estimate.value + by)
+    return Estimate(estimate.value + by, estimate.low + by, estimate.high + by)
 
 
 def grew(row: Row | None, ledger: Ledger) -> bool:
-    """Return true if the target surely takes longer here, by more than runs of one job differ."""
+    """Return true if a row is surely longer, by more than runs of one job differ."""
     base = ledger.total.base.value
     return (
         row is not None
@@ -185,7 +184,7 @@ def is_material(cost_ns: float, ledger: Ledger) -> bool:
 
 
 def significantly_more(before: Estimate | None, after: Estimate) -> bool:
-    """Return true if a figure surely grew; a figure that the base does not have counts as zero."""
+    """Return true if a figure surely grew; one that the base does not have is zero."""
     if after.low is None:
         return False
     if before is None:
@@ -241,16 +240,9 @@ def compute_row(ledger: Ledger) -> Row:
     return sum_rows(ledger, "computing", WORK)
 
 
-def affected(rows: str) -> set[str]:
-    """Return the rows that the words of a difference name."""
-    words = set(rows.replace(",", " ").split())
-    if "compute" in words:
-        words.update(COMPUTE)
-    return words
-
-
 def knobs_for(case: Case, row: str) -> Iterator[str]:
     """Yield the settings that differ and can affect a row, in words."""
     for each in case.ledger.differences:
-        if row in affected(each.rows):
+        named = each.rows.replace(",", " ").split()
+        if row in named or (row in COMPUTE and "compute" in named):
             yield f"{each.name} {each.base} and {each.target}"

@@ -10,6 +10,7 @@ from profkit.vocab import Phase
 CHECKPOINT = "checkpoint"
 """The name of the spans in which a checkpoint is written."""
 
+EXPLAINS = ("evaluation_in_training",)
 _REMEDY = (
     "save less often, or in the background: copy the weights and write them on a thread "
     "(torch.distributed.checkpoint.async_save)"
@@ -42,5 +43,5 @@ def find(case: Case) -> Finding | None:
         share_of(added, ledger),
         evidence,
         _REMEDY,
-        takes=all_of("evaluation_in_training"),
+        takes=all_of(*EXPLAINS),
     )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.trend import find_trend
-from profkit.explain.evidence_counters import Counters
 from profkit.explain.rules.base import Case, Finding, is_material, share_of
 from profkit.text import duration, percent
 
@@ -27,19 +24,18 @@ def find(case: Case) -> Finding | None:
         added = _subtract(after.added_ns, before.added_ns)
     if not is_material(added.value, ledger) or (added.low or 0.0) <= 0:
         return None
-    throttling = list(_throttling(case.after.counters))
-    trend = (
+    evidence = (
         f"the step goes from {duration(after.first_ns)} to {duration(after.last_ns)} over the run "
         f"and rises {percent(after.share_rising, 0)} of the time"
     )
-    return Finding(
-        "drift",
-        added,
-        share_of(added.value, ledger),
-        "; ".join([trend, *throttling]),
-        _REMEDY,
-        cause="throttling" if throttling else "",
-    )
+    cause = ""
+    for reason in ("power", "heat", "power_brake"):
+        share = case.after.counters.level("nvml", f"throttled_by_{reason}_ratio")
+        if share:
+            cause = "throttling"
+            evidence += f"; the device is throttled by {reason} {percent(share, 0)} of the time"
+    share_of_gap = share_of(added.value, ledger)
+    return Finding("drift", added, share_of_gap, evidence, _REMEDY, cause=cause)
 
 
 def _subtract(one: Estimate, other: Estimate) -> Estimate:
@@ -53,11 +49,3 @@ def _subtract(one: Estimate, other: Estimate) -> Estimate:
     if other.high is not None:
         above = abs(other.high - other.value)
     return Estimate(value, one.low - other.value - above, one.high - other.value + below)
-
-
-def _throttling(counters: Counters) -> Iterator[str]:
-    """Yield the reasons for which the devices lowered their clocks, and how often."""
-    for reason in ("power", "heat", "power_brake"):
-        share = counters.level("nvml", f"throttled_by_{reason}_ratio")
-        if share:
-            yield f"the device is throttled by {reason} {percent(share, 0)} of the time"

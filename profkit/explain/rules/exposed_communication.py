@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from profkit.analysis.costs import INPUT, REST
 from profkit.analysis.exposed import WAITING
-from profkit.explain.ledger import Row
 from profkit.explain.rules.base import (
     Case,
     Finding,
@@ -30,12 +29,10 @@ _REMEDY = (
 
 def find(case: Case) -> Finding | None:
     """Use the rows of the exchange; in logs, what grew with the ranks and is not input."""
-    row = case.ledger.find(Phase.ALLREDUCE.value)
-    return _find_in_log(case) if row is None else _find_in_row(case, row)
-
-
-def _find_in_row(case: Case, row: Row) -> Finding | None:
     ledger = case.ledger
+    row = ledger.find(Phase.ALLREDUCE.value)
+    if row is None:
+        return _find_in_log(case)
     if not grew(row, ledger):
         return None
     words = [f"exposed exchange went from {from_to(row, ledger)} per step"]
@@ -51,9 +48,14 @@ def _find_in_log(case: Case) -> Finding | None:
     has_more_ranks = case.target.world_size > case.base.world_size
     if row is None or not has_more_ranks or not (grew(row, ledger) and grew(ledger.total, ledger)):
         return None
-    input_ns = _input_added(case)
-    if input_ns is None:
-        return None
+    input_row = ledger.find(INPUT)
+    if input_row is not None:
+        input_ns = input_row.delta.value * ledger.samples_per_step
+    else:
+        before, after = stated_input_ns(case.base), stated_input_ns(case.target)
+        if before is None or after is None:
+            return None
+        input_ns = after - before
     share = 1 - input_ns / (ledger.total.delta.value * ledger.samples_per_step)
     if share < MIN_SHARE_IN_LOGS:
         return None
@@ -64,12 +66,3 @@ def _find_in_log(case: Case) -> Finding | None:
     )
     remedy = "trace the job itself (profkit run) on all ranks: then the exchange is measured"
     return Finding("exposed_communication", cost(row, ledger), share, evidence, remedy)
-
-
-def _input_added(case: Case) -> float | None:
-    """Return what input adds per step, by its row or by what the logs state of the whole run."""
-    row = case.ledger.find(INPUT)
-    if row is not None:
-        return row.delta.value * case.ledger.samples_per_step
-    before, after = stated_input_ns(case.base), stated_input_ns(case.target)
-    return None if before is None or after is None else after - before

@@ -17,6 +17,7 @@ from profkit.explain.rules.base import (
 )
 from profkit.text import duration, significant
 
+EXPLAINS = ("drift", "optimizer_unfused")
 _REMEDY = (
     "gc.freeze() after the first steps, and gc.disable() with a collection of your own every so "
     "many steps; keep fewer small objects alive"
@@ -41,7 +42,7 @@ def find(case: Case) -> Finding | None:
         share_of(added, case.ledger),
         f"{evidence}; {duration(known)} in the base",
         _REMEDY,
-        takes=all_of("drift", "optimizer_unfused"),
+        takes=all_of(*EXPLAINS),
     )
 
 

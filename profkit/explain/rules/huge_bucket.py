@@ -6,6 +6,7 @@ from profkit.explain.rules._exchange import exchange_row
 from profkit.explain.rules.base import Case, Finding, from_to, grew
 from profkit.text import byte_size, duration
 
+EXPLAINS = ("exposed_communication", "late_rank")
 _REMEDY = (
     "smaller buckets (bucket_cap_mb in DDP, comm_buffer_size in Paddle's DataParallel), so that "
     "the first ones leave while gradients are still computed"
@@ -29,11 +30,4 @@ def find(case: Case) -> Finding | None:
             now = duration(each.target.value * ledger.samples_per_step)
             evidence += f"backward hid {was} per step and now hides {now}; "
     evidence += f"backward and exchange went from {from_to(row, ledger)} per step"
-    return Finding.from_row(
-        "huge_bucket",
-        row,
-        ledger,
-        evidence,
-        _REMEDY,
-        explains=("exposed_communication", "late_rank"),
-    )
+    return Finding.from_row("huge_bucket", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -43,7 +43,9 @@ def find(case: Case) -> Finding | None:
     The cost is how much longer it takes than they do, because they wait as long. What it was late
     by in the base is subtracted.
     """
-    late = case.after.work.latest() if case.after.exchanges is not None else None
+    if case.after.exchanges is None:
+        return None
+    late = case.after.work.latest()
     if late is None:
         return None
     if late.phase == Phase.DATA.value and is_slow_on_all_ranks(case, late.rank):
@@ -56,8 +58,9 @@ def find(case: Case) -> Finding | None:
         return None
     if late.whole_ns < MIN_WHOLE_SHARE * late.excess.value:
         return None
-    row = INPUT if late.phase == Phase.DATA.value else late.phase
-    where = "time outside all phases" if late.phase == UNKNOWN else row
+    row = where = INPUT if late.phase == Phase.DATA.value else late.phase
+    if late.phase == UNKNOWN:
+        where = "time outside all phases"
     evidence = (
         f"rank {late.rank}'s {where} takes {duration(late.excess.value)} per step longer than "
         "the others'"
@@ -83,7 +86,9 @@ def find_waited_rank(evidence: Evidence) -> LateRank | None:
     """Return the rank that most waiting in the exchange is for, if one stands out."""
     trace, used = evidence.trace, evidence.used
     exchange = split_exchange(trace.collectives, trace.spans, used)
-    return find_late_rank(exchange, trace.steps, trace.spans, used) if exchange else None
+    if not exchange:
+        return None
+    return find_late_rank(exchange, trace.steps, trace.spans, used)
 
 
 def _stands_out(excess: Estimate, case: Case) -> bool:

@@ -19,6 +19,7 @@ MAX_MOVED_SHARE = 0.5
 MIN_ADDED_WAITING_SHARE = 0.1
 """The device waits for launches if so much more of the kernels' time is in calls it waited for."""
 
+EXPLAINS = ("thread_oversubscription",)
 _REMEDY = (
     "do more in each call: whole tensors in place of loops over their parts, fused operators, "
     "torch.compile, CUDA graphs, larger batches"
@@ -46,9 +47,7 @@ def find(case: Case) -> Finding | None:
             f"{percent(waited, 0)} in the base; "
         )
     evidence += f"computing went from {from_to(row, ledger)} per step"
-    return Finding.from_row(
-        "launch_bound", row, ledger, evidence, _REMEDY, explains=["thread_oversubscription"]
-    )
+    return Finding.from_row("launch_bound", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
 
 
 def _has_smaller_calls(before: Windows, after: Windows, added_ns: float) -> bool:

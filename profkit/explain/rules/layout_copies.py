@@ -24,6 +24,7 @@ WHOLE_COST_SHARE = 0.5
 They slow down the work between them, too.
 """
 
+EXPLAINS = ("launch_bound",)
 _REMEDY = (
     "keep one layout throughout (channels_last for model and batch alike), and no .contiguous(), "
     ".permute() or .to() inside the model that undoes another"
@@ -48,4 +49,4 @@ def find(case: Case) -> Finding | None:
     price, share = Estimate(added), share_of(added, ledger)
     if added > WHOLE_COST_SHARE * row.delta.value * ledger.samples_per_step:
         price, share = cost(row, ledger), share_of_gap(row, ledger)
-    return Finding("layout_copies", price, share, evidence, _REMEDY, takes=all_of("launch_bound"))
+    return Finding("layout_copies", price, share, evidence, _REMEDY, takes=all_of(*EXPLAINS))

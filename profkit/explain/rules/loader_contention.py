@@ -1,4 +1,4 @@
-"""Loader workers take the processors that the step needs: it is slower without waiting for data."""
+"""Loader workers take the cores that the step needs; it hardly waits for data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from profkit.text import significant
 MIN_ADDED_WORKER_CORES = 0.15
 """Workers can be in the step's way if they use at least this many cores more than the base's."""
 
+EXPLAINS = ("optimizer_unfused", "host_busy", "thread_oversubscription")
 _REMEDY = (
     "fewer workers, or one thread in each (torch.set_num_threads(1), OMP_NUM_THREADS=1, "
     "cv2.setNumThreads(0)); leave the step the cores that it needs"
@@ -30,11 +31,4 @@ def find(case: Case) -> Finding | None:
         f"{significant(after.cores, 2)}, "
         f"{significant((after.own or 0) + after.workers, 2)} with the ranks themselves"
     )
-    return Finding.from_row(
-        "loader_contention",
-        row,
-        ledger,
-        evidence,
-        _REMEDY,
-        explains=("optimizer_unfused", "host_busy", "thread_oversubscription"),
-    )
+    return Finding.from_row("loader_contention", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

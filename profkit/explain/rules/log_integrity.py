@@ -17,7 +17,9 @@ _REMEDY = (
 def find(case: Case) -> Finding | None:
     said = [f"{case.base_name}: {words}" for words in _problems(case.before.trace)]
     said += [f"{case.target_name}: {words}" for words in _problems(case.after.trace)]
-    return Finding("log_integrity", None, None, "; ".join(said), _REMEDY) if said else None
+    if not said:
+        return None
+    return Finding("log_integrity", None, None, "; ".join(said), _REMEDY)
 
 
 def _problems(trace: Trace) -> Iterator[str]:

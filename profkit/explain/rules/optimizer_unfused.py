@@ -1,4 +1,4 @@
-"""The weight update is slower, out of proportion with the step: it updates parameters one by one."""
+"""The weight update is slower out of proportion: it updates parameters one by one."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ Otherwise the same work takes longer.
 """
 
 _NETWORK = (Phase.FORWARD.value, Phase.BACKWARD.value)
+EXPLAINS = ("launch_bound",)
 _REMEDY = (
     "the fused or foreach variant of the optimizer (fused=True, foreach=True; "
     "use_multi_tensor=True in Paddle), and gradients set to None"
@@ -42,9 +43,7 @@ def find(case: Case) -> Finding | None:
         f"the weight update went from {from_to(row, ledger)} per step, the network did not change "
         f"as much; {seen}"
     )
-    return Finding.from_row(
-        "optimizer_unfused", row, ledger, evidence, _REMEDY, explains=["launch_bound"]
-    )
+    return Finding.from_row("optimizer_unfused", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
 
 
 def _optimizer_calls(windows: Windows | None) -> float | None:

@@ -51,7 +51,9 @@ def find(case: Case) -> Finding | None:
         *_mismatch(case.base_name, case.base, case.ledger, case.ledger.total.base.value),
         *_mismatch(case.target_name, case.target, case.ledger, case.ledger.total.target.value),
     ]
-    return Finding("published_mismatch", None, None, "; ".join(said), _REMEDY) if said else None
+    if not said:
+        return None
+    return Finding("published_mismatch", None, None, "; ".join(said), _REMEDY)
 
 
 def _mismatch(name: str, run: RunManifest, ledger: Ledger, sample_ns: float) -> Iterator[str]:

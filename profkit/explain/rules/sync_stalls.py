@@ -12,6 +12,7 @@ MIN_ADDED_COPIES = 2.0
 The host waits for the device at each of them.
 """
 
+EXPLAINS = ("launch_bound",)
 _REMEDY = (
     "keep values on the device: no .item(), .cpu(), print or if on a tensor in the loop; log every "
     "so many steps, and copy with non_blocking=True"
@@ -32,6 +33,4 @@ def find(case: Case) -> Finding | None:
         f"{significant(was)} copies to the host per step became {significant(now)}, after each of "
         f"which the device has nothing to do; computing went from {from_to(row, ledger)} per step"
     )
-    return Finding.from_row(
-        "sync_stalls", row, ledger, evidence, _REMEDY, explains=["launch_bound"]
-    )
+    return Finding.from_row("sync_stalls", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -13,6 +13,7 @@ MIN_ADDED_COLLECTIVES = 4.0
 _PHASES = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.ALLREDUCE.value)
 """The phases in which statistics are exchanged."""
 
+EXPLAINS = ("exposed_communication", "late_rank", "launch_bound")
 _REMEDY = (
     "synchronise batch normalisation only if a rank's batch is too small for statistics of its "
     "own; otherwise larger batches, or group normalisation"
@@ -32,11 +33,4 @@ def find(case: Case) -> Finding | None:
         f"{significant(after.others, 3)}; "
         f"forward, backward and exchange went from {from_to(row, ledger)} per step"
     )
-    return Finding.from_row(
-        "syncbn_cost",
-        row,
-        ledger,
-        evidence,
-        _REMEDY,
-        explains=("exposed_communication", "late_rank", "launch_bound"),
-    )
+    return Finding.from_row("syncbn_cost", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

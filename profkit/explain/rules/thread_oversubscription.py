@@ -1,4 +1,4 @@
-"""The ranks run more threads than there are cores for: they use more cores, and are slower."""
+"""The ranks run more threads than there are cores for, and are slower for it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ MIN_SWITCHES_RATIO = 2.0
 MIN_SWITCHES_PER_S = 50.0
 """Fewer involuntary switches per second happen on any machine."""
 
+EXPLAINS = ("optimizer_unfused", "host_busy")
 _REMEDY = (
     "as many threads in all ranks together as there are cores (OMP_NUM_THREADS, "
     "torch.set_num_threads): cores divided by ranks on this machine"
@@ -28,11 +29,7 @@ def find(case: Case) -> Finding | None:
     row = compute_row(ledger)
     if not grew(row, ledger) or case.base.world_size != case.target.world_size:
         return None
-    added_by_others = (after.others or 0.0) - (before.others or 0.0)
-    crowded_by_others = added_by_others > after.own - before.own
-    if not _has_more_threads(before, after) and (
-        crowded_by_others or not _runs_more_threads(before, after)
-    ):
+    if not _is_oversubscribed(before, after):
         return None
     evidence = ""
     if before.threads and after.threads:
@@ -46,24 +43,24 @@ def find(case: Case) -> Finding | None:
         f"{significant(after.switches_per_s or 0.0, 2)} times per second"
     )
     return Finding.from_row(
-        "thread_oversubscription",
-        row,
-        ledger,
-        evidence,
-        _REMEDY,
-        explains=("optimizer_unfused", "host_busy"),
+        "thread_oversubscription", row, ledger, evidence, _REMEDY, explains=EXPLAINS
     )
 
 
-def _has_more_threads(before: Load, after: Load) -> bool:
-    """Return true if the ranks have more threads than in the base, by the number of cores."""
-    if before.threads is None or after.threads is None:
+def _is_oversubscribed(before: Load, after: Load) -> bool:
+    """Return true if the ranks have one more thread per core, or if more of them run.
+
+    If processes outside the run take more cores than the ranks do, the threads that run prove
+    nothing.
+    """
+    if (
+        before.threads is not None
+        and after.threads is not None
+        and after.threads >= before.threads + after.cores
+    ):
+        return True
+    own_before, own_after = before.own or 0.0, after.own or 0.0
+    if (after.others or 0.0) - (before.others or 0.0) > own_after - own_before:
         return False
-    return after.threads >= before.threads + after.cores
-
-
-def _runs_more_threads(before: Load, after: Load) -> bool:
-    """Return true if the ranks use more cores, or lose them more often."""
     switches = max(MIN_SWITCHES_PER_S, MIN_SWITCHES_RATIO * (before.switches_per_s or 0.0))
-    uses_more_cores = (after.own or 0.0) > MIN_CORES_RATIO * (before.own or 0.0)
-    return uses_more_cores or (after.switches_per_s or 0.0) > switches
+    return own_after > MIN_CORES_RATIO * own_before or (after.switches_per_s or 0.0) > switches

@@ -9,9 +9,10 @@ from profkit.text import byte_size, significant
 MIN_BUCKETS_RATIO = 2.0
 """There must be at least this many times the base's buckets."""
 
+EXPLAINS = ("exposed_communication", "late_rank", "launch_bound")
 _REMEDY = (
-    "larger buckets (bucket_cap_mb in DDP, comm_buffer_size in Paddle's DataParallel): few messages "
-    "that each fill the link"
+    "larger buckets (bucket_cap_mb in DDP, comm_buffer_size in Paddle's DataParallel): few "
+    "messages that each fill the link"
 )
 
 
@@ -27,11 +28,4 @@ def find(case: Case) -> Finding | None:
         f"became {after.buckets} of {byte_size(after.message_bytes)}; backward and exchange "
         f"went from {from_to(row, ledger)} per step with {significant(after.messages, 2)} messages"
     )
-    return Finding.from_row(
-        "tiny_buckets",
-        row,
-        ledger,
-        evidence,
-        _REMEDY,
-        explains=("exposed_communication", "late_rank", "launch_bound"),
-    )
+    return Finding.from_row("tiny_buckets", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -19,18 +19,19 @@ def find(case: Case) -> Finding | None:
     if row is None or not grew(row, ledger):
         return None
     settings = [knob for knob in knobs_for(case, Phase.H2D.value) if knob.startswith("pin")]
-    if windows is None or windows.pageable_share is None:
-        if not settings:
-            return None
-        seen = "no kernels were captured that would show it"
-    else:
-        base_windows = case.before.windows
-        before = (base_windows.pageable_share if base_windows else None) or 0.0
-        if windows.pageable_share <= before:
+    if windows is not None and windows.pageable_share is not None:
+        known = 0.0
+        if case.before.windows is not None:
+            known = case.before.windows.pageable_share or 0.0
+        if windows.pageable_share <= known:
             return None
         seen = (
             f"{percent(windows.pageable_share, 0)} of the copies' time is from pageable memory, "
-            f"{percent(before, 0)} in the base"
+            f"{percent(known, 0)} in the base"
         )
+    elif settings:
+        seen = "no kernels were captured that would show it"
+    else:
+        return None
     words = [f"copies to the device went from {from_to(row, ledger)} per step", seen, *settings]
     return Finding.from_row("unpinned_copy", row, ledger, "; ".join(words), _REMEDY)

@@ -13,6 +13,7 @@ from profkit.explain.rules.base import Case, Finding, all_of, is_material, shift
 from profkit.text import duration, plural
 from profkit.vocab import Phase
 
+EXPLAINS = ("input_stalls",)
 _REMEDY = "keep the workers over epochs (persistent_workers=True), or make epochs longer"
 
 
@@ -37,7 +38,7 @@ def find(case: Case) -> Finding | None:
         f"than usual, {duration(after.value)} per step if averaged over all steps; {in_base}"
     )
     return Finding(
-        "worker_start", shift(after, -known), None, evidence, _REMEDY, takes=all_of("input_stalls")
+        "worker_start", shift(after, -known), None, evidence, _REMEDY, takes=all_of(*EXPLAINS)
     )
 
 
