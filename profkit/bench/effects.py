@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -112,18 +112,19 @@ def find_effects(timings: Iterable[Timing]) -> Effects:
     """Return every effect that the cells allow, from the first level of each axis on."""
     by_setting = {timing.setting: timing for timing in timings}
     effects: list[Effect] = []
+    groups: dict[tuple[str, tuple[Any, Any]], list[Effect]] = {}
     for axis in AXES:
-        effects += _effects_of(axis, by_setting)
-    return Effects(tuple(effects), tuple(_main_effects(effects)), tuple(_interactions(effects)))
-
-
-def _effects_of(axis: str, by_setting: Mapping[Setting, Timing]) -> Iterator[Effect]:
-    levels = _levels(axis, by_setting)
-    for level in levels[1:]:
-        for setting, base in sorted(by_setting.items()):
+        first, *others = _levels(axis, by_setting) or [None]
+        for level, (setting, base) in itertools.product(others, sorted(by_setting.items())):
             target = by_setting.get(replace(setting, **{axis: level}))
-            if getattr(setting, axis) == levels[0] and target is not None:
-                yield Effect(axis, base, target)
+            if getattr(setting, axis) == first and target is not None:
+                effects.append(Effect(axis, base, target))
+                groups.setdefault((axis, effects[-1].levels), []).append(effects[-1])
+    main = []
+    for (axis, levels), own in groups.items():
+        mean = combine([(1 / len(own), effect.delta) for effect in own])
+        main.append(MainEffect(axis, levels, mean, tuple(own)))
+    return Effects(tuple(effects), tuple(main), tuple(_interactions(effects)))
 
 
 def _levels(axis: str, settings: Iterable[Setting]) -> list[Any]:
@@ -134,15 +135,6 @@ def _levels(axis: str, settings: Iterable[Setting]) -> list[Any]:
     if axis == "loader":
         return sorted(found, key=lambda level: ("dali" in level.lower(), level))
     return sorted(found)
-
-
-def _main_effects(effects: Sequence[Effect]) -> Iterator[MainEffect]:
-    groups: dict[tuple[str, tuple[Any, Any]], list[Effect]] = {}
-    for effect in effects:
-        groups.setdefault((effect.axis, effect.levels), []).append(effect)
-    for (axis, levels), own in groups.items():
-        mean = combine([(1 / len(own), effect.delta) for effect in own])
-        yield MainEffect(axis, levels, mean, tuple(own))
 
 
 def _interactions(effects: Sequence[Effect]) -> Iterator[Interaction]:

@@ -247,21 +247,20 @@ def _run_one(plan: Plan, folder: Path, setting: Setting, repeat: int, progress: 
 
 
 def _why_failed(code: int, made: Sequence[Path], log: Path, setting: Setting) -> str:
-    """Return why a run failed; empty if it did not."""
+    """Return why a run failed; empty if it did not.
+
+    The reason is the error of `profkit trace`, which is one line, or the last line of the log.
+    """
     if code:
-        return _last_words(log) or describe_end(code).replace("the job", "it", 1)
+        said = log.read_text(encoding="utf-8", errors="replace")
+        lines = re.findall(r"^profkit: (.+)$", said, re.MULTILINE) or said.split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return safe_text(last) or describe_end(code).replace("the job", "it", 1)
     if not made:
         return f"it left no run (see {safe_text(str(log))})"
     if not _is_whole(made[-1]):
         return f"its run is not whole (see 'profkit verify {safe_text(str(made[-1]))}')"
     return _departure(made[-1], setting)
-
-
-def _last_words(log: Path) -> str:
-    """Return the error of `profkit trace`, which is one line, or the last line of the log."""
-    said = log.read_text(encoding="utf-8", errors="replace")
-    lines = re.findall(r"^profkit: (.+)$", said, re.MULTILINE) or said.split("\n")
-    return safe_text(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
 
 def exit_code(progress: Progress) -> ExitCode:

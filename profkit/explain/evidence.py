@@ -49,11 +49,6 @@ class Exchanges:
     others: float
     """Collectives that carry no gradients, such as those of synchronised batch normalisation."""
 
-    @property
-    def rounds(self) -> float:
-        """Number of times that each bucket is exchanged per step."""
-        return self.messages / self.buckets if self.buckets else 0.0
-
 
 class Evidence:
     """One run of a comparison: its costs, and figures about the same steps.
@@ -83,18 +78,14 @@ class Evidence:
     def step_ns(self) -> float:
         if not self.costs.steps:
             return math.nan
-        return float(self.costs.wall_ns.sum()) / self._rank_steps
+        return float(self.costs.wall_ns.sum()) / (self.costs.steps * self.costs.ranks)
 
     @property
     def step_samples(self) -> float:
         """Samples that one rank trains on per step; 0 if the run does not record them."""
         if not self.costs.steps:
             return 0.0
-        return float(self.costs.samples.sum()) / self._rank_steps
-
-    @property
-    def _rank_steps(self) -> int:
-        return self.costs.steps * self.costs.ranks
+        return float(self.costs.samples.sum()) / (self.costs.steps * self.costs.ranks)
 
     @functools.cached_property
     def work(self) -> RankWork:

@@ -79,10 +79,6 @@ class Counters:
                 rates.append(np.diff(values) / (np.diff(times) / 1e9))
         return estimate_mean(np.concatenate(rates)) if rates else None
 
-    def gain(self, source: str, metric: str) -> float:
-        """Return the growth of a counter from its first to its last reading, over all lanes."""
-        return float(sum(values[-1] - values[0] for _, values in self.series(source, metric)))
-
     def level(self, source: str, metric: str) -> float | None:
         """Return the mean of a reading, or `None` if there is no reading."""
         readings: list[float] = []
@@ -106,28 +102,22 @@ def read_load(counters: Counters, cores: float, ranks: int) -> Load | None:
     machine = counters.rate("host", "cpu_busy_seconds")
     threads = counters.level("process", "threads_count")
     switches = counters.rate("process", "involuntary_switches_count")
+    workers, begins, ends = 0.0, [], []
+    for times, values in counters.series("host", "worker_cpu_seconds"):
+        if len(times) > 1:
+            workers += float(values[-1] - values[0])
+            begins.append(times[0])
+            ends.append(times[-1])
+    if begins:  # each worker counts for as long as it existed
+        workers = float(workers / ((max(ends) - min(begins)) / 1e9))
     return Load(
         cores=cores,
         own=own.value * ranks,
-        workers=_worker_cores(counters),
+        workers=workers,
         machine=machine.value if machine else None,
         threads=None if threads is None else threads * ranks,
         switches_per_s=switches.value if switches else None,
     )
-
-
-def _worker_cores(counters: Counters) -> float:
-    """Return the cores that all workers use together; each counts while it existed."""
-    gained, begins, ends = 0.0, [], []
-    for times, values in counters.series("host", "worker_cpu_seconds"):
-        if len(times) > 1:
-            gained += float(values[-1] - values[0])
-            begins.append(times[0])
-            ends.append(times[-1])
-    if not begins:
-        return 0.0
-    seconds = (max(ends) - min(begins)) / 1e9
-    return float(gained / seconds)
 
 
 def estimate_mean(values: Floats) -> Estimate:

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from profkit.analysis.kernels.categories import COPY_CATEGORIES, MATRIX_WORK
+from profkit.analysis.kernels.categories import COPY_CATEGORIES
 from profkit.analysis.kernels.device_time import HOST
 from profkit.analysis.kernels.view import KernelsView
 from profkit.trace import Trace
 
 PAGEABLE = "Pageable"
 """CUPTI puts this word into the name of a copy whose host memory is not pinned."""
+
+MOVING = ("layout", "cast or copy", COPY_CATEGORIES["DtoD"])
+"""Categories that compute nothing: they bring numbers into another order or format."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,14 @@ class Windows:
     on_host: bool
 
     @property
-    def matrix_share(self) -> float:
-        """Share of the kernels' time that is matrix work."""
-        if not self.busy_ns:
-            return 0.0
-        return sum(self.by_category.get(name, 0.0) for name in MATRIX_WORK) / self.busy_ns
+    def moving_ns(self) -> float:
+        """Time of casts and layout copies."""
+        return sum(self.by_category.get(name, 0.0) for name in MOVING)
+
+    @property
+    def moving_calls(self) -> float:
+        """Number of casts and layout copies."""
+        return sum(self.calls_by_category.get(name, 0.0) for name in MOVING)
 
     @property
     def mean_ns(self) -> float:

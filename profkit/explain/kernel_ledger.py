@@ -22,6 +22,7 @@ from profkit.analysis.kernels.device_time import HOST
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import NO_PHASE, exclusive_times
 from profkit.explain.evidence import Evidence
+from profkit.explain.evidence_kernels import MOVING
 from profkit.explain.ledger import Ledger
 from profkit.vocab import PHASES
 
@@ -34,8 +35,6 @@ OTHERS: Final = "other "
 """The prefix of a row that holds all operators of a category that only one side has."""
 
 _COLUMNS = ("rank", "device", "start_ns", "end_ns", "name", "category", "op", "phase", "step")
-_MOVING = frozenset({"layout", "cast or copy", COPY_CATEGORIES["DtoD"]})
-"""Categories of casts and layout copies."""
 
 
 class _Key(NamedTuple):
@@ -126,7 +125,7 @@ def compare_kernels(
         base_steps=base.steps,
         target_steps=target.steps,
         noun=target.noun,
-        moving_added_ns=sum(row.delta_ns for row in rows if row.category in _MOVING),
+        moving_added_ns=sum(row.delta_ns for row in rows if row.category in MOVING),
         tensor_core_share=Sides(base.tensor_core_share, target.tensor_core_share),
         launch_bound_share=Sides(base.launch_bound_share, target.launch_bound_share),
         ceiling_share=Sides(
@@ -208,7 +207,10 @@ def _idle(rows: pa.Table) -> Iterator[_Sum]:
     lane = rows["rank"].to_numpy().astype(np.int64) * 2**31 + codes
     order = np.lexsort((start, step, lane))
     same = (np.diff(lane[order]) == 0) & (np.diff(step[order]) == 0)
-    gap = np.where(same, start[order][1:] - _latest_ends(end[order], same)[:-1], 0)
+    latest_end = end[order]
+    for lane_step in np.split(np.arange(len(order)), np.flatnonzero(~same) + 1):
+        latest_end[lane_step] = np.maximum.accumulate(latest_end[lane_step])
+    gap = np.where(same, start[order][1:] - latest_end[:-1], 0)
     later, earlier = order[1:][gap > 0], order[:-1][gap > 0]
     is_host = pc.equal(device.dictionary.cast(pa.string()), HOST).to_numpy(zero_copy_only=False)
     category = rows["category"].cast(pa.string())
@@ -218,14 +220,6 @@ def _idle(rows: pa.Table) -> Iterator[_Sum]:
     phase = rows["phase"].take(pa.array(later))
     no_category = pa.array([""] * len(later), pa.string())
     yield from _sum_up(phase, pa.array(names.tolist(), pa.string()), no_category, gap[gap > 0])
-
-
-def _latest_ends(end: Ints, same: Ints) -> Ints:
-    """Return the latest end so far, starting again at each device and step."""
-    latest = end.copy()
-    for part in np.split(np.arange(len(end)), np.flatnonzero(~same) + 1):
-        latest[part] = np.maximum.accumulate(end[part])
-    return np.asarray(latest)
 
 
 def _sum_up(phase: pa.ChunkedArray, name: pa.Array, category: pa.Array, ns: Ints) -> Iterator[_Sum]:

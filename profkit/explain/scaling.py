@@ -53,17 +53,16 @@ def scaling_table(
 ) -> tuple[ScalingRow, ...]:
     """Compare runs, given as name, GPUs and costs, with the first of them."""
     _, base_gpus, base = runs[0]
-    base_stages, base_growth = _stage_times(base), _stage_growth(base)
+    base_stages, base_growth = _estimate_stages(base)
     rows = []
     for place, (name, gpus, costs) in enumerate(runs):
-        stages = _stage_times(costs)
+        stages, growth = _estimate_stages(costs)
         efficiency = EXACTLY_ONE
         factors = dict.fromkeys(FACTORS, EXACTLY_ONE)
         if place:
             efficiency = divide(base_stages[-1], stages[-1])
             factors[FACTORS[0]] = divide(base_stages[0], stages[0])
-            growths = zip(FACTORS[1:], base_growth, _stage_growth(costs), strict=True)
-            for factor, before, after in growths:
+            for factor, before, after in zip(FACTORS[1:], base_growth, growth, strict=True):
                 factors[factor] = divide(before, after)
         exchange_known = Phase.ALLREDUCE.value in costs.inside
         row = ScalingRow(
@@ -94,16 +93,12 @@ def _stages(costs: RunCosts) -> Floats:
     return np.cumsum(parts, axis=0)
 
 
-def _stage_times(costs: RunCosts) -> list[Estimate]:
-    """Return each stage per sample per GPU."""
-    samples = np.broadcast_to(costs.samples.astype(np.float64), (len(FACTORS), costs.steps))
-    return _ratios(_stages(costs), samples, costs.repeats)
-
-
-def _stage_growth(costs: RunCosts) -> list[Estimate]:
-    """Return each stage after the first as a multiple of the one before."""
+def _estimate_stages(costs: RunCosts) -> tuple[list[Estimate], list[Estimate]]:
+    """Return each stage per sample per GPU, and the factor from each stage to the next."""
     stages = _stages(costs)
-    return _ratios(stages[1:], stages[:-1], costs.repeats)
+    samples = np.broadcast_to(costs.samples.astype(np.float64), stages.shape)
+    times = _ratios(stages, samples, costs.repeats)
+    return times, _ratios(stages[1:], stages[:-1], costs.repeats)
 
 
 def _ratios(above: Floats, below: Floats, repeats: Sequence[int]) -> list[Estimate]:

@@ -66,11 +66,18 @@ class Counter:
 def tracks(window: Window) -> Iterator[Track]:
     """Yield every track, rank by rank: steps, host threads, launches, streams, collectives."""
     for rank in sorted(window.shifts):
-        yield Track(rank, STEPS, tuple(_steps(window, rank)))
+        steps, launches, shift = [], [], window.shifts[rank]
+        for row in _rows(window, "steps", rank):
+            begin_ns, end_ns = row["start_ns"] + shift, row["end_ns"] + shift
+            steps.append(Slice(begin_ns, end_ns, f"step {row['step']}", "step"))
+        yield Track(rank, STEPS, tuple(steps))
         yield from _stacks(rank, _by_label(window, rank, "spans"))
-        launches = tuple(_launches(window, rank))
+        for place, row in enumerate(_rows(window, "kernels", rank)):
+            if _is_launched(row):
+                at_ns, flow = row["launch_ns"] + shift, _flow(rank, place)
+                launches.append(Slice(at_ns, at_ns, str(row["name"]), "launch", flow))
         if launches:
-            yield Track(rank, LAUNCHES, launches, instants=True)
+            yield Track(rank, LAUNCHES, tuple(launches), instants=True)
         yield from _stacks(rank, _by_label(window, rank, "kernels"))
         yield from _stacks(rank, _by_label(window, rank, "collectives"))
 
@@ -96,12 +103,6 @@ def _rows(window: Window, table: str, rank: int) -> Iterator[dict[str, Any]]:
         columns = [column.to_pylist() for column in batch.columns]
         for values in zip(*columns, strict=True):
             yield dict(zip(_COLUMNS[table], values, strict=True))
-
-
-def _steps(window: Window, rank: int) -> Iterator[Slice]:
-    shift = window.shifts[rank]
-    for row in _rows(window, "steps", rank):
-        yield Slice(row["start_ns"] + shift, row["end_ns"] + shift, f"step {row['step']}", "step")
 
 
 def _by_label(window: Window, rank: int, table: str) -> dict[str, list[Slice]]:
@@ -133,13 +134,6 @@ def _is_launched(row: dict[str, Any]) -> bool:
 def _flow(rank: int, place: int) -> int:
     """Return the number that a kernel and its launch share, and no other kernel has."""
     return (rank + 1) << 40 | place
-
-
-def _launches(window: Window, rank: int) -> Iterator[Slice]:
-    for place, row in enumerate(_rows(window, "kernels", rank)):
-        if _is_launched(row):
-            time_ns = row["launch_ns"] + window.shifts[rank]
-            yield Slice(time_ns, time_ns, str(row["name"]), "launch", _flow(rank, place))
 
 
 def _stacks(rank: int, by_label: dict[str, list[Slice]]) -> Iterator[Track]:

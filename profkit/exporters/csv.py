@@ -6,12 +6,9 @@ Text that a spreadsheet would run as a formula gets an apostrophe in front.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-import pyarrow as pa
 
 from profkit.exporters.base import BATCH_ROWS, Window
 
@@ -38,13 +35,9 @@ class Csv:
                 with open(path / f"{name}.csv", "x", encoding="utf-8", newline="") as file:
                     writer = csv.writer(file)
                     writer.writerow(table.column_names)
-                    writer.writerows(_rows(table))
-
-
-def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    for batch in table.to_batches(BATCH_ROWS):
-        columns = [map(cell, column.to_pylist()) for column in batch.columns]
-        yield from zip(*columns, strict=True)
+                    for batch in table.to_batches(BATCH_ROWS):
+                        columns = [map(cell, column.to_pylist()) for column in batch.columns]
+                        writer.writerows(zip(*columns, strict=True))
 
 
 def cell(value: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from profkit.explain.rules._exchange import exchange_row
-from profkit.explain.rules.base import Case, Finding, from_to, grew
+from profkit.explain.ledger import sum_rows
+from profkit.explain.rules.base import EXCHANGE, Case, Finding, from_to, grew
 from profkit.text import significant
 
 MIN_ROUNDS_RATIO = 1.5
@@ -14,17 +14,18 @@ _REMEDY = "exchange once per step: wrap all but the last backward in model.no_sy
 
 
 def find(case: Case) -> Finding | None:
-    before, after = case.before.exchanges, case.after.exchanges
-    if before is None or after is None or not before.rounds:
+    ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
+    if before is None or after is None or not (before.messages and after.messages):
         return None
-    row = exchange_row(case.ledger)
-    if after.rounds < MIN_ROUNDS_RATIO * before.rounds or not grew(row, case.ledger):
+    known, rounds = before.messages / before.buckets, after.messages / after.buckets
+    row = sum_rows(ledger, "backward and exchange", EXCHANGE)
+    if rounds < MIN_ROUNDS_RATIO * known or not grew(row, ledger):
         return None
     evidence = (
-        f"each bucket is exchanged {significant(after.rounds, 2)} times per step, "
-        f"{significant(before.rounds, 2)} in the base; "
-        f"backward and exchange went from {from_to(row, case.ledger)} per step"
+        f"each bucket is exchanged {significant(rounds, 2)} times per step, "
+        f"{significant(known, 2)} in the base; "
+        f"backward and exchange went from {from_to(row, ledger)} per step"
     )
     return Finding.from_row(
-        "accumulation_without_no_sync", row, case.ledger, evidence, _REMEDY, explains=EXPLAINS
+        "accumulation_without_no_sync", row, ledger, evidence, _REMEDY, explains=EXPLAINS
     )

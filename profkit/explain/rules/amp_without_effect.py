@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.kernels.categories import MATRIX_WORK
 from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import find_readings
 from profkit.explain.evidence_kernels import Windows
-from profkit.explain.rules._windows import moving_calls, moving_ns
 from profkit.explain.rules.base import (
     Case,
     Finding,
@@ -83,11 +83,11 @@ def _reasons(before: Windows | None, after: Windows | None) -> Iterator[str]:
     if after is None:
         yield "no kernels were captured (--kernels) that would show why"
         return
-    casts = moving_ns(after) - (moving_ns(before) if before else 0.0)
+    casts = after.moving_ns - (before.moving_ns if before else 0.0)
     if casts > MANY_CASTS_SHARE * after.busy_ns:
         yield (
             f"casts and layout copies add {duration(casts)} per captured step, "
-            f"{significant(moving_calls(after))} calls"
+            f"{significant(after.moving_calls)} calls"
         )
     if after.tensor_core_share is not None and after.tensor_core_share < FEW_ON_TENSOR_CORES:
         yield (
@@ -97,8 +97,12 @@ def _reasons(before: Windows | None, after: Windows | None) -> Iterator[str]:
     if after.launch_bound_share is not None and after.launch_bound_share > LAUNCH_BOUND_SHARE:
         waited = percent(after.launch_bound_share, 0)
         yield f"the device waits for {waited} of its work to be launched"
-    if after.matrix_share < FEW_ON_TENSOR_CORES:
-        matrix = percent(after.matrix_share, 0)
+    matrix_share = 0.0
+    if after.busy_ns:
+        matrix_ns = sum(after.by_category.get(name, 0.0) for name in MATRIX_WORK)
+        matrix_share = matrix_ns / after.busy_ns
+    if matrix_share < FEW_ON_TENSOR_CORES:
+        matrix = percent(matrix_share, 0)
         yield f"matrix work, which alone can gain, is {matrix} of the kernels' time"
     if after.on_host:
         yield "it runs on a CPU, which is only faster with instructions for it (AMX, AVX512-BF16)"

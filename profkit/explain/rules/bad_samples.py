@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.selection import PARTIAL_BATCH
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import Case, Finding, all_of, cost, is_material, share_of, shift
@@ -22,8 +21,11 @@ _REMEDY = (
 
 
 def find(case: Case) -> Finding | None:
-    """Use what loaders report of single samples, and batches that are short in the target."""
-    before, after = case.before, case.after
+    """Use what loaders report of single samples, and batches that are short in the target.
+
+    The cost is the whole difference, if the target surely takes longer.
+    """
+    ledger, before, after = case.ledger, case.before, case.after
     unreadable = after.figure(count_bad_samples) - before.figure(count_bad_samples)
     base_share = before.figure(share_of_short_steps)
     short_share = after.figure(share_of_short_steps)
@@ -37,31 +39,14 @@ def find(case: Case) -> Finding | None:
         )
     if not words:
         return None
-    price = _price(case)
-    return Finding(
-        "bad_samples",
-        price,
-        share_of(price.value, case.ledger) if price else None,
-        "; ".join(words),
-        _REMEDY,
-        takes=all_of(*EXPLAINS),
-    )
-
-
-def _price(case: Case) -> Estimate | None:
-    """Return the whole difference, or `None` if the target does not surely take longer.
-
-    It includes the steps of short batches, which waited, and which the ledger excludes.
-    """
-    ledger = case.ledger
     short_ns = 0.0
-    if ledger.per_sample:
-        short_ns = case.after.figure(short_steps_add_ns) - case.before.figure(short_steps_add_ns)
-    price = shift(cost(ledger.total, ledger), short_ns * ledger.samples_per_step)
-    is_slower = price.low is not None and price.low > 0
-    if not is_slower or not is_material(price.value, ledger):
-        return None
-    return price
+    if ledger.per_sample:  # the ledger excludes the steps of short batches, which waited
+        short_ns = after.figure(short_steps_add_ns) - before.figure(short_steps_add_ns)
+    whole = shift(cost(ledger.total, ledger), short_ns * ledger.samples_per_step)
+    price = share = None
+    if whole.low is not None and whole.low > 0 and is_material(whole.value, ledger):
+        price, share = whole, share_of(whole.value, ledger)
+    return Finding("bad_samples", price, share, "; ".join(words), _REMEDY, takes=all_of(*EXPLAINS))
 
 
 def count_bad_samples(evidence: Evidence) -> int:

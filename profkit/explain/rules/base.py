@@ -49,6 +49,9 @@ COMPUTE = ("forward", "backward", "optimizer")
 WORK = (*COMPUTE, UNKNOWN)
 """The rows in which the ranks' own processes work; time outside all phases is theirs, too."""
 
+EXCHANGE = ("backward", "allreduce")
+"""The rows of the exchange: handing messages over is backward's, waiting for them allreduce's."""
+
 
 @dataclass(frozen=True)
 class Case:

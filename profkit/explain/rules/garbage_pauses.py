@@ -47,24 +47,20 @@ def find(case: Case) -> Finding | None:
 
 
 def garbage_ns(evidence: Evidence) -> Estimate | None:
-    """Return the time of collections per step, on average over the ranks."""
+    """Return the time of collections per step, on average over the ranks.
+
+    If the run is too short for the readings themselves to scatter, the number of collections gives
+    the interval. The sum of events whose sizes scatter by as much as their mean has a relative
+    error of sqrt(2 / count). Collections come regularly, so they scatter less.
+    """
     rate = evidence.counters.rate("garbage", "pause_seconds")
     if rate is None:
         return None
     if not rate.judged:
-        collections = evidence.counters.gain("garbage", "collections_count")
-        rate = estimate_event_rate(rate.value, collections)
+        count = 0.0
+        for _, values in evidence.counters.series("garbage", "collections_count"):
+            count += values[-1] - values[0]
+        if count > 0:
+            half = Z_95 * rate.value * math.sqrt(2 / count)
+            rate = Estimate(rate.value, rate.value - half, rate.value + half)
     return scale(rate, evidence.step_ns)
-
-
-def estimate_event_rate(rate: float, count: float) -> Estimate:
-    """Return a rate with the interval that the number of events allows; none without events.
-
-    It serves runs too short for the readings themselves to scatter. The sum of events whose sizes
-    scatter by as much as their mean has a relative error of sqrt(2 / count). Collections come
-    regularly, so they scatter less.
-    """
-    if not count > 0:
-        return Estimate(rate)
-    half = Z_95 * rate * math.sqrt(2 / count)
-    return Estimate(rate, rate - half, rate + half)

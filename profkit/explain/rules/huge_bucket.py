@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from profkit.explain.rules._exchange import exchange_row
-from profkit.explain.rules.base import Case, Finding, from_to, grew
+from profkit.explain.ledger import sum_rows
+from profkit.explain.rules.base import EXCHANGE, Case, Finding, from_to, grew
 from profkit.text import byte_size, duration
 
 EXPLAINS = ("exposed_communication", "late_rank")
@@ -17,7 +17,7 @@ def find(case: Case) -> Finding | None:
     ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
     if before is None or after is None or not after.buckets or after.buckets >= before.buckets:
         return None
-    row = exchange_row(ledger)
+    row = sum_rows(ledger, "backward and exchange", EXCHANGE)
     if not grew(row, ledger):
         return None
     evidence = (

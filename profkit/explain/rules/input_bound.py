@@ -59,26 +59,20 @@ def find(case: Case) -> Finding | None:
         words.append(
             "rank 0's wait is a lower bound: other ranks' waits appear as its gradient exchange"
         )
-    if _waits_in_exchange(case):
+    exchange, latest = ledger.find(Phase.ALLREDUCE.value), case.after.work.latest()
+    if (
+        exchange is not None
+        and grew(exchange, ledger)
+        and latest is not None
+        and latest.phase == Phase.DATA.value
+        and is_slow_on_all_ranks(case, latest.rank)
+    ):
         row = sum_rows(ledger, "input and waiting for it", (INPUT, Phase.ALLREDUCE.value))
         words.append(
             "the ranks' batches are late in turns, and with the time that they wait for each "
             f"other it went from {from_to(row, ledger)}"
         )
     return Finding.from_row("input_bound", row, ledger, "; ".join(words), remedy, cause=cause)
-
-
-def _waits_in_exchange(case: Case) -> bool:
-    """Return true if ranks wait in the exchange for the rank whose batch came last."""
-    exchange = case.ledger.find(Phase.ALLREDUCE.value)
-    latest = case.after.work.latest()
-    return (
-        latest is not None
-        and exchange is not None
-        and grew(exchange, case.ledger)
-        and latest.phase == Phase.DATA.value
-        and is_slow_on_all_ranks(case, latest.rank)
-    )
 
 
 def _describe_loader(case: Case, cause: str) -> Iterator[str]:

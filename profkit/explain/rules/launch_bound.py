@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from profkit.explain.evidence_kernels import Windows
-from profkit.explain.rules._windows import moving_ns
 from profkit.explain.rules.base import Case, Finding, compute_row, cost, from_to, grew
 from profkit.text import duration, percent, significant
 
@@ -34,7 +32,13 @@ def find(case: Case) -> Finding | None:
         return None
     waited, waits = before.launch_bound_share or 0.0, after.launch_bound_share
     waits_more = waits is not None and waits > waited + MIN_ADDED_WAITING_SHARE
-    if not waits_more and not _has_smaller_calls(before, after, cost(row, ledger).value):
+    has_smaller_calls = (
+        after.calls > MIN_CALLS_RATIO * before.calls
+        and after.mean_ns < MAX_LENGTH_RATIO * before.mean_ns
+    )
+    moved_ns = after.moving_ns - before.moving_ns
+    moves_data = moved_ns >= MAX_MOVED_SHARE * cost(row, ledger).value
+    if not waits_more and (moves_data or not has_smaller_calls):
         return None
     noun = "operators" if after.on_host else "kernels"
     evidence = (
@@ -48,16 +52,3 @@ def find(case: Case) -> Finding | None:
         )
     evidence += f"computing went from {from_to(row, ledger)} per step"
     return Finding.from_row("launch_bound", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
-
-
-def _has_smaller_calls(before: Windows, after: Windows, added_ns: float) -> bool:
-    """Return true if there are more and shorter calls, and moving data is not the cause.
-
-    `added_ns` is of all steps, not only of the few captured ones.
-    """
-    moved = moving_ns(after) - moving_ns(before)
-    return (
-        after.calls > MIN_CALLS_RATIO * before.calls
-        and after.mean_ns < MAX_LENGTH_RATIO * before.mean_ns
-        and moved < MAX_MOVED_SHARE * added_ns
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate
-from profkit.explain.rules._windows import moving_calls, moving_ns
 from profkit.explain.rules.base import (
     Case,
     Finding,
@@ -36,14 +35,14 @@ def find(case: Case) -> Finding | None:
     ledger, before, after = case.ledger, case.before.windows, case.after.windows
     if before is None or after is None:
         return None
-    added = moving_ns(after) - moving_ns(before)
+    added = after.moving_ns - before.moving_ns
     row = compute_row(ledger)
     if not is_material(added, ledger) or not grew(row, ledger):
         return None
     evidence = (
-        f"casts and layout copies went from {duration(moving_ns(before))} to "
-        f"{duration(moving_ns(after))} per captured step, "
-        f"{significant(moving_calls(before))} to {significant(moving_calls(after))} calls; "
+        f"casts and layout copies went from {duration(before.moving_ns)} to "
+        f"{duration(after.moving_ns)} per captured step, "
+        f"{significant(before.moving_calls)} to {significant(after.moving_calls)} calls; "
         f"computing went from {from_to(row, ledger)} per step"
     )
     price, share = Estimate(added), share_of(added, ledger)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.explain.evidence_kernels import Windows
-from profkit.explain.ledger import Ledger, Row, sum_rows
+from profkit.explain.ledger import sum_rows
 from profkit.explain.rules.base import Case, Finding, from_to, grew
 from profkit.text import significant
 from profkit.vocab import Phase
@@ -31,8 +31,13 @@ _REMEDY = (
 def find(case: Case) -> Finding | None:
     ledger = case.ledger
     row = ledger.find(Phase.OPTIMIZER.value)
-    if row is None or not grew(row, ledger) or not _stands_out(row, ledger):
+    if row is None or not grew(row, ledger):
         return None
+    network = sum_rows(ledger, "network", _NETWORK)
+    if network.base.value > 0 and row.base.value > 0:
+        network_ratio = max(1.0, network.target.value / network.base.value)
+        if row.target.value / row.base.value <= MIN_RATIO_TO_NETWORK * network_ratio:
+            return None
     before, after = _optimizer_calls(case.before.windows), _optimizer_calls(case.after.windows)
     seen = "no kernels were captured (--kernels) that would show its calls"
     if before and after:
@@ -48,11 +53,3 @@ def find(case: Case) -> Finding | None:
 
 def _optimizer_calls(windows: Windows | None) -> float | None:
     return windows.calls_by_phase.get(Phase.OPTIMIZER.value) if windows else None
-
-
-def _stands_out(row: Row, ledger: Ledger) -> bool:
-    network = sum_rows(ledger, "network", _NETWORK)
-    if not (network.base.value > 0 and row.base.value > 0):
-        return True
-    network_ratio = max(1.0, network.target.value / network.base.value)
-    return row.target.value / row.base.value > MIN_RATIO_TO_NETWORK * network_ratio

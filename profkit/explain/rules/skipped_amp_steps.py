@@ -62,7 +62,7 @@ def skipped_share(evidence: Evidence) -> float:
 def count_lowered_scales(steps: pa.Table) -> int:
     """Return how often the gradient scaler lowered its scale.
 
-    It does so after each overflow. A fused optimizer skips such a step itself, so that no span shows it.
+    It does so after each overflow. If a fused optimizer skips such a step, no span shows it.
     """
     steps = steps.sort_by([("rank", "ascending"), ("step", "ascending")])
     scale, rank = as_floats(steps["grad_scale"]), steps["rank"].to_numpy()
