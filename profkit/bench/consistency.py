@@ -6,15 +6,18 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from operator import attrgetter
 from typing import Final
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import Cell
 from profkit.analysis.published import UNNAMED
 from profkit.text import percent, plural, significant
 
 TOLERANCE: Final = 0.05
 """Figures that differ by less than this agree: no benchmark repeats itself much better."""
+
+_table_of: Final = attrgetter("workload", "framework", "device", "source")
+"""Return the published table that a cell is part of."""
 
 _DIGITS: Final = 4
 """The significant digits of a figure in a sentence."""
@@ -78,10 +81,6 @@ def _first_of_its_row(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
     return first
 
 
-def _table_of(cell: Cell) -> tuple[str, str, str, str]:
-    return cell.workload, cell.framework, cell.device, cell.source
-
-
 def check_samples_in_time(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Compare throughput x time with the samples that were trained on in that time."""
     for cell in cells:
@@ -122,17 +121,10 @@ def check_statistics(cells: Sequence[Cell]) -> Iterator[Contradiction]:
 
 def check_batches(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find one figure that is printed for two batch sizes."""
-    for group in _groups(
-        cells,
-        lambda cell: (
-            cell.workload,
-            cell.framework,
-            cell.device,
-            cell.setting.gpus,
-            cell.setting.mixed,
-            cell.throughput.value,
-        ),
-    ):
+    same = attrgetter(
+        "workload", "framework", "device", "setting.gpus", "setting.mixed", "throughput.value"
+    )
+    for group in _groups(cells, same):
         batches = {cell.setting.batch_size for cell in group}
         if len(batches) > 1 and group[0].measured:
             places = [f"batch {cell.setting.batch_size} in {cell.source}" for cell in group]
@@ -145,9 +137,9 @@ def check_batches(cells: Sequence[Cell]) -> Iterator[Contradiction]:
 
 def check_sources(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find a configuration for which two sources print different figures."""
-    measured = [cell for cell in cells if cell.measured]
     for group in _groups(
-        measured, lambda cell: (cell.workload, cell.framework, cell.device, cell.setting)
+        filter(attrgetter("measured"), cells),
+        attrgetter("workload", "framework", "device", "setting"),
     ):
         for one, other in itertools.combinations(group, 2):
             ratio = one.throughput.value / other.throughput.value
@@ -161,34 +153,22 @@ def check_sources(cells: Sequence[Cell]) -> Iterator[Contradiction]:
 
 def check_linearity(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find GPUs that do more each than fewer of them did."""
-    measured = [cell for cell in cells if cell.measured]
+    same = attrgetter("statistic", "setting.precision", "setting.batch_size", "setting.loader")
     for group in _groups(
-        measured,
-        lambda cell: (
-            _table_of(cell),
-            cell.statistic,
-            cell.setting.precision,
-            cell.setting.batch_size,
-            cell.setting.loader,
-        ),
+        filter(attrgetter("measured"), cells), lambda cell: (_table_of(cell), same(cell))
     ):
-        ordered = sorted(group, key=lambda cell: cell.setting.gpus)
+        ordered = sorted(group, key=attrgetter("setting.gpus"))
         for fewer, more in itertools.pairwise(ordered):
             ratio = fewer.sample_ns.value / more.sample_ns.value
-            if ratio > 1 + TOLERANCE and not _overlap(fewer.sample_ns, more.sample_ns):
+            low, high = fewer.sample_ns.low, more.sample_ns.high
+            overlap = low is not None and high is not None and low <= high
+            if ratio > 1 + TOLERANCE and not overlap:
                 words = (
                     f"{_name(more)}: {_figure(fewer)} on {plural(fewer.setting.gpus, 'GPU')} and "
                     f"{_figure(more)} on {more.setting.gpus}: each GPU would do "
                     f"{percent(ratio, 0)} of what it did"
                 )
                 yield Contradiction("more than linear", (fewer, more), words)
-
-
-def _overlap(one: Estimate, other: Estimate) -> bool:
-    """Return true if both figures have intervals, and these overlap."""
-    if one.low is None or one.high is None or other.low is None or other.high is None:
-        return False
-    return one.low <= other.high and other.low <= one.high
 
 
 def check_loaders(cells: Sequence[Cell]) -> Iterator[Contradiction]:

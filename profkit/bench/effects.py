@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, scale
@@ -129,7 +130,7 @@ def find_effects(timings: Iterable[Timing]) -> Effects:
 
 def _levels(axis: str, settings: Iterable[Setting]) -> list[Any]:
     """Return the levels of an axis; full precision and the framework's own loader come first."""
-    found = {getattr(setting, axis) for setting in settings}
+    found = set(map(attrgetter(axis), settings))
     if axis == "precision":
         return sorted(found, key=lambda level: (Setting(1, level, 1).mixed, level))
     if axis == "loader":
@@ -141,21 +142,16 @@ def _interactions(effects: Sequence[Effect]) -> Iterator[Interaction]:
     """Yield how the effect of an axis depends on the level of another, for each pair of axes."""
     for axis, other in itertools.combinations(AXES, 2):
         own = [effect for effect in effects if effect.axis == axis]
-        levels = _levels(other, (effect.base.setting for effect in own))
+        levels = _levels(other, map(attrgetter("base.setting"), own))
         for first, second in itertools.product(own, own):
-            if _differ_in(other, levels, first, second):
+            at_first = getattr(first.base.setting, other)
+            at_second = getattr(second.base.setting, other)
+            if at_first != levels[0] or at_second == at_first or first.levels != second.levels:
+                continue
+            if replace(second.base.setting, **{other: at_first}) == first.base.setting:
                 delta = combine([(1.0, second.delta), (-1.0, first.delta)])
                 reason, reason_ns = _reason(first, second, delta.value)
                 yield Interaction(first, second, other, delta, reason, reason_ns)
-
-
-def _differ_in(other: str, levels: Sequence[Any], first: Effect, second: Effect) -> bool:
-    """Return true if both effects are one change, first at the other axis' first level."""
-    at_first, at_second = getattr(first.base.setting, other), getattr(second.base.setting, other)
-    same = replace(second.base.setting, **{other: at_first}) == first.base.setting
-    return (
-        same and first.levels == second.levels and at_first == levels[0] and at_second != at_first
-    )
 
 
 def _reason(first: Effect, second: Effect, whole: float) -> tuple[str, float]:

@@ -31,7 +31,9 @@ def run_logged(words: Sequence[str], log: Path) -> int:
 
     If we are interrupted, all processes of the run are interrupted once.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in AXES}
+    environment = dict(os.environ)
+    for name in AXES:
+        environment.pop(name, None)
     with log.open("wb") as file, _interruptible():
         process = subprocess.Popen(
             [sys.executable, "-m", "profkit", *words],

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from profkit.analysis.config_join import join_config
-from profkit.analysis.costs import RunCosts, run_costs
+from profkit.analysis.costs import RunCosts
 from profkit.analysis.matrix import NS_A_SECOND, Cell, Setting, invert
 from profkit.analysis.published import published_cells
 from profkit.bench.consistency import Contradiction, find_contradictions
 from profkit.bench.effects import Effects, find_effects
+from profkit.bench.repeats import BenchedRun, describe_runs, read_run
 from profkit.bench.run import Plan, Progress
 from profkit.bench.timings import Timing, published_timings, time_cells
 from profkit.text import plural
-from profkit.trace import RunManifest, Trace
+from profkit.trace import RunManifest
 
 AXES_OF_A_CELL = frozenset(
     {
@@ -38,19 +39,44 @@ AXES_OF_A_CELL = frozenset(
 SAME_THROUGHOUT = ("cpu", "cpu_count", "device", "python", "packages.", "profkit_version")
 """The beginnings of the settings that must be the same in all runs of a matrix."""
 
-
-@dataclass(frozen=True)
-class BenchedRun:
-    """One repeat of a cell."""
-
-    path: Path
-    manifest: RunManifest
-    costs: RunCosts
-    samples: int
-    """The samples of all recorded steps, on all ranks."""
-
-    steps_s: float
-    """The time from the beginning of the first step to the end of the last."""
+ROW_FIELDS = [
+    "log_file",
+    "model_name",
+    "mission_name",
+    "direction_id",
+    "run_mode",
+    "index",
+    "gpu_num",
+    "FINAL_RESULT",
+    "JOB_FAIL_FLAG",
+    "UNIT",
+    "log_with_profiler",
+    "profiler_path",
+    "model_branch",
+    "model_commit",
+    "batch_size",
+    "fp_item",
+    "convergence_value",
+    "convergence_key",
+    "ips",
+    "speed_unit",
+    "device_num",
+    "model_run_time",
+    "frame_commit",
+    "frame_version",
+    "ips_low",
+    "ips_high",
+    "time_per_sample_per_gpu_ms",
+    "precision",
+    "loader",
+    "device",
+    "repeats",
+    "repeats_planned",
+    "steps",
+    "statistic",
+    "failure",
+]
+"""The fields of a row, in order: those of the published reports' database records, then ours."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +99,9 @@ class BenchedCell:
         for run in self.runs:
             samples += run.samples
             seconds += run.steps_s
-        return samples / seconds / self.cell.throughput.value if seconds > 0 else math.nan
+        if seconds <= 0:
+            return math.nan
+        return samples / seconds / self.cell.throughput.value
 
 
 @dataclass(frozen=True)
@@ -105,12 +133,12 @@ class Benched:
     def alike(self) -> tuple[tuple[BenchedCell, Cell], ...]:
         """Pairs of our cells and published ones of the same size and kind of precision."""
         found = []
-        published = [cell for table in self.published for cell in table.cells if cell.measured]
-        for own in self.cells:
-            for cell in published:
+        for own, table in itertools.product(self.cells, self.published):
+            for cell in table.cells:
                 ours, theirs = own.cell.setting, cell.setting
                 if (
                     own.cell.measured
+                    and cell.measured
                     and (ours.gpus, ours.batch_size) == (theirs.gpus, theirs.batch_size)
                     and ours.mixed == theirs.mixed
                 ):
@@ -127,37 +155,34 @@ def read_published(workload: str, title: str) -> Benched:
 
 def read_matrix(plan: Plan, title: str, progress: Progress) -> Benched:
     """Read the runs of a matrix, cell by cell."""
-    runs, costs = {}, {}
+    runs: dict[Setting, list[BenchedRun]] = {}
+    costs: dict[Setting, list[RunCosts]] = {}
     for setting in plan.settings:
-        runs[setting] = [_read_run(path) for path in progress.of(setting)]
-        costs[setting] = [run.costs for run in runs[setting]]
+        runs[setting], costs[setting] = [], []
+        for path in progress.of(setting):
+            run = read_run(path)
+            runs[setting].append(run)
+            costs[setting].append(run.costs)
     timings = time_cells(costs)
     by_setting = {timing.setting: timing for timing in timings}
-    cells, manifests = [], []
+    benched, cells, manifests = [], [], []
     for setting in sorted(plan.settings):
         why, timing = progress.why_not(setting), by_setting.get(setting)
-        cells.append(_make_cell(plan, setting, timing, runs[setting], why))
-        manifests += [run.manifest for run in runs[setting]]
+        benched.append(_make_cell(plan, setting, timing, runs[setting], why))
+        cells.append(benched[-1].cell)
+        for run in runs[setting]:
+            manifests.append(run.manifest)
     return Benched(
         plan.workload,
         title,
         plan.framework,
         plan.unit,
-        tuple(cells),
+        tuple(benched),
         find_effects(timings),
         _tables(published_cells(plan.workload)),
-        find_contradictions([each.cell for each in cells]),
+        find_contradictions(cells),
         tuple(_unlike_machines(manifests)),
     )
-
-
-def _read_run(path: Path) -> BenchedRun:
-    trace = Trace.open(path)
-    costs = run_costs(trace)
-    steps = trace.steps
-    length_ns = int(steps["end_ns"].to_numpy().max()) - int(steps["start_ns"].to_numpy().min())
-    samples = int(steps["sample_count"].to_numpy().sum())
-    return BenchedRun(path, trace.manifest, costs, samples, length_ns / NS_A_SECOND)
 
 
 def _make_cell(
@@ -218,72 +243,35 @@ def rows(view: Benched) -> list[Mapping[str, object]]:
 
 def _row(view: Benched, each: BenchedCell) -> Mapping[str, object]:
     setting, throughput = each.cell.setting, each.cell.throughput
-    steps, logs, duration_ns = 0, [], None
-    for run in each.runs:
-        steps += run.costs.steps
-        logs.append(f"{run.path.name}.log")
-        if run.manifest.ended_ns is not None:
-            duration_ns = (duration_ns or 0) + run.manifest.ended_ns - run.manifest.created_ns
-    run_mode, profiler = "mp", {}
-    if setting.gpus == 1:
-        run_mode, profiler = "sp", {"log_with_profiler": None, "profiler_path": None}
-    row: dict[str, object] = {
-        "log_file": " ".join(logs) or None,
+    values: dict[str, object] = {
         "model_name": f"{view.workload}_bs{setting.batch_size}_{setting.precision}",
         "mission_name": view.title,
         "direction_id": 0,
-        "run_mode": run_mode,
+        "run_mode": "sp" if setting.gpus == 1 else "mp",
         "index": 1,
         "gpu_num": setting.gpus,
-        "FINAL_RESULT": None,
         "JOB_FAIL_FLAG": int(len(each.runs) < each.planned),
         "UNIT": each.cell.unit,
-        **profiler,
-        "model_branch": None,
-        "model_commit": None,
         "batch_size": setting.batch_size,
         "fp_item": setting.precision,
-        "convergence_value": None,
-        "convergence_key": None,
-        "ips": None,
         "speed_unit": each.cell.unit,
         "device_num": f"N{each.cell.nodes}C{setting.gpus}",
-        "model_run_time": None,
-        "frame_commit": None,
-        "frame_version": None,
         "ips_low": throughput.low,
         "ips_high": throughput.high,
-        "time_per_sample_per_gpu_ms": None,
-        "precision": None,
         "loader": setting.loader,
         "device": each.cell.device or None,
         "repeats": len(each.runs),
         "repeats_planned": each.planned,
-        "steps": steps,
-        "statistic": None,
         "failure": each.why or None,
+        **describe_runs(each.runs),
     }
     if each.cell.measured:
-        row["FINAL_RESULT"] = row["ips"] = throughput.value
-    if duration_ns is not None:
-        row["model_run_time"] = duration_ns / NS_A_SECOND
+        values["FINAL_RESULT"] = values["ips"] = throughput.value
     if each.timing is not None:
-        row["time_per_sample_per_gpu_ms"] = each.timing.total.value / 1e6
+        values["time_per_sample_per_gpu_ms"] = each.timing.total.value / 1e6
     if each.runs:
-        first = each.runs[0].manifest
-        row["frame_version"] = _frame_version(first)
-        row["precision"] = first.config.get("precision")
-        row["statistic"] = each.cell.statistic
+        values["statistic"] = each.cell.statistic
+    row = {name: values.get(name) for name in ROW_FIELDS}
+    if setting.gpus != 1:
+        del row["log_with_profiler"], row["profiler_path"]
     return row
-
-
-def _frame_version(manifest: RunManifest) -> str | None:
-    """Return the version of the framework's package, whichever of its packages is installed."""
-    packages = manifest.environment.get("packages")
-    if not isinstance(packages, Mapping):
-        return None
-    for suffix in ("", "paddle", "paddle-gpu"):
-        version = packages.get(manifest.framework + suffix)
-        if version:
-            return str(version)
-    return None

@@ -12,6 +12,9 @@ from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Estimate, estimate_ratios, student_95
 from profkit.analysis.matrix import Cell, Setting
 
+_EXACT_STUDENT = {1: math.tan(math.pi * 0.475), 2: 0.95 / math.sqrt(2 * 0.975 * 0.025)}
+"""The 97.5 % quantiles of Student's t for which the expansion of `student_95` fails."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -86,14 +89,9 @@ def _over_repeats(times: Sequence[Estimate], scatter: float, freedom: int) -> Es
         return Estimate(value)
     between = 0.0
     if freedom:
-        between = _student(freedom) * scatter * value / math.sqrt(len(times))
+        student = _EXACT_STUDENT.get(freedom) or student_95(freedom)
+        between = student * scatter * value / math.sqrt(len(times))
     return Estimate(value, min(within.low, value - between), max(within.high, value + between))
-
-
-def _student(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t; the expansion fails below three degrees."""
-    exact = {1: math.tan(math.pi * 0.475), 2: 0.95 / math.sqrt(2 * 0.975 * 0.025)}
-    return exact.get(freedom) or student_95(freedom)
 
 
 def _mean_parts(repeats: Sequence[RunCosts]) -> dict[str, float]:

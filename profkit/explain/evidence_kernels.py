@@ -31,17 +31,11 @@ class Windows:
     calls_by_category: Mapping[str, float]
     calls_by_phase: Mapping[str, float]
     pageable_share: float | None
-    """Share of the time of copies to the device that read memory which is not pinned.
-
-    `None` if there are no copies.
-    """
+    """Share of the time of copies to the device that is from unpinned memory, if there are any."""
     tensor_core_share: float | None
     """Share of the time of matrix work that ran on Tensor Cores, if the kernels' names show it."""
     launch_bound_share: float | None
-    """Share of the kernels' time in calls that an idle device waited for.
-
-    `None` on a CPU, and if launches are not known.
-    """
+    """Share of the kernels' time in calls that an idle device waited for, if launches are known."""
     on_host: bool
 
     @property

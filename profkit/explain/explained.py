@@ -141,11 +141,18 @@ class Side(NamedTuple):
 
 
 def read_side(traces: Sequence[Trace], each: Mapper = map) -> Side:
-    """Read what comparisons need of repeats, once for all of them."""
+    """Read what comparisons need of repeats, once for all of them; `each` maps over ranks."""
     runs, sums_by_run = [], {}
     for trace in traces:
-        costs, sums = _costs_by_rank(trace, each)
-        run = Evidence(trace, costs)
+        sums: dict[int, SpanSums] = {}
+        total = None
+        if trace.steps.num_rows:
+            sums = sum_ranks(trace, steady_steps(trace).steps, each)
+            total = add_sums(list(sums.values()))
+            for rank in trace.ranks:
+                if sums[rank.rank].damaged:
+                    rank.table("spans")  # only reading a damaged file in this process records it
+        run = Evidence(trace, run_costs(trace, total))
         runs.append(run)
         sums_by_run[run] = sums
     middle = _middle(runs)
@@ -166,17 +173,3 @@ def scale_sides(sides: Sequence[Side]) -> tuple[ScalingRow, ...]:
         runs.append((side_name(side.runs), ranks, _pool(side.runs)))
         meetings.append(side.meeting)
     return scaling_table(runs, meetings)
-
-
-def _costs_by_rank(trace: Trace, each: Mapper) -> tuple[RunCosts, dict[int, SpanSums]]:
-    """Return the costs of a run, from spans read rank by rank, and each rank's sums.
-
-    Only reading a damaged file in this process records the damage, so it is read here as well.
-    """
-    if not trace.steps.num_rows:
-        return run_costs(trace), {}
-    sums = sum_ranks(trace, steady_steps(trace).steps, each)
-    for rank in trace.ranks:
-        if sums[rank.rank].damaged:
-            rank.table("spans")
-    return run_costs(trace, add_sums(list(sums.values()))), sums

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -103,7 +104,7 @@ class KernelLedger:
 
     @property
     def phases(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(row.phase for row in self.rows))
+        return tuple(dict.fromkeys(map(attrgetter("phase"), self.rows)))
 
 
 def compare_kernels(
@@ -118,7 +119,7 @@ def compare_kernels(
         return None
     base_sums, target_sums = _sum_side(before, base, ledger), _sum_side(after, target, ledger)
     rows = _match(base_sums, target_sums)
-    places = {phase: place for place, phase in enumerate(PHASES)}
+    places = dict(zip(PHASES, range(len(PHASES)), strict=True))
     rows.sort(key=lambda row: (places.get(row.phase, len(PHASES)), -abs(row.delta_ns)))
     return KernelLedger(
         rows=tuple(rows),
@@ -137,31 +138,23 @@ def compare_kernels(
 def _match(base: _Sums, target: _Sums) -> list[KernelRow]:
     """Return a row for each operator that both sides have, and the rest of each category."""
     rows = []
+    for key, before in base.items():
+        if key not in target:
+            continue
+        after = target[key]
+        rows.append(KernelRow(*key, before.ns, after.ns, before.calls, after.calls))
     base_rest: _Sums = defaultdict(_Figures)
     target_rest: _Sums = defaultdict(_Figures)
-    for key, figures in base.items():
-        if key in target:
-            rows.append(
-                KernelRow(*key, figures.ns, target[key].ns, figures.calls, target[key].calls)
-            )
-        else:
-            rest = _rest_of(key)
-            base_rest[rest] = base_rest[rest].plus(*figures)
-    for key, figures in target.items():
-        if key not in base:
-            rest = _rest_of(key)
-            target_rest[rest] = target_rest[rest].plus(*figures)
+    for own, other, rest in ((base, target, base_rest), (target, base, target_rest)):
+        for key, figures in own.items():
+            if key not in other:
+                name = OTHERS + key.category if key.category else key.name
+                whole = _Key(key.phase, name, key.category)
+                rest[whole] = rest[whole].plus(*figures)
     for key in {**base_rest, **target_rest}:
         before, after = base_rest[key], target_rest[key]
         rows.append(KernelRow(*key, before.ns, after.ns, before.calls, after.calls))
     return rows
-
-
-def _rest_of(key: _Key) -> _Key:
-    """Return the key of the row that joins this operator with the rest of its category."""
-    if not key.category:
-        return key
-    return _Key(key.phase, OTHERS + key.category, key.category)
 
 
 def _sum_side(side: Evidence, view: KernelsView, ledger: Ledger) -> _Sums:

@@ -200,16 +200,11 @@ def compare(
 
 def sum_rows(ledger: Ledger, name: str, names: Sequence[str]) -> Row:
     """Return several rows as one, with an interval that knows that they vary together."""
-    base, target = _sum_parts(ledger.base, names), _sum_parts(ledger.target, names)
+    base, target = np.zeros_like(ledger.base.wall_ns), np.zeros_like(ledger.target.wall_ns)
+    for each in names:
+        base = base + ledger.base.parts.get(each, 0)
+        target = target + ledger.target.parts.get(each, 0)
     return _make_rows({name: base}, {name: target}, [name], ledger.base, ledger.target)[0]
-
-
-def _sum_parts(costs: RunCosts, names: Sequence[str]) -> Ints:
-    total = np.zeros_like(costs.wall_ns)
-    for name in names:
-        if name in costs.parts:
-            total = total + costs.parts[name]
-    return total
 
 
 def _open(row: Row, base: RunCosts, target: RunCosts) -> Row:

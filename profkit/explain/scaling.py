@@ -36,10 +36,7 @@ class ScalingRow:
     """False if waiting cannot be separated from transfer; then it is part of communication."""
 
     meeting: Meeting | None = None
-    """Where the ranks wait for each other.
-
-    `None` for a single rank, and if nothing was recorded.
-    """
+    """Where the ranks wait for each other; `None` if there is one rank or nothing was recorded."""
 
     @property
     def largest_loss(self) -> str:
@@ -79,10 +76,11 @@ def scaling_table(
     return tuple(rows)
 
 
-def _stages(costs: RunCosts) -> Floats:
-    """Return each step's time as it grows, cost by cost, one row for each of `FACTORS`.
+def _estimate_stages(costs: RunCosts) -> tuple[list[Estimate], list[Estimate]]:
+    """Return each stage per sample per GPU, and the factor from each stage to the next.
 
-    The first row is computation and all else. Input, waiting and communication follow.
+    The stages are a step's time as it grows, cost by cost: computation and all else, then input,
+    waiting and communication.
     """
     nothing = np.zeros(costs.steps)
     input_ns = costs.parts.get(INPUT, nothing)
@@ -90,12 +88,7 @@ def _stages(costs: RunCosts) -> Floats:
     waiting = costs.inside.get(Phase.ALLREDUCE.value, {}).get(WAITING, nothing)
     computing = costs.wall_ns - input_ns - exchange
     parts = np.stack([computing, input_ns, waiting, exchange - waiting]).astype(np.float64)
-    return np.cumsum(parts, axis=0)
-
-
-def _estimate_stages(costs: RunCosts) -> tuple[list[Estimate], list[Estimate]]:
-    """Return each stage per sample per GPU, and the factor from each stage to the next."""
-    stages = _stages(costs)
+    stages = np.cumsum(parts, axis=0)
     samples = np.broadcast_to(costs.samples.astype(np.float64), stages.shape)
     times = _ratios(stages, samples, costs.repeats)
     return times, _ratios(stages[1:], stages[:-1], costs.repeats)

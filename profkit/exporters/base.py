@@ -72,12 +72,12 @@ class Window:
         It is 0 for all ranks if one of them does not know it.
         """
         shifts = {}
+        is_known = True
         for rank in self.trace.ranks:
             anchor = rank.manifest.anchor
-            if anchor.realtime_ns <= 0:
-                return {each.rank: 0 for each in self.trace.ranks}
+            is_known = is_known and anchor.realtime_ns > 0
             shifts[rank.rank] = anchor.realtime_ns - anchor.monotonic_ns
-        return shifts
+        return shifts if is_known else dict.fromkeys(shifts, 0)
 
     def estimate(self, exporter: Exporter) -> int:
         """Return the approximate size in bytes that the window has in a format."""
@@ -99,12 +99,14 @@ def open_window(trace: Trace, wanted: str) -> Window:
     `wanted` is `all`, a step such as `40`, a range such as `40:60` without its end, or empty for
     the last few steps.
     """
-    numbers = np.unique(trace.steps["step"].to_numpy())
-    chosen = choose_steps(numbers.tolist(), wanted)
+    steps = trace.steps
+    chosen = choose_steps(np.unique(steps["step"].to_numpy()).tolist(), wanted)
     tables = {name: trace.table(name) for name in TABLES}
     if wanted != "all" and chosen:
-        bounds = _bounds(trace.steps, chosen)
-        tables = {name: _within(table, bounds) for name, table in tables.items()}
+        rows = steps.filter(pc.is_in(steps["step"], value_set=pa.array(chosen, pa.int64())))
+        ends = rows.group_by("rank").aggregate([("start_ns", "min"), ("end_ns", "max")])
+        for name, table in tables.items():
+            tables[name] = _within(table, ends.to_pylist())
     return Window(trace, tuple(chosen), tables)
 
 
@@ -127,25 +129,16 @@ def choose_steps(numbers: list[int], wanted: str) -> list[int]:
     return chosen
 
 
-def _bounds(steps: pa.Table, chosen: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return when the chosen steps of each rank begin and end."""
-    mine = steps.filter(pc.is_in(steps["step"], value_set=pa.array(list(chosen), pa.int64())))
-    rank, start, end = (mine[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
-    bounds = {}
-    for each in np.unique(rank).tolist():
-        bounds[each] = int(start[rank == each].min()), int(end[rank == each].max())
-    return bounds
-
-
-def _within(table: pa.Table, bounds: Mapping[int, tuple[int, int]]) -> pa.Table:
-    """Return the rows that overlap their rank's bounds."""
+def _within(table: pa.Table, bounds: Iterable[Mapping[str, int]]) -> pa.Table:
+    """Return the rows that overlap the time between the bounds of their rank."""
     begin, finish = "start_ns", "end_ns"
     if "time_ns" in table.column_names:
         begin = finish = "time_ns"
     rank, start, end = (table[name].to_numpy() for name in ("rank", begin, finish))
     kept = np.zeros(table.num_rows, dtype=bool)
-    for each, (first, last) in bounds.items():
-        kept |= (rank == each) & (start < last) & (end >= first)
+    for each in bounds:
+        is_ranks = rank == each["rank"]
+        kept |= is_ranks & (start < each["end_ns_max"]) & (end >= each["start_ns_min"])
     places = np.ascontiguousarray(np.flatnonzero(kept), dtype=np.int64)
     # not pa.array(places), which imports pandas if it is installed, and that takes a second
     return table.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)]))

@@ -5,12 +5,13 @@ It is compressed if the name of the file ends in .gz.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
+from typing import Any
 
 from profkit.exporters._timeline import Track, counters, tracks
 from profkit.exporters.base import Window
@@ -29,19 +30,14 @@ class Chrome:
     )
 
     def write(self, window: Window, path: Path) -> None:
+        open_file: Callable[..., Any] = open
         if path.suffix == ".gz":
-            with gzip.open(path, "xt", compresslevel=6, encoding="utf-8") as packed:
-                _write(window, packed)
-        else:
-            with open(path, "x", encoding="utf-8") as file:
-                _write(window, file)
-
-
-def _write(window: Window, file: IO[str]) -> None:
-    file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
-    for index, event in enumerate(events(window)):
-        file.write((",\n" if index else "") + event)
-    file.write("\n]}\n")
+            open_file = functools.partial(gzip.open, compresslevel=6)
+        with open_file(path, "xt", encoding="utf-8") as file:
+            file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+            for index, event in enumerate(events(window)):
+                file.write((",\n" if index else "") + event)
+            file.write("\n]}\n")
 
 
 def events(window: Window) -> Iterator[str]:

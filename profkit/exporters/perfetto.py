@@ -7,7 +7,7 @@ install; a test reads what is written here with the library's own classes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,8 +23,8 @@ _CLEARED, _NEEDED = 1, 2
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 """The types of a track event."""
 
-_FLUSH_BYTES = 1 << 20
-"""Packets are written in pieces of about this size."""
+_BUFFER_BYTES = 1 << 20
+"""Packets are small, so they are written in pieces of this size."""
 
 
 class _Packet:
@@ -65,23 +65,8 @@ class Perfetto:
     )
 
     def write(self, window: Window, path: Path) -> None:
-        with open(path, "xb") as file:
-            encode(window, file.write)
-
-
-def encode(window: Window, write: Callable[[bytes], object]) -> None:
-    """Write every packet of the window, in pieces of about a megabyte."""
-    encoder = _Encoder()
-    waiting: list[bytes] = []
-    size = 0
-    for packet in encoder.packets(window):
-        framed = message(1, packet)
-        waiting.append(framed)
-        size += len(framed)
-        if size > _FLUSH_BYTES:
-            write(b"".join(waiting))
-            waiting, size = [], 0
-    write(b"".join(waiting))
+        with open(path, "xb", buffering=_BUFFER_BYTES) as file:
+            file.writelines(message(1, packet) for packet in _Encoder().packets(window))
 
 
 def varint(value: int) -> bytes:
@@ -117,7 +102,7 @@ def text(field: int, value: str) -> bytes:
 
 
 class _Encoder:
-    """Makes the packets of one sequence; a name is sent with the first packet that uses it."""
+    """Encodes one sequence; a name is sent with the first packet that uses it."""
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
@@ -132,12 +117,13 @@ class _Encoder:
             uuid = number(_Track.UUID, _process_track(rank))
             yield _describe_track(uuid + message(_Track.PROCESS, process))
         for track in tracks(window):
-            yield from self._encode_track(track)
+            yield from self.encode_track(track)
         for counter in counters(window):
-            yield from self._encode_counter(counter)
+            yield from self.encode_counter(counter)
 
-    def _encode_track(self, track: Track) -> Iterator[bytes]:
-        uuid = self._next_track(track.rank)
+    def encode_track(self, track: Track) -> Iterator[bytes]:
+        self._tracks += 1
+        uuid = _process_track(track.rank) + self._tracks
         thread = (
             number(_Track.PID, track.rank + 1)
             + number(_Track.TID, self._tracks)
@@ -150,31 +136,33 @@ class _Encoder:
         )
         if track.instants:
             for each in track.slices:
-                yield self._encode_slice(each, _INSTANT, uuid, _Event.FLOW)
+                yield self.encode_slice(each, _INSTANT, uuid, _Event.FLOW)
         else:
-            yield from self._encode_stack(track, uuid)
+            yield from self.encode_stack(track, uuid)
 
-    def _encode_stack(self, track: Track, uuid: int) -> Iterator[bytes]:
+    def encode_stack(self, track: Track, uuid: int) -> Iterator[bytes]:
         """Yield beginnings and ends in the order of a stack; at one time, ends come first."""
         end = number(_Event.TYPE, _END) + number(_Event.TRACK, uuid)
         open_ends: list[int] = []
         for each in track.slices:
             while open_ends and open_ends[-1] <= each.start_ns:
                 yield _event(open_ends.pop(), end)
-            yield self._encode_slice(each, _BEGIN, uuid, _Event.LAST_OF_FLOW)
+            yield self.encode_slice(each, _BEGIN, uuid, _Event.LAST_OF_FLOW)
             open_ends.append(each.end_ns)
         while open_ends:
             yield _event(open_ends.pop(), end)
 
-    def _encode_slice(self, each: Slice, kind: int, uuid: int, flow_field: int) -> bytes:
+    def encode_slice(self, each: Slice, kind: int, uuid: int, flow_field: int) -> bytes:
         fresh = b""
         name, category = self._names.get(each.name), self._categories.get(each.category)
         if name is None:
             name = self._names[each.name] = len(self._names) + 1
-            fresh += message(_Interned.NAMES, _interned(name, each.name))
+            own = number(_Interned.ID, name) + text(_Interned.TEXT, each.name)
+            fresh += message(_Interned.NAMES, own)
         if category is None:
             category = self._categories[each.category] = len(self._categories) + 1
-            fresh += message(_Interned.CATEGORIES, _interned(category, each.category))
+            own = number(_Interned.ID, category) + text(_Interned.TEXT, each.category)
+            fresh += message(_Interned.CATEGORIES, own)
         event = (
             number(_Event.CATEGORY, category)
             + number(_Event.TYPE, kind)
@@ -185,8 +173,9 @@ class _Encoder:
             event += fixed(flow_field, "<Q", each.flow)
         return _event(each.start_ns, event, message(_Packet.INTERNED, fresh) if fresh else b"")
 
-    def _encode_counter(self, counter: Counter) -> Iterator[bytes]:
-        uuid = self._next_track(counter.rank)
+    def encode_counter(self, counter: Counter) -> Iterator[bytes]:
+        self._tracks += 1
+        uuid = _process_track(counter.rank) + self._tracks
         yield _describe_track(
             number(_Track.UUID, uuid)
             + text(_Track.NAME, counter.label)
@@ -197,11 +186,6 @@ class _Encoder:
         for reading in counter.readings:
             yield _event(reading.time_ns, head + fixed(_Event.VALUE, "<d", reading.value))
 
-    def _next_track(self, rank: int) -> int:
-        """Return the number of a new track of a rank."""
-        self._tracks += 1
-        return _process_track(rank) + self._tracks
-
 
 def _process_track(rank: int) -> int:
     """Return the number of a rank's own track, far from those of all other ranks."""
@@ -211,10 +195,6 @@ def _process_track(rank: int) -> int:
 def _describe_track(content: bytes) -> bytes:
     head = number(_Packet.SEQUENCE, SEQUENCE) + number(_Packet.FLAGS, _NEEDED)
     return head + message(_Packet.TRACK, content)
-
-
-def _interned(place: int, value: str) -> bytes:
-    return number(_Interned.ID, place) + text(_Interned.TEXT, value)
 
 
 def _event(time_ns: int, event: bytes, more: bytes = b"") -> bytes:

@@ -21,10 +21,7 @@ MAKING = tuple(piece for piece in INPUT_PIECES if piece != QUEUE)
 """The pieces in which work is done on a batch."""
 
 SLOW_PIECE_SHARE = 0.25
-"""A piece is slow if it grew by more than this share of what the wait for input grew by.
-
-If none did, batches are made as fast as before, by too few workers.
-"""
+"""A piece is slow if it grew by more than this share of what the wait for input grew by."""
 
 MIN_OTHER_CORES = 0.25
 """Processes outside the run can be in its way if they use more than this many cores."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.kernels.categories import MATRIX_WORK
 from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.explain.evidence import Evidence
@@ -55,10 +54,10 @@ def find(case: Case) -> Finding | None:
         return None
     words = [f"with mixed precision computing went from {from_to(row, ledger)} per step"]
     words += _reasons(case.before.windows, case.after.windows)
-    price: Estimate | None = cost(row, ledger)
-    share = share_of(price.value, ledger)
-    if not is_material(price.value, ledger) or not is_clear(price, ledger):
-        price = share = None
+    whole = cost(row, ledger)
+    price = share = None
+    if is_material(whole.value, ledger) and is_clear(whole, ledger):
+        price, share = whole, share_of(whole.value, ledger)
     return Finding(
         "amp_without_effect", price, share, "; ".join(words), _REMEDY, takes=all_of(*EXPLAINS)
     )

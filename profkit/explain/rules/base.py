@@ -145,7 +145,13 @@ def all_of(*kinds: str) -> Mapping[str, float]:
 def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
     """Yield each cause less what others explain; drop those that are mostly explained."""
     for finding in found:
-        owed = sum(_taken(each, finding) for each in found if each is not finding)
+        owed = 0.0
+        for other in found:
+            if other is not finding and other.cost_ns is not None:
+                taken = other.takes.get(finding.kind, 0.0)
+                if finding.kind == SETTING_CHANGED:
+                    taken = math.inf
+                owed += min(other.cost_ns.value, taken)
         if finding.cost_ns is None or not owed:
             yield finding
         elif owed < MOSTLY_EXPLAINED_SHARE * finding.cost_ns.value:
@@ -153,15 +159,6 @@ def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
             yield dataclasses.replace(
                 finding, cost_ns=shift(finding.cost_ns, -owed), share_of_gap=share_of(left, ledger)
             )
-
-
-def _taken(one: Finding, other: Finding) -> float:
-    """Return how much of the other's cost is this one's: at most what this one costs itself."""
-    if one.cost_ns is None:
-        return 0.0
-    if other.kind == SETTING_CHANGED:
-        return one.cost_ns.value
-    return min(one.cost_ns.value, one.takes.get(other.kind, 0.0))
 
 
 def shift(estimate: Estimate, by: float) -> Estimate:

@@ -12,7 +12,7 @@ _REMEDY = (
     "see what else runs there (top), and give the job cores of its own (taskset, cgroups, an "
     "exclusive allocation); then measure both sides again"
 )
-EXPLAINS = ("optimizer_unfused",)
+EXPLAINS: tuple[str, ...] = ("optimizer_unfused",)
 EXPLAINS_WITH_INPUT = (*EXPLAINS, "input_bound", "input_stalls")
 
 
@@ -22,9 +22,9 @@ def find(case: Case) -> Finding | None:
         return None
     if before.others is None or after.others is None:
         return None
-    name, rows, explains = "computing", WORK, EXPLAINS
+    name, rows, explains = "computing", [*WORK], EXPLAINS
     if waits_for_cores(case):
-        name, rows, explains = "computing and input", (*WORK, INPUT), EXPLAINS_WITH_INPUT
+        name, rows, explains = "computing and input", [*WORK, INPUT], EXPLAINS_WITH_INPUT
     row = sum_rows(case.ledger, "work", rows)
     if not grew(row, case.ledger) or after.others < before.others + MIN_OTHER_CORES:
         return None

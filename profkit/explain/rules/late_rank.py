@@ -14,16 +14,10 @@ from profkit.text import duration, percent
 from profkit.vocab import Phase
 
 MIN_WHOLE_SHARE = 0.5
-"""A rank is late if its whole work is longer by at least this share of what its late phase is.
-
-Otherwise it makes up for the phase elsewhere.
-"""
+"""A rank whose whole work is longer by less than this share of its late phase caught up."""
 
 MIN_LATE_SHARE = 0.05
-"""A late rank is later than this share of the base's step.
-
-The ranks of a healthy run differ by a few percent of a step, as their cores and neighbours do.
-"""
+"""Ranks of a healthy run differ by a few percent of a step; a late one by at least this share."""
 
 KINDS_BY_ROW = {
     INPUT: ("input_bound", "input_stalls"),

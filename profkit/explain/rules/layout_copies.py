@@ -18,10 +18,7 @@ from profkit.explain.rules.base import (
 from profkit.text import duration, significant
 
 WHOLE_COST_SHARE = 0.5
-"""Copies that take more than this share of what computing adds are the cause of all of it.
-
-They slow down the work between them, too.
-"""
+"""Copies of more than this share of what computing adds cause all of it: they slow other work."""
 
 EXPLAINS = ("launch_bound",)
 _REMEDY = (

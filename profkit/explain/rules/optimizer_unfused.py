@@ -9,16 +9,10 @@ from profkit.text import significant
 from profkit.vocab import Phase
 
 MIN_RATIO_TO_NETWORK = 1.3
-"""The update must grow by more than this many times the factor of forward and backward.
-
-Otherwise the whole step is slower.
-"""
+"""The update must grow by more than this times the network's factor: else all is slower."""
 
 MIN_CALLS_RATIO = 1.2
-"""If windows show its operators, they must be at least this many times the base's.
-
-Otherwise the same work takes longer.
-"""
+"""If windows show fewer than this many times the base's calls, the same work takes longer."""
 
 _NETWORK = (Phase.FORWARD.value, Phase.BACKWARD.value)
 EXPLAINS = ("launch_bound",)

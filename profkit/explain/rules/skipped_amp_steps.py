@@ -13,10 +13,7 @@ from profkit.explain.rules.base import Case, Finding
 from profkit.text import percent
 
 MIN_ADDED_SKIPPED_SHARE = 0.02
-"""Skipped steps count if their share exceeds the base's by at least this.
-
-A gradient scaler that searches for its scale skips a few steps in any run.
-"""
+"""A scaler that searches for its scale skips a few steps; this share more is lost work."""
 
 SKIPPED = "skipped step"
 """The name of the span that stands in for the optimizer's if it did not step."""
@@ -51,12 +48,9 @@ def skipped_share(evidence: Evidence) -> float:
     trace = evidence.trace
     named = evidence.select_used(trace.spans.filter(pc.equal(trace.spans["name"], SKIPPED)))
     noted = find_readings(trace.samples, "workload", "skipped_steps")
-    every = max(1, trace.steps.num_rows)
-    return max(
-        named.num_rows / evidence.costs.ranks / len(evidence.used),
-        noted.num_rows / every,
-        count_lowered_scales(trace.steps) / every,
-    )
+    unseen = max(noted.num_rows, count_lowered_scales(trace.steps))
+    seen_share = named.num_rows / evidence.costs.ranks / len(evidence.used)
+    return float(max(seen_share, unseen / max(1, trace.steps.num_rows)))
 
 
 def count_lowered_scales(steps: pa.Table) -> int:

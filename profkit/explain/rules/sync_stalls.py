@@ -7,10 +7,7 @@ from profkit.explain.rules.base import Case, Finding, compute_row, from_to, grew
 from profkit.text import significant
 
 MIN_ADDED_COPIES = 2.0
-"""A step must have at least this many copies to the host more than the base's.
-
-The host waits for the device at each of them.
-"""
+"""A step has at least this many copies to the host more, at each of which the host waits."""
 
 EXPLAINS = ("launch_bound",)
 _REMEDY = (
