@@ -39,7 +39,7 @@ AXES_OF_A_CELL = frozenset(
 SAME_THROUGHOUT = ("cpu", "cpu_count", "device", "python", "packages.", "profkit_version")
 """The beginnings of the settings that must be the same in all runs of a matrix."""
 
-ROW_FIELDS = [
+ROW_FIELDS = (
     "log_file",
     "model_name",
     "mission_name",
@@ -75,7 +75,7 @@ ROW_FIELDS = [
     "steps",
     "statistic",
     "failure",
-]
+)
 """The fields of a row, in order: those of the published reports' database records, then ours."""
 
 

@@ -55,6 +55,8 @@ class _Figures(NamedTuple):
 
 
 _Sums: TypeAlias = defaultdict[_Key, _Figures]
+_Total: TypeAlias = tuple[_Key, float, float]
+"""The time of a key in ns, and its calls."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +172,7 @@ def _sum_side(side: Evidence, view: KernelsView, ledger: Ledger) -> _Sums:
     return sums
 
 
-_Sum: TypeAlias = tuple[_Key, float, float]
-
-
-def _busy(rows: pa.Table) -> Iterator[_Sum]:
+def _busy(rows: pa.Table) -> Iterator[_Total]:
     """Yield each operator's time on the device.
 
     While two run at once, the time is that of the one that began first.
@@ -187,7 +186,7 @@ def _busy(rows: pa.Table) -> Iterator[_Sum]:
     yield from _sum_up(rows["phase"], name.fill_null(""), category, exclusive_times(rows))
 
 
-def _idle(rows: pa.Table) -> Iterator[_Sum]:
+def _idle(rows: pa.Table) -> Iterator[_Total]:
     """Yield the time between two pieces of work of one step, in the phase of the later one.
 
     After a copy to the host the time is called that copy's stall.
@@ -215,7 +214,9 @@ def _idle(rows: pa.Table) -> Iterator[_Sum]:
     yield from _sum_up(phase, pa.array(names.tolist(), pa.string()), no_category, gap[gap > 0])
 
 
-def _sum_up(phase: pa.ChunkedArray, name: pa.Array, category: pa.Array, ns: Ints) -> Iterator[_Sum]:
+def _sum_up(
+    phase: pa.ChunkedArray, name: pa.Array, category: pa.Array, ns: Ints
+) -> Iterator[_Total]:
     """Yield time and number of the rows of each phase, name and category."""
     columns = {
         "phase": phase.cast(pa.string()).fill_null(NO_PHASE),

@@ -36,7 +36,7 @@ def run_of(
     step_noise: float,
     run_noise: float,
 ) -> RunCosts:
-    """A run whose steps take these parts per sample and GPU, with noise that drifts from step to step and differs from run to run."""
+    """Return a run whose steps take these parts, with noise that drifts and differs between runs."""
     drift = np.empty(STEPS)
     drift[0] = rng.normal()
     for step in range(1, STEPS):
@@ -58,7 +58,7 @@ def run_of(
 
 
 def true_parts(setting: Setting) -> dict[str, float]:
-    """AMP halves the computation, but at 8 GPUs the step waits for its input instead; DALI changes nothing."""
+    """AMP halves the computation, but at 8 GPUs the step waits for its input; DALI does nothing."""
     computing = 30.0 if setting.precision == "fp32" else 15.0
     waiting = 1.0 if setting.gpus == 1 else 45.0 - computing
     return {"forward": computing, INPUT: waiting}

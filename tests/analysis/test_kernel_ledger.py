@@ -1,4 +1,4 @@
-"""The captured steps of two runs side by side: the same operators in one row, the rest by category, and what lay between."""
+"""The captured steps of two runs: shared operators, the rest by category, and the gaps."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_operators_that_both_have_are_a_row_and_the_rest_is_joined_by_category(
 
 
 def test_the_rows_add_up_to_the_steps_from_first_to_last_kernel(compared: Any) -> None:
-    """Kernels overlap, and what lies between them is nobody's time or that of a copy to the host."""
+    """Kernels overlap, and the time between them is idle, or a stall after a copy to the host."""
     kernels: list[Kernel] = [
         ("a", "gemm", "mm", 0, 100),
         ("b", "gemm", "mm", 50, 120),

@@ -1,4 +1,4 @@
-"""The rows of the ledger add up to the gap, their intervals hold the truth, and nothing is clamped."""
+"""The ledger's rows add up to the gap, their intervals hold the truth, nothing is clamped."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_a_run_against_itself_is_neutral(run: Run) -> None:
 
 
 def test_what_profkit_counts_of_itself_is_carved_out_of_unknown(tmp_path: Path) -> None:
-    """A phase costs what the run says, and each step of a rank times six of them; the parts still add up."""
+    """A phase costs what the run says, and each step has six of them; the parts still add up."""
     trace = Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=60, seed=3))
     costs = run_costs(trace)
     phases = trace.spans.filter(pc.equal(trace.spans["depth"], 0)).num_rows / trace.steps.num_rows
@@ -326,7 +326,7 @@ def test_a_side_that_does_not_know_its_own_cost_takes_the_row_from_both(tmp_path
 def test_what_switching_profkit_off_shows_stands_beside_the_rows(
     base: Estimate | None, target: Estimate, tmp_path: Path
 ) -> None:
-    """It lies in all of them, so it is no part; where one side did not try, nothing is said of either."""
+    """It is in all of them, so it is no part; if one side did not try, neither is reported."""
     costs = run_costs(
         Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=60, batch_size=32, seed=3))
     )

@@ -451,7 +451,7 @@ def test_a_run_that_cannot_be_whole_is_told(make: Make) -> None:
 
 
 def test_a_throughput_that_is_not_the_published_one_is_told(make: Make) -> None:
-    """Published for one V100: 12 images a second in fp32 with batches of 4. The synthetic runs do some hundreds."""
+    """Published for one V100 are 12 images per second; the synthetic runs do some hundreds."""
     case = make(Planted(0))
     settings = {"batch_size": 4, "precision": "fp32"}
     known = replace(

@@ -106,7 +106,7 @@ def test_bad_samples_cost_what_the_steps_that_came_short_took(added_ns: float, q
 def test_many_pauses_are_certain_in_a_run_too_short_for_readings_to_scatter(
     collections: int, told: bool | None, quiet: Case
 ) -> None:
-    """Two readings of a counter are one rate: how many pauses made it says how far it can be believed."""
+    """Two readings of a counter are one rate; the number of pauses gives its interval."""
     trace = quiet.after.trace
     first, last = pc.min(trace.steps["start_ns"]).as_py(), pc.max(trace.steps["end_ns"]).as_py()
     gained = {"pause_seconds": 0.01 * collections, "collections_count": float(collections)}
