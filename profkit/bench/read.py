@@ -223,7 +223,7 @@ def _tables(cells: Iterable[Cell]) -> tuple[Table, ...]:
 
 
 def _unlike_machines(manifests: Sequence[RunManifest]) -> Iterator[str]:
-    """Yield how machine or versions differ between runs, as if a matrix was resumed elsewhere."""
+    """Yield how machines or versions differ, such as after a matrix was resumed elsewhere."""
     seen: dict[str, set[str]] = {}
     for other in manifests[1:]:
         for each in join_config(manifests[0], other):

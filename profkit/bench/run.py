@@ -100,7 +100,7 @@ class Progress:
 def run_order(plan: Plan) -> Iterator[tuple[Setting, int]]:
     """Yield every cell once in each repeat, each time in another order.
 
-    So a machine that becomes slower does not favour the cells that come first.
+    If the machine becomes slower, no cell is always measured before the others.
     """
     for repeat in range(plan.repeats):
         settings = list(plan.settings)
@@ -136,7 +136,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _departure(run: Path, setting: Setting) -> str:
-    """Return how a run departs from its cell, as if a configuration file changed it."""
+    """Return how a run differs from its cell, such as by a configuration file's settings."""
     config = RunManifest.read(run).config
     pairs = {
         "ranks": (setting.gpus, config.get("world_size")),

@@ -171,7 +171,9 @@ class _Encoder:
         )
         if each.flow is not None:
             event += fixed(flow_field, "<Q", each.flow)
-        return _event(each.start_ns, event, message(_Packet.INTERNED, fresh) if fresh else b"")
+        if fresh:
+            fresh = message(_Packet.INTERNED, fresh)
+        return _event(each.start_ns, event, fresh)
 
     def encode_counter(self, counter: Counter) -> Iterator[bytes]:
         self._tracks += 1

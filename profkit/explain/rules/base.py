@@ -72,7 +72,7 @@ class Case:
 class Finding:
     """A cause of the gap, with its cost in ns per step of the base's batch.
 
-    The cost is `None` if it costs nothing. `cause` tells causes of one kind apart. `takes` says how
+    The cost is `None` if it costs nothing. `cause` separates causes of one kind. `takes` says how
     much of the cost of other kinds is this one's, in ns per step, so that nothing is counted twice.
     """
 

@@ -1,4 +1,4 @@
-"""A few steps wait long for input, as if workers start again at an epoch."""
+"""A few steps wait long for input, such as when workers start again at an epoch."""
 
 from __future__ import annotations
 

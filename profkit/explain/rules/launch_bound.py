@@ -15,7 +15,7 @@ MAX_MOVED_SHARE = 0.5
 """If copies and casts make more than this share of what computing adds, they are the cause."""
 
 MIN_ADDED_WAITING_SHARE = 0.1
-"""The device waits for launches if so much more of the kernels' time is in calls it waited for."""
+"""The device waits for launches if this much more of the kernels' time is in awaited calls."""
 
 EXPLAINS = ("thread_oversubscription",)
 _REMEDY = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from profkit.explain.evidence_kernels import Windows
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules.base import Case, Finding, from_to, grew
 from profkit.text import significant
@@ -32,18 +31,17 @@ def find(case: Case) -> Finding | None:
         network_ratio = max(1.0, network.target.value / network.base.value)
         if row.target.value / row.base.value <= MIN_RATIO_TO_NETWORK * network_ratio:
             return None
-    before, after = _optimizer_calls(case.before.windows), _optimizer_calls(case.after.windows)
     seen = "no kernels were captured (--kernels) that would show its calls"
-    if before and after:
-        if after < MIN_CALLS_RATIO * before:
-            return None
-        seen = f"{significant(before)} calls in it became {significant(after)}"
+    before, after = case.before.windows, case.after.windows
+    if before is not None and after is not None:
+        known = before.calls_by_phase.get(Phase.OPTIMIZER.value)
+        calls = after.calls_by_phase.get(Phase.OPTIMIZER.value)
+        if known and calls:
+            if calls < MIN_CALLS_RATIO * known:
+                return None
+            seen = f"{significant(known)} calls in it became {significant(calls)}"
     evidence = (
         f"the weight update went from {from_to(row, ledger)} per step, the network did not change "
         f"as much; {seen}"
     )
     return Finding.from_row("optimizer_unfused", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
-
-
-def _optimizer_calls(windows: Windows | None) -> float | None:
-    return windows.calls_by_phase.get(Phase.OPTIMIZER.value) if windows else None

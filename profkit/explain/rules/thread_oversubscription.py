@@ -48,10 +48,9 @@ def find(case: Case) -> Finding | None:
 
 
 def _is_oversubscribed(before: Load, after: Load) -> bool:
-    """Return true if the ranks have one more thread per core, or if more of them run.
+    """Return true if the ranks have one more thread per core, or if more threads run at once.
 
-    If processes outside the run take more cores than the ranks do, the threads that run prove
-    nothing.
+    If processes outside the run took more of the cores than the ranks, only their number counts.
     """
     if (
         before.threads is not None
