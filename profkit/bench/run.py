@@ -1,27 +1,23 @@
-"""Runs a matrix of configurations: each cell as `profkit trace` runs it, repeat by repeat, and again only what is not finished.
+"""Runs the cells of a matrix as `profkit trace` does, and resumes what is left.
 
-A finished run stands in the matrix' folder under its cell's name. It is recorded in `unfinished/` and
-moved when it is whole, so an interruption at any moment leaves finished runs and no half ones among them.
+A finished run is in the matrix' folder under its cell's name. It is recorded in `unfinished/` and
+moved when it is whole, so an interruption at any moment leaves only finished runs in the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from profkit.analysis.costs import run_costs
 from profkit.analysis.matrix import NS_A_SECOND, Setting
+from profkit.bench.process import run_logged
 from profkit.clock import wall_ns
 from profkit.errors import ExitCode, ProfkitError, UnreadableError, UsageError
 from profkit.run.launch import describe_end
@@ -37,95 +33,98 @@ UNFINISHED: Final = "unfinished"
 DALI: Final = "DALI"
 AMP: Final = "amp"
 FULL: Final = "fp32"
-
-AXES: Final = (
-    "PROFKIT_GPUS",
-    "PROFKIT_DEVICES",
-    "PROFKIT_RANKS",
-    "PROFKIT_AMP",
-    "PROFKIT_BATCH_SIZE",
-    "PROFKIT_DALI",
-)
-
 _FORMAT: Final = "profkit-bench"
-_GRACE_S: Final = 30.0
-"""How long a run that is told to end may take to close its files."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A matrix to run. `scale` is the option that says how many take part; `shared` are the words that all cells have in common."""
+    """A matrix to run."""
 
     workload: str
     framework: str
     scale: str
+    """The option that sets how many GPUs or ranks take part."""
     settings: tuple[Setting, ...]
     repeats: int
     seed: int
     shared: tuple[str, ...] = ()
+    """The words of the command line that all cells have in common."""
 
     @property
     def unit(self) -> str:
+        """One of what takes part: `gpu` or `rank`."""
         return self.scale.removeprefix("--").removesuffix("s")
 
     def words(self, setting: Setting, output: Path) -> list[str]:
-        """The command line of one cell, behind `profkit`."""
-        options = [self.scale, str(setting.gpus), "--batch-size", str(setting.batch_size)]
-        switches = ["--amp"] * setting.mixed + ["--dali"] * (setting.loader == DALI)
-        return [
-            "trace",
-            self.workload,
-            "--framework",
-            self.framework,
-            *options,
-            *switches,
-            *self.shared,
-            "--output",
-            str(output),
-        ]
+        """Return the command line of one cell, after `profkit`."""
+        words = ["trace", self.workload, "--framework", self.framework]
+        words += [self.scale, str(setting.gpus), "--batch-size", str(setting.batch_size)]
+        if setting.mixed:
+            words.append("--amp")
+        if setting.loader == DALI:
+            words.append("--dali")
+        return [*words, *self.shared, "--output", str(output)]
 
     def name(self, setting: Setting, repeat: int) -> str:
-        """As the reports name their logs: model, GPUs, precision, batch size."""
+        """Return a name in the style of the published logs: model, GPUs, precision, batch size."""
         loader = "_dali" if setting.loader == DALI else ""
-        return f"{self.workload}_{self.framework}_{self.unit}{setting.gpus}_{setting.precision}_bs{setting.batch_size}{loader}_r{repeat + 1}"
+        return (
+            f"{self.workload}_{self.framework}_{self.unit}{setting.gpus}_{setting.precision}"
+            f"_bs{setting.batch_size}{loader}_r{repeat + 1}"
+        )
 
     def describe(self, setting: Setting) -> str:
-        return f"{plural(setting.gpus, self.unit)}, {setting.precision}, batch {setting.batch_size}, {setting.loader}"
+        """Return a setting in words."""
+        return (
+            f"{plural(setting.gpus, self.unit)}, {setting.precision}, batch {setting.batch_size}, "
+            f"{setting.loader}"
+        )
 
 
 @dataclass
 class Progress:
-    """What a matrix has come to so far."""
+    """The finished and failed runs of a matrix so far."""
 
     runs: dict[tuple[Setting, int], Path] = field(default_factory=dict)
     failures: dict[tuple[Setting, int], str] = field(default_factory=dict)
 
     def of(self, setting: Setting) -> list[Path]:
+        """Return the finished runs of a cell, in order of their repeats."""
         return [run for (own, _), run in sorted(self.runs.items()) if own == setting]
 
     def why_not(self, setting: Setting) -> str:
-        """Why a cell's first failed repeat failed; empty where none did."""
+        """Return why a cell's first failed repeat failed; empty if none did."""
         return next((why for (own, _), why in sorted(self.failures.items()) if own == setting), "")
 
 
 def run_order(plan: Plan) -> Iterator[tuple[Setting, int]]:
-    """Every cell once in each repeat, in a new order, so that a machine that slows down does not favour the cells that come first."""
+    """Yield every cell once in each repeat, each time in another order.
+
+    If the machine becomes slower, no cell is always measured before the others.
+    """
     for repeat in range(plan.repeats):
         settings = list(plan.settings)
         random.Random(f"{plan.seed}/{repeat}").shuffle(settings)
-        yield from ((setting, repeat) for setting in settings)
+        for setting in settings:
+            yield setting, repeat
 
 
 def find_finished(plan: Plan, folder: Path) -> Progress:
-    """The runs that are there and whole; torn ones and those of another setting are set aside, to be run again."""
+    """Find the whole runs in the folder.
+
+    Torn runs and those of another setting are moved away, so that they are run again.
+    """
     found = Progress()
     for setting, repeat in run_order(plan):
         path = folder / plan.name(setting, repeat)
-        if path.is_dir():
-            if _is_whole(path) and not _departure(path, setting):
-                found.runs[setting, repeat] = path
-            else:
-                _set_aside(path, folder)
+        if not path.is_dir():
+            continue
+        if _is_whole(path) and not _departure(path, setting):
+            found.runs[setting, repeat] = path
+        else:
+            place = folder / UNFINISHED / f"{path.name}-{wall_ns()}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(place)
     return found
 
 
@@ -136,35 +135,28 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _set_aside(path: Path, folder: Path) -> None:
-    place = folder / UNFINISHED / f"{path.name}-{wall_ns()}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    path.rename(place)
-
-
 def _departure(run: Path, setting: Setting) -> str:
-    """Where a run is not what its cell says, as when a configuration file sets what the cell leaves open."""
+    """Return how a run differs from its cell, such as by a configuration file's settings."""
     config = RunManifest.read(run).config
-    mixed = config.get("precision") != FULL
     pairs = {
         "ranks": (setting.gpus, config.get("world_size")),
         "batch": (setting.batch_size, config.get("batch_size")),
-        "mixed precision": (setting.mixed, mixed),
+        "mixed precision": (setting.mixed, config.get("precision") != FULL),
         "loader": (setting.loader, config.get("loader")),
     }
-    return "; ".join(
-        f"{name}: {wanted} was asked for, the run has {got}"
-        for name, (wanted, got) in pairs.items()
-        if wanted != got
-    )
-
-
-# -- the folder ------------------------------------------------------------------------------------
+    words = []
+    for name, (wanted, got) in pairs.items():
+        if wanted != got:
+            words.append(f"{name}: {wanted} was asked for, the run has {got}")
+    return "; ".join(words)
 
 
 @contextlib.contextmanager
 def claim(plan: Plan, folder: Path) -> Iterator[None]:
-    """Hold the matrix' folder while cells run: one process at a time, and one set of shared options for all its runs."""
+    """Hold the matrix' folder while cells run.
+
+    One process at a time may hold it, and all its runs have one set of shared options.
+    """
     path = folder / MATRIX_FILE
     settings = {
         "workload": plan.workload,
@@ -187,6 +179,7 @@ def claim(plan: Plan, folder: Path) -> Iterator[None]:
 
 
 def _check_same(content: Mapping[str, Any], settings: Mapping[str, Any], shown: str) -> None:
+    """Raise an error if the folder holds something else than a free matrix of these settings."""
     before = content.get("settings")
     if content.get("format") != _FORMAT or not isinstance(before, dict):
         raise UnreadableError(
@@ -194,75 +187,75 @@ def _check_same(content: Mapping[str, Any], settings: Mapping[str, Any], shown: 
         )
     if owner_lives(content.get("owner") or {}):
         raise ProfkitError(
-            f"{shown}: a matrix is being run there by process {content['owner'].get('pid')}; wait for it, or choose another folder with --output"
+            f"{shown}: a matrix is being run there by process {content['owner'].get('pid')}; "
+            "wait for it, or choose another folder with --output"
         )
-    unlike = [
-        f"{name}: {_said(before.get(name))} there, {_said(value)} now"
-        for name, value in settings.items()
-        if before.get(name) != value
-    ]
+    unlike = []
+    for name, value in settings.items():
+        if before.get(name) != value:
+            unlike.append(f"{name}: {_shown(before.get(name))} there, {_shown(value)} now")
     if unlike:
         raise UsageError(
-            f"{shown}: holds a matrix of other settings ({'; '.join(unlike)}); choose another folder with --output"
+            f"{shown}: holds a matrix of other settings ({'; '.join(unlike)}); "
+            "choose another folder with --output"
         )
 
 
-def _said(value: Any) -> str:
-    return (
-        safe_text(" ".join(map(str, value)) if isinstance(value, list) else str(value)) or "nothing"
-    )
-
-
-# -- running ---------------------------------------------------------------------------------------
+def _shown(value: Any) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return safe_text(text) or "nothing"
 
 
 def run_matrix(plan: Plan, folder: Path, tell: Callable[[str], None]) -> Progress:
-    """Run what is not finished yet. A cell that fails is noted with its reason, and the others go on."""
+    """Run what is not finished yet; a cell that fails is noted, and the others are run."""
     progress = find_finished(plan, folder)
     order = list(run_order(plan))
     if progress.runs:
-        tell(
-            f"{len(progress.runs)} of {plural(len(order), 'run')} {'is' if len(progress.runs) == 1 else 'are'} finished already\n"
-        )
+        verb = "is" if len(progress.runs) == 1 else "are"
+        tell(f"{len(progress.runs)} of {plural(len(order), 'run')} {verb} finished already\n")
     for number, (setting, repeat) in enumerate(order, start=1):
-        if (setting, repeat) in progress.runs:
-            continue
-        tell(f"[{number}/{len(order)}] {plan.describe(setting)}, repeat {repeat + 1}: ")
-        _run_one(plan, folder, setting, repeat, progress)
-        tell(_outcome(progress, setting, repeat) + "\n")
+        if (setting, repeat) not in progress.runs:
+            tell(f"[{number}/{len(order)}] {plan.describe(setting)}, repeat {repeat + 1}: ")
+            tell(_run_one(plan, folder, setting, repeat, progress) + "\n")
     return progress
 
 
-def _outcome(progress: Progress, setting: Setting, repeat: int) -> str:
-    if (setting, repeat) in progress.failures:
-        return f"failed: {progress.failures[setting, repeat]}"
-    costs = run_costs(Trace.open(progress.runs[setting, repeat]))
-    if not costs.steps or not costs.samples.any():
-        return "done, with no steady steps: give it more with --steps"
-    return f"{significant(setting.gpus * NS_A_SECOND * float(costs.samples.sum()) / float(costs.wall_ns.sum()))} samples/s"
-
-
-def _run_one(plan: Plan, folder: Path, setting: Setting, repeat: int, progress: Progress) -> None:
+def _run_one(plan: Plan, folder: Path, setting: Setting, repeat: int, progress: Progress) -> str:
+    """Run one repeat of a cell, note its result, and return it in words."""
     name = plan.name(setting, repeat)
     place = folder / UNFINISHED / name
     before = set(find_runs(place))
     log = folder / f"{name}.log"
-    code = _run_logged(plan.words(setting, place), log)
+    code = run_logged(plan.words(setting, place), log)
     made = [run for run in find_runs(place) if run not in before]
-    why = _why_not(code, made, log, setting)
+    why = _why_failed(code, made, log, setting)
     if why:
         progress.failures[setting, repeat] = why
-        return
+        return f"failed: {why}"
     finished = folder / name
     made[-1].rename(finished)
     if not before:
         shutil.rmtree(place)
     progress.runs[setting, repeat] = finished
+    costs = run_costs(Trace.open(finished))
+    if not costs.steps or not costs.samples.any():
+        return "done, with no steady steps: give it more with --steps"
+    throughput = (
+        setting.gpus * NS_A_SECOND * float(costs.samples.sum()) / float(costs.wall_ns.sum())
+    )
+    return f"{significant(throughput)} samples/s"
 
 
-def _why_not(code: int, made: Sequence[Path], log: Path, setting: Setting) -> str:
+def _why_failed(code: int, made: Sequence[Path], log: Path, setting: Setting) -> str:
+    """Return why a run failed; empty if it did not.
+
+    The reason is the error of `profkit trace`, which is one line, or the last line of the log.
+    """
     if code:
-        return _last_words(log) or describe_end(code).replace("the job", "it", 1)
+        said = log.read_text(encoding="utf-8", errors="replace")
+        lines = re.findall(r"^profkit: (.+)$", said, re.MULTILINE) or said.split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return safe_text(last) or describe_end(code).replace("the job", "it", 1)
     if not made:
         return f"it left no run (see {safe_text(str(log))})"
     if not _is_whole(made[-1]):
@@ -270,65 +263,6 @@ def _why_not(code: int, made: Sequence[Path], log: Path, setting: Setting) -> st
     return _departure(made[-1], setting)
 
 
-def _last_words(log: Path) -> str:
-    """What `profkit trace` said last: its own error, which is one line, else the last line of what raised."""
-    said = log.read_text(encoding="utf-8", errors="replace")
-    lines = re.findall(r"^profkit: (.+)$", said, re.MULTILINE) or said.split("\n")
-    return safe_text(next((line.strip() for line in reversed(lines) if line.strip()), ""))
-
-
-def _run_logged(words: Sequence[str], log: Path) -> int:
-    """Run `profkit` with these words, all it says kept in `log`; an interruption of ours is handed to all its processes, once."""
-    with log.open("wb") as file, _interruptible():
-        process = subprocess.Popen(
-            [sys.executable, "-m", "profkit", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            env=_environment(),
-            start_new_session=True,
-        )
-        try:
-            return process.wait()
-        except BaseException:
-            _end(process)
-            raise
-
-
-def _environment() -> dict[str, str]:
-    """Ours, without what says the axes to the matrix: each cell is told its own place on them."""
-    return {name: value for name, value in os.environ.items() if name not in AXES}
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """End on SIGTERM and SIGHUP as on Ctrl-C: the cell that runs is closed first."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ctrl-C for the run's processes, as a terminal would send it; what does not heed it in time is killed."""
-    try:
-        _signal_all(process, signal.SIGINT)
-        process.wait(_GRACE_S)
-    except (KeyboardInterrupt, subprocess.TimeoutExpired):
-        _signal_all(process, signal.SIGKILL)
-        process.wait()
-
-
-def _signal_all(process: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-
-
 def exit_code(progress: Progress) -> ExitCode:
+    """Return the exit code of a matrix."""
     return ExitCode.UNFINISHED if progress.failures else ExitCode.DONE

@@ -1,13 +1,12 @@
-"""Two runs or more beside each other: which are repeats, how the job scales over them, and what lies between any two of them."""
+"""Two or more runs compared: their repeats, the scaling, and the gap of any pair."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.repeats import group_repeats
 from profkit.explain.explained import Explained, Side, explain_sides, read_side, scale_sides
@@ -16,7 +15,7 @@ from profkit.trace import Trace
 
 
 class Pair(NamedTuple):
-    """Two sides by their places: the one that the way leads from, and the one it ends on."""
+    """Two sides by their indices."""
 
     base: int
     target: int
@@ -26,57 +25,56 @@ class Pair(NamedTuple):
         return Pair(self.target, self.base)
 
 
-@dataclass(frozen=True)
 class Compared:
-    """Sides in order, the base first. What lies between two of them is worked out when it is first asked for; safe to use from several threads."""
+    """Sides in order, the base first; safe to use from several threads.
 
-    sides: tuple[Side, ...]
-    _known: dict[Pair, Explained] = field(default_factory=dict)
+    The gap between two sides is computed when it is first asked for.
+    """
+
+    def __init__(self, sides: Sequence[Side]) -> None:
+        self.sides = tuple(sides)
+        self._known: dict[Pair, Explained] = {}
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
         """The base with each of the others, then the neighbours among these."""
         count = len(self.sides)
-        return (
-            *(Pair(0, target) for target in range(1, count)),
-            *(Pair(target - 1, target) for target in range(2, count)),
-        )
+        with_base = [Pair(0, target) for target in range(1, count)]
+        return (*with_base, *itertools.starmap(Pair, itertools.pairwise(range(1, count))))
 
     @functools.cached_property
     def scaling(self) -> tuple[ScalingRow, ...]:
-        """How the job scales; of two sides alone the ledger says all."""
+        """The scaling of the job; empty for two sides, because their ledger says it all."""
         return scale_sides(self.sides) if len(self.sides) > 2 else ()
 
     def is_known(self, pair: Pair) -> bool:
+        """Return true if the pair was compared before."""
         return pair in self._known
 
     def between(self, pair: Pair) -> Explained:
-        """The ledger from one side to another, and its causes."""
+        """Return the ledger from one side to another, and its causes."""
         if pair not in self._known:
-            sides = self.sides[pair.base], self.sides[pair.target]
+            base, target = self.sides[pair.base], self.sides[pair.target]
+            base_ceilings = load_ceilings(base.middle.trace.manifest.environment)
+            target_ceilings = load_ceilings(target.middle.trace.manifest.environment)
             self._known[pair] = explain_sides(
-                sides[0].runs, sides[1].runs, (_ceilings(sides[0]), _ceilings(sides[1]))
+                base.runs, target.runs, (base_ceilings, target_ceilings)
             )
         return self._known[pair]
 
 
-def _ceilings(side: Side) -> Ceilings | None:
-    return load_ceilings(side.middle.trace.manifest.environment)
-
-
 def compare_runs(traces: Sequence[Trace]) -> Compared:
-    """Runs in order, the base first and the target last, with the figures that are looked at first.
+    """Compare runs in order, the base first, and compute the figures that are shown first.
 
-    Of three and more, those of one configuration are repeats of each other; where all are, each stands for itself.
+    If there are three or more, those of one configuration are repeats of each other. If all of them
+    are, each run is a side of its own.
     """
-    compared = Compared(tuple(read_side(side) for side in _sides(traces)))
+    sides = group_repeats(traces) if len(traces) > 2 else []
+    if len(sides) < 2:
+        sides = [[trace] for trace in traces]
+    else:  # the repeats of the last run are the last side
+        sides.sort(key=lambda side: any(trace is traces[-1] for trace in side))
+    compared = Compared([read_side(side) for side in sides])
     _ = compared.scaling
     compared.between(compared.pairs[0])
     return compared
-
-
-def _sides(traces: Sequence[Trace]) -> list[list[Trace]]:
-    sides = group_repeats(traces) if len(traces) > 2 else []
-    if len(sides) < 2:
-        return [[trace] for trace in traces]
-    return sorted(sides, key=lambda side: any(trace is traces[-1] for trace in side))

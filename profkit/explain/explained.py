@@ -1,10 +1,10 @@
-"""Two runs, or more, read and compared: the frozen values that text and JSON both render."""
+"""Two or more runs, read and compared: the values that text and JSON both render."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
@@ -25,10 +25,13 @@ from profkit.text import plural
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper
 
+BothCeilings: TypeAlias = tuple[Ceilings | None, Ceilings | None]
+"""The ceilings of the machines that the base and the target ran on, if they are known."""
+
 
 @dataclass(frozen=True)
 class Explained:
-    """The gap between two runs, its causes, and what a reader must mind."""
+    """The gap between two runs, its causes, and the caveats that a reader must know."""
 
     case: Case
     findings: tuple[Finding, ...]
@@ -40,149 +43,134 @@ class Explained:
         return self.case.ledger
 
 
-def explain(
-    base: Trace, target: Trace, ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None)
-) -> Explained:
-    """Compare two runs and ask every rule; `ceilings` are those of the machines that they ran on, where they are known."""
+def explain(base: Trace, target: Trace, ceilings: BothCeilings = (None, None)) -> Explained:
+    """Compare two runs and ask every rule for causes."""
     return explain_repeats([base], [target], ceilings)
 
 
 def explain_repeats(
-    bases: Sequence[Trace],
-    targets: Sequence[Trace],
-    ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None),
+    bases: Sequence[Trace], targets: Sequence[Trace], ceilings: BothCeilings = (None, None)
 ) -> Explained:
-    """The same of several runs of each side. Rows are about all of them; what else was recorded is looked at in the run of middle speed."""
-    for traces in (bases, targets):
-        check_repeats(traces)
-    before, after = (
-        [Evidence(trace, run_costs(trace)) for trace in traces] for traces in (bases, targets)
-    )
+    """Compare two sides of several repeats each.
+
+    Rows are about all repeats; all other evidence is about the run of middle speed.
+    """
+    check_repeats(bases)
+    check_repeats(targets)
+    before = [Evidence(trace, run_costs(trace)) for trace in bases]
+    after = [Evidence(trace, run_costs(trace)) for trace in targets]
     return explain_sides(before, after, ceilings)
 
 
 def explain_sides(
-    bases: Sequence[Evidence],
-    targets: Sequence[Evidence],
-    ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None),
+    bases: Sequence[Evidence], targets: Sequence[Evidence], ceilings: BothCeilings = (None, None)
 ) -> Explained:
-    """The same of what was read of both sides already."""
-    sides = bases, targets
-    before, after = map(_middle, sides)
+    """Compare two sides of repeats that were read before."""
+    before, after = _middle(bases), _middle(targets)
     manifests = before.trace.manifest, after.trace.manifest
-    traces = [run.trace for side in sides for run in side]
-    pooled = [pool_costs([run.costs for run in side]) for side in sides]
-    changed = [place for trace in traces for place in _changed(trace)]
+    unlike = [*find_unlike(*manifests)]
+    for run in (*bases, *targets):
+        for place in run.trace.changed:
+            unlike.append(f"{run.trace.name} was changed since it was written ({place})")
     ledger = compare(
-        *pooled, unlike=[*find_unlike(*manifests), *changed], differences=join_config(*manifests)
+        _pool(bases),
+        _pool(targets),
+        unlike=unlike,
+        differences=join_config(*manifests),
     )
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
-    caveats = [
-        *find_caveats(*manifests),
-        *_samples_caveat(ledger),
-        *(f"the rule {name} could not be loaded: {error}" for name, error in broken.items()),
-    ]
-    return Explained(
-        case,
-        find_all(case, rules.values()),
-        (*caveats, *(flag for trace in traces for flag in _flags(trace))),
-        compare_kernels(before, after, ledger, ceilings),
-    )
+    caveats = [*find_caveats(*manifests)]
+    if not ledger.per_sample:
+        caveats.append(
+            "nothing says how many samples a step trains on, so steps are compared; that is fair "
+            "only if the batches are equal"
+        )
+    for name, error in broken.items():
+        caveats.append(f"the rule {name} could not be loaded: {error}")
+    findings = find_all(case, rules.values())
+    for run in (*bases, *targets):  # after the rules: reading their tables may show more damage
+        caveats += _flags(run.trace)
+    kernels = compare_kernels(before, after, ledger, ceilings)
+    return Explained(case, findings, tuple(caveats), kernels)
 
 
 def _middle(runs: Sequence[Evidence]) -> Evidence:
-    """The run whose steps are neither the fastest nor the slowest; of two, the faster."""
+    """Return the run of middle speed; of two runs, the faster."""
     return sorted(runs, key=lambda run: run.step_ns)[(len(runs) - 1) // 2]
 
 
+def _pool(runs: Sequence[Evidence]) -> RunCosts:
+    return pool_costs([run.costs for run in runs])
+
+
 def side_name(runs: Sequence[Evidence]) -> str:
-    """The run of middle speed, and how many others stand beside it."""
-    return _middle(runs).trace.name + (
-        f" and {plural(len(runs) - 1, 'repeat')}" if len(runs) > 1 else ""
-    )
+    """Return the name of the run of middle speed, and the number of its repeats."""
+    name = _middle(runs).trace.name
+    return f"{name} and {plural(len(runs) - 1, 'repeat')}" if len(runs) > 1 else name
 
 
-def _samples_caveat(ledger: Ledger) -> list[str]:
-    return (
-        []
-        if ledger.per_sample
-        else [
-            "nothing says how many samples a step trains on, so steps are compared; that is fair for equal batches alone"
-        ]
-    )
-
-
-def _changed(trace: Trace) -> list[str]:
-    return [f"{trace.name} was changed since it was written ({place})" for place in trace.changed]
-
-
-def _flags(trace: Trace) -> list[str]:
+def _flags(trace: Trace) -> Iterator[str]:
+    """Yield what is wrong with a run, each with the run's name."""
+    flags = [*trace.manifest.flags]
     silent = silent_ranks(trace)
-    missing = (
-        [
-            f"{silent:,} of {plural(trace.manifest.world_size, 'rank')} left no steps; the rows are about the others"
-        ]
-        if silent
-        else []
-    )
-    return [f"{trace.name}: {flag}" for flag in (*trace.manifest.flags, *missing, *trace.problems)]
+    if silent:
+        ranks = plural(trace.manifest.world_size, "rank")
+        flags.append(f"{silent:,} of {ranks} left no steps; the rows are about the others")
+    for flag in (*flags, *trace.problems):
+        yield f"{trace.name}: {flag}"
 
 
 def scale_runs(traces: Sequence[Trace], each: Mapper = map) -> tuple[ScalingRow, ...]:
-    """How a job scales over these runs, the first of which is the base; `each` makes every rank's sums."""
+    """Return how a job scales over runs, the first of which is the base.
+
+    `each` maps a function over the ranks, to sum up their spans.
+    """
     return scale_sides([read_side([trace], each) for trace in traces])
 
 
 class Side(NamedTuple):
-    """Repeats of one job, and where the ranks of the one of middle speed meet."""
+    """Repeats of one job, and where the ranks of the run of middle speed meet."""
 
     runs: tuple[Evidence, ...]
     meeting: Meeting | None
 
     @property
     def middle(self) -> Evidence:
-        """The run that speaks for the others where they cannot be pooled."""
+        """The run that represents the others in all that cannot be pooled."""
         return _middle(self.runs)
 
 
 def read_side(traces: Sequence[Trace], each: Mapper = map) -> Side:
-    """What a comparison needs of repeats, read once for all that they are compared with."""
-    read = [_costs_by_rank(trace, each) for trace in traces]
-    runs = tuple(Evidence(trace, costs) for trace, (costs, _) in zip(traces, read, strict=True))
+    """Read what comparisons need of repeats, once for all of them; `each` maps over ranks."""
+    runs, sums_by_run = [], {}
+    for trace in traces:
+        sums: dict[int, SpanSums] = {}
+        total = None
+        if trace.steps.num_rows:
+            sums = sum_ranks(trace, steady_steps(trace).steps, each)
+            total = add_sums(list(sums.values()))
+            for rank in trace.ranks:
+                if sums[rank.rank].damaged:
+                    rank.table("spans")  # only reading a damaged file in this process records it
+        run = Evidence(trace, run_costs(trace, total))
+        runs.append(run)
+        sums_by_run[run] = sums
     middle = _middle(runs)
-    sums = next(found for run, (_, found) in zip(runs, read, strict=True) if run is middle)
-    trace = middle.trace
-    return Side(
-        runs,
-        find_meeting(
-            trace.collectives,
-            sums,
-            middle.costs.selection.steps,
-            load_ceilings(trace.manifest.environment),
-        ),
+    meeting = find_meeting(
+        middle.trace.collectives,
+        sums_by_run[middle],
+        middle.used,
+        load_ceilings(middle.trace.manifest.environment),
     )
+    return Side(tuple(runs), meeting)
 
 
 def scale_sides(sides: Sequence[Side]) -> tuple[ScalingRow, ...]:
-    """How a job scales over sides, the first of which is the base."""
-    runs = [
-        (
-            side_name(side.runs),
-            side.middle.trace.manifest.world_size,
-            pool_costs([run.costs for run in side.runs]),
-        )
-        for side in sides
-    ]
-    return scaling_table(runs, [side.meeting for side in sides])
-
-
-def _costs_by_rank(trace: Trace, each: Mapper) -> tuple[RunCosts, dict[int, SpanSums]]:
-    """The costs of a run of which spans are read rank by rank; damage, which only who reads it sees, is looked at here as well."""
-    if not trace.steps.num_rows:
-        return run_costs(trace), {}
-    sums = sum_ranks(trace, steady_steps(trace).steps, each)
-    for rank in trace.ranks:
-        if sums[rank.rank].damaged:
-            rank.table("spans")
-    return run_costs(trace, add_sums(list(sums.values()))), sums
+    """Return how a job scales over sides, the first of which is the base."""
+    runs, meetings = [], []
+    for side in sides:
+        ranks = side.middle.trace.manifest.world_size
+        runs.append((side_name(side.runs), ranks, _pool(side.runs)))
+        meetings.append(side.meeting)
+    return scaling_table(runs, meetings)

@@ -1,58 +1,70 @@
-"""The computing rows of a ledger, opened into what the captured steps of both runs show: the same operators side by side.
+"""The captured steps of two runs compared, operator by operator.
 
-Captured steps are slower than others, so these figures explain a row and do not add up to it. They do
-add up to the time in which the captured steps' devices worked or had nothing to do.
+These figures detail the computing rows. Captured steps are slower than others, so the figures do
+not add up to a row. They do add up to the time in which the devices worked or were idle.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.estimate import Ints
 from profkit.analysis.kernels.categories import COPY_CATEGORIES
 from profkit.analysis.kernels.device_time import HOST
-from profkit.analysis.kernels.view import kernels_of
+from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import NO_PHASE, exclusive_times
 from profkit.explain.evidence import Evidence
+from profkit.explain.evidence_kernels import MOVING
 from profkit.explain.ledger import Ledger
 from profkit.vocab import PHASES
 
 LAUNCH_IDLE: Final = "launch-bound idle"
 SYNC_STALL: Final = "sync stall"
 BETWEEN: Final = "between operators"
-"""On a CPU nothing is launched: between two operators the interpreter runs."""
+"""The name of gaps on a CPU: nothing is launched, the interpreter runs between operators."""
 
 OTHERS: Final = "other "
-"""Begins the name of a row that holds all operators of a category which only one side has."""
+"""The prefix of a row that holds all operators of a category that only one side has."""
 
 _COLUMNS = ("rank", "device", "start_ns", "end_ns", "name", "category", "op", "phase", "step")
-_MOVING = frozenset({"layout", "cast or copy", COPY_CATEGORIES["DtoD"]})
 
 
 class _Key(NamedTuple):
+    """The operators that share a row."""
+
     phase: str
     name: str
     category: str
 
 
 class _Figures(NamedTuple):
-    ns: float
-    calls: float
+    ns: float = 0.0
+    calls: float = 0.0
+
+    def plus(self, ns: float, calls: float) -> _Figures:
+        return _Figures(self.ns + ns, self.calls + calls)
 
 
-_NOTHING = _Figures(0.0, 0.0)
+_Sums: TypeAlias = defaultdict[_Key, _Figures]
+_Total: TypeAlias = tuple[_Key, float, float]
+"""The time of a key in ns, and its calls."""
 
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One operator, or what is left of a category, in one phase: ns in a captured step of the base's batch on one rank, and calls."""
+    """One operator, or the rest of a category, in one phase.
+
+    Times are ns on one rank in a captured step of the base's batch.
+    """
 
     phase: str
     name: str
@@ -68,7 +80,7 @@ class KernelRow:
 
 
 class Sides(NamedTuple):
-    """A share on both sides; null where it is not known."""
+    """A share on both sides; `None` if it is not known."""
 
     base: float | None
     target: float | None
@@ -76,25 +88,25 @@ class Sides(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelLedger:
-    """What the captured steps of two runs show beside each other; of each phase, the rows that changed most come first."""
+    """The captured steps of two runs; in each phase, the rows that changed most come first."""
 
     rows: tuple[KernelRow, ...]
     base_steps: int
     target_steps: int
     noun: str
     moving_added_ns: float
-    """What casts and layout copies take more."""
+    """The growth of the time of casts and layout copies."""
     tensor_core_share: Sides
     launch_bound_share: Sides
     ceiling_share: Sides
-    """Which part of their ceilings the kernels of known work reach, over all their time."""
+    """The share of their ceilings that kernels of known work reach, weighted by time."""
 
     def of_phase(self, phase: str) -> tuple[KernelRow, ...]:
         return tuple(row for row in self.rows if row.phase == phase)
 
     @property
     def phases(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(row.phase for row in self.rows))
+        return tuple(dict.fromkeys(map(attrgetter("phase"), self.rows)))
 
 
 def compare_kernels(
@@ -103,180 +115,129 @@ def compare_kernels(
     ledger: Ledger,
     ceilings: tuple[Ceilings | None, Ceilings | None] = (None, None),
 ) -> KernelLedger | None:
-    """`None` where not both runs have captured steps."""
-    views = before.kernels, after.kernels
-    if views[0] is None or views[1] is None:
+    """Compare captured steps; the result is `None` unless both runs have some."""
+    base, target = before.kernels, after.kernels
+    if base is None or target is None:
         return None
-    found = [dict(_per_step(side, ledger)) for side in (before, after)]
-    rows = tuple(sorted(_match(*found), key=lambda row: (_place(row.phase), -abs(row.delta_ns))))
+    base_sums, target_sums = _sum_side(before, base, ledger), _sum_side(after, target, ledger)
+    rows = _match(base_sums, target_sums)
+    places = dict(zip(PHASES, range(len(PHASES)), strict=True))
+    rows.sort(key=lambda row: (places.get(row.phase, len(PHASES)), -abs(row.delta_ns)))
     return KernelLedger(
-        rows=rows,
-        base_steps=views[0].steps,
-        target_steps=views[1].steps,
-        noun=views[1].noun,
-        moving_added_ns=sum(row.delta_ns for row in rows if row.category in _MOVING),
-        tensor_core_share=Sides(*(view.tensor_core_share for view in views if view)),
-        launch_bound_share=Sides(*(view.launch_bound_share for view in views if view)),
+        rows=tuple(rows),
+        base_steps=base.steps,
+        target_steps=target.steps,
+        noun=target.noun,
+        moving_added_ns=sum(row.delta_ns for row in rows if row.category in MOVING),
+        tensor_core_share=Sides(base.tensor_core_share, target.tensor_core_share),
+        launch_bound_share=Sides(base.launch_bound_share, target.launch_bound_share),
         ceiling_share=Sides(
-            *(
-                _ceiling_share(side, known)
-                for side, known in zip((before, after), ceilings, strict=True)
-            )
+            _ceiling_share(before, ceilings[0]), _ceiling_share(after, ceilings[1])
         ),
     )
 
 
-def _place(phase: str) -> int:
-    return PHASES.index(phase) if phase in PHASES else len(PHASES)
+def _match(base: _Sums, target: _Sums) -> list[KernelRow]:
+    """Return a row for each operator that both sides have, and the rest of each category."""
+    rows = []
+    for key, before in base.items():
+        if key not in target:
+            continue
+        after = target[key]
+        rows.append(KernelRow(*key, before.ns, after.ns, before.calls, after.calls))
+    base_rest: _Sums = defaultdict(_Figures)
+    target_rest: _Sums = defaultdict(_Figures)
+    for own, other, rest in ((base, target, base_rest), (target, base, target_rest)):
+        for key, figures in own.items():
+            if key not in other:
+                name = OTHERS + key.category if key.category else key.name
+                whole = _Key(key.phase, name, key.category)
+                rest[whole] = rest[whole].plus(*figures)
+    for key in {**base_rest, **target_rest}:
+        before, after = base_rest[key], target_rest[key]
+        rows.append(KernelRow(*key, before.ns, after.ns, before.calls, after.calls))
+    return rows
 
 
-def _match(base: Mapping[_Key, _Figures], target: Mapping[_Key, _Figures]) -> Iterator[KernelRow]:
-    """Operators that both sides have are a row each; what only one side has is joined with the rest of its phase and category."""
-    for key in base.keys() & target.keys():
-        yield _row(key, base[key], target[key])
-    rest = [
-        _joined({key: figures for key, figures in side.items() if key not in other})
-        for side, other in ((base, target), (target, base))
-    ]
-    for key in rest[0].keys() | rest[1].keys():
-        yield _row(key, rest[0].get(key, _NOTHING), rest[1].get(key, _NOTHING))
-
-
-def _row(key: _Key, base: _Figures, target: _Figures) -> KernelRow:
-    return KernelRow(*key, base.ns, target.ns, base.calls, target.calls)
-
-
-def _joined(alone: Mapping[_Key, _Figures]) -> dict[_Key, _Figures]:
-    sums: defaultdict[_Key, _Figures] = defaultdict(lambda: _NOTHING)
-    for key, figures in alone.items():
-        whole = _Key(key.phase, OTHERS + key.category if key.category else key.name, key.category)
-        sums[whole] = _Figures(sums[whole].ns + figures.ns, sums[whole].calls + figures.calls)
-    return dict(sums)
-
-
-def _per_step(side: Evidence, ledger: Ledger) -> Iterator[tuple[_Key, _Figures]]:
-    """A captured step on average over the ranks that were looked at, in the base's batch."""
-    view = side.kernels
-    if view is None:
-        return
-    scale = (
-        ledger.samples_per_step / side.step_samples
-        if ledger.per_sample and side.step_samples
-        else 1.0
-    ) / view.steps
-    sums: defaultdict[_Key, _Figures] = defaultdict(lambda: _NOTHING)
+def _sum_side(side: Evidence, view: KernelsView, ledger: Ledger) -> _Sums:
+    """Return the figures of a captured step in the base's batch, on average over its ranks."""
+    scale = ledger.batch_factor(side.step_samples) / view.steps
+    sums: _Sums = defaultdict(_Figures)
     for rank in side.trace.ranks:
         if rank.rank in view.ranks:
             rows = rank.select("kernels", _COLUMNS)[0]
-            for key, ns, calls in (
-                *_busy(rows.filter(rows["step"].is_valid())),
-                *_idle(rows.filter(rows["step"].is_valid())),
-            ):
-                sums[key] = _Figures(sums[key].ns + ns * scale, sums[key].calls + calls * scale)
-    yield from sums.items()
+            rows = rows.filter(rows["step"].is_valid())
+            for key, ns, calls in (*_busy(rows), *_idle(rows)):
+                sums[key] = sums[key].plus(ns * scale, calls * scale)
+    return sums
 
 
-_Sum = tuple[_Key, float, float]
+def _busy(rows: pa.Table) -> Iterator[_Total]:
+    """Yield each operator's time on the device.
 
-
-def _busy(rows: pa.Table) -> Iterator[_Sum]:
-    """Each operator's time on the device, where two run at once that of the one that began first."""
+    While two run at once, the time is that of the one that began first.
+    """
     if not rows.num_rows:
         return
-    op = rows["op"].cast(pa.string()).combine_chunks()
-    name = (
-        op.fill_null("")
-        if op.null_count < len(op)
-        else rows["name"].cast(pa.string()).combine_chunks()
-    )
-    yield from _sum_up(
-        rows["phase"],
-        name,
-        rows["category"].cast(pa.string()).combine_chunks(),
-        exclusive_times(rows),
-        np.ones(rows.num_rows, dtype=np.int64),
-    )
+    category = rows["category"].cast(pa.string()).combine_chunks()
+    name = rows["op"].cast(pa.string()).combine_chunks()
+    if name.null_count == len(name):
+        name = rows["name"].cast(pa.string()).combine_chunks()
+    yield from _sum_up(rows["phase"], name.fill_null(""), category, exclusive_times(rows))
 
 
-def _idle(rows: pa.Table) -> Iterator[_Sum]:
-    """What lies between two pieces of work of one step, in the phase of the later: after a copy to the host it is that copy's."""
+def _idle(rows: pa.Table) -> Iterator[_Total]:
+    """Yield the time between two pieces of work of one step, in the phase of the later one.
+
+    After a copy to the host the time is called that copy's stall.
+    """
     if rows.num_rows < 2:
         return
-    device, step, rank = (
-        rows["device"].combine_chunks(),
-        rows["step"].to_numpy(),
-        rows["rank"].to_numpy().astype(np.int64),
-    )
+    device, step = rows["device"].combine_chunks(), rows["step"].to_numpy()
+    codes = device.indices.to_numpy().astype(np.int64)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    lane = rank * 2**31 + device.indices.to_numpy().astype(np.int64)
+    lane = rows["rank"].to_numpy().astype(np.int64) * 2**31 + codes
     order = np.lexsort((start, step, lane))
     same = (np.diff(lane[order]) == 0) & (np.diff(step[order]) == 0)
-    reach = _reach(end[order], same)
-    gap = np.where(same, start[order][1:] - reach[:-1], 0)
+    latest_end = end[order]
+    for lane_step in np.split(np.arange(len(order)), np.flatnonzero(~same) + 1):
+        latest_end[lane_step] = np.maximum.accumulate(latest_end[lane_step])
+    gap = np.where(same, start[order][1:] - latest_end[:-1], 0)
     later, earlier = order[1:][gap > 0], order[:-1][gap > 0]
-    on_host = np.array([str(name) == HOST for name in device.dictionary.to_pylist()])[
-        device.indices.to_numpy()
-    ]
-    asked = np.array(
-        [
-            str(name) == COPY_CATEGORIES["DtoH"]
-            for name in rows["category"].cast(pa.string()).to_pylist()
-        ]
-    )
-    names = np.where(on_host[later], BETWEEN, np.where(asked[earlier], SYNC_STALL, LAUNCH_IDLE))
-    nothing = pa.array([""] * len(later), pa.string())
-    yield from _sum_up(
-        rows["phase"].take(pa.array(later)),
-        pa.array(names.tolist(), pa.string()),
-        nothing,
-        gap[gap > 0],
-        np.ones(len(later), dtype=np.int64),
-    )
-
-
-def _reach(end: Ints, same: Ints) -> Ints:
-    """The latest end so far, anew from each device and step."""
-    reach = end.copy()
-    for part in np.split(np.arange(len(end)), np.flatnonzero(~same) + 1):
-        reach[part] = np.maximum.accumulate(end[part])
-    return np.asarray(reach)
+    is_host = pc.equal(device.dictionary.cast(pa.string()), HOST).to_numpy(zero_copy_only=False)
+    category = rows["category"].cast(pa.string())
+    is_copy = pc.equal(category, COPY_CATEGORIES["DtoH"]).fill_null(False).to_numpy()
+    names = np.where(is_copy[earlier], SYNC_STALL, LAUNCH_IDLE)
+    names = np.where(is_host[codes[later]], BETWEEN, names)
+    phase = rows["phase"].take(pa.array(later))
+    no_category = pa.array([""] * len(later), pa.string())
+    yield from _sum_up(phase, pa.array(names.tolist(), pa.string()), no_category, gap[gap > 0])
 
 
 def _sum_up(
-    phase: pa.ChunkedArray, name: pa.Array, category: pa.Array, ns: Ints, calls: Ints
-) -> Iterator[_Sum]:
-    table = pa.table(
-        {
-            "phase": phase.cast(pa.string()).fill_null(NO_PHASE),
-            "name": name,
-            "category": category,
-            "ns": ns,
-            "calls": calls,
-        }
-    )
-    sums = table.group_by(["phase", "name", "category"]).aggregate(
-        [("ns", "sum"), ("calls", "sum")]
-    )
+    phase: pa.ChunkedArray, name: pa.Array, category: pa.Array, ns: Ints
+) -> Iterator[_Total]:
+    """Yield time and number of the rows of each phase, name and category."""
+    columns = {
+        "phase": phase.cast(pa.string()).fill_null(NO_PHASE),
+        "name": name,
+        "category": category,
+        "ns": ns,
+    }
+    keys = ["phase", "name", "category"]
+    sums = pa.table(columns).group_by(keys).aggregate([("ns", "sum"), ("ns", "count")])
     for row in sums.to_pylist():
-        yield (
-            _Key(row["phase"], row["name"], row["category"]),
-            float(row["ns_sum"]),
-            float(row["calls_sum"]),
-        )
+        key = _Key(row["phase"], row["name"], row["category"])
+        yield key, float(row["ns_sum"]), float(row["ns_count"])
 
 
 def _ceiling_share(side: Evidence, ceilings: Ceilings | None) -> float | None:
+    """Return the share of their ceilings that kernels reach, weighted by their time."""
     if ceilings is None:
         return None
-    known = [
-        (group.ceiling_share, group.total_ns)
-        for group in kernels_of(side.trace, ceilings).groups
-        if group.ceiling_share is not None
-    ]
-    return _mean(known)
-
-
-def _mean(weighted: Iterable[tuple[float, float]]) -> float | None:
-    pairs = list(weighted)
-    whole = sum(weight for _, weight in pairs)
-    return sum(value * weight for value, weight in pairs) / whole if whole else None
+    reached = known_ns = 0.0
+    for group in kernels_of(side.trace, ceilings).groups:
+        if group.ceiling_share is not None:
+            reached += group.ceiling_share * group.total_ns
+            known_ns += group.total_ns
+    return reached / known_ns if known_ns else None

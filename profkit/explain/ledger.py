@@ -1,7 +1,11 @@
-"""The gap between two runs, in rows that add up: time per sample per GPU, and what the job was waiting for."""
+"""The gap between two runs, in rows that add up.
+
+Every row is time per sample per GPU, by what the run worked on or waited for.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,18 +28,25 @@ from profkit.analysis.estimate import (
 )
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.repeats import widen
+from profkit.explain.resolution import at_one_resolution
 from profkit.text import percent
 from profkit.vocab import PHASES
 
 TOTAL = "total"
+"""The name of the row that all others add up to."""
+
 _ORDER = (INPUT, *PHASES, REST, OWN, UNKNOWN)
+"""The rows of a ledger, in the order in which they are shown."""
 
 INDECISIVE = 0.25
-"""Where an interval holds zero and reaches this far from it, as a share of the base, nobody can say whether there is a difference that matters."""
+"""An interval that holds zero and reaches this share of the base from it is inconclusive.
+
+The data then supports neither a difference that matters nor none.
+"""
 
 
 class Verdict(str, Enum):
-    """What a change of time per sample is."""
+    """The judgement of a change of time per sample."""
 
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
@@ -45,7 +56,10 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """What one thing costs on both sides, in ns per sample per GPU. `exact` is the difference without rounding."""
+    """The cost of one thing on both sides, in ns per sample per GPU.
+
+    `exact` is the difference without rounding.
+    """
 
     name: str
     base: Estimate
@@ -57,43 +71,39 @@ class Row:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Two runs compared. The rows' `exact` differences add up to that of `total`."""
+    """Two runs compared. The `exact` differences of the rows add up to that of `total`."""
 
     base: RunCosts
     target: RunCosts
     total: Row
     rows: tuple[Row, ...]
     beside: tuple[Row, ...]
+    """Time that overlapped with the step's own work; it is part of no sum."""
     per_sample: bool
-    """False where a run does not say what it trained on: then a step of one GPU stands for a sample."""
+    """False if a run does not record its samples; then a step of one GPU stands for a sample."""
 
     unlike: tuple[str, ...] = ()
-    """What makes the two runs too unlike to judge."""
+    """The reasons why the two runs are too unlike to judge."""
 
     differences: tuple[Difference, ...] = ()
 
     @property
     def switched(self) -> Row | None:
-        """What profkit takes of both sides, by switching it off for blocks of steps: it lies in all rows. Null where not both sides tried."""
-        base, target = map(_switched_per_sample, (self.base, self.target))
-        return (
-            Row(
-                OWN,
-                base,
-                target,
-                subtract(target, base),
-                Fraction(target.value) - Fraction(base.value),
-            )
-            if base and target
-            else None
-        )
+        """The cost of profkit on both sides, from the control steps (recording off).
+
+        It is part of all rows. `None` unless both sides have control steps.
+        """
+        base, target = _switched_per_sample(self.base), _switched_per_sample(self.target)
+        if base is None or target is None:
+            return None
+        exact = Fraction(target.value) - Fraction(base.value)
+        return Row(OWN, base, target, subtract(target, base), exact)
 
     @property
     def change(self) -> Estimate:
         """The change of time per sample, as a share of the base."""
-        return scale(
-            self.total.delta, 1 / self.total.base.value if self.total.base.value > 0 else math.nan
-        )
+        base = self.total.base.value
+        return scale(self.total.delta, 1 / base if base > 0 else math.nan)
 
     @property
     def efficiency(self) -> Estimate:
@@ -102,45 +112,54 @@ class Ledger:
 
     @property
     def steps_needed(self) -> tuple[int, int]:
-        """How many used steps more each side needs for intervals."""
+        """The number of used steps that each side lacks for intervals."""
         return self.base.steps_needed, self.target.steps_needed
 
     @property
     def verdict(self) -> Verdict:
-        return (
-            Verdict.CANNOT_JUDGE if self.unlike else judge(self.total.delta, self.total.base.value)
-        )
+        if self.unlike:
+            return Verdict.CANNOT_JUDGE
+        return judge(self.total.delta, self.total.base.value)
 
     @property
     def samples_per_step(self) -> float:
-        """Samples that one GPU of the base, or of the target where that has no steps, trains on in a step; 1 where that is not known."""
+        """Samples that one GPU of the base trains on per step; 1 if that is not known.
+
+        If the base has no used steps, they are the target's.
+        """
         side = self.base if self.base.steps else self.target
-        return (
-            float(side.samples.sum()) / (side.steps * side.ranks)
-            if self.per_sample and side.steps
-            else 1.0
-        )
+        if not (self.per_sample and side.steps):
+            return 1.0
+        return float(side.samples.sum()) / (side.steps * side.ranks)
+
+    def batch_factor(self, step_samples: float) -> float:
+        """Return the factor from a step of so many samples to one of the base's batch."""
+        if self.per_sample and step_samples:
+            return self.samples_per_step / step_samples
+        return 1.0
 
     @property
     def largest(self) -> Row | None:
-        """The row that adds most to the gap, whether its interval holds zero or not."""
+        """The row that adds most to the gap, even if its interval holds zero."""
         sign = 1 if self.total.delta.value > 0 else -1
         return max(self.rows, key=lambda row: sign * row.delta.value, default=None)
 
     def find(self, name: str) -> Row | None:
+        """Return the row of this name, or `None` if the ledger has no such row."""
         return next((row for row in self.rows if row.name == name), None)
 
 
 def judge(delta: Estimate, base: float) -> Verdict:
-    """What a difference in time means. One whose interval holds zero is neutral, unless the interval is so wide that it says nothing."""
+    """Judge a difference in time.
+
+    A difference whose interval holds zero is neutral, unless the interval is so wide that it says
+    nothing.
+    """
     if delta.low is None or delta.high is None or not base > 0:
         return Verdict.CANNOT_JUDGE
     if delta.low <= 0 <= delta.high:
-        return (
-            Verdict.NEUTRAL
-            if max(-delta.low, delta.high) < INDECISIVE * base
-            else Verdict.CANNOT_JUDGE
-        )
+        is_narrow = max(-delta.low, delta.high) < INDECISIVE * base
+        return Verdict.NEUTRAL if is_narrow else Verdict.CANNOT_JUDGE
     if abs(delta.value) < NEGLIGIBLE * base:
         return Verdict.NEUTRAL
     return Verdict.REGRESSION if delta.value > 0 else Verdict.IMPROVEMENT
@@ -153,93 +172,76 @@ def compare(
     unlike: Iterable[str] = (),
     differences: Iterable[Difference] = (),
 ) -> Ledger:
-    """The ledger of two runs, in the finest rows that both of them support."""
+    """Return the ledger of two runs, in the finest rows that both of them support."""
     per_sample = base.samples_known and target.samples_known
-    base, target = _at_one_resolution(
-        *((base, target) if per_sample else (base.per_step(), target.per_step()))
-    )
+    if not per_sample:
+        base, target = base.per_step(), target.per_step()
+    base, target = at_one_resolution(base, target)
     names = [name for name in _ORDER if name in base.parts or name in target.parts]
-    total, *rows = _rows(
+    total, *rows = _make_rows(
         {TOTAL: base.wall_ns, **base.parts},
         {TOTAL: target.wall_ns, **target.parts},
         [TOTAL, *names],
         base,
         target,
     )
-    opened = tuple(_open(row, base, target) for row in rows)
-    beside = _rows(base.beside, target.beside, sorted({*base.beside, *target.beside}), base, target)
+    hidden = sorted({*base.beside, *target.beside})
     return Ledger(
-        base, target, total, opened, tuple(beside), per_sample, tuple(unlike), tuple(differences)
+        base,
+        target,
+        total,
+        tuple(_open(row, base, target) for row in rows),
+        tuple(_make_rows(base.beside, target.beside, hidden, base, target)),
+        per_sample,
+        tuple(unlike),
+        tuple(differences),
     )
 
 
 def sum_rows(ledger: Ledger, name: str, names: Sequence[str]) -> Row:
-    """Several of the ledger's rows as one, whose interval knows that they vary together."""
-    base, target = (
-        {
-            name: sum(
-                (side.parts[each] for each in names if each in side.parts),
-                np.zeros_like(side.wall_ns),
-            )
-        }
-        for side in (ledger.base, ledger.target)
-    )
-    return _rows(base, target, [name], ledger.base, ledger.target)[0]
-
-
-def _at_one_resolution(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCosts]:
-    """Logs know no phases, and some not even the wait for data; null is not zero, so both sides get the coarser rows."""
-    if all(side.knows_phases or not side.steps for side in (base, target)):
-        return (
-            (base, target)
-            if all(OWN in side.parts for side in (base, target))
-            else (base.without_own(), target.without_own())
-        )
-    if all(INPUT in side.parts for side in (base, target)):
-        return base.without_phases(), target.without_phases()
-    return base.of_wall_alone(), target.of_wall_alone()
+    """Return several rows as one, with an interval that knows that they vary together."""
+    base, target = np.zeros_like(ledger.base.wall_ns), np.zeros_like(ledger.target.wall_ns)
+    for each in names:
+        base = base + ledger.base.parts.get(each, 0)
+        target = target + ledger.target.parts.get(each, 0)
+    return _make_rows({name: base}, {name: target}, [name], ledger.base, ledger.target)[0]
 
 
 def _open(row: Row, base: RunCosts, target: RunCosts) -> Row:
-    """The row with its finer parts, where both sides know them or one has nothing there to know."""
-    splits = [side.inside.get(row.name) for side in (base, target)]
-    absent = [row.name not in side.parts for side in (base, target)]
-    if not any(splits) or not all(
-        split or missing for split, missing in zip(splits, absent, strict=True)
-    ):
+    """Return the row with its finer parts, if each side has them or lacks the row altogether."""
+    before, after = base.inside.get(row.name), target.inside.get(row.name)
+    if not before and not after:
         return row
-    names = list(dict.fromkeys(name for split in splits for name in split or ()))
-    parts = _rows(splits[0] or {}, splits[1] or {}, names, base, target)
-    return Row(
-        row.name,
-        row.base,
-        row.target,
-        row.delta,
-        row.exact,
-        tuple(part for part in parts if part.base.value or part.target.value),
-    )
+    if (not before and row.name in base.parts) or (not after and row.name in target.parts):
+        return row
+    before, after = before or {}, after or {}
+    parts = []
+    for part in _make_rows(before, after, list({**before, **after}), base, target):
+        if part.base.value or part.target.value:
+            parts.append(part)
+    return dataclasses.replace(row, inside=tuple(parts))
 
 
-def _rows(
+def _make_rows(
     base_ns: Mapping[str, Ints],
     target_ns: Mapping[str, Ints],
     names: Sequence[str],
     base: RunCosts,
     target: RunCosts,
 ) -> list[Row]:
+    """Return a row for each name, from each side's time per step."""
     if not names:
         return []
+    rows = []
     before, after = _per_sample(base_ns, names, base), _per_sample(target_ns, names, target)
-    exact = (
-        _exact(target_ns.get(name), target) - _exact(base_ns.get(name), base) for name in names
-    )
-    return [
-        Row(name, left, right, subtract(right, left), gap)
-        for name, left, right, gap in zip(names, before, after, exact, strict=True)
-    ]
+    for name, left, right in zip(names, before, after, strict=True):
+        exact = _exact(target_ns.get(name), target) - _exact(base_ns.get(name), base)
+        rows.append(Row(name, left, right, subtract(right, left), exact))
+    return rows
 
 
 def _per_sample(parts: Mapping[str, Ints], names: Sequence[str], costs: RunCosts) -> list[Estimate]:
+    """Return the time per sample per GPU of each part."""
     if not costs.steps:
         return [Estimate(math.nan)] * len(names)
     nothing = np.zeros(costs.steps)
@@ -250,11 +252,9 @@ def _per_sample(parts: Mapping[str, Ints], names: Sequence[str], costs: RunCosts
 
 def _switched_per_sample(costs: RunCosts) -> Estimate | None:
     samples = int(costs.samples.sum())
-    return (
-        scale(costs.switched, costs.steps * costs.ranks / samples)
-        if costs.switched and samples > 0
-        else None
-    )
+    if not costs.switched or samples <= 0:
+        return None
+    return scale(costs.switched, costs.steps * costs.ranks / samples)
 
 
 def _exact(part: Ints | None, costs: RunCosts) -> Fraction:
@@ -263,28 +263,30 @@ def _exact(part: Ints | None, costs: RunCosts) -> Fraction:
 
 
 def why_not(ledger: Ledger) -> str:
-    """Why there is no verdict, and what would give one; nothing where there is one."""
+    """Return why there is no verdict and what would give one, or nothing if there is one."""
     if reason := why_not_at_all(ledger):
         return reason
     change = ledger.change
     if ledger.verdict is not Verdict.CANNOT_JUDGE or change.low is None or change.high is None:
         return ""
-    return f"the interval holds zero and reaches from {percent(change.low)} to {percent(change.high)}, which may be nothing or much: more steps are needed"
+    return (
+        f"the interval holds zero and reaches from {percent(change.low)} to "
+        f"{percent(change.high)}, so the change may be nothing or much: more steps are needed"
+    )
 
 
 def why_not_at_all(ledger: Ledger) -> str:
-    """What keeps any question about the two runs from being answered; nothing where only some cannot be."""
+    """Return why no question about the two runs can be answered, or nothing if some can."""
     if ledger.unlike:
         return "; ".join(ledger.unlike)
-    needs = [
-        f"{side} needs {need} more used steps"
-        for side, need in zip(("the base", "the target"), ledger.steps_needed, strict=True)
-        if need
-    ]
+    base_needs, target_needs = ledger.steps_needed
+    needs = []
+    if base_needs:
+        needs.append(f"the base needs {base_needs} more used steps")
+    if target_needs:
+        needs.append(f"the target needs {target_needs} more used steps")
     if needs:
         return f"intervals take {FEWEST_STEPS} steps: " + ", ".join(needs)
-    return (
-        ""
-        if ledger.total.base.value > 0 and ledger.total.delta.low is not None
-        else "the steps that are used took no time at all"
-    )
+    if ledger.total.base.value > 0 and ledger.total.delta.low is not None:
+        return ""
+    return "the used steps took no time at all"

@@ -1,4 +1,4 @@
-"""Where the ranks of a run wait for each other: for whom, how often, in which phase it is late; and transfer against the links."""
+"""The collectives of a run: for which ranks the others wait, why, and the links."""
 
 from __future__ import annotations
 
@@ -12,37 +12,40 @@ from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import Ints
-from profkit.analysis.exchange import match_collectives, split_exchange
+from profkit.analysis.exchange import Exchange, match_collectives, split_exchange
 from profkit.analysis.rank_sums import SpanSums, add_sums, mean_phases
 from profkit.vocab import Phase
 
 
 @dataclass(frozen=True)
 class WaitedFor:
-    """A rank that others waited for: in how many of the collectives it came last, and which share of all waiting was for it.
-
-    `phase` is the one that takes longest beyond the other ranks' median; empty where none does.
-    """
+    """A rank that others waited for."""
 
     rank: int
     last_in: int
+    """The number of collectives in which it came last."""
     share: float
+    """The share of all waiting that was for it."""
     phase: str
+    """The phase that takes longest beyond the other ranks' median; empty if none does."""
     excess_ns: float
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """The collectives of the used steps. Nobody is named where some were not seen on all of their ranks."""
+    """The collectives of the used steps.
+
+    `waited_for` is empty if some collectives were not recorded on all of their ranks.
+    """
 
     collectives: int
     matched: int
     waiting_ns: float | None
-    """What a rank waits a step, exposed, on average."""
+    """The exposed wait per step, on average over the ranks."""
 
     transfer_ns: float | None
     waited_for: tuple[WaitedFor, ...]
-    """The one that most waiting is for first."""
+    """The rank that most waiting is for comes first."""
 
     links: tuple[LinkUse, ...]
 
@@ -53,63 +56,57 @@ def find_meeting(
     used: Ints,
     ceilings: Ceilings | None = None,
 ) -> Meeting | None:
-    """From all ranks' collectives and each rank's sums; `None` where no rank recorded collectives, or no step is used."""
+    """Return where ranks wait, from all ranks' collectives and each rank's sums.
+
+    The result is `None` if no rank recorded collectives, or if no step is used.
+    """
     if not sums:
         return None
     exchange = split_exchange(collectives, add_sums(list(sums.values())).host_windows, used)
     if exchange is None:
         return None
     found = match_collectives(collectives, used)
-    known = found.count == found.matched_count
-    last_in = np.bincount(
-        found.rank[found.rank == found.late_rank], minlength=int(found.rank.max(initial=0)) + 1
-    )
-    phases = {rank: _own_work(each, used) for rank, each in sums.items()}
-    waited_for = (
-        [
-            WaitedFor(rank, int(last_in[rank]), share, *_longest(phases, rank))
-            for rank, share in exchange.waited_for.items()
-        ]
-        if known
-        else []
-    )
-    waits = [
-        (each.waiting_ns, each.transfer_ns)
-        for each in exchange.ranks
-        if each.waiting_ns is not None and each.transfer_ns is not None
-    ]
-    waiting, transfer = (
-        (float(np.mean(column)) for column in zip(*waits, strict=True)) if waits else (None, None)
-    )
-    ordered = tuple(sorted(waited_for, key=lambda each: -each.share))
+    waited_for = []
+    if found.count == found.matched_count:
+        last = found.rank[found.rank == found.late_rank]
+        last_in = np.bincount(last, minlength=int(found.rank.max(initial=0)) + 1)
+        work = {}
+        for rank, each in sums.items():
+            work[rank] = mean_phases(each, used)
+            work[rank].pop(Phase.ALLREDUCE.value, None)  # the others make it wait there
+        for rank, share in exchange.waited_for.items():
+            waited_for.append(WaitedFor(rank, int(last_in[rank]), share, *_latest(work, rank)))
+    waiting_ns, transfer_ns = _mean_times(exchange)
     return Meeting(
         found.count,
         found.matched_count,
-        waiting,
-        transfer,
-        ordered,
+        waiting_ns,
+        transfer_ns,
+        tuple(sorted(waited_for, key=lambda each: -each.share)),
         link_use(collectives, used, ceilings),
     )
 
 
-def _own_work(sums: SpanSums, used: Ints) -> dict[str, float]:
-    """What one rank itself does, a step; waiting in the exchange is what the others make it do."""
-    means = mean_phases(sums, used)
-    return {
-        INPUT if name == Phase.DATA.value else name: ns
-        for name, ns in means.items()
-        if name != Phase.ALLREDUCE.value
-    }
+def _mean_times(exchange: Exchange) -> tuple[float | None, float | None]:
+    """Return waiting and transfer, on average over the ranks for which both are known."""
+    waits, transfers = [], []
+    for each in exchange.ranks:
+        if each.waiting_ns is not None and each.transfer_ns is not None:
+            waits.append(each.waiting_ns)
+            transfers.append(each.transfer_ns)
+    if not waits:
+        return None, None
+    return float(np.mean(waits)), float(np.mean(transfers))
 
 
-def _longest(phases: Mapping[int, Mapping[str, float]], rank: int) -> tuple[str, float]:
-    """The phase in which a rank lags most behind the median of the others, and by how much."""
-    own = phases.get(rank, {})
-    excess = {name: ns - _median(phases, rank, name) for name, ns in own.items()}
-    name = max(excess, key=lambda each: excess[each], default="")
-    return (name, excess[name]) if name and excess[name] > 0 else ("", 0.0)
-
-
-def _median(phases: Mapping[int, Mapping[str, float]], rank: int, name: str) -> float:
-    others = [told.get(name, 0.0) for other, told in phases.items() if other != rank]
-    return float(np.median(others)) if others else 0.0
+def _latest(work: Mapping[int, Mapping[str, float]], rank: int) -> tuple[str, float]:
+    """Return the row in which a rank is most behind the others' median, and by how much."""
+    latest, excess_ns = "", 0.0
+    for name, ns in work.get(rank, {}).items():
+        others = [own.get(name, 0.0) for other, own in work.items() if other != rank]
+        excess = ns
+        if others:
+            excess -= float(np.median(others))
+        if excess > excess_ns:
+            latest, excess_ns = name, excess
+    return INPUT if latest == Phase.DATA.value else latest, excess_ns

@@ -1,9 +1,9 @@
-"""How a job scales over its runs: throughput, speed-up, efficiency, and the factors that it is made of."""
+"""The scaling of a job over its runs: throughput, speed-up, efficiency and its factors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +16,15 @@ from profkit.explain.meeting import Meeting
 from profkit.vocab import Phase
 
 FACTORS = ("computation", "input", "load balance", "exposed communication")
+"""The factors of an efficiency, in the order in which a step's time is stacked up."""
+
+EXACTLY_ONE = Estimate(1.0, 1.0, 1.0)
+"""The first run compared with itself has no uncertainty."""
 
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """One run beside the first: its efficiency is the product of its `factors`, exactly."""
+    """One run compared with the first; its efficiency is the product of its `factors`."""
 
     name: str
     gpus: int
@@ -29,14 +33,14 @@ class ScalingRow:
     efficiency: Estimate
     factors: Mapping[str, Estimate]
     waiting_known: bool
-    """False where waiting cannot be told from transfer: then it is part of the communication."""
+    """False if waiting cannot be separated from transfer; then it is part of communication."""
 
     meeting: Meeting | None = None
-    """Where its ranks wait for each other; `None` for a single rank, and where nothing was recorded of it."""
+    """Where the ranks wait for each other; `None` if there is one rank or nothing was recorded."""
 
     @property
     def largest_loss(self) -> str:
-        """The factor that takes most of the efficiency; empty where none does."""
+        """The factor that takes most of the efficiency; empty if none does."""
         name = min(self.factors, key=lambda each: self.factors[each].value)
         return name if self.factors[name].value < 1 else ""
 
@@ -44,84 +48,53 @@ class ScalingRow:
 def scaling_table(
     runs: Sequence[tuple[str, int, RunCosts]], meetings: Sequence[Meeting | None] = ()
 ) -> tuple[ScalingRow, ...]:
-    """The runs, given as name, GPUs and costs, against the first of them; `meetings` are theirs, where they were looked at."""
+    """Compare runs, given as name, GPUs and costs, with the first of them."""
     _, base_gpus, base = runs[0]
-    first = _levels(base)
+    base_stages, base_growth = _estimate_stages(base)
     rows = []
     for place, (name, gpus, costs) in enumerate(runs):
-        own = _levels(costs)
-        efficiency = divide(first[-1], own[-1])
-        throughput = divide(_known(gpus * 1e9), own[-1])
-        factors = dict(
-            zip(FACTORS, _factors(first, own, _shares(base), _shares(costs)), strict=True)
+        stages, growth = _estimate_stages(costs)
+        efficiency = EXACTLY_ONE
+        factors = dict.fromkeys(FACTORS, EXACTLY_ONE)
+        if place:
+            efficiency = divide(base_stages[-1], stages[-1])
+            factors[FACTORS[0]] = divide(base_stages[0], stages[0])
+            for factor, before, after in zip(FACTORS[1:], base_growth, growth, strict=True):
+                factors[factor] = divide(before, after)
+        exchange_known = Phase.ALLREDUCE.value in costs.inside
+        row = ScalingRow(
+            name,
+            gpus,
+            throughput=divide(Estimate(gpus * 1e9, gpus * 1e9, gpus * 1e9), stages[-1]),
+            speed_up=scale(efficiency, gpus / base_gpus),
+            efficiency=efficiency,
+            factors=factors,
+            waiting_known=exchange_known or Phase.ALLREDUCE.value not in costs.parts,
+            meeting=meetings[place] if meetings else None,
         )
-        if not place:
-            efficiency, factors = _known(1.0), dict.fromkeys(FACTORS, _known(1.0))
-        meeting = meetings[place] if meetings else None
-        rows.append(
-            ScalingRow(
-                name,
-                gpus,
-                throughput,
-                scale(efficiency, gpus / base_gpus),
-                efficiency,
-                factors,
-                _waiting_known(costs),
-                meeting,
-            )
-        )
+        rows.append(row)
     return tuple(rows)
 
 
-def _known(value: float) -> Estimate:
-    """What has no uncertainty, such as the first run against itself."""
-    return Estimate(value, value, value)
+def _estimate_stages(costs: RunCosts) -> tuple[list[Estimate], list[Estimate]]:
+    """Return each stage per sample per GPU, and the factor from each stage to the next.
 
-
-def _factors(
-    base: Sequence[Estimate],
-    own: Sequence[Estimate],
-    base_shares: Sequence[Estimate],
-    shares: Sequence[Estimate],
-) -> Iterator[Estimate]:
-    """Computation by itself; then by how much each further cost makes a step longer, on the base and here."""
-    yield divide(base[0], own[0])
-    for before, after in zip(base_shares, shares, strict=True):
-        yield divide(before, after)
-
-
-def _stages(costs: RunCosts) -> Floats:
-    """The step's time as it grows, cost by cost: computation and all else, then input, waiting, and communication."""
+    The stages are a step's time as it grows, cost by cost: computation and all else, then input,
+    waiting and communication.
+    """
     nothing = np.zeros(costs.steps)
     input_ns = costs.parts.get(INPUT, nothing)
     exchange = costs.parts.get(Phase.ALLREDUCE.value, nothing)
     waiting = costs.inside.get(Phase.ALLREDUCE.value, {}).get(WAITING, nothing)
     computing = costs.wall_ns - input_ns - exchange
-    return np.cumsum(
-        np.stack([computing, input_ns, waiting, exchange - waiting]).astype(np.float64), axis=0
-    )
-
-
-def _levels(costs: RunCosts) -> list[Estimate]:
-    """Each stage per sample per GPU."""
-    return _ratios(
-        _stages(costs),
-        np.broadcast_to(costs.samples.astype(np.float64), (len(FACTORS), costs.steps)),
-        costs.repeats,
-    )
-
-
-def _shares(costs: RunCosts) -> list[Estimate]:
-    """Each stage after the first as a multiple of the one before."""
-    stages = _stages(costs)
-    return _ratios(stages[1:], stages[:-1], costs.repeats)
+    parts = np.stack([computing, input_ns, waiting, exchange - waiting]).astype(np.float64)
+    stages = np.cumsum(parts, axis=0)
+    samples = np.broadcast_to(costs.samples.astype(np.float64), stages.shape)
+    times = _ratios(stages, samples, costs.repeats)
+    return times, _ratios(stages[1:], stages[:-1], costs.repeats)
 
 
 def _ratios(above: Floats, below: Floats, repeats: Sequence[int]) -> list[Estimate]:
     if not (above.shape[1] and below.sum()):
         return [Estimate(math.nan)] * len(above)
     return widen(estimate_ratios(above, below), above, below, repeats)
-
-
-def _waiting_known(costs: RunCosts) -> bool:
-    return Phase.ALLREDUCE.value not in costs.parts or Phase.ALLREDUCE.value in costs.inside

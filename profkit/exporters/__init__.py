@@ -1,1 +1,1 @@
-"""Runs in other tools' formats, one file a format."""
+"""Exporters of runs to the formats of other tools, one module per format."""

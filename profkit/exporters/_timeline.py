@@ -1,4 +1,7 @@
-"""A window as a timeline: ranks as processes, host threads and device streams as their threads, slices that nest."""
+"""A window as a timeline of nested slices.
+
+Ranks are processes; host threads and device streams are their threads.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,25 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from profkit.exporters.base import Window
+from profkit.exporters.base import BATCH_ROWS, Window
 
 STEPS, LAUNCHES = "steps", "launches"
+"""The names of the tracks that hold a rank's steps and its launches."""
+
+_COLUMNS = {
+    "steps": ("step", "start_ns", "end_ns"),
+    "spans": ("thread", "name", "phase", "start_ns", "end_ns"),
+    "kernels": ("device", "stream", "name", "category", "start_ns", "end_ns", "launch_ns"),
+    "collectives": ("communicator", "op", "start_ns", "end_ns"),
+    "samples": ("device", "metric", "time_ns", "value"),
+}
+"""The columns of each table that a timeline shows."""
 
 
 class Slice(NamedTuple):
-    """Something with a beginning and an end; `flow` is the number that its launch shares with it."""
+    """A piece of time; `flow` is the number that it shares with its launch."""
 
     start_ns: int
     end_ns: int
@@ -25,7 +39,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Track:
-    """One thread of the picture. `launches` holds instants rather than slices."""
+    """One thread of the timeline; if `instants` is true, its slices have no length."""
 
     rank: int
     label: str
@@ -42,26 +56,34 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Counter:
+    """One sampled metric of one rank and device."""
+
     rank: int
     label: str
     readings: tuple[Reading, ...]
 
 
 def tracks(window: Window) -> Iterator[Track]:
-    """Every track, rank after rank: steps, host threads, launches, streams, collectives."""
+    """Yield every track, rank by rank: steps, host threads, launches, streams, collectives."""
     for rank in sorted(window.shifts):
-        yield Track(rank, STEPS, tuple(_steps(window, rank)))
+        steps, launches, shift = [], [], window.shifts[rank]
+        for row in _rows(window, "steps", rank):
+            begin_ns, end_ns = row["start_ns"] + shift, row["end_ns"] + shift
+            steps.append(Slice(begin_ns, end_ns, f"step {row['step']}", "step"))
+        yield Track(rank, STEPS, tuple(steps))
         yield from _stacks(rank, _by_label(window, rank, "spans"))
-        kernels = _by_label(window, rank, "kernels")
-        launches = tuple(_launches(window, rank))
+        for place, row in enumerate(_rows(window, "kernels", rank)):
+            if _is_launched(row):
+                at_ns, flow = row["launch_ns"] + shift, _flow(rank, place)
+                launches.append(Slice(at_ns, at_ns, str(row["name"]), "launch", flow))
         if launches:
-            yield Track(rank, LAUNCHES, launches, instants=True)
-        yield from _stacks(rank, kernels)
+            yield Track(rank, LAUNCHES, tuple(launches), instants=True)
+        yield from _stacks(rank, _by_label(window, rank, "kernels"))
         yield from _stacks(rank, _by_label(window, rank, "collectives"))
 
 
 def counters(window: Window) -> Iterator[Counter]:
-    """Every sampled metric of every rank."""
+    """Yield every sampled metric of every rank."""
     for rank in sorted(window.shifts):
         readings: dict[str, list[Reading]] = {}
         for row in _rows(window, "samples", rank):
@@ -73,54 +95,30 @@ def counters(window: Window) -> Iterator[Counter]:
             yield Counter(rank, label, tuple(sorted(values)))
 
 
-_WANTED = {
-    "steps": ("step", "start_ns", "end_ns"),
-    "spans": ("thread", "name", "phase", "start_ns", "end_ns"),
-    "kernels": ("device", "stream", "name", "category", "start_ns", "end_ns", "launch_ns"),
-    "collectives": ("communicator", "op", "start_ns", "end_ns"),
-    "samples": ("device", "metric", "time_ns", "value"),
-}
-
-
 def _rows(window: Window, table: str, rank: int) -> Iterator[dict[str, Any]]:
-    """The rank's rows with the columns that a timeline shows."""
+    """Yield the rows of one rank."""
     whole = window.tables[table]
-    mine = whole.filter(_equals(whole["rank"], rank)).select(_WANTED[table])
-    for batch in mine.to_batches(max_chunksize=65_536):
+    is_ranks = pc.equal(whole["rank"], pa.scalar(rank, whole["rank"].type))
+    for batch in whole.filter(is_ranks).select(_COLUMNS[table]).to_batches(BATCH_ROWS):
         columns = [column.to_pylist() for column in batch.columns]
         for values in zip(*columns, strict=True):
-            yield dict(zip(_WANTED[table], values, strict=True))
-
-
-def _equals(column: pa.ChunkedArray, value: int) -> pa.ChunkedArray:
-    import pyarrow.compute as pc
-
-    return pc.equal(column, pa.scalar(value, column.type))
-
-
-def _steps(window: Window, rank: int) -> Iterator[Slice]:
-    shift = window.shifts[rank]
-    for row in _rows(window, "steps", rank):
-        yield Slice(row["start_ns"] + shift, row["end_ns"] + shift, f"step {row['step']}", "step")
+            yield dict(zip(_COLUMNS[table], values, strict=True))
 
 
 def _by_label(window: Window, rank: int, table: str) -> dict[str, list[Slice]]:
+    """Return the slices of a table by the label of their track."""
     found: dict[str, list[Slice]] = {}
     shift = window.shifts[rank]
     for place, row in enumerate(_rows(window, table, rank)):
         label, name, category = _describe(table, row)
-        flow = (
-            _flow(rank, place)
-            if row.get("launch_ns") is not None and row.get("device") != "cpu"
-            else None
-        )
-        found.setdefault(label, []).append(
-            Slice(row["start_ns"] + shift, row["end_ns"] + shift, name, category, flow)
-        )
+        flow = _flow(rank, place) if _is_launched(row) else None
+        own = Slice(row["start_ns"] + shift, row["end_ns"] + shift, name, category, flow)
+        found.setdefault(label, []).append(own)
     return found
 
 
 def _describe(table: str, row: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the track of a row, and the name and category of its slice."""
     if table == "spans":
         return str(row["thread"]), str(row["name"]), str(row["phase"])
     if table == "kernels":
@@ -128,32 +126,29 @@ def _describe(table: str, row: dict[str, Any]) -> tuple[str, str, str]:
     return f"collectives of {row['communicator']}", str(row["op"]), "collective"
 
 
+def _is_launched(row: dict[str, Any]) -> bool:
+    """Return true if the host launched a row's work on a device."""
+    return row.get("launch_ns") is not None and row.get("device") != "cpu"
+
+
 def _flow(rank: int, place: int) -> int:
+    """Return the number that a kernel and its launch share, and no other kernel has."""
     return (rank + 1) << 40 | place
 
 
-def _launches(window: Window, rank: int) -> Iterator[Slice]:
-    shift = window.shifts[rank]
-    for place, row in enumerate(_rows(window, "kernels", rank)):
-        if row["launch_ns"] is not None and row["device"] != "cpu":
-            yield Slice(
-                row["launch_ns"] + shift,
-                row["launch_ns"] + shift,
-                str(row["name"]),
-                "launch",
-                _flow(rank, place),
-            )
-
-
 def _stacks(rank: int, by_label: dict[str, list[Slice]]) -> Iterator[Track]:
-    """A track for each label, and more where slices overlap without nesting: a viewer draws only stacks."""
+    """Yield a track for each label, and more if slices overlap: a viewer draws only stacks."""
     for label, slices in sorted(by_label.items()):
         for index, part in enumerate(nesting(slices)):
-            yield Track(rank, label if index == 0 else f"{label} ({index + 1})", tuple(part))
+            suffix = f" ({index + 1})" if index else ""
+            yield Track(rank, label + suffix, tuple(part))
 
 
 def nesting(slices: list[Slice]) -> list[list[Slice]]:
-    """The slices in as few lists as it takes to have each one's nest, oldest and longest first."""
+    """Split slices into as few lists as possible so that those of each list nest.
+
+    The oldest and longest come first.
+    """
     lists: list[list[Slice]] = []
     open_ends: list[list[int]] = []
     for each in sorted(slices, key=lambda slice_: (slice_.start_ns, -slice_.end_ns)):

@@ -1,8 +1,8 @@
-"""What every exporter is, and the window of a run that it is given.
+"""The contract of an exporter, and the window of a run that it writes.
 
 To add a format, add a module here whose `EXPORTER` has the members of `Exporter`. A window holds
-whole tables of some steps: a timeline of everything is too large for the viewers, so the user says
-which steps, and is told the size before a byte is written.
+whole tables of some steps: a timeline of everything is too large for the viewers, so the user
+chooses the steps, and sees the size before a byte is written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,22 +23,30 @@ from profkit.text import safe_text
 from profkit.trace import Trace
 
 TABLES = ("steps", "spans", "kernels", "collectives", "samples")
+"""The tables that are exported."""
+
 DEFAULT_STEPS = 20
+"""The number of last steps that are exported if the user chooses none: a viewer opens them fast."""
+
+BATCH_ROWS = 65_536
+"""Rows are converted to Python objects in batches of this size, to bound the memory in use."""
+
+_LAST_STEP = 2**62
+"""The end of a range of steps that the user left open."""
 
 
 class Exporter(Protocol):
-    """One format; `is_folder` says that several files come out.
-
-    `row_bytes` is about what a row of a table takes without its name, and `name_copies` how often a
-    row's name is written out, 0 where each distinct name is written once.
-    """
+    """One format."""
 
     name: str
     title: str
     suffix: str
     row_bytes: Mapping[str, int]
+    """The approximate size of a row of each table, without its name."""
     name_copies: int
+    """How often a row's name is written; 0 if each distinct name is written once."""
     is_folder: bool
+    """True if the exporter writes several files."""
 
     def write(self, window: Window, path: Path) -> None:
         """Write the window to a path that does not exist yet."""
@@ -46,7 +54,7 @@ class Exporter(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """A run's rows between the first and the last chosen step, rank by rank."""
+    """The rows of a run between the first and the last chosen step, rank by rank."""
 
     trace: Trace
     steps: tuple[int, ...]
@@ -54,57 +62,64 @@ class Window:
 
     @property
     def rows(self) -> dict[str, int]:
+        """The number of rows of each table."""
         return {name: table.num_rows for name, table in self.tables.items()}
 
     @functools.cached_property
     def shifts(self) -> dict[int, int]:
-        """What brings each rank's clock to the time of day; nothing where the ranks' anchors do not tell."""
-        anchors = {rank.rank: rank.manifest.anchor for rank in self.trace.ranks}
-        known = all(anchor.realtime_ns > 0 for anchor in anchors.values())
-        return {
-            rank: anchor.realtime_ns - anchor.monotonic_ns if known else 0
-            for rank, anchor in anchors.items()
-        }
+        """The time to add to each rank's clock to get the time of day.
+
+        It is 0 for all ranks if one of them does not know it.
+        """
+        shifts = {}
+        is_known = True
+        for rank in self.trace.ranks:
+            anchor = rank.manifest.anchor
+            is_known = is_known and anchor.realtime_ns > 0
+            shifts[rank.rank] = anchor.realtime_ns - anchor.monotonic_ns
+        return shifts if is_known else dict.fromkeys(shifts, 0)
 
     def estimate(self, exporter: Exporter) -> int:
-        """About how many bytes it takes in a format."""
-        rows = sum(count * exporter.row_bytes.get(name, 0) for name, count in self.rows.items())
-        return rows + sum(
-            _name_bytes(self.tables[name]["name"], exporter.name_copies)
-            for name in ("spans", "kernels")
-        )
-
-
-def _name_bytes(column: pa.ChunkedArray, copies: int) -> int:
-    """What a column of names takes, written `copies` times for each row, or once for each distinct name."""
-    whole = column.combine_chunks()
-    lengths = pc.binary_length(whole.dictionary)
-    chosen = lengths.take(whole.indices) if copies else lengths
-    return int(pc.sum(chosen).as_py() or 0) * max(1, copies)
+        """Return the approximate size in bytes that the window has in a format."""
+        size = 0
+        for name, count in self.rows.items():
+            size += count * exporter.row_bytes.get(name, 0)
+        for name in ("spans", "kernels"):
+            names = self.tables[name]["name"].combine_chunks()
+            lengths = pc.binary_length(names.dictionary)
+            if exporter.name_copies:
+                lengths = lengths.take(names.indices)
+            size += int(pc.sum(lengths).as_py() or 0) * max(1, exporter.name_copies)
+        return size
 
 
 def open_window(trace: Trace, wanted: str) -> Window:
-    """The rows of the wanted steps: `all`, `40`, `40:60` (60 is not in it), or nothing for the last few."""
-    numbers = np.unique(trace.steps["step"].to_numpy())
-    chosen = choose_steps(numbers.tolist(), wanted)
-    if wanted == "all" or not chosen:
-        return Window(trace, tuple(chosen), {name: trace.table(name) for name in TABLES})
-    bounds = _bounds(trace.steps, chosen)
-    return Window(
-        trace, tuple(chosen), {name: _within(trace.table(name), bounds) for name in TABLES}
-    )
+    """Return the rows of the wanted steps.
+
+    `wanted` is `all`, a step such as `40`, a range such as `40:60` without its end, or empty for
+    the last few steps.
+    """
+    steps = trace.steps
+    chosen = choose_steps(np.unique(steps["step"].to_numpy()).tolist(), wanted)
+    tables = {name: trace.table(name) for name in TABLES}
+    if wanted != "all" and chosen:
+        rows = steps.filter(pc.is_in(steps["step"], value_set=pa.array(chosen, pa.int64())))
+        ends = rows.group_by("rank").aggregate([("start_ns", "min"), ("end_ns", "max")])
+        for name, table in tables.items():
+            tables[name] = _within(table, ends.to_pylist())
+    return Window(trace, tuple(chosen), tables)
 
 
 def choose_steps(numbers: list[int], wanted: str) -> list[int]:
-    """The steps of a run that `wanted` names."""
+    """Return the steps of a run that `wanted` names."""
     if wanted == "all":
         return numbers
     if not wanted:
         return numbers[-DEFAULT_STEPS:]
     first, colon, last = wanted.partition(":")
     try:
-        begin = int(first) if first else 0
-        end = (int(last) if last else 2**62) if colon else begin + 1
+        begin = int(first or 0)
+        end = int(last or _LAST_STEP) if colon else begin + 1
     except ValueError:
         raise UsageError(f"--steps {safe_text(wanted)}: not 'all', a step, or FROM:TO") from None
     chosen = [number for number in numbers if begin <= number < end]
@@ -114,36 +129,23 @@ def choose_steps(numbers: list[int], wanted: str) -> list[int]:
     return chosen
 
 
-def _bounds(steps: pa.Table, chosen: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Each rank's first beginning and last end of the chosen steps."""
-    mine = steps.filter(pc.is_in(steps["step"], value_set=pa.array(list(chosen), pa.int64())))
-    rank, start, end = (mine[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
-    return {
-        int(each): (int(start[rank == each].min()), int(end[rank == each].max()))
-        for each in np.unique(rank)
-    }
-
-
-def _within(table: pa.Table, bounds: Mapping[int, tuple[int, int]]) -> pa.Table:
-    """The rows that overlap their rank's bounds."""
-    begin, finish = (
-        ("time_ns", "time_ns") if "time_ns" in table.column_names else ("start_ns", "end_ns")
-    )
+def _within(table: pa.Table, bounds: Iterable[Mapping[str, int]]) -> pa.Table:
+    """Return the rows that overlap the time between the bounds of their rank."""
+    begin, finish = "start_ns", "end_ns"
+    if "time_ns" in table.column_names:
+        begin = finish = "time_ns"
     rank, start, end = (table[name].to_numpy() for name in ("rank", begin, finish))
     kept = np.zeros(table.num_rows, dtype=bool)
-    for each, (first, last) in bounds.items():
-        kept |= (rank == each) & (start < last) & (end >= first)
-    return table.take(_places(np.flatnonzero(kept)))
-
-
-def _places(values: Any) -> pa.Array:
-    return pa.Array.from_buffers(
-        pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype=np.int64))]
-    )
+    for each in bounds:
+        is_ranks = rank == each["rank"]
+        kept |= is_ranks & (start < each["end_ns_max"]) & (end >= each["start_ns_min"])
+    places = np.ascontiguousarray(np.flatnonzero(kept), dtype=np.int64)
+    # not pa.array(places), which imports pandas if it is installed, and that takes a second
+    return table.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)]))
 
 
 def new_path(path: Path) -> Path:
-    """`path`, if nothing is there; what is there is never written over."""
+    """Return the path if nothing is there; an existing file is never overwritten."""
     if os.path.lexists(path):
         raise UsageError(
             f"{safe_text(str(path))} exists already; name another with -o, or remove it"

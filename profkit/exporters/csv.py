@@ -1,17 +1,19 @@
-"""CSV, a file a table: for spreadsheets. Text that a spreadsheet would run as a formula gets an apostrophe before it."""
+"""CSV for spreadsheets, one file per table.
+
+Text that a spreadsheet would run as a formula gets an apostrophe in front.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-import pyarrow as pa
-
-from profkit.exporters.base import Window
+from profkit.exporters.base import BATCH_ROWS, Window
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""The characters with which a spreadsheet begins a formula."""
 
 
 class Csv:
@@ -22,7 +24,9 @@ class Csv:
     suffix = ""
     is_folder = True
     name_copies = 1
-    row_bytes = {"steps": 70, "spans": 90, "kernels": 200, "collectives": 110, "samples": 70}  # noqa: RUF012  # read only
+    row_bytes = MappingProxyType(
+        {"steps": 70, "spans": 90, "kernels": 200, "collectives": 110, "samples": 70}
+    )
 
     def write(self, window: Window, path: Path) -> None:
         path.mkdir(mode=0o700)
@@ -31,22 +35,18 @@ class Csv:
                 with open(path / f"{name}.csv", "x", encoding="utf-8", newline="") as file:
                     writer = csv.writer(file)
                     writer.writerow(table.column_names)
-                    writer.writerows(_rows(table))
-
-
-def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    for batch in table.to_batches(max_chunksize=65_536):
-        yield from zip(
-            *([cell(value) for value in column.to_pylist()] for column in batch.columns),
-            strict=True,
-        )
+                    for batch in table.to_batches(BATCH_ROWS):
+                        columns = [map(cell, column.to_pylist()) for column in batch.columns]
+                        writer.writerows(zip(*columns, strict=True))
 
 
 def cell(value: Any) -> Any:
-    """A value as a cell: empty for null, and never a formula."""
+    """Return a value as a cell, which is never a formula."""
     if isinstance(value, str):
-        return "'" + value if value.startswith(_FORMULA) else value
-    return "x".join(map(str, value)) if isinstance(value, list) else value
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    if isinstance(value, list):
+        return "x".join(map(str, value))
+    return value
 
 
 EXPORTER = Csv()

@@ -18,11 +18,9 @@ from profkit.bench.effects import (
     Effect,
     Effects,
     Interaction,
-    combine,
     find_effects,
-    published_timings,
-    time_cells,
 )
+from profkit.bench.timings import combine, published_timings, time_cells
 
 MS = 1_000_000
 STEPS = 40

@@ -1,6 +1,6 @@
 """`profkit bench`: what it runs, in which order, what it runs again, and what it writes.
 
-But for one matrix that is really trained, cells are made up in the place where `profkit trace` would leave its runs.
+But for one matrix that is really trained, tests write synthetic runs as `profkit trace` would.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pytest
 
 import profkit.bench.run as runner
 from profkit.analysis.matrix import Setting
+from profkit.bench.process import run_logged
 from profkit.bench.run import Plan, claim, find_finished, run_matrix, run_order
 from profkit.cli import main
 from profkit.errors import ProfkitError, UsageError
@@ -48,7 +49,7 @@ MS = 1_000_000
 
 
 class FakeTrace:
-    """Stands for the processes that would train: leaves a run where it is told to, and fails where a test says so."""
+    """Stands for the processes that train: writes a run, or fails if a test says so."""
 
     def __init__(self) -> None:
         self.calls: list[Sequence[str]] = []
@@ -89,7 +90,7 @@ class FakeTrace:
 @pytest.fixture
 def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
     fake = FakeTrace()
-    monkeypatch.setattr(runner, "_run_logged", fake)
+    monkeypatch.setattr(runner, "run_logged", fake)
     return fake
 
 
@@ -204,7 +205,8 @@ def test_the_results_are_a_table_a_sheet_and_rows_with_the_records_fields(
         ]
     out = " ".join(capsys.readouterr().out.split())
     told = re.search(
-        r"AMP saves (\S+) ms at 1 rank and changes nothing beyond the noise at 2 ranks \(batch 4\), because (\S+) ms more go into the wait",
+        r"AMP saves (\S+) ms at 1 rank and changes nothing beyond the noise at 2 ranks "
+        r"\(batch 4\), because (\S+) ms more go into the wait",
         out,
     )
     assert told, out
@@ -278,7 +280,8 @@ def test_ctrl_c_closes_the_cell_that_runs_and_reaches_all_its_processes_once(
     script = tmp_path / "job"
     ready, closed = tmp_path / "ready", tmp_path / "closed"
     script.write_text(
-        f"#!{sys.executable}\nimport pathlib, time\ntry:\n    pathlib.Path({str(ready)!r}).touch()\n    time.sleep(600)\n"
+        f"#!{sys.executable}\nimport pathlib, time\n"
+        f"try:\n    pathlib.Path({str(ready)!r}).touch()\n    time.sleep(600)\n"
         f"except KeyboardInterrupt:\n    pathlib.Path({str(closed)!r}).touch()\n"
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
@@ -292,7 +295,7 @@ def test_ctrl_c_closes_the_cell_that_runs_and_reaches_all_its_processes_once(
     presser = threading.Thread(target=press, daemon=True)
     presser.start()
     with pytest.raises(KeyboardInterrupt):
-        runner._run_logged(["trace"], tmp_path / "log")
+        run_logged(["trace"], tmp_path / "log")
     presser.join()
     assert closed.exists()
 

@@ -1,4 +1,4 @@
-"""What goes out: read back with the official library, with the standard one, and compared with the run."""
+"""Exports, read back with the official and the standard library, and compared with the run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def window(tmp_path: Path, import_files: Import) -> Window:
 
 @pytest.fixture(scope="module")
 def official() -> Any:
-    """Perfetto's own message classes; older protobuf libraries, which Paddle asks for, lack a check that they call."""
+    """Return Perfetto's own message classes.
+
+    Older protobuf libraries, which Paddle asks for, lack a check that these classes call.
+    """
     pytest.importorskip("perfetto", reason="the official library is not installed")
     protobuf: Any = pytest.importorskip("google.protobuf")
     if not hasattr(protobuf, "runtime_version"):
@@ -49,7 +52,9 @@ def official() -> Any:
         stub.Domain = types.SimpleNamespace(PUBLIC=0)
         stub.ValidateProtobufRuntimeVersion = lambda *_: None
         protobuf.runtime_version = sys.modules["google.protobuf.runtime_version"] = stub
-    from perfetto.protos.perfetto.trace import perfetto_trace_pb2  # type: ignore[import-untyped,unused-ignore]
+    from perfetto.protos.perfetto.trace import (  # type: ignore[import-untyped,unused-ignore]
+        perfetto_trace_pb2,
+    )
 
     return perfetto_trace_pb2
 

@@ -1,4 +1,7 @@
-"""Each rule names its cause where it was planted, with the cost that it has, and nothing where only its sign or only its price is there."""
+"""Each rule names its cause if it was planted, with its cost.
+
+It names nothing if only the sign of the cause, or only the longer time, is there.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,38 @@ import pyarrow as pa
 import pytest
 
 from profkit.analysis.estimate import Estimate
-from profkit.explain.evidence import Evidence, Exchanges, Load, Loader, Windows
+from profkit.explain.evidence import Evidence, Exchanges, Loader
+from profkit.explain.evidence_counters import Load
+from profkit.explain.evidence_kernels import Windows
 from profkit.explain.explained import explain
-from profkit.explain.rules import amp_without_effect
+from profkit.explain.rules import (
+    amp_without_effect,
+    bad_samples,
+    garbage_pauses,
+    skipped_amp_steps,
+    worker_start,
+)
 from profkit.explain.rules.base import Case, Finding, all_of, compute_row, find_all
 from profkit.plugins import RULES
 from profkit.testing import synthetic, synthetic_trace
 from profkit.trace import Trace
 
 MS = 1_000_000
+
+FIGURES: Mapping[str, Callable[[Evidence], object]] = {
+    "saw_autocast": amp_without_effect.saw_autocast,
+    "bad_samples": bad_samples.count_bad_samples,
+    "garbage_ns": garbage_pauses.garbage_ns,
+    "skipped_share": skipped_amp_steps.skipped_share,
+    "epoch_start_ns": worker_start.epoch_start_ns,
+}
+"""The figures that only one rule computes; all others are attributes of the evidence."""
+
 RANKS = {"ranks": 2}
 
 IDLE = Load(cores=8, own=1.0, workers=1.0, machine=2.5, switches_per_s=5.0)
 WORKERS = Loader({"read": 1.0 * MS, "decode": 8.0 * MS, "collate": 0.5 * MS}, workers=4)
-BUCKETS = Exchanges(messages=4, message_bytes=25e6, buckets=4, beside=0)
+BUCKETS = Exchanges(messages=4, message_bytes=25e6, buckets=4, others=0)
 ON_GPU = Windows(
     calls=500,
     busy_ns=30.0 * MS,
@@ -104,7 +125,7 @@ PLANTED = {
         8,
         {"phase_ns": {"forward": 20 * MS}},
         {"exchanges": BUCKETS},
-        {"exchanges": replace(BUCKETS, beside=53)},
+        {"exchanges": replace(BUCKETS, others=53)},
         RANKS,
     ),
     "launch_bound": Planted(
@@ -130,8 +151,8 @@ PLANTED = {
     "amp_without_effect": Planted(
         13,
         SLOWER,
-        {"autocast": False},
-        {"autocast": True, "windows": _windows(tensor_core_share=0.1)},
+        {"saw_autocast": False},
+        {"saw_autocast": True, "windows": _windows(tensor_core_share=0.1)},
     ),
     "optimizer_unfused": Planted(
         6,
@@ -140,7 +161,7 @@ PLANTED = {
         {"windows": _windows(calls_by_phase={**ON_GPU.calls_by_phase, "optimizer": 900})},
     ),
     "checkpoint_in_training": Planted(
-        5, {"phase_ns": {"other": 5 * MS}}, {}, {"beside": {"checkpoint": 5.0 * MS}}
+        5, {"phase_ns": {"other": 5 * MS}}, {}, {"other_ns": {"checkpoint": 5.0 * MS}}
     ),
     "garbage_pauses": Planted(
         3,
@@ -184,7 +205,11 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
             Evidence(side.trace, side.costs) for side in (cases[name].before, cases[name].after)
         )
         for evidence, facts in ((before, planted.before), (after, planted.after)):
-            vars(evidence).update(facts)
+            for figure, value in facts.items():
+                if figure in FIGURES:
+                    evidence.figures[FIGURES[figure]] = value
+                else:
+                    vars(evidence)[figure] = value
         return replace(cases[name], before=before, after=after)
 
     return make_case
@@ -251,11 +276,14 @@ def test_mixed_precision_that_helps_is_no_finding(make: Make) -> None:
     faster = {"phase_ns": {"forward": 6 * MS, "backward": 12 * MS}}
     assert (
         _ask(
-            "amp_without_effect", make(Planted(0, faster, {"autocast": False}, {"autocast": True}))
+            "amp_without_effect",
+            make(Planted(0, faster, {"saw_autocast": False}, {"saw_autocast": True})),
         )
         is None
     )
-    idle = _ask("amp_without_effect", make(Planted(0, {}, {"autocast": False}, {"autocast": True})))
+    idle = _ask(
+        "amp_without_effect", make(Planted(0, {}, {"saw_autocast": False}, {"saw_autocast": True}))
+    )
     assert idle is not None
     assert idle.cost_ns is None
 
@@ -263,7 +291,7 @@ def test_mixed_precision_that_helps_is_no_finding(make: Make) -> None:
 def test_mixed_precision_without_effect_is_told_where_its_cost_is_not_sure(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = make(Planted(13, SLOWER, {"autocast": False}, {"autocast": True}))
+    case = make(Planted(13, SLOWER, {"saw_autocast": False}, {"saw_autocast": True}))
     row = compute_row(case.ledger)
     wide = replace(
         row, delta=Estimate(row.delta.value, 0.01 * row.delta.value, 2 * row.delta.value)
@@ -305,12 +333,16 @@ def test_a_cause_takes_what_it_explains_of_anothers_cost(make: Make) -> None:
 
 
 def test_a_rank_that_is_late_costs_the_whole_step(make: Make) -> None:
-    """One of two ranks takes 8 ms longer; on average over both, half of that is its own work and half the other's wait."""
+    """One of two ranks takes 8 ms longer.
+
+    On average over both, half of that is its own work and half is the other's wait.
+    """
     for phase in ("data", "forward", "backward"):
         late = {1: {phase: synthetic.MEAN_PHASE_NS[phase] + 8 * MS}}
         case = make(Planted(0, {"rank_phase_ns": late}, base=RANKS))
         first, *others = find_all(case, [RULES.load(each) for each in RULES.names()])
         assert (first.kind, first.cause) == ("late_rank", {"data": "input"}.get(phase, phase))
+        assert set(first.takes) <= set(RULES.names())
         assert first.cost_ns is not None
         assert first.cost_ns.value == pytest.approx(8 * MS, rel=0.15)
         assert all(each.cost_ns is None for each in others), others
@@ -366,7 +398,10 @@ def test_a_slow_input_says_what_of_it_is_slow(
 
 
 def test_an_input_that_others_crowd_out_is_not_its_own_fault(make: Make) -> None:
-    """Batches are as much work as before, and something else has the processors: nothing says what would help the loader."""
+    """Batches are as much work as before, and something else has the processors.
+
+    Nothing says what would help the loader.
+    """
     crowded = Load(8, 1.0, 1.0, 7.9, 40.0)
     slow = {"phase_ns": {"data": 12 * MS}}
     assert (
@@ -411,12 +446,12 @@ def test_a_run_that_cannot_be_whole_is_told(make: Make) -> None:
     torn = replace(trace, manifest=replace(trace.manifest, world_size=3))
     finding = _ask("log_integrity", replace(case, after=Evidence(torn, case.after.costs)))
     assert finding is not None
-    assert "no files of 2 of 3 ranks" in finding.evidence
+    assert "2 of 3 ranks have no files" in finding.evidence
     assert finding.cost_ns is None
 
 
 def test_a_throughput_that_is_not_the_published_one_is_told(make: Make) -> None:
-    """Published for one V100: 12 images a second in fp32 with batches of 4. The synthetic runs do some hundreds."""
+    """Published for one V100 are 12 images per second; the synthetic runs do some hundreds."""
     case = make(Planted(0))
     settings = {"batch_size": 4, "precision": "fp32"}
     known = replace(

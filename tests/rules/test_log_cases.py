@@ -1,4 +1,4 @@
-"""Published logs whose truth is known: what is behind their gaps, what must be said of them, and what must not."""
+"""Published logs whose truth is known: the causes that must be named, and those that must not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,11 @@ EXPECTED = {
     "M01": _expect("", _INPUT, Verdict.IMPROVEMENT),
     "P01": _expect("", _INPUT),
 }
-"""T01's log of one GPU has seven steps that can be used, which is one too few. H05's logs have four windows of two: nobody can say."""
+"""The expectations by case.
+
+T01's log of one GPU has seven usable steps, which is one too few. H05's logs have four windows of
+two steps. Both are inconclusive.
+"""
 
 
 def _cases() -> dict[str, dict[str, str]]:
@@ -115,7 +119,7 @@ def _input_share(view: Explained) -> float:
 
 
 def test_a_loader_without_workers_is_what_the_gap_of_two_profiles_is(tmp_path: Path) -> None:
-    """A real job on a GPU, in the profiler's old schema; five steps allow no verdict, and the row is still the right one."""
+    """Five steps of a real job on a GPU allow no verdict, and the row is still the right one."""
     paths = [
         next((DATA / "kineto" / f"resnet50_num_workers_{workers}").glob("*.json.gz"))
         for workers in (4, 0)

@@ -76,8 +76,8 @@ def test_what_is_wrong_is_listed(tmp_path: Path) -> None:
     loud = _said(_said_of(tmp_path), HEALTHY)
     document = as_document([missed, loud], has_gpu=False)
     assert (
-        "- held-out, trial 0, `late_in_forward`: says nothing; late_rank is not among the first three"
-        in document
+        "- held-out, trial 0, `late_in_forward`: says nothing; "
+        "late_rank is not among the first three" in document
     )
     assert "- development, trial 0, `healthy_pair`: says input_bound" in document
     assert "`item_syncs`" in document, "what needs a GPU is told"
@@ -102,8 +102,8 @@ def test_a_pair_that_was_planted_otherwise_is_left_out(
         == []
     )
     assert (
-        capsys.readouterr().err
-        == f"{tmp_path}/development/0/slow_read: left out, something else was planted when it was run; run it again\n"
+        capsys.readouterr().err == f"{tmp_path}/development/0/slow_read: left out, "
+        "something else was planted when it was run; run it again\n"
     )
 
 
@@ -144,7 +144,7 @@ def _said(score: Score, fault: Fault) -> Score:
 
 
 def _pair(work: Path, fault: Fault, planted: dict[str, Any], own_ms: dict[str, float]) -> None:
-    """Two synthetic runs where the runner would have left real ones, with what their jobs' own clocks would have said."""
+    """Write two synthetic runs, and their own clocks' times, as the runner would leave real ones."""
     folder = work / DEVELOPMENT / "0" / fault.name
     for number, (side, options, own) in enumerate(
         ((BASE, {}, {"data": 2.0, "samples": 8.0}), (TARGET, planted, own_ms))

@@ -1,4 +1,4 @@
-"""What holds for every rule there is; a new file is tested by being there."""
+"""Properties of every rule; a new rule is tested as soon as its module exists."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from profkit.explain.explained import explain
+from profkit.explain.rules import base, host_busy, late_rank
 from profkit.explain.rules.base import Case
 from profkit.plugins import RULES
 from profkit.testing import synthetic_trace
@@ -34,7 +35,21 @@ def test_a_rule_is_silent_below_the_noise(name: str, quiet: Case) -> None:
 def test_a_rule_says_what_it_is_and_gives_its_own_kind(name: str) -> None:
     module = importlib.import_module(f"profkit.explain.rules.{name}")
     assert module.__doc__
-    assert re.search(rf'Finding\(\s*"{name}"', Path(str(module.__file__)).read_text())
+    assert re.search(rf'Finding(\.from_row)?\(\s*"{name}"', Path(str(module.__file__)).read_text())
+
+
+@pytest.mark.parametrize("name", RULES.names())
+def test_the_kinds_that_a_rule_explains_exist(name: str) -> None:
+    module = importlib.import_module(f"profkit.explain.rules.{name}")
+    assert set(getattr(module, "EXPLAINS", ())) <= set(RULES.names())
+    text = Path(str(module.__file__)).read_text()
+    assert not re.search(r'(all_of|explains=|takes=)[\[({]*"', text), "name kinds in EXPLAINS"
+
+
+def test_the_kinds_that_other_constants_name_exist() -> None:
+    named = {base.SETTING_CHANGED, late_rank.WAITING_KIND, *host_busy.EXPLAINS_WITH_INPUT}
+    named.update(*late_rank.KINDS_BY_ROW.values())
+    assert named <= set(RULES.names())
 
 
 @pytest.mark.parametrize("name", RULES.names())

@@ -1,4 +1,4 @@
-"""What counts as a cause: costs that are clear of nothing, ranks that are late alone, steps that no optimizer tells as skipped."""
+"""Costs clear of zero, ranks late alone, and skipped steps that no optimizer reports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.selection import PARTIAL_BATCH, Selection
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
-from profkit.explain.rules import bad_samples
-from profkit.explain.rules._input import is_slow_on_all_ranks
+from profkit.explain.rules import bad_samples, garbage_pauses
+from profkit.explain.rules._input import is_slow_on_all_ranks, making_ns
 from profkit.explain.rules.base import Case, Finding, is_certain
+from profkit.explain.rules.skipped_amp_steps import count_lowered_scales
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 
@@ -51,20 +52,19 @@ def test_an_input_is_slow_on_all_ranks_where_the_others_batches_are_no_quicker(
     others: float, shared: bool, quiet: Case
 ) -> None:
     before, after = (Evidence(side.trace, side.costs) for side in (quiet.before, quiet.after))
-    vars(before)["making_ns"] = {0: 2.0 * MS, 1: 2.0 * MS}
-    vars(after)["making_ns"] = {0: others * MS, 1: 22.0 * MS}
+    before.figures[making_ns] = {0: 2.0 * MS, 1: 2.0 * MS}
+    after.figures[making_ns] = {0: others * MS, 1: 22.0 * MS}
     case = cast("Any", SimpleNamespace(before=before, after=after, ledger=quiet.ledger))
     assert is_slow_on_all_ranks(case, 1) is shared
 
 
-def test_a_scale_that_went_down_is_a_skipped_step(quiet: Case) -> None:
+def test_a_scale_that_went_down_is_a_skipped_step() -> None:
     """On each rank by itself: another rank's first scale is not lower than this one's last."""
     scales = [8.0, 4.0, 4.0, None, 2.0, 8.0, 8.0, 4.0, 8.0, 8.0]
     steps = pa.table(
         {"rank": [0] * 5 + [1] * 5, "step": [*range(5), *range(5)], "grad_scale": scales}
     )
-    evidence = Evidence(cast("Any", SimpleNamespace(steps=steps)), quiet.after.costs)
-    assert evidence._lowered_scales == 2
+    assert count_lowered_scales(steps) == 2
 
 
 def test_steps_that_came_short_count_for_what_a_sample_takes() -> None:
@@ -87,14 +87,15 @@ def test_steps_that_came_short_count_for_what_a_sample_takes() -> None:
         selection=Selection(full, {PARTIAL_BATCH: 5}, {PARTIAL_BATCH: full + 1}),
     )
     evidence = Evidence(cast("Any", SimpleNamespace(steps=steps)), cast("Any", costs))
-    assert evidence.short_adds_ns == pytest.approx(200 * MS / 70 - 10 * MS / 8)
+    assert bad_samples.short_steps_add_ns(evidence) == pytest.approx(200 * MS / 70 - 10 * MS / 8)
 
 
 @pytest.mark.parametrize("added_ns", [0.0, 5.0 * MS])
 def test_bad_samples_cost_what_the_steps_that_came_short_took(added_ns: float, quiet: Case) -> None:
     """The steps that are left in the ledger are as quick as ever."""
     before, after = (Evidence(side.trace, side.costs) for side in (quiet.before, quiet.after))
-    vars(after).update(short_share=0.4, short_adds_ns=added_ns / quiet.ledger.samples_per_step)
+    after.figures[bad_samples.share_of_short_steps] = 0.4
+    after.figures[bad_samples.short_steps_add_ns] = added_ns / quiet.ledger.samples_per_step
     finding = bad_samples.find(dataclasses.replace(quiet, before=before, after=after))
     assert finding is not None
     assert (finding.cost_ns is None) is (added_ns == 0)
@@ -105,7 +106,7 @@ def test_bad_samples_cost_what_the_steps_that_came_short_took(added_ns: float, q
 def test_many_pauses_are_certain_in_a_run_too_short_for_readings_to_scatter(
     collections: int, told: bool | None, quiet: Case
 ) -> None:
-    """Two readings of a counter are one rate: how many pauses made it says how far it can be believed."""
+    """Two readings of a counter are one rate; the number of pauses gives its interval."""
     trace = quiet.after.trace
     first, last = pc.min(trace.steps["start_ns"]).as_py(), pc.max(trace.steps["end_ns"]).as_py()
     gained = {"pause_seconds": 0.01 * collections, "collections_count": float(collections)}
@@ -128,8 +129,7 @@ def test_many_pauses_are_certain_in_a_run_too_short_for_readings_to_scatter(
     samples = samples.append_column("time_ns", pa.array(time_ns)).append_column(
         "value", pa.array(value)
     )
-    pauses = Evidence(
-        cast("Any", SimpleNamespace(steps=trace.steps, samples=samples)), quiet.after.costs
-    ).garbage_ns
+    recorded = cast("Any", SimpleNamespace(steps=trace.steps, samples=samples))
+    pauses = garbage_pauses.garbage_ns(Evidence(recorded, quiet.after.costs))
     assert pauses is not None
     assert (None if pauses.low is None else pauses.low > 0) is told

@@ -1,1 +1,1 @@
-"""What can be behind a gap: one file a kind, each a pure function of the compared runs."""
+"""The causes that can be behind a gap: one module per kind, each a pure function."""

@@ -1,83 +1,108 @@
-"""What the rules of the input share: which piece of making a batch is behind a longer wait."""
+"""Figures of the input that several rules share: which piece is slow, and on which ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from profkit.analysis.costs import INPUT
-from profkit.explain.rules.base import MOST_OF_IT, Case, is_material
+from profkit.analysis.exposed import INPUT_PIECES
+from profkit.explain.evidence import Evidence
+from profkit.explain.rules.base import Case, is_material
 
 NO_WORKERS = "no workers"
+QUEUE = "queue"
+"""The piece in which a batch is finished and waits to be fetched."""
 
-GREW = 0.25
-"""A piece of making a batch that grew by this part of what the wait did is behind it; else batches are made as fast as before, by too few."""
+MAKING = tuple(piece for piece in INPUT_PIECES if piece != QUEUE)
+"""The pieces in which work is done on a batch."""
 
-_BY_ITS_OWN_CLOCK = frozenset({"read", "decode"})
-"""Pieces that are timed without the wait for a core: a machine that is busy makes none of them longer."""
+SLOW_PIECE_SHARE = 0.25
+"""A piece is slow if it grew by more than this share of what the wait for input grew by."""
+
+MIN_OTHER_CORES = 0.25
+"""Processes outside the run can be in its way if they use more than this many cores."""
+
+MIN_SHARE_OF_LATEST = 0.5
+"""All ranks are slow if each grew by more than this share of what the latest one grew by."""
+
+_TIMED_WITHOUT_WAITING = frozenset({"read", "decode"})
+"""Pieces timed without the wait for a core: a busy machine makes none of them longer."""
 
 
 def slow_piece(case: Case, added_ns: float) -> str:
-    """Which piece of a batch takes longer, whoever waited for it; nothing where batches are made as fast as before, or nobody timed it."""
+    """Return the piece of making a batch that takes longer, in whichever process it is made.
+
+    The result is empty if batches are made as fast as before, or if nothing timed their making.
+    """
     before, after = case.before.loader, case.after.loader
     if after is None or before is None:
         return ""
     if before.workers and not after.workers:
         return NO_WORKERS
-    grown = {name: _per_batch(case, name) for name in after.pieces if name != "queue"}
-    name = max(grown, key=lambda piece: grown[piece], default="")
-    return name if name and grown[name] > GREW * added_ns else ""
-
-
-def _per_batch(case: Case, piece: str) -> float:
-    """By how much a piece became longer, in a step of the base's batch."""
-    ledger = case.ledger
-    before, after = (
-        side.loader.pieces.get(piece, 0.0)
-        * (
-            ledger.samples_per_step / side.step_samples
-            if ledger.per_sample and side.step_samples
-            else 1.0
-        )
-        if side.loader
-        else 0.0
-        for side in (case.before, case.after)
-    )
-    return after - before
-
-
-OTHERS = 0.25
-"""Processes that are none of the job's and use this many cores can be in the way."""
+    base_factor = case.ledger.batch_factor(case.before.step_samples)
+    target_factor = case.ledger.batch_factor(case.after.step_samples)
+    name, grown_ns = "", -np.inf
+    for piece, ns in after.pieces.items():
+        grown = ns * target_factor - before.pieces.get(piece, 0.0) * base_factor
+        if piece != QUEUE and grown > grown_ns:
+            name, grown_ns = piece, grown
+    return name if grown_ns > SLOW_PIECE_SHARE * added_ns else ""
 
 
 def is_crowded_out(case: Case) -> bool:
-    """Whether the input may be slower for want of cores that other processes take: then nothing says that it is the input's own fault."""
+    """Return true if processes outside the run may take the cores that the input needs.
+
+    Then nothing shows that the input itself is slow.
+    """
     load = case.after.load
-    return (
-        load is not None and load.full and (load.others or 0.0) > OTHERS and waits_for_cores(case)
-    )
+    if load is None or not load.full or (load.others or 0.0) <= MIN_OTHER_CORES:
+        return False
+    return waits_for_cores(case)
 
 
 def waits_for_cores(case: Case) -> bool:
-    """Whether the input may be slower for want of processors alone: no batch is more work, and no fewer workers make it."""
+    """Return true if the input may be slower for lack of cores alone.
+
+    Then no batch is more work than in the base, and as many workers make it.
+    """
     before, after = case.before.loader, case.after.loader
     row = case.ledger.find(INPUT)
     if row is None or before is None or after is None or after.workers < before.workers:
         return False
-    return slow_piece(case, row.delta.value * case.ledger.samples_per_step) not in _BY_ITS_OWN_CLOCK
+    piece = slow_piece(case, row.delta.value * case.ledger.samples_per_step)
+    return piece not in _TIMED_WITHOUT_WAITING
 
 
 def is_slow_on_all_ranks(case: Case, latest: int) -> bool:
-    """Whether all ranks' batches take longer to make than the base's, and not just those of the rank that is waited for.
+    """Return true if the batches of all ranks take longer to make, not just the latest rank's.
 
-    Ranks that meet in each step share one wait: the one whose batch comes last waits for it, and the
-    others wait for that rank, though their own batches come no faster.
+    Ranks that meet in each step share one wait: the rank whose batch comes last waits for it, and
+    the others wait for that rank, even if their own batches come no faster.
     """
-    before, after = case.before.making_ns, case.after.making_ns
+    before, after = case.before.figure(making_ns), case.after.figure(making_ns)
     if latest not in after or not before:
         return False
-    known = sum(before.values()) / len(before)
-    added = {rank: ns - before.get(rank, known) for rank, ns in after.items()}
-    others = [ns for rank, ns in added.items() if rank != latest]
-    return (
-        bool(others)
-        and is_material(min(others), case.ledger)
-        and min(others) > MOST_OF_IT * added[latest]
-    )
+    mean_before = sum(before.values()) / len(before)
+    added = {rank: ns - before.get(rank, mean_before) for rank, ns in after.items()}
+    latest_added = added.pop(latest)
+    if not added:
+        return False
+    least = min(added.values())
+    return is_material(least, case.ledger) and least > MIN_SHARE_OF_LATEST * latest_added
+
+
+def making_ns(evidence: Evidence) -> Mapping[int, float]:
+    """Return the time to read, decode and collate, in ns per step, by rank."""
+    spans = evidence.trace.spans
+    is_making = pc.is_in(spans["name"].cast(pa.string()), pa.array(MAKING))
+    rows = evidence.select_used(spans.filter(is_making))
+    rank = rows["rank"].to_numpy()
+    length = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
+    found = {}
+    for each in np.unique(rank).tolist():
+        found[each] = float(length[rank == each].sum()) / len(evidence.used)
+    return found

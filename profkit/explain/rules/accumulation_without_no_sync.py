@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from profkit.explain.rules._exchange import exchange_row
-from profkit.explain.rules.base import Case, Finding, all_of, cost, from_to, grew, share_of_gap
+from profkit.explain.ledger import sum_rows
+from profkit.explain.rules.base import EXCHANGE, Case, Finding, from_to, grew
 from profkit.text import significant
 
-MORE = 1.5
-"""Each bucket travels this many times as often in a step as the base's."""
+MIN_ROUNDS_RATIO = 1.5
+"""Each bucket is exchanged at least this many times as often per step as in the base."""
 
-_REMEDY = "exchange once a step: wrap all but the last backward in model.no_sync()"
+EXPLAINS = ("exposed_communication", "late_rank", "launch_bound")
+_REMEDY = "exchange once per step: wrap all but the last backward in model.no_sync()"
 
 
 def find(case: Case) -> Finding | None:
     ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
-    if before is None or after is None or not before.rounds or after.rounds < MORE * before.rounds:
+    if before is None or after is None or not (before.messages and after.messages):
         return None
-    row = exchange_row(ledger)
-    if not grew(row, ledger):
+    known, rounds = before.messages / before.buckets, after.messages / after.buckets
+    row = sum_rows(ledger, "backward and exchange", EXCHANGE)
+    if rounds < MIN_ROUNDS_RATIO * known or not grew(row, ledger):
         return None
     evidence = (
-        f"each bucket travels {significant(after.rounds, 2)} times a step, {significant(before.rounds, 2)} in the base; "
-        f"backward and exchange went from {from_to(row, ledger)} a step"
+        f"each bucket is exchanged {significant(rounds, 2)} times per step, "
+        f"{significant(known, 2)} in the base; "
+        f"backward and exchange went from {from_to(row, ledger)} per step"
     )
-    return Finding(
-        "accumulation_without_no_sync",
-        cost(row, ledger),
-        share_of_gap(row, ledger),
-        evidence,
-        _REMEDY,
-        takes=all_of("exposed_communication", "late_rank", "launch_bound"),
+    return Finding.from_row(
+        "accumulation_without_no_sync", row, ledger, evidence, _REMEDY, explains=EXPLAINS
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from profkit.analysis.kernels.categories import MATRIX_WORK
 from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.explain.evidence import Evidence
-from profkit.explain.ledger import Row
-from profkit.explain.rules._windows import moving_calls, moving_ns
+from profkit.explain.evidence_counters import find_readings
+from profkit.explain.evidence_kernels import Windows
 from profkit.explain.rules.base import (
     Case,
     Finding,
@@ -23,13 +24,23 @@ from profkit.text import duration, percent, significant
 from profkit.trace import RunManifest
 
 EXPECTED_GAIN = 0.05
-"""Mixed precision that makes computing faster by less than this is without effect."""
+"""Mixed precision that makes computing faster by less than this share has no effect."""
 
-LAUNCH_BOUND = 0.3
+LAUNCH_BOUND_SHARE = 0.3
+"""The device is launch-bound if it waited for more than this share of its work."""
+
 FEW_ON_TENSOR_CORES = 0.5
-OFTEN_CAST = 0.1
+"""Mixed precision cannot gain much if a smaller share of the work is on Tensor Cores."""
 
-_REMEDY = "see which of these it is: NHWC and sizes that are multiples of 8, larger batches, fewer casts (whole blocks in autocast); on a CPU, whether it has the instructions; else stay with fp32"
+MANY_CASTS_SHARE = 0.1
+"""Casts are worth reporting if they add more than this share of the kernels' time."""
+
+EXPLAINS = ("layout_copies", "launch_bound", "optimizer_unfused")
+_REMEDY = (
+    "see which of these it is: NHWC and sizes that are multiples of 8, larger batches, fewer casts "
+    "(whole blocks in autocast); on a CPU, check that it has the instructions; "
+    "otherwise stay with fp32"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -37,51 +48,60 @@ def find(case: Case) -> Finding | None:
     if is_mixed(case.base, case.before) or not is_mixed(case.target, case.after):
         return None
     row = compute_row(ledger)
-    if row.base.value <= 0 or _gains(row):
+    high = row.delta.high
+    is_faster = high is not None and high < 0
+    if row.base.value <= 0 or (is_faster and row.delta.value < -EXPECTED_GAIN * row.base.value):
         return None
-    price = cost(row, ledger)
-    evidence = "; ".join(
-        [f"with mixed precision computing went from {from_to(row, ledger)} a step", *_reasons(case)]
-    )
-    costly = is_material(price.value, ledger) and is_clear(price, ledger)
+    words = [f"with mixed precision computing went from {from_to(row, ledger)} per step"]
+    words += _reasons(case.before.windows, case.after.windows)
+    whole = cost(row, ledger)
+    price = share = None
+    if is_material(whole.value, ledger) and is_clear(whole, ledger):
+        price, share = whole, share_of(whole.value, ledger)
     return Finding(
-        "amp_without_effect",
-        price if costly else None,
-        share_of(price.value, ledger) if costly else None,
-        evidence,
-        _REMEDY,
-        takes=all_of("layout_copies", "launch_bound", "optimizer_unfused"),
-    )
-
-
-def _gains(row: Row) -> bool:
-    """Whether computing is surely faster, by a part that is worth it."""
-    return (
-        row.delta.high is not None
-        and row.delta.high < 0
-        and row.delta.value < -EXPECTED_GAIN * row.base.value
+        "amp_without_effect", price, share, "; ".join(words), _REMEDY, takes=all_of(*EXPLAINS)
     )
 
 
 def is_mixed(manifest: RunManifest, evidence: Evidence) -> bool:
-    """Whether a run trains in mixed precision, by its setting or by what its hooks saw."""
-    said = manifest.config.get("precision")
-    return str(said) not in FULL_PRECISIONS if said else bool(evidence.autocast)
+    """Return true if a run trains in mixed precision, by its setting or by what its hooks saw."""
+    precision = manifest.config.get("precision")
+    if precision:
+        return str(precision) not in FULL_PRECISIONS
+    return evidence.figure(saw_autocast)
 
 
-def _reasons(case: Case) -> Iterator[str]:
-    before, after = case.before.windows, case.after.windows
+def saw_autocast(evidence: Evidence) -> bool:
+    """Return true if models were called with autocast on; false also if nothing recorded it."""
+    readings = find_readings(evidence.trace.samples, "framework", "autocast_ratio")
+    return bool((readings["value"].to_numpy() > 0).any())
+
+
+def _reasons(before: Windows | None, after: Windows | None) -> Iterator[str]:
+    """Yield what the captured steps show of why there is no gain."""
     if after is None:
-        yield "no kernels were captured (--kernels) that would say why"
+        yield "no kernels were captured (--kernels) that would show why"
         return
-    casts = moving_ns(after) - (moving_ns(before) if before else 0.0)
-    if casts > OFTEN_CAST * after.busy_ns:
-        yield f"casts and layout copies add {duration(casts)} a captured step, {significant(moving_calls(after))} calls"
+    casts = after.moving_ns - (before.moving_ns if before else 0.0)
+    if casts > MANY_CASTS_SHARE * after.busy_ns:
+        yield (
+            f"casts and layout copies add {duration(casts)} per captured step, "
+            f"{significant(after.moving_calls)} calls"
+        )
     if after.tensor_core_share is not None and after.tensor_core_share < FEW_ON_TENSOR_CORES:
-        yield f"{percent(after.tensor_core_share, 0)} of matrix work runs on Tensor Cores: shapes, layout, or operators that stay in fp32"
-    if after.launch_bound_share is not None and after.launch_bound_share > LAUNCH_BOUND:
-        yield f"the device waits for {percent(after.launch_bound_share, 0)} of its work to be launched"
-    if after.matrix_share < FEW_ON_TENSOR_CORES:
-        yield f"matrix work, which alone can gain, is {percent(after.matrix_share, 0)} of the kernels' time"
+        yield (
+            f"{percent(after.tensor_core_share, 0)} of matrix work runs on Tensor Cores: "
+            "look at shapes, layout, or operators that stay in fp32"
+        )
+    if after.launch_bound_share is not None and after.launch_bound_share > LAUNCH_BOUND_SHARE:
+        waited = percent(after.launch_bound_share, 0)
+        yield f"the device waits for {waited} of its work to be launched"
+    matrix_share = 0.0
+    if after.busy_ns:
+        matrix_ns = sum(after.by_category.get(name, 0.0) for name in MATRIX_WORK)
+        matrix_share = matrix_ns / after.busy_ns
+    if matrix_share < FEW_ON_TENSOR_CORES:
+        matrix = percent(matrix_share, 0)
+        yield f"matrix work, which alone can gain, is {matrix} of the kernels' time"
     if after.on_host:
-        yield "it runs on a CPU, where the format helps only with instructions for it (AMX, AVX512-BF16)"
+        yield "it runs on a CPU, which is only faster with instructions for it (AMX, AVX512-BF16)"

@@ -2,51 +2,73 @@
 
 from __future__ import annotations
 
-from profkit.analysis.estimate import Estimate, scale
-from profkit.explain.rules.base import Case, Finding, all_of, is_material, share_of, shift
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.selection import PARTIAL_BATCH
+from profkit.explain.evidence import Evidence
+from profkit.explain.rules.base import Case, Finding, all_of, cost, is_material, share_of, shift
 from profkit.text import percent, plural
 
-MORE = 0.05
-"""Batches that fall short in this share of the steps more than in the base."""
+MIN_ADDED_SHORT_SHARE = 0.05
+"""Short batches count if their share of the steps exceeds the base's by at least this."""
 
-_REMEDY = "find and replace the files (the report names the first), or leave them out of the list before training: each is tried again in every epoch"
+EXPLAINS = ("input_bound", "input_stalls", "launch_bound")
+_REMEDY = (
+    "find and replace the files (the report names the first), or take them off the list before "
+    "training: each is tried again in every epoch"
+)
 
 
 def find(case: Case) -> Finding | None:
-    """By what loaders tell of single samples; else by batches that come short where the base's are full."""
+    """Use what loaders report of single samples, and batches that are short in the target.
+
+    The cost is the whole difference, if the target surely takes longer.
+    """
     ledger, before, after = case.ledger, case.before, case.after
-    told = after.bad_samples - before.bad_samples
-    short = after.short_share - before.short_share
-    if told <= 0 and short < MORE:
+    unreadable = after.figure(count_bad_samples) - before.figure(count_bad_samples)
+    base_share = before.figure(share_of_short_steps)
+    short_share = after.figure(share_of_short_steps)
+    words = []
+    if unreadable > 0:
+        words.append(f"{plural(unreadable, 'sample')} more than in the base could not be read")
+    if short_share - base_share >= MIN_ADDED_SHORT_SHARE:
+        words.append(
+            f"batches are short in {percent(short_share)} of the steps, "
+            f"{percent(base_share)} in the base"
+        )
+    if not words:
         return None
-    words = (
-        [f"{plural(told, 'sample')} more than in the base could not be read"] if told > 0 else []
-    )
-    words += (
-        [
-            f"batches come short in {percent(after.short_share)} of the steps, {percent(before.short_share)} in the base"
-        ]
-        if short >= MORE
-        else []
-    )
-    price = _price(case)
-    share = share_of(price.value, ledger) if price else None
-    return Finding(
-        "bad_samples",
-        price,
-        share,
-        "; ".join(words),
-        _REMEDY,
-        takes=all_of("input_bound", "input_stalls", "launch_bound"),
-    )
+    short_ns = 0.0
+    if ledger.per_sample:  # the ledger excludes the steps of short batches, which waited
+        short_ns = after.figure(short_steps_add_ns) - before.figure(short_steps_add_ns)
+    whole = shift(cost(ledger.total, ledger), short_ns * ledger.samples_per_step)
+    price = share = None
+    if whole.low is not None and whole.low > 0 and is_material(whole.value, ledger):
+        price, share = whole, share_of(whole.value, ledger)
+    return Finding("bad_samples", price, share, "; ".join(words), _REMEDY, takes=all_of(*EXPLAINS))
 
 
-def _price(case: Case) -> Estimate | None:
-    """The whole difference, with the steps that came short, which the ledger is without: it is they that waited. `None` where nothing surely takes longer."""
-    ledger = case.ledger
-    apart = case.after.short_adds_ns - case.before.short_adds_ns if ledger.per_sample else 0.0
-    price = shift(
-        scale(ledger.total.delta, ledger.samples_per_step), apart * ledger.samples_per_step
-    )
-    surely = price.low is not None and price.low > 0
-    return price if surely and is_material(price.value, ledger) else None
+def count_bad_samples(evidence: Evidence) -> int:
+    """Return the number of samples that loaders reported as unreadable."""
+    metric = evidence.trace.samples["metric"].cast(pa.string())
+    return int(pc.sum(pc.starts_with(metric, "bad_sample:")).as_py() or 0)
+
+
+def share_of_short_steps(evidence: Evidence) -> float:
+    """Return the share of the training steps that had fewer samples than usual."""
+    short = len(evidence.costs.selection.which.get(PARTIAL_BATCH, ()))
+    return short / (short + evidence.costs.steps) if evidence.costs.steps else 0.0
+
+
+def short_steps_add_ns(evidence: Evidence) -> float:
+    """Return how much longer a sample takes on a GPU if the steps of short batches count, too."""
+    costs, steps = evidence.costs, evidence.trace.steps
+    short = costs.selection.which.get(PARTIAL_BATCH)
+    if short is None or not (costs.steps and costs.samples_known):
+        return 0.0
+    counted = pa.array([*evidence.used.tolist(), *short.tolist()], pa.int64())
+    rows = steps.filter(pc.is_in(steps["step"], counted))
+    wall_ns = pc.sum(rows["end_ns"]).as_py() - pc.sum(rows["start_ns"]).as_py()
+    sample_ns = wall_ns / pc.sum(rows["sample_count"]).as_py()
+    return float(sample_ns - costs.wall_ns.sum() / costs.samples.sum())

@@ -1,7 +1,9 @@
-"""What every rule is: `find(case)` gives at most one finding, whose kind is the rule's file name.
+"""The contract of a rule, and the helpers that rules share.
 
-To add a rule, add a module here with such a function. A rule that sees nothing beyond the noise
-says nothing. It names its cost, the numbers behind it, and one concrete thing to try.
+A rule is a module of this folder with a function `find(case)`. It returns at most one cause (a
+`Finding`), whose kind is the name of the module, and `None` if it sees no more than noise. A cause
+states its cost, the numbers behind it, and one concrete thing to try. `EXPLAINS` names the kinds
+whose cost is wholly that of this one.
 """
 
 from __future__ import annotations
@@ -14,30 +16,46 @@ from typing import TypeAlias
 
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import Estimate, scale
-from profkit.analysis.exchange import LateRank
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger, Row, Verdict, judge, sum_rows
 from profkit.text import duration
 from profkit.trace import RunManifest
 
-MATERIAL = 0.02
-"""What costs less than this share of the base's step is no finding: two runs of one job differ by as much."""
+MIN_COST_SHARE = 0.02
+"""A cost below this share of the base's step is noise: two runs of one job differ by as much."""
 
-CLEAR_OF_A_GAP, CLEAR_WITHOUT_A_GAP = 0.15, 1 / 3
-"""An interval that begins below this part of the cost itself is too near to nothing: of the many things that are looked at, some look like a cause by chance.
-Where the whole is not surely slower, more of them do."""
+MIN_LOW_BOUND_WITH_GAP = 0.15
+"""If the target is surely slower, the interval of a cost must begin above this share of it.
 
-MOST_OF_IT = 0.5
-"""A cause that explains at least this part of another's cost is that cost's cause."""
+Rules look at many things, so some of them look like a cause by chance.
+"""
 
-SETTING = "setting_changed"
-"""That a setting differs is the cause of whatever has no better one."""
+MIN_LOW_BOUND_WITHOUT_GAP = 1 / 3
+"""The same share if the target is not surely slower: then chance is behind more of the costs."""
+
+MOSTLY_EXPLAINED_SHARE = 0.5
+"""A cause is dropped if other causes explain at least this share of its cost."""
+
+HIDDEN_INPUT_SHARE = 0.25
+"""If less than this share of a longer wait for input is in the total, other work hid the wait."""
+
+SETTING_CHANGED = "setting_changed"
+"""The kind of the cause that yields to all others: any better explanation replaces it."""
+
+COMPUTE = ("forward", "backward", "optimizer")
+"""The phases in which the ranks' own processes compute."""
+
+WORK = (*COMPUTE, UNKNOWN)
+"""The rows in which the ranks' own processes work; time outside all phases is theirs, too."""
+
+EXCHANGE = ("backward", "allreduce")
+"""The rows of the exchange: handing messages over is backward's, waiting for them allreduce's."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Two runs as a rule sees them: what they are, where their time goes, and what each recorded besides."""
+    """The two runs that a rule judges: manifests, ledger, and what each recorded besides."""
 
     base_name: str
     target_name: str
@@ -45,20 +63,17 @@ class Case:
     target: RunManifest
     ledger: Ledger
     before: Evidence
+    """The base."""
     after: Evidence
-
-    @property
-    def late_rank(self) -> LateRank | None:
-        """The target's."""
-        return self.after.late_rank
+    """The target."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause. Its cost is in ns per step of the base's batch; `None` where it costs nothing.
+    """A cause of the gap, with its cost in ns per step of the base's batch.
 
-    `cause` tells causes of one kind apart. `takes` says how much of other kinds' cost is this one's, in ns a
-    step, so that nothing is told twice.
+    The cost is `None` if it costs nothing. `cause` separates causes of one kind. `takes` says how
+    much of the cost of other kinds is this one's, in ns per step, so that nothing is counted twice.
     """
 
     kind: str
@@ -69,164 +84,165 @@ class Finding:
     cause: str = ""
     takes: Mapping[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def from_row(
+        cls,
+        kind: str,
+        row: Row,
+        ledger: Ledger,
+        evidence: str,
+        remedy: str,
+        *,
+        cause: str = "",
+        explains: Iterable[str] = (),
+    ) -> Finding:
+        """Return a cause that costs what a row grew by, and explains other kinds wholly."""
+        return cls(
+            kind,
+            cost(row, ledger),
+            share_of_gap(row, ledger),
+            evidence,
+            remedy,
+            cause=cause,
+            takes=all_of(*explains),
+        )
+
 
 Rule: TypeAlias = Callable[[Case], "Finding | None"]
 
 
 def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Finding, ...]:
-    """What the rules find, the costliest first."""
-    found = [
-        finding
-        for rule in rules
-        if (finding := rule(case)) is not None and is_certain(finding, case.ledger)
-    ]
-    return tuple(
-        sorted(
-            settle(found, case.ledger),
-            key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0,
-        )
-    )
+    """Return the causes that the rules find, the costliest first."""
+    found = []
+    for rule in rules:
+        finding = rule(case)
+        if finding is not None and is_certain(finding, case.ledger):
+            found.append(finding)
+    settled = settle(found, case.ledger)
+    return tuple(sorted(settled, key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0))
 
 
 def is_certain(finding: Finding, ledger: Ledger) -> bool:
-    """Whether what it costs, if it costs anything, is sure; a cost without an interval is no estimate."""
-    return (
-        finding.cost_ns is None or finding.cost_ns.low is None or is_clear(finding.cost_ns, ledger)
-    )
+    """Return true if a cause has no cost, no interval, or one that is clear of zero."""
+    if finding.cost_ns is None or finding.cost_ns.low is None:
+        return True
+    return is_clear(finding.cost_ns, ledger)
 
 
 def is_clear(cost_ns: Estimate, ledger: Ledger) -> bool:
-    """Whether a cost stays clear of nothing."""
-    clear = CLEAR_OF_A_GAP if grew(ledger.total, ledger) else CLEAR_WITHOUT_A_GAP
+    """Return true if the interval of a cost begins far enough above zero."""
+    clear = MIN_LOW_BOUND_WITHOUT_GAP
+    if grew(ledger.total, ledger):
+        clear = MIN_LOW_BOUND_WITH_GAP
     return cost_ns.low is not None and cost_ns.low > clear * cost_ns.value
 
 
 def all_of(*kinds: str) -> Mapping[str, float]:
-    """These kinds have no cost of their own beside the one that explains them."""
+    """Return `takes` for a cause that explains these kinds wholly."""
     return dict.fromkeys(kinds, math.inf)
 
 
 def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
-    """Each finding without what a more specific one explains; one that is mostly explained is not told."""
+    """Yield each cause less what others explain; drop those that are mostly explained."""
     for finding in found:
-        owed = sum(_takes(each, finding) for each in found if each is not finding)
+        owed = 0.0
+        for other in found:
+            if other is not finding and other.cost_ns is not None:
+                taken = other.takes.get(finding.kind, 0.0)
+                if finding.kind == SETTING_CHANGED:
+                    taken = math.inf
+                owed += min(other.cost_ns.value, taken)
         if finding.cost_ns is None or not owed:
             yield finding
-        elif owed < MOST_OF_IT * finding.cost_ns.value:
+        elif owed < MOSTLY_EXPLAINED_SHARE * finding.cost_ns.value:
             left = finding.cost_ns.value - owed
             yield dataclasses.replace(
                 finding, cost_ns=shift(finding.cost_ns, -owed), share_of_gap=share_of(left, ledger)
             )
 
 
-def _takes(one: Finding, other: Finding) -> float:
-    """How much of the other's cost is this one's: at most what this one costs, and nothing of a cause that costs nothing."""
-    if one.cost_ns is None:
-        return 0.0
-    return min(
-        one.cost_ns.value, math.inf if other.kind == SETTING else one.takes.get(other.kind, 0.0)
-    )
-
-
 def shift(estimate: Estimate, by: float) -> Estimate:
-    return Estimate(
-        estimate.value + by,
-        None if estimate.low is None else estimate.low + by,
-        None if estimate.high is None else estimate.high + by,
-    )
+    """Return the estimate and its interval, moved by a figure without uncertainty."""
+    if estimate.low is None or estimate.high is None:
+        return Estimate(estimate.value + by)
+    return Estimate(estimate.value + by, estimate.low + by, estimate.high + by)
 
 
 def grew(row: Row | None, ledger: Ledger) -> bool:
-    """Whether a row surely takes longer on the target, by more than runs of one job differ."""
+    """Return true if a row is surely longer, by more than runs of one job differ."""
     base = ledger.total.base.value
     return (
         row is not None
         and judge(row.delta, base) is Verdict.REGRESSION
-        and row.delta.value >= MATERIAL * base
+        and row.delta.value >= MIN_COST_SHARE * base
     )
 
 
 def is_material(cost_ns: float, ledger: Ledger) -> bool:
-    """Whether a cost a step is worth telling."""
-    return cost_ns >= MATERIAL * ledger.total.base.value * ledger.samples_per_step
+    """Return true if a cost per step is worth reporting."""
+    return cost_ns >= MIN_COST_SHARE * ledger.total.base.value * ledger.samples_per_step
 
 
 def significantly_more(before: Estimate | None, after: Estimate) -> bool:
-    """Whether a figure surely grew; one that the base does not have is taken for none."""
-    return after.low is not None and after.low > (
-        (before.high if before.high is not None else before.value) if before is not None else 0.0
-    )
-
-
-def share_of(cost_ns: float, ledger: Ledger) -> float | None:
-    """Which part of the gap a cost a step is; `None` where there is no gap beyond the noise."""
-    return (
-        cost_ns / (ledger.total.delta.value * ledger.samples_per_step)
-        if grew(ledger.total, ledger)
-        else None
-    )
+    """Return true if a figure surely grew; one that the base does not have is zero."""
+    if after.low is None:
+        return False
+    if before is None:
+        return after.low > 0.0
+    return after.low > (before.value if before.high is None else before.high)
 
 
 def cost(row: Row, ledger: Ledger) -> Estimate:
+    """Return the growth of a row in ns per step of the base's batch."""
     return scale(row.delta, ledger.samples_per_step)
 
 
 def share_of_gap(row: Row, ledger: Ledger) -> float | None:
-    """Which part of the gap a row is; `None` where there is no gap beyond the noise."""
+    """Return a row's share of the gap, or `None` if there is no gap beyond the noise."""
     return row.delta.value / ledger.total.delta.value if grew(ledger.total, ledger) else None
 
 
+def share_of(cost_ns: float, ledger: Ledger) -> float | None:
+    """Return the share of the gap that a cost per step is, or `None` if there is no gap."""
+    if not grew(ledger.total, ledger):
+        return None
+    return cost_ns / (ledger.total.delta.value * ledger.samples_per_step)
+
+
 def from_to(row: Row, ledger: Ledger) -> str:
-    return " to ".join(
-        duration(side.value * ledger.samples_per_step) for side in (row.base, row.target)
-    )
-
-
-OVERLAPPED = 0.25
-"""Where less than this part of a longer wait for input shows in the total, other work hid the wait."""
+    """Return a row's time per step on both sides, as text."""
+    before = duration(row.base.value * ledger.samples_per_step)
+    return f"{before} to {duration(row.target.value * ledger.samples_per_step)}"
 
 
 def input_is_hidden(ledger: Ledger) -> bool:
-    """Whether the wait for input grew and the steps did not: the host waited while the device still worked."""
+    """Return true if the wait for input grew and the steps did not: the device still worked."""
     row, total = ledger.find(INPUT), ledger.total.delta
-    may_show = total.high is not None and row is not None and total.high > row.delta.value
-    return (
-        row is not None
-        and grew(row, ledger)
-        and total.value < OVERLAPPED * row.delta.value
-        and not may_show
-    )
+    if row is None or not grew(row, ledger):
+        return False
+    may_show = total.high is not None and total.high > row.delta.value
+    return total.value < HIDDEN_INPUT_SHARE * row.delta.value and not may_show
 
 
 def stated_input_ns(run: RunManifest) -> float | None:
-    """The wait for input a step as a log states it for the whole run, where its lines do not have it."""
-    stated = [
-        each
-        for each in run.config.get("stated") or []
-        if isinstance(each, dict) and each.get("what") == "data time" and each.get("unit") == "s"
-    ]
-    values = [float(each["value"]) for each in stated if isinstance(each.get("value"), int | float)]
-    return 1e9 * values[-1] if values else None
-
-
-COMPUTE = ("forward", "backward", "optimizer")
-WORK = (*COMPUTE, UNKNOWN)
-"""The rows in which the ranks' own processes work; what belongs to no phase is theirs too."""
+    """Return the wait for input per step that a log states for the whole run."""
+    found = None
+    for each in run.config.get("stated") or []:
+        if isinstance(each, dict) and each.get("what") == "data time" and each.get("unit") == "s":
+            value = each.get("value")
+            if isinstance(value, int | float):
+                found = 1e9 * float(value)
+    return found
 
 
 def compute_row(ledger: Ledger) -> Row:
-    """All that the ranks' own processes compute, as one row."""
+    """Return all that the ranks' own processes compute as one row."""
     return sum_rows(ledger, "computing", WORK)
 
 
-def affected(rows: str) -> set[str]:
-    """The rows that a difference's words name."""
-    words = set(rows.replace(",", " ").split())
-    return words | (set(COMPUTE) if "compute" in words else set())
-
-
 def knobs_for(case: Case, row: str) -> Iterator[str]:
-    """The settings that differ and can affect a row, in words."""
+    """Yield the settings that differ and can affect a row, in words."""
     for each in case.ledger.differences:
-        if row in affected(each.rows):
+        named = each.rows.replace(",", " ").split()
+        if row in named or (row in COMPUTE and "compute" in named):
             yield f"{each.name} {each.base} and {each.target}"

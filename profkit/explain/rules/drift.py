@@ -7,49 +7,45 @@ from profkit.analysis.trend import find_trend
 from profkit.explain.rules.base import Case, Finding, is_material, share_of
 from profkit.text import duration, percent
 
-_REMEDY = "look at what grows with the run: lists and graphs that are kept (loss without .item()), logs, fragmented memory, temperature and clocks, a cache that fills up"
+_REMEDY = (
+    "look at what grows with the run: lists and graphs that are kept (loss without .item()), logs, "
+    "fragmented memory, temperature and clocks, a cache that fills up"
+)
 
 
 def find(case: Case) -> Finding | None:
-    """What the slope adds to the average step, over the base's own slope."""
+    """Compare what the trends of both runs add to their average steps."""
     ledger, after = case.ledger, find_trend(case.after.costs)
     if after is None or not after.rises:
         return None
     before = find_trend(case.before.costs)
-    known = before.added_ns if before is not None else Estimate(0.0)
-    added = _minus(after.added_ns, known)
+    added = after.added_ns
+    if before is not None:
+        added = _subtract(after.added_ns, before.added_ns)
     if not is_material(added.value, ledger) or (added.low or 0.0) <= 0:
         return None
-    words = [
-        f"the step goes from {duration(after.first_ns)} to {duration(after.last_ns)} over the run, {percent(after.share_rising, 0)} of the time upwards",
-        *_clocks(case),
-    ]
-    return Finding(
-        "drift",
-        added,
-        share_of(added.value, ledger),
-        "; ".join(words),
-        _REMEDY,
-        cause="throttling" if len(words) > 1 else "",
+    evidence = (
+        f"the step goes from {duration(after.first_ns)} to {duration(after.last_ns)} over the run "
+        f"and rises {percent(after.share_rising, 0)} of the time"
     )
+    cause = ""
+    for reason in ("power", "heat", "power_brake"):
+        share = case.after.counters.level("nvml", f"throttled_by_{reason}_ratio")
+        if share:
+            cause = "throttling"
+            evidence += f"; the device is throttled by {reason} {percent(share, 0)} of the time"
+    share_of_gap = share_of(added.value, ledger)
+    return Finding("drift", added, share_of_gap, evidence, _REMEDY, cause=cause)
 
 
-def _minus(one: Estimate, other: Estimate) -> Estimate:
-    low, high = one.low, one.high
-    if low is None or high is None:
-        return Estimate(one.value - other.value)
-    below, above = (
-        abs(bound - other.value) if bound is not None else 0.0 for bound in (other.low, other.high)
-    )
-    return Estimate(one.value - other.value, low - other.value - above, high - other.value + below)
-
-
-def _clocks(case: Case) -> list[str]:
-    """What the devices say of their clocks."""
-    reasons = ("power", "heat", "power_brake")
-    told = {reason: case.after.level("nvml", f"throttled_by_{reason}_ratio") for reason in reasons}
-    return [
-        f"the device is throttled by {reason} {percent(share, 0)} of the time"
-        for reason, share in told.items()
-        if share
-    ]
+def _subtract(one: Estimate, other: Estimate) -> Estimate:
+    """Return the difference with the widest interval that both intervals allow."""
+    value = one.value - other.value
+    if one.low is None or one.high is None:
+        return Estimate(value)
+    below = above = 0.0
+    if other.low is not None:
+        below = abs(other.low - other.value)
+    if other.high is not None:
+        above = abs(other.high - other.value)
+    return Estimate(value, one.low - other.value - above, one.high - other.value + below)

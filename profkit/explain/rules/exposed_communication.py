@@ -1,78 +1,68 @@
-"""Gradients travel while nothing else is left to do."""
+"""Gradients are exchanged while nothing else is left to do."""
 
 from __future__ import annotations
 
 from profkit.analysis.costs import INPUT, REST
 from profkit.analysis.exposed import WAITING
-from profkit.explain.ledger import Row
 from profkit.explain.rules.base import (
     Case,
     Finding,
     cost,
     from_to,
     grew,
-    share_of_gap,
     stated_input_ns,
 )
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 
-_REMEDY = "larger batches or gradient accumulation, smaller first buckets, and a look at the links (profkit ceilings); waiting for late ranks is told apart"
+MAX_WAITING_SHARE = 0.5
+"""If waiting for late ranks is more than this share of the growth, lateness is the cause."""
+
+MIN_SHARE_IN_LOGS = 0.5
+"""In logs, everything but input must make at least this share of the gap."""
+
+_REMEDY = (
+    "larger batches or gradient accumulation, smaller first buckets, and a look at the links "
+    "(profkit ceilings); waiting for late ranks is reported separately"
+)
 
 
 def find(case: Case) -> Finding | None:
-    """From the exchange's own rows; in logs from what grew with the ranks and is not input."""
-    row = case.ledger.find(Phase.ALLREDUCE.value)
-    return _from_log(case) if row is None else _from_row(case, row)
-
-
-def _from_row(case: Case, row: Row) -> Finding | None:
+    """Use the rows of the exchange; in logs, what grew with the ranks and is not input."""
     ledger = case.ledger
-    waiting = next((part for part in row.inside if part.name == WAITING), None)
-    if not grew(row, ledger) or (waiting is not None and waiting.delta.value > row.delta.value / 2):
+    row = ledger.find(Phase.ALLREDUCE.value)
+    if row is None:
+        return _find_in_log(case)
+    if not grew(row, ledger):
         return None
-    parts = [f"{part.name} {from_to(part, ledger)}" for part in row.inside]
-    evidence = "; ".join([f"exposed exchange went from {from_to(row, ledger)} a step", *parts])
-    return Finding(
-        "exposed_communication", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY
-    )
+    words = [f"exposed exchange went from {from_to(row, ledger)} per step"]
+    for part in row.inside:
+        if part.name == WAITING and part.delta.value > MAX_WAITING_SHARE * row.delta.value:
+            return None
+        words.append(f"{part.name} {from_to(part, ledger)}")
+    return Finding.from_row("exposed_communication", row, ledger, "; ".join(words), _REMEDY)
 
 
-def _from_log(case: Case) -> Finding | None:
+def _find_in_log(case: Case) -> Finding | None:
     ledger, row = case.ledger, case.ledger.find(REST)
-    if (
-        row is None
-        or case.target.world_size <= case.base.world_size
-        or not grew(row, ledger)
-        or not grew(ledger.total, ledger)
-    ):
+    has_more_ranks = case.target.world_size > case.base.world_size
+    if row is None or not has_more_ranks or not (grew(row, ledger) and grew(ledger.total, ledger)):
         return None
-    input_ns = _input_added(case)
-    share = (
-        None
-        if input_ns is None
-        else 1 - input_ns / (ledger.total.delta.value * ledger.samples_per_step)
-    )
-    if share is None or share < 0.5:
+    input_row = ledger.find(INPUT)
+    if input_row is not None:
+        input_ns = input_row.delta.value * ledger.samples_per_step
+    else:
+        before, after = stated_input_ns(case.base), stated_input_ns(case.target)
+        if before is None or after is None:
+            return None
+        input_ns = after - before
+    share = 1 - input_ns / (ledger.total.delta.value * ledger.samples_per_step)
+    if share < MIN_SHARE_IN_LOGS:
         return None
-    ranks = f"{case.base.world_size} to {case.target.world_size} ranks"
     evidence = (
-        f"with {ranks} everything but input adds {percent(share, 0)} of the gap, input {duration(input_ns or 0.0)} a step; "
-        "a log cannot tell exchange from waiting for other ranks' input"
+        f"with {case.base.world_size} to {case.target.world_size} ranks everything but input adds "
+        f"{percent(share, 0)} of the gap, input {duration(input_ns)} per step; "
+        "a log cannot separate the exchange from waiting for other ranks' input"
     )
-    return Finding(
-        "exposed_communication",
-        cost(row, ledger),
-        share,
-        evidence,
-        "trace the job itself (profkit run), all ranks: then the exchange is seen",
-    )
-
-
-def _input_added(case: Case) -> float | None:
-    """What input adds a step, by its row or by what the logs state of the whole run; `None` where nothing tells."""
-    row = case.ledger.find(INPUT)
-    if row is not None:
-        return row.delta.value * case.ledger.samples_per_step
-    before, after = stated_input_ns(case.base), stated_input_ns(case.target)
-    return None if before is None or after is None else after - before
+    remedy = "trace the job itself (profkit run) on all ranks: then the exchange is measured"
+    return Finding("exposed_communication", cost(row, ledger), share, evidence, remedy)

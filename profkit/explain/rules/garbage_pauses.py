@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+from profkit.analysis.estimate import Z_95, Estimate, scale
+from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import (
     Case,
     Finding,
@@ -13,25 +17,50 @@ from profkit.explain.rules.base import (
 )
 from profkit.text import duration, significant
 
-_REMEDY = "gc.freeze() after the first steps, and gc.disable() with a collection of your own every so many steps; keep fewer small objects alive"
+EXPLAINS = ("drift", "optimizer_unfused")
+_REMEDY = (
+    "gc.freeze() after the first steps, and gc.disable() with a collection of your own every so "
+    "many steps; keep fewer small objects alive"
+)
 
 
 def find(case: Case) -> Finding | None:
-    before, after = case.before.garbage_ns, case.after.garbage_ns
+    before, after = case.before.figure(garbage_ns), case.after.figure(garbage_ns)
     if after is None:
         return None
     known = before.value if before is not None else 0.0
     added = after.value - known
     if not is_material(added, case.ledger) or not significantly_more(before, after):
         return None
-    rate = case.after.rate("garbage", "collections_count")
-    often = f", {significant(rate.value)} collections a second" if rate is not None else ""
-    evidence = f"collections pause the process for {duration(after.value)} a step{often}; {duration(known)} in the base"
+    evidence = f"collections pause the process for {duration(after.value)} per step"
+    rate = case.after.counters.rate("garbage", "collections_count")
+    if rate is not None:
+        evidence += f", {significant(rate.value)} collections per second"
     return Finding(
         "garbage_pauses",
         shift(after, -known),
         share_of(added, case.ledger),
-        evidence,
+        f"{evidence}; {duration(known)} in the base",
         _REMEDY,
-        takes=all_of("drift", "optimizer_unfused"),
+        takes=all_of(*EXPLAINS),
     )
+
+
+def garbage_ns(evidence: Evidence) -> Estimate | None:
+    """Return the time of collections per step, on average over the ranks.
+
+    If the run is too short for the readings themselves to scatter, the number of collections gives
+    the interval. The sum of events whose sizes scatter by as much as their mean has a relative
+    error of sqrt(2 / count). Collections come regularly, so they scatter less.
+    """
+    rate = evidence.counters.rate("garbage", "pause_seconds")
+    if rate is None:
+        return None
+    if not rate.judged:
+        count = 0.0
+        for _, values in evidence.counters.series("garbage", "collections_count"):
+            count += values[-1] - values[0]
+        if count > 0:
+            half = Z_95 * rate.value * math.sqrt(2 / count)
+            rate = Estimate(rate.value, rate.value - half, rate.value + half)
+    return scale(rate, evidence.step_ns)

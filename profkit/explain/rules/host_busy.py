@@ -1,44 +1,36 @@
-"""Something else on the machine takes the processors: neither the ranks nor their workers."""
+"""Processes outside the run take the processors: neither its ranks nor their workers."""
 
 from __future__ import annotations
 
 from profkit.analysis.costs import INPUT
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules._input import OTHERS, waits_for_cores
-from profkit.explain.rules.base import (
-    WORK,
-    Case,
-    Finding,
-    all_of,
-    cost,
-    from_to,
-    grew,
-    share_of_gap,
-)
+from profkit.explain.rules._input import MIN_OTHER_CORES, waits_for_cores
+from profkit.explain.rules.base import WORK, Case, Finding, from_to, grew
 from profkit.text import significant
 
-_REMEDY = "see what else runs there (top), and give the job cores of its own (taskset, cgroups, an exclusive allocation); then measure both sides again"
+_REMEDY = (
+    "see what else runs there (top), and give the job cores of its own (taskset, cgroups, an "
+    "exclusive allocation); then measure both sides again"
+)
+EXPLAINS: tuple[str, ...] = ("optimizer_unfused",)
+EXPLAINS_WITH_INPUT = (*EXPLAINS, "input_bound", "input_stalls")
 
 
 def find(case: Case) -> Finding | None:
-    ledger, before, after = case.ledger, case.before.load, case.after.load
-    if (
-        before is None
-        or after is None
-        or before.others is None
-        or after.others is None
-        or not after.full
-    ):
+    before, after = case.before.load, case.after.load
+    if before is None or after is None or not after.full:
         return None
-    workers_too = waits_for_cores(case)
-    row = sum_rows(ledger, "work", (*WORK, INPUT) if workers_too else WORK)
-    if not grew(row, ledger) or after.others < before.others + OTHERS:
+    if before.others is None or after.others is None:
+        return None
+    name, rows, explains = "computing", [*WORK], EXPLAINS
+    if waits_for_cores(case):
+        name, rows, explains = "computing and input", [*WORK, INPUT], EXPLAINS_WITH_INPUT
+    row = sum_rows(case.ledger, "work", rows)
+    if not grew(row, case.ledger) or after.others < before.others + MIN_OTHER_CORES:
         return None
     evidence = (
-        f"computing{' and input' if workers_too else ''} went from {from_to(row, ledger)} a step while processes that are none of the job's went from "
-        f"{significant(before.others, 2)} to {significant(after.others, 2)} cores of {significant(after.cores, 2)}"
+        f"{name} went from {from_to(row, case.ledger)} per step while processes outside the run "
+        f"went from {significant(before.others, 2)} to {significant(after.others, 2)} cores "
+        f"of {significant(after.cores, 2)}"
     )
-    taken = all_of("optimizer_unfused", *(("input_bound", "input_stalls") if workers_too else ()))
-    return Finding(
-        "host_busy", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY, takes=taken
-    )
+    return Finding.from_row("host_busy", row, case.ledger, evidence, _REMEDY, explains=explains)

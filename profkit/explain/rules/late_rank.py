@@ -4,88 +4,97 @@ from __future__ import annotations
 
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import Estimate, scale
-from profkit.analysis.lateness import Lateness, minus
+from profkit.analysis.exchange import LateRank, find_late_rank, split_exchange
+from profkit.analysis.lateness import minus
 from profkit.analysis.phases import UNKNOWN
+from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
 from profkit.explain.rules.base import Case, Finding, share_of
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 
-_ROWS = {Phase.DATA.value: INPUT}
-_WORDS = {**_ROWS, UNKNOWN: "time outside all phases"}
+MIN_WHOLE_SHARE = 0.5
+"""A rank whose whole work is longer by less than this share of its late phase caught up."""
 
-MOST_OF_IT = 0.5
-"""A rank that makes up for this part of its late phase elsewhere is not late."""
+MIN_LATE_SHARE = 0.05
+"""Ranks of a healthy run differ by a few percent of a step; a late one by at least this share."""
 
-UNEVEN = 0.05
-"""Ranks of a healthy job differ by a few percent of a step, as their cores and neighbours do; a late one is later than that."""
-
-_KINDS = {
+KINDS_BY_ROW = {
     INPUT: ("input_bound", "input_stalls"),
     Phase.H2D.value: ("unpinned_copy",),
     Phase.OPTIMIZER.value: ("optimizer_unfused",),
     Phase.OTHER.value: ("evaluation_in_training", "checkpoint_in_training"),
 }
-"""Whose cost the late rank's own time is part of."""
+"""The kinds whose cost includes the late rank's own time, by the row in which it is late."""
+
+WAITING_KIND = "exposed_communication"
+"""The kind whose cost includes the time that the other ranks wait."""
 
 
 def find(case: Case) -> Finding | None:
-    """It costs what it takes longer than the others: they wait as long. What it was late in the base already is not counted."""
-    late = case.after.work.latest() if case.after.exchanges is not None else None
+    """Compare the rank that works longest with the mean of the others, in both runs.
+
+    The cost is how much longer it takes than they do, because they wait as long. What it was late
+    by in the base is subtracted.
+    """
+    if case.after.exchanges is None:
+        return None
+    late = case.after.work.latest()
     if late is None:
         return None
     if late.phase == Phase.DATA.value and is_slow_on_all_ranks(case, late.rank):
         return None
     before = case.before.work.lateness(late.rank, late.phase)
-    added = scale(
-        minus(late.excess, before.excess if before and before.excess.value > 0 else None),
-        _in_base_steps(case),
-    )
-    now = scale(late.excess, _in_base_steps(case))
-    if (
-        not all(_stands_out(each, case) for each in (added, now))
-        or late.whole_ns < MOST_OF_IT * late.excess.value
-    ):
+    known = before.excess if before and before.excess.value > 0 else None
+    factor = case.ledger.batch_factor(case.after.step_samples)
+    added = scale(minus(late.excess, known), factor)
+    if not _stands_out(added, case) or not _stands_out(scale(late.excess, factor), case):
         return None
-    cause = _ROWS.get(late.phase, late.phase)
+    if late.whole_ns < MIN_WHOLE_SHARE * late.excess.value:
+        return None
+    row = where = INPUT if late.phase == Phase.DATA.value else late.phase
+    if late.phase == UNKNOWN:
+        where = "time outside all phases"
+    evidence = (
+        f"rank {late.rank}'s {where} takes {duration(late.excess.value)} per step longer than "
+        "the others'"
+    )
+    waited = case.after.figure(find_waited_rank)
+    if waited is not None and waited.rank == late.rank:
+        evidence += (
+            f"; each of the others waits {duration(waited.waited_ns)} per step for it, "
+            f"{percent(waited.share, 0)} of all waiting is for it"
+        )
     return Finding(
         "late_rank",
         added,
         share_of(added.value, case.ledger),
-        "; ".join(_evidence(case, late)),
+        evidence,
         f"compare rank {late.rank}'s host, cores, disk and clock with the others'",
-        cause=cause,
-        takes=_explained(case, added, cause),
+        cause=row,
+        takes=_explained(added.value, case.after.costs.ranks, row),
     )
+
+
+def find_waited_rank(evidence: Evidence) -> LateRank | None:
+    """Return the rank that most waiting in the exchange is for, if one stands out."""
+    trace, used = evidence.trace, evidence.used
+    exchange = split_exchange(trace.collectives, trace.spans, used)
+    if not exchange:
+        return None
+    return find_late_rank(exchange, trace.steps, trace.spans, used)
 
 
 def _stands_out(excess: Estimate, case: Case) -> bool:
-    return (
-        excess.low is not None
-        and excess.low > 0
-        and excess.value >= UNEVEN * case.ledger.total.base.value * case.ledger.samples_per_step
-    )
+    step_ns = case.ledger.total.base.value * case.ledger.samples_per_step
+    is_clear = excess.low is not None and excess.low > 0
+    return is_clear and excess.value >= MIN_LATE_SHARE * step_ns
 
 
-def _evidence(case: Case, late: Lateness) -> list[str]:
-    words = [
-        f"rank {late.rank}'s {_WORDS.get(late.phase, late.phase)} takes {duration(late.excess.value)} a step longer than the others'"
-    ]
-    waited = case.late_rank
-    if waited is not None and waited.rank == late.rank:
-        words.append(
-            f"it is waited for {duration(waited.waited_ns)} a step on each of the others, {percent(waited.share, 0)} of all waiting is for it"
-        )
-    return words
+def _explained(added_ns: float, ranks: int, row: str) -> dict[str, float]:
+    """Return what the late rank takes of other kinds' cost, each on average over all ranks.
 
-
-def _in_base_steps(case: Case) -> float:
-    own = case.after.step_samples
-    return case.ledger.samples_per_step / own if case.ledger.per_sample and own else 1.0
-
-
-def _explained(case: Case, added: Estimate, cause: str) -> dict[str, float]:
-    """The others' waiting is in the exchange, the rank's own time in its phase, each on the average over all ranks."""
-    ranks = case.after.costs.ranks
-    own = added.value / ranks
-    return {"exposed_communication": added.value - own, **dict.fromkeys(_KINDS.get(cause, ()), own)}
+    The others' waiting is part of the exchange, the rank's own time is part of its phase.
+    """
+    own = added_ns / ranks
+    return {WAITING_KIND: added_ns - own, **dict.fromkeys(KINDS_BY_ROW.get(row, ()), own)}

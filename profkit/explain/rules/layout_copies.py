@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate
-from profkit.explain.rules._windows import moving_calls, moving_ns
 from profkit.explain.rules.base import (
     Case,
     Finding,
@@ -18,29 +17,32 @@ from profkit.explain.rules.base import (
 )
 from profkit.text import duration, significant
 
-MOST = 0.5
-"""Where the copies' own time is this share of what computing adds, they are all of it: they slow what lies between them, too."""
+WHOLE_COST_SHARE = 0.5
+"""Copies of more than this share of what computing adds cause all of it: they slow other work."""
 
-_REMEDY = "keep one layout throughout (channels_last for model and batch alike), and no .contiguous(), .permute() or .to() inside the model that undoes another"
+EXPLAINS = ("launch_bound",)
+_REMEDY = (
+    "keep one layout throughout (channels_last for model and batch alike), and no .contiguous(), "
+    ".permute() or .to() inside the model that undoes another"
+)
 
 
 def find(case: Case) -> Finding | None:
-    """From kernel windows of both sides."""
+    """Compare the kernel windows of both sides."""
     ledger, before, after = case.ledger, case.before.windows, case.after.windows
     if before is None or after is None:
         return None
-    added = moving_ns(after) - moving_ns(before)
+    added = after.moving_ns - before.moving_ns
     row = compute_row(ledger)
     if not is_material(added, ledger) or not grew(row, ledger):
         return None
-    whole = added > MOST * row.delta.value * ledger.samples_per_step
     evidence = (
-        f"casts and layout copies went from {duration(moving_ns(before))} to {duration(moving_ns(after))} a captured step, "
-        f"{significant(moving_calls(before))} to {significant(moving_calls(after))} calls; computing went from {from_to(row, ledger)} a step"
+        f"casts and layout copies went from {duration(before.moving_ns)} to "
+        f"{duration(after.moving_ns)} per captured step, "
+        f"{significant(before.moving_calls)} to {significant(after.moving_calls)} calls; "
+        f"computing went from {from_to(row, ledger)} per step"
     )
-    price, share = (
-        (cost(row, ledger), share_of_gap(row, ledger))
-        if whole
-        else (Estimate(added), share_of(added, ledger))
-    )
-    return Finding("layout_copies", price, share, evidence, _REMEDY, takes=all_of("launch_bound"))
+    price, share = Estimate(added), share_of(added, ledger)
+    if added > WHOLE_COST_SHARE * row.delta.value * ledger.samples_per_step:
+        price, share = cost(row, ledger), share_of_gap(row, ledger)
+    return Finding("layout_copies", price, share, evidence, _REMEDY, takes=all_of(*EXPLAINS))

@@ -1,53 +1,47 @@
-"""The weight update takes longer, out of proportion with the rest of the step: it goes through the parameters one by one."""
+"""The weight update is slower out of proportion: it updates parameters one by one."""
 
 from __future__ import annotations
 
-from profkit.explain.ledger import Ledger, Row, sum_rows
-from profkit.explain.rules.base import Case, Finding, all_of, cost, from_to, grew, share_of_gap
+from profkit.explain.ledger import sum_rows
+from profkit.explain.rules.base import Case, Finding, from_to, grew
 from profkit.text import significant
 from profkit.vocab import Phase
 
-OUT_OF_PROPORTION = 1.3
-"""The update grows by this many times the factor by which forward and backward do: else the whole step is slower."""
+MIN_RATIO_TO_NETWORK = 1.3
+"""The update must grow by more than this times the network's factor: else all is slower."""
 
-FEWER = 1.2
-"""Where windows show its operators, they are this many times the base's: else the same work takes longer."""
+MIN_CALLS_RATIO = 1.2
+"""If windows show fewer than this many times the base's calls, the same work takes longer."""
 
 _NETWORK = (Phase.FORWARD.value, Phase.BACKWARD.value)
-_REMEDY = "the fused or foreach variant of the optimizer (fused=True, foreach=True; use_multi_tensor=True in Paddle), and gradients set to None"
+EXPLAINS = ("launch_bound",)
+_REMEDY = (
+    "the fused or foreach variant of the optimizer (fused=True, foreach=True; "
+    "use_multi_tensor=True in Paddle), and gradients set to None"
+)
 
 
 def find(case: Case) -> Finding | None:
     ledger = case.ledger
     row = ledger.find(Phase.OPTIMIZER.value)
-    if row is None or not grew(row, ledger) or not _stands_out(row, ledger):
+    if row is None or not grew(row, ledger):
         return None
-    before, after = (
-        each.calls_by_phase.get(Phase.OPTIMIZER.value) if each else None
-        for each in (case.before.windows, case.after.windows)
-    )
-    if before and after and after < FEWER * before:
-        return None
-    seen = (
-        f"{significant(before)} calls in it became {significant(after)}"
-        if before and after
-        else "no kernels were captured (--kernels) that would show its calls"
-    )
-    evidence = f"the weight update went from {from_to(row, ledger)} a step, the network did not change as much; {seen}"
-    return Finding(
-        "optimizer_unfused",
-        cost(row, ledger),
-        share_of_gap(row, ledger),
-        evidence,
-        _REMEDY,
-        takes=all_of("launch_bound"),
-    )
-
-
-def _stands_out(row: Row, ledger: Ledger) -> bool:
     network = sum_rows(ledger, "network", _NETWORK)
-    if not (network.base.value > 0 and row.base.value > 0):
-        return True
-    return row.target.value / row.base.value > OUT_OF_PROPORTION * max(
-        1.0, network.target.value / network.base.value
+    if network.base.value > 0 and row.base.value > 0:
+        network_ratio = max(1.0, network.target.value / network.base.value)
+        if row.target.value / row.base.value <= MIN_RATIO_TO_NETWORK * network_ratio:
+            return None
+    seen = "no kernels were captured (--kernels) that would show its calls"
+    before, after = case.before.windows, case.after.windows
+    if before is not None and after is not None:
+        known = before.calls_by_phase.get(Phase.OPTIMIZER.value)
+        calls = after.calls_by_phase.get(Phase.OPTIMIZER.value)
+        if known and calls:
+            if calls < MIN_CALLS_RATIO * known:
+                return None
+            seen = f"{significant(known)} calls in it became {significant(calls)}"
+    evidence = (
+        f"the weight update went from {from_to(row, ledger)} per step, the network did not change "
+        f"as much; {seen}"
     )
+    return Finding.from_row("optimizer_unfused", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -7,13 +7,13 @@ from profkit.explain.rules.base import Case, Finding, from_to, input_is_hidden
 
 
 def find(case: Case) -> Finding | None:
-    row = case.ledger.find(INPUT)
-    if row is None or not input_is_hidden(case.ledger):
+    ledger = case.ledger
+    row = ledger.find(INPUT)
+    if row is None or not input_is_hidden(ledger):
         return None
-    evidence = f"the host's wait for input went from {from_to(row, case.ledger)} a step, the step itself from {from_to(case.ledger.total, case.ledger)}"
-    return Finding(
-        "overlapped_reader",
-        None,
-        None,
-        evidence + ": reader time overlaps with the device's work, no throughput is lost to it",
+    evidence = (
+        f"the host's wait for input went from {from_to(row, ledger)} per step, the step itself "
+        f"from {from_to(ledger.total, ledger)}: reader time overlaps with the device's work, no "
+        "throughput is lost to it"
     )
+    return Finding("overlapped_reader", None, None, evidence)

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from profkit.analysis.matrix import FULL_PRECISIONS, Cell
 from profkit.analysis.published import published_cells
+from profkit.explain.ledger import Ledger
 from profkit.explain.rules.base import Case, Finding
 from profkit.text import percent, significant
 from profkit.trace import RunManifest
 
-TOLERANCE = 0.05
-"""The publishers' own: their pipelines take no smaller difference for a change."""
+MIN_DIFFERENCE = 0.05
+"""A smaller difference is not one: the publishers' own pipelines tolerate as much."""
 
 _WORKLOADS = {
     "paddleclas": "resnet50",
@@ -23,7 +24,7 @@ _WORKLOADS = {
     "psenet": "psenet",
     "dllogger_maskrcnn": "mask_rcnn",
 }
-"""The system that a grammar of logs belongs to."""
+"""The reference system that a log grammar belongs to."""
 
 _FRAMEWORKS = {
     "torch": "pytorch",
@@ -33,56 +34,59 @@ _FRAMEWORKS = {
     "tensorflow": "tensorflow",
     "mxnet": "mxnet",
 }
-_REMEDY = "see which statistic was published (profkit bench --published) and which steps are in it; then which setting differs from the published one"
+"""The published name of a framework, by the name that a run or a log gives it."""
+
+_REMEDY = (
+    "see which statistic was published (profkit bench --published) and which steps are in it; then "
+    "which setting differs from the published one"
+)
 
 
 def find(case: Case) -> Finding | None:
-    """Where the device is known it must be the published one; a log that does not tell its device is held against all of them."""
-    ledger = case.ledger
-    sides = (
-        (case.base_name, case.base, ledger.total.base),
-        (case.target_name, case.target, ledger.total.target),
-    )
+    """Compare both sides with the figures published for their setting and device.
+
+    A log that does not state its device is compared with the figures of all devices.
+    """
     said = [
-        words
-        for name, run, own in sides
-        if ledger.per_sample and own.value > 0
-        for words in _differs(name, run, 1e9 * run.world_size / own.value)
+        *_mismatch(case.base_name, case.base, case.ledger, case.ledger.total.base.value),
+        *_mismatch(case.target_name, case.target, case.ledger, case.ledger.total.target.value),
     ]
-    return Finding("published_mismatch", None, None, "; ".join(said), _REMEDY) if said else None
+    if not said:
+        return None
+    return Finding("published_mismatch", None, None, "; ".join(said), _REMEDY)
 
 
-def _differs(name: str, run: RunManifest, throughput: float) -> Iterator[str]:
+def _mismatch(name: str, run: RunManifest, ledger: Ledger, sample_ns: float) -> Iterator[str]:
+    """Yield what is wrong if even the nearest published figure is too far away."""
     cells = list(_published(run))
-    nearest = min(cells, key=lambda cell: abs(cell.throughput.value / throughput - 1), default=None)
-    if nearest is not None and abs(throughput / nearest.throughput.value - 1) > TOLERANCE:
+    if not cells or not ledger.per_sample or sample_ns <= 0:
+        return
+    throughput = 1e9 * run.world_size / sample_ns
+    nearest = min(cells, key=lambda cell: abs(cell.throughput.value / throughput - 1))
+    difference = abs(throughput / nearest.throughput.value - 1)
+    if difference > MIN_DIFFERENCE:
         yield (
-            f"{name}: {significant(throughput, 4)} samples/s; published for this setting is {significant(nearest.throughput.value, 4)} on {nearest.device} "
-            f"({nearest.statistic}; {nearest.source}), {percent(abs(throughput / nearest.throughput.value - 1), 0)} away"
+            f"{name}: {significant(throughput, 4)} samples/s; published for this setting is "
+            f"{significant(nearest.throughput.value, 4)} on {nearest.device} "
+            f"({nearest.statistic}; {nearest.source}), {percent(difference, 0)} away"
         )
 
 
 def _published(run: RunManifest) -> Iterator[Cell]:
+    """Yield the published figures of a run's setting, on its device if that is known."""
     grammar, device = str(run.config.get("log_grammar", "")), str(run.config.get("device", ""))
-    workload, framework = (
-        _WORKLOADS.get(grammar, run.workload),
-        _FRAMEWORKS.get(run.framework.lower(), run.framework),
-    )
     if not device and not grammar:
         return
-    for cell in published_cells(workload):
-        fits = (cell.setting.gpus, cell.setting.batch_size) == (
-            run.world_size,
-            run.config.get("batch_size"),
-        )
-        mixed = str(run.config.get("precision", "fp32")) not in FULL_PRECISIONS
-        on_it = not device or cell.device.split("-")[0] in device
+    framework = _FRAMEWORKS.get(run.framework.lower(), run.framework).lower()
+    is_mixed = str(run.config.get("precision", "fp32")) not in FULL_PRECISIONS
+    size = run.world_size, run.config.get("batch_size")
+    for cell in published_cells(_WORKLOADS.get(grammar, run.workload)):
         if (
             cell.measured
-            and fits
-            and on_it
-            and cell.setting.mixed is mixed
+            and (cell.setting.gpus, cell.setting.batch_size) == size
+            and cell.setting.mixed is is_mixed
+            and (not device or cell.device.split("-")[0] in device)
             and framework
-            and framework.lower() in cell.framework.lower()
+            and framework in cell.framework.lower()
         ):
             yield cell

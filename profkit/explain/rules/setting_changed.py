@@ -1,11 +1,11 @@
-"""A setting differs that can affect the row which grew most."""
+"""A setting differs that can affect the row that grew most."""
 
 from __future__ import annotations
 
-from profkit.explain.rules.base import Case, Finding, cost, from_to, grew, knobs_for, share_of_gap
+from profkit.explain.rules.base import Case, Finding, from_to, grew, knobs_for
 
 _SIZES = {"world_size", "gpus", "batch_size", "global_batch_size"}
-"""These are what a comparison is about, and stand in its caveats."""
+"""The settings that a comparison is about; its caveats name them."""
 
 
 def find(case: Case) -> Finding | None:
@@ -16,11 +16,9 @@ def find(case: Case) -> Finding | None:
     knobs = [knob for knob in knobs_for(case, row.name) if knob.split()[0] not in _SIZES]
     if not knobs:
         return None
-    evidence = f"{row.name} went from {from_to(row, ledger)} a step, and these settings differ that can affect it: {', '.join(knobs)}"
-    return Finding(
-        "setting_changed",
-        cost(row, ledger),
-        share_of_gap(row, ledger),
-        evidence,
-        f"run the target again with the base's {knobs[0].split()[0]}",
+    evidence = (
+        f"{row.name} went from {from_to(row, ledger)} per step, and these settings differ that "
+        f"can affect it: {', '.join(knobs)}"
     )
+    remedy = f"run the target again with the base's {knobs[0].split()[0]}"
+    return Finding.from_row("setting_changed", row, ledger, evidence, remedy)

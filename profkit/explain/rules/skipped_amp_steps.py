@@ -2,27 +2,62 @@
 
 from __future__ import annotations
 
-from profkit.analysis.estimate import Estimate
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.estimate import Estimate, as_floats
+from profkit.explain.evidence import Evidence
+from profkit.explain.evidence_counters import find_readings
 from profkit.explain.rules.base import Case, Finding
 from profkit.text import percent
 
-MORE = 0.02
-"""A scaler that looks for its scale skips a few steps; more than this share of them is lost work."""
+MIN_ADDED_SKIPPED_SHARE = 0.02
+"""A scaler that searches for its scale skips a few steps; this share more is lost work."""
 
-_REMEDY = "look for what overflows (loss scale, learning rate, a division); bf16 needs no scaler. These steps train nothing and count as throughput"
+SKIPPED = "skipped step"
+"""The name of the span that stands in for the optimizer's if it did not step."""
+
+_REMEDY = (
+    "look for what overflows (loss scale, learning rate, a division); bf16 needs no scaler. These "
+    "steps train nothing and count as throughput"
+)
 
 
 def find(case: Case) -> Finding | None:
-    """What is skipped is no part of the gap: the step takes its time all the same, and is lost."""
-    before, after = case.before.skipped_share, case.after.skipped_share
-    if after < before + MORE:
+    """Compare the shares of skipped steps.
+
+    Their time is no part of the gap: a skipped step takes as long as others, and is lost.
+    """
+    before, after = case.before.figure(skipped_share), case.after.figure(skipped_share)
+    if after < before + MIN_ADDED_SKIPPED_SHARE:
         return None
     ledger = case.ledger
-    evidence = f"{percent(after)} of the steps found infinities or NaN in their gradients, and updated nothing; {percent(before)} in the base"
-    return Finding(
-        "skipped_amp_steps",
-        Estimate((after - before) * ledger.total.target.value * ledger.samples_per_step),
-        None,
-        evidence,
-        _REMEDY,
+    lost = (after - before) * ledger.total.target.value * ledger.samples_per_step
+    evidence = (
+        f"{percent(after)} of the steps had infinities or NaN in their gradients, and updated "
+        f"nothing; {percent(before)} in the base"
     )
+    return Finding("skipped_amp_steps", Estimate(lost), None, evidence, _REMEDY)
+
+
+def skipped_share(evidence: Evidence) -> float:
+    """Return the share of steps without an update because gradients were not finite."""
+    if not len(evidence.used):
+        return 0.0
+    trace = evidence.trace
+    named = evidence.select_used(trace.spans.filter(pc.equal(trace.spans["name"], SKIPPED)))
+    noted = find_readings(trace.samples, "workload", "skipped_steps")
+    unseen = max(noted.num_rows, count_lowered_scales(trace.steps))
+    seen_share = named.num_rows / evidence.costs.ranks / len(evidence.used)
+    return float(max(seen_share, unseen / max(1, trace.steps.num_rows)))
+
+
+def count_lowered_scales(steps: pa.Table) -> int:
+    """Return how often the gradient scaler lowered its scale.
+
+    It does so after each overflow. If a fused optimizer skips such a step, no span shows it.
+    """
+    steps = steps.sort_by([("rank", "ascending"), ("step", "ascending")])
+    scale, rank = as_floats(steps["grad_scale"]), steps["rank"].to_numpy()
+    return int(((np.diff(scale) < 0) & (np.diff(rank) == 0)).sum())

@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 from profkit.analysis.kernels.categories import COPY_CATEGORIES
-from profkit.explain.rules.base import (
-    Case,
-    Finding,
-    all_of,
-    compute_row,
-    cost,
-    from_to,
-    grew,
-    share_of_gap,
-)
+from profkit.explain.rules.base import Case, Finding, compute_row, from_to, grew
 from profkit.text import significant
 
-MORE = 2.0
-"""This many copies to the host a step more than the base has: each is a place where the host waits."""
+MIN_ADDED_COPIES = 2.0
+"""A step has at least this many copies to the host more, at each of which the host waits."""
 
-_REMEDY = "keep values on the device: no .item(), .cpu(), print or if on a tensor in the loop; log every so many steps, and copy with non_blocking=True"
+EXPLAINS = ("launch_bound",)
+_REMEDY = (
+    "keep values on the device: no .item(), .cpu(), print or if on a tensor in the loop; log every "
+    "so many steps, and copy with non_blocking=True"
+)
 
 
 def find(case: Case) -> Finding | None:
-    """From kernel windows of both sides: what the host asks the device for is a copy to the host."""
+    """Compare the copies to the host in both sides' kernel windows."""
     ledger, before, after = case.ledger, case.before.windows, case.after.windows
     if before is None or after is None or after.on_host:
         return None
-    asked, asks = (
-        each.calls_by_category.get(COPY_CATEGORIES["DtoH"], 0.0) for each in (before, after)
-    )
+    was = before.calls_by_category.get(COPY_CATEGORIES["DtoH"], 0.0)
+    now = after.calls_by_category.get(COPY_CATEGORIES["DtoH"], 0.0)
     row = compute_row(ledger)
-    if asks < asked + MORE or not grew(row, ledger):
+    if now < was + MIN_ADDED_COPIES or not grew(row, ledger):
         return None
-    evidence = f"{significant(asked)} copies to the host a step became {significant(asks)}, after each of which the device has nothing to do; computing went from {from_to(row, ledger)} a step"
-    return Finding(
-        "sync_stalls",
-        cost(row, ledger),
-        share_of_gap(row, ledger),
-        evidence,
-        _REMEDY,
-        takes=all_of("launch_bound"),
+    evidence = (
+        f"{significant(was)} copies to the host per step became {significant(now)}, after each of "
+        f"which the device has nothing to do; computing went from {from_to(row, ledger)} per step"
     )
+    return Finding.from_row("sync_stalls", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from profkit.explain.rules.base import Case, Finding, cost, from_to, grew, knobs_for, share_of_gap
+from profkit.explain.rules.base import Case, Finding, from_to, grew, knobs_for
 from profkit.text import percent
 from profkit.vocab import Phase
 
-_REMEDY = "pin the batches (pin_memory=True, use_shared_memory in Paddle) and copy them with non_blocking=True"
+_REMEDY = (
+    "pin the batches (pin_memory=True, use_shared_memory in Paddle) and copy them with "
+    "non_blocking=True"
+)
 
 
 def find(case: Case) -> Finding | None:
-    """From the copies' names in kernel windows; where there are none, from the setting."""
-    ledger = case.ledger
+    """Use the names of the copies in kernel windows; without windows, use the setting."""
+    ledger, windows = case.ledger, case.after.windows
     row = ledger.find(Phase.H2D.value)
-    windows = (case.before.windows, case.after.windows)
-    before, after = (each.pageable_share if each else None for each in windows)
-    pin = [knob for knob in knobs_for(case, Phase.H2D.value) if knob.startswith("pin")]
-    if (
-        row is None
-        or not grew(row, ledger)
-        or not (pin if after is None else after > (before or 0.0))
-    ):
+    if row is None or not grew(row, ledger):
         return None
-    seen = (
-        f"{percent(after, 0)} of the copies' time is from pageable memory, {percent(before or 0.0, 0)} in the base"
-        if after is not None
-        else "no kernels were captured that would show it"
-    )
-    evidence = "; ".join(
-        [f"copies to the device went from {from_to(row, ledger)} a step", seen, *pin]
-    )
-    return Finding("unpinned_copy", cost(row, ledger), share_of_gap(row, ledger), evidence, _REMEDY)
+    settings = [knob for knob in knobs_for(case, Phase.H2D.value) if knob.startswith("pin")]
+    if windows is not None and windows.pageable_share is not None:
+        known = 0.0
+        if case.before.windows is not None:
+            known = case.before.windows.pageable_share or 0.0
+        if windows.pageable_share <= known:
+            return None
+        seen = (
+            f"{percent(windows.pageable_share, 0)} of the copies' time is from pageable memory, "
+            f"{percent(known, 0)} in the base"
+        )
+    elif settings:
+        seen = "no kernels were captured that would show it"
+    else:
+        return None
+    words = [f"copies to the device went from {from_to(row, ledger)} per step", seen, *settings]
+    return Finding.from_row("unpinned_copy", row, ledger, "; ".join(words), _REMEDY)

@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from profkit.analysis.estimate import Estimate, Floats, Ints, scale
+from profkit.analysis.phases import step_times
 from profkit.analysis.selection import EPOCH_START
+from profkit.explain.evidence import Evidence
+from profkit.explain.evidence_counters import estimate_mean
 from profkit.explain.rules.base import Case, Finding, all_of, is_material, shift, significantly_more
 from profkit.text import duration, plural
+from profkit.vocab import Phase
 
+EXPLAINS = ("input_stalls",)
 _REMEDY = "keep the workers over epochs (persistent_workers=True), or make epochs longer"
 
 
 def find(case: Case) -> Finding | None:
-    """The steps that begin an epoch stand apart from the ledger's rows, so this cost is no part of the gap."""
-    after = case.after.epoch_start_ns
+    """Compare how long the first steps of epochs wait.
+
+    The rows of the ledger exclude these steps, so the cost is no part of the gap.
+    """
+    after = case.after.figure(epoch_start_ns)
     if after is None or case.after.loader is None or not case.after.loader.workers:
         return None
-    before = case.before.epoch_start_ns
-    known = before.value if before is not None else 0.0
+    before = case.before.figure(epoch_start_ns)
+    known, in_base = 0.0, "the base has none"
+    if before is not None:
+        known, in_base = before.value, f"the base's cost {duration(before.value)} per step"
     if not is_material(after.value - known, case.ledger) or not significantly_more(before, after):
         return None
     starts = len(case.after.costs.selection.which[EPOCH_START])
     each = after.value * (starts + case.after.costs.steps) / starts
-    beside = "the base has none" if before is None else f"the base's cost {duration(known)} a step"
-    evidence = f"{plural(starts, 'epoch')} begin with a wait for input that is {duration(each)} longer than usual: {duration(after.value)} a step, were they averaged in; {beside}"
-    return Finding(
-        "worker_start", shift(after, -known), None, evidence, _REMEDY, takes=all_of("input_stalls")
+    evidence = (
+        f"{plural(starts, 'epoch')} began with a wait for input that is {duration(each)} longer "
+        f"than usual, {duration(after.value)} per step if averaged over all steps; {in_base}"
     )
+    return Finding(
+        "worker_start", shift(after, -known), None, evidence, _REMEDY, takes=all_of(*EXPLAINS)
+    )
+
+
+def epoch_start_ns(evidence: Evidence) -> Estimate | None:
+    """Return what the first step of an epoch waits beyond a usual one, spread over all steps.
+
+    The result is `None` without a later epoch.
+    """
+    starts = evidence.costs.selection.which.get(EPOCH_START)
+    if starts is None or not evidence.costs.steps:
+        return None
+    waits = _input_ns(evidence, starts)
+    usual = _input_ns(evidence, evidence.used)
+    share = len(starts) / (len(starts) + len(evidence.used))
+    return scale(estimate_mean(waits - usual.mean()), share)
+
+
+def _input_ns(evidence: Evidence, steps: Ints) -> Floats:
+    """Return the wait for input of each of these steps."""
+    times = step_times(evidence.trace.steps, evidence.trace.spans, steps)
+    if Phase.DATA.value not in times.names:
+        return np.zeros(len(steps))
+    return np.asarray(times.parts[times.names.index(Phase.DATA.value)])

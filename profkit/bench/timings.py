@@ -1,0 +1,115 @@
+"""The time per sample per GPU of each cell of a matrix, over its repeats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from profkit.analysis.costs import RunCosts
+from profkit.analysis.estimate import Estimate, estimate_ratios, student_95
+from profkit.analysis.matrix import Cell, Setting
+
+_EXACT_STUDENT = {1: math.tan(math.pi * 0.475), 2: 0.95 / math.sqrt(2 * 0.975 * 0.025)}
+"""The 97.5 % quantiles of Student's t for which the expansion of `student_95` fails."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A cell's time per sample per GPU, and its parts; `parts` is empty if they are not known."""
+
+    setting: Setting
+    total: Estimate
+    parts: Mapping[str, float] = field(default_factory=dict)
+    repeats: int = 1
+
+
+def combine(terms: Iterable[tuple[float, Estimate]]) -> Estimate:
+    """Return a weighted sum of independent figures, whose deviations add up as squares.
+
+    It has no interval if one of the figures has none.
+    """
+    value = below = above = 0.0
+    judged = True
+    for weight, term in terms:
+        value += weight * term.value
+        if term.low is None or term.high is None:
+            judged = False
+            continue
+        down, up = abs(weight) * (term.value - term.low), abs(weight) * (term.high - term.value)
+        if weight <= 0:
+            down, up = up, down
+        below, above = math.hypot(below, down), math.hypot(above, up)
+    return Estimate(value, value - below, value + above) if judged else Estimate(value)
+
+
+def time_cells(runs: Mapping[Setting, Sequence[RunCosts]]) -> tuple[Timing, ...]:
+    """Return the time of each cell over its repeats; cells without usable runs are excluded.
+
+    Repeats differ by more than the steps of one run show. If there are repeats, an interval is at
+    least as wide as the scatter of the repeats of all cells together. The scatter is a share,
+    because longer steps scatter more.
+    """
+    usable: dict[Setting, list[RunCosts]] = {}
+    times: dict[Setting, list[Estimate]] = {}
+    for setting, repeats in runs.items():
+        kept = [costs for costs in repeats if costs.steps and costs.samples.any()]
+        if kept:
+            usable[setting] = kept
+            times[setting] = []
+            for costs in kept:
+                wall_ns, samples = costs.wall_ns[None, :], costs.samples[None, :]
+                time = estimate_ratios(wall_ns.astype(np.float64), samples.astype(np.float64))
+                times[setting] += time
+    scatter, freedom = _scatter(times.values())
+    timings = []
+    for setting, own in times.items():
+        total = _over_repeats(own, scatter, freedom)
+        timings.append(Timing(setting, total, _mean_parts(usable[setting]), len(own)))
+    return tuple(timings)
+
+
+def _scatter(cells: Iterable[Sequence[Estimate]]) -> tuple[float, int]:
+    """Return the share by which repeats of one cell differ, and its degrees of freedom."""
+    squares, freedom = 0.0, 0
+    for times in cells:
+        logs = np.log([time.value for time in times])
+        squares += float(((logs - logs.mean()) ** 2).sum())
+        freedom += len(times) - 1
+    return (math.sqrt(squares / freedom), freedom) if freedom else (0.0, 0)
+
+
+def _over_repeats(times: Sequence[Estimate], scatter: float, freedom: int) -> Estimate:
+    """Return the mean of the repeats, with the wider interval of steps and repeats."""
+    value = float(np.mean([time.value for time in times]))
+    within = combine([(1 / len(times), time) for time in times])
+    if within.low is None or within.high is None:
+        return Estimate(value)
+    between = 0.0
+    if freedom:
+        student = _EXACT_STUDENT.get(freedom) or student_95(freedom)
+        between = student * scatter * value / math.sqrt(len(times))
+    return Estimate(value, min(within.low, value - between), max(within.high, value + between))
+
+
+def _mean_parts(repeats: Sequence[RunCosts]) -> dict[str, float]:
+    """Return the parts per sample over all repeats, or nothing if one of them has no phases."""
+    by_name: dict[str, list[float]] = {}
+    for place, costs in enumerate(repeats):
+        if not costs.knows_phases:
+            return {}
+        for name, ns in costs.parts.items():
+            values = by_name.setdefault(name, [0.0] * len(repeats))
+            values[place] = float(ns.sum()) / float(costs.samples.sum())
+    return {name: float(np.mean(values)) for name, values in by_name.items()}
+
+
+def published_timings(cells: Iterable[Cell]) -> tuple[Timing, ...]:
+    """Return the times of published cells, which have no intervals and no parts."""
+    timings = []
+    for cell in cells:
+        if cell.measured:
+            timings.append(Timing(cell.setting, replace(cell.sample_ns, low=None, high=None)))
+    return tuple(timings)
