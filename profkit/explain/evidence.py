@@ -15,9 +15,6 @@ import pyarrow.compute as pc
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exposed import INPUT_PIECES
-from profkit.analysis.kernels.categories import COPY_CATEGORIES, MATRIX_WORK
-from profkit.analysis.kernels.device_time import HOST
-from profkit.analysis.kernels.groups import KernelGroup
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.lateness import RankWork, rank_work
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load

@@ -94,4 +94,4 @@ def test_the_scaling_table_tells_where_ranks_wait_and_its_factors_multiply_out(
     assert twin["waited_for"][0]["rank"] == 2
     assert twin["waited_for"][0]["phase"] == INPUT
     assert rows[1].meeting is not None
-    assert dataclasses.asdict(rows[1].meeting)["collectives"] == twin["collectives"]
+    assert rows[1].meeting.collectives == twin["collectives"]

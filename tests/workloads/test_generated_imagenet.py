@@ -24,15 +24,9 @@ from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.progress import Progress, ProgressBar, bar_line
 from profkit.testing import FakeClock
 from profkit.workloads.datasets import imagenet as _imagenet
-from profkit.workloads.datasets.generated import generate
+from profkit.workloads.datasets.generated import Picture, generate
 from profkit.workloads.datasets.image_tree import check_tree
-from profkit.workloads.datasets.imagenet import (
-    GeneratedSet,
-    Picture,
-    class_ids,
-    encode,
-    render,
-)
+from profkit.workloads.datasets.imagenet import GeneratedSet, class_ids, encode, render
 
 PATIENCE_S = 120
 SMALL = GeneratedSet(classes=3, train_per_class=4, val_per_class=2, long_side=64)

@@ -21,8 +21,9 @@ from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.run.ranks import Team, find_endpoint, rank_environment
 from profkit.workloads.base import Settings
+from profkit.workloads.datasets.generated import Picture
 from profkit.workloads.datasets.image_tree import check_tree
-from profkit.workloads.datasets.imagenet import GeneratedSet, Picture, encode
+from profkit.workloads.datasets.imagenet import GeneratedSet, encode
 from profkit.workloads.resnet50 import WORKLOAD
 from profkit.workloads.resnet50.classify import CentreCrops, TrainingCrops
 from profkit.workloads.training.loop import NotFiniteError, Plan, Target, Training
