@@ -98,10 +98,7 @@ class Target:
 
 
 class RunDraft:
-    """A run that is being written; it is removed again if it is left without `finish`.
-
-    Importers add to `dropped` and `flags` until then.
-    """
+    """A run that is being written; it is removed again if it is left without `finish`."""
 
     def __init__(self, run: Path, importer: str, sources: tuple[Path, ...]) -> None:
         self.run = run
@@ -177,10 +174,7 @@ class RankDraft:
         manifest.write(files.folder)
 
     def write(self, table: str, columns: Mapping[str, Any]) -> None:
-        """Append rows, given as columns without `rank`.
-
-        Columns are lists, numpy arrays or Arrow arrays; names are texts or dictionaries.
-        """
+        """Append rows as columns without `rank`: lists, or arrays of numpy or Arrow."""
         cleaned = dict(columns)
         for column in name_columns(table):
             if column in cleaned:
@@ -262,10 +256,7 @@ class ImportPlan:
 def plan_import(
     paths: Sequence[Path], importers: Mapping[str, Importer], format_name: str = ""
 ) -> ImportPlan:
-    """Choose the importer of each file by its content.
-
-    A file that the user named and that no importer reads is an error.
-    """
+    """Choose the importer of each file; raise if a file named by the user has none."""
     known = ", ".join(sorted(importers))
     if format_name and format_name not in importers:
         similar = did_you_mean(format_name, importers)

@@ -143,10 +143,7 @@ def _event_times(given: Any) -> tuple[int, int]:
 
 
 def _place_before_dumps(rows: CollectiveRows, untimed: Sequence[tuple[int, CollectiveRow]]) -> None:
-    """Place lines without times one after the other, so that the last ends with its dump.
-
-    NCCL states how long each took and their order, and it dumps after the last one.
-    """
+    """Place lines without times one after the other, the last one before its dump."""
     if untimed:
         rows.flags.append(ENDS_BY_DUMP)
     ends: dict[int, int] = {}

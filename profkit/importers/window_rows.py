@@ -32,10 +32,7 @@ _PHASE, _DEPTH, _START, _END = 1, 3, 5, 6
 
 
 def read_rows(path: Path, window: Window, *, device: str = "") -> list[Row]:
-    """Return the window's kernels; if no device ran, its outermost operators.
-
-    `device` is the job's own name of its device.
-    """
+    """Return the window's kernels, on the job's `device`, else its outermost operators."""
     gate = TimeGate()
     trace = read_chrome(path)
     events = sort_out(trace, gate)
@@ -65,10 +62,7 @@ def _find_phases(window: Window, offset: int) -> PhaseLookup:
 
 
 def _operator_columns(events: Events, steps: Steps, phases: PhaseLookup) -> dict[str, Any]:
-    """Return operators as kernels that ran where they were called.
-
-    Paddle's ranges of Python and of its bindings, which lie around operators, are excluded.
-    """
+    """Return operators as kernels, without Paddle's ranges of Python around them."""
     is_operator = [name.casefold() in _OPERATOR_CATEGORIES for name in events.names]
     categories = events.trace.events["category"][events.row]
     kept = np.flatnonzero(np.array(is_operator, dtype=bool)[categories])

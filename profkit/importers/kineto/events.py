@@ -153,10 +153,7 @@ def whole(value: Any, default: int = 0) -> int:
 
 
 def find_anchor(events: Events) -> Anchor:
-    """Tie the file's clock to the time of day.
-
-    Either the file states a base, or its times are those of the day.
-    """
+    """Tie the file's clock to the time of day, by its stated base or its own times."""
     base = whole(events.trace.header.get("baseTimeNanoseconds"))
     if 0 < base < _LATEST_BASE_NS:
         return Anchor(0, base, 0)

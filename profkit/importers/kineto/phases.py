@@ -91,10 +91,7 @@ def find_annotations(events: Events) -> list[PhaseSpan]:
 
 
 def find_marked_operators(events: Events, known: set[str]) -> list[PhaseSpan]:
-    """Return the calls of the loader and the optimizer that old files have among operators.
-
-    Calls of phases that are known already are excluded.
-    """
+    """Return the loader's and optimizer's calls among operators, if not `known` already."""
     phases = {}
     for code, text in enumerate(events.names):
         if text.startswith((LOADER_CALL, OPTIMIZER_CALL)):

@@ -59,10 +59,7 @@ def kernel_columns(
 
 
 def describe_work(events: Events, work: DeviceWork) -> tuple[list[str], Ints, Ints]:
-    """Return the categories, the category of each piece of work, and its use of Tensor Cores.
-
-    The use of Tensor Cores is 1, 0, or -1 if it is unknown.
-    """
+    """Return categories, each work's category, and its use of Tensor Cores, -1 if unknown."""
     role, name = events.role[work.place], events.name[work.place]
     count = len(events.names)
     pairs, which = np.unique(role.astype(np.int64) * count + name, return_inverse=True)

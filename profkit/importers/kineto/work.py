@@ -58,10 +58,7 @@ def find_work(events: Events, gate: TimeGate) -> DeviceWork:
 
 
 def find_streams(events: Events, place: Ints, detail: Ints) -> tuple[Ints, Ints]:
-    """Return the device and stream of each piece of work.
-
-    They stand in the arguments, else in the names of the process and the thread.
-    """
+    """Return device and stream of each work, from its arguments, else its thread's name."""
     works = events.trace.works
     process, thread = events.column("process", place), events.column("thread", place)
     if not len(works):

@@ -97,10 +97,7 @@ def parse_log(
 
 @dataclasses.dataclass(frozen=True)
 class RunPart:
-    """One of the runs in a file.
-
-    Its lines are those from its first record to the first record of the next run.
-    """
+    """One run of a file: its records, and the lines up to the next run's first record."""
 
     records: Sequence[Record]
     place: int

@@ -9,10 +9,7 @@ LARGEST_BATCH = 10_000_000
 
 
 def read_parameters(line: Line, found: Found, fact: str) -> None:
-    """Take the batch size from a line of parameters, at which a new run may begin.
-
-    `fact` is the name under which this tool's batch size counts: that of a card or of all cards.
-    """
+    """Take the batch size of a line of parameters as `fact`; a run may begin there."""
     _, mark, parameters = line.text.partition(" - PARAMETER ")
     if not mark:
         return

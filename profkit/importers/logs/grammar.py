@@ -85,10 +85,7 @@ class Found:
     def add_record(
         self, line: Line, step: int | None, epoch: int | None = None, **figures: Any
     ) -> None:
-        """Take what a record line says; figures are named as the fields of `Record`.
-
-        A line whose step is damaged is ignored.
-        """
+        """Take a record line's figures, named as in `Record`; ignore it if its step is null."""
         if step is None:
             return
         self._block_is_over = True

@@ -162,12 +162,14 @@ class ParsedLog:
     @property
     def mean_throughput(self) -> float | None:
         """Samples per second, of one card or of all as the log counts."""
-        if self.epochs and self.mean_step_s:
-            sizes = [each.samples for each in self.steady if each.samples is not None]
-            return statistics.median(sizes) / self.mean_step_s if sizes else None
+        sizes = []
         samples = seconds = 0.0
         for record in self.steady:
-            if record.samples is not None and record.step_s is not None:
-                samples += record.steps * record.samples
-                seconds += record.steps * record.step_s
+            if record.samples is not None:
+                sizes.append(record.samples)
+                if record.step_s is not None:
+                    samples += record.steps * record.samples
+                    seconds += record.steps * record.step_s
+        if self.epochs and self.mean_step_s:
+            return statistics.median(sizes) / self.mean_step_s if sizes else None
         return samples / seconds if seconds > 0 else None

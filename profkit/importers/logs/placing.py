@@ -178,10 +178,7 @@ def place_records(
 
 
 def samples_per_step(log: ParsedLog, records: Sequence[Record]) -> Ints:
-    """Return the samples of a step on rank 0.
-
-    If samples are words, it is their mean, because no batch of words is partial.
-    """
+    """Return rank 0's samples per step: the mean if these are words, which vary."""
     cards = 1
     if log.scope is Scope.ALL:
         cards = world_size(log)
@@ -217,10 +214,7 @@ def count_warm_up_steps(log: ParsedLog, records: Sequence[Record], step: Ints) -
 
 
 def find_anchor(records: Sequence[Record], begin: Sequence[int], counts: Ints) -> Anchor:
-    """Tie the run's clock to the first timestamp with a year.
-
-    If there is none, nothing is known about the time of day.
-    """
+    """Tie the run's clock to the first timestamp with a year, if there is one."""
     for record, start, count in zip(records, begin, counts.tolist(), strict=True):
         if record.time_s is not None and has_year(record.time_s):
             length = round((record.step_s or 0) * 1e9 * count)

@@ -50,10 +50,7 @@ def fill_samples(
 
 
 def estimate_batch(records: Sequence[Record]) -> float | None:
-    """Estimate the samples of a step as throughput times step time.
-
-    If no line has both, the time between lines replaces the step time.
-    """
+    """Estimate a step's samples from throughput and step time, else time between lines."""
     sizes = [each.throughput * each.step_s for each in records if each.throughput and each.step_s]
     if not sizes:
         for before, after in itertools.pairwise(records):
@@ -66,10 +63,7 @@ def estimate_batch(records: Sequence[Record]) -> float | None:
 
 
 def _seconds_since(before: Record | None, record: Record) -> float | None:
-    """Return the time per step since the line before, by the timestamps.
-
-    It is null if both lines have the same timestamp or steps are missing between them.
-    """
+    """Return the time per step since the line before, null if timestamps do not tell it."""
     if before is None or before.time_s is None or record.time_s is None:
         return None
     between = record.index - before.index

@@ -60,10 +60,7 @@ def drop_strays(records: Sequence[Record], grammar: Grammar) -> tuple[list[Recor
 
 
 def clear_impossible(records: Sequence[Record]) -> tuple[list[Record], list[Flag]]:
-    """Replace impossible times, throughputs and samples by null, and flag their lines.
-
-    Possible ones are above zero and below what any machine does.
-    """
+    """Replace impossible times, throughputs and samples by null, and flag their lines."""
     cleared: list[Record] = []
     wrong: list[int] = []
     for record in records:
@@ -183,10 +180,7 @@ def count_warm_up(records: Sequence[Record], grammar: Grammar) -> int:
 
 
 def _usual_window(records: Sequence[Record], grammar: Grammar) -> int:
-    """Return the most frequent number of steps between two lines.
-
-    If no two lines tell it, the first line's step number does.
-    """
+    """Return the usual number of steps between two lines, else the first line's step."""
     distances: Counter[int] = Counter()
     for before, after in itertools.pairwise(records):
         distance = after.step - before.step

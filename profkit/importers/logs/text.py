@@ -137,9 +137,7 @@ def number_after(text: str, label: str) -> float | None:
     if label not in text:
         return None
     found = compile_label(label).search(text)
-    if found is None:
-        return None
-    return as_number(found[1])
+    return as_number(found[1]) if found else None
 
 
 def as_number(word: str | None) -> float | None:

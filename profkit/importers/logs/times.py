@@ -25,10 +25,7 @@ _EPOCH = re.compile(
 
 
 def find_time(text: str) -> float | None:
-    """Return the line's first timestamp in seconds since 1970, or null.
-
-    A timestamp without a year is put into `LEAP_YEAR`.
-    """
+    """Return the first timestamp in seconds since 1970, in `LEAP_YEAR` if it has no year."""
     if found := _DATED.search(text, 0, _SEARCHED_CHARACTERS):
         return _seconds(int(found[1]), *found.groups()[1:])
     if found := _YEARLESS.search(text, 0, _SEARCHED_CHARACTERS):

@@ -107,7 +107,7 @@ def call_events(table: Mapping[str, Ints], names: NameTable, texts: Sequence[str
     events = make_events(table["start"], table["end"], names.number("cuda_runtime"))
     events["correlation"] = table["correlationId"]
     events["name"] = names.numbers(texts)
-    events["thread"] = names.numbers([thread_name(each) for each in table["globalTid"].tolist()])
+    events["thread"] = names.numbers(list(map(thread_name, table["globalTid"].tolist())))
     return events
 
 
@@ -144,10 +144,7 @@ def range_events(
 
 
 def _add_to_group(group: list[dict[str, Any]], call: NvtxRange) -> dict[str, Any]:
-    """Return a call's payload; that of a group's end is the sum of the group.
-
-    The group's end is the call that launches.
-    """
+    """Return a call's payload; that of a group's end, which launches, is the group's sum."""
     if call.text == _GROUP_START:
         group.clear()
     elif call.text == _GROUP_END and group:

@@ -170,10 +170,10 @@ class Export:
             work_events(kernels, names, "kernel", kernel_names),
             work_events(copies, names, "gpu_memcpy", copy_names),
             work_events(fills, names, "gpu_memset", ["Memset"] * len(fills["start"])),
-            call_events(calls, names, [self._text(each) for each in calls["nameId"].tolist()]),
+            call_events(calls, names, list(map(self._text, calls["nameId"].tolist()))),
             range_events(ranges, names, extras),
         ]
-        details = np.concatenate([work_details(each) for each in (kernels, copies, fills)])
+        details = np.concatenate(list(map(work_details, (kernels, copies, fills))))
         details["event"] = np.arange(len(details))
         return ChromeTrace(
             header, np.concatenate(events), details, tuple(names.ids), tuple(extras), 0, 0, 0, ""

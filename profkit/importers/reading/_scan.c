@@ -1,6 +1,6 @@
 /* Reads the events of a Chrome trace out of JSON text into columns of numbers.
  *
- * `_scan_python.py` does the same in Python, slowly, for installations without a compiler, and is
+ * `scan_python.py` does the same in Python, slowly, for installations without a compiler, and is
  * the description of what this file must do: a test feeds both with whole, torn and mutated files
  * and compares every column. Times never pass through a double. Nothing here allocates by what a
  * file claims, only by what it holds.
@@ -655,7 +655,7 @@ static PyType_Slot slots[] = {
 
 static PyType_Spec spec = {"profkit.importers.reading._scan.Scanner", sizeof(Scanner), 0, Py_TPFLAGS_DEFAULT, slots};
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_scan", "The compiled twin of `_scan_python`.", -1, NULL, NULL, NULL, NULL, NULL};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_scan", "The compiled twin of `scan_python`.", -1, NULL, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__scan(void)
 {

@@ -47,10 +47,7 @@ class _WrongError(Exception):
 
 
 def forgive(text: str, offset: int) -> tuple[dict[str, Any] | None, int]:
-    """Return the object at the beginning of a text, and `offset` plus its end; or null.
-
-    A quote ends a string only if punctuation follows.
-    """
+    """Return the object that a text begins with, and `offset` plus its end; or null."""
     try:
         value, at = _value(text, 0, 0)
     except (_WrongError, IndexError, RecursionError):

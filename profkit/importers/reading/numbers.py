@@ -28,8 +28,9 @@ def exact(text: str, scale: int) -> int:
         return MISSING
     fraction = found[3] or ""
     digits = (found[2] + fraction).lstrip("0")
-    power = int((found[4] or "0")[:_POWER_CHARACTERS])
-    exponent = scale + max(-_MAX_POWER, min(_MAX_POWER, power)) - len(fraction)
+    exponent = scale - len(fraction)
+    if found[4]:
+        exponent += max(-_MAX_POWER, min(_MAX_POWER, int(found[4][:_POWER_CHARACTERS])))
     length = len(digits) + exponent
     if not digits or length < 0:
         return 0

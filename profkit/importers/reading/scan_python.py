@@ -27,6 +27,7 @@ _EVENT = struct.Struct("<qqqqiiiiii")
 _CORRELATION_OFFSET = 16
 _WORK = struct.Struct("<qqqiiiiiiiiii")
 _NEXT_EVENT = re.compile(r'\{[ \t\r\n]*"(?:name|ph)"')
+_RANGE = re.compile(r"nccl:.", re.DOTALL)
 _KINDS = frozenset("XBEM")
 
 
@@ -165,9 +166,8 @@ class Scanner:
 
     def _keep_extra(self, args: dict[str, Any], name: Any, kind: int) -> int:
         """Keep the arguments of metadata and collectives; return their place, or -1."""
-        is_range = isinstance(name, str) and len(name) > len("nccl:") and name.startswith("nccl:")
-        is_collective = "Collective name" in args or ("Input type" in args and is_range)
-        if not args or not (kind == ord("M") or is_collective):
+        is_range = "Input type" in args and isinstance(name, str) and _RANGE.match(name)
+        if not args or not (kind == ord("M") or "Collective name" in args or is_range):
             return -1
         size = len(str(args))
         if self._extras_size + size > LARGEST_EXTRAS:

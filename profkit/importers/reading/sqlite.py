@@ -46,10 +46,7 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _harden(connection: sqlite3.Connection, deadline: float, shown: str) -> None:
-    """Stop the database from running anything, and from running after the deadline.
-
-    Raise an error if it holds anything but tables and indexes.
-    """
+    """Let the database run nothing, and not for long; refuse all but tables and indexes."""
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
     connection.text_factory = lambda raw: raw[:LONGEST_TEXT].decode("utf-8", "replace")
@@ -83,10 +80,7 @@ def quoted(name: str) -> str:
 def whole_columns(
     connection: sqlite3.Connection, table: str, existing: Sequence[str], wanted: Sequence[str]
 ) -> Mapping[str, Ints]:
-    """Return the wanted columns as whole numbers.
-
-    `MISSING` replaces values that are no whole numbers, and columns that do not exist.
-    """
+    """Return columns as whole numbers, `MISSING` for other values and missing columns."""
     chosen = []
     for name in wanted:
         if name in existing:

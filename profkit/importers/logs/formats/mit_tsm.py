@@ -50,10 +50,7 @@ def read(line: Line, found: Found) -> None:
 
 
 def find_batch(videos: int | None, iterations: int | None) -> int | None:
-    """Return the one batch size that divides the videos into these iterations, or null.
-
-    The last batch may be partial or dropped.
-    """
+    """Return the one batch size that makes these iterations of these videos, or null."""
     if not videos or not iterations or iterations > videos:
         return None
     near = videos // iterations

@@ -67,10 +67,7 @@ def undo_loss(step: int, mean: float | None, found: Found) -> float | None:
 
 
 def find_batch(product: float, found: Found) -> float:
-    """Return the batch size that most lines agree on.
-
-    A line's throughput times its mean time is not exact, because they are about different steps.
-    """
+    """Return the batch size that most lines agree on; a line alone is inexact."""
     products: Counter[int] = found.memory.setdefault("products", Counter())
     products[max(1, round(product))] += 1
     return float(products.most_common(1)[0][0])

@@ -66,10 +66,7 @@ def check_jumps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 
 
 def check_step_times(log: ParsedLog, evidence: Evidence) -> list[Flag]:
-    """Flag step times that differ from the time between timestamps in most windows.
-
-    A damaged batch size or unit makes all of them wrong.
-    """
+    """Flag step times unlike those between timestamps: a batch size or unit is damaged."""
     if evidence.timed_by_clock:
         return []
     shares = []

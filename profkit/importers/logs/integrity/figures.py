@@ -43,16 +43,12 @@ def check_throughputs(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 
 
 def check_evaluations(log: ParsedLog, evidence: Evidence) -> list[Flag]:
-    """Flag records after an evaluation or a checkpoint that include its time.
-
-    Their wait for data or their step time is far above the usual one.
-    """
+    """Flag records that include the time of an evaluation or a checkpoint before them."""
     if log.times is Mean.STEP:
         return []
     waits = [each.data_s for each in log.records if each.data_s is not None]
     usual_wait_s = statistics.median(waits or [0.0])
-    times = [each.step_s for each in log.records if each.step_s is not None]
-    usual_step_s = statistics.median(times or [0.0])
+    usual_step_s = statistics.median(_step_times(log) or [0.0])
     lines = sorted(evidence.evaluation_lines)
     included = []
     for before, record in itertools.pairwise(log.records):
@@ -96,10 +92,14 @@ def check_slow_steps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 
 def _usual_step(log: ParsedLog) -> float:
     """Return the median step time, or zero if there are too few."""
-    times = [each.step_s for each in log.records if each.step_s is not None]
+    times = _step_times(log)
     if len(times) < MIN_VALUES:
         return 0.0
     return statistics.median(times)
+
+
+def _step_times(log: ParsedLog) -> list[float]:
+    return [each.step_s for each in log.records if each.step_s is not None]
 
 
 def check_batches(log: ParsedLog, evidence: Evidence) -> list[Flag]:
