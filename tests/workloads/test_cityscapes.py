@@ -1,4 +1,4 @@
-"""Cityscapes' tree: the generated set, the reading of frames, the crops that training gets, and the judge."""
+"""Cityscapes' tree: the generated set, reading of frames, training crops, and mean IoU."""
 
 from __future__ import annotations
 

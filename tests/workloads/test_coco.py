@@ -1,4 +1,4 @@
-"""COCO's tree: the generated set, the reading of masks, the samples that training gets, and the judge."""
+"""COCO's tree: the generated set, reading of masks, training samples, and AP."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_set_of_nothing_is_refused() -> None:
 def inside(
     polygon: list[float], size: tuple[int, int]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """By brute force: which pixels' centres lie in the polygon, and which are within a pixel of its edges."""
+    """Brute force: the pixels with centres in the polygon, and those a pixel from its edges."""
     points = np.reshape(polygon, (-1, 2))
     across, down = np.meshgrid(np.arange(size[0]) + 0.5, np.arange(size[1]) + 0.5)
     odd, near = np.zeros(across.shape, dtype=bool), np.zeros(across.shape, dtype=bool)

@@ -26,7 +26,12 @@ from profkit.testing import FakeClock
 from profkit.workloads.datasets import imagenet as _imagenet
 from profkit.workloads.datasets.generated import Picture, generate
 from profkit.workloads.datasets.image_tree import check_tree
-from profkit.workloads.datasets.imagenet import GeneratedSet, class_ids, encode, render
+from profkit.workloads.datasets.imagenet import (
+    GeneratedSet,
+    class_ids,
+    encode,
+    render,
+)
 
 PATIENCE_S = 120
 SMALL = GeneratedSet(classes=3, train_per_class=4, val_per_class=2, long_side=64)
@@ -108,7 +113,7 @@ def test_some_images_stand_upright() -> None:
 
 
 def features(image: Image.Image) -> npt.NDArray[np.float64]:
-    """Mean colour, and how strong each direction is in the spectrum: enough to see hue and grating."""
+    """Mean colour and strength of each direction in the spectrum, to see hue and grating."""
     colour = np.asarray(image.resize((8, 8)), dtype=np.float64).mean(axis=(0, 1)) / 255
     grey = np.asarray(image.convert("L").resize((64, 64)), dtype=np.float64)
     power = np.abs(np.fft.fftshift(np.fft.fft2(grey - grey.mean())))
@@ -291,7 +296,12 @@ def test_makers_at_once_end_well_on_an_absent_and_on_a_damaged_set(tmp_path: Pat
 
 
 def test_two_processes_at_once_end_with_one_whole_set(tmp_path: Path) -> None:
-    script = f"from pathlib import Path; from profkit.workloads.datasets.generated import generate; from profkit.workloads.datasets.imagenet import GeneratedSet; print(generate(GeneratedSet(3, 4, 2, 64), root=Path({str(tmp_path)!r})))"
+    script = (
+        "from pathlib import Path; "
+        "from profkit.workloads.datasets.generated import generate; "
+        "from profkit.workloads.datasets.imagenet import GeneratedSet; "
+        f"print(generate(GeneratedSet(3, 4, 2, 64), root=Path({str(tmp_path)!r})))"
+    )
     makers = [
         subprocess.Popen(
             [sys.executable, "-c", script],
@@ -577,7 +587,10 @@ def test_a_folder_that_may_not_be_read_is_named(
 
 
 def test_the_module_loads_neither_torch_nor_pillow() -> None:
-    script = "import sys, profkit.workloads.datasets.imagenet; print(sorted({'torch', 'PIL', 'paddle'} & set(sys.modules)))"
+    script = (
+        "import sys, profkit.workloads.datasets.imagenet; "
+        "print(sorted({'torch', 'PIL', 'paddle'} & set(sys.modules)))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, check=True

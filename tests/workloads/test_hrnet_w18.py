@@ -1,4 +1,4 @@
-"""HRNetW18 in both frameworks: one architecture from the same first weights, the published settings, and the judge."""
+"""HRNetW18 in both frameworks: one architecture, the published settings, and evaluation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 SMALL = GeneratedStreets(train=4, val=2, width=128)
 CONFIG = {
-    "batch_size": 2, "global_batch_size": 2, "image_size": 32, "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4,
+    "batch_size": 2, "global_batch_size": 2, "image_size": 32,
+    "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4,
     "steps": 4, "seed": 0, "world_size": 1, "device": "cpu", "workers": 1, "evaluate": True,
 }  # fmt: skip
 
@@ -64,7 +65,10 @@ def paddle_parts(tree: Path) -> Parts:
 
 
 def test_loading_the_module_imports_no_framework() -> None:
-    code = "import sys, profkit.workloads.hrnet_w18; sys.exit(bool({'torch', 'paddle', 'PIL'} & set(sys.modules)))"
+    code = (
+        "import sys, profkit.workloads.hrnet_w18; "
+        "sys.exit(bool({'torch', 'paddle', 'PIL'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -99,7 +103,7 @@ def test_the_classifier_starts_small_so_that_no_class_is_preferred(torch_parts: 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_both_give_the_same_scores_and_gradients_for_the_same_weights(training: bool) -> None:
-    """In double precision, as gradients through that many norms of so few values are nearly all rounding in single."""
+    """In double precision: in single, gradients through so many norms are nearly all rounding."""
     paddle = import_paddle()
     from profkit.workloads.training import ops_paddle, ops_torch
 
@@ -172,7 +176,7 @@ def batch_of(parts: Parts, epoch: int) -> tuple[Any, Any]:
 # The loss
 
 
-class Constant(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is imported only if it is there
+class Constant(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is optional
     """A model that gives what it was given."""
 
     def __init__(self, scores: Any) -> None:

@@ -88,7 +88,8 @@ def test_files_have_the_published_mark_and_line_ends(made: Path) -> None:
 def test_transcriptions_keep_their_commas_and_their_script(tmp_path: Path) -> None:
     file = tmp_path / "gt_img_1.txt"
     file.write_text(
-        "\ufeff377,117,463,117,465,130,378,130,Genaxis, Theatre\r\n0,1,2,3,4,5,6,7,###\r\n-1,1,2,3,4,5,6,7,咖啡\r\n\r\n",
+        "\ufeff377,117,463,117,465,130,378,130,Genaxis, Theatre\r\n"
+        "0,1,2,3,4,5,6,7,###\r\n-1,1,2,3,4,5,6,7,咖啡\r\n\r\n",
         encoding="utf-8",
     )
     first, second, third = read_words(file)

@@ -1,4 +1,4 @@
-"""Kinetics' tree of frames: what is made, what is read, what is said of a wrong one, and what a clip is cut to."""
+"""Kinetics' tree of frames: the generated set, reading, errors, and the samples of TSM."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ pytest.importorskip("pycocotools")
 
 SMALL = GeneratedScenes(train=4, val=2, long_side=160)
 CONFIG = {
-    "batch_size": 2, "global_batch_size": 2, "image_size": 64, "lr": 0.0025, "momentum": 0.9, "weight_decay": 1e-4,
+    "batch_size": 2, "global_batch_size": 2, "image_size": 64,
+    "lr": 0.0025, "momentum": 0.9, "weight_decay": 1e-4,
     "steps": 8, "seed": 0, "world_size": 1, "device": "cpu", "workers": 1, "evaluate": True,
 }  # fmt: skip
 
@@ -78,7 +79,10 @@ def first_batch(parts: Parts) -> Any:
 
 
 def test_loading_the_module_imports_no_framework() -> None:
-    code = "import sys, profkit.workloads.mask_rcnn; sys.exit(bool({'torch', 'paddle', 'PIL', 'pycocotools'} & set(sys.modules)))"
+    code = (
+        "import sys, profkit.workloads.mask_rcnn; "
+        "sys.exit(bool({'torch', 'paddle', 'PIL', 'pycocotools'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""PSENet in both frameworks: one architecture, the published loss, what it is fed, and how it is judged."""
+"""PSENet in both frameworks: one architecture, the published loss, samples, and evaluation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ pytestmark = pytest.mark.filterwarnings(
 Arrays = tuple[npt.NDArray[np.float32], ...]
 SMALL = GeneratedSigns(train=3, test=2, width=320, height=180)
 CONFIG = {
-    "batch_size": 2, "global_batch_size": 2, "image_size": 64, "lr": 0.001, "momentum": 0.99, "weight_decay": 5e-4,
+    "batch_size": 2, "global_batch_size": 2, "image_size": 64,
+    "lr": 0.001, "momentum": 0.99, "weight_decay": 5e-4,
     "steps": 2, "seed": 0, "world_size": 1, "device": "cpu", "workers": 1, "evaluate": True,
 }  # fmt: skip
 
@@ -549,5 +550,8 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_loading_the_module_imports_no_framework() -> None:
-    code = "import sys, profkit.workloads.psenet; sys.exit(bool({'torch', 'paddle', 'PIL', 'pyclipper'} & set(sys.modules)))"
+    code = (
+        "import sys, profkit.workloads.psenet; "
+        "sys.exit(bool({'torch', 'paddle', 'PIL', 'pyclipper'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -135,7 +135,10 @@ def test_a_broken_image_is_named_skipped_or_grey(tree: Path, kept: int) -> None:
     "text",
     [
         "a.jpg: torn; --bad-samples skip",
-        "Caught BadSampleError in worker 0.\nOriginal Traceback (most recent call last):\n  x\nprofkit.a.BadSampleError: a.jpg: torn; --bad-samples skip\n",
+        (
+            "Caught BadSampleError in worker 0.\nOriginal Traceback (most recent call last):\n"
+            "  x\nprofkit.a.BadSampleError: a.jpg: torn; --bad-samples skip\n"
+        ),
     ],
 )
 def test_a_workers_error_is_told_as_it_was_raised(text: str) -> None:
@@ -158,7 +161,11 @@ def test_a_set_of_nothing_but_broken_images_ends_with_a_message(tree: Path) -> N
 
 def test_workers_of_any_start_write_into_one_book(tmp_path: Path) -> None:
     bad = BadSamples("skip", tmp_path / "book")
-    code = "import sys; from pathlib import Path; from profkit.workloads.training.samples import BadSamples; BadSamples('skip', Path(sys.argv[1])).note('a\\tb', 'no\\nway')"
+    code = (
+        "import sys; from pathlib import Path; "
+        "from profkit.workloads.training.samples import BadSamples; "
+        "BadSamples('skip', Path(sys.argv[1])).note('a\\tb', 'no\\nway')"
+    )
     for _ in range(2):
         subprocess.run([sys.executable, "-c", code, str(bad.book)], check=True)
     assert len(bad.news()) == 2
@@ -244,7 +251,8 @@ def test_a_skipped_step_is_named_and_counted() -> None:
 def test_a_loss_that_is_no_number_stops_the_run_and_says_where(value: float) -> None:
     with pytest.raises(
         NotFiniteError,
-        match=r"loss is (nan|inf) at step 2 \(learning rate 0\.25, batch 3 a rank\).*--lr.*--nan continue",
+        match=r"loss is (nan|inf) at step 2 \(learning rate 0\.25, batch 3 a rank\)"
+        r".*--lr.*--nan continue",
     ):
         _train(FakeDriver([2, 1, value, 1]), Plan(4, batch_size=3))
     outcome, _ = _train(FakeDriver([2, 1, value, 1]), Plan(4, stop_at_nan=False))

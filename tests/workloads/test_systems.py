@@ -1,7 +1,8 @@
-"""Each reference system in each of its frameworks, as a user starts it: tiny, but real models, data and ranks.
+"""Each reference system in each framework, as a user starts it: tiny, with real models and data.
 
-By default each system runs once, so that each framework trains one alone and one on two ranks; with PROFKIT_ALL_SYSTEMS=1
-(`make systems`) each runs in each framework and each mode, and ResNet50 learns.
+By default each system runs once, so that each framework trains one alone and one on two ranks;
+with PROFKIT_ALL_SYSTEMS=1 (`make systems`) each runs in each framework and each mode, and ResNet50
+learns.
 """
 
 from __future__ import annotations
@@ -143,7 +144,10 @@ def test_a_sixth_system_is_one_entry_point(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", SIZES)
 def test_listing_imports_no_framework(name: str) -> None:
-    code = f"import sys; from profkit.plugins import WORKLOADS; WORKLOADS.load({name!r}); print({{'torch', 'paddle', 'numpy'}} & set(sys.modules))"
+    code = (
+        f"import sys; from profkit.plugins import WORKLOADS; WORKLOADS.load({name!r}); "
+        "print({'torch', 'paddle', 'numpy'} & set(sys.modules))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -163,7 +167,7 @@ def test_every_workload_says_how_its_learning_is_shown() -> None:
 
 @pytest.mark.skipif(not IS_ALL, reason="takes a minute; 'make systems' runs it")
 def test_resnet50_learns(tmp_path: Path) -> None:
-    """The quick one; `make converge` runs them all, and a test of the shared loop sees its loss fall within a few steps."""
+    """The quickest one; `make converge` runs them all."""
     options = (
         "--steps",
         "80",

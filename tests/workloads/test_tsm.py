@@ -45,7 +45,8 @@ SMALL = GeneratedClips(
     height=64,
 )
 CONFIG = {
-    "batch_size": 2, "global_batch_size": 2, "image_size": 32, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4,
+    "batch_size": 2, "global_batch_size": 2, "image_size": 32,
+    "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4,
     "steps": 2, "seed": 0, "world_size": 1, "device": "cpu", "workers": 1, "evaluate": True,
 }  # fmt: skip
 
@@ -251,5 +252,8 @@ def test_a_missing_list_of_validation_is_told_before_training(
 
 
 def test_loading_the_module_imports_no_framework() -> None:
-    code = "import sys, profkit.workloads.tsm; sys.exit(bool({'torch', 'paddle', 'PIL', 'pyclipper'} & set(sys.modules)))"
+    code = (
+        "import sys, profkit.workloads.tsm; "
+        "sys.exit(bool({'torch', 'paddle', 'PIL', 'pyclipper'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,7 +12,7 @@ import pytest
 
 
 def import_paddle() -> Any:
-    """Paddle on the CPU; it warns as it is imported, and sets a variable that is not to reach other tests' processes."""
+    """Import Paddle for the CPU, without its warnings and the variable that it sets."""
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
         patch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))

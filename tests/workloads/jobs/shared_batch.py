@@ -1,4 +1,4 @@
-"""Trains ResNet50 on synthetic data with its batch norm frozen, alone or as a rank, and writes down its losses."""
+"""Trains ResNet50 on synthetic data with frozen batch norm, alone or as a rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Numbers:
 
 
 def build(given: Build) -> Parts:
-    """The real parts, with batch norm as it is in evaluation: statistics over a rank's own samples would differ from those over all."""
+    """The real parts with batch norm in evaluation mode: statistics of one rank would differ."""
     import torch
 
     parts = WORKLOAD.builders["torch"](dataclasses.replace(given, data=None))
