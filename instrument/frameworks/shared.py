@@ -120,7 +120,7 @@ def starts_workers(
     open_ring: Callable[..., None],
     then: Callable[[Any], object] = lambda iterator: None,
 ) -> Wrap:
-    """Return a wrapper for the method that starts workers; these find the ring of their loader."""
+    """Return a wrapper for the method that starts workers: they find their loader's ring."""
     open_guarded = guarded("loader: ring", open_ring, None)
 
     def wrap(original: Function) -> Function:
