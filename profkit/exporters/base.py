@@ -146,7 +146,7 @@ def new_path(path: Path) -> Path:
     """`path`, if nothing is there; what is there is never written over."""
     if os.path.lexists(path):
         raise UsageError(
-            f"{safe_text(str(path))} exists already; name another with -o, or remove it"
+            f"{safe_text(str(path))} exists already; name another with -w, or remove it"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

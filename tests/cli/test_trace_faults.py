@@ -253,7 +253,7 @@ def test_a_busy_port_is_told(profkit: Command) -> None:
     [
         (("--gpus", "0,1"), "'0,1' is a list of ids, and --gpus is a count; write --devices 0,1"),
         (("--gpus", "64"), "64 GPUs asked for, "),
-        (("--devices", "0,0"), "'0,0' is no list of different GPU ids"),
+        (("--devices", "0,0"), "'0,0' is not a list of different GPU ids"),
         (("--nnodes", "2"), "--nnodes needs --rdzv-endpoint HOST:PORT"),
         (
             ("--nnodes", "2", "--node-rank", "2", "--rdzv-endpoint", "a:1"),

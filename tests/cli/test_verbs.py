@@ -21,7 +21,7 @@ def test_a_report_and_its_json_tell_the_same(profkit: Command, run: Path) -> Non
         == figures["steps_seen"]
         == 60
     )
-    assert f"steps  {figures['steps_used']} used of 60" in text.stdout
+    assert f"{figures['steps_used']} of 60 steps used" in text.stdout
     assert f"{figures['throughput_samples_per_s']['value']:.4g}" in text.stdout.replace(",", "")
     shares = [part["share"]["value"] for part in figures["phases"]]
     assert sum(shares) == pytest.approx(1, abs=1e-9)
