@@ -1,7 +1,7 @@
 """Check a run's files: complete, ended early or torn, and what was lost.
 
-Every byte is read and compared with the counts and checksums at each table's end. Exits 0 where
-every row that was written can be read, also of a run that ended early, and 3 where not.
+Every byte is read and compared with the counts and checksums at each table's end. The exit code is
+0 if every row that was written can be read, even if the run ended early, and 3 if not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The trace contract as text, Markdown and JSON, all from the schemas themselves."""
+"""The trace contract as text, Markdown and JSON, generated from the schemas."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -41,20 +41,14 @@ traces/<run>/
 
 
 def as_markdown() -> str:
-    return "\n".join([_INTRODUCTION, *map(_section, SCHEMAS)])
-
-
-def _section(name: str) -> str:
-    lines = [
-        f"## {name}",
-        "",
-        ABOUT[name],
-        "",
-        "| column | type | unit | meaning |",
-        "|---|---|---|---|",
-    ]
-    lines += ["| " + " | ".join(_cells(field)) + " |" for field in SCHEMAS[name]]
-    return "\n".join(lines) + "\n"
+    blocks = [_INTRODUCTION]
+    for name, schema in SCHEMAS.items():
+        lines = [f"## {name}", "", ABOUT[name], ""]
+        lines += ["| column | type | unit | meaning |", "|---|---|---|---|"]
+        for field in schema:
+            lines.append(f"| {' | '.join(_cells(field))} |")
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
 
 
 def _cells(field: pa.Field) -> list[str]:
@@ -62,26 +56,24 @@ def _cells(field: pa.Field) -> list[str]:
 
 
 def as_text() -> str:
-    return f"schema {_VERSION}\n\n" + "\n".join(_text_sections())
-
-
-def _text_sections() -> Iterator[str]:
+    blocks = [f"schema {_VERSION}\n"]
     for name, schema in SCHEMAS.items():
-        yield f"{name}: {ABOUT[name]}\n{table([_cells(field) for field in schema])}\n"
+        blocks.append(f"{name}: {ABOUT[name]}\n{table(list(map(_cells, schema)))}\n")
+    return "\n".join(blocks)
 
 
 def as_json() -> str:
-    tables = {
-        name: [
-            {
-                "column": field.name,
-                "type": str(field.type),
-                "nullable": field.nullable,
-                "unit": unit_of(field),
-                "meaning": meaning_of(field),
-            }
-            for field in schema
-        ]
-        for name, schema in SCHEMAS.items()
-    }
+    tables = {}
+    for name, schema in SCHEMAS.items():
+        tables[name] = list(map(_column, schema))
     return dumps({"schema_version": _VERSION, "tables": tables})
+
+
+def _column(field: pa.Field) -> dict[str, Any]:
+    return {
+        "column": field.name,
+        "type": str(field.type),
+        "nullable": field.nullable,
+        "unit": unit_of(field),
+        "meaning": meaning_of(field),
+    }
