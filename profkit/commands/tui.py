@@ -124,7 +124,7 @@ def _print_json(args: argparse.Namespace, *, is_run: bool) -> int:
         figures = headless.twin(args.path, args.screen or headless.FIRST_SCREEN, args.base)
     elif args.screen:
         raise UsageError(
-            f"--screen {args.screen} shows one run, and {args.path} is a folder of runs; name a run"
+            f"--screen {args.screen} shows one run, and {args.path} is a folder of runs; name one of them"
         )
     else:
         figures = headless.runs_twin(args.path)
