@@ -61,7 +61,9 @@ def fold(text: str, indent: str = "  ", rest: str | None = None) -> str:
 def shorten(text: str, longest: int) -> str:
     """Return `text`, made safe, with an ellipsis for what is beyond `longest` characters."""
     shown = safe_text(text)
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+    if len(shown) <= longest:
+        return shown
+    return shown[: longest - 1] + "…"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -72,7 +74,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'X'?` for the nearest known word, or an empty text."""
     close = nearest(word, known)
-    return f"; did you mean '{close}'?" if close else ""
+    if close is None:
+        return ""
+    return f"; did you mean '{close}'?"
 
 
 def plural(count: int, noun: str) -> str:
@@ -143,6 +147,10 @@ def byte_size(count: float) -> str:
         if abs(_rounded(count, 3)) < 1000:
             return f"{significant(count)} {unit}"
     return f"{significant(count / 1000)} TB"
+
+
+def bytes_per_second(rate: float) -> str:
+    return f"{byte_size(rate)}/s"
 
 
 # -- tables ----------------------------------------------------------------------------------------

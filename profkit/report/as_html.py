@@ -37,7 +37,7 @@ def document(content: Document, version: str) -> str:
         "<main>",
         *_header(content),
         *map(_section, content.sections),
-        *(f"<p>{text(label)}: {text(copied)}</p>" for label, copied in content.copied),
+        *_copied(content),
         f"<footer>made by profkit {text(version)}; {INTERVALS}</footer>",
         "</main>",
         "</body>",
@@ -63,8 +63,15 @@ def _header(content: Document) -> Iterator[str]:
         yield f'<section class="warning"><p>Mind: {text(warning)}</p></section>'
 
 
+def _copied(content: Document) -> Iterator[str]:
+    for label, copied in content.copied:
+        yield f"<p>{text(label)}: {text(copied)}</p>"
+
+
 def _section(section: Section) -> str:
-    lines = [f"<p>{text(note)}</p>" for note in section.notes]
+    lines = []
+    for note in section.notes:
+        lines.append(f"<p>{text(note)}</p>")
     for label, chart in section.charts:
         lines.append(draw(chart, label))
     lines.extend(map(_cause, section.causes))
@@ -88,13 +95,15 @@ def _cause(cause: Cause) -> str:
 
 
 def _grid(grid: Grid) -> str:
-    header = _row("th", grid.header, grid.right) if grid.has_header else ""
-    rows = "".join(_row("td", row, grid.right) for row in grid.rows)
-    kind = " class=total" if grid.total else ""
-    return (
-        f'<div class="scroll"><table{kind}><thead>{header}</thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+    header = rows = kind = ""
+    if grid.has_header:
+        header = _row("th", grid.header, grid.right)
+    for row in grid.rows:
+        rows += _row("td", row, grid.right)
+    if grid.total:
+        kind = " class=total"
+    table = f"<table{kind}><thead>{header}</thead><tbody>{rows}</tbody></table>"
+    return f'<div class="scroll">{table}</div>'
 
 
 def _row(tag: str, cells: Sequence[str], right: frozenset[int]) -> str:

@@ -42,7 +42,9 @@ def _estimate(estimate: Estimate, scale: float = 1.0) -> dict[str, float | None]
 
 
 def _scaled(value: float | None, scale: float) -> float | None:
-    return None if value is None or not math.isfinite(value) else value * scale
+    if value is None or not math.isfinite(value):
+        return None
+    return value * scale
 
 
 def _ms(ns: float | None) -> float | None:
@@ -91,7 +93,9 @@ def overview(view: Overview) -> dict[str, Any]:
 
 def _own_cost(view: Overview) -> dict[str, Any]:
     cost = view.own_cost
-    control = _estimate(cost.switched, NS_IN_MS) if cost.switched else None
+    control = None
+    if cost.switched:
+        control = _estimate(cost.switched, NS_IN_MS)
     return {
         "hooks": _ms(cost.hooks_ns),
         "writer": _ms(cost.writer_ns),

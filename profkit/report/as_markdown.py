@@ -60,12 +60,15 @@ def _cause(cause: Cause) -> str:
 
 
 def _grid(grid: Grid) -> str:
-    rows = [[plain(cell) for cell in row] for row in grid.rows]
+    rows = [list(map(plain, row)) for row in grid.rows]
     if grid.total and rows:
         rows[-1] = [f"**{cell}**" if cell else "" for cell in rows[-1]]
-    return _table([plain(cell) for cell in grid.header], rows, grid.right)
+    return _table(list(map(plain, grid.header)), rows, grid.right)
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]) -> str:
     rule = ["---:" if column in right else "---" for column in range(len(header))]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *rows))
+    lines = []
+    for row in (header, rule, *rows):
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)

@@ -6,9 +6,10 @@ import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from profkit.analysis.ceilings import Ceilings, Links
+from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.overview import Overview
 from profkit.report import overview_document
 from profkit.report.document import Cause, Document, Grid, Section, Shares
@@ -16,6 +17,7 @@ from profkit.report.words import own_cost_words, plain, steps_line, why_not_judg
 from profkit.text import (
     WIDTH,
     byte_size,
+    bytes_per_second,
     fold,
     safe_text,
     shorten,
@@ -108,8 +110,8 @@ def _with_bars(grid: Grid, shares: Shares) -> Grid:
     for row, (_, share) in zip(grid.rows, shares.parts, strict=True):
         rows.append((row[0], _bar(share), *row[1:]))
     header = (grid.header[0], "", *grid.header[1:])
-    right = frozenset(column + (column > 0) for column in grid.right)
-    return Grid(header, tuple(rows), right)
+    moved = [column + 1 if column else column for column in grid.right]
+    return Grid(header, tuple(rows), frozenset(moved))
 
 
 def _bar(share: float) -> str:
@@ -122,18 +124,18 @@ def _bar(share: float) -> str:
 
 def _grid(grid: Grid) -> str:
     """Return the table within the screen: its last column is folded, the others are shortened."""
-    rows = [*([grid.header] if grid.has_header else []), *grid.rows]
-    cells = [[safe_text(cell) for cell in row] for row in rows]
+    cells = [list(map(safe_text, row)) for row in grid.rows]
+    if grid.has_header:
+        cells.insert(0, list(map(safe_text, grid.header)))
     last = len(grid.header) - 1
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     _fit(widths, folds_last=last not in grid.right)
     lines = []
     for row in cells:
-        short = [shorten(cell, width) for cell, width in zip(row[:last], widths, strict=False)]
-        text = [row[last]]
-        if len(row[last]) > widths[last]:
-            text = textwrap.wrap(row[last], widths[last], break_on_hyphens=False)
-        lines.append([*short, text[0]])
+        text = [row.pop()]
+        if len(text[0]) > widths[last]:
+            text = textwrap.wrap(text[0], widths[last], break_on_hyphens=False)
+        lines.append([*map(shorten, row, widths), text[0]])
         for more in text[1:]:
             lines.append([*[""] * last, more])
     return table(lines, right=grid.right, indent=INDENT)
@@ -143,7 +145,7 @@ def _fit(widths: list[int], *, folds_last: bool) -> None:
     """Reduce the widths of columns, the widest first, until the table fits the screen."""
     room = WIDTH - len(INDENT) - len(GAP) * (len(widths) - 1)
     last = widths.pop()
-    least = min(last, LEAST_FOLDED) if folds_last else min(last, WIDTH)
+    least = min(last, LEAST_FOLDED if folds_last else WIDTH)
     for column, width in enumerate(widths):
         widths[column] = min(width, WIDTH)
     while widths and sum(widths) > room - least:
@@ -159,32 +161,25 @@ def ceilings_table(found: Ceilings) -> str:
     rows = []
     for name, flops_per_s in found.matrix_flops_per_s.items():
         rows.append([f"matrix product, {name}", f"{significant(flops_per_s / 1e12)} TFLOP/s"])
-    rows.append(["copy on the device", _rate(found.copy_bytes_per_s)])
+    rates = {"copy on the device": found.copy_bytes_per_s}
     for name, bytes_per_s in found.to_device_bytes_per_s.items():
-        rows.append([f"host to device, {name}", _rate(bytes_per_s)])
-    rows.append(["disk, not cached", _rate(found.disk_read_bytes_per_s)])
+        rates[f"host to device, {name}"] = bytes_per_s
+    rates["disk, not cached"] = found.disk_read_bytes_per_s
+    for name, rate in rates.items():
+        rows.append([name, bytes_per_second(rate) if rate else "not measured"])
     decoding = "not measured: no Pillow"
     if found.jpeg_images_per_s:
         decoding = f"{significant(found.jpeg_images_per_s)} images/s"
     rows.append(["JPEG of 500 x 375, one core", decoding])
-    blocks = [
-        f"{safe_text(found.device)} · {safe_text(found.library)}",
-        table(rows, right=frozenset({1})),
-        *map(_links, found.links),
-    ]
+    title = f"{safe_text(found.device)} · {safe_text(found.library)}"
+    blocks = [title, table(rows, right=frozenset({1}))]
+    for links in found.links:
+        rows = [["message", "bus bandwidth"]]
+        for size, rate in zip(links.sizes, links.bus_bytes_per_s, strict=True):
+            rows.append([byte_size(size), bytes_per_second(rate)])
+        title = f"all-reduce over {safe_text(links.backend)}, {links.ranks} ranks"
+        blocks.append(f"{title}\n{table(rows, right=frozenset({0, 1}))}")
     return "\n\n".join(blocks)
-
-
-def _rate(bytes_per_s: float | None) -> str:
-    return f"{byte_size(bytes_per_s)}/s" if bytes_per_s else "not measured"
-
-
-def _links(links: Links) -> str:
-    rows = [["message", "bus bandwidth"]]
-    for size, rate in zip(links.sizes, links.bus_bytes_per_s, strict=True):
-        rows.append([byte_size(size), f"{byte_size(rate)}/s"])
-    title = f"all-reduce over {safe_text(links.backend)}, {links.ranks} ranks"
-    return f"{title}\n{table(rows, right=frozenset({0, 1}))}"
 
 
 def examination(findings: Sequence[Finding]) -> str:
@@ -222,12 +217,10 @@ def verification(found: Verification) -> str:
         by_table[check.table].append(check)
     rows = [["table", "ranks", "rows", "lost", "dropped"]]
     for name, checks in by_table.items():
-        counts = (
-            sum(check.rows for check in checks),
-            sum(check.lost for check in checks),
-            sum(check.dropped for check in checks),
-        )
-        rows.append([name, str(len(checks)), *(f"{count:,}" for count in counts)])
+        row = [name, str(len(checks))]
+        for what in ("rows", "lost", "dropped"):
+            row.append(f"{sum(map(attrgetter(what), checks)):,}")
+        rows.append(row)
     if by_table:
         lines += ["", table(rows, right=frozenset({1, 2, 3, 4}))]
     return "\n".join(lines)

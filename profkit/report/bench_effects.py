@@ -14,7 +14,6 @@ from profkit.report.words import interval_range
 from profkit.text import duration, percent, plural, signed
 from profkit.vocab import Phase
 
-MISSING = "-"
 HEADER = ("", "where", "without", "with", "difference", "share", "95 % interval")
 _PART_NAMES = {INPUT: "the wait for input", Phase.ALLREDUCE.value: "the exposed gradient exchange"}
 
@@ -30,9 +29,9 @@ def effects(found: Effects, title: str, unit: str) -> Iterator[Section]:
     rows = []
     for main in found.main:
         for effect in main.effects:
-            rows.append(_effect_row(effect, unit, hidden=hidden))
+            rows.append(effect_row(effect, unit, hidden=hidden))
         if len(main.effects) > 1:
-            rows.append(_mean_row(main, unit))
+            rows.append(mean_row(main, unit))
     grid = Grid(HEADER, tuple(rows), frozenset(range(2, len(HEADER))))
     notes = tuple(_notes(found, unit, hidden=hidden))
     yield Section(f"{title}, per sample and {unit}", notes, grid=grid)
@@ -50,13 +49,15 @@ def _notes(found: Effects, unit: str, *, hidden: Collection[str]) -> Iterator[st
     for each in matters:
         yield _interaction(each, unit, hidden=hidden)
     if found.interactions and not matters:
-        limit = "beyond the noise" if found.judged else "by more than a twentieth"
+        limit = f"by more than {percent(TOLERANCE, 0)}"
+        if found.judged:
+            limit = "beyond the noise"
         yield f"none of these depends on another {limit}"
     if not found.judged:
         yield "no intervals: it is not known how well these figures repeat"
 
 
-def _effect_row(effect: Effect, unit: str, *, hidden: Collection[str]) -> tuple[str, ...]:
+def effect_row(effect: Effect, unit: str, *, hidden: Collection[str]) -> tuple[str, ...]:
     return (
         _change(effect.axis, effect.levels, unit),
         ", ".join(_constant(effect.base.setting, {effect.axis, *hidden}, unit)),
@@ -68,7 +69,7 @@ def _effect_row(effect: Effect, unit: str, *, hidden: Collection[str]) -> tuple[
     )
 
 
-def _mean_row(main: MainEffect, unit: str) -> tuple[str, ...]:
+def mean_row(main: MainEffect, unit: str) -> tuple[str, ...]:
     what, where = _change(main.axis, main.levels, unit), f"mean of {len(main.effects)}"
     return what, where, "", "", signed(main.delta.value), "", interval_range(main.delta, signed)
 
@@ -121,7 +122,8 @@ def _outcome(effect: Effect) -> str:
     delta = effect.delta
     if delta.judged and not effect.sure:
         return "changes nothing beyond the noise"
-    return f"{'costs' if delta.value > 0 else 'saves'} {duration(abs(delta.value))}"
+    verb = "costs" if delta.value > 0 else "saves"
+    return f"{verb} {duration(abs(delta.value))}"
 
 
 def _level(axis: str, level: Any, unit: str) -> str:
@@ -129,4 +131,6 @@ def _level(axis: str, level: Any, unit: str) -> str:
         return f"at {plural(level, unit)}"
     if axis == "loader":
         return f"with {level}"
-    return f"in {level}" if axis == "precision" else f"at batch {level}"
+    if axis == "precision":
+        return f"in {level}"
+    return f"at batch {level}"

@@ -23,9 +23,8 @@ def as_text(view: Benched) -> str:
     for section in sections(view):
         lines = [safe_text(section.title)]
         if section.grid:
-            cells = []
-            for row in (section.grid.header, *section.grid.rows):
-                cells.append([safe_text(cell) for cell in row])
+            rows = [section.grid.header, *section.grid.rows]
+            cells = [list(map(safe_text, row)) for row in rows]
             lines.append(table(cells, right=section.grid.right))
         lines.extend(map(fold, section.notes))
         blocks.append("\n".join(lines))
@@ -48,9 +47,10 @@ def as_markdown(view: Benched) -> str:
 
 def _markdown_table(grid: Grid) -> Iterator[str]:
     rule = [":---:" if column in grid.right else ":---" for column in range(len(grid.header))]
-    for row in (grid.header, tuple(rule), *grid.rows):
-        cells = [cell if cell.strip(":-") == "" else plain(cell) for cell in row]
-        yield f"| {' | '.join(cells)} |"
+    yield f"| {' | '.join(map(plain, grid.header))} |"
+    yield f"| {' | '.join(rule)} |"
+    for row in grid.rows:
+        yield f"| {' | '.join(map(plain, row))} |"
 
 
 def as_csv(view: Benched) -> str:
@@ -69,7 +69,10 @@ def as_csv(view: Benched) -> str:
 
 def as_json_rows(view: Benched) -> str:
     """Return one JSON row per cell and line, with the fields of published database records."""
-    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows(view))
+    lines = []
+    for row in rows(view):
+        lines.append(json.dumps(row, allow_nan=False) + "\n")
+    return "".join(lines)
 
 
 def as_json(view: Benched) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import Cell, Setting, column_name, lay_out
-from profkit.bench.read import Benched, BenchedCell, Table
-from profkit.report.bench_effects import MISSING, effects
+from profkit.bench.read import Benched, Table
+from profkit.report.bench_effects import effects
 from profkit.report.document import Grid, Section
-from profkit.report.words import interval_range
+from profkit.report.words import NO_FIGURE, interval_range, whole_percent
 from profkit.text import percent, plural, significant
 
 DIGITS = 4
@@ -18,20 +17,22 @@ DIGITS = 4
 def sections(view: Benched) -> Iterator[Section]:
     """Yield the measured cells with the published figures; or the published ones alone, in full."""
     if view.cells:
-        yield _measured(view)
+        yield measured(view)
         yield from effects(view.effects, "what each setting changes here", view.unit)
         if view.published:
-            yield _published_in_short(view)
+            yield published_in_short(view)
         if view.alike:
-            yield _compared(view)
+            yield compared(view)
     else:
         for table in view.published:
-            yield _published(table)
+            yield published(table)
             title = f"what each setting changes as published: {_origin(table)}"
             yield from effects(table.effects, title, "GPU")
     if view.contradictions:
-        lines = tuple(f"{each.kind}: {each.words}" for each in view.contradictions)
-        yield Section("what the figures contradict", lines)
+        lines = []
+        for each in view.contradictions:
+            lines.append(f"{each.kind}: {each.words}")
+        yield Section("what the figures contradict", tuple(lines))
 
 
 def _grid(header: Sequence[str], rows: Sequence[tuple[str, ...]], left: int = 0) -> Grid:
@@ -42,37 +43,40 @@ def _grid(header: Sequence[str], rows: Sequence[tuple[str, ...]], left: int = 0)
 # -- measured --------------------------------------------------------------------------------------
 
 
-def _measured(view: Benched) -> Section:
-    layout = lay_out(each.cell for each in view.cells)
-    by_setting = {each.cell.setting: each for each in view.cells}
-    loaders = [column.loader for column in layout.columns]
-    rows = []
-    for gpus in layout.gpus:
-        row = [str(gpus)]
-        for column in layout.columns:
-            cell = layout.at(gpus, column)
-            row.append(_measured_cell(by_setting.get(cell.setting) if cell else None))
-        rows.append(tuple(row))
+def measured(view: Benched) -> Section:
+    grid = _matrix([each.cell for each in view.cells], f"{view.unit}s", _measured_figure)
     title = (
         f"{view.title}, {view.framework}: samples/sec of all {view.unit}s, steady steps, "
         "with 95 % intervals"
     )
-    header = (f"{view.unit}s", *(column_name(column, loaders) for column in layout.columns))
-    return Section(title, tuple(_measured_notes(view)), grid=_grid(header, rows))
+    return Section(title, tuple(_measured_notes(view)), grid=grid)
 
 
-def _measured_cell(each: BenchedCell | None) -> str:
-    if each is None or not each.cell.measured:
-        return MISSING
-    figure: Estimate = each.cell.throughput
-    shown = significant(figure.value, DIGITS)
-    return f"{shown} ({interval_range(figure, significant)})" if figure.judged else shown
+def _matrix(cells: Sequence[Cell], corner: str, show: Callable[[Cell | None], str]) -> Grid:
+    """Return the cells with a row per number of GPUs and a column per other setting."""
+    layout = lay_out(cells)
+    loaders = [column.loader for column in layout.columns]
+    rows = []
+    for gpus in layout.gpus:
+        figures = [show(layout.at(gpus, column)) for column in layout.columns]
+        rows.append((str(gpus), *figures))
+    names = [column_name(column, loaders) for column in layout.columns]
+    return _grid((corner, *names), rows)
+
+
+def _measured_figure(cell: Cell | None) -> str:
+    if cell is None or not cell.measured:
+        return NO_FIGURE
+    shown = significant(cell.throughput.value, DIGITS)
+    if not cell.throughput.judged:
+        return shown
+    return f"{shown} ({interval_range(cell.throughput, significant)})"
 
 
 def _measured_notes(view: Benched) -> Iterator[str]:
     for each in view.cells:
         if not each.cell.measured:
-            yield f"{MISSING} {_describe(each.cell.setting, view.unit)}: {each.why}"
+            yield f"{NO_FIGURE} {_describe(each.cell.setting, view.unit)}: {each.why}"
     for each in view.cells:
         if each.cell.measured and len(each.runs) < each.planned:
             done = f"{len(each.runs)} of {plural(each.planned, 'repeat')}"
@@ -81,7 +85,7 @@ def _measured_notes(view: Benched) -> Iterator[str]:
         yield f"mind: {note}"
     shares = [each.whole_share for each in view.cells if each.cell.measured]
     if shares:
-        ends = dict.fromkeys((percent(min(shares), 0), percent(max(shares), 0)))
+        ends = dict.fromkeys((whole_percent(min(shares)), whole_percent(max(shares))))
         yield (
             "whole runs, including warm-up, epoch starts and everything else that is excluded "
             f"above, reached {' to '.join(ends)} of these figures"
@@ -91,8 +95,10 @@ def _measured_notes(view: Benched) -> Iterator[str]:
 
 
 def _describe(setting: Setting, unit: str) -> str:
-    words = f"{plural(setting.gpus, unit)}, {setting.precision}, batch {setting.batch_size}"
-    return f"{words}, {setting.loader}" if setting.loader else words
+    words = [plural(setting.gpus, unit), setting.precision, f"batch {setting.batch_size}"]
+    if setting.loader:
+        words.append(setting.loader)
+    return ", ".join(words)
 
 
 # -- published -------------------------------------------------------------------------------------
@@ -102,20 +108,16 @@ def _origin(table: Table) -> str:
     return f"{table.framework} on {table.device}; {table.source}"
 
 
-def _published(table: Table) -> Section:
-    layout = lay_out(table.cells)
-    loaders = [column.loader for column in layout.columns]
-    rows = []
-    for gpus in layout.gpus:
-        figures = [_figure(layout.at(gpus, column)) for column in layout.columns]
-        rows.append((str(gpus), *figures))
-    header = ("GPUs", *(column_name(column, loaders) for column in layout.columns))
+def published(table: Table) -> Section:
     title = f"published, {table.cells[0].unit}: {_origin(table)}"
-    return Section(title, tuple(_published_notes(table.cells)), grid=_grid(header, rows))
+    notes = tuple(_published_notes(table.cells))
+    return Section(title, notes, grid=_matrix(table.cells, "GPUs", _figure))
 
 
 def _figure(cell: Cell | None) -> str:
-    return f"{cell.throughput.value:,.10g}" if cell and cell.measured else MISSING
+    if cell is None or not cell.measured:
+        return NO_FIGURE
+    return f"{cell.throughput.value:,.10g}"
 
 
 def _published_notes(cells: Sequence[Cell]) -> Iterator[str]:
@@ -130,12 +132,14 @@ def _published_notes(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         if cell.time_to_train_s is not None:
             where = f"{plural(cell.setting.gpus, 'GPU')}, batch {cell.setting.batch_size}"
-            reached = f" to {cell.accuracy}" if cell.accuracy else ""
-            yield f"{where}: {cell.time_to_train_s:,.10g} s{reached}"
+            words = f"{where}: {cell.time_to_train_s:,.10g} s"
+            if cell.accuracy:
+                words += f" to {cell.accuracy}"
+            yield words
 
 
-def _published_in_short(view: Benched) -> Section:
-    """Build all sources in one table, in the shape of the measured one."""
+def published_in_short(view: Benched) -> Section:
+    """Return all sources in one table, in the shape of the measured one."""
     columns = set()
     units = {}
     for table in view.published:
@@ -167,8 +171,8 @@ def _column(cell: Cell) -> tuple[str, int]:
     return cell.setting.precision, cell.setting.batch_size
 
 
-def _compared(view: Benched) -> Section:
-    """Build the cells that were measured and published, with the ratio of both."""
+def compared(view: Benched) -> Section:
+    """Return the cells that were measured and published, with the ratio of both."""
     rows = []
     for own, cell in view.alike:
         here = own.cell.throughput.value

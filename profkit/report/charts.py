@@ -126,7 +126,9 @@ def _shares(chart: Shares) -> Iterator[str]:
     whole = max(1.0, sum(share for _, share in chart.parts if share > 0))
     x = at = 0.0
     for place, (name, share) in enumerate(chart.parts):
-        kind = "rest" if name == UNKNOWN else f"part{place % 8}"
+        kind = f"part{place % 8}"
+        if name == UNKNOWN:
+            kind = "rest"
         words = f"{name} {percent(share)}"
         width = WIDTH * max(0.0, share) / whole
         if width > 0:

@@ -8,7 +8,8 @@ from profkit.analysis.bandwidth import LinkUse
 from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
 from profkit.report.document import Grid, Section
-from profkit.text import byte_size, duration, percent, plural, significant
+from profkit.report.words import known
+from profkit.text import byte_size, bytes_per_second, duration, percent, plural, significant
 
 MOST_RANKS = 8
 MOST_LINKS = 6
@@ -16,36 +17,37 @@ MOST_LINKS = 6
 
 def exchange_sections(view: Overview) -> Iterator[Section]:
     if view.exchange is not None:
-        yield _by_rank(view, view.exchange.ranks)
+        yield by_rank(view, view.exchange.ranks)
     if view.links:
-        yield _by_link(view.links)
+        yield by_link(view.links)
 
 
-def _by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
-    """Build the exchange by rank: hidden under backward or exposed, and the exposed part in detail."""
+def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
+    """Return the exchange by rank: hidden under backward or exposed, and the exposed part in detail."""
     shown = sorted(ranks, key=lambda part: -part.exposed_ns)[:MOST_RANKS]
     rows = []
     for part in sorted(shown, key=lambda part: part.rank):
-        row = [str(part.rank)]
-        for ns in (part.exposed_ns, part.waiting_ns, part.transfer_ns):
-            row.append(_known_duration(ns))
-        rows.append((*row, duration(part.not_ready_ns), duration(part.hidden_ns)))
+        row = (
+            str(part.rank),
+            duration(part.exposed_ns),
+            known(part.waiting_ns, duration),
+            known(part.transfer_ns, duration),
+            duration(part.not_ready_ns),
+            duration(part.hidden_ns),
+        )
+        rows.append(row)
     notes = []
     if len(ranks) > len(shown):
         left = plural(len(ranks) - len(shown), "more rank")
         notes.append(f"The {MOST_RANKS} ranks with the longest exposed time; {left} in --json.")
-    if words := _waiting_words(view):
+    if words := waiting_words(view):
         notes.append(words)
     header = ("rank", "exposed", "waiting", "transfer", "not ready", "hidden")
     grid = Grid(header, tuple(rows), frozenset(range(1, len(header))))
     return Section("Gradient exchange per step", tuple(notes), grid=grid)
 
 
-def _known_duration(ns: float | None) -> str:
-    return "-" if ns is None else duration(ns)
-
-
-def _waiting_words(view: Overview) -> str:
+def waiting_words(view: Overview) -> str:
     """Name the rank that the others wait for, or say why nobody can be named."""
     exchange, late = view.exchange, view.late_rank
     if exchange and exchange.matched < exchange.collectives:
@@ -65,8 +67,8 @@ def _waiting_words(view: Overview) -> str:
     return words
 
 
-def _by_link(links: tuple[LinkUse, ...]) -> Section:
-    """Build what each communicator moves per step, how fast, and what its link reaches alone."""
+def by_link(links: tuple[LinkUse, ...]) -> Section:
+    """Return what each communicator moves per step, how fast, and what its link reaches alone."""
     rows = []
     for use in links[:MOST_LINKS]:
         row = [
@@ -78,7 +80,7 @@ def _by_link(links: tuple[LinkUse, ...]) -> Section:
         ]
         rates = (use.algorithm_bytes_per_s, use.bus_bytes_per_s, use.ceiling_bus_bytes_per_s)
         for rate in rates:
-            row.append("-" if rate is None else f"{byte_size(rate)}/s")
+            row.append(known(rate, bytes_per_second))
         rows.append(tuple(row))
     notes = []
     if len(links) > MOST_LINKS:

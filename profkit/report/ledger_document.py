@@ -61,20 +61,23 @@ def explained(
     is one for a screen: it has no charts, and shorter lists.
     """
     ledger, case = view.ledger, view.case
-    drawn = sides or {}
-    views = {side: illustrated.view for side, illustrated in drawn.items()}
+    is_page = sides is not None
     sections = [
-        *_gates(judgements),
-        _rows(ledger),
-        *_kernels(view, SCREEN_KERNELS if sides is None else PAGE_KERNELS),
-        _causes(view),
-        _differences(ledger, SCREEN_DIFFERENCES if sides is None else None),
-        _steps(ledger, drawn),
+        *gates(judgements),
+        rows_that_add_up(ledger),
+        *kernels(view, is_page=is_page),
+        causes(view),
+        differences(ledger, is_page=is_page),
+        steps(ledger, sides or {}),
     ]
-    if TARGET in drawn:
-        sections += ranks_section(drawn[TARGET], "Ranks of the target")
-    if drawn:
+    copied = []
+    if sides:
+        views = {side: illustrated.view for side, illustrated in sides.items()}
+        if TARGET in sides:
+            sections += ranks_section(sides[TARGET], "Ranks of the target")
         sections.append(quality(views))
+        for side, run in views.items():
+            copied.append((f"{side}: trace", run.path))
     return Document(
         title=f"{case.base_name} → {case.target_name}",
         subtitle="Why the two runs differ",
@@ -84,7 +87,7 @@ def explained(
         figures=tuple(_figures(view)),
         warnings=view.caveats,
         sections=tuple(sections),
-        copied=tuple((f"{side}: trace", run.path) for side, run in views.items()),
+        copied=tuple(copied),
     )
 
 
@@ -95,14 +98,13 @@ def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
         (TARGET, case.target_name, ledger.total.target, case.target),
     ):
         speed, _, where = ledger_words.pace(ledger, own, run.world_size).partition(" on ")
-        yield side, speed, f"{where}: {name}" if where else name
+        yield side, speed, f"{where}: {name}".removeprefix(": ")
     change = ledger.change
-    unit = "sample" if ledger.per_sample else "step"
-    interval = "" if change.low is None else interval_words(change, percent)
-    yield f"time per {unit} and rank", signed(change.value, percent), interval
+    label = "time per sample and rank" if ledger.per_sample else "time per step and rank"
+    yield label, signed(change.value, percent), interval_words(change, percent)
 
 
-def _gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
+def gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
     rows = []
     for judged in judgements:
         outcome = f"{_MARKS[judged.outcome]} {judged.outcome.value}"
@@ -114,8 +116,8 @@ def _gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def _rows(ledger: Ledger) -> Section:
-    """Build the rows in time per step of the base's batch, which is the same for both sides."""
+def rows_that_add_up(ledger: Ledger) -> Section:
+    """Return the rows in time per step of the base's batch, which is the same for both sides."""
     factor = ledger.samples_per_step
     unit = "step"
     if ledger.per_sample:
@@ -154,7 +156,7 @@ def _waterfall(ledger: Ledger, factor: float) -> Iterator[tuple[str, Chart]]:
 # -- kernels ---------------------------------------------------------------------------------------
 
 
-def _kernels(view: Explained, most: int) -> Iterator[Section]:
+def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
     """Yield the phases in the captured steps, then the kernels of each that changed most."""
     found = view.kernels
     if found is None:
@@ -169,10 +171,13 @@ def _kernels(view: Explained, most: int) -> Iterator[Section]:
         rows.append((phase, *ledger_words.kernel_cells(found.of_phase(phase))))
     yield Section(f"{found.noun.capitalize()}s", notes, grid=_kernel_grid(rows))
     for phase in found.phases:
-        yield from _phase_kernels(found, view.ledger, phase, most)
+        yield from phase_kernels(found, view.ledger, phase, is_page=is_page)
 
 
-def _phase_kernels(found: KernelLedger, ledger: Ledger, phase: str, most: int) -> Iterator[Section]:
+def phase_kernels(
+    found: KernelLedger, ledger: Ledger, phase: str, *, is_page: bool
+) -> Iterator[Section]:
+    most = PAGE_KERNELS if is_page else SCREEN_KERNELS
     shown, others = ledger_words.kernels_to_show(found.of_phase(phase), ledger, most)
     rows = []
     for row in shown:
@@ -182,7 +187,7 @@ def _phase_kernels(found: KernelLedger, ledger: Ledger, phase: str, most: int) -
         rows.append((label, *ledger_words.kernel_cells(others)))
     if shown:
         title = f"{phase}: {plural(len(shown), found.noun)} that changed"
-        yield Section(title, grid=_kernel_grid(rows), folded=most == PAGE_KERNELS)
+        yield Section(title, grid=_kernel_grid(rows), folded=is_page)
 
 
 def _kernel_grid(rows: Sequence[tuple[str, ...]]) -> Grid:
@@ -193,38 +198,39 @@ def _kernel_grid(rows: Sequence[tuple[str, ...]]) -> Grid:
 # -- causes and differences ------------------------------------------------------------------------
 
 
-def _causes(view: Explained) -> Section:
+def causes(view: Explained) -> Section:
     if not view.findings:
         return Section("Causes", ("No cause stands out from the noise.",))
-    causes = []
+    found = []
     for finding in view.findings:
         cost = ledger_words.finding_cost(finding)
-        causes.append(Cause(finding.kind, cost, finding.evidence, finding.remedy))
-    return Section("Causes", causes=tuple(causes))
+        found.append(Cause(finding.kind, cost, finding.evidence, finding.remedy))
+    return Section("Causes", causes=tuple(found))
 
 
-def _differences(ledger: Ledger, most: int | None) -> Section:
+def differences(ledger: Ledger, *, is_page: bool) -> Section:
     title, found = "Other differences", ledger.differences
     if not found:
         words = "Nothing else differs: every recorded knob, version and variable is the same."
         return Section(title, (words,))
+    shown = found if is_page else found[:SCREEN_DIFFERENCES]
     rows = []
-    for each in found[:most]:
+    for each in shown:
         rows.append((each.name, each.base, each.target, each.rows))
     notes = []
-    if len(found) > len(rows):
-        left = plural(len(found) - len(rows), "more difference")
-        notes.append(f"The first {len(rows)}; {left} in --json.")
+    if len(found) > len(shown):
+        left = plural(len(found) - len(shown), "more difference")
+        notes.append(f"The first {len(shown)}; {left} in --json.")
     elif all(each.rows == NONE for each in found):
         notes.append("Nothing else differs, and none of these affects a row.")
     grid = Grid(("differs", BASE, TARGET, "can affect"), tuple(rows))
     return Section(title, tuple(notes), grid=grid)
 
 
-def _steps(ledger: Ledger, sides: Mapping[str, Illustrated]) -> Section:
-    notes = tuple(
-        f"{side}: {ledger_words.steps_of(costs)}"
-        for side, costs in ((BASE, ledger.base), (TARGET, ledger.target))
+def steps(ledger: Ledger, sides: Mapping[str, Illustrated]) -> Section:
+    notes = (
+        f"{BASE}: {ledger_words.steps_of(ledger.base)}",
+        f"{TARGET}: {ledger_words.steps_of(ledger.target)}",
     )
     all_points = []
     for illustrated in sides.values():
@@ -243,10 +249,11 @@ def scaling(rows: Sequence[ScalingRow]) -> Document:
     last = rows[-1]
     cells = []
     for row in rows:
-        figures = [row.speed_up, row.efficiency, *(row.factors[name] for name in FACTORS)]
+        figures = [significant(row.speed_up.value), significant(row.efficiency.value)]
+        for name in FACTORS:
+            figures.append(significant(row.factors[name].value))
         throughput = significant(row.throughput.value, 4)
-        shown = [significant(figure.value) for figure in figures]
-        cells.append((row.name, str(row.gpus), throughput, *shown))
+        cells.append((row.name, str(row.gpus), throughput, *figures))
     notes = [f"efficiency = {' x '.join(FACTORS)}"]
     if not all(row.waiting_known for row in rows):
         notes.append(

@@ -124,20 +124,23 @@ def kernels_to_show(
     """Split the rows of a phase: at most `most` that changed enough, and all others."""
     least = LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step
     shown: list[KernelRow] = []
-    others = []
+    others: list[KernelRow] = []
     for row in rows:
-        is_large = abs(row.delta_ns) >= least and len(shown) < most
-        (shown if is_large else others).append(row)
+        if abs(row.delta_ns) >= least and len(shown) < most:
+            shown.append(row)
+        else:
+            others.append(row)
     return shown, others
 
 
 def kernel_cells(rows: Sequence[KernelRow]) -> list[str]:
     """Return both sides, the difference and the calls of these rows together."""
-    base, target = sum(row.base_ns for row in rows), sum(row.target_ns for row in rows)
-    base_calls = amount(sum(row.base_calls for row in rows))
-    target_calls = amount(sum(row.target_calls for row in rows))
-    difference = signed(target - base)
-    return [duration(base), duration(target), difference, f"{base_calls} to {target_calls}"]
+    base = target = base_calls = target_calls = 0.0
+    for row in rows:
+        base, target = base + row.base_ns, target + row.target_ns
+        base_calls, target_calls = base_calls + row.base_calls, target_calls + row.target_calls
+    calls = f"{amount(base_calls)} to {amount(target_calls)}"
+    return [duration(base), duration(target), signed(target - base), calls]
 
 
 def kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:

@@ -67,7 +67,7 @@ def overview(
         copied.append(("next", next_command))
     return Document(
         title=view.name,
-        subtitle=" · ".join(part for part in _subtitle(view) if part),
+        subtitle=" · ".join(filter(None, _subtitle(view))),
         verdict="measured" if view.judged else "inconclusive",
         tone=Tone.PLAIN if view.judged else Tone.UNSURE,
         summary=summary,
@@ -105,7 +105,9 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     if total is None:
         yield "profkit's own cost", "not measured", ""
     else:
-        share = f"{percent(total / step.value, 3)} of a step" if step.value > 0 else ""
+        share = ""
+        if step.value > 0:
+            share = f"{percent(total / step.value, 3)} of a step"
         yield "profkit's own cost", f"{duration(total)} per step", share
 
 
@@ -122,7 +124,7 @@ def _warnings(view: Overview) -> Iterator[str]:
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
-        yield Section("Where a step goes", charts=(("", shares),), grid=_phases(view.phases))
+        yield Section("Where a step goes", charts=(("", shares),), grid=phase_grid(view.phases))
     if drawn is not None:
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))
@@ -135,7 +137,7 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         yield Section("What ran", grid=settings, folded=True)
 
 
-def _phases(phases: Sequence[PhaseShare]) -> Grid:
+def phase_grid(phases: Sequence[PhaseShare]) -> Grid:
     rows = []
     for part in phases:
         share, step = percent(part.share.value), duration(part.step_ns.value)
@@ -180,7 +182,7 @@ def quality(sides: Mapping[str, Overview]) -> Section:
         notices = "; ".join(view.quality) or "complete, no rows dropped"
         rows.append((f"{prefix}data quality", notices))
         for label, text in source_rows(view):
-            rows.append((prefix + label if label else "", text))
+            rows.append((f"{prefix}{label}".strip(), text))
         for flag in view.flags:
             rows.append((f"{prefix}flag", flag))
     return Section("Confidence and data quality", grid=labelled(rows))

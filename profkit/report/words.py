@@ -15,8 +15,18 @@ from profkit.vocab import PHASES, Phase
 MOST_STATED = 4
 """Results stated by an imported log that are shown; all of them are in the JSON."""
 
+NO_FIGURE = "-"
+"""Shown for a figure that is not known."""
+
 plain = partial(significant, digits=4)
 """Shows a figure without a unit."""
+
+whole_percent = partial(percent, digits=0)
+"""Shows a share without decimals."""
+
+
+def known(value: float | None, show: Callable[[float], str]) -> str:
+    return NO_FIGURE if value is None else show(value)
 
 
 # -- estimates -------------------------------------------------------------------------------------
@@ -25,7 +35,7 @@ plain = partial(significant, digits=4)
 def interval_range(estimate: Estimate, show: Callable[[float], str]) -> str:
     """Return the bounds of the 95 % interval, or a dash."""
     if estimate.low is None or estimate.high is None:
-        return "-"
+        return NO_FIGURE
     return f"{show(estimate.low)} to {show(estimate.high)}"
 
 
@@ -45,7 +55,7 @@ def interval_in_brackets(estimate: Estimate, show: Callable[[float], str]) -> st
 def share_range(share: Estimate) -> str:
     """Return the bounds of a share with one percent sign for both."""
     if share.low is None or share.high is None:
-        return "-"
+        return NO_FIGURE
     return f"{percent(share.low).removesuffix(' %')} to {percent(share.high)}"
 
 
@@ -63,7 +73,9 @@ def steps_line(view: Overview) -> str:
     excluded = []
     for reason, count in view.selection.left_out.items():
         excluded.append(f"{count:,} {reason_name(reason)}")
-    return f"{used}; excluded: {', '.join(excluded)}" if excluded else used
+    if not excluded:
+        return used
+    return f"{used}; excluded: {', '.join(excluded)}"
 
 
 def why_not_judged(view: Overview) -> str:
@@ -134,7 +146,8 @@ def source_rows(view: Overview) -> Iterator[tuple[str, str]]:
     stated = [found for found in config.get("stated") or [] if isinstance(found, dict)]
     for found in stated[-MOST_STATED:]:
         result = f"{found.get('what')} {found.get('value')} {found.get('unit')}".rstrip()
-        how = f" ({found['how']})" if found.get("how") else ""
-        yield "stated", f"{result}{how}, line {found.get('line')}"
+        if found.get("how"):
+            result += f" ({found['how']})"
+        yield "stated", f"{result}, line {found.get('line')}"
     if len(stated) > MOST_STATED:
         yield "", f"{plural(len(stated) - MOST_STATED, 'more result')} in --json"
