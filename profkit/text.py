@@ -1,4 +1,4 @@
-"""Text for people: safe to print, folded to a screen, with the digits that a figure deserves."""
+"""Text for people: safe to print, folded to a screen, figures with sensible digits."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final
 
 SCHEMA_VERSION: Final = (1, 0)
-"""Major and minor version of the trace contract. A newer major is refused, a newer minor is read."""
+"""Version of the trace contract. A newer major is refused, a newer minor is read."""
 
 DOMAIN: Final = "profkit"
 """NVTX domain of every range that profkit opens."""
@@ -90,7 +90,7 @@ COLLECTORS_CPU: Final = "collectors_cpu_ns"
 """Metric: processor time of one collector's thread."""
 
 OPENING_CPU: Final = "opening_cpu_ns"
-"""Metric: processor time spent once before the first rows are on disk (imports, files, first batch)."""
+"""Metric: processor time spent once, before the first rows are on disk."""
 
 WRITER_CPU: Final = "writer_cpu_ns"
 """Metric: processor time of the writer's thread so far."""

@@ -1,4 +1,4 @@
-"""Where a process trains: alone, as a rank that was started, or as the one that starts the ranks."""
+"""The place of a process in a job: alone, a rank, or the one that starts the ranks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def visible_gpus() -> tuple[int, str]:
 
 
 def find_seat(request: TraceRequest, place: Place) -> Seat:
-    """Return the GPU of the rank's local number, or the CPU without GPUs or if it was asked for."""
+    """Return the GPU with the rank's local number, or the CPU without GPUs or by choice."""
     from profkit.workloads.training.prepare import Seat, gpu_count
 
     framework = request.settings.framework
@@ -94,4 +94,5 @@ def find_seat(request: TraceRequest, place: Place) -> Seat:
             f"rank {place.rank} is number {place.local_rank} on its machine, "
             f"which has {plural(there, 'GPU')}"
         )
-    return Seat(place.rank, place.world_size, place.local_rank if there else None)
+    gpu = place.local_rank if there else None
+    return Seat(place.rank, place.world_size, gpu)

@@ -1,4 +1,4 @@
-"""The formats of a report, and its destination: the screen, a file, or a GitHub job summary."""
+"""The formats of a report, and its destinations: screen, file, or GitHub job summary."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from profkit.commands._trace_request import TraceRequest
     from profkit.instrument.frameworks.base import Place
     from profkit.run.ranks import Team
-    from profkit.workloads.base import Outcome
     from profkit.workloads.training.prepare import ReadyJob
 
 
@@ -103,7 +102,8 @@ def _record_as_rank(request: TraceRequest, job: ReadyJob, place: Place) -> None:
 
     if disabled():
         outcome = job.train(NullRecorder(), lambda step, steps, loss: None)
-        _print_outcome(place, outcome)
+        if place.rank == 0:
+            print_outcome(outcome)
         return
     run, is_ours = _rank_run(request, job, place)
     framework = request.settings.framework
@@ -112,16 +112,11 @@ def _record_as_rank(request: TraceRequest, job: ReadyJob, place: Place) -> None:
         _progress(place) as progress,
     ):
         outcome = job.train(recorder, lambda step, steps, loss: progress(step, steps))
-    _print_outcome(place, outcome)
     if place.rank == 0:
+        print_outcome(outcome)
         _add_to_manifest(run, notes=notes(outcome))
         if is_ours:
             _conclude(run, "")
-
-
-def _print_outcome(place: Place, outcome: Outcome) -> None:
-    if place.rank == 0:
-        print_outcome(outcome)
 
 
 @contextlib.contextmanager

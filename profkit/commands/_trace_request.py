@@ -1,4 +1,4 @@
-"""What one `profkit trace` command asks for."""
+"""The request that one `profkit trace` command makes."""
 
 from __future__ import annotations
 

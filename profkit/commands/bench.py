@@ -1,4 +1,4 @@
-"""Run a matrix of a reference system, and show what AMP, DALI, GPUs and batch size each change.
+"""Run a matrix of a reference system: what AMP, DALI, GPUs and batch size each change.
 
   profkit bench resnet50 --gpus 1,8 --amp both --batch-size 128,256 --dali both
   profkit bench resnet50 --ranks 1,2 --batch-size 4,8    ranks on the CPU
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from profkit.bench.run import Plan, Progress
     from profkit.workloads.base import Workload
 
-SWITCHED = {"off": (False,), "on": (True,), "both": (False, True)}
-"""The levels of an axis that can be switched."""
+SWITCHES = ("off", "on", "both")
+"""Values of an axis that can be switched; `both` makes two cells."""
 
 RESULTS = ("results.md", "results.csv", "results.jsonl")
 
@@ -83,13 +83,13 @@ def _add_axes(group: Any) -> None:
     )
     group.add_argument(
         "--amp",
-        choices=tuple(SWITCHED),
+        choices=SWITCHES,
         default="off",
         help="mixed precision (default: %(default)s)",
     )
     group.add_argument(
         "--dali",
-        choices=tuple(SWITCHED),
+        choices=SWITCHES,
         default="off",
         help="decode with NVIDIA DALI (default: %(default)s)",
     )
@@ -214,12 +214,14 @@ def _cells(
     from profkit.analysis.matrix import Setting
     from profkit.bench.run import AMP, DALI, FULL
 
-    loader = "none" if args.data == "synthetic" else f"{args.framework} DataLoader"
+    loader = f"{args.framework} DataLoader"
+    if args.data == "synthetic":
+        loader = "none"
+    precisions = {"off": (FULL,), "on": (AMP,), "both": (FULL, AMP)}[args.amp]
+    loaders = {"off": (loader,), "on": (DALI,), "both": (loader, DALI)}[args.dali]
     cells = []
-    for gpus, batch, mixed, dali in product(
-        counts, batches, SWITCHED[args.amp], SWITCHED[args.dali]
-    ):
-        cells.append(Setting(gpus, AMP if mixed else FULL, batch, DALI if dali else loader))
+    for gpus, batch, precision, decoder in product(counts, batches, precisions, loaders):
+        cells.append(Setting(gpus, precision, batch, decoder))
     return tuple(cells)
 
 
@@ -264,8 +266,8 @@ def _measure(plan: Plan, folder: Path) -> Progress:
 
 
 def _report_progress(words: str) -> None:
-    end = "\n" if words.endswith("\n") else ""
-    print(safe_text(words.rstrip("\n")), end=end, file=sys.stderr, flush=True)
+    line, newline, _ = words.partition("\n")
+    print(safe_text(line), end=newline, file=sys.stderr, flush=True)
 
 
 def _write_results(view: Benched, folder: Path) -> None:

@@ -3,8 +3,8 @@
   profkit ceilings
   profkit ceilings --links --ranks 2         all-reduce between two processes, by message size
 
-Results are kept; --again measures anew. Nothing else should run meanwhile. 'profkit report' compares
-a run's collectives with the links of the machine on which the report is made.
+Results are kept; --again measures anew. Nothing else should run meanwhile. 'profkit report'
+compares a run's collectives with the links of the machine on which the report is made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Show what this machine can measure and, if something is missing, why and what would help.
+"""Show what this machine can measure, and why it cannot measure the rest.
 
 Each framework is loaded in a process of its own, which takes some seconds.
 """

@@ -1,7 +1,8 @@
-"""Explain why two runs differ: rows that add up to the gap, with intervals and likely causes.
+"""Explain why two runs differ: rows that add up to the gap, and likely causes.
 
-Rows are time per sample and rank, so runs of different batch sizes and rank counts compare. Only
-exposed time counts; overlapped time is listed separately. 'unknown' is wall time that no row covers.
+Rows are time per sample and rank, so that runs of different batch sizes and rank counts compare.
+Only exposed time counts; overlapped time is listed separately. 'unknown' is wall time that no row
+covers.
 With more than two runs a scaling table is shown: each run against the first.
 
 Repeats of one job widen the intervals by how much they differ: 'profkit explain BASE1,BASE2

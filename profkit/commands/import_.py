@@ -1,8 +1,9 @@
-"""Turn other tools' traces and logs into runs: PyTorch profiler, Nsight Systems, NCCL, training logs.
+"""Turn traces and logs of other tools into runs.
 
-The format is recognised by content. Files of one job's ranks, or a folder of them, make one run.
-What a file does not contain is null; what is dropped or repaired is counted and shown. Environment
-variables, command lines and user names in the files are dropped unless --keep-private is given.
+PyTorch profiler, Nsight Systems, NCCL and training logs are read. The format is recognised by
+content. Files of one job's ranks, or a folder of them, make one run. What a file does not contain
+is null; what is dropped or repaired is counted and shown. Environment variables, command lines and
+user names in the files are dropped unless --keep-private is given.
 """
 
 from __future__ import annotations

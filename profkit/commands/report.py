@@ -1,4 +1,4 @@
-"""Show one run: throughput, where the time of a step goes, data quality, and profkit's own cost.
+"""Show one run: throughput, where a step goes, data quality, profkit's own cost.
 
 Figures are for steady steps. Warm-up, epoch starts and partial batches are counted and excluded.
 Intervals are 95 % and stay valid when successive steps depend on each other.

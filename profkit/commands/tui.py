@@ -1,9 +1,9 @@
-"""Show runs in the terminal: a folder of runs, what is slow in one, why one is slower than another.
+"""Show runs in the terminal: what is slow in a run, why it is slower than another.
 
-TRACES is a folder of runs, or one run. Keys: Enter opens, 1 to 9 change the screen, Space marks runs
-and d compares them, / filters, ? shows all keys of a screen, q quits. Without a terminal the text
-report is printed. --json prints a screen's figures and --screenshot writes its picture; both work
-without a terminal.
+TRACES is a folder of runs, or one run. Keys: Enter opens, 1 to 9 change the screen, Space marks
+runs and d compares them, / filters, ? shows all keys of a screen, q quits. Without a terminal the
+text report is printed. --json prints a screen's figures and --screenshot writes its picture; both
+work without a terminal.
 """
 
 from __future__ import annotations
@@ -95,7 +95,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         return _print_json(args, is_run=is_run)
     if args.screenshot is not None:
-        return _take_screenshot(args)
+        from profkit.commands._shapes import write_file
+        from profkit.tui import headless
+
+        write_file(args.screenshot, headless.take_picture(_app(args), args.size))
+        return ExitCode.DONE
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not has_terminal or os.environ.get("TERM") == "dumb":
         return _print_text(args.path, is_run=is_run)
@@ -124,19 +128,12 @@ def _print_json(args: argparse.Namespace, *, is_run: bool) -> int:
         figures = headless.twin(args.path, args.screen or headless.FIRST_SCREEN, args.base)
     elif args.screen:
         raise UsageError(
-            f"--screen {args.screen} shows one run, and {args.path} is a folder of runs; name one of them"
+            f"--screen {args.screen} shows one run, and {args.path} is a folder of runs; "
+            "name one of them"
         )
     else:
         figures = headless.runs_twin(args.path)
     print(as_json.dumps(figures))
-    return ExitCode.DONE
-
-
-def _take_screenshot(args: argparse.Namespace) -> int:
-    from profkit.commands._shapes import write_file
-    from profkit.tui import headless
-
-    write_file(args.screenshot, headless.take_picture(_app(args), args.size))
     return ExitCode.DONE
 
 

@@ -26,5 +26,8 @@ def run(args: argparse.Namespace) -> int:
     path = run_or_newest(args.path, args.output)
     check_folder(path)
     found = verify(path)
-    print(as_json.dumps(as_json.verification(found)) if args.json else as_text.verification(found))
+    if args.json:
+        print(as_json.dumps(as_json.verification(found)))
+    else:
+        print(as_text.verification(found))
     return ExitCode.UNREADABLE if found.state is Integrity.TORN else ExitCode.DONE

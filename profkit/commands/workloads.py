@@ -15,11 +15,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profkit.plugins import WORKLOADS
     from profkit.report.as_json import dumps
-    from profkit.text import table
+    from profkit.text import fold
 
     loaded, broken = WORKLOADS.load_all()
     figures = []
-    lines = [["name", "frameworks", "data", "published settings"]]
+    lines = []
     for name, workload in loaded.items():
         row = {
             "name": name,
@@ -30,7 +30,11 @@ def run(args: argparse.Namespace) -> int:
         }
         figures.append(row)
         published = ", ".join(f"{what} {value}" for what, value in workload.published.items())
-        lines.append([name, ", ".join(workload.frameworks), workload.data, published])
-    print(dumps(figures) if args.json else table(lines))
+        lines.append(fold(f"{name} ({', '.join(workload.frameworks)}): {workload.data}", ""))
+        lines.append(fold(f"published settings: {published}"))
+    if args.json:
+        print(dumps(figures))
+    else:
+        print("\n".join(lines))
     print_broken("workload", broken)
     return ExitCode.DONE

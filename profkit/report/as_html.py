@@ -22,6 +22,9 @@ def document(content: Document, version: str) -> str:
     """Return the whole page; `version` is that of the profkit that makes it."""
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    copied = []
+    for label, words in content.copied:
+        copied.append(f"<p>{text(label)}: {text(words)}</p>")
     lines = [
         "<!doctype html>",
         '<html lang="en">',
@@ -35,9 +38,9 @@ def document(content: Document, version: str) -> str:
         "</head>",
         "<body>",
         "<main>",
-        *_header(content),
-        *map(_section, content.sections),
-        *_copied(content),
+        *heading(content),
+        *map(section_html, content.sections),
+        *copied,
         f"<footer>made by profkit {text(version)}; {INTERVALS}</footer>",
         "</main>",
         "</body>",
@@ -46,7 +49,7 @@ def document(content: Document, version: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _header(content: Document) -> Iterator[str]:
+def heading(content: Document) -> Iterator[str]:
     yield f"<h1>{text(content.title)}</h1>"
     yield f'<p class="sub">{text(content.subtitle)}</p>'
     verdict = f'<span class="pill {content.tone.value}">{text(content.verdict)}</span>'
@@ -63,20 +66,15 @@ def _header(content: Document) -> Iterator[str]:
         yield f'<section class="warning"><p>Mind: {text(warning)}</p></section>'
 
 
-def _copied(content: Document) -> Iterator[str]:
-    for label, copied in content.copied:
-        yield f"<p>{text(label)}: {text(copied)}</p>"
-
-
-def _section(section: Section) -> str:
+def section_html(section: Section) -> str:
     lines = []
     for note in section.notes:
         lines.append(f"<p>{text(note)}</p>")
     for label, chart in section.charts:
         lines.append(draw(chart, label))
-    lines.extend(map(_cause, section.causes))
+    lines.extend(map(cause_html, section.causes))
     if section.grid and not section.grid.drawn:
-        lines.append(_grid(section.grid))
+        lines.append(table_html(section.grid))
     inside, title = "\n".join(lines), text(section.title)
     if section.folded:
         inside = f"<details><summary>{title}</summary>\n{inside}\n</details>"
@@ -84,7 +82,7 @@ def _section(section: Section) -> str:
     return f"<section><h2>{title}</h2>\n{inside}\n</section>"
 
 
-def _cause(cause: Cause) -> str:
+def cause_html(cause: Cause) -> str:
     remedy = ""
     if cause.remedy:
         remedy = f'<p class="try">Try: {text(cause.remedy)}</p>'
@@ -94,21 +92,21 @@ def _cause(cause: Cause) -> str:
     )
 
 
-def _grid(grid: Grid) -> str:
+def table_html(grid: Grid) -> str:
     header = rows = kind = ""
     if grid.has_header:
-        header = _row("th", grid.header, grid.right)
+        header = row_html("th", grid.header, grid.right)
     for row in grid.rows:
-        rows += _row("td", row, grid.right)
+        rows += row_html("td", row, grid.right)
     if grid.total:
         kind = " class=total"
     table = f"<table{kind}><thead>{header}</thead><tbody>{rows}</tbody></table>"
     return f'<div class="scroll">{table}</div>'
 
 
-def _row(tag: str, cells: Sequence[str], right: frozenset[int]) -> str:
+def row_html(tag: str, cells: Sequence[str], right: frozenset[int]) -> str:
     made = ""
     for column, cell in enumerate(cells):
-        kind = " class=n" if column in right else ""
-        made += f"<{tag}{kind}>{text(cell)}</{tag}>"
+        opening = f"{tag} class=n" if column in right else tag
+        made += f"<{opening}>{text(cell)}</{tag}>"
     return f"<tr>{made}</tr>"

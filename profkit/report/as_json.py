@@ -1,4 +1,4 @@
-"""One run, and the state of its files, as JSON: the same figures as on screen, units in the keys."""
+"""One run, and the state of its files, as JSON with units in the keys."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ NS_IN_MS = 1e-6
 
 
 def dumps(content: Any) -> str:
-    """Return JSON as profkit prints it: keys in the given order, null for unknown or not finite.
+    """Return JSON as profkit prints it.
 
-    It is plain ASCII, so that no name in it can steer a terminal or fail to be encoded.
+    Keys keep their order, and what is unknown or not finite is null. It is plain ASCII, so that no
+    name in it can steer a terminal or fail to be encoded.
     """
     return json.dumps(_finite(content), indent=2, allow_nan=False)
 
@@ -80,18 +81,18 @@ def overview(view: Overview) -> dict[str, Any]:
         "phases": phases,
         "first_loss": _scaled(view.first_loss, 1.0),
         "last_loss": _scaled(view.last_loss, 1.0),
-        "exchange": _exchange(view),
-        "own_cost_ms_per_step": _own_cost(view),
+        "exchange": exchange(view),
+        "own_cost_ms_per_step": own_cost(view),
         "own_cost_opening_ms": _ms(view.own_cost.opening_ns),
         "collectives": view_json.links(view.links),
-        "kernels": _kernels(view),
+        "kernels": kernels(view),
         "kernels_by_name": view_json.of(view.by_kernel),
         "data_quality": list(view.quality),
         "flags": list(view.flags),
     }
 
 
-def _own_cost(view: Overview) -> dict[str, Any]:
+def own_cost(view: Overview) -> dict[str, Any]:
     cost = view.own_cost
     control = None
     if cost.switched:
@@ -105,7 +106,7 @@ def _own_cost(view: Overview) -> dict[str, Any]:
     }
 
 
-def _exchange(view: Overview) -> dict[str, Any] | None:
+def exchange(view: Overview) -> dict[str, Any] | None:
     """Return the gradient exchange by rank, and the rank that the others wait for."""
     exchange, late = view.exchange, view.late_rank
     if exchange is None:
@@ -124,11 +125,11 @@ def _exchange(view: Overview) -> dict[str, Any] | None:
         "collectives_seen_on_all_ranks": exchange.matched,
         "share_of_waiting_by_late_rank": view_json.of(exchange.waited_for),
         "late_rank": late_rank,
-        "ranks_ms_per_step": list(map(_rank_exchange, exchange.ranks)),
+        "ranks_ms_per_step": list(map(rank_exchange, exchange.ranks)),
     }
 
 
-def _rank_exchange(part: RankExchange) -> dict[str, Any]:
+def rank_exchange(part: RankExchange) -> dict[str, Any]:
     return {
         "rank": part.rank,
         "exposed": part.exposed_ns * NS_IN_MS,
@@ -139,7 +140,7 @@ def _rank_exchange(part: RankExchange) -> dict[str, Any]:
     }
 
 
-def _kernels(view: Overview) -> dict[str, Any] | None:
+def kernels(view: Overview) -> dict[str, Any] | None:
     """Return what the windows of captured steps show, and what they cost."""
     found = view.kernels
     if found is None:

@@ -25,11 +25,11 @@ def document(content: Document) -> str:
         rows = []
         for label, figure, detail in content.figures:
             rows.append((f"**{plain(label)}**", plain(figure), plain(detail)))
-        blocks.append(_table(("", "", ""), rows, frozenset()))
+        blocks.append(table_markdown(("", "", ""), rows, frozenset()))
     for warning in content.warnings:
         blocks.append(f"> **mind:** {plain(warning)}")
     for section in content.sections:
-        blocks.extend(_section(section))
+        blocks.extend(section_markdown(section))
     for label, text in content.copied:
         blocks.append(f"{plain(label)}: {plain(text)}")
     return "\n\n".join(blocks) + "\n"
@@ -41,32 +41,34 @@ def plain(text: str) -> str:
     return _LINK.sub(lambda match: f"&#{ord(match[0])};", safe)
 
 
-def _section(section: Section) -> Iterator[str]:
+def section_markdown(section: Section) -> Iterator[str]:
     title = plain(section.title)
     yield f"<details><summary>{title}</summary>" if section.folded else f"## {title}"
     yield from map(plain, section.notes)
-    yield from map(_cause, section.causes)
+    yield from map(cause_markdown, section.causes)
     if section.grid:
-        yield _grid(section.grid)
+        yield grid_markdown(section.grid)
     if section.folded:
         yield "</details>"
 
 
-def _cause(cause: Cause) -> str:
+def cause_markdown(cause: Cause) -> str:
     lines = [f"- **{plain(cause.kind)}**: {plain(cause.cost)}", f"  {plain(cause.evidence)}"]
     if cause.remedy:
         lines.append(f"  *try:* {plain(cause.remedy)}")
     return "\n".join(lines)
 
 
-def _grid(grid: Grid) -> str:
+def grid_markdown(grid: Grid) -> str:
     rows = [list(map(plain, row)) for row in grid.rows]
     if grid.total and rows:
         rows[-1] = [f"**{cell}**" if cell else "" for cell in rows[-1]]
-    return _table(list(map(plain, grid.header)), rows, grid.right)
+    return table_markdown(list(map(plain, grid.header)), rows, grid.right)
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]) -> str:
+def table_markdown(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]
+) -> str:
     rule = ["---:" if column in right else "---" for column in range(len(header))]
     lines = []
     for row in (header, rule, *rows):

@@ -1,4 +1,4 @@
-"""A document as plain text, for a terminal, an issue or a log; and the screens that have no other format."""
+"""A document as plain text, and the screens that only exist as text."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def document(content: Document) -> str:
         head.append(fold(f"mind: {warning}"))
     conclusion = [fold(f"{content.verdict}: {content.summary}".removesuffix(": "))]
     if content.figures:
-        conclusion.append(_grid(Grid(("", "", ""), content.figures)))
+        conclusion.append(grid_text(Grid(("", "", ""), content.figures)))
     blocks = ["\n".join(head), "\n".join(conclusion)]
     for section in content.sections:
         if not section.folded:
-            blocks.append("\n".join(_section(section)))
+            blocks.append("\n".join(section_text(section)))
     if content.copied:
         lines = []
         for label, text in content.copied:
@@ -82,39 +82,39 @@ def document(content: Document) -> str:
     return "\n\n".join(blocks)
 
 
-def _section(section: Section) -> Iterator[str]:
+def section_text(section: Section) -> Iterator[str]:
     yield safe_text(section.title)
     for note in section.notes:
         yield fold(note)
     for cause in section.causes:
-        yield from _cause(cause)
+        yield from cause_text(cause)
     grid = section.grid
     if grid is None:
         return
     for _, chart in section.charts:
         if isinstance(chart, Shares):
-            grid = _with_bars(grid, chart)
-    yield _grid(grid)
+            grid = with_bars(grid, chart)
+    yield grid_text(grid)
 
 
-def _cause(cause: Cause) -> Iterator[str]:
+def cause_text(cause: Cause) -> Iterator[str]:
     yield fold(f"{cause.kind}: {cause.cost}")
     yield fold(cause.evidence, INDENT * 2)
     if cause.remedy:
         yield fold(f"try: {cause.remedy}", INDENT * 2)
 
 
-def _with_bars(grid: Grid, shares: Shares) -> Grid:
+def with_bars(grid: Grid, shares: Shares) -> Grid:
     """Return the table with a column of bars after its first one."""
     rows = []
     for row, (_, share) in zip(grid.rows, shares.parts, strict=True):
-        rows.append((row[0], _bar(share), *row[1:]))
+        rows.append((row[0], bar_of_eighths(share), *row[1:]))
     header = (grid.header[0], "", *grid.header[1:])
     moved = [column + 1 if column else column for column in grid.right]
     return Grid(header, tuple(rows), frozenset(moved))
 
 
-def _bar(share: float) -> str:
+def bar_of_eighths(share: float) -> str:
     """Return a bar of eighths; a negative share has none."""
     if not math.isfinite(share):
         return ""
@@ -122,14 +122,14 @@ def _bar(share: float) -> str:
     return "█" * whole + " ▏▎▍▌▋▊▉"[rest].strip()
 
 
-def _grid(grid: Grid) -> str:
+def grid_text(grid: Grid) -> str:
     """Return the table within the screen: its last column is folded, the others are shortened."""
     cells = [list(map(safe_text, row)) for row in grid.rows]
     if grid.has_header:
         cells.insert(0, list(map(safe_text, grid.header)))
     last = len(grid.header) - 1
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    _fit(widths, folds_last=last not in grid.right)
+    fit_columns(widths, folds_last=last not in grid.right)
     lines = []
     for row in cells:
         text = [row.pop()]
@@ -141,7 +141,7 @@ def _grid(grid: Grid) -> str:
     return table(lines, right=grid.right, indent=INDENT)
 
 
-def _fit(widths: list[int], *, folds_last: bool) -> None:
+def fit_columns(widths: list[int], *, folds_last: bool) -> None:
     """Reduce the widths of columns, the widest first, until the table fits the screen."""
     room = WIDTH - len(INDENT) - len(GAP) * (len(widths) - 1)
     last = widths.pop()
@@ -183,7 +183,7 @@ def ceilings_table(found: Ceilings) -> str:
 
 
 def examination(findings: Sequence[Finding]) -> str:
-    """Return what `profkit doctor` prints: what works, what does not, why, and what would help."""
+    """Return what `profkit doctor` prints: what works, what does not, and why."""
     width = max(len(finding.name) for finding in findings)
     indent = " " * (8 + width + 2)
     lines = []

@@ -1,4 +1,4 @@
-"""What each setting of a matrix changes, in words and tables."""
+"""The change that each setting of a matrix makes, in words and tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from profkit.analysis.costs import INPUT
 from profkit.analysis.matrix import FULL_PRECISIONS, Setting
 from profkit.bench.consistency import TOLERANCE
-from profkit.bench.effects import Effect, Effects, Interaction, MainEffect
+from profkit.bench.effects import Effect, Effects, Interaction
 from profkit.report.document import Grid, Section
 from profkit.report.words import interval_range
 from profkit.text import duration, percent, plural, signed
@@ -19,7 +19,7 @@ _PART_NAMES = {INPUT: "the wait for input", Phase.ALLREDUCE.value: "the exposed 
 
 
 def effects(found: Effects, title: str, unit: str) -> Iterator[Section]:
-    """Yield each effect in time per sample and GPU, means of repeated ones, and dependencies."""
+    """Yield each effect, means of repeated ones, and dependencies, per sample and GPU."""
     if not found.effects:
         return
     loaders = set()
@@ -31,13 +31,16 @@ def effects(found: Effects, title: str, unit: str) -> Iterator[Section]:
         for effect in main.effects:
             rows.append(effect_row(effect, unit, hidden=hidden))
         if len(main.effects) > 1:
-            rows.append(mean_row(main, unit))
+            what, difference = change_words(main.axis, main.levels, unit), signed(main.delta.value)
+            interval = interval_range(main.delta, signed)
+            count = f"mean of {len(main.effects)}"
+            rows.append((what, count, "", "", difference, "", interval))
     grid = Grid(HEADER, tuple(rows), frozenset(range(2, len(HEADER))))
-    notes = tuple(_notes(found, unit, hidden=hidden))
+    notes = tuple(dependence_notes(found, unit, hidden=hidden))
     yield Section(f"{title}, per sample and {unit}", notes, grid=grid)
 
 
-def _notes(found: Effects, unit: str, *, hidden: Collection[str]) -> Iterator[str]:
+def dependence_notes(found: Effects, unit: str, *, hidden: Collection[str]) -> Iterator[str]:
     matters = []
     for each in found.interactions:
         if found.judged:
@@ -47,7 +50,7 @@ def _notes(found: Effects, unit: str, *, hidden: Collection[str]) -> Iterator[st
         if is_large:
             matters.append(each)
     for each in matters:
-        yield _interaction(each, unit, hidden=hidden)
+        yield interaction_words(each, unit, hidden=hidden)
     if found.interactions and not matters:
         limit = f"by more than {percent(TOLERANCE, 0)}"
         if found.judged:
@@ -59,8 +62,8 @@ def _notes(found: Effects, unit: str, *, hidden: Collection[str]) -> Iterator[st
 
 def effect_row(effect: Effect, unit: str, *, hidden: Collection[str]) -> tuple[str, ...]:
     return (
-        _change(effect.axis, effect.levels, unit),
-        ", ".join(_constant(effect.base.setting, {effect.axis, *hidden}, unit)),
+        change_words(effect.axis, effect.levels, unit),
+        ", ".join(constant_settings(effect.base.setting, {effect.axis, *hidden}, unit)),
         duration(effect.base.total.value),
         duration(effect.target.total.value),
         signed(effect.delta.value),
@@ -69,12 +72,7 @@ def effect_row(effect: Effect, unit: str, *, hidden: Collection[str]) -> tuple[s
     )
 
 
-def mean_row(main: MainEffect, unit: str) -> tuple[str, ...]:
-    what, where = _change(main.axis, main.levels, unit), f"mean of {len(main.effects)}"
-    return what, where, "", "", signed(main.delta.value), "", interval_range(main.delta, signed)
-
-
-def _change(axis: str, levels: tuple[Any, Any], unit: str) -> str:
+def change_words(axis: str, levels: tuple[Any, Any], unit: str) -> str:
     """Name a change of one axis."""
     base, target = levels
     if axis == "precision" and base in FULL_PRECISIONS and target not in FULL_PRECISIONS:
@@ -88,7 +86,7 @@ def _change(axis: str, levels: tuple[Any, Any], unit: str) -> str:
     return f"batch {target} instead of {base}"
 
 
-def _constant(setting: Setting, changing: Collection[str], unit: str) -> list[str]:
+def constant_settings(setting: Setting, changing: Collection[str], unit: str) -> list[str]:
     """Return all axes except the changing ones, in words."""
     words = {
         "gpus": plural(setting.gpus, unit),
@@ -99,16 +97,16 @@ def _constant(setting: Setting, changing: Collection[str], unit: str) -> list[st
     return [word for name, word in words.items() if name not in changing and word]
 
 
-def _interaction(each: Interaction, unit: str, *, hidden: Collection[str]) -> str:
+def interaction_words(each: Interaction, unit: str, *, hidden: Collection[str]) -> str:
     """Describe, for example: AMP saves 59 ms at 1 GPU and nothing at 8, with the reason."""
     axis, other = each.first.axis, each.other_axis
     first, second = each.other_levels
     words = (
-        f"{_change(axis, each.first.levels, unit)} "
-        f"{_outcome(each.first)} {_level(other, first, unit)} and "
-        f"{_outcome(each.second)} {_level(other, second, unit)}"
+        f"{change_words(axis, each.first.levels, unit)} "
+        f"{outcome_words(each.first)} {level_words(other, first, unit)} and "
+        f"{outcome_words(each.second)} {level_words(other, second, unit)}"
     )
-    kept = _constant(each.first.base.setting, {axis, other, *hidden}, unit)
+    kept = constant_settings(each.first.base.setting, {axis, other, *hidden}, unit)
     if kept:
         words += f" ({', '.join(kept)})"
     if each.reason:
@@ -118,7 +116,7 @@ def _interaction(each: Interaction, unit: str, *, hidden: Collection[str]) -> st
     return words
 
 
-def _outcome(effect: Effect) -> str:
+def outcome_words(effect: Effect) -> str:
     delta = effect.delta
     if delta.judged and not effect.sure:
         return "changes nothing beyond the noise"
@@ -126,7 +124,7 @@ def _outcome(effect: Effect) -> str:
     return f"{verb} {duration(abs(delta.value))}"
 
 
-def _level(axis: str, level: Any, unit: str) -> str:
+def level_words(axis: str, level: Any, unit: str) -> str:
     if axis == "gpus":
         return f"at {plural(level, unit)}"
     if axis == "loader":

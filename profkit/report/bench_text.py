@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
-from profkit.bench.effects import Effect, Effects, Interaction
+from profkit.bench.effects import Effect, Interaction
 from profkit.bench.read import Benched, Table, rows
 from profkit.exporters.csv import cell as csv_cell
 from profkit.report.as_markdown import plain
 from profkit.report.bench_words import sections
-from profkit.report.document import Grid
 from profkit.report.ledger_json import estimate
 from profkit.text import fold, safe_text, table
 
@@ -37,20 +35,19 @@ def as_markdown(view: Benched) -> str:
     for section in sections(view):
         lines += [f"## {plain(section.title)}", ""]
         if section.grid:
-            lines += [*_markdown_table(section.grid), ""]
+            grid = section.grid
+            rule = [":---"] * len(grid.header)
+            for column in grid.right:
+                rule[column] = ":---:"
+            rows = [list(map(plain, row)) for row in grid.rows]
+            for row in (list(map(plain, grid.header)), rule, *rows):
+                lines.append(f"| {' | '.join(row)} |")
+            lines.append("")
         for note in section.notes:
             lines.append(f"- {plain(note)}")
         if section.notes:
             lines.append("")
     return "\n".join(lines)
-
-
-def _markdown_table(grid: Grid) -> Iterator[str]:
-    rule = [":---:" if column in grid.right else ":---" for column in range(len(grid.header))]
-    yield f"| {' | '.join(map(plain, grid.header))} |"
-    yield f"| {' | '.join(rule)} |"
-    for row in grid.rows:
-        yield f"| {' | '.join(map(plain, row))} |"
 
 
 def as_csv(view: Benched) -> str:
@@ -85,15 +82,15 @@ def as_json(view: Benched) -> dict[str, Any]:
         "workload": view.workload,
         "framework": view.framework or None,
         "cells": rows(view),
-        "effects": _effects(view.effects),
-        "interactions": list(map(_interaction, view.effects.interactions)),
-        "published": list(map(_published, view.published)),
+        "effects": list(map(effect_json, view.effects.effects)),
+        "interactions": list(map(interaction_json, view.effects.interactions)),
+        "published": list(map(published_json, view.published)),
         "contradictions": contradictions,
         "notes": list(view.notes),
     }
 
 
-def _published(found: Table) -> dict[str, Any]:
+def published_json(found: Table) -> dict[str, Any]:
     cells = []
     for cell in found.cells:
         figures = {
@@ -102,27 +99,23 @@ def _published(found: Table) -> dict[str, Any]:
             "statistic": cell.statistic,
             "time_to_train_s": cell.time_to_train_s,
         }
-        cells.append({**_setting(cell.setting), **figures})
+        cells.append({**setting_json(cell.setting), **figures})
     return {
         "framework": found.framework,
         "device": found.device,
         "source": found.source,
         "cells": cells,
-        "effects": _effects(found.effects),
+        "effects": list(map(effect_json, found.effects.effects)),
     }
 
 
-def _effects(found: Effects) -> list[dict[str, Any]]:
-    return list(map(_effect, found.effects))
-
-
-def _effect(effect: Effect) -> dict[str, Any]:
+def effect_json(effect: Effect) -> dict[str, Any]:
     base, target = effect.levels
     return {
         "axis": effect.axis,
         "from": base,
         "to": target,
-        "at": _setting(effect.base.setting),
+        "at": setting_json(effect.base.setting),
         "base_ns": estimate(effect.base.total),
         "target_ns": estimate(effect.target.total),
         "difference_ns": estimate(effect.delta),
@@ -131,7 +124,7 @@ def _effect(effect: Effect) -> dict[str, Any]:
     }
 
 
-def _interaction(each: Interaction) -> dict[str, Any]:
+def interaction_json(each: Interaction) -> dict[str, Any]:
     return {
         "axis": each.first.axis,
         "depends_on": each.other_axis,
@@ -145,7 +138,7 @@ def _interaction(each: Interaction) -> dict[str, Any]:
     }
 
 
-def _setting(setting: Any) -> dict[str, Any]:
+def setting_json(setting: Any) -> dict[str, Any]:
     return {
         "gpus": setting.gpus,
         "precision": setting.precision,

@@ -1,8 +1,9 @@
-"""A matrix in words and tables, independent of its format: measured cells, and published ones."""
+"""A matrix in words and tables: measured cells, and published ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from profkit.analysis.matrix import Cell, Setting, column_name, lay_out
 from profkit.bench.read import Benched, Table
@@ -15,7 +16,7 @@ DIGITS = 4
 
 
 def sections(view: Benched) -> Iterator[Section]:
-    """Yield the measured cells with the published figures; or the published ones alone, in full."""
+    """Yield the measured cells with the published ones in short, or these alone in full."""
     if view.cells:
         yield measured(view)
         yield from effects(view.effects, "what each setting changes here", view.unit)
@@ -35,24 +36,19 @@ def sections(view: Benched) -> Iterator[Section]:
         yield Section("what the figures contradict", tuple(lines))
 
 
-def _grid(header: Sequence[str], rows: Sequence[tuple[str, ...]], left: int = 0) -> Grid:
-    """Return a table whose columns after the first `left` are figures."""
-    return Grid(tuple(header), tuple(rows), frozenset(range(left, len(header))))
-
-
 # -- measured --------------------------------------------------------------------------------------
 
 
 def measured(view: Benched) -> Section:
-    grid = _matrix([each.cell for each in view.cells], f"{view.unit}s", _measured_figure)
+    grid = matrix_grid([each.cell for each in view.cells], f"{view.unit}s", measured_figure)
     title = (
         f"{view.title}, {view.framework}: samples/sec of all {view.unit}s, steady steps, "
         "with 95 % intervals"
     )
-    return Section(title, tuple(_measured_notes(view)), grid=grid)
+    return Section(title, tuple(measured_notes(view)), grid=grid)
 
 
-def _matrix(cells: Sequence[Cell], corner: str, show: Callable[[Cell | None], str]) -> Grid:
+def matrix_grid(cells: Sequence[Cell], corner: str, show: Callable[[Cell | None], str]) -> Grid:
     """Return the cells with a row per number of GPUs and a column per other setting."""
     layout = lay_out(cells)
     loaders = [column.loader for column in layout.columns]
@@ -61,10 +57,11 @@ def _matrix(cells: Sequence[Cell], corner: str, show: Callable[[Cell | None], st
         figures = [show(layout.at(gpus, column)) for column in layout.columns]
         rows.append((str(gpus), *figures))
     names = [column_name(column, loaders) for column in layout.columns]
-    return _grid((corner, *names), rows)
+    header = (corner, *names)
+    return Grid(header, tuple(rows), frozenset(range(len(header))))
 
 
-def _measured_figure(cell: Cell | None) -> str:
+def measured_figure(cell: Cell | None) -> str:
     if cell is None or not cell.measured:
         return NO_FIGURE
     shown = significant(cell.throughput.value, DIGITS)
@@ -73,14 +70,14 @@ def _measured_figure(cell: Cell | None) -> str:
     return f"{shown} ({interval_range(cell.throughput, significant)})"
 
 
-def _measured_notes(view: Benched) -> Iterator[str]:
+def measured_notes(view: Benched) -> Iterator[str]:
     for each in view.cells:
         if not each.cell.measured:
-            yield f"{NO_FIGURE} {_describe(each.cell.setting, view.unit)}: {each.why}"
+            yield f"{NO_FIGURE} {setting_words(each.cell.setting, view.unit)}: {each.why}"
     for each in view.cells:
         if each.cell.measured and len(each.runs) < each.planned:
             done = f"{len(each.runs)} of {plural(each.planned, 'repeat')}"
-            yield f"{_describe(each.cell.setting, view.unit)}: {done}; {each.why}"
+            yield f"{setting_words(each.cell.setting, view.unit)}: {done}; {each.why}"
     for note in view.notes:
         yield f"mind: {note}"
     shares = [each.whole_share for each in view.cells if each.cell.measured]
@@ -94,7 +91,7 @@ def _measured_notes(view: Benched) -> Iterator[str]:
         yield "one repeat of each: the intervals do not include how runs differ from each other"
 
 
-def _describe(setting: Setting, unit: str) -> str:
+def setting_words(setting: Setting, unit: str) -> str:
     words = [plural(setting.gpus, unit), setting.precision, f"batch {setting.batch_size}"]
     if setting.loader:
         words.append(setting.loader)
@@ -110,17 +107,17 @@ def _origin(table: Table) -> str:
 
 def published(table: Table) -> Section:
     title = f"published, {table.cells[0].unit}: {_origin(table)}"
-    notes = tuple(_published_notes(table.cells))
-    return Section(title, notes, grid=_matrix(table.cells, "GPUs", _figure))
+    notes = tuple(published_notes(table.cells))
+    return Section(title, notes, grid=matrix_grid(table.cells, "GPUs", published_figure))
 
 
-def _figure(cell: Cell | None) -> str:
+def published_figure(cell: Cell | None) -> str:
     if cell is None or not cell.measured:
         return NO_FIGURE
     return f"{cell.throughput.value:,.10g}"
 
 
-def _published_notes(cells: Sequence[Cell]) -> Iterator[str]:
+def published_notes(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield which statistic the figures are, and the times to train that the source states."""
     precisions: dict[str, list[str]] = {}
     for cell in cells:
@@ -140,35 +137,39 @@ def _published_notes(cells: Sequence[Cell]) -> Iterator[str]:
 
 def published_in_short(view: Benched) -> Section:
     """Return all sources in one table, in the shape of the measured one."""
-    columns = set()
-    units = {}
+    columns, units = set(), {}
+    sources: dict[str, str] = {}
     for table in view.published:
+        sources.setdefault(table.source, str(len(sources) + 1))
         for cell in table.cells:
             units[cell.unit] = True
             if cell.measured:
-                columns.add((cell.setting.mixed, *_column(cell)))
-    ordered = [(precision, batch) for _, precision, batch in sorted(columns)]
-    sources = list(dict.fromkeys(table.source for table in view.published))
+                columns.add(_column(cell))
+    ordered = sorted(columns)
     rows = []
     for table in view.published:
-        measured = [cell for cell in table.cells if cell.measured]
-        by_place = {(cell.setting.gpus, *_column(cell)): cell for cell in measured}
-        for gpus in sorted({cell.setting.gpus for cell in measured}):
-            figures = [_figure(by_place.get((gpus, *column))) for column in ordered]
-            number = str(sources.index(table.source) + 1)
+        by_gpus: dict[int, dict[Any, Cell]] = {}
+        for cell in table.cells:
+            if cell.measured:
+                by_gpus.setdefault(cell.setting.gpus, {})[_column(cell)] = cell
+        for gpus, cells in sorted(by_gpus.items()):
+            figures = [published_figure(cells.get(column)) for column in ordered]
+            number = sources[table.source]
             rows.append((table.framework, table.device, str(gpus), *figures, number))
-    notes = [f"{number}: {source}" for number, source in enumerate(sources, start=1)]
+    notes = [f"{number}: {source}" for source, number in sources.items()]
     notes.append(
         f"'profkit bench {view.workload} --published' shows their statistics, "
         "their effects and their contradictions"
     )
-    named = [f"{precision.upper()}(BS={batch})" for precision, batch in ordered]
+    named = [f"{precision.upper()}(BS={batch})" for _, precision, batch in ordered]
     header = ("of", "on", "GPUs", *named, "source")
-    return Section(f"published, {' or '.join(units)}", tuple(notes), grid=_grid(header, rows, 2))
+    grid = Grid(header, tuple(rows), frozenset(range(2, len(header))))
+    return Section(f"published, {' or '.join(units)}", tuple(notes), grid=grid)
 
 
-def _column(cell: Cell) -> tuple[str, int]:
-    return cell.setting.precision, cell.setting.batch_size
+def _column(cell: Cell) -> tuple[bool, str, int]:
+    """Return what the column of a cell stands for, in the order of columns."""
+    return cell.setting.mixed, cell.setting.precision, cell.setting.batch_size
 
 
 def compared(view: Benched) -> Section:
@@ -177,9 +178,9 @@ def compared(view: Benched) -> Section:
     for own, cell in view.alike:
         here = own.cell.throughput.value
         row = (
-            _describe(own.cell.setting, view.unit),
+            setting_words(own.cell.setting, view.unit),
             significant(here, DIGITS),
-            _figure(cell),
+            published_figure(cell),
             percent(here / cell.throughput.value),
             f"{cell.framework}, {cell.device}, {cell.source}",
         )

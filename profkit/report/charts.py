@@ -44,21 +44,21 @@ def draw(chart: Chart, name: str = "") -> str:
     """Return the chart as an `svg` element."""
     if isinstance(chart, Waterfall):
         height = ROW * (len(chart.rows) + 2) + 26
-        return svg(height, "from the base to the target, row by row", _waterfall(chart))
+        return svg(height, "from the base to the target, row by row", waterfall(chart))
     if isinstance(chart, Shares):
         parts = ", ".join(f"{part} {percent(share)}" for part, share in chart.parts)
-        return svg(74, f"where a step goes: {parts}", _shares(chart))
+        return svg(74, f"where a step goes: {parts}", shares(chart))
     if isinstance(chart, Strip):
-        return svg(STRIP_HEIGHT + 34, f"wall time per step {name}".strip(), _strip(chart, name))
+        return svg(STRIP_HEIGHT + 34, f"wall time per step {name}".strip(), strip(chart, name))
     height = HEAT_ROW * len(chart.found.ranks) + 48
-    return svg(height, "time of each rank in each phase", _heat(chart))
+    return svg(height, "time of each rank in each phase", heat_map(chart))
 
 
 # --- waterfall ------------------------------------------------------------------------------------
 
 
 class _Axis:
-    """The horizontal scale of a waterfall: from zero, unless the gap would be too small to see."""
+    """Horizontal scale of a waterfall: from zero, unless the gap were too small to see."""
 
     def __init__(self, chart: Waterfall, levels: list[float]) -> None:
         ends = [*levels, chart.end[1]]
@@ -73,17 +73,17 @@ class _Axis:
         return LABELS + (value - self.low) * (WIDTH - LABELS - FIGURES) / (self.high - self.low)
 
 
-def _waterfall(chart: Waterfall) -> Iterator[str]:
+def waterfall(chart: Waterfall) -> Iterator[str]:
     rows = [(name, delta) for name, delta in chart.rows if math.isfinite(delta.value)]
     levels = [chart.start[1]]
     for _, delta in rows:
         levels.append(levels[-1] + delta.value)
     axis = _Axis(chart, levels)
-    yield from _total_bar(*chart.start, 0, axis)
+    yield from total_bar(*chart.start, 0, axis)
     for place, (name, delta) in enumerate(rows):
-        yield from _floating_bar(name, delta, (place + 1) * ROW, levels[place], axis)
+        yield from floating_bar(name, delta, (place + 1) * ROW, levels[place], axis)
     below = ROW * (len(rows) + 1)
-    yield from _total_bar(*chart.end, below, axis)
+    yield from total_bar(*chart.end, below, axis)
     begins = "the axis begins at zero"
     if axis.low > 0:
         begins = f"the axis begins at {duration(axis.low)}, not at zero"
@@ -91,14 +91,14 @@ def _waterfall(chart: Waterfall) -> Iterator[str]:
     yield label("faint", LABELS, below + ROW + 18, words)
 
 
-def _total_bar(name: str, value: float, y: float, axis: _Axis) -> Iterator[str]:
+def total_bar(name: str, value: float, y: float, axis: _Axis) -> Iterator[str]:
     yield label("name strong", LABELS - 10, y + BAR, name, "end")
     width = axis.x(value) - LABELS
     yield rectangle("whole", LABELS, y + 4, width, BAR, f"{name}: {duration(value)}")
     yield label("figure strong", WIDTH - SPREAD - 8, y + BAR, duration(value), "end")
 
 
-def _floating_bar(name: str, delta: Estimate, y: float, level: float, axis: _Axis) -> Iterator[str]:
+def floating_bar(name: str, delta: Estimate, y: float, level: float, axis: _Axis) -> Iterator[str]:
     """Draw a difference from the level where the row above ended."""
     begin, end = axis.x(level), axis.x(level + delta.value)
     kind, title, spread = "rest", f"{name}: {signed(delta.value)}", ""
@@ -121,7 +121,7 @@ def _floating_bar(name: str, delta: Estimate, y: float, level: float, axis: _Axi
 # --- shares ---------------------------------------------------------------------------------------
 
 
-def _shares(chart: Shares) -> Iterator[str]:
+def shares(chart: Shares) -> Iterator[str]:
     """Draw one bar of the whole step, names inside wide parts, and a legend of all parts."""
     whole = max(1.0, sum(share for _, share in chart.parts if share > 0))
     x = at = 0.0
@@ -146,7 +146,7 @@ def _shares(chart: Shares) -> Iterator[str]:
 _KINDS = {kind: kind.replace(" ", "-") for kind in (USED, WARM_UP, EPOCH_START, PARTIAL_BATCH)}
 
 
-def _strip(chart: Strip, name: str) -> Iterator[str]:
+def strip(chart: Strip, name: str) -> Iterator[str]:
     points = chart.points
     first, last = points[0].step, points[-1].step + points[-1].count
     scale = (WIDTH - STRIP_LEFT) / max(1, last - first)
@@ -157,7 +157,7 @@ def _strip(chart: Strip, name: str) -> Iterator[str]:
     counts: dict[str, int] = {}
     for point in points:
         x = STRIP_LEFT + (point.step - first) * scale
-        yield _mark(point, x, point.count * scale, chart.top_ns)
+        yield step_mark(point, x, point.count * scale, chart.top_ns)
         counts[point.kind] = counts.get(point.kind, 0) + point.count
     yield label("faint", STRIP_LEFT, STRIP_HEIGHT + 16, f"step {first:,}")
     yield label("faint", WIDTH, STRIP_HEIGHT + 16, f"step {last - 1:,}", "end")
@@ -170,8 +170,8 @@ def _strip(chart: Strip, name: str) -> Iterator[str]:
         at += 34 + LETTER * len(words)
 
 
-def _mark(point: StepPoint, x: float, width: float, top_ns: float) -> str:
-    """Draw the spread of the steps at one place, or a triangle at the edge for those beyond it."""
+def step_mark(point: StepPoint, x: float, width: float, top_ns: float) -> str:
+    """Draw the spread of the steps at one place, or a triangle if they are off the scale."""
     kind = _KINDS.get(point.kind, "apart")
     steps = f"step {point.step}"
     if point.count > 1:
@@ -191,7 +191,7 @@ def _mark(point: StepPoint, x: float, width: float, top_ns: float) -> str:
 # --- heat map -------------------------------------------------------------------------------------
 
 
-def _heat(chart: Heat) -> Iterator[str]:
+def heat_map(chart: Heat) -> Iterator[str]:
     found = chart.found
     width = (WIDTH - HEAT_LEFT) / len(found.phases)
     for column, phase in enumerate(found.phases):

@@ -22,20 +22,23 @@ A run is a folder:
 
 ```
 traces/<run>/
-  run.json                 state (running, complete, aborted and why), workload, configuration, environment
-  r00000/                  one folder a rank
-    rank.json              host, process, device, first clock anchor
-    steps.arrows ...       one Arrow IPC stream a table (zstd, a batch at least each second)
-    strings.arrows         the names that the other tables' name columns refer to
-    end.json               why the rank's trace ended; rows, bytes, dropped rows and CRC-32 of each table
+  run.json              state (running, complete, aborted and why), workload, configuration,
+                        environment
+  r00000/               one folder per rank
+    rank.json           host, process, device, first clock anchor
+    steps.arrows ...    one Arrow IPC stream per table (zstd, at least one batch per second)
+    strings.arrows      the names that the other tables' name columns refer to
+    end.json            why the rank's trace ended; rows, bytes, dropped rows and CRC-32 per table
 ```
 
-- A table that is missing was not captured. **Null means not measured, zero means measured zero.** `?` marks
+- A missing table was not captured. **Null means not measured, zero means measured zero.** `?` marks
   columns that may be null.
-- Times are nanoseconds of the rank's monotonic clock. `rank.json` has an anchor to the time of day, and `samples`
-  its drift since (`clock`, `realtime_drift_ns`).
-- Name columns are ids into the rank's `strings`; profkit's reader hands them out as dictionary columns.
-- A run without `end.json` ended early: every whole batch in it is good. `profkit verify` names the state.
+- Times are nanoseconds of the rank's monotonic clock. `rank.json` has an anchor to the time of day,
+  and `samples` its drift since then (`clock`, `realtime_drift_ns`).
+- Name columns are ids into the rank's `strings`; profkit's reader returns them as dictionary
+  columns.
+- A run without `end.json` ended early; every complete batch in it is valid. `profkit verify` names
+  the state.
 - Columns are only ever added. A newer major version is refused, a newer minor version is read.
 """
 

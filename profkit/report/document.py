@@ -1,6 +1,7 @@
-"""The content of a report, independent of its format: text, Markdown and HTML all render it.
+"""The content of a report, which text, Markdown and HTML render.
 
-Texts are plain. A renderer makes them safe for its format, because names in a run come from strangers.
+Texts are plain. A renderer makes them safe for its format, because names in a run come from
+strangers.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report with a heading. `notes` come first, and `folded` hides it until opened."""
+    """A part of a report with a heading; a folded one is hidden until a reader opens it."""
 
     title: str
     notes: tuple[str, ...] = ()

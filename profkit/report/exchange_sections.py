@@ -1,4 +1,4 @@
-"""The sections of a run with several ranks: gradient exchange by rank, and collectives by link."""
+"""The sections of a run with several ranks: exchange by rank, collectives by link."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def exchange_sections(view: Overview) -> Iterator[Section]:
 
 
 def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
-    """Return the exchange by rank: hidden under backward or exposed, and the exposed part in detail."""
+    """Return the exchange by rank: hidden under backward, or exposed in its parts."""
     shown = sorted(ranks, key=lambda part: -part.exposed_ns)[:MOST_RANKS]
     rows = []
     for part in sorted(shown, key=lambda part: part.rank):

@@ -1,4 +1,4 @@
-"""What `profkit import` prints: the new runs, what was excluded, and the next command."""
+"""The output of `profkit import`: new runs, what was excluded, and the next command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of a run with captured kernels: what the capture shows and costs, and by kernel."""
+"""The sections of a run with captured kernels: the capture and its cost, and by kernel."""
 
 from __future__ import annotations
 

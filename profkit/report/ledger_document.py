@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from profkit.analysis.config_join import NONE
 from profkit.analysis.estimate import scale
 from profkit.analysis.overview import build_overview
+from profkit.analysis.views.pictures import StepPoint
 from profkit.errors import UnreadableError
 from profkit.explain.explained import Explained
 from profkit.explain.gate import Judgement, Outcome
 from profkit.explain.kernel_ledger import KernelLedger
-from profkit.explain.ledger import Ledger, Row
+from profkit.explain.ledger import Ledger
 from profkit.explain.scaling import FACTORS, ScalingRow
 from profkit.report import ledger_words
 from profkit.report.document import (
@@ -131,19 +132,16 @@ def rows_that_add_up(ledger: Ledger) -> Section:
     if words := ledger_words.switched_words(ledger):
         notes.append(f"{words}.")
     cells = []
-    for name, row in _named(ledger):
+    named = []
+    for row in ledger.rows:
+        named.append((row.name, row))
+        for part in row.inside:
+            named.append((f"{row.name} › {part.name}", part))
+    for name, row in [*named, ("total", ledger.total)]:
         cells.append(tuple(ledger_words.row_cells(ledger, row, name, factor)))
     header = ("", BASE, TARGET, "difference", "95 % interval", "verdict")
     grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}), total=True)
     return Section("Where the time goes", tuple(notes), tuple(_waterfall(ledger, factor)), grid)
-
-
-def _named(ledger: Ledger) -> Iterator[tuple[str, Row]]:
-    for row in ledger.rows:
-        yield row.name, row
-        for part in row.inside:
-            yield f"{row.name} › {part.name}", part
-    yield "total", ledger.total
 
 
 def _waterfall(ledger: Ledger, factor: float) -> Iterator[tuple[str, Chart]]:
@@ -232,7 +230,7 @@ def steps(ledger: Ledger, sides: Mapping[str, Illustrated]) -> Section:
         f"{BASE}: {ledger_words.steps_of(ledger.base)}",
         f"{TARGET}: {ledger_words.steps_of(ledger.target)}",
     )
-    all_points = []
+    all_points: list[StepPoint] = []
     for illustrated in sides.values():
         all_points.extend(illustrated.points)
     charts = []

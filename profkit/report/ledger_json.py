@@ -37,18 +37,18 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "target": view.case.target_name,
         "verdict": ledger.verdict.value,
         "why_not_judged": why_not(ledger) or None,
-        "time_is_per": "sample and rank" if ledger.per_sample else "step and rank",
+        "time_is_per": f"{'sample' if ledger.per_sample else 'step'} and rank",
         "change_share": estimate(ledger.change),
         "efficiency_share": estimate(ledger.efficiency),
         "samples_per_step_and_gpu": ledger.samples_per_step if ledger.per_sample else None,
-        "total_ns": _row(ledger.total),
+        "total_ns": row_json(ledger.total),
         "largest_row": ledger.largest.name if ledger.largest else None,
-        "rows_ns": list(map(_row, ledger.rows)),
-        "overlapped_ns": list(map(_row, ledger.beside)),
-        "profkit_in_all_ns": _row(ledger.switched) if ledger.switched else None,
-        "kernels": _kernels(view.kernels),
-        "steps": {"base": _steps(ledger.base), "target": _steps(ledger.target)},
-        "findings": list(map(_finding, view.findings)),
+        "rows_ns": list(map(row_json, ledger.rows)),
+        "overlapped_ns": list(map(row_json, ledger.beside)),
+        "profkit_in_all_ns": row_json(ledger.switched) if ledger.switched else None,
+        "kernels": kernels(view.kernels),
+        "steps": {"base": steps_used(ledger.base), "target": steps_used(ledger.target)},
+        "findings": list(map(finding_json, view.findings)),
         "caveats": list(view.caveats),
         "differences": differences,
         "nothing_else_differs": not differences,
@@ -60,20 +60,20 @@ def estimate(found: Estimate) -> dict[str, float | None]:
     return {"value": found.value, "low": found.low, "high": found.high}
 
 
-def _row(row: Row) -> dict[str, Any]:
+def row_json(row: Row) -> dict[str, Any]:
     """Return the figures of a row; `rows` is there only if it opens into finer ones."""
-    figures = {
+    figures: dict[str, Any] = {
         "name": row.name,
         "base": estimate(row.base),
         "target": estimate(row.target),
         "difference": estimate(row.delta),
     }
     if row.inside:
-        figures["rows"] = list(map(_row, row.inside))
+        figures["rows"] = list(map(row_json, row.inside))
     return figures
 
 
-def _steps(costs: RunCosts) -> dict[str, Any]:
+def steps_used(costs: RunCosts) -> dict[str, Any]:
     return {"used": costs.steps, "needed": costs.steps_needed, "apart": steps_apart(costs.apart)}
 
 
@@ -86,7 +86,7 @@ def steps_apart(apart: Iterable[Apart]) -> list[dict[str, Any]]:
     return rows
 
 
-def _kernels(found: KernelLedger | None) -> dict[str, Any] | None:
+def kernels(found: KernelLedger | None) -> dict[str, Any] | None:
     """Return ns per captured step of the base's batch, or null without captured steps on both."""
     if found is None:
         return None
@@ -100,7 +100,7 @@ def _kernels(found: KernelLedger | None) -> dict[str, Any] | None:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_json(finding: Finding) -> dict[str, Any]:
     return {
         "kind": finding.kind,
         "cause": finding.cause or None,
@@ -113,7 +113,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 def scaling(rows: Sequence[ScalingRow]) -> dict[str, Any]:
     """Return what `profkit explain --json` prints of more than two runs."""
-    return {"runs": list(map(_scaling_row, rows))}
+    return {"runs": list(map(scaling_row, rows))}
 
 
 def compared(view: Compared, pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def compared(view: Compared, pairs: Sequence[Pair]) -> dict[str, Any]:
     return {**scaling(view.scaling), "pairs": [explained(view.between(pair)) for pair in pairs]}
 
 
-def _scaling_row(row: ScalingRow) -> dict[str, Any]:
+def scaling_row(row: ScalingRow) -> dict[str, Any]:
     return {
         "run": row.name,
         "ranks": row.gpus,
@@ -133,11 +133,11 @@ def _scaling_row(row: ScalingRow) -> dict[str, Any]:
         "factors_ratio": {name: estimate(factor) for name, factor in row.factors.items()},
         "waiting_known": row.waiting_known,
         "largest_loss": row.largest_loss or None,
-        "meeting": _meeting(row.meeting) if row.meeting else None,
+        "meeting": meeting(row.meeting) if row.meeting else None,
     }
 
 
-def _meeting(found: Meeting) -> dict[str, Any]:
+def meeting(found: Meeting) -> dict[str, Any]:
     waited_for = []
     for each in found.waited_for:
         row = {

@@ -1,11 +1,9 @@
-"""Two runs, or more, as plain text."""
+"""The scaling of several runs as plain text, and the words that the interface shares."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profkit.explain.explained import Explained
-from profkit.explain.gate import Judgement
 from profkit.explain.scaling import ScalingRow
 from profkit.report import as_text, ledger_document
 from profkit.report.ledger_words import (
@@ -19,7 +17,6 @@ from profkit.report.ledger_words import (
 from profkit.text import signed
 
 __all__ = [
-    "explained",
     "finding_cost",
     "meeting_words",
     "pace",
@@ -29,11 +26,6 @@ __all__ = [
     "signed",
     "verdict_words",
 ]
-
-
-def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> str:
-    """Return one screen: the verdict, the rows, the causes, and other differences."""
-    return as_text.document(ledger_document.explained(view, judgements))
 
 
 def scaling(rows: Sequence[ScalingRow]) -> str:

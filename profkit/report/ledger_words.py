@@ -25,7 +25,9 @@ LEAST_KERNEL = 0.002
 
 
 def verdict_name(verdict: Verdict) -> str:
-    return "inconclusive" if verdict is Verdict.CANNOT_JUDGE else verdict.value
+    if verdict is Verdict.CANNOT_JUDGE:
+        return "inconclusive"
+    return str(verdict.value)
 
 
 def pace(ledger: Ledger, own: Estimate, gpus: int) -> str:

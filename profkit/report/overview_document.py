@@ -59,8 +59,9 @@ def overview(
     view: Overview, drawn: Illustrated | None = None, *, next_command: str = ""
 ) -> Document:
     """Return the document of one run; a page needs `drawn`, plain text does not."""
-    summary = steps_line(view)
+    verdict, tone, summary = "measured", Tone.PLAIN, steps_line(view)
     if not view.judged:
+        verdict, tone = "inconclusive", Tone.UNSURE
         summary = f"{why_not_judged(view)}; {summary}"
     copied = [("trace", view.path)]
     if next_command:
@@ -68,8 +69,8 @@ def overview(
     return Document(
         title=view.name,
         subtitle=" · ".join(filter(None, _subtitle(view))),
-        verdict="measured" if view.judged else "inconclusive",
-        tone=Tone.PLAIN if view.judged else Tone.UNSURE,
+        verdict=verdict,
+        tone=tone,
         summary=summary,
         figures=tuple(_figures(view)),
         warnings=tuple(_warnings(view)),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.runs import NO_FIGURES, RunFigures, RunRow
-from profkit.report.words import interval_range, plain
+from profkit.report.words import NO_FIGURE, interval_range, known, plain
 from profkit.text import percent, plural, safe_text, table
 
 HEADER = (
@@ -38,38 +36,22 @@ def runs(rows: Sequence[RunRow], folder: Path) -> str:
 def _cells(row: RunRow) -> list[str]:
     head, figures = row.head, row.figures or NO_FIGURES
     return [
-        safe_text(head.name) or "-",
-        safe_text(head.workload) or "-",
-        safe_text(head.framework) or "-",
-        _count(head.ranks),
-        safe_text(head.precision) or "-",
-        _count(head.batch_size),
-        throughput(figures.throughput),
-        interval(figures.throughput),
-        "-" if row.efficiency is None else efficiency(row.efficiency),
+        safe_text(head.name) or NO_FIGURE,
+        safe_text(head.workload) or NO_FIGURE,
+        safe_text(head.framework) or NO_FIGURE,
+        known(head.ranks, str),
+        safe_text(head.precision) or NO_FIGURE,
+        known(head.batch_size, str),
+        plain(figures.throughput.value),
+        interval_range(figures.throughput, plain),
+        NO_FIGURE if row.efficiency is None else percent(row.efficiency.value),
         finding(figures),
         safe_text(head.problem or figures.problem or head.state),
     ]
 
 
-def _count(value: int | None) -> str:
-    return "-" if value is None else str(value)
-
-
-def throughput(found: Estimate) -> str:
-    return plain(found.value)
-
-
-def interval(found: Estimate) -> str:
-    return interval_range(found, plain)
-
-
-def efficiency(found: Estimate) -> str:
-    return percent(found.value) if math.isfinite(found.value) else "-"
-
-
 def finding(figures: RunFigures) -> str:
     """Return the costliest finding and its share of a step."""
     if not figures.finding:
-        return "none" if figures.steps else "-"
+        return "none" if figures.steps else NO_FIGURE
     return f"{figures.finding} {percent(figures.finding_share or 0.0)}"

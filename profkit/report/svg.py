@@ -1,6 +1,7 @@
 """The SVG elements that charts are made of.
 
-They carry classes and plain attributes, no style and no script, as a strict content policy requires.
+They carry classes and plain attributes, no style and no script, as a strict content policy
+requires.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Views as JSON values: for a screen whose JSON needs no more than the names of the view's fields."""
+"""Views as JSON values, with the names of their fields as keys."""
 
 from __future__ import annotations
 

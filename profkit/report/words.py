@@ -1,9 +1,10 @@
-"""The words for estimates, and for a run's figures, that text, pages and the interface share."""
+"""The words for estimates and for one run that all formats and the interface share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TypeVar
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
@@ -11,6 +12,8 @@ from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import SWITCHED_OFF
 from profkit.text import duration, percent, plural, significant
 from profkit.vocab import PHASES, Phase
+
+Number = TypeVar("Number", int, float)
 
 MOST_STATED = 4
 """Results stated by an imported log that are shown; all of them are in the JSON."""
@@ -25,7 +28,7 @@ whole_percent = partial(percent, digits=0)
 """Shows a share without decimals."""
 
 
-def known(value: float | None, show: Callable[[float], str]) -> str:
+def known(value: Number | None, show: Callable[[Number], str]) -> str:
     return NO_FIGURE if value is None else show(value)
 
 

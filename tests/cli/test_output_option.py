@@ -19,7 +19,7 @@ def test_the_letter_means_the_same_in_every_verb(verb: str) -> None:
     group = build_parser((verb,))._subparsers
     assert group is not None
     (subparsers,) = group._group_actions
-    for action in subparsers.choices[verb]._actions:  # type: ignore[index, union-attr, attr-defined]
+    for action in subparsers.choices[verb]._actions:  # type: ignore[index]
         if "-o" in action.option_strings and action.help != "==SUPPRESS==":
             assert "--output" in action.option_strings
             assert action.metavar == "FOLDER"
