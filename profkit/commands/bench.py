@@ -205,7 +205,9 @@ def _scale(args: argparse.Namespace) -> tuple[str, tuple[int, ...]]:
         return "--gpus", args.gpus
     if args.ranks:
         return "--ranks", args.ranks
-    return ("--gpus" if visible_gpus()[0] else "--ranks"), (1,)
+    if visible_gpus()[0]:
+        return "--gpus", (1,)
+    return "--ranks", (1,)
 
 
 def _cells(

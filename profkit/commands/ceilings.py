@@ -50,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
         _report_progress(f"links between {args.ranks} processes")
         found = ceilings.with_links(found, ceilings.measure_links(args.ranks))
     path = keep_ceilings(found)
-    print(dumps(dataclasses.asdict(found)) if args.json else ceilings_table(found))
+    if args.json:
+        print(dumps(dataclasses.asdict(found)))
+    else:
+        print(ceilings_table(found))
     _report_progress(f"kept in {path}")
     return ExitCode.DONE
 

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     expected = f"{steps}, {rows}, about {byte_size(estimate)} as {exporter.title}"
     print(f"profkit: {expected}", file=sys.stderr)
     _write_whole(exporter, window, target)
-    files = sorted(target.iterdir()) if exporter.is_folder else [target]
+    files = target.iterdir() if exporter.is_folder else [target]
     size = sum(file.stat().st_size for file in files)
     if args.json:
         made = {

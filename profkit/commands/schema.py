@@ -22,6 +22,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.json:
         print(contract.as_json())
+    elif args.markdown:
+        print(contract.as_markdown(), end="")
     else:
-        print(contract.as_markdown() if args.markdown else contract.as_text(), end="")
+        print(contract.as_text(), end="")
     return ExitCode.DONE

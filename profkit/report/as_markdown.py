@@ -69,7 +69,9 @@ def grid_markdown(grid: Grid) -> str:
 def table_markdown(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]
 ) -> str:
-    rule = ["---:" if column in right else "---" for column in range(len(header))]
+    rule = ["---"] * len(header)
+    for column in right:
+        rule[column] = "---:"
     lines = []
     for row in (header, rule, *rows):
         lines.append(f"| {' | '.join(row)} |")

@@ -51,6 +51,9 @@ BAR_WIDTH = 12
 LEAST_FOLDED = 40
 """The last column of a table gets at least this width before its texts are folded."""
 
+LEAST_SHORTENED = 8
+"""A column is not shortened below this width."""
+
 LABEL_WIDTH = 16
 """Width of the label of a line that is to be copied."""
 
@@ -105,13 +108,12 @@ def cause_text(cause: Cause) -> Iterator[str]:
 
 
 def with_bars(grid: Grid, shares: Shares) -> Grid:
-    """Return the table with a column of bars after its first one."""
+    """Return the table with a column of bars after its first one, which holds no figures."""
     rows = []
     for row, (_, share) in zip(grid.rows, shares.parts, strict=True):
         rows.append((row[0], bar_of_eighths(share), *row[1:]))
     header = (grid.header[0], "", *grid.header[1:])
-    moved = [column + 1 if column else column for column in grid.right]
-    return Grid(header, tuple(rows), frozenset(moved))
+    return Grid(header, tuple(rows), frozenset(column + 1 for column in grid.right))
 
 
 def bar_of_eighths(share: float) -> str:
@@ -124,33 +126,41 @@ def bar_of_eighths(share: float) -> str:
 
 def grid_text(grid: Grid) -> str:
     """Return the table within the screen: its last column is folded, the others are shortened."""
+    if not grid.rows:
+        return ""
     cells = [list(map(safe_text, row)) for row in grid.rows]
     if grid.has_header:
         cells.insert(0, list(map(safe_text, grid.header)))
     last = len(grid.header) - 1
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    fit_columns(widths, folds_last=last not in grid.right)
+    fit_columns(widths, grid.right)
     lines = []
     for row in cells:
         text = [row.pop()]
         if len(text[0]) > widths[last]:
-            text = textwrap.wrap(text[0], widths[last], break_on_hyphens=False)
+            text = textwrap.wrap(text[0], widths[last], break_on_hyphens=False) or [""]
         lines.append([*map(shorten, row, widths), text[0]])
         for more in text[1:]:
             lines.append([*[""] * last, more])
     return table(lines, right=grid.right, indent=INDENT)
 
 
-def fit_columns(widths: list[int], *, folds_last: bool) -> None:
-    """Reduce the widths of columns, the widest first, until the table fits the screen."""
+def fit_columns(widths: list[int], figures: frozenset[int]) -> None:
+    """Reduce the widths of columns of words, the widest first, until the table fits the screen."""
     room = WIDTH - len(INDENT) - len(GAP) * (len(widths) - 1)
-    last = widths.pop()
-    least = min(last, LEAST_FOLDED if folds_last else WIDTH)
-    for column, width in enumerate(widths):
-        widths[column] = min(width, WIDTH)
-    while widths and sum(widths) > room - least:
-        widths[widths.index(max(widths))] -= 1
-    widths.append(min(last, room - sum(widths)))
+    last = len(widths) - 1
+    words = [column for column in range(last) if column not in figures]
+    wanted = widths[last]
+    if last not in figures:
+        widths[last] = min(wanted, LEAST_FOLDED)
+    for column in words:
+        widths[column] = min(widths[column], WIDTH)
+    while words and sum(widths) > room:
+        widest = max(words, key=widths.__getitem__)
+        if widths[widest] == LEAST_SHORTENED:
+            break
+        widths[widest] -= 1
+    widths[last] = max(widths[last], min(wanted, room - sum(widths[:last])))
 
 
 # -- the machine -----------------------------------------------------------------------------------

@@ -175,7 +175,9 @@ def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
 def phase_kernels(
     found: KernelLedger, ledger: Ledger, phase: str, *, is_page: bool
 ) -> Iterator[Section]:
-    most = PAGE_KERNELS if is_page else SCREEN_KERNELS
+    most = SCREEN_KERNELS
+    if is_page:
+        most = PAGE_KERNELS
     shown, others = ledger_words.kernels_to_show(found.of_phase(phase), ledger, most)
     rows = []
     for row in shown:
@@ -211,7 +213,9 @@ def differences(ledger: Ledger, *, is_page: bool) -> Section:
     if not found:
         words = "Nothing else differs: every recorded knob, version and variable is the same."
         return Section(title, (words,))
-    shown = found if is_page else found[:SCREEN_DIFFERENCES]
+    shown = found
+    if not is_page:
+        shown = found[:SCREEN_DIFFERENCES]
     rows = []
     for each in shown:
         rows.append((each.name, each.base, each.target, each.rows))
@@ -246,12 +250,12 @@ def scaling(rows: Sequence[ScalingRow]) -> Document:
     """Return the document of several runs, each against the first."""
     last = rows[-1]
     cells = []
-    for row in rows:
+    for number, row in enumerate(rows, start=1):
         figures = [significant(row.speed_up.value), significant(row.efficiency.value)]
         for name in FACTORS:
             figures.append(significant(row.factors[name].value))
         throughput = significant(row.throughput.value, 4)
-        cells.append((row.name, str(row.gpus), throughput, *figures))
+        cells.append((f"{number}. {row.name}", str(row.gpus), throughput, *figures))
     notes = [f"efficiency = {' x '.join(FACTORS)}"]
     if not all(row.waiting_known for row in rows):
         notes.append(
@@ -264,8 +268,8 @@ def scaling(rows: Sequence[ScalingRow]) -> Document:
     )
     grid = Grid(header, tuple(cells), frozenset(range(1, len(header))))
     runs = []
-    for row in rows[1:]:
-        runs.append((row.name, ledger_words.scaling_words(row)))
+    for number, row in enumerate(rows[1:], start=2):
+        runs.append((f"{number}. {row.name}", ledger_words.scaling_words(row)))
         for words in ledger_words.meeting_words(row.meeting):
             runs.append(("", words))
     return Document(

@@ -101,9 +101,9 @@ def steps_of(costs: RunCosts) -> str:
     """Return the steps behind the rows, and what the excluded ones would add."""
     excluded = []
     for apart in costs.apart:
-        steps = f"{plural(apart.steps, 'step')}, {reason_name(apart.reason)}"
-        excluded.append(f"{steps} ({signed(apart.excess_ns)} per step if included)")
-    return f"{plural(costs.steps, 'steady step')}; excluded: {', '.join(excluded) or 'none'}"
+        effect = f"{signed(apart.excess_ns)} per step if included"
+        excluded.append(f"{apart.steps:,} {reason_name(apart.reason)}: {effect}")
+    return f"{plural(costs.steps, 'steady step')}; excluded: {'; '.join(excluded) or 'none'}"
 
 
 def finding_cost(finding: Finding) -> str:

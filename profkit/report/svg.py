@@ -38,8 +38,11 @@ def rectangle(
     *,
     opacity: float | None = None,
 ) -> str:
-    tooltip = f"<title>{text(title)}</title>" if title else ""
-    more = "" if opacity is None else f' fill-opacity="{opacity:.2f}"'
+    tooltip = more = ""
+    if title:
+        tooltip = f"<title>{text(title)}</title>"
+    if opacity is not None:
+        more = f' fill-opacity="{opacity:.2f}"'
     return (
         f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, LEAST_WIDTH):.1f}" '
         f'height="{height:.1f}"{more}>{tooltip}</rect>'

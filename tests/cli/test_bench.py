@@ -1,6 +1,7 @@
 """`profkit bench`: what it runs, in which order, what it runs again, and what it writes.
 
-But for one matrix that is really trained, cells are made up in the place where `profkit trace` would leave its runs.
+Only one matrix is really trained. The cells of the others are made up where `profkit trace` would
+leave its runs.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ MS = 1_000_000
 
 
 class FakeTrace:
-    """Stands for the processes that would train: leaves a run where it is told to, and fails where a test says so."""
+    """Replacement for the processes that would train: writes a run, and fails on request."""
 
     def __init__(self) -> None:
         self.calls: list[Sequence[str]] = []
@@ -204,7 +205,8 @@ def test_the_results_are_a_table_a_sheet_and_rows_with_the_records_fields(
         ]
     out = " ".join(capsys.readouterr().out.split())
     told = re.search(
-        r"AMP saves (\S+) ms at 1 rank and changes nothing beyond the noise at 2 ranks \(batch 4\), because (\S+) ms more go into the wait",
+        r"AMP saves (\S+) ms at 1 rank and changes nothing beyond the noise at 2 ranks "
+        r"\(batch 4\), because (\S+) ms more go into the wait",
         out,
     )
     assert told, out
@@ -278,7 +280,8 @@ def test_ctrl_c_closes_the_cell_that_runs_and_reaches_all_its_processes_once(
     script = tmp_path / "job"
     ready, closed = tmp_path / "ready", tmp_path / "closed"
     script.write_text(
-        f"#!{sys.executable}\nimport pathlib, time\ntry:\n    pathlib.Path({str(ready)!r}).touch()\n    time.sleep(600)\n"
+        f"#!{sys.executable}\nimport pathlib, time\ntry:\n"
+        f"    pathlib.Path({str(ready)!r}).touch()\n    time.sleep(600)\n"
         f"except KeyboardInterrupt:\n    pathlib.Path({str(closed)!r}).touch()\n"
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)

@@ -1,4 +1,4 @@
-"""What goes wrong in a training: each thing gets its message, its exit code, and a trace that can be read."""
+"""Faults in a training: each has a message, an exit code, and a trace that can be read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def tree(whole_tree: Path, tmp_path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Started:
-    """A training in a folder of its own, with what it says in files: those with faults run at the same time, for most of it is imports."""
+    """A training in a folder of its own, with its output in files.
+
+    Trainings with faults run at the same time, because most of their time is imports.
+    """
 
     folder: Path
     process: subprocess.Popen[bytes]

@@ -1,4 +1,4 @@
-"""The interface as a command line: what it prints without a terminal, and what it says to wrong input."""
+"""The interface as a command line: output without a terminal, and errors."""
 
 from __future__ import annotations
 

@@ -68,7 +68,8 @@ def test_completions_for_each_shell(profkit: Command, shell: str) -> None:
 def test_bash_completes_a_verb(profkit: Command, tmp_path: Path) -> None:
     script = tmp_path / "profkit.bash"
     script.write_text(profkit("completions", "bash").stdout)
-    code = f'source {script}; COMP_WORDS=(profkit ver); COMP_CWORD=1; _shtab_profkit; echo "${{COMPREPLY[@]}}"'
+    words = "COMP_WORDS=(profkit ver); COMP_CWORD=1"
+    code = f'source {script}; {words}; _shtab_profkit; echo "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["verify"]
 

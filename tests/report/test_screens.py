@@ -1,4 +1,4 @@
-"""Each screen and its JSON twin tell the same, and nothing in a run can break either."""
+"""Each screen and its JSON show the same, and nothing in a run can break either."""
 
 from __future__ import annotations
 

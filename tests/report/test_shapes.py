@@ -1,4 +1,4 @@
-"""Reports as Markdown, as one page of HTML, and in a job's summary: complete, safe, and where they were asked for."""
+"""Reports as Markdown, as one page of HTML, and in a job's summary: complete and safe."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ ALLOWED = {
 
 
 def _check_page(content: str) -> _Page:
-    """Nothing in it runs, loads or steers: only known tags, no handler, no address, a policy that fits its style."""
+    """Check that nothing in the page runs or loads: known tags, no handler, a fitting policy."""
     page = _Page(content)
     assert {tag for tag, _ in page.tags} <= ALLOWED
     names = {name for _, attributes in page.tags for name in attributes}
