@@ -66,17 +66,10 @@ def shorten(text: str, longest: int) -> str:
     return shown[: longest - 1] + "…"
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that `word` most likely means, if any is close."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)), None)
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'X'?` for the nearest known word, or an empty text."""
-    close = nearest(word, known)
-    if close is None:
-        return ""
-    return f"; did you mean '{close}'?"
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def plural(count: int, noun: str) -> str:

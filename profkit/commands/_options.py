@@ -72,7 +72,9 @@ class FolderOrOldFile(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         del parser
-        if option_string in self.old_flags and not values.is_dir():
+        if option_string in self.old_flags and not os.path.isdir(
+            values
+        ):  # unlike Path.is_dir, never raises
             namespace.old_file = values
         else:
             setattr(namespace, self.dest, values)

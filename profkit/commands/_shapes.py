@@ -79,7 +79,7 @@ def renderers(
 
 def check_shape(args: argparse.Namespace) -> None:
     """Refuse what cannot be delivered before anything is read."""
-    if args.write and args.write.is_dir():
+    if args.write and os.path.isdir(args.write):
         raise UsageError(f"{safe_text(str(args.write))}: a folder; name a file in it")
     if _shape(args) != "github":
         return

@@ -19,6 +19,7 @@ takes the name if it passes. Exit code 3: the baseline is missing or was changed
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.trace.baselines import find_baseline, save_baseline
 
     gates = [Gate.parse(word) for word in args.gate]
-    if args.old_file is not None and args.old_file.is_dir():
+    if args.old_file is not None and os.path.isdir(args.old_file):
         raise UsageError("-o FOLDER: explain takes its runs by name; use -w FILE to write a file")
     use_old_file(args, names_run=True)
     check_shape(args)

@@ -146,7 +146,7 @@ def grid_text(grid: Grid) -> str:
 
 
 def fit_columns(widths: list[int], figures: frozenset[int]) -> None:
-    """Reduce the widths of columns of words, the widest first, until the table fits the screen."""
+    """Reduce the widths of columns of words, the widest first, until the table fits."""
     room = WIDTH - len(INDENT) - len(GAP) * (len(widths) - 1)
     last = len(widths) - 1
     words = [column for column in range(last) if column not in figures]

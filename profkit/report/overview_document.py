@@ -63,6 +63,12 @@ def overview(
     if not view.judged:
         verdict, tone = "inconclusive", Tone.UNSURE
         summary = f"{why_not_judged(view)}; {summary}"
+    warnings = []
+    if view.own_cost.exceeds_budget(view.step_ns.value):
+        cost = f"(1 % of a step or 0.15 ms): {own_cost_words(view)}"
+        warnings.append(f"profkit cost this run more than its limit {cost}")
+    if reduced := view.config.get("reduced"):
+        warnings.append(f"reduced for this machine: {reduced}")
     copied = [("trace", view.path)]
     if next_command:
         copied.append(("next", next_command))
@@ -73,7 +79,7 @@ def overview(
         tone=tone,
         summary=summary,
         figures=tuple(_figures(view)),
-        warnings=tuple(_warnings(view)),
+        warnings=tuple(warnings),
         sections=tuple(_sections(view, drawn)),
         copied=tuple(copied),
     )
@@ -110,16 +116,6 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
         if step.value > 0:
             share = f"{percent(total / step.value, 3)} of a step"
         yield "profkit's own cost", f"{duration(total)} per step", share
-
-
-def _warnings(view: Overview) -> Iterator[str]:
-    if view.own_cost.exceeds_budget(view.step_ns.value):
-        yield (
-            "profkit cost this run more than its limit (1 % of a step or 0.15 ms): "
-            f"{own_cost_words(view)}"
-        )
-    if reduced := view.config.get("reduced"):
-        yield f"reduced for this machine: {reduced}"
 
 
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
