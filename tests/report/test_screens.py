@@ -16,6 +16,7 @@ from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.report import as_json, as_text, kernel_sections
+from profkit.report.document import Grid
 from profkit.testing import synthetic_trace
 from profkit.text import duration, percent, safe_text, significant
 from profkit.trace import RunManifest, Trace, verify
@@ -292,3 +293,18 @@ def test_the_kernels_that_take_most_time_stand_with_their_place_under_the_ceilin
     assert (
         build_overview(Trace.open(synthetic_trace(tmp_path / "none", steps=30))).by_kernel is None
     )
+
+
+@pytest.mark.parametrize("last", ["words " * 60, " " * 300, "x" * 300, ""])
+def test_a_table_fits_the_screen_and_keeps_its_figures(last: str) -> None:
+    header = ("name", "a figure with a long header", "text")
+    grid = Grid(header, (("a long name " * 20, "1.25 ms", last),), frozenset({1}))
+    lines = as_text.grid_text(grid).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "a figure with a long header" in lines[0]
+    assert "1.25 ms" in lines[1]
+    assert "".join(" ".join(lines).split()).count("words") == last.count("words")
+
+
+def test_a_table_without_rows_is_empty() -> None:
+    assert as_text.grid_text(Grid(("a", "b"), ())) == ""
