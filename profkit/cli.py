@@ -1,4 +1,4 @@
-"""The command line: finds the verb, hands it its arguments, and turns errors into exit codes."""
+"""The command line: find the verb, pass it its arguments, and turn errors into exit codes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ VERBS = (
     "schema",
     "completions",
 )
-"""In the order of `--help`; each is a module of `profkit.commands`, with an underscore after it where Python has the word."""
+"""The verbs in the order of `--help`; each is a module of `profkit.commands`."""
 
 
 class Command(Protocol):
-    """A module of `profkit.commands`: its docstring is its help, imports that cost stand inside `run`."""
+    """A module of `profkit.commands`: its docstring is its help, and `run` does slow imports."""
 
     __doc__: str | None
 
@@ -42,11 +42,11 @@ class Command(Protocol):
         """Declare the arguments."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it, and return the exit code."""
+        """Run the verb and return the exit code; `args.words` is the whole command line."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports what is wrong as a `UsageError`, so that it is one line like every other error."""
+    """A parser that reports errors as `UsageError`, in one line like every other error."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(
@@ -58,11 +58,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(verbs: Sequence[str] = VERBS) -> Parser:
-    """The parser with the named verbs in it; each one's module is imported, none of them imports much."""
+    """Return a parser with these verbs. It imports their modules, which import little."""
     parser = Parser(
         prog="profkit",
-        description="Tells where training throughput went.",
-        epilog="'profkit VERB --help' tells more of each.",
+        description="Show where training throughput goes.",
+        epilog="'profkit VERB --help' shows more about each verb.",
     )
     parser.add_argument("--version", action="version", version=f"profkit {__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
@@ -74,26 +74,33 @@ def build_parser(verbs: Sequence[str] = VERBS) -> Parser:
 def add_verb(subparsers: Any, verb: str) -> Parser:
     command = load_command(verb)
     summary = (command.__doc__ or "").strip()
-    parser: Parser = subparsers.add_parser(
-        verb, help=summary.partition("\n")[0].rstrip("."), description=summary
-    )
+    first_line = summary.partition("\n")[0].rstrip(".")
+    parser: Parser = subparsers.add_parser(verb, help=first_line, description=summary)
     command.configure(parser)
     parser.set_defaults(run=command.run)
     return parser
 
 
 def load_command(verb: str) -> Command:
-    module: Any = importlib.import_module(
-        f"profkit.commands.{verb + '_' * keyword.iskeyword(verb)}"
-    )
-    return module  # type: ignore[no-any-return]  # a module stands for the protocol
+    """Import the verb's module; a verb that is a Python keyword has a trailing underscore."""
+    name = f"{verb}_" if keyword.iskeyword(verb) else verb
+    module: Any = importlib.import_module(f"profkit.commands.{name}")
+    return module  # type: ignore[no-any-return]  # a module implements the protocol
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The arguments in their final values: flags over environment over files over defaults."""
+    """Return the final values: flags win over environment, files and defaults, in this order."""
     verb = arguments[0] if arguments else ""
     if verb not in VERBS:
-        return _parse_without_verb(arguments)
+        if verb and not verb.startswith("-"):
+            raise UsageError(
+                f"unknown verb '{safe_text(verb)}'{did_you_mean(verb, VERBS)} "
+                "(see 'profkit --help')"
+            )
+        parser = build_parser()
+        args = parser.parse_args(arguments)
+        parser.print_help()
+        raise SystemExit(ExitCode.USAGE if args.verb is None else ExitCode.DONE)
     parser = Parser(prog="profkit")
     subparsers = parser.add_subparsers(dest="verb")
     verb_parser = add_verb(subparsers, verb)
@@ -102,17 +109,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
         apply_settings(verb_parser, verb, *from_process())
     return parser.parse_args(arguments)
-
-
-def _parse_without_verb(arguments: Sequence[str]) -> argparse.Namespace:
-    if arguments and not arguments[0].startswith("-"):
-        raise UsageError(
-            f"unknown verb '{safe_text(arguments[0])}'{did_you_mean(arguments[0], VERBS)} (see 'profkit --help')"
-        )
-    parser = build_parser()
-    args = parser.parse_args(arguments)
-    parser.print_help()
-    raise SystemExit(ExitCode.USAGE if args.verb is None else ExitCode.DONE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,7 @@
-"""Where an option's value comes from: flag, then `PROFKIT_*`, then project file, then user file."""
+"""Default values of options: from `PROFKIT_*` variables, a project file, or a user file.
+
+A flag on the command line wins over all of them, then the order is as above.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from profkit.errors import UsageError
 from profkit.text import did_you_mean, safe_text
 
 PREFIX = "PROFKIT_"
+TRUE, FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
 @dataclass(frozen=True)
@@ -27,24 +31,16 @@ class Setting:
 def apply_settings(
     parser: argparse.ArgumentParser, verb: str, environ: Mapping[str, str], folder: Path
 ) -> None:
-    """Make what environment and files say the defaults of the parser's options.
+    """Make the values of environment and files the defaults of the parser's options.
 
-    Flags win because argparse lets them. A file's table `[verb]` holds the options of one verb, and
-    `[defaults]` those of any verb that has them. A wrong value or an unknown name is a `UsageError`
-    that says where it stands.
+    Flags win because argparse lets them. The table `[verb]` of a file holds the options of one
+    verb, and `[defaults]` those of any verb that has them. A wrong value or an unknown name is a
+    `UsageError` that names its place.
     """
-    options = {
-        action.dest: action
-        for action in parser._actions
-        if action.option_strings and action.dest not in {"help", "json"}
-    }
-    for dest, setting in _settings(verb, options, environ, folder).items():
-        parser.set_defaults(**{dest: _convert(options[dest], setting)})
-
-
-def _settings(
-    verb: str, options: Mapping[str, argparse.Action], environ: Mapping[str, str], folder: Path
-) -> dict[str, Setting]:
+    options = {}
+    for action in parser._actions:
+        if action.option_strings and action.dest not in {"help", "json"}:
+            options[action.dest] = action
     found: dict[str, Setting] = {}
     for path, content in _files(environ, folder):
         found.update(_from_file(path, content, verb, options))
@@ -52,31 +48,27 @@ def _settings(
         name = PREFIX + dest.upper()
         if environ.get(name):
             found[dest] = Setting(environ[name], f"environment variable {name}")
-    return found
+    for dest, setting in found.items():
+        parser.set_defaults(**{dest: _convert(options[dest], setting)})
 
 
 def _files(environ: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The files that exist, weakest first."""
-    home = Path(
-        environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/nonexistent")) / ".config"
-    )
-    for path in (
-        home / "profkit" / "config.toml",
-        folder / "pyproject.toml",
-        folder / "profkit.toml",
-    ):
-        if os.path.isfile(path):  # unlike Path.is_file, false for a home that is not ours
-            content = _read_toml(path)
-            yield path, _own_table(path, content) if path.name == "pyproject.toml" else content
-
-
-def _own_table(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    table: Any = content.get("tool", {}).get("profkit", {})
-    if not isinstance(table, dict):
-        raise UsageError(
-            f"{safe_text(str(path))}: 'tool.profkit' must be a table, written [tool.profkit]"
-        )
-    return table
+    """Yield the content of each file that exists; later ones win."""
+    home = Path(environ.get("HOME", "/nonexistent"))
+    user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "profkit" / "config.toml"
+    project = folder / "pyproject.toml"
+    for path in (user, project, folder / "profkit.toml"):
+        if not os.path.isfile(path):  # unlike Path.is_file, false for a home that we may not read
+            continue
+        content = _read_toml(path)
+        if path is project:
+            content = content.get("tool", {}).get("profkit", {})
+            if not isinstance(content, dict):
+                raise UsageError(
+                    f"{safe_text(str(path))}: 'tool.profkit' must be a table, "
+                    "written [tool.profkit]"
+                )
+        yield path, content
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -96,44 +88,39 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _from_file(
     path: Path, content: Mapping[str, Any], verb: str, options: Mapping[str, argparse.Action]
 ) -> Iterator[tuple[str, Setting]]:
+    place = safe_text(str(path))
     for section in ("defaults", verb):
         table = content.get(section, {})
         if not isinstance(table, dict):
-            raise UsageError(
-                f"{safe_text(str(path))}: '{section}' must be a table, written [{section}]"
-            )
+            raise UsageError(f"{place}: '{section}' must be a table, written [{section}]")
         for key, value in table.items():
             dest = key.replace("-", "_")
             if dest in options:
-                yield dest, Setting(value, f"{safe_text(str(path))}: [{section}] {key}")
+                yield dest, Setting(value, f"{place}: [{section}] {key}")
             elif section == verb:
                 raise UsageError(
-                    f"{safe_text(str(path))}: [{section}] has no option '{safe_text(key)}'{did_you_mean(dest, options)}"
+                    f"{place}: [{section}] has no option '{safe_text(key)}'"
+                    f"{did_you_mean(dest, options)}"
                 )
 
 
 def _convert(action: argparse.Action, setting: Setting) -> Any:
-    """The value in the option's own type, through the converter that its flag goes through."""
+    """Convert the value as the option's flag would."""
     if isinstance(action, argparse._StoreTrueAction):
-        return _truth(setting)
+        word = str(setting.value).lower()
+        if word not in TRUE | FALSE:
+            raise UsageError(f"{setting.source}: '{setting.value}' is neither true nor false")
+        return word in TRUE
+    value = setting.value
     try:
-        value = action.type(str(setting.value)) if callable(action.type) else setting.value
+        if callable(action.type):
+            value = action.type(str(value))
     except (argparse.ArgumentTypeError, ValueError) as error:
         raise UsageError(f"{setting.source}: {error}") from error
     if action.choices is not None and value not in action.choices:
-        raise UsageError(
-            f"{setting.source}: '{value}' is none of {', '.join(map(str, action.choices))}"
-        )
+        choices = ", ".join(map(str, action.choices))
+        raise UsageError(f"{setting.source}: '{value}' is none of {choices}")
     return value
-
-
-def _truth(setting: Setting) -> bool:
-    word = str(setting.value).lower()
-    if word in {"1", "true", "yes", "on"}:
-        return True
-    if word in {"0", "false", "no", "off"}:
-        return False
-    raise UsageError(f"{setting.source}: '{setting.value}' is neither true nor false")
 
 
 def from_process() -> tuple[Mapping[str, str], Path]:

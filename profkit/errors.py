@@ -1,4 +1,4 @@
-"""The exit codes, and the errors that a user can do something about."""
+"""The exit codes, and the errors that a user can fix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What profkit exits with. A published interface: values are never changed."""
+    """Exit codes of the command line. A published interface: values never change."""
 
     DONE = 0
     UNFINISHED = 1
@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
 
 
 class ProfkitError(Exception):
-    """Something the user can mend: one line that names the place and the remedy."""
+    """An error that the user can fix: one line that names the place and the remedy."""
 
     exit_code = ExitCode.UNFINISHED
 
@@ -33,6 +33,6 @@ class UsageError(ProfkitError):
 
 
 class UnreadableError(ProfkitError):
-    """A file that was given cannot be read as what it should be."""
+    """A file cannot be read as what it should be."""
 
     exit_code = ExitCode.UNREADABLE

@@ -1,4 +1,4 @@
-"""The seams: a folder's modules and installed entry points, listed without importing them."""
+"""The plug-in folders: their modules and installed entry points, listed without an import."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from profkit.text import did_you_mean
 
 @dataclass(frozen=True)
 class Seam:
-    """A place where one file more adds one thing more.
+    """A kind of plug-in: to add one, add one file.
 
-    `package` holds a module for each thing, `attribute` is what each module must define, and
-    `group` is the entry-point group by which other packages add theirs. The module `base` defines the
-    contract. It, modules whose names begin with an underscore, and those in `apart` are no plug-ins.
+    `package` holds a module for each plug-in, `attribute` is what each module must define, and
+    `group` is the entry-point group through which other packages add theirs. The module `base`
+    defines the contract. It, modules with a leading underscore, and those in `apart` are not
+    plug-ins.
     """
 
     kind: str
@@ -29,26 +30,26 @@ class Seam:
     apart: frozenset[str] = frozenset()
 
     def names(self) -> tuple[str, ...]:
-        """All names, without importing any of them."""
+        """Return all names, without importing any plug-in."""
         return tuple(sorted(self._targets()))
 
     def load(self, name: str) -> Any:
-        """The one thing of this name; an unknown name is a `UsageError` that tells the nearest."""
+        """Import one plug-in; an unknown name is a `UsageError` that suggests the nearest."""
         targets = self._targets()
         if name not in targets:
-            raise UsageError(
-                f"unknown {self.kind} '{name}'{did_you_mean(name, targets)} (there are: {', '.join(sorted(targets))})"
-            )
+            known = ", ".join(sorted(targets))
+            suggestion = did_you_mean(name, targets)
+            raise UsageError(f"unknown {self.kind} '{name}'{suggestion} (there are: {known})")
         return _load(targets[name])
 
     def load_all(self) -> tuple[dict[str, Any], dict[str, Exception]]:
-        """Everything that loads, and the error of each that does not."""
+        """Import every plug-in; return those that load, and the error of each that does not."""
         loaded: dict[str, Any] = {}
         broken: dict[str, Exception] = {}
         for name, target in sorted(self._targets().items()):
             try:
                 loaded[name] = _load(target)
-            except Exception as error:  # noqa: BLE001  # another package's plug-in may fail in any way; the others still count
+            except Exception as error:  # noqa: BLE001  # a plug-in of others may fail in any way
                 broken[name] = error
         return loaded, broken
 

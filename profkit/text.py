@@ -1,19 +1,27 @@
-"""Text for people: safe to print, and numbers with the digits that they deserve."""
+"""Text for people: safe to print, folded to a screen, figures with sensible digits."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+
+WIDTH = 100
+"""Columns of a screen. Lines that are meant to be copied, such as a path, may be longer."""
 
 _BIDI_AND_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]"
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]"
 )
 
 
+# -- words -----------------------------------------------------------------------------------------
+
+
 def safe_text(value: str) -> str:
-    """`value` with each character that could steer a terminal shown as an escape instead.
+    """Return `value` with each character that could steer a terminal shown as an escape.
 
     Names of kernels, files and threads come from strangers: control characters, bidirectional
     marks and invisible characters are made visible, everything else is left as it is.
@@ -29,22 +37,53 @@ def _visible(char: str) -> str:
     code = ord(char)
     if code < 0x100:
         return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` most likely meant, if any is close."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)), None)
+def fold(text: str, indent: str = "  ", rest: str | None = None) -> str:
+    """Return `text`, made safe, in lines that fit a screen.
+
+    The first line begins with `indent`, the others with `rest` (default: two columns more).
+    """
+    return "\n".join(
+        textwrap.wrap(
+            safe_text(text),
+            WIDTH,
+            initial_indent=indent,
+            subsequent_indent=indent + "  " if rest is None else rest,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def shorten(text: str, longest: int) -> str:
+    """Return `text`, made safe, with an ellipsis for what is beyond `longest` characters."""
+    shown = safe_text(text)
+    if len(shown) <= longest:
+        return shown
+    return shown[: longest - 1] + "…"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'X'?` for the nearest known word, else nothing."""
-    close = nearest(word, known)
-    return f"; did you mean '{close}'?" if close else ""
+    """Return `; did you mean 'X'?` for the nearest known word, or an empty text."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+# -- figures ---------------------------------------------------------------------------------------
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`value` with this many significant digits or all before the point, never in scientific notation."""
+    """Return `value` with this many significant digits, never in scientific notation.
+
+    All digits before the decimal point are shown.
+    """
     if not math.isfinite(value):
         return "-"
     if value == 0:
@@ -54,12 +93,12 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def amount(value: float) -> str:
-    """How many of something: whole where it is, else with four significant digits."""
+    """Return a count: a whole number as it is, any other with four significant digits."""
     return f"{value:,.0f}" if float(value).is_integer() else significant(value, 4)
 
 
 def _rounded(value: float, digits: int) -> float:
-    """Rounded first, so that 9.996 is seen to be 10.0 and 999.96 us to be 1.00 ms."""
+    """Round before a unit is chosen: 9.996 becomes 10.0, and 999.96 us becomes 1.00 ms."""
     return float(f"{value:.{digits - 1}e}")
 
 
@@ -67,23 +106,31 @@ _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 
 
 def duration(ns: float, digits: int = 3) -> str:
-    """A duration in the unit that suits its size."""
+    """Return a duration in the unit that suits its size."""
     if not math.isfinite(ns):
         return "-"
+    if ns == 0:
+        return "0 s"
     for scale, unit in _UNITS:
         if abs(_rounded(ns, digits)) >= scale:
             return f"{significant(ns / scale, digits)} {unit}"
-    return "0 s" if ns == 0 else f"{significant(ns, digits)} ns"
+    return f"{significant(ns, digits)} ns"
 
 
 def percent(share: float, digits: int = 1) -> str:
-    return (
-        f"{round(100 * share, digits) + 0.0:.{digits}f} %" if math.isfinite(share) else "-"
-    )  # + 0.0: zero has no sign
+    if not math.isfinite(share):
+        return "-"
+    without_minus_zero = round(100 * share, digits) + 0.0
+    return f"{without_minus_zero:.{digits}f} %"
+
+
+def signed(value: float, show: Callable[[float], str] = duration) -> str:
+    """Return `value` with its sign, also if it is above zero."""
+    return ("+" if value > 0 else "") + show(value)
 
 
 def byte_size(count: float) -> str:
-    """A number of bytes in the decimal unit that suits its size."""
+    """Return a number of bytes in the decimal unit that suits its size."""
     if not math.isfinite(count):
         return "-"
     if abs(count) < 1000:
@@ -95,22 +142,24 @@ def byte_size(count: float) -> str:
     return f"{significant(count / 1000)} TB"
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def bytes_per_second(rate: float) -> str:
+    return f"{byte_size(rate)}/s"
+
+
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def table(
     rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), indent: str = "  "
 ) -> str:
-    """Rows in aligned columns; `right` names the columns that are aligned to the right."""
+    """Return rows in aligned columns; `right` holds the columns that are aligned to the right."""
     if not rows:
         return ""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = (
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        cells = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            cells.append(cell.rjust(width) if column in right else cell.ljust(width))
         lines.append(indent + "  ".join(cells).rstrip())
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The words of profkit: names that stand in files and on screens, each said once."""
+"""Names that files and screens share. A writer and its readers take each from here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import Enum
 from typing import Final
 
 SCHEMA_VERSION: Final = (1, 0)
-"""Major and minor of the trace contract. A newer major is refused, a newer minor is read."""
+"""Version of the trace contract. A newer major is refused, a newer minor is read."""
 
 DOMAIN: Final = "profkit"
-"""The NVTX domain of every range that profkit opens."""
+"""NVTX domain of every range that profkit opens."""
 
 
 class Phase(str, Enum):
-    """What a part of a step does; the values stand in the `spans` table."""
+    """Kind of work in a part of a step; the values are written to the `spans` table."""
 
     DATA = "data"
     H2D = "h2d"
@@ -42,7 +42,7 @@ PHASES: Final = tuple(phase.value for phase in Phase)
 
 
 class RunState(str, Enum):
-    """What `run.json` says of a run."""
+    """State of a run in `run.json`."""
 
     RUNNING = "running"
     COMPLETE = "complete"
@@ -50,7 +50,7 @@ class RunState(str, Enum):
 
 
 class Integrity(str, Enum):
-    """What `profkit verify` finds a trace to be."""
+    """State of a trace as `profkit verify` reports it."""
 
     COMPLETE = "complete"
     RUNNING = "running"
@@ -63,42 +63,63 @@ class Integrity(str, Enum):
 
 
 KERNELS: Final = "kernels"
-"""The source of the rows about windows of steps in which kernels were captured."""
+"""Source of the samples about windows of steps in which kernels were captured."""
 
 WINDOW_STEP: Final = "window_step_index"
-"""Tells of a step that is no measure of speed: kernels were captured in it, or a capture was read."""
+"""Metric that marks a step as unfit for timing: kernels were captured or read in it."""
 
 WINDOW_BORDER: Final = "window_border_ns"
-"""What a window's opening or closing kept the loop waiting."""
+"""Metric: time that opening or closing a capture window blocked the loop."""
 
 WINDOW_READING: Final = "window_reading_ns"
-"""The processor time that a thread took to read a window."""
+"""Metric: processor time that a thread took to read a capture window."""
 
 FAILURES: Final = "failures_count:"
-"""How often something of profkit's failed in the job; its name stands behind."""
+"""Metric prefix: how often a part of profkit failed inside the job. The part's name follows."""
 
 UNMEASURED: Final = "unmeasured:"
-"""Says that something of the job is not measured; its name follows."""
+"""Metric prefix: a part of the job is not measured. Its name follows."""
 
 HANGS: Final = "hung_ns:"
-"""How long something of profkit's did not answer; its name stands behind."""
+"""Metric prefix: how long a part of profkit did not answer. Its name follows."""
+
+BAD_SAMPLE: Final = "bad_sample:"
+"""Metric prefix: a sample of the data set could not be read. Its path and the reason follow."""
 
 COLLECTORS_CPU: Final = "collectors_cpu_ns"
-"""The processor time of one collector's thread."""
+"""Metric: processor time of one collector's thread."""
 
 OPENING_CPU: Final = "opening_cpu_ns"
-"""Processor time spent once, before the first rows are on disk: imports, files, first batch."""
+"""Metric: processor time spent once, before the first rows are on disk."""
 
 WRITER_CPU: Final = "writer_cpu_ns"
-"""Processor time of the writer's thread so far."""
+"""Metric: processor time of the writer's thread so far."""
+
+SPAN_COST: Final = "span_cost_ns"
+"""Metric: what recording one span costs in the loop, measured once per process."""
+
+QUEUE_DEPTH: Final = "queue_depth_batches"
+"""Metric: batches that are ready in the data loader's queue."""
+
+AUTOCAST: Final = "autocast_ratio"
+"""Metric: 1 from when models are called in mixed precision, 0 from when they no longer are."""
 
 WHOLE_STEPS: Final = "whole_steps_count"
-"""Tells of a rank whose steps are programs in which nothing shows the phases."""
+"""Metric of a rank whose steps are compiled programs that do not show their phases."""
 
 LOST_GPU: Final = "lost_count"
-"""Tells of a GPU that does not answer any more."""
+"""Metric of a GPU that no longer answers."""
+
+SKIPPED_STEP: Final = "skipped step"
+"""Name of the span of an optimizer step that the gradient scaler skipped."""
+
+LOADER_WORKER: Final = "loader worker "
+"""Thread name prefix of a data loader's worker. Its number follows."""
 
 TABLES: Final = ("steps", "spans", "kernels", "collectives", "samples", "strings")
+
+ROW_TABLES: Final = TABLES[:-1]
+"""The tables that hold rows of the job. `strings` only holds the names that they refer to."""
 
 RUN_FILE: Final = "run.json"
 RANK_FILE: Final = "rank.json"
@@ -111,4 +132,4 @@ def rank_folder(rank: int) -> str:
 
 
 BAD_TIMES: Final = ("dropped ", "repaired ")
-"""How the flags of a run begin that say that times in its source cannot be: no verdict is given on such a run."""
+"""How flags about impossible times in a source begin. Runs with such a flag get no verdict."""

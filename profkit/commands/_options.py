@@ -4,27 +4,114 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from profkit.errors import UsageError
 
+DEFAULT_RUNS = Path("traces")
+"""The folder of runs if neither a flag nor a setting names one."""
+
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+"""Seconds in each unit that a length of time may end in."""
+
 
 def add_json(parser: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, with the unit in each key")
 
 
-def add_output(parser: argparse.ArgumentParser, *, short: bool = True) -> None:
-    """`short` gives it the letter `-o`, unless a verb has a file of its own to write."""
+# -- where runs are, and where files go ------------------------------------------------------------
+
+
+def add_output(parser: argparse.ArgumentParser, **options: Any) -> None:
+    """Declare the folder of runs, which `-o` means in every verb."""
     parser.add_argument(
-        *(["-o"] if short else []),
+        "-o",
         "--output",
         type=Path,
-        default=Path("traces"),
+        default=DEFAULT_RUNS,
         metavar="FOLDER",
-        help="where runs are kept (default: %(default)s)",
+        help="folder of runs (default: %(default)s)",
+        **options,
     )
+
+
+def add_run(parser: argparse.ArgumentParser, **output_options: Any) -> None:
+    """Declare a run to read; if none is named, the newest in the folder of runs is read."""
+    parser.add_argument(
+        "path",
+        type=Path,
+        nargs="?",
+        metavar="RUN",
+        help="folder of the run (default: the newest run below --output)",
+    )
+    add_output(parser, **output_options)
+
+
+def add_write(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("-w", "--write", type=Path, metavar="FILE", help=text)
+
+
+class FolderOrOldFile(argparse.Action):
+    """Store the folder of runs, or the file that some verbs took for `-o` in version 0.1.
+
+    `old_flags` are the flags that named a file there. `use_old_file` decides what is done with it.
+    """
+
+    def __init__(self, old_flags: tuple[str, ...] = ("-o",), **options: Any) -> None:
+        super().__init__(**options)
+        self.old_flags = old_flags
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        del parser
+        if option_string in self.old_flags and not os.path.isdir(
+            values
+        ):  # unlike Path.is_dir, never raises
+            namespace.old_file = values
+        else:
+            setattr(namespace, self.dest, values)
+
+
+def use_old_file(args: argparse.Namespace, *, names_run: bool) -> None:
+    """Treat `-o FILE` as `-w FILE` and warn, unless it may be a folder of runs.
+
+    An existing folder never gets here. A missing path without a suffix is a mistyped folder,
+    unless the run itself was named: then a folder of runs has no use.
+    """
+    path: Path | None = getattr(args, "old_file", None)
+    if path is None:
+        return
+    if args.write is not None or not (names_run or path.suffix):
+        args.output = path
+        return
+    print("profkit: -o FILE is deprecated for written files; use -w FILE", file=sys.stderr)
+    args.write = path
+
+
+def run_or_newest(run: Path | None, folder: Path) -> Path:
+    """Return the named run, or the newest one in the folder of runs."""
+    if run is not None:
+        return run
+    from profkit.trace.reader import find_runs
+
+    runs = find_runs(folder)
+    if not runs:
+        raise UsageError(
+            f"no run was named, and there is none in {folder}; "
+            "make one with 'profkit trace WORKLOAD'"
+        )
+    return runs[-1]
+
+
+# -- what is read and recorded ---------------------------------------------------------------------
 
 
 def add_scheduler(parser: argparse.ArgumentParser) -> None:
@@ -32,66 +119,65 @@ def add_scheduler(parser: argparse.ArgumentParser) -> None:
         "--scheduler",
         default="serial",
         metavar="WHERE",
-        help="where ranks are read: serial, threads, or a Dask scheduler, as in tcp://host:8786 (default: %(default)s)",
+        help="where ranks are read: serial, threads, or the address of a Dask scheduler such as "
+        "tcp://host:8786 (default: %(default)s)",
     )
 
 
 def add_collect(parser: Any) -> None:
-    """What is collected beside the loop; `pass_on` hands it to the processes that train."""
+    """Declare what is collected during training; `pass_on_collect` passes it on."""
     parser.add_argument(
         "--collect",
         default="",
         metavar="NAMES",
-        help="collectors, as in host,nvml,kernels; 'none' for none (default: all that work here; see 'profkit doctor')",
+        help="collectors, such as host,nvml,kernels; 'none' for none (default: all that work "
+        "here; see 'profkit doctor')",
     )
     parser.add_argument(
         "--kernels",
         default="",
         metavar="STEPS",
-        help="capture kernels in steps 20:23 (20 to 22), or every:100 (default: in none)",
+        help="capture kernels in steps 20:23 (20 to 22), or every:100 (default: no capture)",
     )
     parser.add_argument(
         "--kernels-from",
         default="profiler",
         choices=("profiler", "cupti"),
-        help="the framework's profiler, or NVIDIA's CUPTI through the package cupti-python (default: %(default)s)",
+        help="the framework's profiler, or NVIDIA's CUPTI through the package cupti-python "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--ops",
         action="store_true",
-        help="name the operators that launch the kernels; on the CPU they are always there",
+        help="record the operators that launch the kernels; on a CPU they are always recorded",
     )
 
 
 def pass_on_collect(args: argparse.Namespace) -> None:
-    """Check what was chosen, and leave it where ranks and jobs find it."""
+    """Check the choice, and set the environment variables in which ranks and jobs find it."""
     from profkit.run import collecting
 
     choice = collecting.Choice.parse(
         args.collect, args.kernels, operators=args.ops, source=args.kernels_from
     )
     if choice.windows is not None and choice.source == collecting.CUPTI:
-        _check_cupti()
-    chosen = {
-        collecting.COLLECT: args.collect,
-        collecting.WINDOWS: args.kernels,
-        collecting.SOURCE: args.kernels_from,
-    }
-    chosen[collecting.OPERATORS] = str(int(args.ops))
-    os.environ.update(chosen)
+        from profkit.machine import doctor
+
+        found = doctor.cupti()
+        if found.state == doctor.CANNOT:
+            raise UsageError(f"--kernels-from cupti: {found.why}; {found.help or 'leave it out'}")
+    os.environ[collecting.COLLECT] = args.collect
+    os.environ[collecting.WINDOWS] = args.kernels
+    os.environ[collecting.SOURCE] = args.kernels_from
+    os.environ[collecting.OPERATORS] = str(int(args.ops))
 
 
-def _check_cupti() -> None:
-    """What is asked for and cannot be had is refused before anything is started."""
-    from profkit.machine import doctor
-
-    found = doctor.cupti()
-    if found.state == doctor.CANNOT:
-        raise UsageError(f"--kernels-from cupti: {found.why}; {found.help or 'leave it out'}")
+# -- converters ------------------------------------------------------------------------------------
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A converter for whole numbers in a range."""
+    """Return a converter for whole numbers in a range."""
+    allowed = f"at least {least}" if most is None else f"{least} to {most}"
 
     def convert(word: str) -> int:
         try:
@@ -99,18 +185,14 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
         except ValueError:
             raise argparse.ArgumentTypeError(f"'{word}' is not a whole number") from None
         if value < least or (most is not None and value > most):
-            raise argparse.ArgumentTypeError(f"{value} is out of range: {_range(least, most)}")
+            raise argparse.ArgumentTypeError(f"{value} is out of range: {allowed}")
         return value
 
     return convert
 
 
-def _range(least: int, most: int | None) -> str:
-    return f"at least {least}" if most is None else f"{least} to {most}"
-
-
 def positive(word: str) -> float:
-    """A converter for numbers above zero."""
+    """Convert a number above zero."""
     try:
         value = float(word)
     except ValueError:
@@ -121,13 +203,15 @@ def positive(word: str) -> float:
 
 
 def duration_s(word: str) -> float:
-    """A converter for lengths of time: seconds, or `15m`, or `2h`."""
-    scale = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(word[-1:].lower())
-    return positive(word[:-1] if scale else word) * (scale or 1.0)
+    """Convert a length of time to seconds: `90`, `15m` or `2h`."""
+    scale = SECONDS.get(word[-1:].lower())
+    if scale is None:
+        return positive(word)
+    return positive(word[:-1]) * scale
 
 
 def count_not_ids(word: str) -> int:
-    """A converter for a number of GPUs; a list of ids, which Paddle's own option of the name takes, is told where it belongs."""
+    """Convert a number of GPUs; a list of ids is an error that names `--devices`."""
     if "," in word:
         raise argparse.ArgumentTypeError(
             f"'{word}' is a list of ids, and --gpus is a count; write --devices {word}"
@@ -136,33 +220,17 @@ def count_not_ids(word: str) -> int:
 
 
 def gpu_ids(word: str) -> str:
-    """A converter for ids of GPUs, as in `0,2`."""
+    """Convert a list of GPU ids such as `0,2`."""
     ids = [part.strip() for part in word.split(",")]
-    if not all(part.isdigit() for part in ids) or len(set(ids)) < len(ids):
-        raise argparse.ArgumentTypeError(f"'{word}' is no list of different GPU ids, such as 0,2")
+    if not all(map(str.isdigit, ids)) or len(set(ids)) < len(ids):
+        raise argparse.ArgumentTypeError(f"'{word}' is not a list of different GPU ids such as 0,2")
     return ",".join(ids)
 
 
-def run_or_newest(run: Path | None, folder: Path) -> Path:
-    """The run that was named, else the newest one in the folder of runs."""
-    if run is not None:
-        return run
-    from profkit.trace.reader import find_runs
+def print_broken(kind: str, broken: dict[str, Exception]) -> None:
+    """Report each plug-in that cannot be loaded."""
+    from profkit.text import safe_text
 
-    runs = find_runs(folder)
-    if not runs:
-        raise UsageError(
-            f"no run was named, and there is none in {folder}; make one with 'profkit trace WORKLOAD'"
-        )
-    return runs[-1]
-
-
-def add_run(parser: argparse.ArgumentParser, *, short: bool = True) -> None:
-    parser.add_argument(
-        "path",
-        type=Path,
-        nargs="?",
-        metavar="RUN",
-        help="the run's folder (default: the newest run below --output)",
-    )
-    add_output(parser, short=short)
+    for name, error in broken.items():
+        words = f"{kind} '{safe_text(name)}' cannot be loaded: {safe_text(str(error))}"
+        print(f"profkit: {words}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The shapes that a report may have, and where it goes: the screen, a file, or the summary of a job on GitHub."""
+"""The formats of a report, and its destinations: screen, file, or GitHub job summary."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from profkit.commands._options import add_json
+from profkit.commands._options import add_json, add_write
 from profkit.errors import ProfkitError, UsageError
 from profkit.text import safe_text
 
+if TYPE_CHECKING:
+    from profkit.report.document import Document
+
 SHAPES = ("text", "json", "markdown", "html", "github")
 SUMMARY = "GITHUB_STEP_SUMMARY"
-"""Names the file that GitHub shows as the summary of a step."""
+"""Environment variable with the path of the file that GitHub shows as the summary of a step."""
 
 _SUFFIXES = {
     ".md": "markdown",
@@ -26,7 +30,7 @@ _SUFFIXES = {
 }
 
 Renderers = Mapping[str, Callable[[], str]]
-"""For each shape but `github`, which is Markdown, what makes it."""
+"""The function that makes each format. `github` is missing: it is made of two others."""
 
 
 def add_shapes(parser: argparse.ArgumentParser) -> None:
@@ -35,49 +39,83 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
     shapes.add_argument(
         "--format",
         choices=SHAPES,
-        help=f"text, JSON, Markdown, one HTML file, or Markdown appended to ${SUMMARY} (default: what --write's name ends in, else text)",
+        help="text, JSON, Markdown, one HTML file, or Markdown appended to "
+        f"${SUMMARY} (default: by the file name of --write, else text)",
     )
-    parser.add_argument(
-        "-o", "--write", type=Path, metavar="FILE", help="write to this file, not to the screen"
-    )
+    add_write(parser, "write the report to this file instead of the screen")
 
 
-def deliver(args: argparse.Namespace, renderers: Renderers) -> None:
-    """Make the report in the shape that was asked for, and put it where it was asked for."""
-    shape = _shape(args)
-    if shape == "github":
-        _append_summary(args, renderers)
-    elif args.write:
-        write_file(args.write, renderers[shape]())
-        print(f"wrote {safe_text(str(args.write))}", file=sys.stderr)
-    else:
-        print(renderers[shape]().removesuffix("\n"))
+def renderers(
+    brief: Callable[[], Document], full: Callable[[], Document], figures: Callable[[], Any]
+) -> Renderers:
+    """Return the function for each format; modules of other formats are not imported.
+
+    `brief` makes the document for text, `full` the one with charts, and `figures` the JSON.
+    """
+
+    def as_text() -> str:
+        from profkit.report import as_text
+
+        return as_text.document(brief())
+
+    def as_json() -> str:
+        from profkit.report import as_json
+
+        return as_json.dumps(figures())
+
+    def as_markdown() -> str:
+        from profkit.report import as_markdown
+
+        return as_markdown.document(full())
+
+    def as_html() -> str:
+        from profkit import __version__
+        from profkit.report import as_html
+
+        return as_html.document(full(), __version__)
+
+    return {"text": as_text, "json": as_json, "markdown": as_markdown, "html": as_html}
 
 
 def check_shape(args: argparse.Namespace) -> None:
     """Refuse what cannot be delivered before anything is read."""
-    shape = _shape(args)
-    if args.write and args.write.is_dir():
+    if args.write and os.path.isdir(args.write):
         raise UsageError(f"{safe_text(str(args.write))}: a folder; name a file in it")
-    if shape == "github" and args.write:
+    if _shape(args) != "github":
+        return
+    target = f"--format github appends to the file that ${SUMMARY} names"
+    if args.write:
+        raise UsageError(f"{target}; leave --write out, or write --format markdown")
+    if not os.environ.get(SUMMARY):
         raise UsageError(
-            f"--format github appends to the file that ${SUMMARY} names; leave --write out, or write --format markdown"
+            f"{target}, and that is not set; outside of a GitHub job use --format markdown"
         )
-    if shape == "github" and not os.environ.get(SUMMARY):
-        raise UsageError(
-            f"--format github appends to the file that ${SUMMARY} names, and that is not set; outside GitHub's jobs write --format markdown"
-        )
+
+
+def deliver(args: argparse.Namespace, makers: Renderers) -> None:
+    """Make the report in the requested format and put it in the requested place."""
+    shape = _shape(args)
+    if shape == "github":
+        _append_summary(makers)
+    elif args.write:
+        write_file(args.write, makers[shape]())
+        print(f"wrote {safe_text(str(args.write))}", file=sys.stderr)
+    else:
+        print(makers[shape]().removesuffix("\n"))
 
 
 def _shape(args: argparse.Namespace) -> str:
-    by_name = _SUFFIXES.get(args.write.suffix.lower(), "text") if args.write else "text"
-    return "json" if args.json else args.format or by_name
+    if args.json:
+        return "json"
+    if args.format or not args.write:
+        return args.format or "text"
+    return _SUFFIXES.get(args.write.suffix.lower(), "text")
 
 
-def _append_summary(args: argparse.Namespace, renderers: Renderers) -> None:
-    """The job's log gets the text, its summary the Markdown."""
+def _append_summary(makers: Renderers) -> None:
+    """Append Markdown to the job's summary and print text to its log."""
     summary = Path(os.environ[SUMMARY])
-    made = renderers["markdown"]()
+    made = makers["markdown"]()
     try:
         with open(summary, "a", encoding="utf-8") as file:
             file.write(made + "\n")
@@ -85,22 +123,19 @@ def _append_summary(args: argparse.Namespace, renderers: Renderers) -> None:
         raise ProfkitError(
             f"{safe_text(str(summary))}: {error.strerror}; it is the file that ${SUMMARY} names"
         ) from error
-    print(renderers["text"]())
+    print(makers["text"]())
 
 
 def write_file(path: Path, content: str) -> None:
-    """Write `content`, so that a reader sees the old file or the new one, never a part."""
+    """Write `content` so that a reader sees the old file or the new one, never a part."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
+    text = content.removesuffix("\n") + "\n"
     try:
-        partial.write_text(
-            content.removesuffix("\n") + "\n",
-            encoding="utf-8",
-            errors="backslashreplace",
-            newline="\n",
-        )
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise ProfkitError(
-            f"{safe_text(str(path))}: {error.strerror}; name a file in a folder that exists, may be written to and has room"
+            f"{safe_text(str(path))}: {error.strerror}; "
+            "name a file in a folder that exists, may be written to and has room"
         ) from error

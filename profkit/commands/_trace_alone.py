@@ -1,143 +1,120 @@
-"""`profkit trace` in one process, and what its ranks share with it."""
+"""`profkit trace` in one process, and what it shares with several ranks."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profkit.commands._places import check_gpus, find_seat, wanted_gpus
+from profkit.commands._places import check_gpus, find_seat
 from profkit.commands._signals import Terminated
 from profkit.errors import ExitCode, ProfkitError
 from profkit.text import plural, safe_text
 
 if TYPE_CHECKING:
+    from profkit.commands._trace_request import TraceRequest
     from profkit.instrument.frameworks.base import Place
-    from profkit.trace import RunManifest
-    from profkit.workloads.base import Outcome, Settings, Workload
+    from profkit.workloads.base import Outcome
     from profkit.workloads.training.prepare import ReadyJob
 
 
-def train_alone(args: argparse.Namespace, workload: Workload, settings: Settings) -> int:
+def train_alone(request: TraceRequest) -> int:
     from profkit.attached import disabled
     from profkit.instrument.frameworks.base import Place
-
-    if wanted_gpus(args):
-        check_gpus(wanted_gpus(args) or 1)
-    job = prepare_job(args, workload, settings, Place())
-    announce(workload.title, settings, job)
-    return _train_bare(job) if disabled() else _train_traced(args, settings, job)
-
-
-def prepare_job(
-    args: argparse.Namespace, workload: Workload, settings: Settings, place: Place
-) -> ReadyJob:
-    from profkit.workloads.base import wait_passively
-    from profkit.workloads.training import prepare as _prepare
-
-    wait_passively()
-    seat = find_seat(args, settings, place)
-    _prepare.check(workload, settings, on_gpu=seat.gpu is not None)
-    return _prepare.prepare(workload, settings, seat)
-
-
-def announce(title: str, settings: Settings, job: ReadyJob) -> None:
-    config = job.config
-    ranks = (
-        f" and {config['global_batch_size']} in all, {plural(config['world_size'], 'rank')}"
-        if config["world_size"] > 1
-        else ""
-    )
-    line = f"{title}, {settings.framework} on {job.device}, {config['precision']}, batch {config['batch_size']} a rank{ranks}, {config['steps']} steps"
-    note = f"; reduced for this machine: {config['reduced']}" if config.get("reduced") else ""
-    print(safe_text(line + note), file=sys.stderr)
-
-
-def _train_bare(job: ReadyJob) -> int:
     from profkit.instrument.recorder import NullRecorder
     from profkit.progress import ProgressBar
 
-    with ProgressBar("training, profkit is switched off by PROFKIT_DISABLE") as progress:
+    if request.gpus:
+        check_gpus(request.gpus)
+    job = prepare_job(request, Place())
+    announce(request, job)
+    if not disabled():
+        return _train_recorded(request, job)
+    with ProgressBar("training, recording is switched off by PROFKIT_DISABLE") as progress:
         outcome = job.train(NullRecorder(), lambda step, steps, loss: progress(step, steps))
-    say_outcome(outcome)
+    print_outcome(outcome)
     return ExitCode.DONE
 
 
-def say_outcome(outcome: Outcome) -> None:
-    print(
-        f"{outcome.steps} steps, loss {outcome.first_loss!r} at the first and {outcome.last_loss!r} at the last",
-        file=sys.stderr,
-    )
-    for line in notes(outcome):
-        print(safe_text(line), file=sys.stderr)
+def prepare_job(request: TraceRequest, place: Place) -> ReadyJob:
+    from profkit.workloads.base import wait_passively
+    from profkit.workloads.training import prepare
+
+    wait_passively()
+    seat = find_seat(request, place)
+    prepare.check(request.workload, request.settings, on_gpu=seat.gpu is not None)
+    return prepare.prepare(request.workload, request.settings, seat)
 
 
-def notes(outcome: Outcome) -> tuple[str, ...]:
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.figures.items())
-    return tuple(
-        note for note in (outcome.stopped, f"evaluation: {figures}" if figures else "") if note
-    )
+def announce(request: TraceRequest, job: ReadyJob) -> None:
+    config = job.config
+    batch = f"batch {config['batch_size']} per rank"
+    if config["world_size"] > 1:
+        ranks = plural(config["world_size"], "rank")
+        batch += f" and {config['global_batch_size']} in total, {ranks}"
+    where = f"{request.settings.framework} on {job.device}"
+    settings = f"{config['precision']}, {batch}, {config['steps']} steps"
+    line = f"{request.workload.title}, {where}, {settings}"
+    if config.get("reduced"):
+        line += f"; reduced for this machine: {config['reduced']}"
+    print(safe_text(line), file=sys.stderr)
 
 
-def _train_traced(args: argparse.Namespace, settings: Settings, job: ReadyJob) -> int:
+def _train_recorded(request: TraceRequest, job: ReadyJob) -> int:
     from profkit.progress import ProgressBar
     from profkit.run.session import open_session, record_own_cost
 
     path = None
+    manifest, name = request.manifest(job), request.run_name(job)
     try:
         with (
-            open_session(
-                args.output, run_name(args, job), manifest(args, settings, job), device=job.device
-            ) as session,
+            open_session(request.output, name, manifest, device=job.device) as session,
             ProgressBar("training") as progress,
         ):
             path = session.path
             outcome = job.train(session.recorder, lambda step, steps, loss: progress(step, steps))
             session.notes = notes(outcome)
     except BaseException as error:
-        say_where(path, error)
+        print_place(path, error)
         raise
-    say_outcome(outcome)
+    print_outcome(outcome)
     record_own_cost(path)
-    show(path, args.json)
+    show(path, json=request.json)
     return ExitCode.DONE
 
 
-def say_where(path: Path | None, error: BaseException) -> None:
+def print_outcome(outcome: Outcome) -> None:
+    first, last = f"{outcome.first_loss!r} at the first", f"{outcome.last_loss!r} at the last"
+    print(f"{outcome.steps} steps, loss {first} and {last}", file=sys.stderr)
+    for line in notes(outcome):
+        print(safe_text(line), file=sys.stderr)
+
+
+def notes(outcome: Outcome) -> tuple[str, ...]:
+    """Return why training stopped early, and the evaluation's figures."""
+    lines = [outcome.stopped] if outcome.stopped else []
+    if outcome.figures:
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.figures.items())
+        lines.append(f"evaluation: {figures}")
+    return tuple(lines)
+
+
+def print_place(path: Path | None, error: BaseException) -> None:
+    """Say where the recorded part of a run is that was stopped early."""
     if path and isinstance(error, KeyboardInterrupt | Terminated | ProfkitError):
         shown = safe_text(str(path))
-        print(
-            f"stopped early; what was recorded is in {shown} (see 'profkit report {shown}')",
-            file=sys.stderr,
-        )
+        words = f"what was recorded is in {shown} (see 'profkit report {shown}')"
+        print(f"stopped early; {words}", file=sys.stderr)
 
 
-def manifest(args: argparse.Namespace, settings: Settings, job: ReadyJob) -> RunManifest:
-    from profkit.trace import RunManifest
-
-    return RunManifest(
-        workload=args.workload,
-        framework=settings.framework,
-        config=job.config,
-        world_size=job.config["world_size"],
-    )
-
-
-def run_name(args: argparse.Namespace, job: ReadyJob) -> str:
-    config = job.config
-    return f"{args.workload}-{args.framework}-{config['precision']}-{config['world_size']}x{config['batch_size']}"
-
-
-def show(path: Path, json: bool) -> None:
+def show(path: Path, *, json: bool) -> None:
     from profkit.analysis.overview import build_overview
     from profkit.report import as_json, as_text
     from profkit.trace.reader import Trace
 
     view = build_overview(Trace.open(path))
-    print(
-        as_json.dumps(as_json.overview(view))
-        if json
-        else as_text.overview(view, next_command=f"profkit report {shlex.quote(str(path))}")
-    )
+    if json:
+        print(as_json.dumps(as_json.overview(view)))
+    else:
+        print(as_text.overview(view, next_command=f"profkit report {shlex.quote(str(path))}"))

@@ -1,4 +1,4 @@
-"""The options of `profkit trace`, by what they are about."""
+"""The options of `profkit trace`, by topic."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def add_training(group: Any) -> None:
         help="torch or paddle (default: %(default)s)",
     )
     group.add_argument(
-        "--batch-size", type=whole(1), metavar="N", help="samples a step on each rank"
+        "--batch-size", type=whole(1), metavar="N", help="samples per step on each rank"
     )
     group.add_argument(
         "--image-size",
         type=whole(32, 4096),
         metavar="PX",
-        help="the side by which the system's images are named",
+        help="image size, as the workload's publication names it",
     )
     group.add_argument(
         "--lr",
@@ -36,7 +36,8 @@ def add_training(group: Any) -> None:
         const="auto",
         default="",
         choices=("auto", "bf16", "fp16", "O1", "O2"),
-        help="mixed precision: fp16 with a gradient scaler on a GPU, bf16 on a CPU; Paddle's level O1 or O2",
+        help="mixed precision: fp16 with a gradient scaler on a GPU, bf16 on a CPU; "
+        "Paddle's level O1 or O2",
     )
     group.add_argument("--channels-last", action="store_true", help="images as NHWC in memory")
     group.add_argument("--compile", action="store_true", help="compile the model first")
@@ -54,19 +55,20 @@ def add_data(group: Any) -> None:
         "--data",
         default="generated",
         metavar="WHAT",
-        help="'generated'; 'synthetic', for tensors without any input pipeline; or the folder of the real data set (default: %(default)s)",
+        help="'generated'; 'synthetic' for tensors without an input pipeline; or the folder of the "
+        "real data set (default: %(default)s)",
     )
     group.add_argument(
         "--workers",
         type=whole(0, 512),
         metavar="N",
-        help="loader processes (DALI: threads) of each rank; 0 loads in the training process",
+        help="loader processes (DALI: threads) per rank; 0 loads in the training process",
     )
     group.add_argument(
         "--prefetch",
         type=whole(1, 64),
         metavar="N",
-        help="batches that each worker makes ahead (default: 2)",
+        help="batches that each worker prepares ahead (default: 2)",
     )
     group.add_argument(
         "--pin",
@@ -78,7 +80,8 @@ def add_data(group: Any) -> None:
         "--bad-samples",
         default="error",
         choices=("error", "skip", "pad"),
-        help="of an image that is broken or missing: end, take the next sample, or fill in grey (default: %(default)s)",
+        help="if an image is broken or missing: stop, take the next sample, or use a grey image "
+        "(default: %(default)s)",
     )
 
 
@@ -87,9 +90,9 @@ def add_scale(group: Any) -> None:
         "--gpus",
         type=count_not_ids,
         metavar="N",
-        help="how many GPUs of this machine (a count; ids go into --devices)",
+        help="number of GPUs of this machine (ids go into --devices)",
     )
-    group.add_argument("--devices", type=gpu_ids, metavar="IDS", help="which GPUs, as in 0,2")
+    group.add_argument("--devices", type=gpu_ids, metavar="IDS", help="GPUs to use, such as 0,2")
     group.add_argument(
         "--ranks", type=whole(1, 1024), metavar="N", help="processes on the CPU, over gloo"
     )
@@ -98,39 +101,40 @@ def add_scale(group: Any) -> None:
         type=whole(1, 4096),
         default=1,
         metavar="N",
-        help="machines that take part (default: %(default)s)",
+        help="number of machines (default: %(default)s)",
     )
     group.add_argument(
         "--node-rank",
         type=whole(0, 4095),
         default=0,
         metavar="N",
-        help="which of them this is, from 0",
+        help="number of this machine, from 0",
     )
     group.add_argument(
         "--rdzv-endpoint",
         default="",
         metavar="HOST:PORT",
-        help="where all ranks meet, on the machine of --node-rank 0",
+        help="address on the machine of --node-rank 0 where all ranks meet",
     )
 
 
 def add_end(group: Any) -> None:
-    group.add_argument("--steps", type=whole(1), metavar="N", help="how many steps to train")
+    group.add_argument("--steps", type=whole(1), metavar="N", help="steps to train")
     group.add_argument(
         "--epochs",
         type=whole(1),
         metavar="N",
-        help="how many epochs to train, where --steps is not given",
+        help="epochs to train, if --steps is not given",
     )
     group.add_argument(
-        "--warmup", type=whole(0), metavar="N", help="how many steps to leave out of the figures"
+        "--warmup", type=whole(0), metavar="N", help="steps to exclude from the figures"
     )
     group.add_argument(
         "--until",
         default="",
         metavar="TARGET",
-        help="stop at loss<0.05, or at loss<0.3x, a share of the first steps' loss; means of 10 steps",
+        help="stop at loss<0.05, or at loss<0.3x (a share of the first steps' loss); "
+        "both are means of 10 steps",
     )
     group.add_argument(
         "--max-time", type=duration_s, metavar="TIME", help="stop after 90, 15m or 2h"
@@ -139,7 +143,7 @@ def add_end(group: Any) -> None:
         "--nan",
         default="stop",
         choices=("stop", "continue"),
-        help="when the loss is no number any more (default: %(default)s)",
+        help="what to do if the loss becomes NaN or infinite (default: %(default)s)",
     )
     group.add_argument(
         "--evaluate",

@@ -1,11 +1,11 @@
-"""Run a matrix of a reference system, and tell what AMP, DALI, GPUs and batches each give.
+"""Run a matrix of a reference system: what AMP, DALI, GPUs and batch size each change.
 
   profkit bench resnet50 --gpus 1,8 --amp both --batch-size 128,256 --dali both
   profkit bench resnet50 --ranks 1,2 --batch-size 4,8    ranks on the CPU
   profkit bench resnet50 --published                     what others measured; nothing is run
 
-Cells run as 'profkit trace' runs them, interleaved, --repeats times. The same command again goes on
-where it was interrupted: finished runs are kept. A cell that fails is '-' with its reason, and the
+Cells run as with 'profkit trace', interleaved, --repeats times. The same command again continues
+after an interruption: finished runs are kept. A cell that fails is '-' with its reason, and the
 exit code is 1. Results are written to the output folder as Markdown, CSV and JSON rows.
 """
 
@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profkit.commands._options import add_json, whole
+from profkit.commands._options import DEFAULT_RUNS, add_json, whole
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import safe_text
 
@@ -25,36 +26,38 @@ if TYPE_CHECKING:
     from profkit.analysis.matrix import Setting
     from profkit.bench.read import Benched
     from profkit.bench.run import Plan, Progress
-    from profkit.workloads.base import Settings, Workload
+    from profkit.workloads.base import Workload
 
-SWITCHED = {"off": (False,), "on": (True,), "both": (False, True)}
+SWITCHES = ("off", "on", "both")
+"""Values of an axis that can be switched; `both` makes two cells."""
+
 RESULTS = ("results.md", "results.csv", "results.jsonl")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "workload", metavar="WORKLOAD", help="which one; 'profkit workloads' lists them"
+        "workload", metavar="WORKLOAD", help="its name; 'profkit workloads' lists them"
     )
-    _add_axes(parser.add_argument_group("what is varied"))
-    _add_shared(parser.add_argument_group("the same in all cells"))
+    _add_axes(parser.add_argument_group("varied settings"))
+    _add_shared(parser.add_argument_group("settings of all cells"))
     parser.add_argument(
         "--repeats",
         type=whole(1, 1000),
         default=3,
         metavar="N",
-        help="how often each cell is run (default: %(default)s)",
+        help="runs of each cell (default: %(default)s)",
     )
     parser.add_argument(
         "--published",
         action="store_true",
-        help="show what was published of the workload, and run nothing",
+        help="show the published figures of the workload, and run nothing",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="where the matrix is kept (default: traces/bench-WORKLOAD-FRAMEWORK)",
+        help="folder of the runs and results (default: traces/bench-WORKLOAD-FRAMEWORK)",
     )
     add_json(parser)
 
@@ -64,29 +67,29 @@ def _add_axes(group: Any) -> None:
         "--gpus",
         type=several(1, 1024),
         metavar="LIST",
-        help="numbers of GPUs of this machine, as in 1,8",
+        help="numbers of GPUs of this machine, such as 1,8",
     )
     group.add_argument(
         "--ranks",
         type=several(1, 1024),
         metavar="LIST",
-        help="numbers of processes on the CPU, as in 1,2",
+        help="numbers of processes on the CPU, such as 1,2",
     )
     group.add_argument(
         "--batch-size",
         type=several(1),
         metavar="LIST",
-        help="samples a step on each rank, as in 128,256",
+        help="samples per step on each rank, such as 128,256",
     )
     group.add_argument(
         "--amp",
-        choices=tuple(SWITCHED),
+        choices=SWITCHES,
         default="off",
         help="mixed precision (default: %(default)s)",
     )
     group.add_argument(
         "--dali",
-        choices=tuple(SWITCHED),
+        choices=SWITCHES,
         default="off",
         help="decode with NVIDIA DALI (default: %(default)s)",
     )
@@ -99,15 +102,15 @@ def _add_shared(group: Any) -> None:
         metavar="NAME",
         help="torch or paddle (default: %(default)s)",
     )
-    group.add_argument("--steps", type=whole(1), metavar="N", help="how many steps to train")
+    group.add_argument("--steps", type=whole(1), metavar="N", help="steps to train")
     group.add_argument(
-        "--warmup", type=whole(0), metavar="N", help="how many steps to leave out of the figures"
+        "--warmup", type=whole(0), metavar="N", help="steps to exclude from the figures"
     )
     group.add_argument(
         "--image-size",
         type=whole(32, 4096),
         metavar="PX",
-        help="the side by which the system's images are named",
+        help="image size, as the workload's publication names it",
     )
     group.add_argument(
         "--workers",
@@ -127,40 +130,46 @@ def _add_shared(group: Any) -> None:
         type=whole(0),
         default=0,
         metavar="N",
-        help="of the training and of the order of the cells (default: %(default)s)",
+        help="seed of the training and of the order of the cells (default: %(default)s)",
     )
 
 
 def several(least: int, most: int | None = None) -> Callable[[str], tuple[int, ...]]:
-    """A converter for whole numbers with commas between them."""
+    """Return a converter for whole numbers with commas between them."""
     one = whole(least, most)
 
     def convert(word: str) -> tuple[int, ...]:
-        return tuple(sorted({one(part.strip()) for part in word.split(",")}))
+        return tuple(sorted(set(map(one, word.split(",")))))
 
     return convert
 
 
 def run(args: argparse.Namespace) -> int:
+    from profkit.bench.read import read_matrix, read_published
+    from profkit.bench.run import exit_code
     from profkit.plugins import WORKLOADS
 
     workload = WORKLOADS.load(args.workload)
     if args.published:
-        return _show_published(args, workload)
+        published = read_published(args.workload, workload.title)
+        if not published.published:
+            words = f"profkit knows of no published figures of {workload.title}"
+            print(words, file=sys.stderr)
+        _print(published, as_json=args.json)
+        return ExitCode.DONE
     plan = _plan(args, workload)
-    folder = args.output or Path("traces") / f"bench-{args.workload}-{args.framework}"
+    folder = args.output or DEFAULT_RUNS / f"bench-{args.workload}-{args.framework}"
     progress = _measure(plan, folder)
-    return _show(args, plan, workload, progress, folder)
-
-
-def _show_published(args: argparse.Namespace, workload: Workload) -> int:
-    from profkit.bench.read import read_published
-
-    view = read_published(args.workload, workload.title)
-    if not view.published:
-        print(f"nothing was published of {workload.title} that profkit knows of", file=sys.stderr)
+    view = read_matrix(plan, workload.title, progress)
+    _write_results(view, folder)
     _print(view, as_json=args.json)
-    return ExitCode.DONE
+    names = ", ".join(RESULTS)
+    print(
+        f"written to {safe_text(str(folder))}: {names}; "
+        "each run is a folder there, next to its log",
+        file=sys.stderr,
+    )
+    return exit_code(progress)
 
 
 # -- the plan --------------------------------------------------------------------------------------
@@ -168,21 +177,25 @@ def _show_published(args: argparse.Namespace, workload: Workload) -> int:
 
 def _plan(args: argparse.Namespace, workload: Workload) -> Plan:
     from profkit.bench.run import Plan
-    from profkit.workloads.training import prepare as _prepare
+    from profkit.workloads.base import Settings
+    from profkit.workloads.training import prepare
 
     scale, counts = _scale(args)
-    settings = _settings(args)
-    _prepare.check(workload, settings, on_gpu=scale == "--gpus")
-    _prepare.find_data(workload, settings)
-    usual = (
-        workload.defaults.batch_size if scale == "--gpus" else workload.defaults.reduced_batch_size
-    )
+    settings = Settings(framework=args.framework, data=args.data)
+    prepare.check(workload, settings, on_gpu=scale == "--gpus")
+    prepare.find_data(workload, settings)
+    usual = workload.defaults.reduced_batch_size
+    if scale == "--gpus":
+        usual = workload.defaults.batch_size
     cells = _cells(args, counts, args.batch_size or (usual,))
     return Plan(args.workload, args.framework, scale, cells, args.repeats, args.seed, _shared(args))
 
 
 def _scale(args: argparse.Namespace) -> tuple[str, tuple[int, ...]]:
-    """GPUs where they were asked for, or where there are some; the CPU otherwise, and never instead of a GPU that was asked for."""
+    """Return the option that scales the cells, and its values.
+
+    GPUs are used if there are any, or if they were asked for: then the CPU is never used instead.
+    """
     from profkit.commands._places import check_gpus, visible_gpus
 
     if args.gpus and args.ranks:
@@ -192,13 +205,9 @@ def _scale(args: argparse.Namespace) -> tuple[str, tuple[int, ...]]:
         return "--gpus", args.gpus
     if args.ranks:
         return "--ranks", args.ranks
-    return ("--gpus" if visible_gpus()[0] else "--ranks"), (1,)
-
-
-def _settings(args: argparse.Namespace) -> Settings:
-    from profkit.workloads.base import Settings
-
-    return Settings(framework=args.framework, data=args.data)
+    if visible_gpus()[0]:
+        return "--gpus", (1,)
+    return "--ranks", (1,)
 
 
 def _cells(
@@ -207,34 +216,37 @@ def _cells(
     from profkit.analysis.matrix import Setting
     from profkit.bench.run import AMP, DALI, FULL
 
-    own = "none" if args.data == "synthetic" else f"{args.framework} DataLoader"
-    return tuple(
-        Setting(gpus, AMP if mixed else FULL, batch, DALI if dali else own)
-        for gpus in counts
-        for batch in batches
-        for mixed in SWITCHED[args.amp]
-        for dali in SWITCHED[args.dali]
-    )
+    loader = f"{args.framework} DataLoader"
+    if args.data == "synthetic":
+        loader = "none"
+    precisions = {"off": (FULL,), "on": (AMP,), "both": (FULL, AMP)}[args.amp]
+    loaders = {"off": (loader,), "on": (DALI,), "both": (loader, DALI)}[args.dali]
+    cells = []
+    for gpus, batch, precision, decoder in product(counts, batches, precisions, loaders):
+        cells.append(Setting(gpus, precision, batch, decoder))
+    return tuple(cells)
 
 
 def _shared(args: argparse.Namespace) -> tuple[str, ...]:
-    """The words that every cell's command has, in one order, so that a matrix is known again."""
+    """Return the words that every cell's command has, in one order, to recognise a matrix."""
+    data = args.data
+    if data not in {"generated", "synthetic"}:
+        data = str(Path(data).absolute())
     named = {
         "--steps": args.steps,
         "--warmup": args.warmup,
         "--image-size": args.image_size,
         "--workers": args.workers,
-        "--data": _absolute(args.data),
+        "--data": data,
         "--seed": args.seed,
     }
-    words = [
-        word for name, value in named.items() if value is not None for word in (name, str(value))
-    ]
-    return (*words, *["--channels-last"] * args.channels_last)
-
-
-def _absolute(data: str) -> str:
-    return data if data in {"generated", "synthetic"} else str(Path(data).absolute())
+    words = []
+    for name, value in named.items():
+        if value is not None:
+            words += [name, str(value)]
+    if args.channels_last:
+        words.append("--channels-last")
+    return tuple(words)
 
 
 # -- runs and results ------------------------------------------------------------------------------
@@ -245,43 +257,33 @@ def _measure(plan: Plan, folder: Path) -> Progress:
 
     try:
         with claim(plan, folder):
-            return run_matrix(plan, folder, _tell)
+            return run_matrix(plan, folder, _report_progress)
     except KeyboardInterrupt:
         print(
-            f"\ninterrupted; finished runs are in {safe_text(str(folder))}, and the same command goes on from there",
+            f"\ninterrupted; finished runs are in {safe_text(str(folder))}, "
+            "and the same command continues from there",
             file=sys.stderr,
         )
         raise
 
 
-def _tell(words: str) -> None:
-    print(
-        safe_text(words.rstrip("\n")), end="\n" * words.endswith("\n"), file=sys.stderr, flush=True
-    )
+def _report_progress(words: str) -> None:
+    line, newline, _ = words.partition("\n")
+    print(safe_text(line), end=newline, file=sys.stderr, flush=True)
 
 
-def _show(
-    args: argparse.Namespace, plan: Plan, workload: Workload, progress: Progress, folder: Path
-) -> int:
-    from profkit.bench.read import read_matrix
-    from profkit.bench.run import exit_code
+def _write_results(view: Benched, folder: Path) -> None:
     from profkit.report import bench_text
 
-    view = read_matrix(plan, workload.title, progress)
     shapes = (bench_text.as_markdown, bench_text.as_csv, bench_text.as_json_rows)
     try:
         for name, shape in zip(RESULTS, shapes, strict=True):
             (folder / name).write_text(shape(view), encoding="utf-8")
     except OSError as error:
         raise ProfkitError(
-            f"{safe_text(str(folder))}: the results cannot be written ({error.strerror}); its runs are whole"
+            f"{safe_text(str(folder))}: the results cannot be written ({error.strerror}); "
+            "its runs are complete"
         ) from error
-    _print(view, as_json=args.json)
-    print(
-        f"written to {safe_text(str(folder))}: {', '.join(RESULTS)}; each run is a folder there, beside its log",
-        file=sys.stderr,
-    )
-    return exit_code(progress)
 
 
 def _print(view: Benched, *, as_json: bool) -> None:

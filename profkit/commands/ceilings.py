@@ -1,10 +1,10 @@
-"""Measure what this machine can do at best: matrix rates, copies, decoding, reading, links.
+"""Measure what this machine can reach: matrix rates, copies, decoding, reading, links.
 
   profkit ceilings
   profkit ceilings --links --ranks 2         all-reduce between two processes, by message size
 
-It is measured once and kept; --again measures anew. Nothing else should run meanwhile. 'profkit
-report' holds a run's collectives against the links of the machine it is called on.
+Results are kept; --again measures anew. Nothing else should run meanwhile. 'profkit report'
+compares a run's collectives with the links of the machine on which the report is made.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from profkit.errors import ExitCode
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--links", action="store_true", help="measure the links between processes, too"
+        "--links", action="store_true", help="also measure the links between processes"
     )
     parser.add_argument(
         "--ranks",
         type=whole(2, 64),
         default=2,
         metavar="N",
-        help="how many processes the links are between (default: %(default)s)",
+        help="processes that the links connect (default: %(default)s)",
     )
-    parser.add_argument("--again", action="store_true", help="measure anew what is known already")
+    parser.add_argument("--again", action="store_true", help="measure known figures anew")
     add_json(parser)
 
 
@@ -43,17 +43,20 @@ def run(args: argparse.Namespace) -> int:
     known = load_ceilings(read_environment())
     found = known
     if found is None or args.again:
-        found = dataclasses.replace(
-            ceilings.measure_machine(_tell), links=known.links if known else ()
-        )
-    if args.links and (args.again or not any(links.ranks == args.ranks for links in found.links)):
-        _tell(f"links between {args.ranks} processes")
+        kept = known.links if known else ()
+        found = dataclasses.replace(ceilings.measure_machine(_report_progress), links=kept)
+    measured_ranks = [links.ranks for links in found.links]
+    if args.links and (args.again or args.ranks not in measured_ranks):
+        _report_progress(f"links between {args.ranks} processes")
         found = ceilings.with_links(found, ceilings.measure_links(args.ranks))
     path = keep_ceilings(found)
-    print(dumps(dataclasses.asdict(found)) if args.json else ceilings_table(found))
-    _tell(f"kept in {path}")
+    if args.json:
+        print(dumps(dataclasses.asdict(found)))
+    else:
+        print(ceilings_table(found))
+    _report_progress(f"kept in {path}")
     return ExitCode.DONE
 
 
-def _tell(what: str) -> None:
+def _report_progress(what: str) -> None:
     print(f"profkit: {what}", file=sys.stderr)

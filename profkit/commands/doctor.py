@@ -1,6 +1,6 @@
-"""Say what this machine can measure and, where it cannot, why and what would help.
+"""Show what this machine can measure, and why it cannot measure the rest.
 
-Each framework is asked in a process of its own, which takes some seconds.
+Each framework is loaded in a process of its own, which takes some seconds.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ def run(args: argparse.Namespace) -> int:
     from profkit.report.as_text import examination
 
     findings = examine()
-    print(
-        dumps([dataclasses.asdict(finding) for finding in findings])
-        if args.json
-        else examination(findings)
-    )
+    if args.json:
+        print(dumps(list(map(dataclasses.asdict, findings))))
+    else:
+        print(examination(findings))
     return ExitCode.DONE

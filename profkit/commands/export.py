@@ -1,7 +1,7 @@
 """Write a run, or some steps of it, for other tools: Perfetto, Chrome, Parquet, CSV.
 
-A timeline of a long run is more than a viewer takes, so the last 20 steps are written unless
---steps says otherwise. How much it will be is told before anything is written.
+Viewers cannot load the timeline of a long run, so only the last 20 steps are written by default;
+--steps chooses others. The size is printed before anything is written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profkit.commands._options import add_json, run_or_newest
+from profkit.commands._options import (
+    FolderOrOldFile,
+    add_json,
+    add_run,
+    add_write,
+    run_or_newest,
+    use_old_file,
+)
 from profkit.errors import ExitCode, ProfkitError
 from profkit.text import safe_text
 
@@ -22,20 +29,8 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "path",
-        type=Path,
-        nargs="?",
-        metavar="RUN",
-        help="the run's folder (default: the newest run below --traces)",
-    )
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        default=Path("traces"),
-        metavar="FOLDER",
-        help="where runs are kept (default: %(default)s)",
-    )
+    add_run(parser, action=FolderOrOldFile, old_flags=("-o", "--output"))
+    parser.add_argument("--traces", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument(
         "--format",
         default="perfetto",
@@ -46,15 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--steps",
         default="",
         metavar="FROM:TO",
-        help="these steps, TO not among them; one step; or all (default: the last 20)",
+        help="these steps, without TO; one step; or all (default: the last 20)",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="the file, or the folder of a format that has several (default: the run's name)",
-    )
+    add_write(parser, "the file, or the folder of a format with several (default: the run's name)")
     add_json(parser)
 
 
@@ -65,40 +54,46 @@ def run(args: argparse.Namespace) -> int:
     from profkit.text import byte_size, plural
     from profkit.trace import Trace
 
+    if args.traces is not None:
+        print("profkit: --traces is deprecated; use -o FOLDER", file=sys.stderr)
+        args.output = args.traces
+    use_old_file(args, names_run=args.path is not None)
     exporter = EXPORTERS.load(args.format)
-    window = open_window(Trace.open(run_or_newest(args.path, args.traces)), args.steps)
-    output = new_path(
-        args.output or Path(window.trace.name + (exporter.suffix or f".{exporter.name}"))
-    )
-    rows, estimate = sum(window.rows.values()), window.estimate(exporter)
-    print(
-        f"profkit: {plural(len(window.steps), 'step')}, {plural(rows, 'row')}, about {byte_size(estimate)} as {exporter.title}",
-        file=sys.stderr,
-    )
-    _write_whole(exporter, window, output)
-    files = sorted(output.iterdir()) if exporter.is_folder else [output]
+    window = open_window(Trace.open(run_or_newest(args.path, args.output)), args.steps)
+    name = window.trace.name + (exporter.suffix or f".{exporter.name}")
+    target = new_path(args.write or Path(name))
+    steps, rows = plural(len(window.steps), "step"), plural(sum(window.rows.values()), "row")
+    estimate = window.estimate(exporter)
+    expected = f"{steps}, {rows}, about {byte_size(estimate)} as {exporter.title}"
+    print(f"profkit: {expected}", file=sys.stderr)
+    _write_whole(exporter, window, target)
+    files = target.iterdir() if exporter.is_folder else [target]
     size = sum(file.stat().st_size for file in files)
-    made = {
-        "output": str(output),
-        "format": exporter.name,
-        "steps": list(window.steps),
-        "rows": window.rows,
-        "bytes": size,
-        "estimated_bytes": estimate,
-    }
-    print(dumps(made) if args.json else f"{safe_text(str(output))}  {byte_size(size)}")
+    if args.json:
+        made = {
+            "output": str(target),
+            "format": exporter.name,
+            "steps": list(window.steps),
+            "rows": window.rows,
+            "bytes": size,
+            "estimated_bytes": estimate,
+        }
+        print(dumps(made))
+    else:
+        print(f"{safe_text(str(target))}  {byte_size(size)}")
     return ExitCode.DONE
 
 
-def _write_whole(exporter: Exporter, window: Window, output: Path) -> None:
-    """Under another name first: what has the final name is whole, also where the export is killed."""
-    partial = output.with_name(f".{output.name}.{os.getpid()}")
+def _write_whole(exporter: Exporter, window: Window, target: Path) -> None:
+    """Write under a temporary name first, so that the final name never holds a part."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         exporter.write(window, partial)
-        os.rename(partial, output)
+        os.rename(partial, target)
     except OSError as error:
         raise ProfkitError(
-            f"{safe_text(str(output))}: {error.strerror or error}; choose another place with --output"
+            f"{safe_text(str(target))}: {error.strerror or error}; "
+            "choose another place with --write"
         ) from error
     finally:
         if partial.is_dir():

@@ -1,11 +1,11 @@
-"""Run a training command of your own, recorded, without a change to it.
+"""Run and record your own training command, without changing it.
 
   profkit run -- python train.py --epochs 2
   profkit run -- torchrun --nproc-per-node 2 train.py
   profkit run -- python -m paddle.distributed.launch --devices 0,1 train.py
 
-The job keeps its output, its signals and its exit code. Hooks are installed in the processes that
-it starts and nowhere else; files are written by those that train. 125, 126 and 127 mean that the
+The job keeps its output, its signals and its exit code. Hooks are installed only in the processes
+that it starts, and only those that train write files. Exit codes 125, 126 and 127 mean that the
 command could not be started, was not executable, or was not found.
 """
 

@@ -1,6 +1,6 @@
 """Show the trace contract: every table and column, with unit and meaning.
 
-A run is a folder with `run.json`, and for each rank a folder with one Arrow IPC stream a table.
+A run is a folder with `run.json`, and for each rank a folder with one Arrow IPC stream per table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from profkit.errors import ExitCode
 def configure(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     add_json(form)
-    form.add_argument("--markdown", action="store_true", help="print it as docs/schema.md has it")
+    form.add_argument("--markdown", action="store_true", help="print the content of docs/schema.md")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -22,6 +22,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.json:
         print(contract.as_json())
+    elif args.markdown:
+        print(contract.as_markdown(), end="")
     else:
-        print(contract.as_markdown() if args.markdown else contract.as_text(), end="")
+        print(contract.as_text(), end="")
     return ExitCode.DONE

@@ -7,13 +7,12 @@
   profkit trace tsm --gpus 8 --nnodes 4 --node-rank 0 --rdzv-endpoint node0:29500
   srun profkit trace hrnet_w18                        ranks as Slurm starts them
 
-The run is kept below the output folder. Ctrl-C ends it early; what was recorded stays readable.
+The run is kept in the output folder. Ctrl-C ends it early; what was recorded stays readable.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 
 from profkit.commands._options import add_collect, add_json, add_output, pass_on_collect
@@ -22,40 +21,37 @@ from profkit.commands._signals import terminable
 from profkit.commands._trace_alone import train_alone
 from profkit.commands._trace_options import add_data, add_end, add_scale, add_training
 from profkit.commands._trace_ranks import train_as_rank, train_team
+from profkit.commands._trace_request import TraceRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "workload", metavar="WORKLOAD", help="which one; 'profkit workloads' lists them"
+        "workload", metavar="WORKLOAD", help="its name; 'profkit workloads' lists them"
     )
     add_training(parser.add_argument_group("training"))
     add_data(parser.add_argument_group("data"))
     add_scale(parser.add_argument_group("scale"))
     add_end(parser.add_argument_group("end"))
-    add_collect(parser.add_argument_group("collected beside the loop"))
+    add_collect(parser.add_argument_group("collected during training"))
     add_output(parser)
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from profkit.plugins import WORKLOADS
-    from profkit.workloads.base import Settings
     from profkit.workloads.training.loop import Target
 
-    workload = WORKLOADS.load(args.workload)
-    settings = Settings(
-        **{field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)}
-    )
-    workload.check(settings)
+    request = TraceRequest.from_args(args, WORKLOADS.load(args.workload))
+    request.workload.check(request.settings)
     pass_on_collect(args)
-    Target.parse(settings.until)
+    Target.parse(request.settings.until)
     if args.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = args.devices
     with terminable():
-        place = own_place(args)
+        place = own_place(request)
         if place is not None:
-            return train_as_rank(args, workload, settings, place)
-        team = find_team(args)
+            return train_as_rank(request, place)
+        team = find_team(request)
         if team is not None:
-            return train_team(args, workload, settings, team)
-        return train_alone(args, workload, settings)
+            return train_team(request, team)
+        return train_alone(request)

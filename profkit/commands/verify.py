@@ -1,7 +1,7 @@
 """Check a run's files: complete, ended early or torn, and what was lost.
 
-Every byte is read and compared with the counts and checksums at each table's end. Exits 0 where
-every row that was written can be read, also of a run that ended early, and 3 where not.
+Every byte is read and compared with the counts and checksums at each table's end. The exit code is
+0 if every row that was written can be read, even if the run ended early, and 3 if not.
 """
 
 from __future__ import annotations
@@ -26,5 +26,8 @@ def run(args: argparse.Namespace) -> int:
     path = run_or_newest(args.path, args.output)
     check_folder(path)
     found = verify(path)
-    print(as_json.dumps(as_json.verification(found)) if args.json else as_text.verification(found))
+    if args.json:
+        print(as_json.dumps(as_json.verification(found)))
+    else:
+        print(as_text.verification(found))
     return ExitCode.UNREADABLE if found.state is Integrity.TORN else ExitCode.DONE

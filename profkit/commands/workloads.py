@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from profkit.commands._options import add_json
+from profkit.commands._options import add_json, print_broken
 from profkit.errors import ExitCode
 
 
@@ -16,41 +15,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profkit.plugins import WORKLOADS
     from profkit.report.as_json import dumps
-    from profkit.text import safe_text, table
+    from profkit.text import fold
 
     loaded, broken = WORKLOADS.load_all()
+    figures = []
+    lines = []
+    for name, workload in loaded.items():
+        row = {
+            "name": name,
+            "title": workload.title,
+            "frameworks": list(workload.frameworks),
+            "data": workload.data,
+            "published": dict(workload.published),
+        }
+        figures.append(row)
+        published = ", ".join(f"{what} {value}" for what, value in workload.published.items())
+        lines.append(fold(f"{name} ({', '.join(workload.frameworks)}): {workload.data}", ""))
+        lines.append(fold(f"published settings: {published}"))
     if args.json:
-        rows = [
-            {
-                "name": name,
-                "title": workload.title,
-                "frameworks": list(workload.frameworks),
-                "data": workload.data,
-                "published": dict(workload.published),
-            }
-            for name, workload in loaded.items()
-        ]
-        print(dumps(rows))
+        print(dumps(figures))
     else:
-        header = ["name", "frameworks", "data", "published settings"]
-        print(
-            table(
-                [
-                    header,
-                    *(
-                        [name, ", ".join(each.frameworks), each.data, _settings(each.published)]
-                        for name, each in loaded.items()
-                    ),
-                ]
-            )
-        )
-    for name, error in broken.items():
-        print(
-            f"profkit: workload '{safe_text(name)}' cannot be loaded: {safe_text(str(error))}",
-            file=sys.stderr,
-        )
+        print("\n".join(lines))
+    print_broken("workload", broken)
     return ExitCode.DONE
-
-
-def _settings(published: dict[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in published.items())

@@ -148,7 +148,7 @@ def new_path(path: Path) -> Path:
     """Return the path if nothing is there; an existing file is never overwritten."""
     if os.path.lexists(path):
         raise UsageError(
-            f"{safe_text(str(path))} exists already; name another with -o, or remove it"
+            f"{safe_text(str(path))} exists already; name another with -w, or remove it"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

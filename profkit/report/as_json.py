@@ -1,22 +1,25 @@
-"""The JSON twin of every screen: the same figures, with the unit in each key."""
+"""One run, and the state of its files, as JSON with units in the keys."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from typing import Any
 
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
 from profkit.report import view_json
 from profkit.trace import Verification
 
+NS_IN_MS = 1e-6
+
 
 def dumps(content: Any) -> str:
-    """JSON as profkit prints it: keys in the order given, null for what is not known or not finite.
+    """Return JSON as profkit prints it.
 
-    It is plain ASCII, so that no name in it can steer a terminal or fail to be encoded.
+    Keys keep their order, and what is unknown or not finite is null. It is plain ASCII, so that no
+    name in it can steer a terminal or fail to be encoded.
     """
     return json.dumps(_finite(content), indent=2, allow_nan=False)
 
@@ -26,7 +29,9 @@ def _finite(content: Any) -> Any:
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    if isinstance(content, float) and not math.isfinite(content):
+        return None
+    return content
 
 
 def _estimate(estimate: Estimate, scale: float = 1.0) -> dict[str, float | None]:
@@ -38,11 +43,25 @@ def _estimate(estimate: Estimate, scale: float = 1.0) -> dict[str, float | None]
 
 
 def _scaled(value: float | None, scale: float) -> float | None:
-    return None if value is None or not math.isfinite(value) else value * scale
+    if value is None or not math.isfinite(value):
+        return None
+    return value * scale
+
+
+def _ms(ns: float | None) -> float | None:
+    return _scaled(ns, NS_IN_MS)
+
+
+def _all_ms(values_ns: Any) -> dict[str, float]:
+    return {name: ns * NS_IN_MS for name, ns in values_ns.items()}
 
 
 def overview(view: Overview) -> dict[str, Any]:
-    """What `profkit report --json` prints."""
+    """Return what `profkit report --json` prints."""
+    phases = []
+    for part in view.phases:
+        share, step_ms = _estimate(part.share), _estimate(part.step_ns, NS_IN_MS)
+        phases.append({"phase": part.name, "share": share, "step_ms": step_ms})
     return {
         "run": view.path,
         "workload": view.workload,
@@ -58,74 +77,71 @@ def overview(view: Overview) -> dict[str, Any]:
         "steps_needed": view.steps_needed,
         "steps_left_out": dict(view.selection.left_out),
         "throughput_samples_per_s": _estimate(view.throughput),
-        "step_ms": _estimate(view.step_ns, 1e-6),
-        "phases": [
-            {
-                "phase": part.name,
-                "share": _estimate(part.share),
-                "step_ms": _estimate(part.step_ns, 1e-6),
-            }
-            for part in view.phases
-        ],
+        "step_ms": _estimate(view.step_ns, NS_IN_MS),
+        "phases": phases,
         "first_loss": _scaled(view.first_loss, 1.0),
         "last_loss": _scaled(view.last_loss, 1.0),
-        "exchange": _exchange(view),
-        "own_cost_ms_per_step": {
-            "hooks": _scaled(view.own_cost.hooks_ns, 1e-6),
-            "writer": _scaled(view.own_cost.writer_ns, 1e-6),
-            "collectors": _scaled(view.own_cost.collectors_ns, 1e-6),
-            "total": _scaled(view.own_cost.total_ns, 1e-6),
-            "by_switching_off": _estimate(view.own_cost.switched, 1e-6)
-            if view.own_cost.switched
-            else None,
-        },
-        "own_cost_opening_ms": _scaled(view.own_cost.opening_ns, 1e-6),
-        "collectives": [
-            dataclasses.asdict(use) | {"share_of_ceiling": use.share_of_ceiling}
-            for use in view.links
-        ],
-        "kernels": _kernels(view),
+        "exchange": exchange(view),
+        "own_cost_ms_per_step": own_cost(view),
+        "own_cost_opening_ms": _ms(view.own_cost.opening_ns),
+        "collectives": view_json.links(view.links),
+        "kernels": kernels(view),
         "kernels_by_name": view_json.of(view.by_kernel),
         "data_quality": list(view.quality),
         "flags": list(view.flags),
     }
 
 
-def _exchange(view: Overview) -> dict[str, Any] | None:
-    """The gradient exchange by rank, and the rank that the others wait for."""
-    if view.exchange is None:
-        return None
-    late = view.late_rank
+def own_cost(view: Overview) -> dict[str, Any]:
+    cost = view.own_cost
+    control = None
+    if cost.switched:
+        control = _estimate(cost.switched, NS_IN_MS)
     return {
-        "collectives": view.exchange.collectives,
-        "collectives_seen_on_all_ranks": view.exchange.matched,
-        "share_of_waiting_by_late_rank": {
-            str(rank): share for rank, share in view.exchange.waited_for.items()
-        },
-        "late_rank": late
-        and {
-            "rank": late.rank,
-            "share": late.share,
-            "waited_ms": late.waited_ns * 1e-6,
-            "phase": late.phase,
-            "excess_ms": late.excess_ns * 1e-6,
-        },
-        "ranks_ms_per_step": [
-            {
-                "rank": part.rank,
-                "exposed": part.exposed_ns * 1e-6,
-                "waiting": _scaled(part.waiting_ns, 1e-6),
-                "transfer": _scaled(part.transfer_ns, 1e-6),
-                "not_ready": part.not_ready_ns * 1e-6,
-                "hidden": part.hidden_ns * 1e-6,
-            }
-            for part in view.exchange.ranks
-        ],
+        "hooks": _ms(cost.hooks_ns),
+        "writer": _ms(cost.writer_ns),
+        "collectors": _ms(cost.collectors_ns),
+        "total": _ms(cost.total_ns),
+        "by_switching_off": control,
     }
 
 
-def _kernels(view: Overview) -> dict[str, Any] | None:
-    """The windows of steps in which kernels were captured, and what they cost."""
+def exchange(view: Overview) -> dict[str, Any] | None:
+    """Return the gradient exchange by rank, and the rank that the others wait for."""
+    exchange, late = view.exchange, view.late_rank
+    if exchange is None:
+        return None
+    late_rank = None
+    if late:
+        late_rank = {
+            "rank": late.rank,
+            "share": late.share,
+            "waited_ms": late.waited_ns * NS_IN_MS,
+            "phase": late.phase,
+            "excess_ms": late.excess_ns * NS_IN_MS,
+        }
+    return {
+        "collectives": exchange.collectives,
+        "collectives_seen_on_all_ranks": exchange.matched,
+        "share_of_waiting_by_late_rank": view_json.of(exchange.waited_for),
+        "late_rank": late_rank,
+        "ranks_ms_per_step": list(map(rank_exchange, exchange.ranks)),
+    }
+
+
+def rank_exchange(part: RankExchange) -> dict[str, Any]:
+    return {
+        "rank": part.rank,
+        "exposed": part.exposed_ns * NS_IN_MS,
+        "waiting": _ms(part.waiting_ns),
+        "transfer": _ms(part.transfer_ns),
+        "not_ready": part.not_ready_ns * NS_IN_MS,
+        "hidden": part.hidden_ns * NS_IN_MS,
+    }
+
+
+def kernels(view: Overview) -> dict[str, Any] | None:
+    """Return what the windows of captured steps show, and what they cost."""
     found = view.kernels
     if found is None:
         return None
@@ -133,21 +149,31 @@ def _kernels(view: Overview) -> dict[str, Any] | None:
         "steps_captured": found.steps,
         "rows": found.kernels,
         "devices": list(found.devices),
-        "busy_ms_per_step": found.busy_ns * 1e-6,
-        "ms_per_step_by_phase": {name: value * 1e-6 for name, value in found.by_phase.items()},
-        "ms_per_step_by_category": {
-            name: value * 1e-6 for name, value in found.by_category.items()
-        },
+        "busy_ms_per_step": found.busy_ns * NS_IN_MS,
+        "ms_per_step_by_phase": _all_ms(found.by_phase),
+        "ms_per_step_by_category": _all_ms(found.by_category),
         "tensor_core_share_of_matrix_work": found.tensor_core_share,
         "steps_left_out": found.steps_left_out,
         "slowdown_ratio": found.slowdown,
-        "borders_ms": found.border_ns * 1e-6,
-        "reading_ms": found.reading_ns * 1e-6,
+        "borders_ms": found.border_ns * NS_IN_MS,
+        "reading_ms": found.reading_ns * NS_IN_MS,
     }
 
 
 def verification(found: Verification) -> dict[str, Any]:
-    """What `profkit verify --json` prints."""
+    """Return what `profkit verify --json` prints."""
+    tables = []
+    for check in found.tables:
+        table = {
+            "rank": check.rank,
+            "table": check.table,
+            "rows": check.rows,
+            "rows_expected": check.expected,
+            "rows_lost": check.lost,
+            "rows_dropped": check.dropped,
+            "problem": check.problem or None,
+        }
+        tables.append(table)
     return {
         "run": str(found.path),
         "state": found.state.value,
@@ -155,16 +181,5 @@ def verification(found: Verification) -> dict[str, Any]:
         "rows": found.rows,
         "rows_lost": found.lost,
         "rows_dropped": found.dropped,
-        "tables": [
-            {
-                "rank": check.rank,
-                "table": check.table,
-                "rows": check.rows,
-                "rows_expected": check.expected,
-                "rows_lost": check.lost,
-                "rows_dropped": check.dropped,
-                "problem": check.problem or None,
-            }
-            for check in found.tables
-        ],
+        "tables": tables,
     }

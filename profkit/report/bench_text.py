@@ -5,130 +5,117 @@ from __future__ import annotations
 import csv
 import io
 import json
-import textwrap
-from collections.abc import Iterator
 from typing import Any
 
-from profkit.bench.effects import Effect, Effects, Interaction
-from profkit.bench.read import Benched, rows
+from profkit.bench.effects import Effect, Interaction
+from profkit.bench.read import Benched, Table, rows
 from profkit.exporters.csv import cell as csv_cell
 from profkit.report.as_markdown import plain
-from profkit.report.as_text import WIDTH
-from profkit.report.bench_words import Section, sections
+from profkit.report.bench_words import sections
 from profkit.report.ledger_json import estimate
-from profkit.text import safe_text, table
+from profkit.text import fold, safe_text, table
 
 
 def as_text(view: Benched) -> str:
-    return "\n\n".join("\n".join(_text_lines(section)) for section in sections(view))
-
-
-def _text_lines(section: Section) -> Iterator[str]:
-    yield safe_text(section.title)
-    if section.header:
-        cells = [[safe_text(cell) for cell in row] for row in (section.header, *section.rows)]
-        yield table(cells, right=section.right)
-    for line in section.lines:
-        yield "\n".join(
-            textwrap.wrap(
-                safe_text(line),
-                WIDTH,
-                initial_indent="  ",
-                subsequent_indent="    ",
-                break_on_hyphens=False,
-            )
-        )
+    blocks = []
+    for section in sections(view):
+        lines = [safe_text(section.title)]
+        if section.grid:
+            rows = [section.grid.header, *section.grid.rows]
+            cells = [list(map(safe_text, row)) for row in rows]
+            lines.append(table(cells, right=section.grid.right))
+        lines.extend(map(fold, section.notes))
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
 def as_markdown(view: Benched) -> str:
-    """The same sections; the first table is in the shape of the reports' own."""
-    return "\n".join(line for section in sections(view) for line in _markdown_lines(section))
-
-
-def _markdown_lines(section: Section) -> Iterator[str]:
-    yield from (f"## {plain(section.title)}", "")
-    if section.header:
-        for row in (
-            section.header,
-            tuple(
-                ":---:" if column in section.right else ":---"
-                for column in range(len(section.header))
-            ),
-            *section.rows,
-        ):
-            yield (
-                "|"
-                + "|".join(f" {cell if cell.strip(':-') == '' else plain(cell)} " for cell in row)
-                + "|"
-            )
-        yield ""
-    yield from (f"- {plain(line)}" for line in section.lines)
-    if section.lines:
-        yield ""
+    """Return the same sections; the first table has the layout of published reports."""
+    lines = []
+    for section in sections(view):
+        lines += [f"## {plain(section.title)}", ""]
+        if section.grid:
+            grid = section.grid
+            rule = [":---"] * len(grid.header)
+            for column in grid.right:
+                rule[column] = ":---:"
+            rows = [list(map(plain, row)) for row in grid.rows]
+            for row in (list(map(plain, grid.header)), rule, *rows):
+                lines.append(f"| {' | '.join(row)} |")
+            lines.append("")
+        for note in section.notes:
+            lines.append(f"- {plain(note)}")
+        if section.notes:
+            lines.append("")
+    return "\n".join(lines)
 
 
 def as_csv(view: Benched) -> str:
-    """One row a cell; empty where nothing was measured."""
+    """Return one row per cell; a field is empty if it was not measured."""
     found = rows(view)
-    names = list(dict.fromkeys(name for row in found for name in row))
+    names: dict[str, None] = {}
+    for row in found:
+        names.update(dict.fromkeys(row))
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([csv_cell(row.get(name)) for name in names] for row in found)
+    for row in found:
+        writer.writerow([csv_cell(row.get(name)) for name in names])
     return file.getvalue()
 
 
 def as_json_rows(view: Benched) -> str:
-    """One row a cell and line, with the fields of the reports' own database record."""
-    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows(view))
+    """Return one JSON row per cell and line, with the fields of published database records."""
+    lines = []
+    for row in rows(view):
+        lines.append(json.dumps(row, allow_nan=False) + "\n")
+    return "".join(lines)
 
 
 def as_json(view: Benched) -> dict[str, Any]:
-    """What `profkit bench --json` prints; times are ns per sample per GPU."""
+    """Return what `profkit bench --json` prints; times are ns per sample and GPU."""
+    contradictions = []
+    for each in view.contradictions:
+        row = {"kind": each.kind, "words": each.words, "source": each.cells[0].source}
+        contradictions.append(row)
     return {
         "workload": view.workload,
         "framework": view.framework or None,
         "cells": rows(view),
-        "effects": _effects(view.effects),
-        "interactions": [_interaction(each) for each in view.effects.interactions],
-        "published": [
-            {
-                "framework": table.framework,
-                "device": table.device,
-                "source": table.source,
-                "cells": [
-                    {
-                        **_setting(cell.setting),
-                        "throughput": cell.throughput.value,
-                        "unit": cell.unit,
-                        "statistic": cell.statistic,
-                        "time_to_train_s": cell.time_to_train_s,
-                    }
-                    for cell in table.cells
-                ],
-                "effects": _effects(table.effects),
-            }
-            for table in view.published
-        ],
-        "contradictions": [
-            {"kind": each.kind, "words": each.words, "source": each.cells[0].source}
-            for each in view.contradictions
-        ],
+        "effects": list(map(effect_json, view.effects.effects)),
+        "interactions": list(map(interaction_json, view.effects.interactions)),
+        "published": list(map(published_json, view.published)),
+        "contradictions": contradictions,
         "notes": list(view.notes),
     }
 
 
-def _effects(found: Effects) -> list[dict[str, Any]]:
-    return [_effect(effect) for effect in found.effects]
+def published_json(found: Table) -> dict[str, Any]:
+    cells = []
+    for cell in found.cells:
+        figures = {
+            "throughput": cell.throughput.value,
+            "unit": cell.unit,
+            "statistic": cell.statistic,
+            "time_to_train_s": cell.time_to_train_s,
+        }
+        cells.append({**setting_json(cell.setting), **figures})
+    return {
+        "framework": found.framework,
+        "device": found.device,
+        "source": found.source,
+        "cells": cells,
+        "effects": list(map(effect_json, found.effects.effects)),
+    }
 
 
-def _effect(effect: Effect) -> dict[str, Any]:
+def effect_json(effect: Effect) -> dict[str, Any]:
     base, target = effect.levels
     return {
         "axis": effect.axis,
         "from": base,
         "to": target,
-        "at": _setting(effect.base.setting),
+        "at": setting_json(effect.base.setting),
         "base_ns": estimate(effect.base.total),
         "target_ns": estimate(effect.target.total),
         "difference_ns": estimate(effect.delta),
@@ -137,7 +124,7 @@ def _effect(effect: Effect) -> dict[str, Any]:
     }
 
 
-def _interaction(each: Interaction) -> dict[str, Any]:
+def interaction_json(each: Interaction) -> dict[str, Any]:
     return {
         "axis": each.first.axis,
         "depends_on": each.other_axis,
@@ -151,7 +138,7 @@ def _interaction(each: Interaction) -> dict[str, Any]:
     }
 
 
-def _setting(setting: Any) -> dict[str, Any]:
+def setting_json(setting: Any) -> dict[str, Any]:
     return {
         "gpus": setting.gpus,
         "precision": setting.precision,

@@ -1,8 +1,8 @@
-"""The trace contract as text, Markdown and JSON, all from the schemas themselves."""
+"""The trace contract as text, Markdown and JSON, generated from the schemas."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,39 +22,36 @@ A run is a folder:
 
 ```
 traces/<run>/
-  run.json                 state (running, complete, aborted and why), workload, configuration, environment
-  r00000/                  one folder a rank
-    rank.json              host, process, device, first clock anchor
-    steps.arrows ...       one Arrow IPC stream a table (zstd, a batch at least each second)
-    strings.arrows         the names that the other tables' name columns refer to
-    end.json               why the rank's trace ended; rows, bytes, dropped rows and CRC-32 of each table
+  run.json              state (running, complete, aborted and why), workload, configuration,
+                        environment
+  r00000/               one folder per rank
+    rank.json           host, process, device, first clock anchor
+    steps.arrows ...    one Arrow IPC stream per table (zstd, at least one batch per second)
+    strings.arrows      the names that the other tables' name columns refer to
+    end.json            why the rank's trace ended; rows, bytes, dropped rows and CRC-32 per table
 ```
 
-- A table that is missing was not captured. **Null means not measured, zero means measured zero.** `?` marks
+- A missing table was not captured. **Null means not measured, zero means measured zero.** `?` marks
   columns that may be null.
-- Times are nanoseconds of the rank's monotonic clock. `rank.json` has an anchor to the time of day, and `samples`
-  its drift since (`clock`, `realtime_drift_ns`).
-- Name columns are ids into the rank's `strings`; profkit's reader hands them out as dictionary columns.
-- A run without `end.json` ended early: every whole batch in it is good. `profkit verify` names the state.
+- Times are nanoseconds of the rank's monotonic clock. `rank.json` has an anchor to the time of day,
+  and `samples` its drift since then (`clock`, `realtime_drift_ns`).
+- Name columns are ids into the rank's `strings`; profkit's reader returns them as dictionary
+  columns.
+- A run without `end.json` ended early; every complete batch in it is valid. `profkit verify` names
+  the state.
 - Columns are only ever added. A newer major version is refused, a newer minor version is read.
 """
 
 
 def as_markdown() -> str:
-    return "\n".join([_INTRODUCTION, *map(_section, SCHEMAS)])
-
-
-def _section(name: str) -> str:
-    lines = [
-        f"## {name}",
-        "",
-        ABOUT[name],
-        "",
-        "| column | type | unit | meaning |",
-        "|---|---|---|---|",
-    ]
-    lines += ["| " + " | ".join(_cells(field)) + " |" for field in SCHEMAS[name]]
-    return "\n".join(lines) + "\n"
+    blocks = [_INTRODUCTION]
+    for name, schema in SCHEMAS.items():
+        lines = [f"## {name}", "", ABOUT[name], ""]
+        lines += ["| column | type | unit | meaning |", "|---|---|---|---|"]
+        for field in schema:
+            lines.append(f"| {' | '.join(_cells(field))} |")
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
 
 
 def _cells(field: pa.Field) -> list[str]:
@@ -62,26 +59,24 @@ def _cells(field: pa.Field) -> list[str]:
 
 
 def as_text() -> str:
-    return f"schema {_VERSION}\n\n" + "\n".join(_text_sections())
-
-
-def _text_sections() -> Iterator[str]:
+    blocks = [f"schema {_VERSION}\n"]
     for name, schema in SCHEMAS.items():
-        yield f"{name}: {ABOUT[name]}\n{table([_cells(field) for field in schema])}\n"
+        blocks.append(f"{name}: {ABOUT[name]}\n{table(list(map(_cells, schema)))}\n")
+    return "\n".join(blocks)
 
 
 def as_json() -> str:
-    tables = {
-        name: [
-            {
-                "column": field.name,
-                "type": str(field.type),
-                "nullable": field.nullable,
-                "unit": unit_of(field),
-                "meaning": meaning_of(field),
-            }
-            for field in schema
-        ]
-        for name, schema in SCHEMAS.items()
-    }
+    tables = {}
+    for name, schema in SCHEMAS.items():
+        tables[name] = list(map(_column, schema))
     return dumps({"schema_version": _VERSION, "tables": tables})
+
+
+def _column(field: pa.Field) -> dict[str, Any]:
+    return {
+        "column": field.name,
+        "type": str(field.type),
+        "nullable": field.nullable,
+        "unit": unit_of(field),
+        "meaning": meaning_of(field),
+    }

@@ -1,6 +1,7 @@
-"""What a report says, before it has a shape: one frozen value that Markdown and HTML both render.
+"""The content of a report, which text, Markdown and HTML render.
 
-Texts are plain. Whoever renders them makes them safe for where they go: names in a run come from strangers.
+Texts are plain. A renderer makes them safe for its format, because names in a run come from
+strangers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from profkit.explain.ledger import Verdict
 
 
 class Tone(str, Enum):
-    """How a word is to be taken; it is never told by colour alone."""
+    """Meaning of a verdict, for its colour. The verdict's words always say the same."""
 
     GOOD = "good"
     BAD = "bad"
@@ -33,7 +34,7 @@ TONES = {
 
 @dataclass(frozen=True)
 class Waterfall:
-    """From one total to another through the differences of the rows, in ns of a step."""
+    """From one total to another through the differences of the rows, in ns per step."""
 
     start: tuple[str, float]
     rows: tuple[tuple[str, Estimate], ...]
@@ -42,14 +43,14 @@ class Waterfall:
 
 @dataclass(frozen=True)
 class Shares:
-    """Parts of a step; one below zero, as `unknown` may be, has a figure and no length."""
+    """Parts of a step. A negative part, as `unknown` may be, has a figure but no length."""
 
     parts: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
 class Strip:
-    """The wall time of each step of one run, up to `top_ns`; steps beyond are marked at the edge."""
+    """Wall time of each step of one run. Steps beyond `top_ns` are marked at the edge."""
 
     points: tuple[StepPoint, ...]
     top_ns: float
@@ -67,9 +68,10 @@ Chart: TypeAlias = "Waterfall | Shares | Strip | Heat"
 
 @dataclass(frozen=True)
 class Grid:
-    """A table; `right` names the columns of figures, `total` whether the last row sums the others up.
+    """A table; `right` holds the columns of figures.
 
-    `drawn` is set where a chart has every figure of it, so that a page with charts leaves it out.
+    If `total` is set, the last row is the sum of the others. If `drawn` is set, a chart shows every
+    figure of it, so that a page with charts omits the table.
     """
 
     header: tuple[str, ...]
@@ -78,10 +80,19 @@ class Grid:
     total: bool = False
     drawn: bool = False
 
+    @property
+    def has_header(self) -> bool:
+        return any(self.header)
+
+
+def labelled(rows: list[tuple[str, str]]) -> Grid:
+    """Return a table of labels and texts, without a header."""
+    return Grid(("", ""), tuple(rows))
+
 
 @dataclass(frozen=True)
 class Cause:
-    """A finding: what it is and costs, the numbers behind it, and something to try."""
+    """A likely cause: its kind and cost, the numbers behind it, and a remedy to try."""
 
     kind: str
     cost: str
@@ -91,21 +102,23 @@ class Cause:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report with a heading. `notes` stand above the rest, `verbatim` is a screen's own block."""
+    """A part of a report with a heading; a folded one is hidden until a reader opens it."""
 
     title: str
     notes: tuple[str, ...] = ()
     charts: tuple[tuple[str, Chart], ...] = ()
     grid: Grid | None = None
     causes: tuple[Cause, ...] = ()
-    verbatim: str = ""
     folded: bool = False
-    """Whether a reader has to open it: long lists that most do not need."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report: what it is about, what it concludes, a few figures, and the sections."""
+    """A whole report.
+
+    `figures` are labels, figures and their details. `copied` are labels and texts that a reader
+    copies, such as a path; plain text never folds these.
+    """
 
     title: str
     subtitle: str
@@ -113,7 +126,6 @@ class Document:
     tone: Tone
     summary: str
     figures: tuple[tuple[str, str, str], ...]
-    """Label, figure and what stands small below it."""
-
     warnings: tuple[str, ...]
     sections: tuple[Section, ...]
+    copied: tuple[tuple[str, str], ...] = ()

@@ -5,213 +5,273 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
+from profkit.analysis.config_join import NONE
 from profkit.analysis.estimate import scale
 from profkit.analysis.overview import build_overview
+from profkit.analysis.views.pictures import StepPoint
 from profkit.errors import UnreadableError
 from profkit.explain.explained import Explained
 from profkit.explain.gate import Judgement, Outcome
 from profkit.explain.kernel_ledger import KernelLedger
-from profkit.explain.ledger import Ledger, Row
-from profkit.explain.scaling import ScalingRow
-from profkit.report import ledger_text
-from profkit.report.document import TONES, Cause, Chart, Document, Grid, Section, Tone, Waterfall
+from profkit.explain.ledger import Ledger
+from profkit.explain.scaling import FACTORS, ScalingRow
+from profkit.report import ledger_words
+from profkit.report.document import (
+    TONES,
+    Cause,
+    Chart,
+    Document,
+    Grid,
+    Section,
+    Tone,
+    Waterfall,
+    labelled,
+)
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
-from profkit.text import amount, duration, percent, plural
+from profkit.report.words import interval_words
+from profkit.text import amount, percent, plural, signed, significant
 from profkit.trace import Trace
 
-TARGET = "target"
-MOST_KERNELS = 20
-"""Rows of a phase's kernels on a page, where a reader opens it; all are in the JSON."""
+BASE, TARGET = "base", "target"
+PAGE_KERNELS, SCREEN_KERNELS = 20, 5
+"""Kernels of a phase that a page and a screen show; all of them are in the JSON."""
+
+SCREEN_DIFFERENCES = 12
+"""Differences that a screen shows; a page shows all of them."""
+
+_MARKS = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.NOT_JUDGED: "?"}
 
 
 def illustrate_sides(base: Trace, target: Trace) -> dict[str, Illustrated]:
-    """Each side's own figures; a run without a step has none."""
+    """Return each side's own figures; a run without a step has none."""
     found = {}
-    for side, trace in (("base", base), (TARGET, target)):
+    for side, trace in ((BASE, base), (TARGET, target)):
         with contextlib.suppress(UnreadableError):
             found[side] = illustrate(trace, build_overview(trace))
     return found
 
 
 def explained(
-    view: Explained, judgements: Sequence[Judgement], sides: Mapping[str, Illustrated]
+    view: Explained,
+    judgements: Sequence[Judgement] = (),
+    sides: Mapping[str, Illustrated] | None = None,
 ) -> Document:
-    """`sides` are the runs' own figures, by `base` and `target`; one without a step is not in it."""
-    ledger = view.ledger
+    """Return the document of two runs.
+
+    `sides` are the runs' own figures, by `base` and `target`, for a page. Without them the document
+    is one for a screen: it has no charts, and shorter lists.
+    """
+    ledger, case = view.ledger, view.case
+    is_page = sides is not None
+    sections = [
+        *gates(judgements),
+        rows_that_add_up(ledger),
+        *kernels(view, is_page=is_page),
+        causes(view),
+        differences(ledger, is_page=is_page),
+        steps(ledger, sides or {}),
+    ]
+    copied = []
+    if sides:
+        views = {side: illustrated.view for side, illustrated in sides.items()}
+        if TARGET in sides:
+            sections += ranks_section(sides[TARGET], "Ranks of the target")
+        sections.append(quality(views))
+        for side, run in views.items():
+            copied.append((f"{side}: trace", run.path))
     return Document(
-        title=f"{view.case.base_name} → {view.case.target_name}",
+        title=f"{case.base_name} → {case.target_name}",
         subtitle="Why the two runs differ",
-        verdict=ledger.verdict.value,
+        verdict=ledger_words.verdict_name(ledger.verdict),
         tone=TONES[ledger.verdict],
-        summary=ledger_text.verdict_words(ledger),
+        summary=ledger_words.verdict_words(ledger),
         figures=tuple(_figures(view)),
         warnings=view.caveats,
-        sections=tuple(_sections(view, judgements, sides)),
+        sections=tuple(sections),
+        copied=tuple(copied),
     )
 
 
 def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
     ledger, case = view.ledger, view.case
     for side, name, own, run in (
-        ("base", case.base_name, ledger.total.base, case.base),
+        (BASE, case.base_name, ledger.total.base, case.base),
         (TARGET, case.target_name, ledger.total.target, case.target),
     ):
-        speed, _, where = ledger_text.pace(ledger, own, run.world_size).partition(" on ")
-        yield side, speed, f"{where}: {name}" if where else name
+        speed, _, where = ledger_words.pace(ledger, own, run.world_size).partition(" on ")
+        yield side, speed, f"{where}: {name}".removeprefix(": ")
     change = ledger.change
-    interval = (
-        ""
-        if change.low is None or change.high is None
-        else f"95 % interval {percent(change.low)} to {percent(change.high)}"
-    )
-    yield (
-        "time per " + ("sample and rank" if ledger.per_sample else "step and rank"),
-        ("+" if change.value > 0 else "") + percent(change.value),
-        interval,
-    )
+    label = "time per sample and rank" if ledger.per_sample else "time per step and rank"
+    yield label, signed(change.value, percent), interval_words(change, percent)
 
 
-def _sections(
-    view: Explained, judgements: Sequence[Judgement], sides: Mapping[str, Illustrated]
-) -> Iterator[Section]:
-    yield from _gates(judgements)
-    yield _rows(view.ledger)
-    if view.kernels:
-        yield from _kernels(view.kernels, view.ledger)
-    yield _causes(view)
-    yield _differences(view.ledger)
-    yield _steps(view.ledger, sides)
-    if TARGET in sides:
-        yield from ranks_section(sides[TARGET], "Ranks of the target")
-    if sides:
-        yield quality(tuple((side, each.view) for side, each in sides.items()))
+def gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
+    rows = []
+    for judged in judgements:
+        outcome = f"{_MARKS[judged.outcome]} {judged.outcome.value}"
+        rows.append((str(judged.gate), outcome, judged.why))
+    if rows:
+        yield Section("Gate", grid=Grid(("limit", "outcome", "why"), tuple(rows)))
 
 
-def _gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
-    if judgements:
-        marks = {Outcome.PASSED: "✓ ", Outcome.FAILED: "✗ ", Outcome.NOT_JUDGED: "? "}
-        rows = tuple(
-            (str(each.gate), marks[each.outcome] + each.outcome.value, each.why)
-            for each in judgements
-        )
-        yield Section("Gate", grid=Grid(("limit", "outcome", "why"), rows))
+# -- rows ------------------------------------------------------------------------------------------
 
 
-def _rows(ledger: Ledger) -> Section:
-    """In time of a step of the base's batch, as the text has it."""
+def rows_that_add_up(ledger: Ledger) -> Section:
+    """Return the rows in time per step of the base's batch, which is the same for both sides."""
     factor = ledger.samples_per_step
-    unit = (
-        f"per {amount(factor)} samples of a rank (a step of the base)"
-        if ledger.per_sample
-        else "a step"
-    )
-    cells = [
-        tuple(ledger_text.row_cells(ledger, row, name, factor)) for row, name in _named(ledger)
-    ]
-    beside = "; ".join(
-        f"{row.name} {duration(row.base.value * factor)} and {duration(row.target.value * factor)}"
-        for row in ledger.beside
-    )
-    switched = ledger_text.switched_words(ledger)
-    notes = (
-        f"Time {unit}. Only exposed time counts, and the rows add up to the total.",
-        *([f"Overlapped, and not in the rows: {beside}."] if beside else []),
-        *([f"{switched}."] if switched else []),
-    )
-    grid = Grid(
-        ("", "base", TARGET, "difference", "95 % interval", ""),
-        tuple(cells),
-        frozenset({1, 2, 3, 4}),
-        total=True,
-    )
-    return Section("Where the time goes", notes, _waterfall(ledger, factor), grid)
-
-
-def _named(ledger: Ledger) -> Iterator[tuple[Row, str]]:
+    unit = "step"
+    if ledger.per_sample:
+        unit = f"{amount(factor)} samples of a rank (a step of the base)"
+    notes = [f"Time per {unit}. Only exposed time counts, and the rows add up to the total."]
+    overlapped = []
+    for row in ledger.beside:
+        overlapped.append(f"{row.name} {ledger_words.both_sides(row, factor)}")
+    if overlapped:
+        notes.append(f"Overlapped, and not in the rows: {'; '.join(overlapped)}.")
+    if words := ledger_words.switched_words(ledger):
+        notes.append(f"{words}.")
+    cells = []
+    named = []
     for row in ledger.rows:
-        yield row, row.name
+        named.append((row.name, row))
         for part in row.inside:
-            yield part, f"{row.name} › {part.name}"
-    yield ledger.total, "total"
+            named.append((f"{row.name} › {part.name}", part))
+    for name, row in [*named, ("total", ledger.total)]:
+        cells.append(tuple(ledger_words.row_cells(ledger, row, name, factor)))
+    header = ("", BASE, TARGET, "difference", "95 % interval", "verdict")
+    grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}), total=True)
+    return Section("Where the time goes", tuple(notes), tuple(_waterfall(ledger, factor)), grid)
 
 
-def _kernels(found: KernelLedger, ledger: Ledger) -> Iterator[Section]:
-    """The phases as the captured steps show them, and each of them opened into its operators."""
-    header, right = ("", "base", TARGET, "difference", "calls"), frozenset({1, 2, 3, 4})
-    whole = tuple(
-        (phase, *ledger_text.kernel_cells(found.of_phase(phase))) for phase in found.phases
+def _waterfall(ledger: Ledger, factor: float) -> Iterator[tuple[str, Chart]]:
+    base, target = ledger.total.base.value, ledger.total.target.value
+    if base > 0 and target > 0:
+        rows = tuple((row.name, scale(row.delta, factor)) for row in ledger.rows)
+        yield "", Waterfall((BASE, base * factor), rows, (TARGET, target * factor))
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
+    """Yield the phases in the captured steps, then the kernels of each that changed most."""
+    found = view.kernels
+    if found is None:
+        return
+    captured = (
+        f"{found.noun.capitalize()}s in the captured steps ({found.base_steps:,} and "
+        f"{found.target_steps:,} of all ranks), which are slower than others."
     )
-    notes = (
-        ledger_text.kernels_title(found).capitalize() + ".",
-        *(f"{words[0].upper()}{words[1:]}." for words in ledger_text.kernel_words(found, ledger)),
-    )
-    yield Section(f"{found.noun.capitalize()}s", notes, grid=Grid(header, whole, right))
+    notes = (captured, *ledger_words.kernel_words(found, view.ledger))
+    rows = []
     for phase in found.phases:
-        shown, hidden = ledger_text.kernels_to_show(found.of_phase(phase), ledger, MOST_KERNELS)
-        rows = [(row.name, *ledger_text.kernel_cells([row])) for row in shown]
-        rest = (
-            [(ledger_text.other_kernels(hidden), *ledger_text.kernel_cells(hidden))]
-            if hidden
-            else []
-        )
-        if shown:
-            yield Section(
-                f"{phase}: {plural(len(shown), found.noun)} that changed",
-                grid=Grid(header, (*rows, *rest), right),
-                folded=True,
-            )
+        rows.append((phase, *ledger_words.kernel_cells(found.of_phase(phase))))
+    yield Section(f"{found.noun.capitalize()}s", notes, grid=_kernel_grid(rows))
+    for phase in found.phases:
+        yield from phase_kernels(found, view.ledger, phase, is_page=is_page)
 
 
-def _waterfall(ledger: Ledger, factor: float) -> tuple[tuple[str, Chart], ...]:
-    total = ledger.total
-    if not (total.base.value > 0 and total.target.value > 0):
-        return ()
-    rows = tuple((row.name, scale(row.delta, factor)) for row in ledger.rows)
-    return (
-        (
-            "",
-            Waterfall(
-                ("base", total.base.value * factor), rows, (TARGET, total.target.value * factor)
-            ),
-        ),
+def phase_kernels(
+    found: KernelLedger, ledger: Ledger, phase: str, *, is_page: bool
+) -> Iterator[Section]:
+    most = SCREEN_KERNELS
+    if is_page:
+        most = PAGE_KERNELS
+    shown, others = ledger_words.kernels_to_show(found.of_phase(phase), ledger, most)
+    rows = []
+    for row in shown:
+        rows.append((row.name, *ledger_words.kernel_cells([row])))
+    if others:
+        label = f"{plural(len(others), 'other row')}, in --json"
+        rows.append((label, *ledger_words.kernel_cells(others)))
+    if shown:
+        title = f"{phase}: {plural(len(shown), found.noun)} that changed"
+        yield Section(title, grid=_kernel_grid(rows), folded=is_page)
+
+
+def _kernel_grid(rows: Sequence[tuple[str, ...]]) -> Grid:
+    header = ("", BASE, TARGET, "difference", "calls")
+    return Grid(header, tuple(rows), frozenset({1, 2, 3, 4}))
+
+
+# -- causes and differences ------------------------------------------------------------------------
+
+
+def causes(view: Explained) -> Section:
+    if not view.findings:
+        return Section("Causes", ("No cause stands out from the noise.",))
+    found = []
+    for finding in view.findings:
+        cost = ledger_words.finding_cost(finding)
+        found.append(Cause(finding.kind, cost, finding.evidence, finding.remedy))
+    return Section("Causes", causes=tuple(found))
+
+
+def differences(ledger: Ledger, *, is_page: bool) -> Section:
+    title, found = "Other differences", ledger.differences
+    if not found:
+        words = "Nothing else differs: every recorded knob, version and variable is the same."
+        return Section(title, (words,))
+    shown = found
+    if not is_page:
+        shown = found[:SCREEN_DIFFERENCES]
+    rows = []
+    for each in shown:
+        rows.append((each.name, each.base, each.target, each.rows))
+    notes = []
+    if len(found) > len(shown):
+        left = plural(len(found) - len(shown), "more difference")
+        notes.append(f"The first {len(shown)}; {left} in --json.")
+    elif all(each.rows == NONE for each in found):
+        notes.append("Nothing else differs, and none of these affects a row.")
+    grid = Grid(("differs", BASE, TARGET, "can affect"), tuple(rows))
+    return Section(title, tuple(notes), grid=grid)
+
+
+def steps(ledger: Ledger, sides: Mapping[str, Illustrated]) -> Section:
+    notes = (
+        f"{BASE}: {ledger_words.steps_of(ledger.base)}",
+        f"{TARGET}: {ledger_words.steps_of(ledger.target)}",
     )
+    all_points: list[StepPoint] = []
+    for illustrated in sides.values():
+        all_points.extend(illustrated.points)
+    charts = []
+    for side, illustrated in sides.items():
+        charts.append((side, strip(illustrated.points, all_points)))
+    return Section("Steps", notes, tuple(charts))
 
 
-def _causes(view: Explained) -> Section:
-    causes = tuple(
-        Cause(each.kind, ledger_text.finding_cost(each), each.evidence, each.remedy)
-        for each in view.findings
-    )
-    return Section(
-        "Causes", () if causes else ("No cause stands out of the noise.",), causes=causes
-    )
-
-
-def _differences(ledger: Ledger) -> Section:
-    if not ledger.differences:
-        return Section(
-            "What else differs",
-            ("Nothing else differs: every recorded knob, version and variable is the same.",),
-        )
-    rows = tuple((each.name, each.base, each.target, each.rows) for each in ledger.differences)
-    return Section("What else differs", grid=Grid(("differs", "base", TARGET, "can affect"), rows))
-
-
-def _steps(ledger: Ledger, sides: Mapping[str, Illustrated]) -> Section:
-    notes = tuple(
-        f"{side}: {ledger_text.steps_of(costs)}"
-        for side, costs in (("base", ledger.base), (TARGET, ledger.target))
-    )
-    all_points = tuple(point for each in sides.values() for point in each.points)
-    return Section(
-        "Steps",
-        notes,
-        tuple((side, strip(each.points, all_points)) for side, each in sides.items()),
-    )
+# -- more than two runs ----------------------------------------------------------------------------
 
 
 def scaling(rows: Sequence[ScalingRow]) -> Document:
+    """Return the document of several runs, each against the first."""
     last = rows[-1]
+    cells = []
+    for number, row in enumerate(rows, start=1):
+        figures = [significant(row.speed_up.value), significant(row.efficiency.value)]
+        for name in FACTORS:
+            figures.append(significant(row.factors[name].value))
+        throughput = significant(row.throughput.value, 4)
+        cells.append((f"{number}. {row.name}", str(row.gpus), throughput, *figures))
+    notes = [f"efficiency = {' x '.join(FACTORS)}"]
+    if not all(row.waiting_known for row in rows):
+        notes.append(
+            "Not all runs separate waiting for late ranks from transfer; "
+            "there it is part of communication."
+        )
+    header = (
+        *("run", "ranks", "throughput", "speed-up", "efficiency"),
+        *(*FACTORS[:-1], "communication"),
+    )
+    grid = Grid(header, tuple(cells), frozenset(range(1, len(header))))
+    runs = []
+    for number, row in enumerate(rows[1:], start=2):
+        runs.append((f"{number}. {row.name}", ledger_words.scaling_words(row)))
+        for words in ledger_words.meeting_words(row.meeting):
+            runs.append(("", words))
     return Document(
         title=" → ".join(row.name for row in rows),
         subtitle="How the job scales",
@@ -220,5 +280,8 @@ def scaling(rows: Sequence[ScalingRow]) -> Document:
         summary="",
         figures=(),
         warnings=(),
-        sections=(Section("Scaling", verbatim=ledger_text.scaling(rows)),),
+        sections=(
+            Section("Scaling", tuple(notes), grid=grid),
+            Section("Against the first run", grid=labelled(runs)),
+        ),
     )

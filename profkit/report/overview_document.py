@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from profkit.analysis.overview import Overview, PhaseShare
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
-from profkit.report import as_text
-from profkit.report.document import Chart, Document, Grid, Heat, Section, Shares, Strip, Tone
+from profkit.report.document import (
+    Document,
+    Grid,
+    Heat,
+    Section,
+    Shares,
+    Strip,
+    Tone,
+    labelled,
+)
+from profkit.report.exchange_sections import exchange_sections
+from profkit.report.kernel_sections import kernel_sections
+from profkit.report.words import (
+    interval_words,
+    meaning,
+    own_cost_words,
+    plain,
+    share_range,
+    source_rows,
+    steps_line,
+    why_not_judged,
+)
 from profkit.text import duration, percent, plural, significant
 from profkit.trace import Trace
 
 HEADROOM = 1.3
-"""A strip of steps shows up to this many times the highest steady one."""
+"""The axis of a strip of steps ends at this many times the longest steady step."""
 
 
 @dataclass(frozen=True)
 class Illustrated:
-    """The figures of one run, with what is drawn beside them."""
+    """The figures of one run, and what its charts draw."""
 
     view: Overview
     points: tuple[StepPoint, ...]
@@ -35,167 +55,142 @@ def illustrate(trace: Trace, view: Overview) -> Illustrated:
     )
 
 
-def overview(run: Illustrated) -> Document:
-    view = run.view
-    parts = (
-        view.workload,
-        view.framework,
-        str(view.config.get("precision") or ""),
-        plural(view.world_size, "rank"),
-        str(view.config.get("device") or ""),
-    )
+def overview(
+    view: Overview, drawn: Illustrated | None = None, *, next_command: str = ""
+) -> Document:
+    """Return the document of one run; a page needs `drawn`, plain text does not."""
+    verdict, tone, summary = "measured", Tone.PLAIN, steps_line(view)
+    if not view.judged:
+        verdict, tone = "inconclusive", Tone.UNSURE
+        summary = f"{why_not_judged(view)}; {summary}"
+    warnings = []
+    if view.own_cost.exceeds_budget(view.step_ns.value):
+        cost = f"(1 % of a step or 0.15 ms): {own_cost_words(view)}"
+        warnings.append(f"profkit cost this run more than its limit {cost}")
+    if reduced := view.config.get("reduced"):
+        warnings.append(f"reduced for this machine: {reduced}")
+    copied = [("trace", view.path)]
+    if next_command:
+        copied.append(("next", next_command))
     return Document(
         title=view.name,
-        subtitle=" · ".join(part for part in parts if part),
-        verdict="measured" if view.judged else "cannot judge",
-        tone=Tone.PLAIN if view.judged else Tone.UNSURE,
-        summary=as_text.steps_line(view).removeprefix("steps").strip()
-        + ("" if view.judged else f"; cannot judge: {as_text.why_not_judged(view)}"),
+        subtitle=" · ".join(filter(None, _subtitle(view))),
+        verdict=verdict,
+        tone=tone,
+        summary=summary,
         figures=tuple(_figures(view)),
-        warnings=tuple(_warnings(view)),
-        sections=tuple(_sections(run)),
+        warnings=tuple(warnings),
+        sections=tuple(_sections(view, drawn)),
+        copied=tuple(copied),
     )
+
+
+def _subtitle(view: Overview) -> Iterator[str]:
+    config = view.config
+    yield view.workload
+    yield view.framework
+    yield str(config.get("precision") or "")
+    yield plural(view.world_size, "rank")
+    yield str(config.get("device") or "")
+    if "batch_size" in config:
+        total = ""
+        if "global_batch_size" in config:
+            total = f", {config['global_batch_size']} in total"
+        yield f"batch {config['batch_size']} per rank{total}"
+    if "data" in config:
+        yield f"data {config['data']}"
 
 
 def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
-    yield (
-        "throughput",
-        f"{significant(view.throughput.value, 4)} samples/s",
-        as_text.interval_words(view.throughput, as_text.plain),
-    )
-    yield "step", duration(view.step_ns.value, 4), as_text.interval_words(view.step_ns, duration)
+    throughput, step = view.throughput, view.step_ns
+    yield "throughput", f"{plain(throughput.value)} samples/s", interval_words(throughput, plain)
+    yield "step", duration(step.value, 4), interval_words(step, duration)
     if view.first_loss is not None and view.last_loss is not None:
-        yield (
-            "loss",
-            significant(view.last_loss, 5),
-            f"{significant(view.first_loss, 5)} at the first step",
-        )
+        last = f"{significant(view.last_loss, 5)} at the last step"
+        yield "loss", last, f"{significant(view.first_loss, 5)} at the first"
     total = view.own_cost.total_ns
-    share = (
-        percent(total / view.step_ns.value, 3)
-        if total is not None and view.step_ns.value > 0
-        else ""
-    )
-    yield (
-        "profkit's own cost",
-        "not measured" if total is None else f"{duration(total)} a step",
-        share and f"{share} of a step",
-    )
+    if total is None:
+        yield "profkit's own cost", "not measured", ""
+    else:
+        share = ""
+        if step.value > 0:
+            share = f"{percent(total / step.value, 3)} of a step"
+        yield "profkit's own cost", f"{duration(total)} per step", share
 
 
-def _warnings(view: Overview) -> Iterator[str]:
-    if view.own_cost.exceeds_budget(view.step_ns.value):
-        yield f"profkit cost this run more than it may (1 % of a step or 0.15 ms): {as_text.own_cost_words(view)}"
-    if reduced := view.config.get("reduced"):
-        yield f"reduced for this machine: {reduced}"
-
-
-def _sections(run: Illustrated) -> Iterator[Section]:
-    view = run.view
+def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
     if view.phases:
-        yield Section(
-            "Where a step goes",
-            charts=(("", Shares(tuple((part.name, part.share.value) for part in view.phases))),),
-            grid=_phases(view.phases),
-        )
-    yield Section(
-        "Step times",
-        charts=(("", strip(run.points)),),
-        notes=("The wall time of each step, as the mean over its ranks.",),
-    )
-    yield from ranks_section(run, "Ranks")
-    if blocks := as_text.details(view):
-        yield Section("Exchange and kernels", verbatim="\n\n".join(blocks))
-    yield quality((("", view),))
-    yield Section(
-        "What ran", grid=Grid(("setting", "value"), tuple(flat(view.config))), folded=True
-    )
+        shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
+        yield Section("Where a step goes", charts=(("", shares),), grid=phase_grid(view.phases))
+    if drawn is not None:
+        note = "The wall time of each step, as the mean over its ranks."
+        yield Section("Step times", (note,), (("", strip(drawn.points)),))
+        yield from ranks_section(drawn, "Ranks")
+    yield from exchange_sections(view)
+    yield from kernel_sections(view)
+    yield quality({"": view})
+    if drawn is not None:
+        settings = Grid(("setting", "value"), tuple(flat(view.config)))
+        yield Section("What ran", grid=settings, folded=True)
 
 
-def _phases(phases: tuple[PhaseShare, ...]) -> Grid:
-    rows = tuple(
-        (
-            part.name,
-            percent(part.share.value),
-            _share_interval(part),
-            duration(part.step_ns.value),
-            as_text.meaning(part.name),
-        )
-        for part in phases
-    )
-    return Grid(
-        ("phase", "share", "95 % interval", "a step", "what that is"), rows, frozenset({1, 2, 3})
-    )
+def phase_grid(phases: Sequence[PhaseShare]) -> Grid:
+    rows = []
+    for part in phases:
+        share, step = percent(part.share.value), duration(part.step_ns.value)
+        rows.append((part.name, share, share_range(part.share), step, meaning(part.name)))
+    header = ("phase", "share", "95 % interval", "per step", "what happens")
+    return Grid(header, tuple(rows), frozenset({1, 2, 3}))
 
 
-def _share_interval(part: PhaseShare) -> str:
-    low, high = part.share.low, part.share.high
-    return (
-        "-"
-        if low is None or high is None
-        else f"{percent(low).removesuffix(' %')} to {percent(high)}"
-    )
-
-
-def strip(points: tuple[StepPoint, ...], beside: tuple[StepPoint, ...] = ()) -> Strip:
-    """On a scale that shows the steady steps, of both runs where two are shown one below the other."""
-    all_points = (*points, *beside)
-    used = [point.high_ns for point in all_points if point.kind == USED] or [
-        point.high_ns for point in all_points
-    ]
-    return Strip(points, HEADROOM * max(used))
+def strip(points: Sequence[StepPoint], others: Sequence[StepPoint] = ()) -> Strip:
+    """Return a strip whose axis fits the steady steps; `others` are of a run shown below it."""
+    both = (*points, *others)
+    steady = [point.high_ns for point in both if point.kind == USED]
+    highest = max(steady or [point.high_ns for point in both])
+    return Strip(tuple(points), HEADROOM * highest)
 
 
 def ranks_section(run: Illustrated, title: str) -> Iterator[Section]:
-    """The heat map, where there are ranks to compare."""
+    """Yield the heat map, if there are ranks to compare."""
     found = run.ranks
     if found is None:
         return
-    left = found.ranks_in_all - len(found.ranks)
-    notes = (
-        [f"The {len(found.ranks)} ranks that differ most, of {found.ranks_in_all:,}."]
-        if left
-        else []
-    )
-    chart: Chart = Heat(found)
-    header = ("rank", *found.phases)
-    rows = tuple(
-        (str(rank), *map(duration, cells))
-        for rank, cells in zip(found.ranks, found.step_ns, strict=True)
-    )
-    yield Section(
-        title,
-        tuple(notes),
-        (("", chart),),
-        Grid(header, rows, frozenset(range(1, len(header))), drawn=True),
-    )
+    notes: tuple[str, ...] = ()
+    if len(found.ranks) < found.ranks_in_all:
+        notes = (f"The {len(found.ranks)} ranks that differ most, of {found.ranks_in_all:,}.",)
+    rows = []
+    for rank, step_ns in zip(found.ranks, found.step_ns, strict=True):
+        rows.append((str(rank), *map(duration, step_ns)))
+    right = frozenset(range(1, 1 + len(found.phases)))
+    grid = Grid(("rank", *found.phases), tuple(rows), right, drawn=True)
+    yield Section(title, notes, (("", Heat(found)),), grid)
 
 
-def quality(runs: tuple[tuple[str, Overview], ...]) -> Section:
-    """What a reader must know before believing the figures, and what measuring them cost."""
-    rows: list[tuple[str, str]] = []
-    for side, view in runs:
+def quality(sides: Mapping[str, Overview]) -> Section:
+    """Return what limits the confidence in the figures, and what measuring them cost.
+
+    With more than one run, each row is labelled with its side.
+    """
+    rows = []
+    for side, view in sides.items():
         prefix = f"{side}: " if side else ""
-        rows.append(
-            (prefix + "data quality", "; ".join(view.quality) or "complete, no rows dropped")
-        )
-        rows += [
-            (prefix + label if label else "", text) for label, text in as_text.source_rows(view)
-        ]
-        rows += [(prefix + "flag", flag) for flag in view.flags]
-        rows.append((prefix + "profkit's cost", as_text.own_cost_words(view)))
-        rows.append((prefix + "trace", view.path))
-    return Section("Data quality, and profkit's own cost", grid=Grid(("", ""), tuple(rows)))
+        rows.append((f"{prefix}profkit's cost", own_cost_words(view)))
+        notices = "; ".join(view.quality) or "complete, no rows dropped"
+        rows.append((f"{prefix}data quality", notices))
+        for label, text in source_rows(view):
+            rows.append((f"{prefix}{label}".strip(), text))
+        for flag in view.flags:
+            rows.append((f"{prefix}flag", flag))
+    return Section("Confidence and data quality", grid=labelled(rows))
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings as names with points in them."""
+    """Yield nested settings as dotted names with values; settings without a value are omitted."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")
-        elif (
-            value is not None
-            and value != ""
-            and not (isinstance(value, float) and math.isnan(value))
-        ):
+            continue
+        is_nan = isinstance(value, float) and math.isnan(value)
+        if value is not None and value != "" and not is_nan:
             yield f"{prefix}{name}", str(value)

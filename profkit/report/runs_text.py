@@ -1,14 +1,13 @@
-"""A folder of runs as plain text, and the words of the cells that the list on the screen shares with it."""
+"""A folder of runs as plain text. The list in the interface shares its columns and words."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.runs import NO_FIGURES, RunFigures, RunRow
-from profkit.text import percent, plural, safe_text, significant, table
+from profkit.report.words import NO_FIGURE, interval_range, known, plain
+from profkit.text import percent, plural, safe_text, table
 
 HEADER = (
     "run",
@@ -27,55 +26,32 @@ _RIGHT = frozenset({3, 5, 6, 8})
 
 
 def runs(rows: Sequence[RunRow], folder: Path) -> str:
-    """One line a run, the newest first."""
+    """Return one line per run, the newest first."""
     if not rows:
         return f"no runs in {safe_text(str(folder))}; make one with 'profkit trace WORKLOAD'"
-    return f"{plural(len(rows), 'run')} in {safe_text(str(folder))}\n\n" + table(
-        [HEADER, *map(_cells, rows)], right=_RIGHT
-    )
+    lines = table([HEADER, *map(_cells, rows)], right=_RIGHT)
+    return f"{plural(len(rows), 'run')} in {safe_text(str(folder))}\n\n{lines}"
 
 
 def _cells(row: RunRow) -> list[str]:
     head, figures = row.head, row.figures or NO_FIGURES
-    counts = ["-" if count is None else str(count) for count in (head.ranks, head.batch_size)]
-    words = [
-        safe_text(word) or "-"
-        for word in (head.name, head.workload, head.framework, head.precision)
-    ]
-    speed = [
-        throughput(figures.throughput),
-        interval(figures.throughput),
-        "-" if row.efficiency is None else efficiency(row.efficiency),
-    ]
     return [
-        *words[:3],
-        counts[0],
-        words[3],
-        counts[1],
-        *speed,
+        safe_text(head.name) or NO_FIGURE,
+        safe_text(head.workload) or NO_FIGURE,
+        safe_text(head.framework) or NO_FIGURE,
+        known(head.ranks, str),
+        safe_text(head.precision) or NO_FIGURE,
+        known(head.batch_size, str),
+        plain(figures.throughput.value),
+        interval_range(figures.throughput, plain),
+        NO_FIGURE if row.efficiency is None else percent(row.efficiency.value),
         finding(figures),
         safe_text(head.problem or figures.problem or head.state),
     ]
 
 
-def throughput(found: Estimate) -> str:
-    return significant(found.value, 4)
-
-
-def interval(found: Estimate) -> str:
-    return (
-        "-"
-        if found.low is None or found.high is None
-        else f"{significant(found.low, 4)} to {significant(found.high, 4)}"
-    )
-
-
-def efficiency(found: Estimate) -> str:
-    return percent(found.value) if math.isfinite(found.value) else "-"
-
-
 def finding(figures: RunFigures) -> str:
-    """The costliest finding and its share of a step."""
+    """Return the costliest finding and its share of a step."""
     if not figures.finding:
-        return "none" if figures.steps else "-"
+        return "none" if figures.steps else NO_FIGURE
     return f"{figures.finding} {percent(figures.finding_share or 0.0)}"

@@ -101,7 +101,10 @@ def test_a_run_without_read_permission(run: Path, tmp_path: Path, verb: str, den
 
 
 def _as_nobody(verb: str, path: Path, readable: Path) -> subprocess.CompletedProcess[str]:
-    """The command runs once as root on a good run, so that all is imported: nobody may not read the environment."""
+    """Run the command once as root on a good run, so that everything is imported.
+
+    The user `nobody` may not read the environment.
+    """
     code = """if True:
         import contextlib, io, os, sys
         from profkit.cli import main

@@ -1,6 +1,7 @@
 """`profkit bench`: what it runs, in which order, what it runs again, and what it writes.
 
-But for one matrix that is really trained, tests write synthetic runs as `profkit trace` would.
+Only one matrix is really trained. The cells of the others are made up where `profkit trace` would
+leave its runs.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MS = 1_000_000
 
 
 class FakeTrace:
-    """Stands for the processes that train: writes a run, or fails if a test says so."""
+    """Replacement for the processes that would train: writes a run, and fails on request."""
 
     def __init__(self) -> None:
         self.calls: list[Sequence[str]] = []
@@ -280,8 +281,8 @@ def test_ctrl_c_closes_the_cell_that_runs_and_reaches_all_its_processes_once(
     script = tmp_path / "job"
     ready, closed = tmp_path / "ready", tmp_path / "closed"
     script.write_text(
-        f"#!{sys.executable}\nimport pathlib, time\n"
-        f"try:\n    pathlib.Path({str(ready)!r}).touch()\n    time.sleep(600)\n"
+        f"#!{sys.executable}\nimport pathlib, time\ntry:\n"
+        f"    pathlib.Path({str(ready)!r}).touch()\n    time.sleep(600)\n"
         f"except KeyboardInterrupt:\n    pathlib.Path({str(closed)!r}).touch()\n"
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)

@@ -98,7 +98,7 @@ def test_a_run_and_its_repeat_are_neutral_and_nothing_else_differs(
         [],
         True,
     )
-    assert "nothing else differs" in text
+    assert "Nothing else differs" in text
 
 
 def test_a_late_rank_is_named_with_its_phase(explain: Explain, runs: dict[str, Path]) -> None:
@@ -202,8 +202,8 @@ def test_what_switching_profkit_off_shows_is_in_text_and_json(
     monkeypatch.setattr("profkit.analysis.costs.switched_cost", lambda steps, warm_up: cost)
     _, text = explain(runs["base"], runs["again"])
     assert (
-        "profkit itself in all, by switching it off: 200 us and 200 us, somewhere in the rows; "
-        "difference 0 s (95 % interval" in " ".join(text.split())
+        "profkit itself in total, measured with control steps (recording off): 200 us and 200 us, "
+        "spread over the rows; difference 0 s (95 % interval" in " ".join(text.split())
     )
     figures = _figures(explain, runs["base"], runs["again"])
     assert "profkit itself" in [row["name"] for row in figures["rows_ns"]]

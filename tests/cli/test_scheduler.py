@@ -1,4 +1,4 @@
-"""`explain --scheduler`: the same bytes, wherever the ranks are read; and what is wrong with a scheduler is said."""
+"""`explain --scheduler`: the same bytes wherever ranks are read, and clear errors."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_report_says_the_same_wherever_ranks_are_read(
 def test_two_runs_and_a_report_are_read_on_the_scheduler_alone(
     runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing that figures are made of is read here once more; kernels are, which these runs have none of."""
+    """Nothing but kernels is read here once more, and these runs have no kernels."""
     here, read = threading.current_thread(), RankTrace._read
 
     def read_elsewhere(rank: RankTrace, table: str, columns: Sequence[str] | None) -> StreamContent:
@@ -105,7 +105,7 @@ def test_two_runs_and_a_report_are_read_on_the_scheduler_alone(
 def test_what_goes_wrong_in_a_cluster_is_one_line(
     runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As where its workers have no profkit; what a worker itself finds wrong with a run is said as it is."""
+    """Its workers may lack profkit; an error that a worker finds in a run is shown as it is."""
     broken = ThreadPoolExecutor(1)
     monkeypatch.setattr(
         "profkit.run.scheduling._cluster", lambda address: contextlib.nullcontext(broken)

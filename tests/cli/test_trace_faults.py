@@ -1,4 +1,4 @@
-"""What goes wrong in a training: each thing gets its message, its exit code, and a trace that can be read."""
+"""Faults in a training: each has a message, an exit code, and a trace that can be read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def tree(whole_tree: Path, tmp_path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Started:
-    """A training in a folder of its own, with what it says in files: those with faults run at the same time, for most of it is imports."""
+    """A training in a folder of its own, with its output in files.
+
+    Trainings with faults run at the same time, because most of their time is imports.
+    """
 
     folder: Path
     process: subprocess.Popen[bytes]
@@ -251,7 +254,7 @@ def test_a_busy_port_is_told(profkit: Command) -> None:
     [
         (("--gpus", "0,1"), "'0,1' is a list of ids, and --gpus is a count; write --devices 0,1"),
         (("--gpus", "64"), "64 GPUs asked for, "),
-        (("--devices", "0,0"), "'0,0' is no list of different GPU ids"),
+        (("--devices", "0,0"), "'0,0' is not a list of different GPU ids"),
         (("--nnodes", "2"), "--nnodes needs --rdzv-endpoint HOST:PORT"),
         (
             ("--nnodes", "2", "--node-rank", "2", "--rdzv-endpoint", "a:1"),

@@ -1,4 +1,4 @@
-"""Ranks over several machines, and ranks that Slurm starts: several of profkit's processes meet on this machine."""
+"""Ranks over several machines, and ranks that Slurm starts, all on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`profkit trace` as a user runs it: whole runs, runs that are ended from outside, and a disk that fills up.
+"""`profkit trace` as a user runs it: complete runs, killed runs, and a full disk.
 
 The processes of a test run side by side, because most of their time goes into importing torch.
 """
@@ -108,7 +108,7 @@ class Started:
         return Ended(self.folder, self.process.returncode, out, err)
 
     def clean_up(self) -> None:
-        """Loader workers of a killed process end by themselves only seconds later, and hold its pipes."""
+        """Wait for the loader workers of a killed process, which hold its pipes for seconds."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -146,7 +146,10 @@ def trained(folder: Path) -> Iterator[Trained]:
 
 
 def _train_until_the_disk_is_full(folder: Path, started: list[Started], *options: str) -> Ended:
-    """From some step on no file of the process may grow beyond what its spans take; where that came after the last step, it is tried again."""
+    """Limit the size of the process's files from some step on.
+
+    If the limit came after the last step, the training is tried again.
+    """
     for attempt in range(3):
         one = Started(
             folder / f"full{attempt}", *options, PYTHONDONTWRITEBYTECODE="1"
@@ -198,7 +201,7 @@ def interrupted(folder: Path) -> Iterator[Interrupted]:
 
 @pytest.fixture
 def screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """Calls the command line in this process, in the folder of a run; gives exit code, stdout and stderr."""
+    """Call the command line in this process; return exit code, stdout and stderr."""
 
     def call(ended: Ended, verb: str, *options: str) -> tuple[int, str, str]:
         monkeypatch.chdir(ended.folder)
@@ -369,7 +372,7 @@ def test_a_run_that_was_killed_can_be_read_and_is_told_from_a_whole_one(
 
 
 def test_a_disk_that_is_full_from_the_start_is_one_line_that_helps(tmp_path: Path) -> None:
-    """Not even the manifest fits: nothing was trained yet, so this is an error and not a lost trace."""
+    """Not even the manifest fits: nothing was trained yet, so this is an error."""
     script = """if True:
         import resource, sys
         from pathlib import Path
@@ -378,7 +381,8 @@ def test_a_disk_that_is_full_from_the_start_is_one_line_that_helps(tmp_path: Pat
         from profkit.trace import RunManifest
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
         try:
-            with open_session(Path(sys.argv[1]), "run", RunManifest(workload="resnet50"), device="cpu"):
+            manifest = RunManifest(workload="resnet50")
+            with open_session(Path(sys.argv[1]), "run", manifest, device="cpu"):
                 print("trained")
         except ProfkitError as error:
             sys.exit(f"profkit: {error}")

@@ -1,4 +1,4 @@
-"""The verb `tui`: its output without a terminal, and its errors."""
+"""The interface as a command line: output without a terminal, and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_without_a_terminal_a_run_is_reported_and_that_is_said(profkit: Command,
     done = profkit("tui", run, env={"TERM": "xterm"})
     assert done.returncode == ExitCode.DONE
     assert "no terminal here" in done.stderr
-    assert "where a step goes" in done.stdout
+    assert "Where a step goes" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
 
 
@@ -82,7 +82,7 @@ def test_a_picture_needs_no_terminal(run: Path, tmp_path: Path) -> None:
         (["{run}", "--screen", "overvew", "--json"], ExitCode.USAGE, "did you mean 'overview'?"),
         (["{run}", "--screen", "explain", "--json"], ExitCode.USAGE, "add --base RUN"),
         (["{folder}", "--screen", "kernels", "--json"], ExitCode.USAGE, "name one of them"),
-        (["{run}", "--size", "12"], ExitCode.USAGE, "is no size such as 120x40"),
+        (["{run}", "--size", "12"], ExitCode.USAGE, "is not a size such as 120x40"),
         (["{run}", "--size", "9999x40"], ExitCode.USAGE, "out of range"),
         (["{run}", "--theme", "pink"], ExitCode.USAGE, "invalid choice"),
         (["{run}/nothing"], ExitCode.UNREADABLE, "no such folder"),

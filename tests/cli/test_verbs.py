@@ -21,7 +21,7 @@ def test_a_report_and_its_json_tell_the_same(profkit: Command, run: Path) -> Non
         == figures["steps_seen"]
         == 60
     )
-    assert f"steps  {figures['steps_used']} used of 60" in text.stdout
+    assert f"{figures['steps_used']} of 60 steps used" in text.stdout
     assert f"{figures['throughput_samples_per_s']['value']:.4g}" in text.stdout.replace(",", "")
     shares = [part["share"]["value"] for part in figures["phases"]]
     assert sum(shares) == pytest.approx(1, abs=1e-9)
@@ -68,7 +68,8 @@ def test_completions_for_each_shell(profkit: Command, shell: str) -> None:
 def test_bash_completes_a_verb(profkit: Command, tmp_path: Path) -> None:
     script = tmp_path / "profkit.bash"
     script.write_text(profkit("completions", "bash").stdout)
-    code = f'source {script}; COMP_WORDS=(profkit ver); COMP_CWORD=1; _shtab_profkit; echo "${{COMPREPLY[@]}}"'
+    words = "COMP_WORDS=(profkit ver); COMP_CWORD=1"
+    code = f'source {script}; {words}; _shtab_profkit; echo "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["verify"]
 

@@ -231,7 +231,7 @@ def test_the_verb_tells_the_size_before_and_after(
 ) -> None:
     output = tmp_path / "out"
     assert (
-        cli.main(["export", str(window.trace.path), "--format", name, "-o", str(output), "--json"])
+        cli.main(["export", str(window.trace.path), "--format", name, "-w", str(output), "--json"])
         == 0
     )
     told = capsys.readouterr()
@@ -239,5 +239,5 @@ def test_the_verb_tells_the_size_before_and_after(
     assert "about" in told.err
     assert made["bytes"] > 0
     assert made["steps"] == [4, 5]
-    assert cli.main(["export", str(window.trace.path), "--format", name, "-o", str(output)]) == 2
+    assert cli.main(["export", str(window.trace.path), "--format", name, "-w", str(output)]) == 2
     assert "exists already" in capsys.readouterr().err

@@ -180,7 +180,7 @@ def test_no_verdict_is_given_on_times_that_cannot_be(
     view = build_overview(Trace.open(run))
     assert view.judged is judged
     assert (
-        "cannot judge: the source has times that cannot be" in as_text.overview(view)
+        "inconclusive: the source has impossible times" in as_text.overview(view)
     ) is not judged
 
 

@@ -1,4 +1,4 @@
-"""Each screen and its JSON twin tell the same, and nothing in a run can break either."""
+"""Each screen and its JSON show the same, and nothing in a run can break either."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.errors import ExitCode
-from profkit.report import as_json, as_text
+from profkit.report import as_json, as_text, kernel_sections
+from profkit.report.document import Grid
 from profkit.testing import synthetic_trace
 from profkit.text import duration, percent, safe_text, significant
 from profkit.trace import RunManifest, Trace, verify
@@ -83,26 +84,23 @@ def test_the_json_twin_tells_what_the_text_tells(run: Path, screen: Screen) -> N
         f"95 % interval {significant(throughput['low'], 4)} to {significant(throughput['high'], 4)}"
     )
     assert (
-        lines["throughput"].split(maxsplit=1)[1]
-        == f"{significant(throughput['value'], 4)} samples/s  {interval}"
+        " ".join(lines["throughput"].split()[1:])
+        == f"{significant(throughput['value'], 4)} samples/s {interval}"
     )
     assert f"{duration(step['value'] * MS, 4)} " in lines["step"]
     assert f"{duration(step['low'] * MS)} to {duration(step['high'] * MS)}" in lines["step"]
-    assert f"steps  {figures['steps_used']} used of {figures['steps_seen']}" in text
+    assert f"{figures['steps_used']} of {figures['steps_seen']} steps used" in lines["measured:"]
     for reason, count in figures["steps_left_out"].items():
-        assert f"{count} {reason}" in lines["steps"]
+        assert f"{count} {reason}" in lines["measured:"]
     for part in figures["phases"]:
         row = lines[part["phase"]]
         assert f" {percent(part['share']['value'])} " in row
         assert f" {percent(part['share']['low'])[:-2]} to {percent(part['share']['high'])} " in row
         assert f" {duration(part['step_ms']['value'] * MS)} " in row
-    assert (
-        f"loss  {significant(figures['first_loss'], 5)} at the first step, {significant(figures['last_loss'], 5)} at the last"
-        in text
-    )
-    assert (
-        f"{duration(figures['own_cost_ms_per_step']['total'] * MS)} per step" in lines["profkit's"]
-    )
+    assert f" {significant(figures['last_loss'], 5)} at the last step " in lines["loss"]
+    assert f" {significant(figures['first_loss'], 5)} at the first" in lines["loss"]
+    own_cost = duration(figures["own_cost_ms_per_step"]["total"] * MS)
+    assert f"profkit's cost  {own_cost} per step" in text
     assert "complete, no rows dropped" in text
     assert figures["data_quality"] == []
 
@@ -120,7 +118,7 @@ def test_with_three_steps_both_say_that_they_cannot_judge(tmp_path: Path, screen
     json_code, data, _ = screen("report", run, "--json")
     figures = _strict(data)
     assert (code, json_code) == (ExitCode.DONE, ExitCode.DONE)
-    assert "cannot judge: an interval needs 5 steps more" in text
+    assert "inconclusive: an interval needs 5 more steps" in text
     assert "no interval" in text
     assert (figures["verdict"], figures["steps_needed"]) == ("cannot judge", 5)
     assert figures["throughput_samples_per_s"]["low"] is None
@@ -150,7 +148,7 @@ def test_a_run_that_is_all_warm_up_still_has_both_forms(
     run = synthetic_trace(tmp_path / "run", steps=steps, config={"warmup": steps})
     code, text, _ = screen("report", run)
     assert (code, _strict(screen("report", run, "--json")[1])["phases"]) == (ExitCode.DONE, [])
-    assert "cannot judge: an interval needs 8 steps more" in text
+    assert "inconclusive: an interval needs 8 more steps" in text
     assert "nan" not in text
 
 
@@ -172,7 +170,7 @@ def test_steps_that_took_no_time_are_not_judged(tmp_path: Path, screen: Screen) 
     RunManifest(workload="frozen", state=RunState.COMPLETE).write(run)
     code, text, _ = screen("report", run)
     assert code == ExitCode.DONE
-    assert "cannot judge: the steps that are used took no time at all" in text
+    assert "inconclusive: the used steps took no time at all" in text
     assert _strict(screen("report", run, "--json")[1])["throughput_samples_per_s"] == {
         "value": None,
         "low": None,
@@ -276,12 +274,8 @@ def test_the_kernels_that_take_most_time_stand_with_their_place_under_the_ceilin
     bare, placed = (build_overview(trace, known) for known in (None, ceilings))
     assert placed.by_kernel is not None
     text = as_text.overview(placed)
-    for group in placed.by_kernel.groups[: as_text.MOST_KERNELS]:
-        (line,) = (
-            line
-            for line in text.splitlines()
-            if line.strip().startswith(group.name[: as_text.NAME_WIDTH - 1])
-        )
+    for group in placed.by_kernel.groups[: kernel_sections.MOST_KERNELS]:
+        (line,) = (line for line in text.splitlines() if line.strip().startswith(group.name[:24]))
         for words in (
             percent(group.share),
             duration(group.ns_per_step or 0.0),
@@ -290,7 +284,7 @@ def test_the_kernels_that_take_most_time_stand_with_their_place_under_the_ceilin
             percent(group.ceiling_share or 0.0, 0),
         ):
             assert words in line
-    assert "and 1 more" in text
+    assert ", and 1 more" in text
     assert "of ceiling" not in as_text.overview(bare)
     told = json.loads(as_json.dumps(as_json.overview(placed)))["kernels_by_name"]["groups"]
     assert [(each["name"], each["total_ns"]) for each in told] == [
@@ -299,3 +293,18 @@ def test_the_kernels_that_take_most_time_stand_with_their_place_under_the_ceilin
     assert (
         build_overview(Trace.open(synthetic_trace(tmp_path / "none", steps=30))).by_kernel is None
     )
+
+
+@pytest.mark.parametrize("last", ["words " * 60, " " * 300, "x" * 300, ""])
+def test_a_table_fits_the_screen_and_keeps_its_figures(last: str) -> None:
+    header = ("name", "a figure with a long header", "text")
+    grid = Grid(header, (("a long name " * 20, "1.25 ms", last),), frozenset({1}))
+    lines = as_text.grid_text(grid).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "a figure with a long header" in lines[0]
+    assert "1.25 ms" in lines[1]
+    assert "".join(" ".join(lines).split()).count("words") == last.count("words")
+
+
+def test_a_table_without_rows_is_empty() -> None:
+    assert as_text.grid_text(Grid(("a", "b"), ())) == ""

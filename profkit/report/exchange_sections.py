@@ -1,0 +1,90 @@
+"""The sections of a run with several ranks: exchange by rank, collectives by link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from profkit.analysis.bandwidth import LinkUse
+from profkit.analysis.exchange import RankExchange
+from profkit.analysis.overview import Overview
+from profkit.report.document import Grid, Section
+from profkit.report.words import known
+from profkit.text import byte_size, bytes_per_second, duration, percent, plural, significant
+
+MOST_RANKS = 8
+MOST_LINKS = 6
+
+
+def exchange_sections(view: Overview) -> Iterator[Section]:
+    if view.exchange is not None:
+        yield by_rank(view, view.exchange.ranks)
+    if view.links:
+        yield by_link(view.links)
+
+
+def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
+    """Return the exchange by rank: hidden under backward, or exposed in its parts."""
+    shown = sorted(ranks, key=lambda part: -part.exposed_ns)[:MOST_RANKS]
+    rows = []
+    for part in sorted(shown, key=lambda part: part.rank):
+        row = (
+            str(part.rank),
+            duration(part.exposed_ns),
+            known(part.waiting_ns, duration),
+            known(part.transfer_ns, duration),
+            duration(part.not_ready_ns),
+            duration(part.hidden_ns),
+        )
+        rows.append(row)
+    notes = []
+    if len(ranks) > len(shown):
+        left = plural(len(ranks) - len(shown), "more rank")
+        notes.append(f"The {MOST_RANKS} ranks with the longest exposed time; {left} in --json.")
+    if words := waiting_words(view):
+        notes.append(words)
+    header = ("rank", "exposed", "waiting", "transfer", "not ready", "hidden")
+    grid = Grid(header, tuple(rows), frozenset(range(1, len(header))))
+    return Section("Gradient exchange per step", tuple(notes), grid=grid)
+
+
+def waiting_words(view: Overview) -> str:
+    """Name the rank that the others wait for, or say why nobody can be named."""
+    exchange, late = view.exchange, view.late_rank
+    if exchange and exchange.matched < exchange.collectives:
+        missing = exchange.collectives - exchange.matched
+        return (
+            f"It is not known who waits: {missing:,} of {exchange.collectives:,} collectives "
+            "were not seen on all ranks."
+        )
+    if not late:
+        return ""
+    words = (
+        f"rank {late.rank} is late: the others wait {duration(late.waited_ns)} per step, "
+        f"{percent(late.share, 0)} of it for this rank"
+    )
+    if late.excess_ns > 0:
+        words += f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'"
+    return words
+
+
+def by_link(links: tuple[LinkUse, ...]) -> Section:
+    """Return what each communicator moves per step, how fast, and what its link reaches alone."""
+    rows = []
+    for use in links[:MOST_LINKS]:
+        row = [
+            use.op,
+            f"{use.backend}, {plural(use.group_size, 'rank')}",
+            significant(use.messages_per_step),
+            byte_size(use.bytes_per_step),
+            duration(use.transfer_ns_per_step),
+        ]
+        rates = (use.algorithm_bytes_per_s, use.bus_bytes_per_s, use.ceiling_bus_bytes_per_s)
+        for rate in rates:
+            row.append(known(rate, bytes_per_second))
+        rows.append(tuple(row))
+    notes = []
+    if len(links) > MOST_LINKS:
+        notes.append(f"The first {MOST_LINKS}; {len(links) - MOST_LINKS:,} more in --json.")
+    header = ("operation", "over", "messages", "bytes", "transfer", "algorithm", "bus", "alone")
+    grid = Grid(header, tuple(rows), frozenset(range(2, len(header))))
+    return Section("Collectives per step", tuple(notes), grid=grid)

@@ -1,0 +1,213 @@
+"""The words for two runs, or more, that text, pages and the interface share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from profkit.analysis.bandwidth import LinkUse
+from profkit.analysis.costs import RunCosts
+from profkit.analysis.estimate import Estimate, scale
+from profkit.analysis.exchange import LATE_SHARE
+from profkit.explain.kernel_ledger import KernelLedger, KernelRow
+from profkit.explain.ledger import Ledger, Row, Verdict, judge, why_not
+from profkit.explain.meeting import Meeting
+from profkit.explain.rules.base import Finding
+from profkit.explain.scaling import ScalingRow
+from profkit.report.words import interval_in_brackets, interval_range, reason_name
+from profkit.text import amount, byte_size, duration, percent, plural, signed, significant
+
+LEAST_KERNEL = 0.002
+"""A kernel whose change is a smaller share of the base's step is not shown."""
+
+
+# -- the verdict -----------------------------------------------------------------------------------
+
+
+def verdict_name(verdict: Verdict) -> str:
+    if verdict is Verdict.CANNOT_JUDGE:
+        return "inconclusive"
+    return str(verdict.value)
+
+
+def pace(ledger: Ledger, own: Estimate, gpus: int) -> str:
+    if not own.value > 0:
+        return "no steps"
+    unit = "samples/s" if ledger.per_sample else "steps/s"
+    return f"{significant(1e9 * gpus / own.value, 4)} {unit} on {plural(gpus, 'rank')}"
+
+
+def verdict_words(ledger: Ledger) -> str:
+    change, reason = ledger.change, why_not(ledger)
+    if not math.isfinite(change.value):
+        return reason
+    what = "a sample" if ledger.per_sample else "a step"
+    direction = "more" if change.value > 0 else "less"
+    words = (
+        f"{what} takes {percent(abs(change.value))} {direction} time per rank"
+        f"{interval_in_brackets(change, percent)}; throughput per rank is "
+        f"{percent(ledger.efficiency.value)} of the base's"
+    )
+    if not reason:
+        return words
+    words += f"; {reason}"
+    row = ledger.largest
+    if row is not None and math.isfinite(row.delta.value):
+        difference = signed(row.delta.value * ledger.samples_per_step)
+        words += (
+            f"; in the steps recorded so far, most of the difference is {row.name}: "
+            f"{difference} per step"
+        )
+    return words
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def row_cells(ledger: Ledger, row: Row, name: str, factor: float) -> list[str]:
+    """Return a row's name, both sides, the difference, its interval and its verdict."""
+    delta = scale(row.delta, factor)
+    verdict = ""
+    if not ledger.unlike:
+        verdict = verdict_name(judge(row.delta, ledger.total.base.value))
+    return [
+        name,
+        duration(row.base.value * factor),
+        duration(row.target.value * factor),
+        signed(delta.value),
+        interval_range(delta, signed),
+        verdict,
+    ]
+
+
+def both_sides(row: Row, factor: float) -> str:
+    return f"{duration(row.base.value * factor)} and {duration(row.target.value * factor)}"
+
+
+def switched_words(ledger: Ledger) -> str:
+    """Return the whole cost of profkit on both sides; its row holds only what can be counted."""
+    row, factor = ledger.switched, ledger.samples_per_step
+    if row is None:
+        return ""
+    delta = scale(row.delta, factor)
+    return (
+        f"{row.name} in total, measured with control steps (recording off): "
+        f"{both_sides(row, factor)}, spread over the rows; difference {signed(delta.value)}"
+        f"{interval_in_brackets(delta, signed)}"
+    )
+
+
+def steps_of(costs: RunCosts) -> str:
+    """Return the steps behind the rows, and what the excluded ones would add."""
+    excluded = []
+    for apart in costs.apart:
+        effect = f"{signed(apart.excess_ns)} per step if included"
+        excluded.append(f"{apart.steps:,} {reason_name(apart.reason)}: {effect}")
+    return f"{plural(costs.steps, 'steady step')}; excluded: {'; '.join(excluded) or 'none'}"
+
+
+def finding_cost(finding: Finding) -> str:
+    """Return the cost of a cause, and its share of the gap."""
+    cost, share = finding.cost_ns, finding.share_of_gap
+    words = "costs nothing"
+    if cost:
+        words = f"{duration(cost.value)} per step{interval_in_brackets(cost, duration)}"
+    if share is not None and math.isfinite(share):
+        words += f", {percent(share, 0)} of the gap"
+    return words
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+def kernels_to_show(
+    rows: Sequence[KernelRow], ledger: Ledger, most: int
+) -> tuple[list[KernelRow], list[KernelRow]]:
+    """Split the rows of a phase: at most `most` that changed enough, and all others."""
+    least = LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step
+    shown: list[KernelRow] = []
+    others: list[KernelRow] = []
+    for row in rows:
+        if abs(row.delta_ns) >= least and len(shown) < most:
+            shown.append(row)
+        else:
+            others.append(row)
+    return shown, others
+
+
+def kernel_cells(rows: Sequence[KernelRow]) -> list[str]:
+    """Return both sides, the difference and the calls of these rows together."""
+    base = target = base_calls = target_calls = 0.0
+    for row in rows:
+        base, target = base + row.base_ns, target + row.target_ns
+        base_calls, target_calls = base_calls + row.base_calls, target_calls + row.target_calls
+    calls = f"{amount(base_calls)} to {amount(target_calls)}"
+    return [duration(base), duration(target), signed(target - base), calls]
+
+
+def kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:
+    """Yield the shares that are known on both sides, and the change of copies if it matters."""
+    least = LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step
+    if abs(found.moving_added_ns) >= least:
+        yield f"Casts and layout copies: {signed(found.moving_added_ns)} per captured step."
+    shares = {
+        "Share of eligible work that runs on Tensor Cores": found.tensor_core_share,
+        "Share of kernel time that the idle device waited for launches": found.launch_bound_share,
+        "Share of its ceiling that work of known size reaches": found.ceiling_share,
+    }
+    for words, share in shares.items():
+        if share.base is not None and share.target is not None:
+            yield f"{words}: {percent(share.base)} and {percent(share.target)}."
+
+
+# -- scaling ---------------------------------------------------------------------------------------
+
+
+def scaling_words(row: ScalingRow) -> str:
+    """Return a run's efficiency against the first run, and the factor that costs most."""
+    efficiency = row.efficiency
+    interval = interval_in_brackets(efficiency, percent)
+    words = f"efficiency {percent(efficiency.value)}{interval}"
+    if row.largest_loss:
+        factor = significant(row.factors[row.largest_loss].value)
+        words += f"; {row.largest_loss} takes most of it ({factor})"
+    return words
+
+
+def meeting_words(found: Meeting | None) -> Iterator[str]:
+    """Yield who is waited for, how often and why; and how transfer compares with the links."""
+    if found is None:
+        return
+    collectives = plural(found.collectives, "collective")
+    if found.waiting_ns is None or found.transfer_ns is None:
+        yield (
+            f"only {found.matched:,} of {collectives} were seen on all of their ranks, "
+            "so nobody is named"
+        )
+    else:
+        yield (
+            f"each rank waits {duration(found.waiting_ns)} per step for others, and "
+            f"{duration(found.transfer_ns)} while data moves, not counting what backward hides"
+        )
+    late = [waited for waited in found.waited_for if waited.share >= LATE_SHARE]
+    for waited in late or found.waited_for[:1]:
+        words = f"rank {waited.rank} is last in {waited.last_in:,} of {collectives}"
+        words += f"; {percent(waited.share, 0)} of all waiting is for it"
+        if waited.phase:
+            words += f", late in {waited.phase} by {duration(waited.excess_ns)} per step"
+        if not late:
+            words = f"ranks take turns at being last; most is waited for this one: {words}"
+        yield words
+    for use in found.links:
+        if use.bus_bytes_per_s is not None:
+            yield _link_words(use, use.bus_bytes_per_s)
+
+
+def _link_words(use: LinkUse, bus_bytes_per_s: float) -> str:
+    words = (
+        f"{use.op} over {use.backend}: {byte_size(use.bytes_per_step)} per step at "
+        f"{byte_size(bus_bytes_per_s)}/s on the bus"
+    )
+    if use.share_of_ceiling is None:
+        return f"{words}; 'profkit ceilings --links' measures what the links reach alone"
+    return f"{words}, {percent(use.share_of_ceiling, 0)} of what the links reach alone"
