@@ -179,9 +179,7 @@ def test_no_verdict_is_given_on_times_that_cannot_be(
     dataclasses.replace(RunManifest.read(run), flags=(flag,)).write(run)
     view = build_overview(Trace.open(run))
     assert view.judged is judged
-    assert (
-        "inconclusive: the source has impossible times" in as_text.overview(view)
-    ) is not judged
+    assert ("inconclusive: the source has impossible times" in as_text.overview(view)) is not judged
 
 
 @pytest.mark.parametrize(
