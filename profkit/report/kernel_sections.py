@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from profkit.analysis.kernels.groups import KernelGroup, KernelsView
+from profkit.analysis.kernels.groups import KernelGroup
+from profkit.analysis.kernels.view import KernelsView
 from profkit.analysis.kernels.windows import KernelWindows
 from profkit.analysis.overview import Overview
 from profkit.report.document import Grid, Section, labelled
