@@ -12,8 +12,9 @@ from profkit.clock import now_ns
 from profkit.instrument.batches import count_samples
 from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Append, Recorder
-from profkit.instrument.tracking.tracker import Followed, Tracker
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Append, Followed
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.instrument.windows.windows import KernelProfiler
 from profkit.vocab import UNMEASURED
 

@@ -9,14 +9,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from profkit.clock import now_ns
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.recorder import Recorder
-
-if TYPE_CHECKING:
-    from profkit.instrument.tracking.notes import Notes
+from profkit.instrument.rows import BatchTimes, Meter, Notes
 
 SHORT_NS = 2_000_000
 """A loop whose batches are made in less than this is not asked for its waits for a core, which costs 20 us a batch."""
@@ -48,17 +46,6 @@ def _read_together(clock: WaitClock) -> tuple[int, int, int]:
         if now_ns() - before < SAME_MOMENT_NS:
             break
     return read
-
-
-class BatchTimes(NamedTuple):
-    """How one batch was made; `collate_ns` is 0 where nothing collated it."""
-
-    worker: int
-    start_ns: int
-    collate_ns: int
-    end_ns: int
-    blocked_ns: int
-    processor_ns: int
 
 
 class Fetch:
@@ -127,22 +114,6 @@ class Fetch:
 
 _make_times: Callable[[tuple[int, ...]], BatchTimes] = functools.partial(tuple.__new__, BatchTimes)
 _processor_ns = time.thread_time_ns
-
-
-class Meter(Protocol):
-    """Who asks for the times of the batches that this process makes."""
-
-    @property
-    def begin(self) -> Callable[[Any], Any]:
-        """A fetcher is asked for a batch; gives what the others take, and `None` where its times are not wanted."""
-
-    @property
-    def end(self) -> Callable[[Any], None]:
-        """It is made."""
-
-    @property
-    def drop(self) -> Callable[[Any], None]:
-        """An exception came instead; a loader's end is one too."""
 
 
 class _Noted(NamedTuple):

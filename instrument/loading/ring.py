@@ -8,7 +8,7 @@ import mmap
 import os
 from collections.abc import Iterable, Sequence
 
-from profkit.instrument.loading.fetching import BatchTimes
+from profkit.instrument.rows import BatchTimes
 
 _MAGIC = 0x31676E69726B7270  # with the layout's version in its last digit
 _HEADER = 3  # magic, number of workers, number of slots; then the workers' process ids, the stamps, the slots

@@ -1,7 +1,7 @@
-"""Goes through what hooks have noted of a step, and has the tracker make of it what it would have made at once.
+"""Replays what hooks have noted of a step to the tracker, as if it had been reported at once.
 
-In a loop that trains, the borders of phases are noted (`_notes_python.py` tells why and how), and told to the tracker
-when the next batch is waited for. Whoever asks it before, or tells it of something itself, has it catch up first, so
+In a loop that trains, boundaries of phases are noted (`notes.py`) and replayed when the next batch
+is waited for. A caller that asks the tracker or reports to it before then has it catch up first, so
 that nobody sees the difference.
 """
 
@@ -9,11 +9,11 @@ that nobody sees the difference.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from profkit.instrument.guard import report_failure
 from profkit.instrument.loading.loaders import make_rows
+from profkit.instrument.rows import Followed
 from profkit.instrument.tracking.notes import (
     BACKWARD,
     DATA,
@@ -28,26 +28,23 @@ from profkit.instrument.tracking.notes import (
     Notes,
 )
 
-if TYPE_CHECKING:
-    from profkit.instrument.tracking.tracker import Followed, Tracker
-
-
 MOST_AHEAD = 3
-"""Steps that are switched off and told together with one before them at most."""
+"""Maximum number of unmeasured steps that are replayed together with the one before them."""
 
 LONG_STEP_NS = 250_000_000
-"""In steps that take longer, borders are told at once: what lies a second back is to be on disk, and a fraction of a millisecond is nothing there."""
+"""Longer steps are reported at once, so that a killed job loses no more than the last second."""
 
 
-def _compiled() -> Any:
-    """The notes in C, or those in Python where profkit was installed without a compiler."""
+def _find_compiled() -> type[Notes]:
+    """Return the notes in C, or those in Python if profkit was installed without a compiler."""
     try:
-        return importlib.import_module("profkit.instrument.tracking._notes").Notes
+        from profkit.instrument.tracking import _notes
     except ImportError:
         return Notes
+    return _notes.Notes
 
 
-CompiledNotes = _compiled()
+CompiledNotes = _find_compiled()
 
 
 class Borders:
@@ -55,7 +52,7 @@ class Borders:
 
     __slots__ = ("_open", "_tracker", "notes")
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, tracker: Any) -> None:
         self._tracker = tracker
         self.notes: Notes = CompiledNotes(tracker, tracker.recorder._clock)
         self._open: list[tuple[int, Followed | None]] = []

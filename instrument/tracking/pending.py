@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from profkit.instrument.device import Event
-from profkit.instrument.recorder import Keep, Recorder, Row
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Event, Keep, Row, SpanRow, TimedRow
 from profkit.vocab import Phase
 
 EVALUATION = "evaluation"
@@ -25,10 +25,9 @@ MOST_AHEAD = 1
 """How many batches a loader is ahead of its trainer at most: more than these have been trained on."""
 
 _OTHER = Phase.OTHER.value
-PHASE, NAME, DEPTH = 1, 2, 3  # where they stand in a row of `spans` without its rank
 
-Timed = tuple[Row, Event | None, Event | None]
-"""A row, and the events at its borders that are to tell its device time."""
+PHASE, DEPTH = SpanRow._fields.index("phase"), SpanRow._fields.index("depth")
+"""Positions in a row of `spans`, which may be a plain tuple."""
 
 
 class Pending:
@@ -42,8 +41,8 @@ class Pending:
         self._keep = keep
         self.decided = False
         """Whether it is known that this is the loop that trains."""
-        self._early: deque[Timed] = deque(maxlen=MOST_EARLY)
-        self.rows: list[Timed] = []
+        self._early: deque[TimedRow] = deque(maxlen=MOST_EARLY)
+        self.rows: list[TimedRow] = []
         """What lies since the last batch was waited for."""
         self.batches: list[int] = []
         """The samples of each batch that has come, and may be trained on or not."""
@@ -102,4 +101,7 @@ class Pending:
 
 def as_other(row: Row, name: str = "") -> Row:
     """The row of a part that is no training; what is inside of one keeps its name."""
-    return (*row[:PHASE], _OTHER, row[NAME] if row[DEPTH] else name or row[NAME], *row[NAME + 1 :])
+    span = SpanRow(*row)
+    if name and not span.depth:
+        return span._replace(phase=_OTHER, name=name)
+    return span._replace(phase=_OTHER)

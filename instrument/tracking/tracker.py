@@ -26,9 +26,9 @@ from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.instrument.batches import count_batch
-from profkit.instrument.device import Event
 from profkit.instrument.guard import report_failure
-from profkit.instrument.recorder import Recorder, Row
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Event, Followed, Row
 from profkit.instrument.tracking.boundaries import Borders
 from profkit.instrument.tracking.notes import Note, Plain
 from profkit.instrument.tracking.pending import DEPTH, MOST_IN_A_ROW, PHASE, Pending, as_other
@@ -48,37 +48,6 @@ _NO_FORWARD, _NO_OPTIMIZER = (_BACKWARD, _OTHER), (_OPTIMIZER, _OTHER)
 """Inside of which phases a forward or a backward, and an optimizer's step, is none of the loop's."""
 
 _this_thread = threading.get_ident
-
-
-class Followed:
-    """A region of the loop that is followed, open from its making on; `Tracker.end` closes it.
-
-    In a step that is switched off it makes no row, but what is inside it is known to be. Unlike a `Span` it may have
-    been noted before it is told.
-    """
-
-    __slots__ = ("bytes", "depth", "mark", "muted", "name", "outer", "phase", "start")
-
-    def __init__(self, tracker: Tracker, phase: str, name: str, at: Note | None = None) -> None:
-        recorder = tracker.recorder
-        self.outer = tracker._inside
-        tracker._inside = self.phase = phase
-        tracker._opened.append(self)
-        self.muted = not (recorder.recording and tracker._begun)
-        if self.muted:
-            return
-        self.name = name
-        self.bytes: int | None = None
-        nest = tracker._nest
-        self.depth = depth = nest.depth
-        nest.depth = depth + 1
-        if at is not None:
-            _, self.start, self.mark, _, _ = at
-            return
-        if recorder._ranges is not None:
-            recorder._push(name)
-        self.mark = recorder._mark() if recorder.device is not None else None
-        self.start = recorder._clock()
 
 
 class Tracker:
@@ -141,7 +110,7 @@ class Tracker:
         if self._trains and self.borders.may_open():
             self.borders.open(_this_thread())
             return self.notes.begin_wait()
-        return Followed(self, _DATA, _DATA)
+        return self._open(_DATA, _DATA)
 
     def pass_border(self, end: int | None = None, *, starts_epoch: bool = False) -> None:
         """A batch is waited for, now or at the time `end`: what was done since the last one was a step, or is part of one."""
@@ -160,7 +129,7 @@ class Tracker:
 
     def open_data(self, at: Note) -> Followed:
         """The wait for a batch, that has begun, turns out to hold more than reading."""
-        return Followed(self, _DATA, _DATA, at)
+        return self._open(_DATA, _DATA, at)
 
     def end_data(
         self,
@@ -198,7 +167,7 @@ class Tracker:
         self.catch_up()
         if self._used or self._inside or (_this_thread() != self._thread and not self._is_ours()):
             return None
-        return Followed(self, _H2D, _H2D, at)
+        return self._open(_H2D, _H2D, at)
 
     def begin_forward(self, *, with_gradients: bool, at: Note | None = None) -> Followed | None:
         """A model is called, by nothing but the loop."""
@@ -214,7 +183,7 @@ class Tracker:
             if not self._training:
                 self._training = True
                 self._settle(evaluation=False)
-        return Followed(self, _FORWARD, _FORWARD, at)
+        return self._open(_FORWARD, _FORWARD, at)
 
     def begin_backward(
         self, framework: str = "", loss: float | None = None, at: Note | None = None
@@ -234,7 +203,7 @@ class Tracker:
             self._note_training()
         if loss is not None:
             self._loss = loss / self.loss_scale
-        return Followed(self, _BACKWARD, _BACKWARD, at)
+        return self._open(_BACKWARD, _BACKWARD, at)
 
     def begin_program(self, framework: str) -> bool:
         """A whole step runs as one program, in which nothing tells phases apart; whether that is a step of its own, and no part of one that is open."""
@@ -273,13 +242,13 @@ class Tracker:
             self._train()
         self._stepped.add(optimizer)
         self._known.add(optimizer)
-        return Followed(self, _OPTIMIZER, _OPTIMIZER, at)
+        return self._open(_OPTIMIZER, _OPTIMIZER, at)
 
     def begin_checkpoint(self) -> Followed | None:
         """The job writes its state to a file. The batch that it may hold already is trained on afterwards."""
         self.catch_up()
         return (
-            Followed(self, _OTHER, CHECKPOINT)
+            self._open(_OTHER, CHECKPOINT)
             if self._begun and not self._inside and self._follows()
             else None
         )
@@ -316,24 +285,23 @@ class Tracker:
         if not recorder.recording:
             recorder.drop_marks(span.mark, mark)
             return
+        step, phase, name, depth = recorder.step_index, span.phase, span.name, span.depth
+        # A `SpanRow` as a plain tuple, as in `Span.close`.
+        row = (
+            step,
+            phase,
+            name,
+            depth,
+            nest.thread,
+            span.start,
+            end,
+            None,
+            None,
+            span.bytes,
+            error,
+        )
         try:
-            self._take(
-                (
-                    recorder.step_index,
-                    span.phase,
-                    span.name,
-                    span.depth,
-                    nest.thread,
-                    span.start,
-                    end,
-                    None,
-                    None,
-                    span.bytes,
-                    error,
-                ),
-                span.mark,
-                mark,
-            )
+            self._take(row, span.mark, mark)
         except Exception as failure:  # noqa: BLE001  # the border to the job: a row is lost, the job goes on
             report_failure("spans", failure)
 
@@ -428,7 +396,7 @@ class Tracker:
         if not self._training:
             self._settle(evaluation=True)
         self._used = True
-        return Followed(self, _OTHER, name)
+        return self._open(_OTHER, name)
 
     def note_epoch(self, epoch: int) -> None:
         """The epoch of the step that is open, where the loop knows better than its loaders tell."""
@@ -461,6 +429,31 @@ class Tracker:
         self._pending.release()
         if self._ends_at_batch():
             self._end_step(self._last_end_ns)
+
+    def _open(self, phase: str, name: str, at: Note | None = None) -> Followed:
+        """Open a region of the loop, now or when it was noted."""
+        recorder = self.recorder
+        span = Followed()
+        span.phase = phase
+        span.outer = self._inside
+        self._inside = phase
+        self._opened.append(span)
+        span.muted = not (recorder.recording and self._begun)
+        if span.muted:
+            return span
+        span.name = name
+        span.bytes = None
+        nest = self._nest
+        span.depth = nest.depth
+        nest.depth += 1
+        if at is not None:
+            _, span.start, span.mark, _, _ = at
+            return span
+        if recorder._ranges is not None:
+            recorder._push(name)
+        span.mark = recorder._mark() if recorder.device is not None else None
+        span.start = recorder._clock()
+        return span
 
     # -- inside ----------------------------------------------------------------------------------
 

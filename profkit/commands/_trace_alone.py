@@ -56,7 +56,7 @@ def announce(title: str, settings: Settings, job: ReadyJob) -> None:
 
 
 def _train_bare(job: ReadyJob) -> int:
-    from profkit.instrument.recorder import NullRecorder
+    from profkit.instrument.loop_recorder import NullRecorder
     from profkit.progress import ProgressBar
 
     with ProgressBar("training, profkit is switched off by PROFKIT_DISABLE") as progress:

@@ -115,7 +115,7 @@ def _last_lines(error: Exception) -> str:
 def _record_as_rank(
     args: argparse.Namespace, settings: Settings, job: ReadyJob, place: Place
 ) -> None:
-    from profkit.instrument.recorder import NullRecorder
+    from profkit.instrument.loop_recorder import NullRecorder
     from profkit.run.session import open_rank
 
     if _disabled():

@@ -17,7 +17,7 @@ from profkit.importers.kineto.phases import Region, Span, Steps
 from profkit.importers.kineto.tables import Phases, Work, find_work, host_work, kernel_columns
 from profkit.importers.reading.chrome import ChromeTrace, read_chrome
 from profkit.importers.reading.sanity import Gate
-from profkit.instrument.recorder import Row
+from profkit.instrument.rows import Row, SpanRow
 from profkit.instrument.windows.windows import Window
 from profkit.schema import SCHEMAS
 
@@ -26,7 +26,6 @@ Ints = npt.NDArray[np.int64]
 _TIMES = ("start_ns", "end_ns", "launch_ns")
 _NAMES = ("device", "name", "op")
 _OPERATORS = ("cpu_op", "operator")
-_PHASE, _DEPTH, _START, _END = 1, 3, 5, 6  # where they stand in a row of `spans` without its rank
 
 
 def read_rows(path: Path, window: Window, *, device: str = "") -> list[Row]:
@@ -86,9 +85,8 @@ def _steps(window: Window, offset: int) -> Steps:
 
 def _regions(window: Window, offset: int) -> list[Region]:
     """The window's phases by time."""
-    spans = sorted(
-        (row[_START], -row[_END], row[_PHASE]) for row in window.spans if row[_DEPTH] == 0
-    )
+    rows = map(SpanRow._make, window.spans)
+    spans = sorted((row.start_ns, -row.end_ns, row.phase) for row in rows if row.depth == 0)
     return [
         Region(Span(0, start - offset, -end - offset, phase, phase), phase, 0)
         for start, end, phase in spans

@@ -24,7 +24,8 @@ from profkit.instrument.device import DeviceTimer
 from profkit.instrument.frameworks.base import Framework, InnerBooks, Place, load_framework
 from profkit.instrument.guard import FAILURES, Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
-from profkit.instrument.recorder import Append, Recorder, measure_span_cost
+from profkit.instrument.recorder import Recorder, measure_span_cost
+from profkit.instrument.rows import COLUMNS, Append
 from profkit.run.collecting import Choice, Collecting
 from profkit.text import safe_text
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace
@@ -117,6 +118,7 @@ def open_rank(
             path,
             manifest,
             rows=rows,
+            columns=COLUMNS,
             complete=guarded("device times", timer.collect, None) if timer else None,
         )
     except OSError as error:

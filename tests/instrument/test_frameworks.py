@@ -19,7 +19,8 @@ from profkit.clock import now_ns
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.frameworks.base import AUTOCAST, Framework, Seams
 from profkit.instrument.guard import FAILURES, Patches, guarded
-from profkit.instrument.recorder import MemorySink, Recorder, Row
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.rows import Row
 from profkit.instrument.tracking.pending import EVALUATION, Pending
 from profkit.instrument.tracking.tracker import CHECKPOINT, MOST_ROUNDS, SKIPPED, UNKNOWN, Tracker
 from profkit.testing import FakeClock, FakeDevice

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.rows import SpanRow
 from profkit.instrument.tracking import boundaries as borders
 from profkit.instrument.tracking import notes as _notes_python
 from profkit.instrument.tracking.boundaries import LONG_STEP_NS
@@ -165,23 +168,8 @@ class Loop:
     def rows(self) -> None:
         now = self.clock()
         if self.recorder.recording:  # as whoever makes such rows asks
-            self.recorder.keep_rows(
-                [
-                    (
-                        self.recorder.step_index,
-                        "data",
-                        "read",
-                        1,
-                        "loader",
-                        now - 3,
-                        now,
-                        None,
-                        None,
-                        None,
-                        None,
-                    )
-                ]
-            )
+            step = self.recorder.step_index
+            self.recorder.keep_rows([SpanRow(step, "data", "read", 1, "loader", now - 3, now)])
 
     def note_scale(self) -> None:
         self.notes.end(None)
@@ -248,6 +236,24 @@ def test_what_is_noted_makes_the_rows_that_it_makes_at_once(
             assert len(noted.timer._free) == noted.timer.pool_size  # no event is lost
 
     check()
+
+
+def test_compiled_notes_fail_at_import_if_a_field_of_spans_is_renamed() -> None:
+    """Otherwise they would fill the wrong columns."""
+    if borders.CompiledNotes is Notes:
+        pytest.skip("no compiled notes are installed")
+    program = (
+        "import collections\n"
+        "from profkit.instrument import rows\n"
+        "fields = ['begin_ns' if name == 'start_ns' else name for name in rows.SpanRow._fields]\n"
+        "rows.SpanRow = collections.namedtuple('SpanRow', fields)\n"
+        "import profkit.instrument.tracking._notes\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode
+    assert "SpanRow has no field 'start_ns', which _notes.c fills" in done.stderr
 
 
 def test_a_usual_step_is_noted(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:

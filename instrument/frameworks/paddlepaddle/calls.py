@@ -10,7 +10,7 @@ import paddle
 from paddle.jit.sot.psdb import in_sot
 
 from profkit.instrument.frameworks.base import Seams
-from profkit.instrument.tracking.tracker import Followed
+from profkit.instrument.rows import Followed
 
 Function = Callable[..., Any]
 

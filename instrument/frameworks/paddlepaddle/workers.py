@@ -19,9 +19,10 @@ from paddle.io.dataloader.dataloader_iter import (
 from profkit.clock import now_ns
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.loading.fetching import BatchTimes, LoopMeter, hook_loop_fetch
+from profkit.instrument.loading.fetching import LoopMeter, hook_loop_fetch
 from profkit.instrument.loading.loaders import Channel, Loaders, Waiting
 from profkit.instrument.loading.worker_loop import hook_worker_loop
+from profkit.instrument.rows import BatchTimes
 
 Function = Callable[..., Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from profkit.clock import Clock
-from profkit.instrument.device import Event
+from profkit.instrument.rows import Event
 
 PATIENCE_NS = 2_000_000
 """How long the writer's thread asks for an event on an idle stream before it tries again later."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
-from profkit.instrument.recorder import LoopRecorder
+from profkit.instrument.loop_recorder import LoopRecorder
 from profkit.text import safe_text
 from profkit.workloads.base import Build, Outcome, Parts, Settings, Workload, wait_passively
 from profkit.workloads.training.loop import Driver, Plan, Target, Tell, Training
