@@ -17,7 +17,7 @@ from profkit.instrument.blocks import always
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.loop_recorder import Step
 from profkit.instrument.ranges import Ranges
-from profkit.instrument.rows import Append, Row, SampleRow, Sink, StepRow
+from profkit.instrument.rows import Append, Row, SampleRow, Sink
 from profkit.instrument.spans import SpanRecorder, do_nothing
 from profkit.vocab import Phase
 
@@ -152,9 +152,9 @@ class Recorder(SpanRecorder):
             self._sink.drop("steps")
         else:
             measured = self.recording
-            self._append_step(
-                StepRow(index, start, end, sample_count, loss, grad_scale, measured, epoch)
-            )
+            # A `StepRow` as a plain tuple, as in `Span.close`.
+            row = (index, start, end, sample_count, loss, grad_scale, measured, epoch)
+            self._append_step(row)
         self.last_step_ns = end - start
         self._boundary_ns = end
         self.step_index = index + 1

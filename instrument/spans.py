@@ -61,14 +61,15 @@ class Span:
         if recorder._ranges is not None:
             recorder._pop()
         nest = recorder._local.nest
-        nest.depth = depth = self._depth
+        nest.depth = self._depth
         if not recorder.recording:
             recorder.drop_marks(self._mark, mark)
             return end
-        step, phase, name = recorder.step_index, self._phase, self._name
-        thread, start = nest.thread, self._start
         # A `SpanRow` as a plain tuple: naming its fields here costs 0.25 us per phase.
-        row = (step, phase, name, depth, thread, start, end, None, None, self.bytes, error)
+        row = (
+            recorder.step_index, self._phase, self._name, self._depth, nest.thread,
+            self._start, end, None, None, self.bytes, error,
+        )  # fmt: skip
         try:
             recorder._keep(row, self._mark, mark)
         except Exception as failure:  # noqa: BLE001  # a lost row must not stop the job
@@ -112,7 +113,11 @@ class SpanRecorder:
         self.span_copies: list[Row] | None = None
         """Receives a copy of every span while a window of steps is open."""
         self.device: DeviceTimer | None = None
+        self.marker: Callable[[], Event | None] | None = None
+        """Records an event at a boundary, if there is a device."""
         self._ranges = ranges
+        self.has_ranges = ranges is not None
+        """True if regions are also opened as NVTX ranges."""
         if ranges is not None:
             self._push: Callable[[str], object] = guarded("ranges", ranges.push, None)
             self._pop: Callable[[], object] = guarded("ranges", ranges.pop, None)
@@ -120,7 +125,13 @@ class SpanRecorder:
     def time_device(self, device: DeviceTimer) -> None:
         """Mark the boundaries of phases on a device too, from now on."""
         self._mark: Callable[[], Event | None] = guarded("device events", device.mark, None)
+        self.marker = self._mark
         self.device = device
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of all regions."""
+        return self._clock
 
     def phase(self, phase: Phase | str, name: str = "") -> Region:
         """Return a region of the step, for `with recorder.phase("forward"): ...`."""

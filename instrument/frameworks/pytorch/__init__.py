@@ -28,7 +28,7 @@ from profkit.instrument.frameworks.pytorch.device import CudaDevice
 from profkit.instrument.frameworks.pytorch.workers import hook_workers
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.rows import Followed
-from profkit.instrument.tracking.tracker import UNKNOWN
+from profkit.instrument.tracking.states import UNKNOWN
 from profkit.instrument.windows.windows import KernelProfiler
 
 
