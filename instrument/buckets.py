@@ -34,10 +34,10 @@ class Bucket:
 class BucketLog:
     """Records the buckets of one reducer in `collectives`, and their exposed part in `spans`.
 
-    `launched` is called when a bucket's last gradient is there, `done` by any thread when its result
-    is. `done` only reads the clock, because it runs on a thread of the communication library and
-    holds the interpreter that the job waits for. `end_of_backward` makes the rows. A backward that
-    has returned has all results, so a bucket whose `done` is late ends there.
+    `launched` is called when a bucket's last gradient is there, `done` by any thread when its
+    result is. `done` only reads the clock, because it runs on a thread of the communication library
+    and holds the interpreter that the job waits for. `end_of_backward` makes the rows. A backward
+    that has returned has all results, so a bucket whose `done` is late ends there.
 
     `completed` and `exposed` take the times of buckets that are over. Reducers of one communicator
     share the `sequence` that numbers its collectives.

@@ -1,4 +1,4 @@
-"""Records the collectives that a job calls itself, outside its framework's gradient exchange."""
+"""Records collectives that a job calls itself, outside the gradient exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device time at phase boundaries: pooled events, recorded by the job, read later without waiting.
+"""Device times at phase boundaries, by events that are read later without waiting.
 
 An event that is recorded on the stream is reached by the device when all work before it is done.
 The training thread only records. The writer's thread asks if an event has been reached, and

@@ -1,4 +1,4 @@
-"""The interface through which a training loop records itself, and a recorder that does nothing."""
+"""The interface with which a training loop records itself, and one that does nothing."""
 
 from __future__ import annotations
 

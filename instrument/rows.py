@@ -1,4 +1,4 @@
-"""Types that the parts of `instrument` share: the rows they make and the interfaces between them.
+"""The rows that `instrument` makes, and the interfaces between its parts.
 
 This module imports nothing else of `instrument`, so every part may import it.
 """

@@ -1,4 +1,4 @@
-"""Replays what hooks have noted of a step to the tracker, as if it had been reported at once.
+"""Replays notes to the tracker, as if they had been reported at once.
 
 In a loop that trains, boundaries of phases are noted (`notes.py`) and replayed when the next batch
 is waited for. A caller that asks the tracker or reports to it before then has it catch up first, so
@@ -73,7 +73,7 @@ class Boundaries:
         self._state = state
         self.notes = CompiledNotes(tracker, recorder.clock)
         self._open: list[tuple[int, Followed | None]] = []
-        """The number of each region that was opened by a note, and the region if it was accepted."""
+        """The number of each region opened by a note, and the region if it was accepted."""
 
     def may_open(self) -> bool:
         """Return true if reports may be noted: in short steps, without ranges to open."""
@@ -120,11 +120,16 @@ class Boundaries:
         """Replay all notes. Those that cannot be replayed are lost, and do not come again."""
         try:
             self._replay_plain()
-            for note in self.notes.take() if self.notes else ():
-                self._replay_guarded(note)
+            notes = self.notes.take() if self.notes else []
         except Exception as failure:  # noqa: BLE001  # lost notes must not stop the job
             report_failure("borders", failure)
             self.notes.take()
+            return
+        for note in notes:
+            try:
+                self._replay(note)
+            except Exception as failure:  # noqa: BLE001  # only this note is lost
+                report_failure(f"told: {note[0]}", failure)
 
     def _replay_plain(self) -> None:
         """Replay steps at once, as long as their phases are not nested."""
@@ -140,12 +145,6 @@ class Boundaries:
                     recorder.drop_marks(start, end)
                 rows.clear()
             self._tracker.take_plain(plain)
-
-    def _replay_guarded(self, note: Note) -> None:
-        try:
-            self._replay(note)
-        except Exception as failure:  # noqa: BLE001  # a lost note must not stop the job
-            report_failure(f"told: {note[0]}", failure)
 
     def _replay(self, note: Note) -> None:
         kind, at, mark, region, what = note
@@ -165,7 +164,10 @@ class Boundaries:
             try:
                 if kind == END:
                     span = self.find(region)
-                    self._end(span, what)
+                    if what is None:
+                        tracker.end(span)
+                    else:
+                        tracker.end_data(span, what)
                 else:
                     span = self._begin(kind, what)
                     self._open.append((region, span))
@@ -189,9 +191,3 @@ class Boundaries:
         else:
             span = tracker.begin_copy()
         return span if isinstance(span, Followed) else None
-
-    def _end(self, span: Followed | None, samples: int | None) -> None:
-        if samples is None:
-            self._tracker.end(span)
-        else:
-            self._tracker.end_data(span, samples)

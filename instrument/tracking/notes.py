@@ -33,9 +33,9 @@ Plain = tuple[
 ]  # fmt: skip
 """A sequence of phases without nesting.
 
-Its items: the rows, the samples of each batch, the optimizers that stepped, the last gradients, true
-if anything was training, true if a model was called, the end of the last phase, and the end of the
-step, or 0 if it has not ended.
+Its items: the rows, the samples of each batch, the optimizers that stepped, the last gradients,
+true if anything was training, true if a model was called, the end of the last phase, and the end of
+the step, or 0 if it has not ended.
 """
 
 DATA, COPY, FORWARD = Phase.DATA.value, Phase.H2D.value, Phase.FORWARD.value

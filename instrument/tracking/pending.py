@@ -35,7 +35,7 @@ _PHASE, _DEPTH = SpanRow._fields.index("phase"), SpanRow._fields.index("depth")
 
 
 class Pending:
-    """Takes all spans from the recorder, and keeps or buffers them as the loop's state requires."""
+    """Takes all spans from the recorder, and keeps or buffers them by the loop's state."""
 
     __slots__ = (
         "_append",

@@ -19,7 +19,7 @@ class _Member(Enum):
 
 
 class Progress(_Member):
-    """What is known of the loop since it last waited for a batch."""
+    """The loop's activity since it last waited for a batch, as far as it is known."""
 
     IDLE = "no loop has begun"
     UNDECIDED = "nothing shows yet if the loop trains or evaluates"
@@ -27,7 +27,7 @@ class Progress(_Member):
 
 
 class StepMode(_Member):
-    """How the steps of the loop are delimited."""
+    """The ways in which the steps of a loop are delimited."""
 
     INFERRED = "a step ends when a batch is waited for after an optimizer has stepped"
     BETWEEN = "the loop delimits its steps, and none is open or marked"

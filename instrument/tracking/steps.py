@@ -103,7 +103,7 @@ class Steps:
             self.end_step(end)
 
     def end_round(self) -> None:
-        """End a step without a loader: a model is called after every known optimizer has stepped."""
+        """End a step if no loader delimits it and every known optimizer has stepped."""
         state = self._state
         if (
             self.stepped

@@ -75,7 +75,7 @@ class Tracker(HookReports):
         steps.change_mode(LoopEvent.STEP_MARKED)
 
     def begin_aside(self, name: str) -> Followed | None:
-        """Begin a part that is no training, such as an evaluation; reports inside are part of it."""
+        """Begin a part that is no training, as an evaluation; reports inside belong to it."""
         self.catch_up()
         if not self._follows():
             return None

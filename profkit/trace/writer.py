@@ -1,4 +1,4 @@
-"""Takes rows from the training loop for the cost of a list append, and writes them on a thread."""
+"""Takes rows for the cost of a list append, and writes them on a thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EACH = 16
 """The backlog is counted only every so many calls of `is_full`, which runs once per step."""
 
 CHUNK = 16_384
-"""Maximum number of rows in a batch, so that turning them into columns takes little memory."""
+"""Maximum number of rows in a batch."""
 
 TURN_S = 1e-4
 """The writer releases the interpreter this long, because a waiting thread needs time to wake."""
@@ -76,10 +76,10 @@ def check_columns(columns: Mapping[str, Sequence[str]]) -> None:
 class RankWriter:
     """One rank's trace, open for rows.
 
-    The hot path calls `appender(table)` with a tuple of the table's columns without `rank`, names as
-    text. A row may miss trailing columns that are nullable. Everything else happens on the writer's
-    thread. Nothing raises into the job once the constructor has returned: a disk that fails ends the
-    capture, and `failure` gives the reason.
+    The hot path calls `appender(table)` with a tuple of the table's columns without `rank`, names
+    as text. A row may miss trailing columns that are nullable. Everything else happens on the
+    writer's thread. Nothing raises into the job once the constructor has returned: a disk that
+    fails ends the capture, and `failure` gives the reason.
 
     `columns` names the columns of each table's rows; the constructor raises `ValueError` if they do
     not fit the schema. `rows` may hold rows from before the writer existed. `complete` is called on
@@ -204,15 +204,9 @@ class RankWriter:
         try:
             columns = list(itertools.zip_longest(*rows))  # a row may miss trailing nulls
             self._files.write(table, dict(zip(names[: len(columns)], columns, strict=True)))
-        except Exception as error:  # noqa: BLE001  # a row of the wrong shape must not end the thread
+        except Exception as error:  # noqa: BLE001  # rows of a wrong shape must not end the thread
             self.drop(table, len(rows))
-            self._warn_once(table, error)
-
-    def _warn_once(self, table: str, error: Exception) -> None:
-        if table not in self._warned:
-            self._warned.add(table)
-            log.warning(
-                "profkit: rows of %s could not be written and are counted as dropped: %s",
-                table,
-                error,
-            )
+            if table not in self._warned:
+                self._warned.add(table)
+                what = "could not be written and are counted as dropped"
+                log.warning("profkit: rows of %s %s: %s", table, what, error)
