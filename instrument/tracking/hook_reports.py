@@ -40,7 +40,11 @@ _this_thread = threading.get_ident
 
 
 class HookReports:
-    """Follows one training loop by what hooks report; `Tracker` adds what the loop reports."""
+    """Follows one training loop by its `Hooks`; `Tracker` adds what the loop reports itself.
+
+    A report compares its thread before it asks the `ThreadFilter`, and the progress before it fires
+    an event. Both only save calls on the hot path.
+    """
 
     def __init__(
         self,
@@ -67,7 +71,6 @@ class HookReports:
         pending.keep = recorder.redirect(pending.take, notes, self.catch_up)
 
     def begin_data(self, *, starts_epoch: bool = False) -> Opened:
-        """Begin waiting for a batch, or for a loader that starts an epoch."""
         threads = self._threads
         if _this_thread() != threads.thread and not threads.accepts():
             return None
@@ -85,7 +88,6 @@ class HookReports:
         return self._regions.open(_DATA, _DATA)
 
     def end_data(self, span: Opened, samples: int, error: str | None = None) -> None:
-        """End the wait for a batch of this size; 0 samples if the loader has ended."""
         self.catch_up()
         if samples and self._follows():
             self._pending.batches.append(samples)
@@ -94,7 +96,6 @@ class HookReports:
             self.notes.allow_copies()
 
     def end_batch(self, span: Opened, batch: Any) -> None:
-        """End the wait for this batch."""
         self.end_data(span, count_batch(batch))
 
     def begin_copy(self) -> Followed | None:
@@ -108,7 +109,6 @@ class HookReports:
         return self._regions.open(_H2D, _H2D)
 
     def begin_forward(self, *, with_gradients: bool) -> Followed | None:
-        """Begin a call of a model by the loop."""
         self.catch_up()
         state, steps = self._state, self._steps
         if _this_thread() != self._threads.thread and not self._threads.accepts():
@@ -126,7 +126,6 @@ class HookReports:
         return self._regions.open(_FORWARD, _FORWARD)
 
     def begin_backward(self, framework: str = "", loss: float | None = None) -> Followed | None:
-        """Begin computing gradients of a loss; `None` if only the device knows its value."""
         self.catch_up()
         state, steps, threads = self._state, self._steps, self._threads
         if not threads.decided:
@@ -143,7 +142,6 @@ class HookReports:
         return self._regions.open(_BACKWARD, _BACKWARD)
 
     def begin_optimizer(self, optimizer: int) -> Followed | None:
-        """Begin an optimizer's step, or a gradient scaler's decision to take it."""
         self.catch_up()
         state, steps = self._state, self._steps
         if _this_thread() != self._threads.thread and not self._threads.accepts():
@@ -175,7 +173,6 @@ class HookReports:
             self._steps.last_end_ns = self._regions.close(span, error)
 
     def name_skipped(self, span: Opened) -> None:
-        """Note that the scaler found infinities, and the optimizer did not step."""
         self.catch_up()
         if isinstance(span, int):
             span = self._boundaries.look_up(span)
@@ -183,7 +180,6 @@ class HookReports:
             span.name = SKIPPED
 
     def note_scale(self, scale: float | None) -> None:
-        """Note the gradient scaler's scale; `None` if only the device knows it."""
         self.catch_up()
         self._steps.grad_scale = scale
         self._steps.loss_scale = scale or 1.0
@@ -193,7 +189,6 @@ class HookReports:
         self._pending.take_rows(rows)
 
     def begin_program(self, framework: str) -> bool:
-        """Begin a whole step that runs as one program; true if that is a step of its own."""
         self.catch_up()
         self._decide()
         if not self._follows():
@@ -207,7 +202,6 @@ class HookReports:
         return True
 
     def end_program(self, samples: int, *, failed: bool = False) -> None:
-        """End a step that ran as one program; 0 samples if their number is unknown."""
         self.catch_up()
         if failed:
             self._steps.change_mode(LoopEvent.STEP_CLOSED)

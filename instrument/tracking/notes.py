@@ -51,7 +51,8 @@ _this_thread = threading.get_ident
 class Notes:
     """Buffers the reports of one thread while it is open for it; forwards all others.
 
-    A buffered report that begins a region returns the region's number.
+    A buffered report that begins a region returns the region's number. `rows.Notes` describes the
+    reports.
     """
 
     def __init__(self, tracker: Replayed, clock: Clock) -> None:
@@ -87,7 +88,6 @@ class Notes:
         self._ahead = ahead or 0
 
     def close(self) -> None:
-        """Forward every report from now on."""
         self._thread = NOBODY
 
     def take(self) -> list[Note]:
@@ -156,7 +156,6 @@ class Notes:
         return None if begun else len(self._notes)
 
     def begin_batch(self) -> Opened:
-        """Begin waiting for the next batch of a loader that has started."""
         if _this_thread() != self._thread or not self._stepped or self._ahead <= 0:
             return self._tracker.begin_data()
         self._note(STEP, 0, None)
@@ -169,7 +168,6 @@ class Notes:
         return self._begin(DATA, None)
 
     def end_batch(self, span: Opened, batch: Any) -> None:
-        """End the wait for this batch."""
         if isinstance(span, int) and _this_thread() == self._thread:
             self._note(END, span, count_batch(batch))
             self._copies = True
@@ -181,7 +179,6 @@ class Notes:
         self._copies = True
 
     def keep_rows(self, rows: list[Row]) -> None:
-        """Take rows from the inside of loaders."""
         if _this_thread() == self._thread:
             self._note(ROWS, 0, rows)
         else:
@@ -200,20 +197,16 @@ class Notes:
         return count
 
     def measure_with(self, meter: Meter | None) -> None:
-        """Time batches that are made in the loop with `meter`."""
         self._meter = meter
 
     def begin_fetch(self, fetcher: Any) -> Any:
-        """Begin making a batch in the loop; returns what `end_fetch` takes."""
         return self._meter.begin(fetcher) if self._meter is not None else None
 
     def end_fetch(self, making: Any) -> None:
-        """End a batch that was made in the loop."""
         if self._meter is not None:
             self._meter.end(making)
 
     def drop_fetch(self, making: Any) -> None:
-        """End a batch that raised."""
         if self._meter is not None:
             self._meter.drop(making)
 
@@ -224,20 +217,17 @@ class Notes:
         return self._begin(COPY, None) if self._copies else None
 
     def begin_forward(self, *, with_gradients: bool) -> Opened:
-        """Begin a call of a model by the loop."""
         if _this_thread() != self._thread:
             return self._tracker.begin_forward(with_gradients=with_gradients)
         self._copies = False
         return self._begin(FORWARD, with_gradients)
 
     def begin_backward(self, framework: str, loss: float | None) -> Opened:
-        """Begin computing gradients of a loss; `None` if only the device knows its value."""
         if _this_thread() != self._thread:
             return self._tracker.begin_backward(framework, loss)
         return self._begin(BACKWARD, (framework, loss))
 
     def begin_optimizer(self, optimizer: int) -> Opened:
-        """Begin an optimizer's step, or a gradient scaler's decision to take it."""
         if _this_thread() != self._thread:
             return self._tracker.begin_optimizer(optimizer)
         self._stepped = True
@@ -251,7 +241,6 @@ class Notes:
             self._tracker.end(span, error)
 
     def name_skipped(self, span: Opened) -> None:
-        """Note that the scaler found infinities, and the optimizer did not step."""
         if isinstance(span, int) and _this_thread() == self._thread:
             self._note(SKIPPED, span, None)
         else:

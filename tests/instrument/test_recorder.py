@@ -1,4 +1,4 @@
-"""What a recorder keeps of a loop: steps that tile its time, the phases in them, and nothing that is not ours."""
+"""Tests of the recorder: steps tile the loop's time, phases belong to steps, forks stop it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_step_keeps_what_the_loop_says_of_it(loop: Loop) -> None:
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**9), st.booleans()), max_size=30)
 )
 def test_steps_tile_the_time_of_the_loop(pieces: list[tuple[int, int, bool]]) -> None:
-    """Whatever lies between two steps, and in one whose block raised, belongs to the step that ends next."""
+    """Time between two steps, or in a step that raised, belongs to the step that ends next."""
     loop = _loop()
     for before, inside, raises in pieces:
         loop.clock.advance(before)
