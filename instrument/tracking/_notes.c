@@ -320,7 +320,7 @@ static PyObject *begin_fetch(PyObject *object, PyObject *fetcher)
     }
     PyObject *own = PyObject_GetAttr(fetcher, collate_name);
     self->collated = 0;
-    if (!own || read_clocks(self, &self->fetch, &self->fetch_processor) < 0 /* last, so that a failure changes nothing */
+    if (!own || read_clocks(self, &self->fetch, &self->fetch_processor) < 0 /* the next call is the last, so that a failure changes nothing */
         || (own != Py_None && replace_collate(object, fetcher, own) < 0)) {
         Py_XDECREF(own);
         return NULL;

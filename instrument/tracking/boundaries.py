@@ -30,7 +30,7 @@ from profkit.instrument.tracking.notes import (
 from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import LoopState, StepMode
 
-MOST_AHEAD = 3
+MOST_STEPS_AHEAD = 3
 """Maximum number of unmeasured steps that are replayed together with the one before them."""
 
 LONG_STEP_NS = 250_000_000
@@ -90,7 +90,7 @@ class Boundaries:
         elif self._state.mode is not StepMode.INFERRED:
             ahead = 0
         else:
-            ahead = recorder.count_switched_off(MOST_AHEAD)
+            ahead = recorder.count_switched_off(MOST_STEPS_AHEAD)
         self.notes.open(thread, recorder.marker, ahead)
         if self._open:
             opened = self._regions.opened

@@ -24,7 +24,7 @@ MOST_EARLY = 10_000
 MOST_IN_A_ROW = 1_000
 """A loop that has fetched this many batches without calling a model does not train on them."""
 
-MOST_AHEAD = 1
+MOST_BATCHES_AHEAD = 1
 """A loader is this many batches ahead of its trainer at most; earlier ones were trained on."""
 
 _OTHER = Phase.OTHER.value
@@ -128,7 +128,7 @@ class Pending:
         """Remove and count the samples of the first batches that are trained on, or of all."""
         count = len(self.trained)
         if batches is not None:
-            count = max(batches, count - MOST_AHEAD)
+            count = max(batches, count - MOST_BATCHES_AHEAD)
         taken = sum(self.trained[:count])
         del self.trained[:count]
         return taken

@@ -32,10 +32,10 @@ LARGEST_BACKLOG = 2_000_000
 COST_INTERVAL_NS = 5_000_000_000
 """The writer's own processor time is recorded this often, and at the end."""
 
-EACH = 16
+CALLS_PER_COUNT = 16
 """The backlog is counted only every so many calls of `is_full`, which runs once per step."""
 
-CHUNK = 16_384
+ROWS_PER_BATCH = 16_384
 """Maximum number of rows in a batch."""
 
 TURN_S = 1e-4
@@ -106,7 +106,7 @@ class RankWriter:
         )
         manifest.write(self._files.folder)
         self._rows = no_rows() if rows is None else rows
-        self._asked, self._is_full = 0, False
+        self._is_full_calls, self._is_full = 0, False
         self._complete = complete or (lambda final: None)
         self._interval_s = interval_s
         self._clock = clock
@@ -129,10 +129,10 @@ class RankWriter:
 
     def is_full(self) -> bool:
         """Return true if no rows can be taken now: the capture has stopped, or too many wait."""
-        if self._asked % EACH == 0:
+        if self._is_full_calls % CALLS_PER_COUNT == 0:
             waiting = sum(map(len, self._rows.values()))
             self._is_full = bool(self._files.failure) or waiting > LARGEST_BACKLOG
-        self._asked += 1
+        self._is_full_calls += 1
         return self._is_full
 
     def appender(self, table: str) -> Callable[[Row], None]:
@@ -188,7 +188,7 @@ class RankWriter:
 
     def _flush(self) -> None:
         for table, rows in self._rows.items():
-            while waiting := rows[:CHUNK]:
+            while waiting := rows[:ROWS_PER_BATCH]:
                 del rows[: len(waiting)]
                 self._write(table, waiting)
         if not self._opened:
