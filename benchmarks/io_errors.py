@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from profkit.clock import read_anchor
-from profkit.instrument.recorder import NullRecorder, Recorder
+from profkit.instrument.loop_recorder import NullRecorder
+from profkit.instrument.recorder import Recorder
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
 from profkit.trace.integrity import this_process
 from profkit.vocab import Integrity, RunState

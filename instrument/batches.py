@@ -1,4 +1,4 @@
-"""What a batch of any make holds."""
+"""Counts the samples of a batch of any type."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ _PLAIN = (list, tuple)
 
 
 def count_batch(batch: Any) -> int:
-    """How many samples it has, and 0 where that cannot be told. Tensors side by side, the common case, are not looked at one by one."""
+    """Return the number of samples of a batch, or 0 if it cannot be counted.
+
+    A list of tensors, the common case, is counted by its first tensor alone.
+    """
     try:
         shape = batch[0].shape if type(batch) in _PLAIN and batch else None
     except AttributeError:
         shape = None
     try:
         return int(shape[0]) if shape else count_samples(batch)
-    except Exception as failure:  # noqa: BLE001  # the border to the job: a batch of any make
+    except Exception as failure:  # noqa: BLE001  # a batch may raise anything
         report_failure("count_samples", failure)
         return 0
 
 
 def count_samples(batch: Any) -> int:
-    """How many samples a batch has: the first dimension of the first tensor in it, else its length; 0 if it has none."""
+    """Return the number of samples of a batch, or 0 if it has none.
+
+    This is the first dimension of the first tensor in the batch, or else the batch's length.
+    """
     if isinstance(batch, dict):
         batch = tuple(batch.values())
     shape = getattr(batch, "shape", None)
@@ -40,22 +46,19 @@ def count_samples(batch: Any) -> int:
 def _count_items(items: list[Any] | tuple[Any, ...]) -> int:
     if _is_detection(items):
         return len(items[0])
-    first = next(
-        (
-            item
-            for item in items
-            if isinstance(item, dict | list | tuple) or getattr(item, "shape", None)
-        ),
-        None,
-    )
-    return len(items) if first is None else count_samples(first)
+    for item in items:
+        if isinstance(item, dict | list | tuple) or getattr(item, "shape", None):
+            return count_samples(item)
+    return len(items)
 
 
 def _is_detection(items: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether a batch is lists side by side, one entry a sample, as detectors take them."""
-    lengths = {len(item) for item in items if isinstance(item, list | tuple)}
-    return (
-        len(items) > 1
-        and len(lengths) == 1
-        and all(isinstance(item, list | tuple) for item in items)
-    )
+    """Return true for lists of equal length, one entry per sample, as detectors take them."""
+    if len(items) < 2:
+        return False
+    lengths = set()
+    for item in items:
+        if not isinstance(item, list | tuple):
+            return False
+        lengths.add(len(item))
+    return len(lengths) == 1

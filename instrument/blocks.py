@@ -1,4 +1,4 @@
-"""Random blocks of steps in which profkit is switched off, to measure in the run what it costs."""
+"""Random blocks of steps in which profkit is switched off, to measure its cost in the run."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ import random
 from collections.abc import Callable
 
 WARM_UP = 12
+"""The first steps are all measured."""
+
 WINDOW = 12
+"""Of so many steps, one block is switched off."""
+
 LENGTH = 2
+"""A block has this many steps."""
 
 
 def off_blocks(
     seed: int = 0, *, warm_up: int = WARM_UP, window: int = WINDOW, length: int = LENGTH
 ) -> Callable[[int], bool]:
-    """Tells for each step whether it is measured: in each window of steps, one block at a random place is not.
+    """Return a function that returns true for measured steps.
 
-    The same seed gives the same blocks, so that all ranks of a job are switched off together.
+    In each window of steps, one block at a random place is not measured. The same seed gives the
+    same blocks, so that all ranks of a job are switched off together.
     """
 
     @functools.lru_cache(maxsize=1)
@@ -34,5 +40,5 @@ def off_blocks(
 
 
 def always(step: int) -> bool:
-    """Never switched off."""
+    """Return true for every step."""
     return True

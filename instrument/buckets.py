@@ -1,18 +1,18 @@
-"""The gradient exchange, bucket by bucket: when each was ready, begun and done, and what was exposed."""
+"""Times the gradient exchange per bucket, and the part of it that the backward waited for."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from profkit.clock import Clock, now_ns
-from profkit.instrument.device import DeviceTimer, Event
-from profkit.instrument.recorder import Append, Recorder
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Append, CollectiveRow, Event
 from profkit.vocab import Phase
 
 EXPOSED = "exposed"
+"""The name of the region in which a backward waits for the exchange."""
 
 
 @dataclass(slots=True)
@@ -32,15 +32,15 @@ class Bucket:
 
 
 class BucketLog:
-    """The buckets of one reducer. Rows go to `collectives`; the exposed part of each backward to `spans`.
+    """Records the buckets of one reducer in `collectives`, and their exposed part in `spans`.
 
-    `launched` is called when a bucket's last gradient is there, `done` by any thread when its result is.
-    `done` only reads the clock: it runs on a thread of the communication library, and holds the
-    interpreter that the job waits for. Rows are made by `end_of_backward`. A backward that has returned
-    has all results, so a bucket whose `done` is late ends there.
+    `launched` is called when a bucket's last gradient is there, `done` by any thread when its
+    result is. `done` only reads the clock, because it runs on a thread of the communication library
+    and holds the interpreter that the job waits for. `end_of_backward` makes the rows. A backward
+    that has returned has all results, so a bucket whose `done` is late ends there.
 
-    `completed` and `exposed` take the times of what is over. Reducers of one communicator share the
-    `sequence` that numbers its collectives.
+    `completed` and `exposed` take the times of buckets that are over. Reducers of one communicator
+    share the `sequence` that numbers its collectives.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class BucketLog:
         return len(self._pending)
 
     def skipped(self) -> None:
-        """Number a collective of a step that is not recorded: the ranks' rows are matched by number."""
+        """Number a collective of a step that is not recorded: ranks are matched by number."""
         next(self._sequence)
 
     def launched(self, index: int, size: int, dtype: str) -> Bucket:
@@ -87,7 +87,7 @@ class BucketLog:
     def done(self, bucket: Bucket) -> None:
         """Note that a bucket has its result."""
         bucket.end_ns = self._clock()
-        device: DeviceTimer | None = self._recorder.device
+        device = self._recorder.device
         if device is not None:
             bucket.end_mark = device.mark()
 
@@ -102,56 +102,58 @@ class BucketLog:
         *,
         on_device: bool,
     ) -> None:
-        """A bucket is done; `on_device`, the host does not know when, and the device is past it here."""
-        bucket = Bucket(
-            index, size, dtype, ready, start, self._recorder.step_index, next(self._sequence), None
-        )
-        device = self._recorder.device
-        if not self._recorder.recording:
+        """Record a bucket that is done.
+
+        With `on_device`, only the device knows when it ended, and has passed that point now.
+        """
+        recorder = self._recorder
+        number = next(self._sequence)
+        if not recorder.recording:
             return
+        bucket = Bucket(index, size, dtype, ready, start, recorder.step_index, number, None)
+        row = self._row(bucket, end)
+        device = recorder.device
         if on_device and device is not None:
-            device.hold(self._row(bucket, end), None, device.mark(), self._append)
+            device.hold_collective(row, None, device.mark(), self._append)
         else:
-            self._append(self._row(bucket, end))
+            self._append(row)
 
     def exposed(self, intervals: Iterable[tuple[int, int]]) -> None:
-        """The backward has waited for the exchange in these intervals, each of which may come more than once."""
+        """Record when the backward waited for the exchange; intervals may be repeated."""
         for start, end in dict.fromkeys(intervals):
             self._recorder.keep_inner(Phase.ALLREDUCE.value, EXPOSED, start, end)
 
     def end_of_backward(self) -> None:
-        """Write the rows of the buckets. What follows the last gradient was exposed."""
+        """Write the rows of the buckets. Time after the last gradient was exposed."""
         buckets, self._pending = self._pending, []
         if not buckets or not self._recorder.recording:
             return
         now = self._clock()
+        device = self._recorder.device
+        last_ready = last_end = 0
         for bucket in buckets:
             bucket.end_ns = bucket.end_ns or now
-            self._write(bucket)
-        last_ready = max(bucket.ready_ns for bucket in buckets)
-        last_end = max(bucket.end_ns for bucket in buckets)
+            last_ready = max(last_ready, bucket.ready_ns)
+            last_end = max(last_end, bucket.end_ns)
+            row = self._row(bucket, bucket.end_ns)
+            if device is None or bucket.end_mark is None:
+                self._append(row)
+            else:
+                device.hold_collective(row, bucket.mark, bucket.end_mark, self._append)
         self._recorder.keep_inner(Phase.ALLREDUCE.value, EXPOSED, last_ready, last_end)
 
-    def _write(self, bucket: Bucket) -> None:
-        row = self._row(bucket, bucket.end_ns)
-        device = self._recorder.device
-        if device is None or bucket.end_mark is None:
-            self._append(row)
-        else:
-            device.hold(row, bucket.mark, bucket.end_mark, self._append)
-
-    def _row(self, bucket: Bucket, end: int) -> tuple[Any, ...]:
-        return (
-            self._communicator,
-            bucket.sequence,
-            "all_reduce",
-            bucket.bytes,
-            bucket.dtype,
-            self._group_size,
-            bucket.ready_ns,
-            bucket.start_ns,
-            end,
-            self._backend,
-            bucket.step,
-            bucket.index,
+    def _row(self, bucket: Bucket, end: int) -> CollectiveRow:
+        return CollectiveRow(
+            communicator=self._communicator,
+            sequence=bucket.sequence,
+            op="all_reduce",
+            bytes=bucket.bytes,
+            dtype=bucket.dtype,
+            group_size=self._group_size,
+            ready_ns=bucket.ready_ns,
+            start_ns=bucket.start_ns,
+            end_ns=end,
+            backend=self._backend,
+            step=bucket.step,
+            bucket=bucket.index,
         )

@@ -1,4 +1,4 @@
-"""Collectives that a job calls itself, beside the gradient exchange of its framework's wrapper: one row each."""
+"""Records collectives that a job calls itself, outside the gradient exchange."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from profkit.clock import Clock, now_ns
-from profkit.instrument.device import DeviceTimer, Event
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Append, Recorder
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Append, CollectiveRow, Event
 from profkit.vocab import Phase
 
 
 class Call(NamedTuple):
-    """A function of a framework: which of its parameters holds the message, and whether that is one rank's part of it."""
+    """A framework's function and the parameter that holds its message.
+
+    With `is_part`, the message of one call is one rank's part of the whole.
+    """
 
     op: str
     message: str
@@ -25,7 +28,7 @@ class Call(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The ranks that take part. `blocks`: the call returns with the result, and the host has waited for it."""
+    """The ranks that take part. With `blocks`, a call returns only with its result."""
 
     name: str
     size: int
@@ -34,13 +37,15 @@ class Group(NamedTuple):
 
 
 class Message(NamedTuple):
+    """The size of a tensor and the type of its elements."""
+
     bytes: int
     dtype: str
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A collective that is under way."""
+    """A collective that has not ended."""
 
     group: Group
     op: str
@@ -52,18 +57,18 @@ class Sent:
 
 
 class Quiet(threading.local):
-    """Whether this thread is inside something that makes rows of its own."""
+    """Marks threads inside a call that makes rows of its own, so that calls in it make none."""
 
     inside = False
     sent_ns = 0
-    """When something was first handed to the library from inside; whoever wants to know sets it to 0 before."""
+    """The time of the first collective called inside, since a caller set this to 0."""
 
 
 QUIET = Quiet()
 
 
 class CallLog:
-    """The rows of these calls. `sequences` counts each communicator's collectives, whoever makes them."""
+    """Makes the rows of these calls; `sequences` counts all collectives of each communicator."""
 
     def __init__(
         self,
@@ -81,70 +86,70 @@ class CallLog:
     def begin(self, group: Group, op: str, message: Message) -> Sent:
         device = self._recorder.device
         mark = device.mark() if device is not None and not group.blocks else None
-        return Sent(
-            group,
-            op,
-            message,
-            next(self._sequences[group.name]),
-            self._recorder.step_index,
-            self._clock(),
-            mark,
-        )
+        sequence = next(self._sequences[group.name])
+        step = self._recorder.step_index
+        return Sent(group, op, message, sequence, step, self._clock(), mark)
 
     def end(self, sent: Sent, *, waited: bool) -> None:
-        """Its result is there, or its device will know when; `waited`: this thread did nothing else meanwhile."""
+        """Record a call whose result is there, or whose device knows when it is.
+
+        With `waited`, this thread did nothing else from the call's beginning until now.
+        """
         now = self._clock()
-        if not self._recorder.recording:
+        recorder, group = self._recorder, sent.group
+        if not recorder.recording:
             return
-        row = (
-            sent.group.name,
-            sent.sequence,
-            sent.op,
-            *sent.message,
-            sent.group.size,
-            sent.start_ns,
-            sent.start_ns,
-            now,
-            sent.group.backend,
-            sent.step,
-            None,
+        row = CollectiveRow(
+            communicator=group.name,
+            sequence=sent.sequence,
+            op=sent.op,
+            bytes=sent.message.bytes,
+            dtype=sent.message.dtype,
+            group_size=group.size,
+            ready_ns=sent.start_ns,
+            start_ns=sent.start_ns,
+            end_ns=now,
+            backend=group.backend,
+            step=sent.step,
         )
-        device: DeviceTimer | None = self._recorder.device
-        if sent.group.blocks:
+        device = recorder.device
+        if group.blocks:
             self._append(row)
         elif device is not None:
-            device.hold(row, sent.mark, device.mark(), self._append)
-        if waited and sent.group.blocks:
-            self._recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, sent.start_ns, now)
+            device.hold_collective(row, sent.mark, device.mark(), self._append)
+        if waited and group.blocks:
+            recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, sent.start_ns, now)
 
 
 class Dialect:
-    """What differs between frameworks: their functions, groups, tensors, and how a call that does not wait tells its end."""
+    """The functions, groups and tensors of one framework."""
 
     calls: Mapping[str, Call]
 
     def group(self, given: Any) -> Group | None:
-        """The group of a call; `None` where this rank sends nothing."""
+        """Return the group of a call, or `None` if this rank sends nothing."""
         raise NotImplementedError
 
     def message(self, tensor: Any) -> Message:
         raise NotImplementedError
 
     def waits(self, arguments: Mapping[str, Any]) -> bool:
+        """Return true if a call with these arguments returns only when it has ended."""
         raise NotImplementedError
 
     def when_done(self, work: Any, then: Callable[[], None]) -> None:
-        """Have `then` called at the end of a call that did not wait; never, where nobody tells."""
+        """Call `then` at the end of a call that did not wait, if the framework reports that."""
 
     def is_traced(self) -> bool:
-        """Whether a compiler runs the call instead of the job."""
+        """Return true if a compiler runs the call instead of the job."""
         return False
 
 
 def hook_calls(patches: Patches, dialect: Dialect, log: CallLog, *owners: Any) -> None:
-    """Make a row of every call of the dialect's functions that the modules have.
+    """Make a row of every call of those of the dialect's functions that the modules have.
 
-    A function that is in several modules stays one function: it is compared and pickled by its name.
+    A function that is in several modules stays one function, because jobs compare it and pickle it
+    by its name.
     """
     for name, call in dialect.calls.items():
         wrap = functools.lru_cache(functools.partial(_wrap, dialect, log, call))
@@ -194,11 +199,12 @@ def _begin(
     if group is None:
         return None
     tensors = given[call.message]
-    parts = [
-        dialect.message(tensor)
-        for tensor in (tensors if isinstance(tensors, list | tuple) else [tensors])
-    ]
-    size = sum(part.bytes for part in parts) * (group.size if call.is_part else 1)
+    if not isinstance(tensors, list | tuple):
+        tensors = [tensors]
+    parts = [dialect.message(tensor) for tensor in tensors]
+    size = sum(part.bytes for part in parts)
+    if call.is_part:
+        size *= group.size
     return log.begin(group, call.op, Message(size, parts[0].dtype)), dialect.waits(given)
 
 
@@ -206,6 +212,5 @@ def _finish(dialect: Dialect, log: CallLog, sent: Sent, waits: bool, work: Any) 
     if waits:
         log.end(sent, waited=True)
     elif work is not None:
-        dialect.when_done(
-            work, guarded("collective done", lambda: log.end(sent, waited=False), None)
-        )
+        end = guarded("collective done", lambda: log.end(sent, waited=False), None)
+        dialect.when_done(work, end)

@@ -1,8 +1,8 @@
-"""Device time at phase borders: pooled events, recorded by the job, read later without waiting.
+"""Device times at phase boundaries, by events that are read later without waiting.
 
 An event that is recorded on the stream is reached by the device when all work before it is done.
-The training thread only records; the writer's thread asks whether an event has been reached, and
-never waits for one. Without a device there is none of this, and the columns stay null.
+The training thread only records. The writer's thread asks if an event has been reached, and
+never waits for one. Without a device the columns of device times stay null.
 """
 
 from __future__ import annotations
@@ -10,31 +10,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from profkit.clock import Clock, now_ns
-
-Row = tuple[Any, ...]
+from profkit.instrument.rows import Append, CollectiveRow, Event, Row, SpanRow
 
 LARGEST_POOL = 4_096
-"""Events that may be under way at once; a device that is further behind costs device times, not memory."""
+"""Maximum number of pending events, so that a device that lags behind costs no memory."""
 
 ANCHOR_INTERVAL_NS = 10_000_000_000
-_START, _END = 7, 8
-"""Where the device's times stand in rows without their rank: in `spans` beside the host's, in `collectives` in their place."""
+"""The device's clock is tied to the host's this often, because they drift apart."""
 
+_SPAN_TIMES = tuple(map(SpanRow._fields.index, ("device_start_ns", "device_end_ns")))
+"""Positions of the device's times in a row of `spans`, next to the host's."""
 
-class Event(Protocol):
-    """One event of a device; what `torch.cuda.Event` is, in the terms of this module."""
-
-    def record(self) -> None:
-        """Put it on the current stream."""
-
-    def done(self) -> bool:
-        """Whether the device has reached it. Must not wait."""
-
-    def ns_since(self, earlier: Any) -> float:
-        """Nanoseconds of device time from another event that was reached to this one."""
+_COLLECTIVE_TIMES = tuple(map(CollectiveRow._fields.index, ("start_ns", "end_ns")))
+"""Positions of the device's times in a row of `collectives`, in place of the host's."""
 
 
 class Device(Protocol):
@@ -43,7 +34,10 @@ class Device(Protocol):
     def make_event(self) -> Event: ...
 
     def reach_idle_event(self, clock: Clock) -> tuple[Event, int, int] | None:
-        """An event reached just now on an idle stream: it, the host's time, and the uncertainty; `None` if it took too long."""
+        """Return an event just reached on an idle stream, the host's time and its uncertainty.
+
+        Returns `None` if that took too long.
+        """
 
 
 @dataclass(frozen=True)
@@ -54,9 +48,20 @@ class DeviceAnchor:
     host_ns: int
     uncertainty_ns: int
 
+    def host_ns_of(self, event: Event) -> int:
+        """Return the host time at which the device reached another event."""
+        return self.host_ns + round(event.ns_since(self.event))
+
+
+_Held = tuple[Row, Event | None, Event | None, tuple[int, ...], Append]
+"""A row, its events, the positions that their times get in it, and the receiver of the row."""
+
 
 class DeviceTimer:
-    """Marks phase borders on the device, and completes the rows of spans when the device has passed them."""
+    """Marks phase boundaries on the device, and adds the device's times to rows.
+
+    `mark`, `drop` and `hold` are called by the training thread, `collect` by the writer's thread.
+    """
 
     def __init__(
         self,
@@ -71,22 +76,20 @@ class DeviceTimer:
         self._clock = clock
         self._largest_pool = largest_pool
         self._free: list[Event] = []
-        self._made = 0
-        self._held: deque[tuple[Row, Event | None, Event | None, Callable[[Row], None]]] = deque()
+        self.pool_size = 0
+        """Number of events that were made."""
+        self._held: deque[_Held] = deque()
         self._anchor: DeviceAnchor | None = None
         self._next_anchor_ns = 0
         self.unmarked = 0
-
-    @property
-    def pool_size(self) -> int:
-        return self._made
+        """Number of boundaries without an event because the pool was exhausted."""
 
     def mark(self) -> Event | None:
-        """Record an event on the current stream; `None` where the pool is exhausted. Called by the training thread."""
+        """Record an event on the current stream; return `None` if the pool is exhausted."""
         if self._free:
             event = self._free.pop()
-        elif self._made < self._largest_pool:
-            self._made += 1
+        elif self.pool_size < self._largest_pool:
+            self.pool_size += 1
             event = self._device.make_event()
         else:
             self.unmarked += 1
@@ -95,46 +98,40 @@ class DeviceTimer:
         return event
 
     def drop(self, event: Event) -> None:
-        """An event that was recorded for nothing. Called by the training thread."""
+        """Return an event that no row needs to the pool."""
         self._free.append(event)
 
-    def hold(
-        self,
-        row: Row,
-        start: Event | None,
-        end: Event | None,
-        append: Callable[[Row], None] | None = None,
+    def hold(self, row: Row, start: Event | None, end: Event | None) -> None:
+        """Hold a row of `spans` until its events are reached."""
+        self._held.append((row, start, end, _SPAN_TIMES, self._append))
+
+    def hold_collective(
+        self, row: Row, start: Event | None, end: Event | None, append: Append
     ) -> None:
-        """Keep a row until its events are reached, then hand it to `append`. Called by the training thread."""
-        self._held.append((row, start, end, append or self._append))
+        """Hold a row of `collectives` until its events are reached, then hand it to `append`."""
+        self._held.append((row, start, end, _COLLECTIVE_TIMES, append))
 
     def collect(self, final: bool = False) -> None:
-        """Append the rows whose events have been reached, in order. Called by the writer's thread.
+        """Append the rows whose events have been reached, in order.
 
         With `final`, rows that still wait are appended without device times.
         """
         self._renew_anchor()
         while self._held:
-            row, start, end, append = self._held[0]
-            reached = all(event is None or event.done() for event in (start, end))
+            row, start, end, positions, append = self._held[0]
+            reached = (start is None or start.done()) and (end is None or end.done())
             if not reached and not final:
                 return
             self._held.popleft()
-            append(self._complete(row, start, end) if reached else row)
-            self._free.extend(event for event in (start, end) if event is not None and reached)
-
-    def _complete(self, row: Row, start: Event | None, end: Event | None) -> Row:
-        return (
-            *row[:_START],
-            self._host_ns(start, row[_START]),
-            self._host_ns(end, row[_END]),
-            *row[_END + 1 :],
-        )
-
-    def _host_ns(self, event: Event | None, otherwise: int | None) -> int | None:
-        if event is None or self._anchor is None:
-            return otherwise
-        return self._anchor.host_ns + round(event.ns_since(self._anchor.event))
+            if not reached:
+                append(row)
+                continue
+            values = list(row)
+            for position, event in zip(positions, (start, end), strict=True):
+                if event is not None and self._anchor is not None:
+                    values[position] = self._anchor.host_ns_of(event)
+            append(tuple(values))
+            self._free.extend(event for event in (start, end) if event is not None)
 
     def _renew_anchor(self) -> None:
         now = self._clock()

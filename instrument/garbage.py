@@ -1,7 +1,7 @@
 """Keep profkit's own imports from starting garbage collections in the job.
 
-Importing modules makes thousands of objects that live to the end. Each 700 of them start a collection, and
-now and then a full one, which stops all threads of a process with torch for 0.2 s.
+Importing modules makes thousands of objects that live to the end. Each 700 of them start a
+collection. Some are full collections, which stop all threads of a process with torch for 0.2 s.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import threading
 from collections.abc import Iterator
 
 PAUSED = 1_000_003
-"""The threshold that pauses collections. It is a number that nobody else would choose."""
+"""The threshold that pauses collections; a number that nobody else would choose."""
 
 
 class _Pause:
     """Raises the threshold while at least one thread is inside.
 
-    `gc.disable` would undo the job's own `gc.disable` when it is taken back; the threshold is the job's
-    again unless the job has set another one meanwhile.
+    Undoing a `gc.disable` would also undo the job's own. The threshold is restored unless the job
+    has set another one in the meantime.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ check_collection = _PAUSE.check
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """Start no garbage collection in the block, nor for what it has allocated."""
+    """Start no garbage collection in the block, or because of its allocations."""
     _PAUSE.enter()
     try:
         yield

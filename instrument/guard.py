@@ -1,4 +1,4 @@
-"""The border between profkit and the job: nothing that goes wrong on our side crosses it."""
+"""Keeps errors of profkit out of the job, and undoes what profkit has patched."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 FAILURES: Counter[str] = Counter()
-"""How often each hook failed in this process, by its name."""
+"""Number of failures of each hook in this process, by its name."""
 
 
 def guarded(site: str, function: Callable[P, R], instead: R) -> Callable[P, R]:
-    """`function`, except that it returns `instead` where it raises; the first time at a site is told."""
+    """Return a function that returns `instead` if `function` raises; the first time it warns."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  # the border to the job: whatever we did wrong, it goes on
+        except Exception as error:  # noqa: BLE001  # our errors must not stop the job
             report_failure(site, error)
             return instead
 
@@ -32,7 +32,7 @@ def guarded(site: str, function: Callable[P, R], instead: R) -> Callable[P, R]:
 
 
 def report_failure(site: str, error: Exception) -> None:
-    """Count a failure, and warn of the first at its site."""
+    """Count a failure, and warn of the first of its site."""
     FAILURES[site] += 1
     if FAILURES[site] == 1:
         log.warning(
@@ -44,21 +44,21 @@ def report_failure(site: str, error: Exception) -> None:
 
 
 class Patches:
-    """Replacements of other people's attributes, and how to take them back."""
+    """Replacements of other people's attributes, which can be undone."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
 
     def replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        """Put `wrap(original)` in the place of `owner.name`."""
-        own = vars(owner).get(name)  # as it is stored: a descriptor is bound when it is read
+        """Replace `owner.name` by `wrap(original)`."""
+        own = vars(owner).get(name)  # as stored, because reading a descriptor binds it
         original = getattr(owner, name)
         wrapper = wrap(original)
         setattr(owner, name, wrapper)
 
         def restore() -> None:
             if vars(owner).get(name) is not wrapper:
-                return  # somebody replaced it after us; theirs stays, and ours is inert
+                return  # somebody replaced it after us; theirs stays
             if own is not None:
                 setattr(owner, name, own)
             else:
@@ -67,10 +67,10 @@ class Patches:
         self._undo.append(restore)
 
     def on_undo(self, undo: Callable[[], object]) -> None:
-        """Something else that has to be taken back."""
+        """Call `undo` when the replacements are undone."""
         self._undo.append(undo)
 
     def undo(self) -> None:
-        """Take everything back, the last first."""
+        """Undo everything, the last first."""
         while self._undo:
             self._undo.pop()()

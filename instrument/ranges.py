@@ -1,4 +1,4 @@
-"""NVTX ranges of profkit's domain, so that other profilers show the same borders."""
+"""NVTX ranges of profkit's domain, so that other profilers show the same phases."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from profkit.vocab import DOMAIN
 
 
 class Ranges(NamedTuple):
-    """How to open and to close an NVTX range by name."""
+    """Functions that open an NVTX range by name, and close the last one."""
 
     push: Callable[[str], object]
     pop: Callable[[], object]
 
 
 def nvtx_ranges() -> Ranges | None:
-    """Ranges of profkit's domain, or `None` where the nvtx package is missing or switched off.
+    """Return ranges of profkit's domain, or `None` if nvtx is missing or switched off.
 
-    Attributes are made once for each name: what is left on the hot path is one C call.
+    The attributes of each name are made once, so that the hot path makes one C call.
     """
     try:
         import nvtx

@@ -1,29 +1,30 @@
-"""What profkit must know of a framework, and what a framework may call."""
+"""The interface between profkit and a framework: `Framework` one way, `Seams` the other."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from profkit.attached import FRAMEWORKS
 from profkit.clock import now_ns
 from profkit.instrument.batches import count_samples
 from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Append, Recorder
-from profkit.instrument.tracking.tracker import Followed, Tracker
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Append, SampleRow
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.instrument.windows.windows import KernelProfiler
 from profkit.vocab import UNMEASURED
 
 AUTOCAST = "autocast_ratio"
-"""1 from the moment on at which models are called in mixed precision, 0 from when they are not."""
+"""This metric is 1 from the time models are called in mixed precision, and 0 from when not."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process stands in its job."""
+    """The rank of a process in its job."""
 
     rank: int = 0
     world_size: int = 1
@@ -31,7 +32,7 @@ class Place:
 
 
 class Books(Protocol):
-    """Where the rows go that are made inside loaders and reducers; `Seams` is one, `InnerBooks` another."""
+    """Receives rows from the inside of loaders and reducers; `Seams` and `InnerBooks` do."""
 
     @property
     def recorder(self) -> Recorder: ...
@@ -45,7 +46,7 @@ class Books(Protocol):
 
 @dataclass(frozen=True)
 class InnerBooks:
-    """The books of a loop that tells its phases itself."""
+    """The books of a loop that reports its phases itself."""
 
     recorder: Recorder
     collectives: Append
@@ -53,8 +54,8 @@ class InnerBooks:
 
 
 def note_unmeasured(books: Books, what: str) -> None:
-    """Record that something of the job is not measured; the report says so."""
-    books.samples((None, "profkit", f"{UNMEASURED}{what}", now_ns(), 1.0))
+    """Record that a part of the job is not measured, for the report."""
+    books.samples(SampleRow(None, "profkit", f"{UNMEASURED}{what}", now_ns(), 1.0))
 
 
 class Framework(Protocol):
@@ -62,80 +63,52 @@ class Framework(Protocol):
 
     @property
     def name(self) -> str:
-        """`torch` or `paddle`: what `run.json` and the command line call it."""
+        """The name in `run.json` and on the command line: `torch` or `paddle`."""
 
     @property
     def module(self) -> str:
-        """The module whose import arms the hooks."""
+        """The module whose import installs the hooks."""
 
     def install(self, seams: Seams) -> Patches:
-        """Hook every seam; the patches that are returned take all of it back."""
+        """Install all hooks; undoing the returned patches removes them."""
 
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
-        """Hook only the inside of loaders and of the gradient exchange, for a loop that tells its phases itself.
+        """Hook only loaders and the gradient exchange, for a loop that reports its own phases.
 
-        What is returned second is to be called at the end of each backward, inside of it.
+        The returned function must be called at the end of each backward, inside of it.
         """
 
     def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:
-        """The framework's own profiler, which gives way to the job's; on a device it captures operators only where they are asked for."""
+        """Return the framework's own profiler, which gives way to the job's.
+
+        On a device it captures operators only with `operators`.
+        """
 
     def watch_profiler(self, patches: Patches, begins: Callable[[], None]) -> Callable[[], bool]:
-        """Call `begins` when the framework's profiler starts; what is returned tells whether it runs."""
+        """Call `begins` when the framework's profiler starts.
+
+        Returns a function that returns true while that profiler runs.
+        """
 
     def device(self) -> Device | None:
-        """The device that times phases; `None` on a machine without one."""
+        """Return the device that times phases, or `None` on a machine without one."""
 
     def device_name(self) -> str:
-        """`cpu`, `cuda:0`, ...: the device that this process trains on."""
+        """Return the device that this process trains on: `cpu`, `cuda:0`, ..."""
 
     def place(self) -> Place | None:
-        """The rank that the framework itself knows, once its process group is there; else `None`."""
+        """Return the rank that the framework knows, once its process group exists."""
 
 
 def load_framework(name: str) -> Framework:
-    """The framework of this name; it must be installed."""
-    framework: Framework = importlib.import_module(
-        f"profkit.instrument.frameworks.{FRAMEWORKS[name]}"
-    ).FRAMEWORK
+    """Load the framework of this name, which must be installed."""
+    module = importlib.import_module(f"profkit.instrument.frameworks.{FRAMEWORKS[name]}")
+    framework: Framework = module.FRAMEWORK
     return framework
 
 
-_OF_TRACKER = (
-    "begin_data",
-    "begin_batch",
-    "begin_copy",
-    "begin_forward",
-    "begin_backward",
-    "begin_program",
-    "end_program",
-    "begin_optimizer",
-    "begin_checkpoint",
-    "end",
-    "end_data",
-    "end_batch",
-    "name_skipped",
-    "note_scale",
-)
-
-
 class Seams:
-    """What hooks call: the tracker's methods, none of which can raise into the job."""
-
-    begin_data: Callable[..., Followed | int | None]
-    begin_batch: Callable[[], Followed | int | None]
-    begin_copy: Callable[[], Followed | int | None]
-    begin_forward: Callable[..., Followed | int | None]
-    begin_backward: Callable[[str, float | None], Followed | int | None]
-    begin_program: Callable[[str], bool | None]
-    end_program: Callable[..., None]
-    begin_optimizer: Callable[[int], Followed | int | None]
-    begin_checkpoint: Callable[[], Followed | int | None]
-    end: Callable[..., None]
-    end_data: Callable[..., None]
-    end_batch: Callable[[Followed | int | None, Any], None]
-    name_skipped: Callable[[Followed | int | None], None]
-    note_scale: Callable[[float | None], None]
+    """The hooks' way to the tracker: its `Hooks`, none of which can raise into the job."""
 
     def __init__(
         self, tracker: Tracker, collectives: Append, samples: Append = lambda row: None
@@ -144,19 +117,26 @@ class Seams:
         self.recorder = tracker.recorder
         self.collectives = collectives
         self.samples = samples
-        for name in _OF_TRACKER:
-            setattr(
-                self,
-                name,
-                guarded(name, getattr(tracker.notes, name, None) or getattr(tracker, name), None),
-            )
+        notes = tracker.notes  # reports that may be buffered go here
+        self.begin_data = guarded("begin_data", tracker.begin_data, None)
+        self.begin_batch = guarded("begin_batch", notes.begin_batch, None)
+        self.end_data = guarded("end_data", tracker.end_data, None)
+        self.end_batch = guarded("end_batch", notes.end_batch, None)
+        self.begin_copy = guarded("begin_copy", notes.begin_copy, None)
+        self.begin_forward = guarded("begin_forward", notes.begin_forward, None)
+        self.begin_backward = guarded("begin_backward", notes.begin_backward, None)
+        self.begin_optimizer = guarded("begin_optimizer", notes.begin_optimizer, None)
+        self.name_skipped = guarded("name_skipped", notes.name_skipped, None)
+        self.begin_checkpoint = guarded("begin_checkpoint", tracker.begin_checkpoint, None)
+        self.end = guarded("end", notes.end, None)
+        self.begin_program = guarded("begin_program", tracker.begin_program, False)
+        self.end_program = guarded("end_program", tracker.end_program, None)
+        self.note_scale = guarded("note_scale", tracker.note_scale, None)
         self.autocast: bool | None = None
-        self.note_autocast: Callable[[bool], None] = guarded(
-            "note_autocast", self._note_autocast, None
-        )
-        self.count_samples: Callable[[Any], int] = guarded("count_samples", count_samples, 0)
+        self.note_autocast = guarded("note_autocast", self._note_autocast, None)
+        self.count_samples = guarded("count_samples", count_samples, 0)
 
     def _note_autocast(self, enabled: bool) -> None:
-        """Models are called in mixed precision from now on, or are not: to be called where that changes."""
+        """Note a change: models are called in mixed precision from now on, or are not."""
         self.autocast = enabled
-        self.samples((None, "framework", AUTOCAST, now_ns(), float(enabled)))
+        self.samples(SampleRow(None, "framework", AUTOCAST, now_ns(), float(enabled)))

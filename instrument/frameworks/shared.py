@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from profkit.clock import Clock
-from profkit.instrument.device import Event
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.loading.loaders import Loaders
-from profkit.instrument.tracking.tracker import Followed
+from profkit.instrument.rows import Event, Followed
 
 Function = Callable[..., Any]
 Wrap = Callable[[Function], Function]

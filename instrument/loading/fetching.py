@@ -9,14 +9,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from profkit.clock import now_ns
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.recorder import Recorder
-
-if TYPE_CHECKING:
-    from profkit.instrument.tracking.notes import Notes
+from profkit.instrument.rows import BatchTimes, Meter, Notes
 
 SHORT_NS = 2_000_000
 """The wait for a core is not read for shorter batches: reading it costs 20 us per batch."""
@@ -51,17 +49,6 @@ def _read_together(clock: WaitClock) -> tuple[int, int, int]:
         if now_ns() - before < SAME_MOMENT_NS:
             break
     return read
-
-
-class BatchTimes(NamedTuple):
-    """The times of one batch; `collate_ns` is 0 if nothing collated it."""
-
-    worker: int
-    start_ns: int
-    collate_ns: int
-    end_ns: int
-    blocked_ns: int
-    processor_ns: int
 
 
 class Fetch:
@@ -125,22 +112,6 @@ class Fetch:
 
 _make_times: Callable[[tuple[int, ...]], BatchTimes] = functools.partial(tuple.__new__, BatchTimes)
 _processor_ns = time.thread_time_ns
-
-
-class Meter(Protocol):
-    """Receives the begin and the end of each batch that this process makes."""
-
-    @property
-    def begin(self) -> Callable[[Any], Any]:
-        """Begin a batch of this fetcher; return what the others take, or `None` to skip it."""
-
-    @property
-    def end(self) -> Callable[[Any], None]:
-        """End a batch that was made."""
-
-    @property
-    def drop(self) -> Callable[[Any], None]:
-        """End a batch that raised; a loader's end raises, too."""
 
 
 class _NotesMeter(NamedTuple):

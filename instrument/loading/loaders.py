@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from profkit.clock import now_ns
-from profkit.instrument.loading.fetching import BatchTimes
 from profkit.instrument.loading.ring import Ring
-from profkit.instrument.recorder import Append, Recorder, Row
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Append, BatchTimes, Row, SpanRow
 from profkit.vocab import Phase
 
 DEPTH_METRIC = "queue_depth_batches"
@@ -124,11 +124,12 @@ class Loaders:
             return
         self.keep(times, thread)
         step = self.recorder.step_index
-        row = (step, _DATA, "queue", 1, thread, times.end_ns, now_ns(), None, None, None, None)
-        self.recorder.keep_rows([row])
+        queued = SpanRow(step, _DATA, "queue", 1, thread, times.end_ns, now_ns())
+        self.recorder.keep_rows([queued])
         if step or self._depths_kept < MAX_DEPTHS_BEFORE_TRAINING:
             self._depths_kept += 1
-            self._samples((None, "loader", DEPTH_METRIC, waiting.time_ns, float(waiting.depth)))
+            reading = SampleRow(None, "loader", DEPTH_METRIC, waiting.time_ns, float(waiting.depth))
+            self._samples(reading)
 
     def keep(self, times: BatchTimes, thread: str, fetcher: object = None) -> None:
         """Record the making of a batch."""
@@ -142,9 +143,9 @@ def make_rows(times: tuple[int, ...], step: int, thread: str) -> list[Row]:
     decode_ns = start_ns + blocked_ns
     made_ns = min(decode_ns + processor_ns, collate_ns or end_ns)
     rows: list[Row] = [
-        (step, _DATA, "read", 1, thread, start_ns, decode_ns, None, None, None, None),
-        (step, _DATA, "decode", 1, thread, decode_ns, made_ns, None, None, None, None),
+        SpanRow(step, _DATA, "read", 1, thread, start_ns, decode_ns),
+        SpanRow(step, _DATA, "decode", 1, thread, decode_ns, made_ns),
     ]
     if collate_ns:
-        rows.append((step, _DATA, "collate", 1, thread, collate_ns, end_ns, None, None, None, None))
+        rows.append(SpanRow(step, _DATA, "collate", 1, thread, collate_ns, end_ns))
     return rows

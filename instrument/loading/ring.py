@@ -8,7 +8,7 @@ import mmap
 import os
 from collections.abc import Iterable, Sequence
 
-from profkit.instrument.loading.fetching import BatchTimes
+from profkit.instrument.rows import BatchTimes
 
 _MAGIC = 0x31676E69726B7270
 """The first word of a ring. The layout's version is in its last digit."""

@@ -1,1 +1,1 @@
-"""Which thread trains, and in which phase of which step it is."""
+"""Follows a training loop by the reports of hooks, and makes steps and phases of them."""

@@ -1,8 +1,11 @@
-/* Notes of the borders that hooks report: `_notes_python.py` compiled, which describes it.
+/* Buffers the reports of hooks, as `notes.py` does, which specifies this file.
  *
- * At a border of a phase the job's tensors have driven our code and data out of the caches. What is
- * noted here touches one object, and no other function or dictionary of ours. Nothing here raises
- * but what the tracker, a clock or a device has raised; the hooks that call it are guarded.
+ * At the boundary of a phase, the job's tensors have driven our code and data out of the caches.
+ * A note therefore touches one object, and no other function or dictionary of ours. Nothing here
+ * raises, except what the tracker, a clock or a device raises; the hooks that call this are guarded.
+ *
+ * Only this file times short batches that the loop makes itself (`begin_fetch`); `notes.py` leaves
+ * all of them to the meter.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -11,11 +14,13 @@
 
 #define ROOM 1000
 #define NOBODY 0UL
-#define SHORT 2000000 /* nanoseconds: of batches that take longer, the waits for a core are told apart, which is not done here */
+/* Batches that take more nanoseconds are timed by the meter, which also measures waits for a core. */
+#define SHORT 2000000
 
 enum Kind { DATA, COPY, FORWARD, BACKWARD, OPTIMIZER, ROWS, FETCHED, SKIPPED, STEP, END, KINDS };
 
-static const char *const KIND_NAMES[KINDS] = {"data", "h2d", "forward", "backward", "optimizer", "rows", "fetched", "skipped", "step", "end"};
+static const char *const KIND_NAMES[KINDS] = {"data", "h2d",     "forward", "backward", "optimizer",
+                                              "rows", "fetched", "skipped", "step",     "end"};
 
 typedef struct {
     enum Kind kind;
@@ -29,16 +34,16 @@ typedef struct {
     PyObject_HEAD
     unsigned long thread;
     int copies;
-    int quiet;        /* the step is switched off: no rows are made of it */
-    int stepped;      /* an optimizer has stepped in it */
-    Py_ssize_t ahead; /* how many steps after it are switched off too, and need not be told one by one */
+    int quiet;        /* the step is switched off and makes no rows */
+    int stepped;      /* an optimizer has stepped since the last batch */
+    Py_ssize_t ahead; /* number of following steps that are switched off and replayed with this one */
     Py_ssize_t first, count;
     int64_t serial;
     PyObject *mark;  /* or NULL */
     PyObject *clock; /* or NULL: the monotonic clock itself */
     PyObject *tracker;
-    PyObject *meter;   /* times batches that are made in the loop where this does not; or NULL */
-    PyObject *fetcher; /* makes a batch now; or NULL */
+    PyObject *meter;   /* times batches that this file does not time; or NULL */
+    PyObject *fetcher; /* the one that makes a batch now; or NULL */
     PyObject *collate; /* its own function */
     int64_t fetch, fetch_processor, collated, collated_processor, took;
     Note notes[ROOM];
@@ -51,6 +56,14 @@ static PyObject *read_name, *decode_name, *made_name;
 static PyObject *tracker_begin_data, *tracker_begin_copy, *tracker_begin_forward, *tracker_begin_backward, *tracker_begin_optimizer;
 static PyObject *tracker_end, *tracker_end_batch, *tracker_name_skipped, *tracker_keep_rows, *tracker_catch_up;
 static PyObject *with_gradients;
+
+/* The fields of `profkit.instrument.rows.SpanRow` that are filled here; all others are `None`. */
+enum Field { STEP_INDEX, PHASE, NAME, DEPTH, THREAD, START, FINISH, FIELDS };
+
+static const char *const FIELD_NAMES[FIELDS] = {"step",   "phase",    "name",  "depth",
+                                                "thread", "start_ns", "end_ns"};
+static Py_ssize_t field_places[FIELDS]; /* read at import, so that their order is defined once */
+static Py_ssize_t span_size;
 
 static int is_here(const Notes *self) { return PyThread_get_thread_ident() == self->thread; }
 
@@ -69,7 +82,7 @@ static int read_clock(Notes *self, int64_t *now)
     return *now == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* Notes a border with a new reference to what belongs to it, which is taken in any case. */
+/* Add a note. The reference to what belongs to it is taken in any case. */
 static int note(Notes *self, enum Kind kind, int64_t region, PyObject *what)
 {
     PyObject *mark = NULL;
@@ -79,7 +92,7 @@ static int note(Notes *self, enum Kind kind, int64_t region, PyObject *what)
         if (!done) goto failed;
         Py_DECREF(done);
         if (self->count >= ROOM) {
-            PyErr_SetString(PyExc_OverflowError, "too many borders are noted");
+            PyErr_SetString(PyExc_OverflowError, "too many boundaries are noted");
             goto failed;
         }
     }
@@ -193,7 +206,7 @@ static PyObject *end(PyObject *object, PyObject *const *arguments, Py_ssize_t co
     Py_RETURN_NONE;
 }
 
-/* The samples of a batch: the first tensor's first dimension where tensors lie side by side, else what Python finds. */
+/* The samples of a batch: the first dimension of the first tensor in it, else what Python counts. */
 static PyObject *samples_of(PyObject *batch)
 {
     Py_ssize_t length = PyTuple_CheckExact(batch) ? PyTuple_GET_SIZE(batch) : PyList_CheckExact(batch) ? PyList_GET_SIZE(batch) : 0;
@@ -208,7 +221,7 @@ static PyObject *samples_of(PyObject *batch)
         }
         Py_XDECREF(shape);
         if (PyErr_Occurred()) {
-            if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return NULL; /* an interrupt is the job's */
+            if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return NULL; /* such as an interrupt, which is the job's */
             PyErr_Clear();
         }
     }
@@ -244,7 +257,7 @@ static PyObject *keep_rows(PyObject *object, PyObject *rows)
     Py_RETURN_NONE;
 }
 
-/* The number of noted regions that are open, less those that were opened before and have ended. */
+/* The number of noted regions that are open, less earlier ones that have ended. */
 static PyObject *open_regions(PyObject *object, PyObject *unused)
 {
     Notes *self = (Notes *)object;
@@ -269,7 +282,8 @@ static int read_clocks(Notes *self, int64_t *now, int64_t *processor)
     return 0;
 }
 
-/* A fetcher's own `collate_fn`, timed. What belongs to it is the notes and that function, so that whoever keeps it longer has what it was. */
+/* A fetcher's own `collate_fn`, timed. It holds the notes and that function, so that it still works
+ * for a caller that keeps it longer than the batch is made. */
 static PyObject *collate(PyObject *belongings, PyObject *const *arguments, Py_ssize_t count, PyObject *names)
 {
     Notes *notes = (Notes *)PyTuple_GET_ITEM(belongings, 0);
@@ -306,7 +320,7 @@ static PyObject *begin_fetch(PyObject *object, PyObject *fetcher)
     }
     PyObject *own = PyObject_GetAttr(fetcher, collate_name);
     self->collated = 0;
-    if (!own || read_clocks(self, &self->fetch, &self->fetch_processor) < 0 /* then: a batch that could not be begun has changed nothing */
+    if (!own || read_clocks(self, &self->fetch, &self->fetch_processor) < 0 /* the next call is the last, so that a failure changes nothing */
         || (own != Py_None && replace_collate(object, fetcher, own) < 0)) {
         Py_XDECREF(own);
         return NULL;
@@ -317,7 +331,7 @@ static PyObject *begin_fetch(PyObject *object, PyObject *fetcher)
     return PyLong_FromLongLong(++self->serial);
 }
 
-/* The fetcher has its own function back. */
+/* Give the fetcher its own function back. */
 static int release_fetcher(Notes *self)
 {
     PyObject *fetcher = self->fetcher, *collate = self->collate;
@@ -402,7 +416,7 @@ static PyObject *close_all(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* What was noted before `until` is taken; nothing is ahead any more for whoever asks between two steps. */
+/* Forget the notes before `until`. A caller between two steps ends the replaying ahead. */
 static void forget_until(Notes *self, const Note *until)
 {
     Note *noted = self->notes + self->first;
@@ -458,37 +472,74 @@ static int keep_foreign(PyObject *rows, PyObject *foreign)
     return 0;
 }
 
+static int fill(PyObject *row, enum Field field, PyObject *value)
+{
+    if (!value) return -1;
+    PyTuple_SET_ITEM(row, field_places[field], value);
+    return 0;
+}
+
+/* A row of `spans`; `arguments` are those of `take_plain`. Takes the reference to `depth`. */
+static PyObject *make_span(PyObject *const *arguments, PyObject *phase, PyObject *name, PyObject *depth, int64_t start, int64_t end)
+{
+    PyObject *row = PyTuple_New(span_size);
+    if (!row) {
+        Py_XDECREF(depth);
+        return NULL;
+    }
+    Py_INCREF(arguments[0]);
+    Py_INCREF(arguments[2]);
+    Py_INCREF(phase);
+    Py_INCREF(name);
+    fill(row, STEP_INDEX, arguments[0]);
+    fill(row, THREAD, arguments[2]);
+    fill(row, PHASE, phase);
+    fill(row, NAME, name);
+    if (fill(row, DEPTH, depth) < 0 || fill(row, START, PyLong_FromLongLong(start)) < 0
+        || fill(row, FINISH, PyLong_FromLongLong(end)) < 0) {
+        Py_DECREF(row);
+        return NULL;
+    }
+    for (Py_ssize_t place = 0; place < span_size; place++)
+        if (!PyTuple_GET_ITEM(row, place)) {
+            Py_INCREF(Py_None);
+            PyTuple_SET_ITEM(row, place, Py_None);
+        }
+    return row;
+}
+
 static int keep_part(PyObject *rows, PyObject *const *arguments, PyObject *name, int64_t from, int64_t until)
 {
-    PyObject *row = Py_BuildValue("(OOOiOLLOOOO)", arguments[0], kind_names[DATA], name, 1, arguments[2], (long long)from, (long long)until, Py_None,
-                                  Py_None, Py_None, Py_None);
+    PyObject *row = make_span(arguments, kind_names[DATA], name, PyLong_FromLong(1), from, until);
     int failed = keep(rows, row, NULL, NULL);
     Py_XDECREF(row);
     return failed;
 }
 
-/* How a batch was made, as `Loaders.keep` tells it. */
+/* The rows that `make_rows` in loaders.py makes of a batch. */
 static int keep_fetch(PyObject *rows, PyObject *const *arguments, PyObject *times)
 {
     long long worker, start, collate, end, blocked, ran;
     if (!PyArg_ParseTuple(times, "LLLLLL", &worker, &start, &collate, &end, &blocked, &ran)) return -1;
     long long decode = start + blocked, made = decode + ran, most = collate ? collate : end;
     if (made > most) made = most;
-    if (keep_part(rows, arguments, read_name, start, decode) < 0 || keep_part(rows, arguments, decode_name, decode, made) < 0) return -1;
+    if (keep_part(rows, arguments, read_name, start, decode) < 0) return -1;
+    if (keep_part(rows, arguments, decode_name, decode, made) < 0) return -1;
     return collate ? keep_part(rows, arguments, made_name, collate, end) : 0;
 }
 
 static int keep_span(PyObject *rows, PyObject *const *arguments, const Note *begun, const Note *ended)
 {
-    PyObject *phase = kind_names[begun->kind];
-    PyObject *row = Py_BuildValue("(OOOOOLLOOOO)", arguments[0], phase, phase, arguments[1], arguments[2], (long long)begun->at, (long long)ended->at,
-                                  Py_None, Py_None, Py_None, Py_None);
+    PyObject *phase = kind_names[begun->kind], *depth = arguments[1];
+    Py_INCREF(depth);
+    PyObject *row = make_span(arguments, phase, phase, depth, begun->at, ended->at);
     int failed = keep(rows, row, begun->mark, ended->mark);
     Py_XDECREF(row);
     return failed;
 }
 
-/* Where a step ends, or all that was noted, if its phases lie side by side, each of them over, with rows of loaders nowhere but inside of them. */
+/* The note after a sequence of closed phases without nesting, up to the end of a step; else NULL.
+ * Rows of loaders must be inside a phase. */
 static const Note *end_of_plain(const Notes *self, int used)
 {
     const Note *begun = NULL, *noted = self->notes + self->first;
@@ -608,31 +659,31 @@ static void release(PyObject *object)
 }
 
 static PyMethodDef methods[] = {
-    {"open", FAST(open_for), METH_FASTCALL, "open(thread, mark, ahead): from here on what this thread reports is noted."},
-    {"close", close_all, METH_NOARGS, "close(): from here on the tracker is told at once."},
-    {"take", take, METH_NOARGS, "take() -> list: what was noted, in its order; nothing is left."},
-    {"take_plain", FAST(take_plain), METH_FASTCALL, "take_plain(step, depth, thread, used): the same as rows, where phases lie side by side."},
-    {"begin_batch", begin_batch, METH_NOARGS, "begin_batch(): the loop waits for a batch, as hooks report it."},
-    {"begin_wait", begin_wait, METH_NOARGS, "begin_wait() -> int: the loop waits for a batch."},
-    {"end_batch", FAST(end_batch), METH_FASTCALL, "end_batch(span, batch): the batch is there."},
-    {"allow_copies", allow_copies, METH_NOARGS, "allow_copies(): a batch is there, of which the tracker has been told."},
-    {"keep_rows", keep_rows, METH_O, "keep_rows(rows): rows from the inside of loaders."},
-    {"open_regions", open_regions, METH_NOARGS, "open_regions() -> int: how many noted regions of this thread are open."},
-    {"measure_with", measure_with, METH_O, "measure_with(meter): who times batches that are made in the loop where this does not."},
-    {"begin_fetch", begin_fetch, METH_O, "begin_fetch(fetcher): the loop makes a batch itself."},
-    {"end_fetch", end_fetch, METH_O, "end_fetch(making): the batch is made."},
-    {"drop_fetch", drop_fetch, METH_O, "drop_fetch(making): an exception came instead."},
-    {"begin_copy", begin_copy, METH_NOARGS, "begin_copy(): a batch is copied to the device."},
-    {"begin_forward", FAST(begin_forward), METH_FASTCALL | METH_KEYWORDS, "begin_forward(*, with_gradients): a model is called."},
-    {"begin_backward", FAST(begin_backward), METH_FASTCALL, "begin_backward(framework, loss): gradients are computed."},
-    {"begin_optimizer", begin_optimizer, METH_O, "begin_optimizer(optimizer): an optimizer steps."},
-    {"end", FAST(end), METH_FASTCALL, "end(span, error=None): what was opened is over."},
-    {"name_skipped", name_skipped, METH_O, "name_skipped(span): the optimizer did not step."},
+    {"open", FAST(open_for), METH_FASTCALL, "open(thread, mark, ahead): buffer the reports of this thread from now on."},
+    {"close", close_all, METH_NOARGS, "close(): forward every report from now on."},
+    {"take", take, METH_NOARGS, "take() -> list: remove and return all notes, in their order."},
+    {"take_plain", FAST(take_plain), METH_FASTCALL, "take_plain(step, depth, thread, used): remove and return notes as rows."},
+    {"begin_batch", begin_batch, METH_NOARGS, "begin_batch(): begin waiting for the next batch."},
+    {"begin_wait", begin_wait, METH_NOARGS, "begin_wait() -> int: begin waiting for a batch, while this is open."},
+    {"end_batch", FAST(end_batch), METH_FASTCALL, "end_batch(span, batch): end the wait for this batch."},
+    {"allow_copies", allow_copies, METH_NOARGS, "allow_copies(): note that a batch was reported to the tracker itself."},
+    {"keep_rows", keep_rows, METH_O, "keep_rows(rows): take rows from the inside of loaders."},
+    {"open_regions", open_regions, METH_NOARGS, "open_regions() -> int: return how many noted regions of this thread are open."},
+    {"measure_with", measure_with, METH_O, "measure_with(meter): time long batches that are made in the loop with `meter`."},
+    {"begin_fetch", begin_fetch, METH_O, "begin_fetch(fetcher): begin making a batch in the loop."},
+    {"end_fetch", end_fetch, METH_O, "end_fetch(making): end a batch that was made in the loop."},
+    {"drop_fetch", drop_fetch, METH_O, "drop_fetch(making): end a batch that raised."},
+    {"begin_copy", begin_copy, METH_NOARGS, "begin_copy(): begin copying a batch to the device."},
+    {"begin_forward", FAST(begin_forward), METH_FASTCALL | METH_KEYWORDS, "begin_forward(*, with_gradients): begin a call of a model."},
+    {"begin_backward", FAST(begin_backward), METH_FASTCALL, "begin_backward(framework, loss): begin computing gradients."},
+    {"begin_optimizer", begin_optimizer, METH_O, "begin_optimizer(optimizer): begin an optimizer's step."},
+    {"end", FAST(end), METH_FASTCALL, "end(span, error=None): end a region."},
+    {"name_skipped", name_skipped, METH_O, "name_skipped(span): note that the optimizer did not step."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "What hooks call: notes of the borders that they report."},
+    {Py_tp_doc, "Buffers the reports of one thread while it is open for it; forwards all others."},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, initialise},
     {Py_tp_dealloc, release},
@@ -645,7 +696,7 @@ static PyType_Slot slots[] = {
 
 static PyType_Spec spec = {"profkit.instrument.tracking._notes.Notes", sizeof(Notes), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_notes", "The compiled twin of `_notes_python`.", -1, NULL, NULL, NULL, NULL, NULL};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_notes", "The compiled twin of `notes.py`.", -1, NULL, NULL, NULL, NULL, NULL};
 
 static PyObject *from_module(const char *module_name, const char *name)
 {
@@ -653,6 +704,25 @@ static PyObject *from_module(const char *module_name, const char *name)
     PyObject *found = source ? PyObject_GetAttrString(source, name) : NULL;
     Py_XDECREF(source);
     return found;
+}
+
+/* Fails the import if `SpanRow` has no longer the fields that are filled here. */
+static int prepare_spans(void)
+{
+    PyObject *type = from_module("profkit.instrument.rows", "SpanRow");
+    PyObject *fields = type ? PyObject_GetAttrString(type, "_fields") : NULL;
+    span_size = fields ? PyObject_Length(fields) : -1;
+    int failed = span_size < 0;
+    for (int field = 0; !failed && field < FIELDS; field++) {
+        PyObject *name = PyUnicode_FromString(FIELD_NAMES[field]);
+        field_places[field] = name ? PySequence_Index(fields, name) : -1;
+        Py_XDECREF(name);
+        failed = field_places[field] < 0;
+        if (failed) PyErr_Format(PyExc_TypeError, "SpanRow has no field '%s', which _notes.c fills", FIELD_NAMES[field]);
+    }
+    Py_XDECREF(fields);
+    Py_XDECREF(type);
+    return failed ? -1 : 0;
 }
 
 static int prepare(void)
@@ -671,7 +741,7 @@ static int prepare(void)
     with_gradients = Py_BuildValue("(s)", "with_gradients");
     now_ns = from_module("profkit.clock", "now_ns");
     count_batch = from_module("profkit.instrument.batches", "count_batch");
-    return with_gradients && now_ns && count_batch ? 0 : -1;
+    return with_gradients && now_ns && count_batch ? prepare_spans() : -1;
 }
 
 PyMODINIT_FUNC PyInit__notes(void)

@@ -1,19 +1,18 @@
-"""Goes through what hooks have noted of a step, and has the tracker make of it what it would have made at once.
+"""Replays notes to the tracker, as if they had been reported at once.
 
-In a loop that trains, the borders of phases are noted (`_notes_python.py` tells why and how), and told to the tracker
-when the next batch is waited for. Whoever asks it before, or tells it of something itself, has it catch up first, so
+In a loop that trains, boundaries of phases are noted (`notes.py`) and replayed when the next batch
+is waited for. A caller that asks the tracker or reports to it before then has it catch up first, so
 that nobody sees the difference.
 """
 
-# ruff: noqa: SLF001  # the tracker and its borders are one thing
-
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from profkit.instrument.guard import report_failure
 from profkit.instrument.loading.loaders import make_rows
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Followed, Opened, Replayed
 from profkit.instrument.tracking.notes import (
     BACKWARD,
     DATA,
@@ -26,143 +25,169 @@ from profkit.instrument.tracking.notes import (
     STEP,
     Note,
     Notes,
+    Plain,
 )
+from profkit.instrument.tracking.regions import Regions
+from profkit.instrument.tracking.states import LoopState, StepMode
 
-if TYPE_CHECKING:
-    from profkit.instrument.tracking.tracker import Followed, Tracker
-
-
-MOST_AHEAD = 3
-"""Steps that are switched off and told together with one before them at most."""
+MOST_STEPS_AHEAD = 3
+"""Maximum number of unmeasured steps that are replayed together with the one before them."""
 
 LONG_STEP_NS = 250_000_000
-"""In steps that take longer, borders are told at once: what lies a second back is to be on disk, and a fraction of a millisecond is nothing there."""
+"""Longer steps are reported at once, so that a killed job loses no more than the last second."""
 
 
-def _compiled() -> Any:
-    """The notes in C, or those in Python where profkit was installed without a compiler."""
+def _find_compiled() -> type[Notes]:
+    """Return the notes in C, or those in Python if profkit was installed without a compiler."""
     try:
-        return importlib.import_module("profkit.instrument.tracking._notes").Notes
+        from profkit.instrument.tracking import _notes
     except ImportError:
         return Notes
+    return _notes.Notes
 
 
-CompiledNotes = _compiled()
+CompiledNotes = _find_compiled()
 
 
-class Borders:
-    """The notes of one tracker, and its regions that were opened by a note."""
+class Tracked(Replayed, Protocol):
+    """The part of a tracker that receives what is replayed."""
 
-    __slots__ = ("_open", "_tracker", "notes")
+    def take_plain(self, plain: Plain) -> None:
+        """Take a sequence of phases without nesting."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def pass_boundary(self, end: int) -> None:
+        """Take the end of a step, at which a batch is waited for."""
+
+
+class Boundaries:
+    """The notes of one tracker, and the regions that were opened by a note."""
+
+    __slots__ = ("_open", "_recorder", "_regions", "_state", "_tracker", "notes")
+
+    def __init__(
+        self, tracker: Tracked, recorder: Recorder, regions: Regions, state: LoopState
+    ) -> None:
         self._tracker = tracker
-        self.notes: Notes = CompiledNotes(tracker, tracker.recorder._clock)
+        self._recorder = recorder
+        self._regions = regions
+        self._state = state
+        self.notes = CompiledNotes(tracker, recorder.clock)
         self._open: list[tuple[int, Followed | None]] = []
+        """The number of each region opened by a note, and the region if it was accepted."""
 
     def may_open(self) -> bool:
-        """Not where ranges are opened too, in long steps, and where nothing is recorded any more."""
-        recorder = self._tracker.recorder
+        """Return true if reports may be noted: in short steps, without ranges to open."""
+        recorder = self._recorder
         return (
-            recorder._ranges is None
-            and recorder.last_step_ns < LONG_STEP_NS
-            and recorder.takes_rows
+            not recorder.has_ranges and recorder.last_step_ns < LONG_STEP_NS and recorder.takes_rows
         )
 
     def open(self, thread: int) -> None:
-        """A loop that trains waits for its next batch: what comes now in this thread may be noted."""
-        recorder = self._tracker.recorder
-        ahead = (
-            None
-            if recorder.recording
-            else 0
-            if self._tracker._explicit
-            else recorder.count_switched_off(MOST_AHEAD)
-        )
-        self.notes.open(thread, None if recorder.device is None else recorder._mark, ahead)
+        """Note the reports of this thread from now on; it waits for its next batch."""
+        recorder = self._recorder
+        if recorder.recording:
+            ahead = None
+        elif self._state.mode is not StepMode.INFERRED:
+            ahead = 0
+        else:
+            ahead = recorder.count_switched_off(MOST_STEPS_AHEAD)
+        self.notes.open(thread, recorder.marker, ahead)
         if self._open:
-            opened = self._tracker._opened
-            self._open = [(region, span) for region, span in self._open if span in opened]
+            opened = self._regions.opened
+            self._open = [pair for pair in self._open if pair[1] in opened]
 
     def forget(self) -> None:
-        """What was noted is none of the loop's."""
+        """Drop all notes, because they came from a thread that does not train."""
         self.notes.close()
         self.notes.take()
         self._open.clear()
 
-    def tell(self) -> None:
-        """Go through what has been noted. What cannot be told is lost, and does not come again."""
-        try:
-            self._tell()
-        except Exception as failure:  # noqa: BLE001  # the border to the job
-            report_failure("borders", failure)
-            self.notes.take()
-
-    def look_up(self, region: int) -> Followed | None:
-        """The region of this number that was opened by a note, and has not been found yet."""
-        return next((span for number, span in self._open if number == region), None)
-
-    def _tell(self) -> None:
-        tracker = self._tracker
-        nest = tracker._nest
-        while self.notes and not (tracker._opened or tracker._inside or self._open):
-            plain = self.notes.take_plain(
-                tracker.recorder.step_index, nest.depth, nest.thread, tracker._used
-            )
-            if plain is None:
-                break
-            if plain[0] and not tracker.recorder.recording:  # it has ended meanwhile
-                for _, start, end in plain[0]:
-                    tracker.recorder.drop_marks(start, end)
-                plain[0].clear()
-            tracker.take_plain(plain)
-        for note in self.notes.take() if self.notes else ():
-            try:
-                self._tell_one(note)
-            except Exception as failure:  # noqa: BLE001  # the border to the job
-                report_failure(f"told: {note[0]}", failure)
-
     def find(self, region: int) -> Followed | None:
-        """The region of this number that was opened by a note; it is asked for once."""
+        """Return and forget the region of this number that was opened by a note."""
         for place in range(len(self._open) - 1, -1, -1):
             if self._open[place][0] == region:
                 return self._open.pop(place)[1]
         return None
 
-    def _tell_one(self, note: Note) -> None:
-        kind, _, mark, region, what = note
-        tracker = self._tracker
+    def look_up(self, region: int) -> Followed | None:
+        """Return the region of this number that was opened by a note and is not found yet."""
+        for number, span in self._open:
+            if number == region:
+                return span
+        return None
+
+    def replay(self) -> None:
+        """Replay all notes. Those that cannot be replayed are lost, and do not come again."""
+        try:
+            self._replay_plain()
+            notes = self.notes.take() if self.notes else []
+        except Exception as failure:  # noqa: BLE001  # lost notes must not stop the job
+            report_failure("borders", failure)
+            self.notes.take()
+            return
+        for note in notes:
+            try:
+                self._replay(note)
+            except Exception as failure:  # noqa: BLE001  # only this note is lost
+                report_failure(f"told: {note[0]}", failure)
+
+    def _replay_plain(self) -> None:
+        """Replay steps at once, as long as their phases are not nested."""
+        recorder, regions = self._recorder, self._regions
+        while self.notes and not (regions.opened or self._state.inside or self._open):
+            nest, used = regions.nest, self._state.model_called
+            plain = self.notes.take_plain(recorder.step_index, nest.depth, nest.thread, used)
+            if plain is None:
+                return
+            rows = plain[0]
+            if rows and not recorder.recording:  # the recorder was stopped in the meantime
+                for _, start, end in rows:
+                    recorder.drop_marks(start, end)
+                rows.clear()
+            self._tracker.take_plain(plain)
+
+    def _replay(self, note: Note) -> None:
+        kind, at, mark, region, what = note
+        tracker, regions = self._tracker, self._regions
         span: Followed | None = None
         if kind == STEP:
-            tracker.pass_border(note[1])
+            tracker.pass_boundary(at)
         elif kind == ROWS:
             tracker.keep_rows(what)
         elif kind == FETCHED:
-            tracker.keep_rows(make_rows(what, tracker.recorder.step_index, tracker._nest.thread))
+            rows = make_rows(what, self._recorder.step_index, regions.nest.thread)
+            tracker.keep_rows(rows)
         elif kind == SKIPPED:
             tracker.name_skipped(self.look_up(region))
-        elif kind == END:
-            span = self.find(region)
-            if what is None:
-                tracker.end(span, None, note)
-            else:
-                tracker.end_data(span, what, None, note)
         else:
-            span = self._begin(note)
-            self._open.append((region, span))
+            regions.note = note
+            try:
+                if kind == END:
+                    span = self.find(region)
+                    if what is None:
+                        tracker.end(span)
+                    else:
+                        tracker.end_data(span, what)
+                else:
+                    span = self._begin(kind, what)
+                    self._open.append((region, span))
+            finally:
+                regions.note = None
         if span is None or span.muted:
-            tracker.recorder.drop_marks(mark)
+            self._recorder.drop_marks(mark)
 
-    def _begin(self, note: Note) -> Followed | None:
-        kind, _, _, _, what = note
+    def _begin(self, kind: str, what: Any) -> Followed | None:
         tracker = self._tracker
+        span: Opened
         if kind == DATA:
-            return tracker.open_data(note)
-        if kind == FORWARD:
-            return tracker.begin_forward(with_gradients=what, at=note)
-        if kind == BACKWARD:
+            span = self._regions.open(DATA, DATA)
+        elif kind == FORWARD:
+            span = tracker.begin_forward(with_gradients=what)
+        elif kind == BACKWARD:
             framework, loss = what
-            return tracker.begin_backward(framework, loss, note)
-        if kind == OPTIMIZER:
-            return tracker.begin_optimizer(what, note)
-        return tracker.begin_copy(note)
+            span = tracker.begin_backward(framework, loss)
+        elif kind == OPTIMIZER:
+            span = tracker.begin_optimizer(what)
+        else:
+            span = tracker.begin_copy()
+        return span if isinstance(span, Followed) else None

@@ -20,7 +20,8 @@ from typing import Protocol
 from profkit.clock import Anchor, Clock, now_ns, read_anchor
 from profkit.errors import UsageError
 from profkit.instrument.guard import guarded, report_failure
-from profkit.instrument.recorder import Append, Recorder, Row
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Append, Row
 from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
 
 LONGEST_WAIT_S = 20.0

@@ -9,8 +9,9 @@ from typing import Any, TypeVar, cast
 from profkit.errors import ProfkitError
 from profkit.instrument.batches import count_samples
 from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.rows import Followed
 from profkit.instrument.tracking.pending import EVALUATION
-from profkit.instrument.tracking.tracker import Followed, Tracker
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.run.loop import _job
 
 CHECKPOINT = "checkpoint"

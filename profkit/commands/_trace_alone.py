@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def train_alone(request: TraceRequest) -> int:
     from profkit.attached import disabled
     from profkit.instrument.frameworks.base import Place
-    from profkit.instrument.recorder import NullRecorder
+    from profkit.instrument.loop_recorder import NullRecorder
     from profkit.progress import ProgressBar
 
     if request.gpus:

@@ -97,7 +97,7 @@ def train_as_rank(request: TraceRequest, place: Place) -> int:
 
 
 def _record_as_rank(request: TraceRequest, job: ReadyJob, place: Place) -> None:
-    from profkit.instrument.recorder import NullRecorder
+    from profkit.instrument.loop_recorder import NullRecorder
     from profkit.run.session import open_rank
 
     if disabled():

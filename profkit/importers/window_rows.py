@@ -20,15 +20,13 @@ from profkit.importers.kineto.tables import PhaseLookup, host_columns, kernel_co
 from profkit.importers.kineto.work import find_work
 from profkit.importers.reading.chrome import read_chrome
 from profkit.importers.reading.sanity import TimeGate
-from profkit.instrument.recorder import Row
+from profkit.instrument.rows import Row, SpanRow
 from profkit.instrument.windows.windows import Window
 from profkit.schema import SCHEMAS
 
 _TIMES = ("start_ns", "end_ns", "launch_ns")
 _NAMES = ("device", "name", "op")
 _OPERATOR_CATEGORIES = ("cpu_op", "operator")
-_PHASE, _DEPTH, _START, _END = 1, 3, 5, 6
-"""Places of these columns in a row of `spans`, which has no rank here."""
 
 
 def read_rows(path: Path, window: Window, *, device: str = "") -> list[Row]:
@@ -53,10 +51,10 @@ def read_rows(path: Path, window: Window, *, device: str = "") -> list[Row]:
 def _find_phases(window: Window, offset: int) -> PhaseLookup:
     """Return the outermost phases that profkit timed, on the file's clock."""
     spans = []
-    for row in window.spans:
-        if row[_DEPTH] == 0:
-            phase, start, end = row[_PHASE], row[_START] - offset, row[_END] - offset
-            spans.append(NestedSpan(PhaseSpan(0, start, end, phase, phase), phase, 0))
+    for row in map(SpanRow._make, window.spans):
+        if row.depth == 0:
+            found = PhaseSpan(0, row.start_ns - offset, row.end_ns - offset, row.phase, row.phase)
+            spans.append(NestedSpan(found, row.phase, 0))
     spans.sort(key=lambda each: (each.span.start, -each.span.end, each.phase))
     return PhaseLookup(spans, 0)
 

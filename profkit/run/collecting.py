@@ -17,7 +17,8 @@ from profkit.clock import now_ns
 from profkit.collectors.poller import Pollers, failure_metric
 from profkit.errors import ProfkitError, UsageError
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Append, Recorder, Row
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Append, Row
 from profkit.instrument.windows.windows import KernelProfiler, Window, WindowCapture, WindowPlan
 from profkit.plugins import COLLECTORS
 from profkit.text import did_you_mean, safe_text

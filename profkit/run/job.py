@@ -24,6 +24,7 @@ from profkit.instrument.frameworks.base import Place, Seams
 from profkit.instrument.garbage import check_collection, collection_paused
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
+from profkit.instrument.rows import COLUMNS
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import rank_of
 from profkit.run.collecting import Choice, Collecting
@@ -170,7 +171,10 @@ class Job:
         try:
             if self._owns_run and place.rank == 0:
                 self._write_run(RunState.RUNNING)
-            self.sink.attach(RankWriter(self.run, manifest, rows=self.sink.rows, complete=complete))
+            writer = RankWriter(
+                self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
+            )
+            self.sink.attach(writer)
         except FileExistsError:
             self._stay_out(
                 f"another process of the job trains as rank {place.rank} and is recorded already"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from profkit.instrument.recorder import Append, Row
+from profkit.instrument.rows import Append, Row
 from profkit.vocab import TABLES
 
 if TYPE_CHECKING:

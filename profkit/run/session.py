@@ -19,7 +19,8 @@ from profkit.instrument.device import DeviceTimer
 from profkit.instrument.frameworks.base import Framework, InnerBooks, Place, load_framework
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
-from profkit.instrument.recorder import Append, Recorder
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import COLUMNS, Append
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.wiring import (
     complete_manifest,
@@ -114,7 +115,7 @@ def open_rank(
     complete = guarded("device times", timer.collect, None) if timer else None
     try:
         manifest = describe_rank(place or Place(), device, framework)
-        writer = RankWriter(path, manifest, rows=rows, complete=complete)
+        writer = RankWriter(path, manifest, rows=rows, columns=COLUMNS, complete=complete)
     except OSError as error:
         raise _not_writable(path, error) from error
     samples = writer.appender("samples")

@@ -17,7 +17,8 @@ from profkit.clock import now_ns, read_anchor
 from profkit.instrument.blocks import off_blocks
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
-from profkit.instrument.recorder import Append, Recorder, Sink, measure_span_cost
+from profkit.instrument.recorder import Recorder, measure_span_cost
+from profkit.instrument.rows import Append, Sink
 
 if TYPE_CHECKING:
     from profkit.instrument.device import DeviceTimer

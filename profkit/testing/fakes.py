@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from profkit.clock import Clock
-from profkit.instrument.device import Event
+from profkit.instrument.rows import Event
 
 
 @dataclass

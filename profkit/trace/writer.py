@@ -1,14 +1,16 @@
-"""Takes rows from the training loop at the price of a list append, and writes them on a thread."""
+"""Takes rows for the cost of a list append, and writes them on a thread."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns, read_anchor
@@ -25,21 +27,22 @@ FLUSH_INTERVAL_S = 0.5
 """Rows are on disk this long after they were taken, well within the promised second."""
 
 LARGEST_BACKLOG = 2_000_000
-"""Rows that may wait for a disk that does not answer, before new ones are refused."""
+"""Maximum number of rows that wait for a slow disk before new ones are refused."""
 
 COST_INTERVAL_NS = 5_000_000_000
-"""How often the writer's own processor time is recorded, besides at the end."""
+"""The writer's own processor time is recorded this often, and at the end."""
 
-EACH = 16
-"""How many questions whether it is full have one answer: they are asked at each step."""
+CALLS_PER_COUNT = 16
+"""The backlog is counted only every so many calls of `is_full`, which runs once per step."""
 
-CHUNK = 16_384
+ROWS_PER_BATCH = 16_384
+"""Maximum number of rows in a batch."""
 
 TURN_S = 1e-4
-"""How long the writer lets go of the interpreter: a thread that waits for it takes tens of microseconds to wake."""
+"""The writer releases the interpreter this long, because a waiting thread needs time to wake."""
 
 CLOSING_LOOKS = 10
-"""How often the end of a job looks whether the last rows are written: a machine that pauses has used up one look, and not all patience."""
+"""The closing timeout is split into this many waits, so that one pause cannot use all of it."""
 
 
 Rows: TypeAlias = dict[str, list[Row]]
@@ -47,18 +50,41 @@ Rows: TypeAlias = dict[str, list[Row]]
 
 
 def no_rows() -> Rows:
-    """An empty list for each table that a job fills."""
+    """Return an empty list for each table that a job fills."""
     return {table: [] for table in TABLES if table != "strings"}
+
+
+def check_columns(columns: Mapping[str, Sequence[str]]) -> None:
+    """Raise `ValueError` unless each table's rows fit its schema.
+
+    The columns must be the schema's, in order and without the rank. Only trailing columns that are
+    nullable may be missing.
+    """
+    for table, given in columns.items():
+        schema = SCHEMAS[table]
+        expected = schema.names[1:]
+        if list(given) != expected[: len(given)]:
+            raise ValueError(
+                f"rows of {table} have the columns {', '.join(given)}, "
+                f"but the schema has {', '.join(expected)}"
+            )
+        for name in expected[len(given) :]:
+            if not schema.field(name).nullable:
+                raise ValueError(f"rows of {table} lack the column {name}, which is not nullable")
 
 
 class RankWriter:
     """One rank's trace, open for rows.
 
-    `appender(table)` is what the hot path calls: it takes a tuple of the table's columns without
-    `rank`, names as text. Everything else happens on the writer's thread. Nothing here raises into
-    the job; a disk that fails ends the capture, and `failure` says why. `rows` may hold rows from
-    before the writer was there. `complete` is called on the thread before each flush, and may append
-    rows that have just become complete; its argument says whether it is the last time.
+    The hot path calls `appender(table)` with a tuple of the table's columns without `rank`, names
+    as text. A row may miss trailing columns that are nullable. Everything else happens on the
+    writer's thread. Nothing raises into the job once the constructor has returned: a disk that
+    fails ends the capture, and `failure` gives the reason.
+
+    `columns` names the columns of each table's rows; the constructor raises `ValueError` if they do
+    not fit the schema. `rows` may hold rows from before the writer existed. `complete` is called on
+    the thread before each flush and may append rows that have become complete. Its argument is true
+    the last time.
     """
 
     def __init__(
@@ -67,10 +93,12 @@ class RankWriter:
         manifest: RankManifest,
         *,
         rows: Rows | None = None,
+        columns: Mapping[str, Sequence[str]] = MappingProxyType({}),
         complete: Callable[[bool], None] | None = None,
         interval_s: float = FLUSH_INTERVAL_S,
         clock: Clock = now_ns,
     ) -> None:
+        check_columns(columns)
         self._files = RankFiles(
             run / rank_folder(manifest.rank),
             manifest.rank,
@@ -78,7 +106,7 @@ class RankWriter:
         )
         manifest.write(self._files.folder)
         self._rows = no_rows() if rows is None else rows
-        self._asked, self._is_full = 0, False
+        self._is_full_calls, self._is_full = 0, False
         self._complete = complete or (lambda final: None)
         self._interval_s = interval_s
         self._clock = clock
@@ -96,16 +124,15 @@ class RankWriter:
 
     @property
     def failure(self) -> str:
-        """Why the capture stopped before the job did, or nothing."""
+        """The reason why the capture stopped before the job did, or nothing."""
         return self._files.failure
 
     def is_full(self) -> bool:
-        """Whether rows should not be taken now: the capture has stopped, or too many wait already."""
-        if self._asked % EACH == 0:
-            self._is_full = (
-                bool(self._files.failure) or sum(map(len, self._rows.values())) > LARGEST_BACKLOG
-            )
-        self._asked += 1
+        """Return true if no rows can be taken now: the capture has stopped, or too many wait."""
+        if self._is_full_calls % CALLS_PER_COUNT == 0:
+            waiting = sum(map(len, self._rows.values()))
+            self._is_full = bool(self._files.failure) or waiting > LARGEST_BACKLOG
+        self._is_full_calls += 1
         return self._is_full
 
     def appender(self, table: str) -> Callable[[Row], None]:
@@ -116,9 +143,9 @@ class RankWriter:
         self._files.dropped[table] += count
 
     def close(self, reason: str = "complete", *, timeout_s: float = 2.0) -> None:
-        """Have what waits written, and the end record. Gives up on a disk that hangs after `timeout_s`.
+        """Write the waiting rows and the end record; give up on a hanging disk after `timeout_s`.
 
-        In a forked child this does nothing: the trace belongs to the parent.
+        In a forked child this does nothing, because the trace belongs to the parent.
         """
         if os.getpid() != self._pid or self._ending.is_set():
             return
@@ -127,69 +154,59 @@ class RankWriter:
         for _ in range(CLOSING_LOOKS):
             self._thread.join(timeout_s / CLOSING_LOOKS)
         if self._thread.is_alive():
-            self._files.failure = (
-                self._files.failure or f"the disk did not answer within {timeout_s:g} s"
-            )
+            if not self._files.failure:
+                self._files.failure = f"the disk did not answer within {timeout_s:g} s"
             log.warning("profkit: %s; the trace ends early", self.failure)
 
     def _run(self) -> None:
         while not self._ending.wait(self._interval_s):
-            self._keep_house()
+            self._sample_itself()
             self._complete(False)
             self._flush()
         self._next_cost_ns = 0
-        self._keep_house()
+        self._sample_itself()
         self._complete(True)
         self._flush()
         if self._rows["samples"]:  # a short job's only flush has noted itself
             self._flush()
         self._files.close(self._reason)
 
-    def _keep_house(self) -> None:
-        """Own cost and clock drift, as samples like any other."""
+    def _sample_itself(self) -> None:
+        """Record the writer's own cost and the clock's drift, as samples like any other."""
         now = self._clock()
         append = self.appender("samples")
         if now >= self._next_cost_ns:
             self._next_cost_ns = now + COST_INTERVAL_NS
-            append(
-                (None, "profkit", WRITER_CPU, now, float(time.thread_time_ns() - self._opening_ns))
-            )
+            used_ns = time.thread_time_ns() - self._opening_ns
+            append((None, "profkit", WRITER_CPU, now, float(used_ns)))
         if now >= self._next_anchor_ns:
             self._next_anchor_ns = now + ANCHOR_INTERVAL_NS
             anchor = read_anchor(self._clock)
-            drift = (anchor.realtime_ns - self._anchor.realtime_ns) - (
-                anchor.monotonic_ns - self._anchor.monotonic_ns
-            )
+            elapsed_ns = anchor.monotonic_ns - self._anchor.monotonic_ns
+            drift = anchor.realtime_ns - self._anchor.realtime_ns - elapsed_ns
             append((None, "clock", "realtime_drift_ns", anchor.monotonic_ns, float(drift)))
 
     def _flush(self) -> None:
         for table, rows in self._rows.items():
-            while waiting := rows[:CHUNK]:
+            while waiting := rows[:ROWS_PER_BATCH]:
                 del rows[: len(waiting)]
                 self._write(table, waiting)
         if not self._opened:
-            self._note_opening()
-
-    def _note_opening(self) -> None:
-        """Count the first flush as opening: it loads what later ones only use."""
-        self._opened = True
-        self._opening_ns = time.thread_time_ns()
-        opening = float(self._opening_ns)
-        self.appender("samples")((None, "profkit", OPENING_CPU, self._clock(), opening))
+            # The first flush counts as opening, because it loads what later ones only use.
+            self._opened = True
+            self._opening_ns = time.thread_time_ns()
+            opening = float(self._opening_ns)
+            self.appender("samples")((None, "profkit", OPENING_CPU, self._clock(), opening))
 
     def _write(self, table: str, rows: list[Row]) -> None:
+        """Write a batch; one that does not fit is counted as dropped, with a warning."""
         names = SCHEMAS[table].names[1:]
         try:
-            self._files.write(table, dict(zip(names, zip(*rows, strict=True), strict=True)))
-        except Exception as error:  # noqa: BLE001  # a row of the wrong shape costs its batch, never the thread or the job
+            columns = list(itertools.zip_longest(*rows))  # a row may miss trailing nulls
+            self._files.write(table, dict(zip(names[: len(columns)], columns, strict=True)))
+        except Exception as error:  # noqa: BLE001  # rows of a wrong shape must not end the thread
             self.drop(table, len(rows))
-            self._warn_once(table, error)
-
-    def _warn_once(self, table: str, error: Exception) -> None:
-        if table not in self._warned:
-            self._warned.add(table)
-            log.warning(
-                "profkit: rows of %s could not be written and are counted as dropped: %s",
-                table,
-                error,
-            )
+            if table not in self._warned:
+                self._warned.add(table)
+                what = "could not be written and are counted as dropped"
+                log.warning("profkit: rows of %s %s: %s", table, what, error)

@@ -1,4 +1,4 @@
-"""Collectives that a job calls itself: one row each with its size, whichever way it is called, and none twice."""
+"""Collectives that a job calls itself make one row each, however they are called."""
 
 from __future__ import annotations
 
@@ -160,7 +160,8 @@ def test_what_a_hook_does_to_a_bucket_before_it_is_sent_is_no_transfer(hooked: H
             .then(lambda done: done.value()[0])
         )
 
-    slow_to_send.__annotations__ = {}  # DDP compares annotations with its own classes, and those of this file are text
+    # DDP compares annotations with its own classes, and those of this file are text.
+    slow_to_send.__annotations__ = {}
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
     model.register_comm_hook(None, slow_to_send)
     model(torch.ones(2, 4)).sum().backward()

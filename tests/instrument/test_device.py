@@ -9,6 +9,7 @@ import pytest
 
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.rows import SpanRow
 from profkit.testing import FakeClock, FakeDevice
 
 
@@ -23,6 +24,10 @@ def _setup(
     device, sink = FakeDevice(clock), MemorySink()
     timer = DeviceTimer(device, sink.appender("spans"), clock=clock, **options)
     return device, sink, timer, Recorder(sink, device=timer, clock=clock)
+
+
+def _spans(sink: MemorySink) -> list[SpanRow]:
+    return [SpanRow(*row) for row in sink.rows["spans"]]
 
 
 def _phase(recorder: Recorder, name: str, work: Callable[[], None]) -> None:
@@ -49,10 +54,13 @@ def test_device_times_stand_on_the_hosts_clock(clock: FakeClock) -> None:
     _phase(recorder, "backward", lambda: device.launch(6_000_000))
     clock.advance(20_000_000)
     timer.collect()
-    forward, backward = sink.rows["spans"]
-    assert (forward[7] - start, forward[8] - start) == (0, 3_000_000)
-    assert (backward[7] - start, backward[8] - start) == (3_000_000, 9_000_000)
-    assert backward[6] - start == 0, "the host had left it long before"
+    forward, backward = _spans(sink)
+    assert (forward.device_start_ns, forward.device_end_ns) == (start, start + 3_000_000)
+    assert (backward.device_start_ns, backward.device_end_ns) == (
+        start + 3_000_000,
+        start + 9_000_000,
+    )
+    assert backward.end_ns == start, "the host had left it long before"
 
 
 def test_rows_come_in_the_order_of_the_loop(clock: FakeClock) -> None:
@@ -63,7 +71,7 @@ def test_rows_come_in_the_order_of_the_loop(clock: FakeClock) -> None:
         timer.collect()
     clock.advance(1_000_000)
     timer.collect()
-    assert [row[1] for row in sink.rows["spans"]] == [f"region {number}" for number in range(50)]
+    assert [row.phase for row in _spans(sink)] == [f"region {number}" for number in range(50)]
 
 
 def test_events_are_used_again(clock: FakeClock) -> None:
@@ -83,7 +91,7 @@ def test_an_exhausted_pool_costs_device_times_and_nothing_else(clock: FakeClock)
     timer.collect()
     assert len(sink.rows["spans"]) == 5
     assert timer.unmarked == 7
-    assert [row[8] is None for row in sink.rows["spans"]] == [False, True, True, True, True]
+    assert [row.device_end_ns is None for row in _spans(sink)] == [False, True, True, True, True]
 
 
 def test_the_last_rows_are_written_even_if_the_device_never_gets_there(clock: FakeClock) -> None:
@@ -91,9 +99,9 @@ def test_the_last_rows_are_written_even_if_the_device_never_gets_there(clock: Fa
     timer.collect()
     _phase(recorder, "forward", lambda: device.launch(10**15))
     timer.collect(final=True)
-    (row,) = sink.rows["spans"]
-    assert row[7] is None
-    assert row[8] is None
+    (row,) = _spans(sink)
+    assert row.device_start_ns is None
+    assert row.device_end_ns is None
 
 
 def test_without_an_anchor_there_are_no_device_times(clock: FakeClock) -> None:
@@ -102,12 +110,13 @@ def test_without_an_anchor_there_are_no_device_times(clock: FakeClock) -> None:
     _phase(recorder, "forward", lambda: device.launch(10))
     clock.advance(100)
     timer.collect()
-    assert sink.rows["spans"][0][7:9] == (None, None)
+    (row,) = _spans(sink)
+    assert (row.device_start_ns, row.device_end_ns) == (None, None)
     device.idle_answers = True
     _phase(recorder, "forward", lambda: device.launch(10))
     clock.advance(100)
     timer.collect()
-    assert sink.rows["spans"][1][8] is not None
+    assert _spans(sink)[1].device_end_ns is not None
 
 
 def test_a_clock_that_drifts_is_caught_by_the_next_anchor(clock: FakeClock) -> None:
@@ -120,4 +129,4 @@ def test_a_clock_that_drifts_is_caught_by_the_next_anchor(clock: FakeClock) -> N
     _phase(recorder, "forward", lambda: device.launch(2_000))
     clock.advance(10_000)
     timer.collect()
-    assert sink.rows["spans"][-1][8] - start == 2_000
+    assert _spans(sink)[-1].device_end_ns == start + 2_000

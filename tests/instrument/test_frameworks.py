@@ -19,9 +19,12 @@ from profkit.clock import now_ns
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.frameworks.base import AUTOCAST, Framework, Seams
 from profkit.instrument.guard import FAILURES, Patches, guarded
-from profkit.instrument.recorder import MemorySink, Recorder, Row
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.rows import Row
 from profkit.instrument.tracking.pending import EVALUATION, Pending
-from profkit.instrument.tracking.tracker import CHECKPOINT, MOST_ROUNDS, SKIPPED, UNKNOWN, Tracker
+from profkit.instrument.tracking.states import CHECKPOINT, SKIPPED, UNKNOWN
+from profkit.instrument.tracking.steps import MOST_ROUNDS
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.testing import FakeClock, FakeDevice
 
 BATCH, COUNT, WIDTH = 4, 10, 4

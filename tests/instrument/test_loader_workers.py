@@ -26,10 +26,10 @@ from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.pytorch.workers import hook_workers
 from profkit.instrument.guard import FAILURES, Patches
 from profkit.instrument.loading import fetching, ring, worker_loop
-from profkit.instrument.loading.fetching import BatchTimes
 from profkit.instrument.loading.loaders import DEPTH_METRIC, Loaders
 from profkit.instrument.loading.ring import Ring, find_ring
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.rows import BatchTimes
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs

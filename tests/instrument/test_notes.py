@@ -1,8 +1,10 @@
-"""What is noted and told later is what would have been told at once: with notes in Python, with those in C, and without."""
+"""Replayed notes make the rows that reports at once make: in Python, in C, and without notes."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,8 +19,9 @@ from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.instrument.tracking import boundaries as borders
-from profkit.instrument.tracking import notes as _notes_python
+from profkit.instrument.rows import SpanRow
+from profkit.instrument.tracking import boundaries
+from profkit.instrument.tracking import notes as notes_in_python
 from profkit.instrument.tracking.boundaries import LONG_STEP_NS
 from profkit.instrument.tracking.notes import ROOM, Notes
 from profkit.instrument.tracking.tracker import Tracker
@@ -78,7 +81,7 @@ class Loop:
         self, notes: type | None, monkeypatch: pytest.MonkeyPatch, *, on_device: bool = False
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(borders, "CompiledNotes", notes or Notes)
+            patch.setattr(boundaries, "CompiledNotes", notes or Notes)
             self.clock = FakeClock(1_000)
             self.sink = MemorySink()
             ranges = (
@@ -165,23 +168,8 @@ class Loop:
     def rows(self) -> None:
         now = self.clock()
         if self.recorder.recording:  # as whoever makes such rows asks
-            self.recorder.keep_rows(
-                [
-                    (
-                        self.recorder.step_index,
-                        "data",
-                        "read",
-                        1,
-                        "loader",
-                        now - 3,
-                        now,
-                        None,
-                        None,
-                        None,
-                        None,
-                    )
-                ]
-            )
+            step = self.recorder.step_index
+            self.recorder.keep_rows([SpanRow(step, "data", "read", 1, "loader", now - 3, now)])
 
     def note_scale(self) -> None:
         self.notes.end(None)
@@ -217,10 +205,10 @@ class Loop:
 @pytest.fixture(scope="session")
 def compiled_notes(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The notes in C: the installed ones, else built here."""
-    if borders.CompiledNotes is not Notes:
-        return borders.CompiledNotes
+    if boundaries.CompiledNotes is not Notes:
+        return boundaries.CompiledNotes
     return compile_module(
-        Path(_notes_python.__file__).with_name("_notes.c"), tmp_path_factory.mktemp("notes")
+        Path(notes_in_python.__file__).with_name("_notes.c"), tmp_path_factory.mktemp("notes")
     ).Notes
 
 
@@ -248,6 +236,24 @@ def test_what_is_noted_makes_the_rows_that_it_makes_at_once(
             assert len(noted.timer._free) == noted.timer.pool_size  # no event is lost
 
     check()
+
+
+def test_compiled_notes_fail_at_import_if_a_field_of_spans_is_renamed() -> None:
+    """Otherwise they would fill the wrong columns."""
+    if boundaries.CompiledNotes is Notes:
+        pytest.skip("no compiled notes are installed")
+    program = (
+        "import collections\n"
+        "from profkit.instrument import rows\n"
+        "fields = ['begin_ns' if name == 'start_ns' else name for name in rows.SpanRow._fields]\n"
+        "rows.SpanRow = collections.namedtuple('SpanRow', fields)\n"
+        "import profkit.instrument.tracking._notes\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode
+    assert "SpanRow has no field 'start_ns', which _notes.c fills" in done.stderr
 
 
 def test_a_usual_step_is_noted(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +284,7 @@ def test_a_loop_that_never_fetches_again_does_not_note_for_ever(
 def test_what_happens_in_long_steps_is_told_at_once(
     notes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that is killed in the middle of one has lost what is younger than a second, and no more."""
+    """A job that is killed in the middle of one loses no more than the last second."""
     loop = Loop(notes, monkeypatch)
     for _ in range(2):
         loop.run(STEP)

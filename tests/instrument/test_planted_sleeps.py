@@ -67,9 +67,9 @@ LIMIT_MS = 0.5
 
 @dataclass(frozen=True)
 class Growth:
-    """How much longer a phase is on some steps than on others by the script's own clock, and how far profkit is from that.
+    """A phase's growth on steps that slept, by the script's own clock, and profkit's error.
 
-    On the mean of the ranks, by medians; what a busy machine does to a step, both see.
+    Both are medians over steps of the mean over ranks. A busy machine disturbs both clocks alike.
     """
 
     script_ms: float
@@ -100,7 +100,11 @@ class Planted:
         self._steady = np.unique(measured[(measured >= turns) & (measured < TURNS * turns - 1)])
 
     def growths(self, planted: str) -> dict[str, Growth]:
-        """Of the steps that slept in `planted` against those that, like them, come behind a step without a sleep. The script sees the exchange as backward."""
+        """Return each phase's growth in steps that slept in `planted`.
+
+        They are compared with steps that, like them, follow a step without a sleep. The script sees
+        the exchange as backward.
+        """
         slow = self._steady[
             self._steady % (3 * len(self._phases)) == 3 * self._phases.index(planted)
         ]
@@ -122,7 +126,7 @@ class Planted:
         return {**parts, "backward": parts["backward"] + parts.get("allreduce", np.zeros(1))}
 
     def exchange_growth_ms(self) -> float:
-        """Of the exposed exchange, on the steps whose exchange slept."""
+        """Return the growth of the exposed exchange in steps whose exchange slept."""
         found = []
         for steps in (
             self._steady[
@@ -140,7 +144,7 @@ class Planted:
 def test_a_sleep_lands_in_its_phase_and_in_no_other(
     framework: str, ranks: int, tmp_path: Path
 ) -> None:
-    """Every phase grows by what the script's own clock says that it grew: by 20 ms where it slept, and by nothing elsewhere."""
+    """Every phase grows as by the script's own clock: by 20 ms if it slept, else by nothing."""
     run = Planted(framework, ranks, CASES[framework, ranks], tmp_path)
     for planted in CASES[framework, ranks]:
         growths = run.growths(planted)

@@ -1,4 +1,4 @@
-"""What a recorder keeps of a loop: steps that tile its time, the phases in them, and nothing that is not ours."""
+"""Tests of the recorder: steps tile the loop's time, phases belong to steps, forks stop it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.instrument.guard import FAILURES
+from profkit.instrument.loop_recorder import LoopRecorder, NullRecorder
 from profkit.instrument.ranges import Ranges
-from profkit.instrument.recorder import LoopRecorder, NullRecorder, Recorder
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import COLUMNS, SpanRow, StepRow
 from profkit.schema import SCHEMAS
 from profkit.testing import FakeClock
 from profkit.vocab import Phase
@@ -24,35 +26,6 @@ if TYPE_CHECKING:
     from profkit.instrument.device import DeviceTimer
 
 BEGIN_NS = 1_000
-
-
-class SpanRow(NamedTuple):
-    """A row of `spans` without its rank, by name."""
-
-    step: int | None
-    phase: str
-    name: str
-    depth: int
-    thread: str
-    start_ns: int
-    end_ns: int
-    device_start_ns: int | None
-    device_end_ns: int | None
-    bytes: int | None
-    error: str | None
-
-
-class StepRow(NamedTuple):
-    """A row of `steps` without its rank, by name."""
-
-    step: int
-    start_ns: int
-    end_ns: int
-    sample_count: int
-    loss: float | None
-    grad_scale: float | None
-    instrumented: bool
-    epoch: int | None
 
 
 class Memory:
@@ -111,9 +84,9 @@ def loop() -> Loop:
     return _loop()
 
 
-def test_rows_have_the_columns_of_the_contract() -> None:
-    assert ["rank", *SpanRow._fields] == SCHEMAS["spans"].names
-    assert ["rank", *StepRow._fields] == SCHEMAS["steps"].names
+@pytest.mark.parametrize("table", ["spans", "steps", "collectives", "samples"])
+def test_rows_have_the_columns_of_the_contract(table: str) -> None:
+    assert ["rank", *COLUMNS[table]] == SCHEMAS[table].names
 
 
 def test_a_phase_is_a_row_with_its_times(loop: Loop) -> None:
@@ -145,7 +118,7 @@ def test_a_step_keeps_what_the_loop_says_of_it(loop: Loop) -> None:
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**9), st.booleans()), max_size=30)
 )
 def test_steps_tile_the_time_of_the_loop(pieces: list[tuple[int, int, bool]]) -> None:
-    """Whatever lies between two steps, and in one whose block raised, belongs to the step that ends next."""
+    """Time between two steps, or in a step that raised, belongs to the step that ends next."""
     loop = _loop()
     for before, inside, raises in pieces:
         loop.clock.advance(before)

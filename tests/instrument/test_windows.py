@@ -11,7 +11,8 @@ import pytest
 
 from profkit.errors import UsageError
 from profkit.instrument.guard import FAILURES
-from profkit.instrument.recorder import MemorySink, Recorder, Row
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.rows import Row
 from profkit.instrument.windows.windows import Window, WindowCapture, WindowPlan
 from profkit.testing import FakeClock
 from profkit.vocab import WINDOW_BORDER, WINDOW_READING, WINDOW_STEP

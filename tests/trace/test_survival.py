@@ -31,7 +31,7 @@ from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, Verifica
 from profkit.trace.files import MANY_ROWS, RankFiles
 from profkit.trace.integrity import TableCheck
 from profkit.trace.reader import LOST_NAME
-from profkit.trace.writer import CLOSING_LOOKS, EACH, TURN_S
+from profkit.trace.writer import CALLS_PER_COUNT, CLOSING_LOOKS, TURN_S
 from profkit.vocab import END_FILE, RANK_FILE, RUN_FILE, Integrity, RunState, rank_folder
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -522,7 +522,7 @@ def test_rows_that_pile_up_are_noticed(tmp_path: Path, monkeypatch: pytest.Monke
     for index in range(11):
         assert not writer.is_full()
         writer.appender("spans")(_span(index))
-    assert any(writer.is_full() for _ in range(EACH + 1))
+    assert any(writer.is_full() for _ in range(CALLS_PER_COUNT + 1))
     writer.close()
     assert _steps_read_after(tmp_path) == list(range(11))
 

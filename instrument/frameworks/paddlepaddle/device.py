@@ -7,8 +7,8 @@ import time
 import paddle
 
 from profkit.clock import Clock, now_ns
-from profkit.instrument.device import Event
 from profkit.instrument.frameworks.shared import TimingEvent, reach_event
+from profkit.instrument.rows import Event
 
 PROBES, PROBE_SECONDS = 3, 0.001
 """The first probe may exceed the patience: it creates the device's context."""

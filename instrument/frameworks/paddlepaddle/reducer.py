@@ -23,7 +23,8 @@ from profkit.clock import Clock, now_ns
 from profkit.instrument.buckets import EXPOSED, BucketLog
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Recorder, Span
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.spans import Span
 from profkit.vocab import Phase
 
 BLOCKING = "gloo"

@@ -20,9 +20,10 @@ from profkit.clock import now_ns
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.frameworks.shared import Function, begins_epoch, call_first, starts_workers
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.loading.fetching import BatchTimes, LoopMeter, hook_loop_fetch
+from profkit.instrument.loading.fetching import LoopMeter, hook_loop_fetch
 from profkit.instrument.loading.loaders import Loaders, Waiting
 from profkit.instrument.loading.worker_loop import hook_worker_loop
+from profkit.instrument.rows import BatchTimes
 
 THREAD = "loader thread"
 """The name under which batches of a loader without workers are recorded."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from profkit.clock import Clock
-from profkit.instrument.device import Event
 from profkit.instrument.frameworks.shared import TimingEvent, reach_event
+from profkit.instrument.rows import Event
 
 
 def on_device() -> bool:

@@ -17,7 +17,8 @@ from torch.optim.optimizer import (
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.shared import Function, scale_wrapper
 from profkit.instrument.guard import Patches, guarded, report_failure
-from profkit.instrument.tracking.tracker import UNKNOWN, Followed
+from profkit.instrument.rows import Followed
+from profkit.instrument.tracking.states import UNKNOWN
 
 
 class _Steps(threading.local):

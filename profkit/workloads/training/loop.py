@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
-from profkit.instrument.recorder import LoopRecorder
+from profkit.instrument.loop_recorder import LoopRecorder
 from profkit.instrument.tracking.pending import EVALUATION
-from profkit.instrument.tracking.tracker import SKIPPED
+from profkit.instrument.tracking.states import SKIPPED
 from profkit.text import significant
 from profkit.vocab import Phase
 from profkit.workloads.base import Outcome

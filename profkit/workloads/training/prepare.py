@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.errors import UnreadableError, UsageError
-from profkit.instrument.recorder import LoopRecorder
+from profkit.instrument.loop_recorder import LoopRecorder
 from profkit.text import safe_text
 from profkit.workloads.base import Build, Outcome, Parts, Settings, Workload, wait_passively
 from profkit.workloads.training.driver import Kit

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from profkit.instrument.recorder import NullRecorder
+from profkit.instrument.loop_recorder import NullRecorder
 from profkit.workloads.base import Build, Parts, Settings
 from profkit.workloads.resnet50 import WORKLOAD
 from profkit.workloads.training.prepare import Seat, prepare

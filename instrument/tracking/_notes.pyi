@@ -1,0 +1,1 @@
+from profkit.instrument.tracking.notes import Notes as Notes

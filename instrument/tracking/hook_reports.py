@@ -1,0 +1,285 @@
+"""Follows the reports of a framework's hooks: the part of the tracker that hooks call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from profkit.clock import Clock, now_ns
+from profkit.instrument.batches import count_batch
+from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Followed, Opened, Row
+from profkit.instrument.tracking.boundaries import Boundaries
+from profkit.instrument.tracking.notes import Plain
+from profkit.instrument.tracking.pending import Pending
+from profkit.instrument.tracking.regions import Regions
+from profkit.instrument.tracking.states import (
+    CHECKPOINT,
+    IGNORED_INSIDE,
+    SKIPPED,
+    UNKNOWN,
+    LoopEvent,
+    LoopState,
+    Progress,
+)
+from profkit.instrument.tracking.steps import Steps
+from profkit.instrument.tracking.threads import ThreadFilter
+from profkit.vocab import Phase
+
+_DATA, _H2D, _FORWARD = Phase.DATA.value, Phase.H2D.value, Phase.FORWARD.value
+_BACKWARD, _OPTIMIZER, _OTHER = Phase.BACKWARD.value, Phase.OPTIMIZER.value, Phase.OTHER.value
+_NO_FORWARD, _NO_BACKWARD = IGNORED_INSIDE[_FORWARD], IGNORED_INSIDE[_BACKWARD]
+_NO_OPTIMIZER = IGNORED_INSIDE[_OPTIMIZER]
+_NO_CHECKPOINT = IGNORED_INSIDE[CHECKPOINT]
+
+_IDLE, _TRAINING = Progress.IDLE, Progress.TRAINING
+_ACTIVITY, _TRAINING_EVENT = LoopEvent.ACTIVITY, LoopEvent.TRAINING
+
+_this_thread = threading.get_ident
+
+
+class HookReports:
+    """Follows one training loop by its `Hooks`; `Tracker` adds what the loop reports itself.
+
+    A report compares its thread before it asks the `ThreadFilter`, and the progress before it fires
+    an event. Both only save calls on the hot path.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        on_training: Callable[[], None] = lambda: None,
+        clock: Clock = now_ns,
+    ) -> None:
+        self.recorder = recorder
+        self._on_training = on_training
+        self._has_trained = False
+        """True once gradients were computed, which calls `on_training` once."""
+        self.framework = ""
+        """The framework whose gradients were computed last."""
+        self._clock = clock
+        self._state = state = LoopState()
+        self._threads = ThreadFilter(self._follow)
+        self._pending = pending = Pending(recorder, state, self._threads)
+        self._regions = Regions(recorder, state, pending.take)
+        self._boundaries = Boundaries(self, recorder, self._regions, state)
+        self.notes = notes = self._boundaries.notes
+        """Buffers the reports of hooks in a loop that trains."""
+        self._steps = Steps(recorder, notes, pending, state, clock)
+        pending.keep = recorder.redirect(pending.take, notes, self.catch_up)
+
+    def begin_data(self, *, starts_epoch: bool = False) -> Opened:
+        threads = self._threads
+        if _this_thread() != threads.thread and not threads.accepts():
+            return None
+        self.catch_up()
+        state = self._state
+        if state.inside == _OTHER:
+            return None
+        if state.inside == _OPTIMIZER:  # one that raised has not reported its end
+            for span in reversed(self._regions.opened.copy()):
+                self.end(span, UNKNOWN)
+        self._steps.pass_boundary(starts_epoch=starts_epoch)
+        if self._has_trained and self._boundaries.may_open():
+            self._boundaries.open(_this_thread())
+            return self.notes.begin_wait()
+        return self._regions.open(_DATA, _DATA)
+
+    def end_data(self, span: Opened, samples: int, error: str | None = None) -> None:
+        self.catch_up()
+        if samples and self._follows():
+            self._pending.batches.append(samples)
+        self.end(span, error)
+        if self._regions.note is None:
+            self.notes.allow_copies()
+
+    def end_batch(self, span: Opened, batch: Any) -> None:
+        self.end_data(span, count_batch(batch))
+
+    def begin_copy(self) -> Followed | None:
+        """Begin copying a batch to the device; copies after a model call are ignored."""
+        self.catch_up()
+        state = self._state
+        if state.model_called or state.inside:
+            return None
+        if _this_thread() != self._threads.thread and not self._threads.accepts():
+            return None
+        return self._regions.open(_H2D, _H2D)
+
+    def begin_forward(self, *, with_gradients: bool) -> Followed | None:
+        self.catch_up()
+        state, steps = self._state, self._steps
+        if _this_thread() != self._threads.thread and not self._threads.accepts():
+            return None
+        if state.inside in _NO_FORWARD:
+            return None
+        state.model_called = True
+        if not with_gradients:
+            steps.fire(_ACTIVITY)
+        else:
+            if not state.inside and not state.batch_seen:
+                steps.end_round()
+            if state.progress is not _TRAINING:
+                steps.fire(_TRAINING_EVENT)
+        return self._regions.open(_FORWARD, _FORWARD)
+
+    def begin_backward(self, framework: str = "", loss: float | None = None) -> Followed | None:
+        self.catch_up()
+        state, steps, threads = self._state, self._steps, self._threads
+        if not threads.decided:
+            self._decide()
+        if _this_thread() != threads.thread or state.inside in _NO_BACKWARD:
+            return None
+        self.framework = framework
+        if state.progress is not _TRAINING:
+            steps.fire(_TRAINING_EVENT)
+        if not self._has_trained:
+            self._note_training()
+        if loss is not None:
+            steps.loss = loss / steps.loss_scale
+        return self._regions.open(_BACKWARD, _BACKWARD)
+
+    def begin_optimizer(self, optimizer: int) -> Followed | None:
+        self.catch_up()
+        state, steps = self._state, self._steps
+        if _this_thread() != self._threads.thread and not self._threads.accepts():
+            return None
+        if state.inside in _NO_OPTIMIZER:
+            return None
+        if optimizer in steps.stepped and not state.batch_seen:
+            steps.come_round()
+        if state.progress is not _TRAINING:
+            steps.fire(_TRAINING_EVENT)
+        steps.stepped.add(optimizer)
+        steps.known.add(optimizer)
+        return self._regions.open(_OPTIMIZER, _OPTIMIZER)
+
+    def begin_checkpoint(self) -> Followed | None:
+        """Begin writing the job's state to a file. A batch that waits is trained on afterwards."""
+        self.catch_up()
+        state = self._state
+        if state.progress is _IDLE or state.inside in _NO_CHECKPOINT or not self._follows():
+            return None
+        return self._regions.open(_OTHER, CHECKPOINT)
+
+    def end(self, span: Opened, error: str | None = None) -> None:
+        """End a region. Does nothing if it is closed, or if its thread is no longer followed."""
+        self.catch_up()
+        if isinstance(span, int):
+            span = self._boundaries.find(span)
+        if span is not None and span in self._regions.opened:
+            self._steps.last_end_ns = self._regions.close(span, error)
+
+    def name_skipped(self, span: Opened) -> None:
+        self.catch_up()
+        if isinstance(span, int):
+            span = self._boundaries.look_up(span)
+        if span is not None:
+            span.name = SKIPPED
+
+    def note_scale(self, scale: float | None) -> None:
+        self.catch_up()
+        self._steps.grad_scale = scale
+        self._steps.loss_scale = scale or 1.0
+
+    def keep_rows(self, rows: list[Row]) -> None:
+        """Take rows from the inside of loaders, which have no events."""
+        self._pending.take_rows(rows)
+
+    def begin_program(self, framework: str) -> bool:
+        self.catch_up()
+        self._decide()
+        if not self._follows():
+            return False
+        self.framework = framework
+        if not self._has_trained:
+            self._note_training()
+        if self._state.mode.is_open:
+            return False
+        self.begin_explicit_step()
+        return True
+
+    def end_program(self, samples: int, *, failed: bool = False) -> None:
+        self.catch_up()
+        if failed:
+            self._steps.change_mode(LoopEvent.STEP_CLOSED)
+        else:
+            self.end_explicit_step(samples or None)
+
+    def begin_explicit_step(self) -> None:
+        """Begin a step of a loop that delimits its steps itself from here on."""
+        self.catch_up()
+        self._decide()
+        self._steps.change_mode(LoopEvent.STEP_BEGUN)
+        if self._state.progress is not _TRAINING:
+            self._steps.fire(LoopEvent.TRAINING)
+
+    def end_explicit_step(
+        self, sample_count: int | None = None, *, batches: int | None = None
+    ) -> None:
+        """End a step that the loop has begun.
+
+        It has trained on so many samples, or on so many of the fetched batches, or on all of them.
+        """
+        self.catch_up()
+        steps = self._steps
+        if self._state.mode.is_open:
+            steps.change_mode(LoopEvent.STEP_CLOSED)
+            steps.last_end_ns = self._clock()
+            steps.end_step(steps.last_end_ns, sample_count, batches)
+
+    def catch_up(self) -> None:
+        """Replay what this thread has buffered; another thread's loop is still running."""
+        if self.notes and _this_thread() == self._threads.thread:
+            self._boundaries.replay()
+
+    def pass_boundary(self, end: int) -> None:
+        """Take the end of a step, at which a batch is waited for."""
+        self._steps.pass_boundary(end)
+
+    def take_plain(self, plain: Plain) -> None:
+        """Take a sequence of phases without nesting."""
+        rows, batches, optimizers, gradients, trains, used, ended, boundary = plain
+        steps, pending = self._steps, self._pending
+        self._state.model_called = used
+        if ended:
+            steps.last_end_ns = ended
+        if gradients is not None:
+            self.framework, loss = gradients
+            if loss is not None:
+                steps.loss = loss / steps.loss_scale
+        steps.stepped.update(optimizers)
+        steps.known.update(optimizers)
+        pending.batches += batches
+        if self._state.progress is _TRAINING:
+            for row, start, end in rows:
+                pending.take(row, start, end)
+        else:
+            pending.rows += rows
+            if trains:
+                steps.fire(_TRAINING_EVENT)
+        if boundary:
+            steps.pass_boundary(boundary)
+
+    def _follows(self) -> bool:
+        """Return true for a report of the followed thread that is not part of an aside."""
+        threads = self._threads
+        is_followed = _this_thread() == threads.thread or threads.accepts()
+        return is_followed and self._state.inside != _OTHER
+
+    def _decide(self) -> None:
+        """Follow the calling thread as the training one, unless one is already chosen."""
+        if self._threads.decide():
+            self._pending.release()
+
+    def _follow(self) -> None:
+        """Forget the reports of the thread that was followed before."""
+        self._boundaries.forget()
+        self._regions.forget()
+        self._steps.forget_thread()
+
+    def _note_training(self) -> None:
+        self._has_trained = True
+        self._on_training()

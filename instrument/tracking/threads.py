@@ -1,0 +1,50 @@
+"""Chooses the thread that trains."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+_this_thread = threading.get_ident
+
+
+class ThreadFilter:
+    """Follows one thread: the first that trains.
+
+    Until one trains, this is the main thread, or the first thread that reports anything.
+    """
+
+    __slots__ = ("_on_change", "decided", "thread")
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        """Called when a thread is followed that was not followed before."""
+        self.thread: int | None = None
+        self.decided = False
+        """True once the followed thread has trained; then no other is followed any more."""
+
+    def accepts(self) -> bool:
+        """Return true if the calling thread is followed, or becomes the followed one."""
+        thread = _this_thread()
+        if thread == self.thread:
+            return True
+        if self.decided:
+            return False
+        if self.thread is not None and thread != threading.main_thread().ident:
+            return False
+        self._follow(thread)
+        return True
+
+    def decide(self) -> bool:
+        """Follow the calling thread as the training one; false if one was chosen before."""
+        if self.decided:
+            return False
+        thread = _this_thread()
+        if thread != self.thread:
+            self._follow(thread)
+        self.decided = True
+        return True
+
+    def _follow(self, thread: int) -> None:
+        self.thread = thread
+        self._on_change()

@@ -1,0 +1,100 @@
+"""The tables of the tracker's states are complete, and the tracker fits the hooks' interface."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.tracking.states import (
+    CHECKPOINT,
+    IGNORED_INSIDE,
+    STEP_MODES,
+    TRANSITIONS,
+    LoopEvent,
+    Progress,
+    StepMode,
+    describe,
+)
+from profkit.instrument.tracking.threads import ThreadFilter
+from profkit.instrument.tracking.tracker import Tracker
+from profkit.vocab import PHASES, Phase
+
+if TYPE_CHECKING:
+    from profkit.instrument.rows import Hooks, Notes, Replayed
+
+MODE_EVENTS = {event for _, event in STEP_MODES}
+PROGRESS_EVENTS = {event for _, event in TRANSITIONS}
+
+
+def test_every_event_has_a_transition_from_every_state() -> None:
+    assert TRANSITIONS.keys() == {(state, event) for state in Progress for event in PROGRESS_EVENTS}
+    assert set(LoopEvent) == MODE_EVENTS | PROGRESS_EVENTS
+
+
+def test_every_state_is_reached_from_the_first() -> None:
+    progress, modes = {Progress.IDLE}, {StepMode.INFERRED}
+    for _ in [*Progress, *StepMode]:
+        progress |= {to for (state, _), (_, to) in TRANSITIONS.items() if state in progress}
+        modes |= {to for (mode, _), to in STEP_MODES.items() if mode in modes}
+    assert (progress, modes) == (set(Progress), set(StepMode))
+
+
+def test_a_reset_leads_to_the_first_state() -> None:
+    assert {TRANSITIONS[state, LoopEvent.RESET].following for state in Progress} == {Progress.IDLE}
+    modes = {STEP_MODES.get((mode, LoopEvent.RESET), mode) for mode in StepMode}
+    assert modes == {StepMode.INFERRED}
+
+
+def test_the_tables_can_be_printed() -> None:
+    lines = describe().splitlines()
+    assert len(lines) == len(TRANSITIONS) + len(STEP_MODES)
+    assert any(line.split() == ["IDLE", "ACTIVITY", "BEGIN_LOOP", "UNDECIDED"] for line in lines)
+
+
+def test_every_report_says_inside_which_phases_it_is_ignored() -> None:
+    assert IGNORED_INSIDE.keys() | {Phase.ALLREDUCE.value} == {*PHASES, CHECKPOINT}
+    assert all(Phase.OTHER.value in phases for phases in IGNORED_INSIDE.values())
+
+
+def test_the_tracker_and_what_frameworks_call_have_the_hooks() -> None:
+    """Their signatures are checked by the type checker."""
+    tracker = Tracker(Recorder(MemorySink()))
+    hooks: list[Hooks] = [tracker, Seams(tracker, list[object]().append)]
+    replayed: Replayed = tracker
+    notes: Notes = tracker.notes
+    assert all(one.begin_checkpoint() is None for one in hooks)
+    assert (replayed.begin_copy(), notes.begin_copy()) == (None, None)
+
+
+def _in_thread(filter_: ThreadFilter, *, trains: bool = False) -> bool:
+    accepted = []
+
+    def report() -> None:
+        if trains:
+            filter_.decide()
+        accepted.append(filter_.accepts())
+
+    thread = threading.Thread(target=report)
+    thread.start()
+    thread.join()
+    return accepted[0]
+
+
+def test_the_first_thread_is_followed_until_the_main_one_reports() -> None:
+    changes: list[int | None] = []
+    filter_ = ThreadFilter(lambda: changes.append(filter_.thread))
+    assert _in_thread(filter_)
+    assert filter_.accepts()
+    assert not _in_thread(filter_)
+    assert changes[-1] == threading.get_ident()
+    assert len(changes) == 2
+
+
+def test_once_a_thread_has_trained_no_other_is_followed() -> None:
+    filter_ = ThreadFilter(lambda: None)
+    assert filter_.accepts()
+    assert _in_thread(filter_, trains=True)
+    assert not filter_.accepts()
+    assert not filter_.decide()
