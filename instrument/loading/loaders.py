@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from profkit.clock import now_ns
 from profkit.instrument.loading.ring import Ring
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Append, BatchTimes, Row, SpanRow
+from profkit.instrument.rows import Append, BatchTimes, Row, SampleRow, SpanRow
 from profkit.vocab import Phase
 
 DEPTH_METRIC = "queue_depth_batches"
