@@ -1,4 +1,4 @@
-"""NCCL Inspector and the flight recorder: what they tell comes in, and a pickle can build nothing."""
+"""NCCL Inspector and the flight recorder, whose pickle can build nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kineto and Paddle traces as runs: what synthetic files plant is found, and real files agree with a brute force."""
+"""Kineto and Paddle traces as runs, compared with planted values and a brute force."""
 
 from __future__ import annotations
 
