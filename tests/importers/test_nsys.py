@@ -174,7 +174,10 @@ def test_a_missing_column_is_named(tmp_path: Path, import_files: Import) -> None
 def test_values_of_other_types_cost_their_row_and_are_counted(
     tmp_path: Path, import_files: Import
 ) -> None:
-    extra = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 'soon' WHERE start = 150; UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = -5 WHERE start = 200 AND deviceId = 0"
+    extra = (
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 'soon' WHERE start = 150; "
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = -5 WHERE start = 200 AND deviceId = 0"
+    )
     (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
     assert made.rows["kernels"] == 3
     assert "rank 0: dropped 1 events that end before they start" in made.flags

@@ -173,7 +173,10 @@ def paddlevideo() -> Sample:
 
 def paddlevideo_with_end() -> Sample:
     plain = paddlevideo()
-    end = "[03/05 06:09:00] END epoch:1   train loss_avg: 3.1  top1_avg: 0.3 elapse_avg: 0.520 reader_avg: 0.070 elapse_sum: 104.0s ips: 76.92308 instance/sec.\n"
+    end = (
+        "[03/05 06:09:00] END epoch:1   train loss_avg: 3.1  top1_avg: 0.3 elapse_avg: 0.520 "
+        "reader_avg: 0.070 elapse_sum: 104.0s ips: 76.92308 instance/sec.\n"
+    )
     return Sample(
         "paddlevideo",
         "GPUx1_AMP.log",
