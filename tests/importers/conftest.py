@@ -1,4 +1,4 @@
-"""Real traces where there are some, small synthetic ones always, and the compiled scanner where it can be built."""
+"""Real traces if there are any, small synthetic ones, and the compiled scanner."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def us(offset: str) -> str:
 
 
 def two_steps() -> list[Event]:
-    """Two steps of a training loop: data, forward, backward on the engine's thread, optimizer; a kernel from each."""
+    """Two steps of training: data, forward, backward on another thread, and optimizer."""
     events: list[Event] = []
     for step in range(2):
         at = step * 1000

@@ -1,4 +1,4 @@
-"""What holds for every importer: how it is chosen, what a run keeps of strangers' names, what is left after a failure."""
+"""Properties of all importers: their choice, clean names, and what a failure leaves."""
 
 from __future__ import annotations
 

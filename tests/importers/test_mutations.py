@@ -1,4 +1,4 @@
-"""Some hundreds of the mutations that `benchmarks/mutate_traces.py` makes by the ten thousands."""
+"""Some hundreds of the mutations of `benchmarks/mutate_traces.py`."""
 
 from __future__ import annotations
 

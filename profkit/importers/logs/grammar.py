@@ -154,9 +154,7 @@ class Found:
     def flags(self) -> list[Flag]:
         flags = []
         for what, count in self.warnings.items():
-            text = what
-            if count > 1:
-                text = f"{count:,} x {what}"
+            text = f"{count:,} x {what}" if count > 1 else what
             flags.append(Flag(text, tuple(self.warning_lines[what])))
         return flags
 

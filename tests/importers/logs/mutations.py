@@ -1,4 +1,4 @@
-"""Damaged logs, and what may not happen with them: no crash, no hang, no total that is wrong in silence."""
+"""Damages logs: no damage may end in a crash, a hang or an unflagged wrong total."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def mutate(data: bytes, random: random.Random) -> bytes:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one damaged log came to."""
+    """The result of reading one damaged log."""
 
     seconds: float
     """Of a processor: a machine that pauses makes no log slow."""
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def outcome(sample: Sample, sound: ParsedLog, damaged: bytes) -> Outcome:
-    """Read and place the damaged log; its throughput must be the sound one's, unless a flag more than there says that something is wrong."""
+    """Read a damaged log; its throughput must be the sound one's, or have a new flag."""
     start = time.thread_time()
     logs = parse_log(lambda: [damaged], sample.name)
     for log in logs:
@@ -62,7 +62,7 @@ def outcome(sample: Sample, sound: ParsedLog, damaged: bytes) -> Outcome:
 
 
 def outcomes(count: int, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """That many damaged logs of each sample."""
+    """Yield so many damaged logs of each sample."""
     for name, sample in SAMPLES.items():
         (sound,) = parse_log(lambda sample=sample: [sample.data], sample.name)  # type: ignore[misc]  # bound at once
         numbers = random.Random(f"{seed} {name}")

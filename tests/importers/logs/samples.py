@@ -37,7 +37,7 @@ class Sample:
 
 
 def mean_data_s(log: ParsedLog) -> float | None:
-    """Return a step's mean wait for data, from means of whole epochs or stated if there are any."""
+    """Return the mean wait for data, from means of whole epochs if the log has them."""
     waits = [(each.data_s, 1) for each in log.epochs if each.data_s is not None]
     if not waits:
         waits = [(each.data_s, each.steps) for each in log.steady if each.data_s is not None]
@@ -52,7 +52,7 @@ def step_time(step: int) -> float:
 
 
 def clock(step: int) -> datetime:
-    """When a step ended."""
+    """Return the time at which a step ended."""
     return _START + timedelta(seconds=sum(step_time(each) for each in range(step + 1)))
 
 
@@ -76,11 +76,13 @@ def paddleclas_2020() -> Sample:
     for step in range(STEPS):
         average = mean(0, step) if step < 5 else mean(5, step)
         lines.append(
-            f"{clock(step):%Y-%m-%d %H:%M:%S} INFO: epoch:0   train step:{step:<5}loss: {loss(step):7.4f} top1: 0.1000 top5: 0.2000 "
+            f"{clock(step):%Y-%m-%d %H:%M:%S} INFO: epoch:0   train step:{step:<5}loss: "
+            f"{loss(step):7.4f} top1: 0.1000 top5: 0.2000 "
             f"lr: 0.100000 elapse: {average:.3f}s ips: {BATCH / average:.5f} images/sec."
         )
     lines.append(
-        f"{clock(STEPS):%Y-%m-%d %H:%M:%S} INFO: END epoch:0   train loss:  3.1 elapse_sum: 99.9s ips: {BATCH / mean(5, STEPS - 1):.5f} images/sec."
+        f"{clock(STEPS):%Y-%m-%d %H:%M:%S} INFO: END epoch:0   train loss:  3.1 elapse_sum: 99.9s "
+        f"ips: {BATCH / mean(5, STEPS - 1):.5f} images/sec."
     )
     return Sample(
         "paddleclas",
@@ -97,8 +99,10 @@ def _paddleclas(head: str, unit: str) -> list[str]:
     for step in range(10, STEPS, 10):
         average = mean(5, step)
         lines.append(
-            f"{clock(step).strftime(head)} INFO: epoch:0   train step:{step:<5}lr: 0.100000, loss: {loss(step):7.4f} top1:  0.1000 top5:  0.2000 "
-            f"batch_cost: {average:.5f} s, reader_cost: {DATA_S:.5f} s, ips: {BATCH / average:.5f} {unit}/sec."
+            f"{clock(step).strftime(head)} INFO: epoch:0   train step:{step:<5}lr: 0.100000, loss: "
+            f"{loss(step):7.4f} top1:  0.1000 top5:  0.2000 "
+            f"batch_cost: {average:.5f} s, reader_cost: {DATA_S:.5f} s, ips: {BATCH / average:.5f} "
+            f"{unit}/sec."
         )
     return lines
 
@@ -106,7 +110,8 @@ def _paddleclas(head: str, unit: str) -> list[str]:
 def paddleclas_2021() -> Sample:
     lines = _paddleclas("%Y-%m-%d %H:%M:%S", "images")
     lines.append(
-        f"2024-03-05 06:09:00 INFO: END epoch:0   train  loss:  3.1 batch_cost: 0.50000 s, reader_cost: 0.06 s, batch_cost_sum: 99.1 s, ips: {BATCH / 10 / STEP_S:.5f} images/sec."
+        f"2024-03-05 06:09:00 INFO: END epoch:0   train  loss:  3.1 batch_cost: 0.50000 s, "
+        f"reader_cost: 0.06 s, batch_cost_sum: 99.1 s, ips: {BATCH / 10 / STEP_S:.5f} images/sec."
     )
     return Sample(
         "paddleclas",
@@ -123,7 +128,8 @@ def paddleclas_2022() -> Sample:
         *_paddleclas("[%Y/%m/%d %H:%M:%S] ppcls", "samples"),
     ]
     lines.append(
-        "[2024/03/05 06:09:00] ppcls INFO: END epoch:0   train  loss:  3.1 batch_cost: 0.50000 s, reader_cost: 0.06250 s, batch_cost_sum: 99.1 s,"
+        "[2024/03/05 06:09:00] ppcls INFO: END epoch:0   train  loss:  3.1 batch_cost: 0.50000 s, "
+        "reader_cost: 0.06250 s, batch_cost_sum: 99.1 s,"
     )
     return Sample(
         "paddleclas",
@@ -139,8 +145,10 @@ def paddleseg() -> Sample:
     lines = ["GPUs used: 2", "PaddlePaddle: 2.9.0", f"batch_size: {BATCH}"]
     for last, average in _windows():
         lines.append(
-            f"{clock(last):%Y-%m-%d %H:%M:%S} [INFO]\t[TRAIN] epoch: 1, iter: {last + 1}/{STEPS}, loss: {loss(last):.4f}, lr: 0.009, "
-            f"batch_cost: {average:.4f}, reader_cost: {DATA_S:.5f}, ips: {BATCH / average:.4f} samples/sec | ETA 00:01:00"
+            f"{clock(last):%Y-%m-%d %H:%M:%S} [INFO]\t[TRAIN] epoch: 1, iter: {last + 1}/{STEPS}, "
+            f"loss: {loss(last):.4f}, lr: 0.009, "
+            f"batch_cost: {average:.4f}, reader_cost: {DATA_S:.5f}, ips: {BATCH / average:.4f} "
+            f"samples/sec | ETA 00:01:00"
         )
     lines.append("2024-03-05 06:09:00 [INFO]\t[EVAL] #Images: 5 mIoU: 0.7930 Acc: 0.9 Kappa: 0.9")
     lines.append(
@@ -154,8 +162,10 @@ def paddlevideo() -> Sample:
     for step in range(0, STEPS, 20):
         seconds = 4.0 if step == 0 else STEP_S
         lines.append(
-            f"[03/05 {clock(step):%H:%M:%S}] epoch:[  1/50 ] \x1b[95mtrain step:{step:<4}\x1b[0m \x1b[92mloss: {loss(step):.5f} lr: 0.02 "
-            f"top1: 0.1 top5: 0.2 elapse: {seconds:.3f} reader: {DATA_S:.3f}\x1b[0ms ips: {BATCH / seconds:.5f} instance/sec."
+            f"[03/05 {clock(step):%H:%M:%S}] epoch:[  1/50 ] \x1b[95mtrain step:{step:<4}\x1b[0m "
+            f"\x1b[92mloss: {loss(step):.5f} lr: 0.02 "
+            f"top1: 0.1 top5: 0.2 elapse: {seconds:.3f} reader: {DATA_S:.3f}\x1b[0ms ips: "
+            f"{BATCH / seconds:.5f} instance/sec."
         )
     lines.insert(2, "Found inf or nan, current scale is: 16384.0, decrease to: 16384.0*0.5")
     return Sample("paddlevideo", "GPUx1_AMP.log", _text(lines), data_s=0.062)
@@ -163,7 +173,10 @@ def paddlevideo() -> Sample:
 
 def paddlevideo_with_end() -> Sample:
     plain = paddlevideo()
-    end = "[03/05 06:09:00] END epoch:1   train loss_avg: 3.1  top1_avg: 0.3 elapse_avg: 0.520 reader_avg: 0.070 elapse_sum: 104.0s ips: 76.92308 instance/sec.\n"
+    end = (
+        "[03/05 06:09:00] END epoch:1   train loss_avg: 3.1  top1_avg: 0.3 elapse_avg: 0.520 "
+        "reader_avg: 0.070 elapse_sum: 104.0s ips: 76.92308 instance/sec.\n"
+    )
     return Sample(
         "paddlevideo",
         "GPUx1_AMP.log",
@@ -178,15 +191,18 @@ def paddlenlp_bert() -> Sample:
     lines = []
     for last, average in _windows():
         lines.append(
-            f"total step: {last + 1}, epoch: 0, batch: {last}, loss: {loss(last):.6f}, avg_reader_cost: {DATA_S:.5f} sec, "
-            f"avg_batch_cost: {average:.5f} sec, avg_samples: {BATCH:.5f}, ips: {BATCH / average:.5f} sequences/sec"
+            f"total step: {last + 1}, epoch: 0, batch: {last}, loss: {loss(last):.6f}, "
+            f"avg_reader_cost: {DATA_S:.5f} sec, "
+            f"avg_batch_cost: {average:.5f} sec, avg_samples: {BATCH:.5f}, ips: "
+            f"{BATCH / average:.5f} sequences/sec"
         )
     return Sample("paddlenlp_bert", "base_bs40_fp32_gpu1.log", _text(lines))
 
 
 def paddlenlp_bert_2020() -> Sample:
     lines = [
-        f"global step {last + 1}, epoch: 0, batch: {last}, loss: {loss(last):.6f}, speed: {1 / average:.2f} step/s, ips :{BATCH / average:.2f} sequences/s"
+        f"global step {last + 1}, epoch: 0, batch: {last}, loss: {loss(last):.6f}, speed: "
+        f"{1 / average:.2f} step/s, ips :{BATCH / average:.2f} sequences/s"
         for last, average in _windows()
     ]
     return Sample("paddlenlp_bert", "base_bs40_fp32_gpu1.log", _text(lines), data_s=None)
@@ -195,12 +211,17 @@ def paddlenlp_bert_2020() -> Sample:
 def paddlenlp_transformer() -> Sample:
     lines = [
         " 'max_iter': 191,",
-        "INFO:root:step_idx: 0, epoch: 0, batch: 0, avg loss: 11.1, normalized loss: 9.7, ppl: 68909.5",
+        (
+            "INFO:root:step_idx: 0, epoch: 0, batch: 0, avg loss: 11.1, normalized loss: 9.7, ppl: "
+            "68909.5"
+        ),
     ]
     for last, average in _windows(first=1):
         lines.append(
-            f"{clock(last):%Y-%m-%d %H:%M:%S},123-INFO: step_idx: {last}, epoch: 0, batch: {last}, avg loss: {loss(last):.6f}, normalized loss: 9.9, ppl: 900.5, "
-            f"avg_speed: {1 / average:.2f} step/s, batch_cost: {average:.5f} sec, reader_cost: {DATA_S:.5f} sec, tokens: {BATCH * 100}, ips: {BATCH * 10 / average:.5f} words/sec"
+            f"{clock(last):%Y-%m-%d %H:%M:%S},123-INFO: step_idx: {last}, epoch: 0, batch: {last}, "
+            f"avg loss: {loss(last):.6f}, normalized loss: 9.9, ppl: 900.5, "
+            f"avg_speed: {1 / average:.2f} step/s, batch_cost: {average:.5f} sec, reader_cost: "
+            f"{DATA_S:.5f} sec, tokens: {BATCH * 100}, ips: {BATCH * 10 / average:.5f} words/sec"
         )
     return Sample(
         "paddlenlp_transformer",
@@ -219,8 +240,10 @@ def mmcv() -> Sample:
     ]
     for last, average in _windows():
         lines.append(
-            f"Mon May 31 00:15:06 2021[1,0]<stderr>:{clock(last):%Y-%m-%d %H:%M:%S},274 - mmseg - INFO - Iter [{last + 1}/{STEPS}]\tlr: 9.653e-03, eta: 0:09:03, "
-            f"time: {average:.3f}, data_time: {DATA_S:.4f}, memory: 13479, decode.loss_ce: 2.1390, decode.acc_seg: 38.56, loss: {loss(last):.4f}"
+            f"Mon May 31 00:15:06 2021[1,0]<stderr>:{clock(last):%Y-%m-%d %H:%M:%S},274 - mmseg - "
+            f"INFO - Iter [{last + 1}/{STEPS}]\tlr: 9.653e-03, eta: 0:09:03, "
+            f"time: {average:.3f}, data_time: {DATA_S:.4f}, memory: 13479, decode.loss_ce: 2.1390, "
+            f"decode.acc_seg: 38.56, loss: {loss(last):.4f}"
         )
     return Sample("mmcv", "hrnet_c2_fp16.log", _text(lines), world_size=2)
 
@@ -228,12 +251,14 @@ def mmcv() -> Sample:
 def detectron2() -> Sample:
     lines = ["  IMS_PER_BATCH: 40"]
     lines += [
-        f"[03/05 {clock(last):%H:%M:%S}] d2.utils.events INFO:  eta: 6:09:40  iter: {last}  total_loss: {loss(last)}  loss_cls: 0.5  "
+        f"[03/05 {clock(last):%H:%M:%S}] d2.utils.events INFO:  eta: 6:09:40  iter: {last}  "
+        f"total_loss: {loss(last)}  loss_cls: 0.5  "
         f"time: {mean(3, last):.4f}  data_time: {DATA_S:.4f}  lr: 0.00079922  max_mem: 2723M"
         for last in range(19, STEPS, 20)
     ]
     lines.append(
-        "[03/05 06:09:00] d2.engine.hooks INFO: Overall training speed: 198 iterations in 0:01:39 (0.5001 s / it)"
+        "[03/05 06:09:00] d2.engine.hooks INFO: Overall training speed: 198 iterations in 0:01:39 "
+        "(0.5001 s / it)"
     )
     return Sample(
         "detectron2",
@@ -249,7 +274,8 @@ def mit_tsm() -> Sample:
     for step in range(0, STEPS, 20):
         seconds = 3.0 if step == 0 else STEP_S
         lines.append(
-            f"Epoch: [0][{step}/{STEPS}], lr: 0.00250\tTime {seconds:.3f} ({seconds:.3f})\tData {DATA_S:.4f} (0.044)\tLoss {loss(step):.4f} (6.2)\t"
+            f"Epoch: [0][{step}/{STEPS}], lr: 0.00250\tTime {seconds:.3f} ({seconds:.3f})\tData "
+            f"{DATA_S:.4f} (0.044)\tLoss {loss(step):.4f} (6.2)\t"
             f"Prec@1 0.000 (0.595)\tPrec@5 0.000 (2.381)\t{clock(step):%Y-%m-%d %H:%M:%S.%f}"
         )
     return Sample("mit_tsm", "GPUx1_FP32.log", _text(lines))
@@ -263,13 +289,15 @@ def dllogger_pytorch() -> Sample:
     lines = [
         _dll(
             0,
-            f"PARAMETER data : /x  arch : resnet50  batch_size : {BATCH}  amp : True  world_size : 4 ",
+            f"PARAMETER data : /x  arch : resnet50  batch_size : {BATCH}  amp : True  world_size : "
+            f"4 ",
         )
     ]
     lines += [
         _dll(
             step,
-            f"Epoch: 0 Iteration: {step + 1}  train.loss : {loss(step)}  train.total_ips : {4 * BATCH / step_time(step):.2f} img/s",
+            f"Epoch: 0 Iteration: {step + 1}  train.loss : {loss(step)}  train.total_ips : "
+            f"{4 * BATCH / step_time(step):.2f} img/s",
         )
         for step in range(STEPS)
     ]
@@ -278,7 +306,8 @@ def dllogger_pytorch() -> Sample:
     lines.append(
         _dll(
             STEPS,
-            f"Summary: lr : 0.1  train.compute_ips : 350.0 img/s train.data_time : {DATA_S} s train.compute_time : 0.4 s",
+            f"Summary: lr : 0.1  train.compute_ips : 350.0 img/s train.data_time : {DATA_S} s "
+            f"train.compute_time : 0.4 s",
         )
     )
     return Sample(
@@ -312,13 +341,16 @@ def nvlog_tensorflow() -> Sample:
     lines = []
     for step in range(9, STEPS, 10):
         lines.append(
-            f":::NVLOGv0.2.3 resnet {clock(step).timestamp():.9f} (benchmark_hooks.py:59) iteration: {step + 1}"
+            f":::NVLOGv0.2.3 resnet {clock(step).timestamp():.9f} (benchmark_hooks.py:59) "
+            f"iteration: {step + 1}"
         )
         lines.append(
-            f":::NVLOGv0.2.3 resnet {clock(step).timestamp():.9f} (benchmark_hooks.py:60) total_ips: {BATCH / STEP_S}"
+            f":::NVLOGv0.2.3 resnet {clock(step).timestamp():.9f} (benchmark_hooks.py:60) "
+            f"total_ips: {BATCH / STEP_S}"
         )
     lines.append(
-        f":::NVLOGv0.2.3 resnet {clock(STEPS).timestamp():.9f} (benchmark_hooks.py:66) Average total_ips: {BATCH / STEP_S}"
+        f":::NVLOGv0.2.3 resnet {clock(STEPS).timestamp():.9f} (benchmark_hooks.py:66) Average "
+        f"total_ips: {BATCH / STEP_S}"
     )
     return Sample("dllogger_tensorflow", "tf_gpu1_amp_bs40.txt", _text(lines), data_s=None)
 
@@ -328,14 +360,16 @@ def dllogger_mxnet() -> Sample:
         "[1,0]<stdout>:"
         + _dll(
             0,
-            f"PARAMETER arch : resnetv15  gpus : [0, 1]  dtype : float32  amp : False  batch_size : {2 * BATCH}  ",
+            f"PARAMETER arch : resnetv15  gpus : [0, 1]  dtype : float32  amp : False  batch_size "
+            f": {2 * BATCH}  ",
         )
     ]
     lines += [
         "[1,0]<stdout>:"
         + _dll(
             last,
-            f"Epoch: 0 Iteration: {last}  train.loss : {loss(last)}  train.ips : {2 * BATCH / average!r} images/s train.lr : 0.9 ",
+            f"Epoch: 0 Iteration: {last}  train.loss : {loss(last)}  train.ips : "
+            f"{2 * BATCH / average!r} images/s train.lr : 0.9 ",
         )
         for last, average in _windows()
     ]
@@ -357,10 +391,14 @@ def dllogger_mxnet() -> Sample:
 
 def mxnet_2020() -> Sample:
     lines = [
-        f"[1,0]<stderr>:2024-03-05 06:07:08,640:INFO: Start with arguments Namespace(amp=False, arch='resnetv15', batch_size={BATCH}, lr=0.1)"
+        (
+            f"[1,0]<stderr>:2024-03-05 06:07:08,640:INFO: Start with arguments Namespace(amp=False, "
+            f"arch='resnetv15', batch_size={BATCH}, lr=0.1)"
+        )
     ]
     lines += [
-        f"[1,0]<stderr>:{clock(last):%Y-%m-%d %H:%M:%S},123:INFO: Epoch[0] Batch [{last - 9}-{last}]\tSpeed: {BATCH / average!r} samples/sec\tLR: 0"
+        f"[1,0]<stderr>:{clock(last):%Y-%m-%d %H:%M:%S},123:INFO: Epoch[0] Batch "
+        f"[{last - 9}-{last}]\tSpeed: {BATCH / average!r} samples/sec\tLR: 0"
         for last, average in _windows()
     ]
     return Sample("dllogger_mxnet", "mxnet_gpu1_fp32_bs40.txt", _text(lines), data_s=None)
@@ -377,7 +415,8 @@ def dllogger_maskrcnn() -> Sample:
     lines += [
         _dll(
             last,
-            f"Training Iteration: {last + 1}  eta : 0:16:36  learning_rate : 3.8e-04  memory : 2787.4  loss : {loss(last)} (2.4747)  ",
+            f"Training Iteration: {last + 1}  eta : 0:16:36  learning_rate : 3.8e-04  memory : "
+            f"2787.4  loss : {loss(last)} (2.4747)  ",
         )
         + f"time : 0.4800 ({mean(0, last):.4f})  data : 0.0163 ({DATA_S:.4f}) "
         for last in range(19, STEPS, 20)
@@ -399,7 +438,8 @@ def tf_maskrcnn() -> Sample:
         f"[1,0]<stdout>:[MaskRCNN] INFO    : Average throughput: {BATCH / STEP_S:.1f} samples/sec"
     )
     lines.append(
-        f"horovodrun -np 2 python /workspace/mask_rcnn_main.py --total_steps 200 --train_batch_size {BATCH // 2} "
+        f"horovodrun -np 2 python /workspace/mask_rcnn_main.py --total_steps 200 "
+        f"--train_batch_size {BATCH // 2} "
     )
     return Sample("tf_maskrcnn", "tf_gpu2_fp32_bs20.txt", _text(lines), data_s=None, world_size=2)
 
@@ -411,13 +451,15 @@ def dllogger_bert() -> Sample:
         lines.append(
             _dll(
                 step,
-                f"Training Epoch: 0 Training Iteration: {shown}  average_loss : {loss(step)}  learning_rate : 0.001  skipped_steps : {min(step, 5)} ",
+                f"Training Epoch: 0 Training Iteration: {shown}  average_loss : {loss(step)}  "
+                f"learning_rate : 0.001  skipped_steps : {min(step, 5)} ",
             )
         )
     lines.append(
         _dll(
             60,
-            f" e2e_train_time : 33.1  training_sequences_per_second : {BATCH / STEP_S}  final_loss : 8.1  raw_train_time : 30.1 ",
+            f" e2e_train_time : 33.1  training_sequences_per_second : {BATCH / STEP_S}  final_loss "
+            f": 8.1  raw_train_time : 30.1 ",
         )
     )
     return Sample("dllogger_bert", "bert_fp16_bs4_gpu1.log", _text(lines), data_s=None)
@@ -428,7 +470,9 @@ def tf_bert() -> Sample:
     lines += [
         _dll(
             step,
-            f"Iteration: {max(1, step - 5)}  throughput_train : {BATCH / step_time(step):.3f} seq/s mlm_loss : 9.1  nsp_loss : 0.7  total_loss : {loss(step)}  learning_rate : 0.0 ",
+            f"Iteration: {max(1, step - 5)}  throughput_train : {BATCH / step_time(step):.3f} "
+            f"seq/s mlm_loss : 9.1  nsp_loss : 0.7  total_loss : {loss(step)}  learning_rate : 0.0 "
+            f"",
         )
         for step in range(61)
     ]
@@ -440,7 +484,8 @@ def tf_bert() -> Sample:
 def fairseq() -> Sample:
     lines = ["| training on 8 GPUs"]
     lines += [
-        f"Transformer | epoch 0 | step {last + 1} |avg loss {loss(last)} |avg tokens 4000.000 |tokens/s {4000 / average:.3f} |walltime {(clock(last) - _START).total_seconds():.3f} |"
+        f"Transformer | epoch 0 | step {last + 1} |avg loss {loss(last)} |avg tokens 4000.000 |"
+        f"tokens/s {4000 / average:.3f} |walltime {(clock(last) - _START).total_seconds():.3f} |"
         for last, average in _windows()
     ]
     lines.append("| done training in 101.5 seconds")
@@ -457,7 +502,8 @@ def fairseq() -> Sample:
 def gluoncv() -> Sample:
     lines = [f"Namespace(amp=False, batch_size={BATCH}, data_shape=416, gpus='0', lr=0.001)"]
     lines += [
-        f"AI-Rank-log [Epoch 0][Batch {step}], LR: 3.41E-07, Speed: {BATCH / STEP_S:.3f} samples/sec, ObjLoss=6561.729"
+        f"AI-Rank-log [Epoch 0][Batch {step}], LR: 3.41E-07, Speed: {BATCH / STEP_S:.3f} "
+        f"samples/sec, ObjLoss=6561.729"
         for step in range(9, STEPS, 10)
     ]
     lines.append("[Epoch 0] Training cost: 101.527, ObjLoss=43.448")
@@ -469,8 +515,10 @@ def psenet() -> Sample:
     for step in range(0, STEPS, 2):
         average = step_time(0) if step == 0 else mean(step - 1, step)
         lines.append(
-            f"({step + 1}/{STEPS}) LR: 0.001000 | Batch: {mean(0, step):.3f}s | Total: 0min | ETA: 1min | Loss: 0.951 | "
-            f"Loss(text/kernel): 0.667/0.284 | IoU(text/kernel): 0.1/0.0 | Acc rec: 0.000 | ips: {BATCH / average:.5f}"
+            f"({step + 1}/{STEPS}) LR: 0.001000 | Batch: {mean(0, step):.3f}s | Total: 0min | ETA: "
+            f"1min | Loss: 0.951 | "
+            f"Loss(text/kernel): 0.667/0.284 | IoU(text/kernel): 0.1/0.0 | Acc rec: 0.000 | ips: "
+            f"{BATCH / average:.5f}"
         )
     return Sample(
         "psenet",

@@ -1,4 +1,4 @@
-"""What must not be believed is flagged, with the lines that show it; sound logs are left in peace (`test_grammars`)."""
+"""Doubtful figures are flagged, with the lines that show them."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_an_evaluation_booked_as_data_time_is_flagged() -> None:
     )
     (log,) = parse("\n".join(lines) + "\n")
     assert (
-        "1 x an evaluation or a checkpoint that the next line includes, as data time or step time (line 12)"
-        in flags(log)
+        "1 x an evaluation or a checkpoint that the next line includes, as data time or step time "
+        "(line 12)" in flags(log)
     )
 
 

@@ -143,8 +143,8 @@ def test_flags_and_stated_results_are_shown_on_both_screens(tmp_path: Path) -> N
     text, data = as_text.overview(view), as_json.overview(view)
     assert "flag            19 x an accuracy below zero: the metric is broken" in text
     assert (
-        "stated          step time at an epoch's end 0.5 s (epoch 0, mean from the fifth step on), line 21"
-        in text
+        "stated          step time at an epoch's end 0.5 s (epoch 0, mean from the fifth step on), "
+        "line 21" in text
     )
     assert data["flags"] == list(made.flags)
     assert data["config"]["stated"][0]["value"] == 0.5
