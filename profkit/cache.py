@@ -174,11 +174,12 @@ def _remove(path: Path) -> None:
 
 
 def _write_manifest(folder: Path, recipe: Recipe) -> None:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    names = sorted(path.relative_to(folder).as_posix() for path in files)
-    sizes = {name: (folder / name).stat().st_size for name in names}
-    body = [HEADER + _json_line({"recipe": recipe.json, "sizes": sizes})]
-    body += [f"{_digest(folder / name)}  {name}" for name in names]
+    files = filter(Path.is_file, folder.rglob("*"))
+    sizes, digests = {}, []
+    for name in sorted(path.relative_to(folder).as_posix() for path in files):
+        sizes[name] = (folder / name).stat().st_size
+        digests.append(f"{_digest(folder / name)}  {name}")
+    body = [HEADER + _json_line({"recipe": recipe.json, "sizes": sizes}), *digests]
     (folder / MANIFEST).write_text("\n".join([*body, _total_line(body)]) + "\n", encoding="utf-8")
 
 
