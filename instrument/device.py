@@ -12,14 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from profkit.clock import Clock, now_ns
+from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns
 from profkit.instrument.rows import Append, CollectiveRow, Event, Row, SpanRow
 
 LARGEST_POOL = 4_096
 """Maximum number of pending events, so that a device that lags behind costs no memory."""
-
-ANCHOR_INTERVAL_NS = 10_000_000_000
-"""The device's clock is tied to the host's this often, because they drift apart."""
 
 _SPAN_TIMES = tuple(map(SpanRow._fields.index, ("device_start_ns", "device_end_ns")))
 """Positions of the device's times in a row of `spans`, next to the host's."""

@@ -16,10 +16,7 @@ from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, SampleRow
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.instrument.windows.windows import KernelProfiler
-from profkit.vocab import UNMEASURED
-
-AUTOCAST = "autocast_ratio"
-"""This metric is 1 from the time models are called in mixed precision, and 0 from when not."""
+from profkit.vocab import AUTOCAST, UNMEASURED
 
 
 @dataclass(frozen=True)

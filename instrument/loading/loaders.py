@@ -30,10 +30,7 @@ from profkit.clock import now_ns
 from profkit.instrument.loading.ring import Ring
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, BatchTimes, Row, SampleRow, SpanRow
-from profkit.vocab import Phase
-
-DEPTH_METRIC = "queue_depth_batches"
-"""The metric that counts the finished batches when the loop asks for its next one."""
+from profkit.vocab import LOADER_WORKER, QUEUE_DEPTH, Phase
 
 MAX_DEPTHS_BEFORE_TRAINING = 10_000
 """Queue depths kept before the first step ends: a process that only infers keeps no more."""
@@ -116,7 +113,7 @@ class Loaders:
         channel = waiting.channel
         times = channel.ring.read(channel.epoch, task) if channel is not None else None
         if times is not None:
-            self.keep_queued(times, f"loader worker {times.worker}", waiting)
+            self.keep_queued(times, f"{LOADER_WORKER}{times.worker}", waiting)
 
     def keep_queued(self, times: BatchTimes, thread: str, waiting: Waiting) -> None:
         """Record a batch that waited until it was taken, which is now."""
@@ -128,7 +125,7 @@ class Loaders:
         self.recorder.keep_rows([queued])
         if step or self._depths_kept < MAX_DEPTHS_BEFORE_TRAINING:
             self._depths_kept += 1
-            reading = SampleRow(None, "loader", DEPTH_METRIC, waiting.time_ns, float(waiting.depth))
+            reading = SampleRow(None, "loader", QUEUE_DEPTH, waiting.time_ns, float(waiting.depth))
             self._samples(reading)
 
     def keep(self, times: BatchTimes, thread: str, fetcher: object = None) -> None:

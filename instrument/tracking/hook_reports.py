@@ -17,7 +17,6 @@ from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import (
     CHECKPOINT,
     IGNORED_INSIDE,
-    SKIPPED,
     UNKNOWN,
     LoopEvent,
     LoopState,
@@ -25,7 +24,7 @@ from profkit.instrument.tracking.states import (
 )
 from profkit.instrument.tracking.steps import Steps
 from profkit.instrument.tracking.threads import ThreadFilter
-from profkit.vocab import Phase
+from profkit.vocab import SKIPPED_STEP, Phase
 
 _DATA, _H2D, _FORWARD = Phase.DATA.value, Phase.H2D.value, Phase.FORWARD.value
 _BACKWARD, _OPTIMIZER, _OTHER = Phase.BACKWARD.value, Phase.OPTIMIZER.value, Phase.OTHER.value
@@ -177,7 +176,7 @@ class HookReports:
         if isinstance(span, int):
             span = self._boundaries.look_up(span)
         if span is not None:
-            span.name = SKIPPED
+            span.name = SKIPPED_STEP
 
     def note_scale(self, scale: float | None) -> None:
         self.catch_up()

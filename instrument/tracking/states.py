@@ -131,7 +131,6 @@ STEP_MODES: Final[Mapping[tuple[StepMode, LoopEvent], StepMode]] = {
 """The next mode for each event that changes it; any other event leaves the mode as it is."""
 
 CHECKPOINT: Final = "checkpoint"
-SKIPPED: Final = "skipped step"
 UNKNOWN: Final = "unknown"
 """The error of a region that never ended, because an exception has left it."""
 

@@ -10,10 +10,15 @@ import pyarrow.compute as pc
 from profkit.errors import UnreadableError
 from profkit.text import duration, plural
 from profkit.trace import Trace
-from profkit.vocab import FAILURES, HANGS, LOST_GPU, UNMEASURED, WHOLE_STEPS, RunState
-
-BAD_SAMPLE = "bad_sample:"
-"""The metric that names a sample that could not be read starts with this."""
+from profkit.vocab import (
+    BAD_SAMPLE,
+    FAILURES,
+    HANGS,
+    LOST_GPU,
+    UNMEASURED,
+    WHOLE_STEPS,
+    RunState,
+)
 
 
 def find_notices(trace: Trace) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from profkit.analysis.columns import durations, readings_of
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
 from profkit.analysis.selection import NO_STEPS
-from profkit.vocab import COLLECTORS_CPU, OPENING_CPU, WRITER_CPU
+from profkit.vocab import COLLECTORS_CPU, OPENING_CPU, SPAN_COST, WRITER_CPU
 
 BUDGET_SHARE = 0.01
 """The share of a step that profkit may cost, if that is more than `BUDGET_NS`."""
@@ -116,7 +116,7 @@ def without(steps: pa.Table, windows: Ints) -> pa.Table:
 
 def span_price_ns(samples: pa.Table) -> float | None:
     """Return what timing one phase cost the loop, as the ranks measured it before step 0."""
-    value: float | None = pc.mean(readings_of(samples, "profkit", "span_cost_ns")["value"]).as_py()
+    value: float | None = pc.mean(readings_of(samples, "profkit", SPAN_COST)["value"]).as_py()
     if value is None or not 0 <= value < _MOST_PRICE_NS:
         return None
     return value

@@ -20,10 +20,7 @@ from profkit.analysis.lateness import RankWork, rank_work
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
 from profkit.explain.evidence_kernels import Windows, summarize_windows
 from profkit.trace import Trace
-from profkit.vocab import Phase
-
-WORKER_THREADS = "loader worker"
-"""The thread names of loader workers begin with these words."""
+from profkit.vocab import LOADER_WORKER, Phase
 
 Figure = TypeVar("Figure")
 
@@ -117,7 +114,7 @@ class Evidence:
             return None
         workers = set()
         for thread in pc.unique(rows["thread"]).to_pylist():
-            if thread and thread.startswith(WORKER_THREADS):
+            if thread and thread.startswith(LOADER_WORKER):
                 workers.add(thread)
         return Loader(self._mean_ns_by_name(rows), len(workers))
 

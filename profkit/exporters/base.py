@@ -21,9 +21,7 @@ import pyarrow.compute as pc
 from profkit.errors import ProfkitError, UsageError
 from profkit.text import safe_text
 from profkit.trace import Trace
-
-TABLES = ("steps", "spans", "kernels", "collectives", "samples")
-"""The tables that are exported."""
+from profkit.vocab import ROW_TABLES
 
 DEFAULT_STEPS = 20
 """The number of last steps that are exported if the user chooses none: a viewer opens them fast."""
@@ -101,7 +99,7 @@ def open_window(trace: Trace, wanted: str) -> Window:
     """
     steps = trace.steps
     chosen = choose_steps(np.unique(steps["step"].to_numpy()).tolist(), wanted)
-    tables = {name: trace.table(name) for name in TABLES}
+    tables = {name: trace.table(name) for name in ROW_TABLES}
     if wanted != "all" and chosen:
         rows = steps.filter(pc.is_in(steps["step"], value_set=pa.array(chosen, pa.int64())))
         ends = rows.group_by("rank").aggregate([("start_ns", "min"), ("end_ns", "max")])

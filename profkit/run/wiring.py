@@ -19,14 +19,13 @@ from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import Recorder, measure_span_cost
 from profkit.instrument.rows import Append, Sink
+from profkit.vocab import SPAN_COST
 
 if TYPE_CHECKING:
     from profkit.instrument.device import DeviceTimer
     from profkit.instrument.frameworks.base import Place
     from profkit.run.collecting import Choice
     from profkit.trace import RankManifest, RunManifest
-
-SPAN_COST_METRIC = "span_cost_ns"
 
 
 def make_recorder(
@@ -71,7 +70,7 @@ def complete_manifest(manifest: RunManifest, *, created_ns: int) -> RunManifest:
 def note_span_cost(samples: Append, ranges: Ranges | None, *, repeats: int) -> None:
     """Measure what a phase costs the loop in this process, and write it down."""
     cost = measure_span_cost(ranges=ranges, repeats=repeats)
-    samples((None, "profkit", SPAN_COST_METRIC, now_ns(), cost))
+    samples((None, "profkit", SPAN_COST, now_ns(), cost))
 
 
 def note_failures(samples: Append) -> None:

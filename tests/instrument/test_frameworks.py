@@ -17,15 +17,16 @@ import pytest
 
 from profkit.clock import now_ns
 from profkit.instrument.device import DeviceTimer
-from profkit.instrument.frameworks.base import AUTOCAST, Framework, Seams
+from profkit.instrument.frameworks.base import Framework, Seams
 from profkit.instrument.guard import FAILURES, Patches, guarded
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import Row
 from profkit.instrument.tracking.pending import EVALUATION, Pending
-from profkit.instrument.tracking.states import CHECKPOINT, SKIPPED, UNKNOWN
+from profkit.instrument.tracking.states import CHECKPOINT, UNKNOWN
 from profkit.instrument.tracking.steps import MOST_ROUNDS
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.testing import FakeClock, FakeDevice
+from profkit.vocab import AUTOCAST, SKIPPED_STEP
 
 BATCH, COUNT, WIDTH = 4, 10, 4
 PATIENCE_S = 120
@@ -850,7 +851,7 @@ def test_a_step_that_the_scaler_skips_is_named(
     followed.finish()
     assert [span.name for span in followed.spans if span.phase == "optimizer"] == [
         "optimizer",
-        SKIPPED,
+        SKIPPED_STEP,
         "optimizer",
     ]
     assert followed.samples == SAMPLES

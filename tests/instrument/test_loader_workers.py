@@ -26,13 +26,14 @@ from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.pytorch.workers import hook_workers
 from profkit.instrument.guard import FAILURES, Patches
 from profkit.instrument.loading import fetching, ring, worker_loop
-from profkit.instrument.loading.loaders import DEPTH_METRIC, Loaders
+from profkit.instrument.loading.loaders import Loaders
 from profkit.instrument.loading.ring import Ring, find_ring
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import BatchTimes
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
+from profkit.vocab import QUEUE_DEPTH
 from tests.instrument.jobs.own_clock import BATCH_SIZE, COLLATE_MS, DECODE_MS, READ_MS, OwnBatch
 
 JOBS = Path(__file__).parent / "jobs"
@@ -195,7 +196,7 @@ def seen_in(sink: MemorySink) -> Seen:
         [
             value
             for _, source, metric, _, value in sink.rows["samples"]
-            if (source, metric) == ("loader", DEPTH_METRIC)
+            if (source, metric) == ("loader", QUEUE_DEPTH)
         ],
     )
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from profkit.analysis.columns import names_and_codes
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.running_totals import as_rate
-from profkit.vocab import KERNELS
+from profkit.vocab import KERNELS, QUEUE_DEPTH
 
 COLUMNS: Final = ("device", "source", "metric", "time_ns", "value")
 OWN_SOURCES: Final = frozenset({"profkit", KERNELS})
@@ -24,7 +24,7 @@ FIRST: Final = (
     "power_watts",
     "sm_clock_mhz",
     "allocated_bytes",
-    "queue_depth_batches",
+    QUEUE_DEPTH,
     "cpu_busy_cores",
     "cpu_cores",
     "run_queue_count",

@@ -31,14 +31,11 @@ from profkit.analysis.views.batches import (
 )
 from profkit.analysis.views.series import Series, bin_readings
 from profkit.trace import Trace
+from profkit.vocab import LOADER_WORKER, QUEUE_DEPTH
 
 WORKER, THREAD, LOOP = "worker", "thread", "loop"
 """The kinds of makers: a process of the loader, a thread next to the loop, or the loop itself."""
 
-WORKER_THREAD: Final = "loader worker "
-"""Threads in rows of the loader's workers have names that start with this."""
-
-DEPTH_METRIC: Final = "queue_depth_batches"
 TRIED_WORKERS: Final = (0, 1, 2, 4, 8, 16, 32, 64)
 
 
@@ -215,7 +212,7 @@ def _makers(
         kind = THREAD
         if (rank, name) in loops:
             kind = LOOP
-        if name.startswith(WORKER_THREAD):
+        if name.startswith(LOADER_WORKER):
             kind = WORKER
         means: dict[str, float | None] = {}
         for piece, values in batches.pieces.items():
@@ -242,7 +239,7 @@ def _makers(
 
 
 def _depths(trace: Trace) -> tuple[QueueDepth, ...]:
-    own = trace.samples.filter(pc.equal(trace.samples["metric"], DEPTH_METRIC))
+    own = trace.samples.filter(pc.equal(trace.samples["metric"], QUEUE_DEPTH))
     found = []
     for rank in sorted(pc.unique(own["rank"]).to_pylist()):
         rows = rows_of_rank(own, rank)

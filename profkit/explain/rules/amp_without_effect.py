@@ -22,6 +22,7 @@ from profkit.explain.rules.base import (
 )
 from profkit.text import duration, percent, significant
 from profkit.trace import RunManifest
+from profkit.vocab import AUTOCAST
 
 EXPECTED_GAIN = 0.05
 """Mixed precision that makes computing faster by less than this share has no effect."""
@@ -73,7 +74,7 @@ def is_mixed(manifest: RunManifest, evidence: Evidence) -> bool:
 
 def saw_autocast(evidence: Evidence) -> bool:
     """Return true if models were called with autocast on; false also if nothing recorded it."""
-    readings = find_readings(evidence.trace.samples, "framework", "autocast_ratio")
+    readings = find_readings(evidence.trace.samples, "framework", AUTOCAST)
     return bool((readings["value"].to_numpy() > 0).any())
 
 

@@ -9,6 +9,7 @@ from profkit.analysis.selection import PARTIAL_BATCH
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import Case, Finding, all_of, cost, is_material, share_of, shift
 from profkit.text import percent, plural
+from profkit.vocab import BAD_SAMPLE
 
 MIN_ADDED_SHORT_SHARE = 0.05
 """Short batches count if their share of the steps exceeds the base's by at least this."""
@@ -52,7 +53,7 @@ def find(case: Case) -> Finding | None:
 def count_bad_samples(evidence: Evidence) -> int:
     """Return the number of samples that loaders reported as unreadable."""
     metric = evidence.trace.samples["metric"].cast(pa.string())
-    return int(pc.sum(pc.starts_with(metric, "bad_sample:")).as_py() or 0)
+    return int(pc.sum(pc.starts_with(metric, BAD_SAMPLE)).as_py() or 0)
 
 
 def share_of_short_steps(evidence: Evidence) -> float:

@@ -11,12 +11,10 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import find_readings
 from profkit.explain.rules.base import Case, Finding
 from profkit.text import percent
+from profkit.vocab import SKIPPED_STEP
 
 MIN_ADDED_SKIPPED_SHARE = 0.02
 """A scaler that searches for its scale skips a few steps; this share more is lost work."""
-
-SKIPPED = "skipped step"
-"""The name of the span that stands in for the optimizer's if it did not step."""
 
 _REMEDY = (
     "look for what overflows (loss scale, learning rate, a division); bf16 needs no scaler. These "
@@ -46,7 +44,7 @@ def skipped_share(evidence: Evidence) -> float:
     if not len(evidence.used):
         return 0.0
     trace = evidence.trace
-    named = evidence.select_used(trace.spans.filter(pc.equal(trace.spans["name"], SKIPPED)))
+    named = evidence.select_used(trace.spans.filter(pc.equal(trace.spans["name"], SKIPPED_STEP)))
     noted = find_readings(trace.samples, "workload", "skipped_steps")
     unseen = max(noted.num_rows, count_lowered_scales(trace.steps))
     seen_share = named.num_rows / evidence.costs.ranks / len(evidence.used)

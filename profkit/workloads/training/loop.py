@@ -15,9 +15,8 @@ from typing import Any, Protocol
 from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.instrument.loop_recorder import LoopRecorder
 from profkit.instrument.tracking.pending import EVALUATION
-from profkit.instrument.tracking.states import SKIPPED
 from profkit.text import significant
-from profkit.vocab import Phase
+from profkit.vocab import BAD_SAMPLE, SKIPPED_STEP, Phase
 from profkit.workloads.base import Outcome
 from profkit.workloads.training.samples import BadSamples, as_raised
 
@@ -171,7 +170,7 @@ class Training:
                 recorder.end_backward()
             with recorder.phase(Phase.OPTIMIZER) as region:
                 if not driver.update(number):
-                    region.rename(SKIPPED)
+                    region.rename(SKIPPED_STEP)
                     recorder.note("skipped_steps", 1.0)
             step.loss = value = driver.value(loss)
             step.grad_scale = driver.grad_scale
@@ -210,4 +209,4 @@ class Training:
     def _note_bad_samples(self) -> None:
         for sample in self._bad.news():
             print(f"bad sample: {sample.path}: {sample.why}", file=sys.stderr)
-            self._recorder.note(f"bad_sample:{sample.path}: {sample.why}", 1.0)
+            self._recorder.note(f"{BAD_SAMPLE}{sample.path}: {sample.why}", 1.0)
