@@ -46,7 +46,7 @@ def test_it_opens_with_three_lines_a_picture_and_the_status(readme: str) -> None
 
 def test_both_show_the_same_ledger_and_the_same_screen() -> None:
     (ledger, screen), (other_ledger, other_screen) = (_shown(readme) for readme in READMES)
-    assert "  where the time goes" in ledger
+    assert "Where the time goes" in ledger
     assert (ledger, screen) == (other_ledger, other_screen)
     assert (TOP / screen).exists()
 
@@ -55,7 +55,7 @@ def _shown(readme: str) -> tuple[str, str]:
     content = _content(readme)
     picture = re.search(r"!\[.*\]\((.*)\)", content)
     assert picture is not None
-    ledger = next(block for block in content.split("```") if "where the time goes" in block)
+    ledger = next(block for block in content.split("```") if "Where the time goes" in block)
     return ledger, picture[1]
 
 
