@@ -9,6 +9,7 @@ import struct
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from profkit.analysis.kernels.categories import COMMUNICATION, categorise
@@ -16,7 +17,8 @@ from profkit.analysis.kernels.device_time import device_times
 from profkit.errors import UnreadableError
 from profkit.importers.kineto.collectives import COMMUNICATOR, MESSAGE_BYTES
 from profkit.importers.nsys import IMPORTER
-from profkit.importers.nsys.events import read_payload
+from profkit.importers.nsys.events import _small, read_payload
+from profkit.importers.reading.numbers import MISSING, MISSING_SMALL
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
 from tests.importers.conftest import NSYS, Import, needs_data
@@ -246,3 +248,9 @@ def test_device_times_equal_a_brute_force(path: Path, import_files: Import) -> N
             ]
         assert found[f"cuda:{device}"] == brute_force(work)
     base.close()
+
+
+def test_a_missing_number_stays_missing() -> None:
+    """The smallest 64-bit integer marks a missing number; its absolute value is negative."""
+    found = _small(np.array([MISSING, -1, 0, 255, 2**31], dtype=np.int64))
+    assert found.tolist() == [MISSING_SMALL, -1, 0, 255, MISSING_SMALL]

@@ -188,7 +188,8 @@ def samples_per_step(log: ParsedLog, records: Sequence[Record]) -> Ints:
         return np.zeros(len(records), dtype=np.int64)
     if log.unit == "words":
         words, steps = 0.0, 0
-        for record in log.steady:
+        steady = [record for record in log.steady if record.samples]
+        for record in steady or records:
             if record.samples:
                 words += record.samples / cards * record.steps
                 steps += record.steps

@@ -99,7 +99,8 @@ def work_details(table: Mapping[str, Ints]) -> Structs:
 
 def _small(values: Ints) -> Ints:
     """Return numbers of 32 bits; larger ones become missing."""
-    return np.where(np.abs(values) < _SMALLEST_TOO_LARGE, values, MISSING_SMALL)
+    fits = (values > -_SMALLEST_TOO_LARGE) & (values < _SMALLEST_TOO_LARGE)
+    return np.where(fits, values, MISSING_SMALL)  # np.abs(MISSING) is negative
 
 
 def call_events(table: Mapping[str, Ints], names: NameTable, texts: Sequence[str]) -> Structs:

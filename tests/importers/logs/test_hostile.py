@@ -112,3 +112,13 @@ def test_memory_does_not_grow_with_lines_that_are_no_records() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12_000_000
+
+
+def test_words_in_the_warm_up_alone_are_the_size_of_a_step() -> None:
+    """A log that counts words, and only its first record has a throughput, which is tiny."""
+    lines = SAMPLES["paddlenlp_transformer"].text.splitlines()
+    first, *others = [number for number, line in enumerate(lines) if "ips:" in line]
+    lines[first] = re.sub(r"ips: [\d.]+", "ips: 0.01", lines[first])
+    for number in others:
+        lines[number] = re.sub(r", tokens.*", "", lines[number])
+    read("\n".join(lines).encode())
