@@ -1,4 +1,4 @@
-"""What tests of profkit, and of plug-ins for it, stand on: fakes, and synthetic runs of any size."""
+"""Fake clocks and devices, and synthetic runs, for tests of profkit and its plug-ins."""
 
 from profkit.testing.fakes import FakeClock, FakeDevice
 from profkit.testing.synthetic import synthetic_trace

@@ -1,4 +1,4 @@
-"""Stand-ins for what a test cannot have: a clock that stands still, a device that works off a queue."""
+"""A clock that advances only on request, and a device that works off a queue."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class FakeClock:
 
 @dataclass
 class FakeDevice:
-    """A device that works off a queue: an event is reached when all work put on it before is done.
+    """A device that works off a queue. It reaches an event when all earlier work is done.
 
-    Its clock runs `offset_ns` apart from the host's; change that to have it drift. `launch` puts work on it.
+    Its clock differs from the host's by `offset_ns`; change that for a clock that drifts.
     """
 
     clock: FakeClock
@@ -36,6 +36,7 @@ class FakeDevice:
     made: list[FakeEvent] = field(default_factory=list)
 
     def launch(self, duration_ns: int) -> None:
+        """Put work into the queue."""
         self.busy_until_ns = max(self.busy_until_ns, self.clock()) + duration_ns
 
     def make_event(self) -> Event:
@@ -43,14 +44,16 @@ class FakeDevice:
         return self.made[-1]
 
     def reach_idle_event(self, clock: Clock) -> tuple[Event, int, int] | None:
-        """Reached at once, as on an idle stream; with `idle_answers` off, not in time."""
+        """Return an event that is reached at once, or `None` if `idle_answers` is off."""
+        if not self.idle_answers:
+            return None
         event = FakeEvent(self, clock(), clock() + self.offset_ns)
-        return (event, event.reached_ns, 0) if self.idle_answers else None
+        return event, event.reached_ns, 0
 
 
 @dataclass
 class FakeEvent:
-    """An event of a `FakeDevice`, with the time it is reached at on both clocks."""
+    """An event of a `FakeDevice`, with the time on both clocks at which it is reached."""
 
     device: FakeDevice
     reached_ns: int = -1

@@ -61,9 +61,10 @@ class RankFiles:
             raise
 
     def write(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Append rows, given as columns without `rank`. Name columns hold text or are dictionaries.
+        """Append rows, given as columns without `rank`.
 
-        Columns of another shape than the table's raise an error, and nothing is written.
+        Name columns hold text or are dictionaries. Columns of another shape than the table's
+        raise an error, and nothing is written.
         """
         count = len(next(iter(columns.values())))
         if not count:

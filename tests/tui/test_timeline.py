@@ -383,20 +383,13 @@ def test_without_colours_phases_are_marked_by_letters(
 @pytest.fixture
 def hostile(tmp_path: Path) -> Iterator[Path]:
     """A run in which the kernels' names try to steer the terminal."""
-    names = {
-        "sm90_xmma_fprop_implicit_gemm_f16f16_nhwc": "\x1b]0;title\x07[/b]\u202e\N{PILE OF POO}"
-        + "x" * 4_000
-    }
-    from profkit.testing import synthetic
+    from profkit.testing import synthetic_kernels
 
-    kinds = tuple(
-        kind._replace(
-            name=names.get(kind.name, kind.name), category=names.get(kind.name, kind.category)
-        )
-        for kind in synthetic._KERNEL_KINDS
-    )
+    names = synthetic_kernels.KERNEL_KINDS["name"]
+    steering = "\x1b]0;title\x07[/b]\u202e\N{PILE OF POO}" + "x" * 4_000
+    kinds = {**synthetic_kernels.KERNEL_KINDS, "name": (steering, *names[1:])}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(synthetic, "_KERNEL_KINDS", kinds)
+        patch.setattr(synthetic_kernels, "KERNEL_KINDS", kinds)
         yield synthetic_trace(tmp_path / "run", steps=4, kernels_per_step=6, device="cuda")
 
 
