@@ -102,7 +102,7 @@ def is_within(found: Mapping[str, Any]) -> bool:
     return bool(judged) and sound and found["gradient_bytes"] == found["bucket_bytes_per_step"]
 
 
-# -- one rank ----------------------------------------------------------------------------------------
+# -- one rank ---------------------------------------------------------------------------------
 
 
 def train(options: argparse.Namespace) -> None:
@@ -165,7 +165,8 @@ def wrap(model: Any, *, waits: bool) -> Any:
         future.wait()
         return future
 
-    exchange_now.__annotations__ = {}  # DDP compares annotations with its own classes, and those of this file are text
+    # DDP compares annotations with its own classes, but those of this file are text.
+    exchange_now.__annotations__ = {}
     wrapped = DistributedDataParallel(model)
     if waits:
         wrapped.register_comm_hook(None, exchange_now)
@@ -319,7 +320,7 @@ def _messages(size: int) -> list[Any]:
     return make_messages(size, torch.device("cpu"))
 
 
-# -- what was found ----------------------------------------------------------------------------------
+# -- results ----------------------------------------------------------------------------------
 
 
 def describe(

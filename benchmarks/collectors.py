@@ -1,4 +1,4 @@
-"""Measure what collectors cost a training step outside kernel windows, next to torch.profiler.
+"""Measure what collectors cost a step outside kernel windows, next to torch.profiler.
 
 First comes the CPU time of each collector's thread, in ms per second: 10 is 1 % of a CPU. A step
 runs between two readings, so that its tensors replace the caches. Then modes alternate in blocks

@@ -1,4 +1,4 @@
-"""Measure what DALI saves: ResNet50 on generated JPEGs with and without `--dali`, alternating.
+"""Measure what DALI saves: ResNet50 on generated JPEGs with and without `--dali`.
 
 Both sides have two workers. The images have 500x375 pixels and the crop is small, so that
 decoding decides and not the model. Prints throughput and data phase of each side, from the

@@ -1,14 +1,15 @@
-"""Measure what recording costs a short DDP step: whole processes, bare and recorded, in turns.
+"""Measure what recording costs a short DDP step, with whole processes in alternation.
 
-Steps in which recording is off cannot show this cost, because the gradient exchange is observed in them,
-too. So each pair starts the job twice, on two ranks over gloo: bare, and under `profkit run`. The peer is
-the same job with torch's own `allreduce_hook`, a communication hook in Python. In each process the job
-itself times its steps; a process counts with its median and its mean, a pair with their differences.
+Control steps (recording off) cannot show this cost, because the gradient exchange is observed in
+them, too. So each pair starts the job twice, on two ranks over gloo: bare, and under
+`profkit run`. The peer is the same job with torch's own `allreduce_hook`, a communication hook in
+Python. Each process times its own steps. The median and the mean of each process are used, and
+each pair gives their differences.
 
   python benchmarks/ddp.py [--pairs 8] [--steps 2000] [--keep FILE | --show]
 
-`--keep` appends the pairs to a file and reports all pairs in it, so that the published figure is the
-pooled estimate over all runs. Exits 1 if a median costs more than 0.15 ms per step.
+`--keep` appends the pairs to a file and reports all pairs in it, so that the published figure is
+the pooled estimate over all runs. Exits 1 if a median costs more than 0.15 ms per step.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ CASES = (
 
 
 def train(case: Case, mode: str, steps: int, out: Path) -> None:
-    """Train one rank of the job and write how long each step took. It knows nothing of profkit."""
+    """Train one rank of the job without profkit, and write how long each step took."""
     import torch
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 

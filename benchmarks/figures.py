@@ -2,8 +2,9 @@
 
     python benchmarks/figures.py
 
-`make accuracy`, `make trust` and `make bench` do this at their end, and a test compares. The figures
-come from docs/accuracy.md, docs/reliability/results.json and docs/performance/results.json.
+`make accuracy`, `make trust` and `make bench` do this at their end, and a test compares. The
+figures come from docs/accuracy.md, docs/reliability/results.json and
+docs/performance/results.json.
 """
 
 from __future__ import annotations
@@ -20,15 +21,22 @@ LONG_STEP, SHORT_STEP = "convolutions, about 20 ms", "transformer, about 2 ms"
 
 WORDS: Mapping[str, str] = {
     "README.md": """
-- **Accuracy.** `explain` ranks the true cause first in {first} injected faults, and in {first_held_out}
-  of a second job with other data, model and batch size. The cost of the cause is off by {cost} at the
+- **Accuracy.** `explain` ranks the true cause first in {first} injected faults, \
+and in {first_held_out}
+  of a second job with other data, model and batch size. \
+The cost of the cause is off by {cost} at the
   median ({cost_held_out}). {quiet} healthy pairs have no cause ({quiet_held_out}).
-- **Reliability.** {run} of {checks} checks were run, {broken} of them failed. {whole} were run at full
+- **Reliability.** {run} of {checks} checks were run, {broken} of them failed. \
+{whole} were run at full
   length; [the page](docs/reliability.md) gives the share of each.
-- **Performance.** Recording adds {long} ms ({long_interval}) to a step of {long_bare} ms, and {short} ms
-  ({short_interval}) to one of {short_bare} ms. `torch.profiler` adds {long_peer} ms and {short_peer} ms.
-  A DDP step of {ddp_bare} ms on two ranks takes {ddp} ms ({ddp_interval}) more, from {ddp_pairs} pairs of
-  processes; our limit is 0.15 ms. `profkit --help` takes {start} ms more than the bare interpreter. A
+- **Performance.** Recording adds {long} ms ({long_interval}) to a step of {long_bare} ms, \
+and {short} ms
+  ({short_interval}) to one of {short_bare} ms. \
+`torch.profiler` adds {long_peer} ms and {short_peer} ms.
+  A DDP step of {ddp_bare} ms on two ranks takes {ddp} ms ({ddp_interval}) more, \
+from {ddp_pairs} pairs of
+  processes; our limit is 0.15 ms. \
+`profkit --help` takes {start} ms more than the bare interpreter. A
   report of 32 ranks takes {open} s.
 
 Ranges in parentheses are 95 % intervals.
@@ -39,7 +47,8 @@ Ranges in parentheses are 95 % intervals.
 - **可靠性**：{checks} 项检查中已运行 {run} 项，其中 {broken} 项未通过；{whole} 项按完整规模运行，每项的比例见
   [可靠性页](docs/reliability.md)。
 - **性能**：记录使 {long_bare} ms 的一步增加 {long} ms（{long_interval}），使 {short_bare} ms 的一步增加 {short} ms
-  （{short_interval}）；`torch.profiler` 分别增加 {long_peer} ms 和 {short_peer} ms。两个 rank 上 {ddp_bare} ms 的 DDP 一步
+  （{short_interval}）；`torch.profiler` 分别增加 {long_peer} ms 和 {short_peer} ms。两个 rank 上 \
+{ddp_bare} ms 的 DDP 一步
   增加 {ddp} ms（{ddp_interval}，{ddp_pairs} 对进程）；我们的上限是 0.15 ms。`profkit --help` 比裸解释器多用 {start} ms；
   32 个 rank 的报告用时 {open} s。
 

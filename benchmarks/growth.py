@@ -27,7 +27,10 @@ SIZES: Mapping[str, tuple[int, ...]] = {
 }
 FIXED: Mapping[str, int] = {"ranks": 1, "steps": 200, "kernels_per_step": 0}
 PEER = "import pyarrow, numpy"
-_BUILD = "import json, pathlib, sys; from profkit.testing import synthetic_trace; synthetic_trace(pathlib.Path(sys.argv[1]), **json.loads(sys.argv[2]))"
+_BUILD = (
+    "import json, pathlib, sys; from profkit.testing import synthetic_trace; "
+    "synthetic_trace(pathlib.Path(sys.argv[1]), **json.loads(sys.argv[2]))"
+)
 
 
 def shape(grows: str, size: int) -> dict[str, int]:

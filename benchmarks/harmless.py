@@ -1,10 +1,10 @@
-"""Run every case of tests/harmless bare and recorded, and keep what each came to.
+"""Run every case of tests/harmless bare and recorded, and keep the results.
 
     python benchmarks/harmless.py
 
-Cases of DistributedDataParallel and of paddle.DataParallel run on two and on three ranks. What they came
-to goes into docs/reliability/harmless.json, from which reliability.py makes the table of its page. Exits 1
-if a recorded case differs from the bare one in a single bit.
+Cases of DistributedDataParallel and of paddle.DataParallel run on two and on three ranks. The
+results go into docs/reliability/harmless.json, from which reliability.py makes the table of its
+page. Exits 1 if a recorded case differs from the bare one in a single bit.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def paddle_rows(folder: Path) -> Iterator[Row]:
 
     for world in WORLDS:
         place = folder / f"paddle{world}"
-        bare = paddle._launch(place / "bare", world, recorded=False)  # noqa: SLF001  # a test's own helper
-        recorded = paddle._launch(place / "recorded", world, recorded=True)  # noqa: SLF001  # the same
+        bare = paddle._launch(place / "bare", world, recorded=False)  # noqa: SLF001  # a test's own
+        recorded = paddle._launch(place / "recorded", world, recorded=True)  # noqa: SLF001
         for name in paddle.CASES:
             sides = bare.outcomes(name), recorded.outcomes(name)
             if "only on two ranks" in str(sides[0][0]):

@@ -1,4 +1,4 @@
-"""Measure the import of a large PyTorch trace, next to HolisticTraceAnalysis on the same file.
+"""Measure the import of a large PyTorch trace, next to HolisticTraceAnalysis.
 
     python benchmarks/import.py [--source TRACE] [--megabytes 200 1000] [--repeats 3]
                                 [--hta PYTHON] [--hta-megabytes 200]
@@ -37,7 +37,10 @@ LIMIT_BYTES_AN_EVENT = 8.0
 
 _SHIFTED = re.compile(r'("(ts|correlation|External id|external id|id)": ?)(\d+)')
 _EVENT = re.compile(rb'"ph": ?"X"')
-_READ = "import sys; from pathlib import Path; from profkit.importers.reading.chrome import read_chrome; read_chrome(Path(sys.argv[1]))"
+_READ = (
+    "import sys; from pathlib import Path; from profkit.importers.reading.chrome import "
+    "read_chrome; read_chrome(Path(sys.argv[1]))"
+)
 HTA = Path("/tmp/hta/bin/python")
 """Where the command above puts it."""
 

@@ -1,4 +1,4 @@
-"""Kill profkit at random moments while it writes files other than rows, and check what is left.
+"""Kill profkit at random moments while it writes files other than rows, and check them.
 
     python benchmarks/interrupt.py [--trials 200] [--seed 0] [--paths import export ...]
 
@@ -94,7 +94,9 @@ def replace_manifests(folder: Path) -> None:
 def runs_are_whole(folder: Path) -> str:
     runs = find_runs(folder / "traces")
     states = {verify(run).state for run in runs}
-    return "nothing" if not runs else "new" if states == {Integrity.COMPLETE} else f"HALF: {states}"
+    if not runs:
+        return "nothing"
+    return "new" if states == {Integrity.COMPLETE} else f"HALF: {states}"
 
 
 def export_is_whole(folder: Path, shape: str) -> str:
@@ -107,14 +109,20 @@ def export_is_whole(folder: Path, shape: str) -> str:
     )
 
 
+def _state_of(content: str, end: str) -> str:
+    if content == "old":
+        return "old"
+    return "new" if content.endswith(end) else "HALF: no end"
+
+
 def report_is_whole(folder: Path) -> str:
     content = (folder / "report.html").read_text()
-    return "old" if content == "old" else "new" if content.endswith("</html>\n") else "HALF: no end"
+    return _state_of(content, "</html>\n")
 
 
 def picture_is_whole(folder: Path) -> str:
     content = (folder / "picture.svg").read_text()
-    return "old" if content == "old" else "new" if content.endswith("</svg>\n") else "HALF: no end"
+    return _state_of(content, "</svg>\n")
 
 
 def lanes_are_whole(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Let the n-th write of a recorded loop fail, for all n, and compare the loop with the loop alone.
+"""Let the n-th write of a recorded loop fail, for all n, and compare with the bare loop.
 
     python benchmarks/io_errors.py [--most 200]
 
@@ -76,7 +76,8 @@ def run_trial(folder: Path, nth: int, code: int, alone: list[float], *, for_good
         try:
             os.close(told)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            report = open(tell, "w", encoding="utf-8")  # noqa: SIM115  # buffered, and closed by hand: the fork ends without its own end
+            # The file is buffered and closed explicitly: the fork ends without cleanup.
+            report = open(tell, "w", encoding="utf-8")  # noqa: SIM115
             report.write(_record(folder, nth, code, alone, for_good=for_good))
             report.close()
         finally:
@@ -132,7 +133,8 @@ def main() -> int:
     broken = sum(count for outcome, count in found.items() if outcome.startswith("BROKEN"))
     named = ", ".join(f"{outcome} {count:,}" for outcome, count in found.most_common())
     print(
-        f"n = 1 to {arguments.most}, {len(CODES)} errors, once and for good: {named}; losses equal to the bit; {broken} broken"
+        f"n = 1 to {arguments.most}, {len(CODES)} errors, once and for good: {named}; losses "
+        f"equal to the bit; {broken} broken"
     )
     return 1 if broken else 0
 

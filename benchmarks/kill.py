@@ -38,7 +38,7 @@ PROMISE_NS = 1_000_000_000
 """Rows older than this survive a kill."""
 
 STALL_NS = 20_000_000
-"""What counts of a pause between two bursts, which are 2 ms apart where nothing keeps the job from running."""
+"""The part of a pause that counts. Bursts are 2 ms apart if nothing keeps the job from running."""
 
 START_S, END_S = 0.4, 0.4
 """About what the child takes before its first row and after its last one; kills fall there too."""
@@ -66,7 +66,7 @@ class Trial:
 
     @property
     def honest(self) -> bool:
-        """Return true if the state fits: a killed job does not run, a partial run is not complete."""
+        """Return true if the state fits: a killed job does not run, and is not complete."""
         if self.state == NO_RUN:
             return self.due == 0
         if self.state == Integrity.COMPLETE.value:
@@ -234,7 +234,8 @@ def _run_trials(count: int, rows: int, seconds: float, seed: int) -> int:
     )
     broken = sum(not trial.kept_the_promise for trial in done)
     print(
-        f"{count} trials: {sum(trial.lost for trial in done)} rows older than a second lost; {states}; {broken} promises broken"
+        f"{count} trials: {sum(trial.lost for trial in done)} rows older than a second lost; "
+        f"{states}; {broken} promises broken"
     )
     return 1 if broken else 0
 
@@ -245,7 +246,10 @@ def _describe(trial: Trial) -> str:
         if trial.kept_the_promise
         else f"  BROKEN (exact {trial.exact}, honest {trial.honest}, exit {trial.exit_code})"
     )
-    return f"killed after {trial.killed_after_s:5.2f} s: {trial.given:7,} given, {trial.due:7,} due, {trial.readable:7,} readable, {trial.lost} lost, {trial.state}{verdict}"
+    return (
+        f"killed after {trial.killed_after_s:5.2f} s: {trial.given:7,} given, {trial.due:7,} "
+        f"due, {trial.readable:7,} readable, {trial.lost} lost, {trial.state}{verdict}"
+    )
 
 
 if __name__ == "__main__":

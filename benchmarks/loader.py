@@ -1,4 +1,4 @@
-"""Measure what timing PyTorch's data loader costs per batch, with and without profkit in one run.
+"""Measure what timing PyTorch's data loader costs per batch, next to the bare loader.
 
 Batches are as small as possible, so that the ratio is the worst one.
 

@@ -52,7 +52,7 @@ def of_files(folder: Path, count: int, seed: int) -> Iterator[tuple[str, Outcome
     ]
     for path in files:
         data = path.read_bytes()
-        sound = parse_log(lambda data=data: [data], path.name)  # type: ignore[misc]  # bound at once
+        sound = parse_log(lambda data=data: [data], path.name)  # type: ignore[misc]  # bound now
         numbers = random.Random(f"{seed} {path}")
         for _ in range(max(1, count // len(files))):
             sample = Sample(sound[0].grammar, path.name, "")
@@ -70,11 +70,13 @@ def show(made: Iterator[tuple[str, Outcome]]) -> int:
     for name, all_of_it in found.items():
         wrong = sum(each.silently_wrong for each in all_of_it)
         print(
-            f"{name:24}{len(all_of_it):>9,}{max(each.seconds for each in all_of_it):>8.2f} s{wrong:>16,}"
+            f"{name:24}{len(all_of_it):>9,}{max(each.seconds for each in all_of_it):>8.2f} "
+            f"s{wrong:>16,}"
         )
     every = [each for all_of_it in found.values() for each in all_of_it]
     print(
-        f"{len(every):,} damaged logs, none raised; most memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB"
+        f"{len(every):,} damaged logs, none raised; most memory "
+        f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB"
     )
     return int(any(each.silently_wrong or each.seconds > SLOWEST_S for each in every))
 

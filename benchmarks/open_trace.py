@@ -1,4 +1,4 @@
-"""Measure opening a trace of 32 ranks x 1,000 steps, next to importing the libraries it needs.
+"""Measure opening a trace of 32 ranks x 1,000 steps, next to importing its libraries.
 
     python benchmarks/open_trace.py [--ranks 32] [--steps 1000] [--repeats 5]
 
@@ -25,7 +25,10 @@ LIMIT_MB = 250.0
 PEER = "python -c 'import pyarrow, numpy'"
 OURS = "profkit report"
 
-_BUILD = "import sys; from pathlib import Path; from profkit.testing import synthetic_trace as build; build(Path(sys.argv[1]), ranks=int(sys.argv[2]), steps=int(sys.argv[3]))"
+_BUILD = (
+    "import sys; from pathlib import Path; from profkit.testing import synthetic_trace as "
+    "build; build(Path(sys.argv[1]), ranks=int(sys.argv[2]), steps=int(sys.argv[3]))"
+)
 
 
 class Cost(NamedTuple):

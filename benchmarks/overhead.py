@@ -1,4 +1,4 @@
-"""Measure what recording costs a training step, next to record_function and torch.profiler.
+"""Measure what recording costs a step, next to record_function and torch.profiler.
 
 Modes alternate in short blocks of steps, on one model and in a new random order each turn, so
 that disturbances affect all of them. The result of each mode is the mean difference to the bare
@@ -45,7 +45,7 @@ from profkit.run.collecting import COLLECT, NOTHING
 from profkit.run.job import Job
 
 LEAD_IN = 4
-"""Steps at the start of a block that are not timed: the loader starts, and hooks that were just installed are cold."""
+"""Untimed steps at the start of a block, while the loader starts and new hooks are cold."""
 LIMIT_MS = 0.15
 LIMIT_SHARE = 0.01
 LONG_STEP_MS = 15.0
@@ -76,9 +76,16 @@ class Case:
 def make_cases(device: str = "cpu") -> list[Case]:
     torch.manual_seed(0)
     convolutions = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 32, 3, stride=2), torch.nn.BatchNorm2d(32), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, stride=2),
-        torch.nn.BatchNorm2d(64), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10),
-    )  # fmt: skip
+        torch.nn.Conv2d(3, 32, 3, stride=2),
+        torch.nn.BatchNorm2d(32),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(32, 64, 3, stride=2),
+        torch.nn.BatchNorm2d(64),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(64, 10),
+    )
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
     attention = torch.nn.Sequential(
         torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
@@ -147,7 +154,8 @@ class Modes:
     def __init__(self, folder: Path) -> None:
         os.environ[COLLECT] = NOTHING  # the job's own would run beside every mode
         self._job = Job(folder)
-        self._job.recorder._is_measured = lambda step: True  # noqa: SLF001  # never switched off here
+        # Every step is recorded here, without control steps.
+        self._job.recorder._is_measured = lambda step: True  # noqa: SLF001
         self.names: dict[
             str,
             Callable[
@@ -407,7 +415,8 @@ def measure_in_processes(
         ]
     if args.keep_heap:
         sys.exit(
-            "--keep-heap is for several processes: a heap is set up as its process starts; add --processes 4"
+            "--keep-heap is for several processes: a heap is set up as its process starts; add "
+            "--processes 4"
         )
     return [measure()]
 

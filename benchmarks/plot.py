@@ -34,9 +34,13 @@ def plot(title: str, across: str, up: str, lines: Sequence[Line]) -> str:
         _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, across, anchor="middle"),
         _text(14, (TOP + HEIGHT - BOTTOM) / 2, up, anchor="middle", turned=True),
     ]
-    style = "svg{color:#222;background:#fff}@media(prefers-color-scheme:dark){svg{color:#ddd;background:#161616}}"
+    style = (
+        "svg{color:#222;background:#fff}"
+        "@media(prefers-color-scheme:dark){svg{color:#ddd;background:#161616}}"
+    )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" fill="currentColor">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
+        ' font-family="sans-serif" fill="currentColor">'
         f"<title>{escape(title)}</title><style>{style}</style>{''.join([*words, *body])}</svg>\n"
     )
 
@@ -61,7 +65,10 @@ class _Frame(NamedTuple):
     def grid(self) -> Iterable[str]:
         for power in range(self.across[0], self.across[1] + 1):
             x = self.x(10.0**power)
-            yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="currentColor" stroke-opacity=".15"/>'
+            yield (
+                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" '
+                'stroke="currentColor" stroke-opacity=".15"/>'
+            )
             yield _text(
                 x,
                 HEIGHT - BOTTOM + 16,
@@ -70,17 +77,26 @@ class _Frame(NamedTuple):
             )
         for power in range(self.up[0], self.up[1] + 1):
             y = self.y(10.0**power)
-            yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" stroke-opacity=".15"/>'
+            yield (
+                f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
+                'stroke="currentColor" stroke-opacity=".15"/>'
+            )
             yield _text(LEFT - 6, y + 4, f"{10.0**power:g}", anchor="end")
 
     def draw(self, number: int, line: Line) -> Iterable[str]:
         color, dash = COLORS[number % len(COLORS)], DASHES[number % len(DASHES)]
         points = [(self.x(x), self.y(y)) for x, y in line.points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"/>'
+        yield (
+            f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2" '
+            f'stroke-dasharray="{dash}"/>'
+        )
         yield from (f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in points)
         y = TOP + 12 + 20 * number
-        yield f'<line x1="{WIDTH - RIGHT + 12}" x2="{WIDTH - RIGHT + 40}" y1="{y}" y2="{y}" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"/>'
+        yield (
+            f'<line x1="{WIDTH - RIGHT + 12}" x2="{WIDTH - RIGHT + 40}" y1="{y}" y2="{y}" '
+            f'stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"/>'
+        )
         yield _text(WIDTH - RIGHT + 46, y + 4, line.name)
 
 
@@ -92,4 +108,7 @@ def _text(
     x: float, y: float, words: str, *, anchor: str = "start", size: int = 12, turned: bool = False
 ) -> str:
     turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"{turn}>{escape(words)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" '
+        f'text-anchor="{anchor}"{turn}>{escape(words)}</text>'
+    )

@@ -1,4 +1,4 @@
-"""Measure how explaining grows with ranks: in one process, on threads, and on a Dask cluster.
+"""Measure how explaining grows with ranks: serially, on threads, and on a Dask cluster.
 
     python benchmarks/ranks.py [--ranks 1 32 1024] [--steps 100] [--repeats 3] [--workers 2]
 
@@ -25,7 +25,11 @@ from typing import Any
 
 from open_trace import Cost, bytecode_in, medians
 
-_BUILD = "import sys; from pathlib import Path; from profkit.testing import synthetic_trace as build; build(Path(sys.argv[1]), ranks=int(sys.argv[2]), steps=int(sys.argv[3]), seed=int(sys.argv[4]))"
+_BUILD = (
+    "import sys; from pathlib import Path; from profkit.testing import synthetic_trace as "
+    "build; build(Path(sys.argv[1]), ranks=int(sys.argv[2]), steps=int(sys.argv[3]), "
+    "seed=int(sys.argv[4]))"
+)
 
 
 def build(path: Path, ranks: int, steps: int, seed: int) -> str:

@@ -1,4 +1,4 @@
-"""Run jobs with a known difference, and compare `profkit explain` with the jobs' own clocks.
+"""Run jobs with a known difference, and compare `profkit explain` with their own clocks.
 
     python benchmarks/real_runs.py [CASE ...] [--repeats 3] [--steps 60] [--keep FOLDER]
 

@@ -2,11 +2,11 @@
 
     python benchmarks/reliability.py [--only 1 3 ...] [--part 0.1 | --short] [--render]
 
-A check is one or more commands: benchmarks that print their figure in their last line, or tests. The
-output is kept in docs/reliability/results.json with date, machine and versions, so that one check can
-be repeated alone. The page is made from that file, with `--render` without running anything.
-`--part 0.1` runs a tenth of each count, `--short` what continuous integration runs. The page shows the
-longest run of each check and its share. Exits 1 if a promise was broken.
+A check is one or more commands: benchmarks that print their figure in their last line, or tests.
+The output is kept in docs/reliability/results.json with date, machine and versions, so that one
+check can be repeated alone. The page is made from that file, with `--render` without running
+anything. `--part 0.1` runs a tenth of each count, `--short` what continuous integration runs. The
+page shows the longest run of each check and its share. Exits 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -318,7 +318,10 @@ def _added(cases: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[s
     """Yield the added time per step, by case."""
     for case, modes in cases.items():
         own = modes["profkit"]
-        yield f"{case}: {own['over_bare_ms']:.3f} ms (95 % interval {own['low_ms']:.3f} to {own['high_ms']:.3f})"
+        yield (
+            f"{case}: {own['over_bare_ms']:.3f} ms (95 % interval {own['low_ms']:.3f} to "
+            f"{own['high_ms']:.3f})"
+        )
 
 
 def _in_words(found: Mapping[str, Any]) -> Iterator[str]:
@@ -361,9 +364,18 @@ def render(results: Mapping[str, Result]) -> str:
     lines = [
         "# Reliability",
         "",
-        "Each line is a promise, the command that tries to break it, and its result. `make trust` runs all",
-        "checks, which takes hours. `python benchmarks/reliability.py --only 3` runs one of them, and",
-        "`--part 0.1` a tenth of it. The result says how much of a check was run, if it was not all.",
+        (
+            "Each line is a promise, the command that tries to break it, and its result. `make "
+            "trust` runs all"
+        ),
+        (
+            "checks, which takes hours. `python benchmarks/reliability.py --only 3` runs one of "
+            "them, and"
+        ),
+        (
+            "`--part 0.1` a tenth of it. The result says how much of a check was run, if it was "
+            "not all."
+        ),
         "",
         f"Measured on {machines}, while other work used the machine as well.",
         "",
@@ -374,8 +386,14 @@ def render(results: Mapping[str, Result]) -> str:
         *_matrix(),
         "## Limits",
         "",
-        "A killed run has no checksums yet, so a flipped bit is found only if it breaks the file. A changed",
-        "digit in a JSON record is not noticed. profkit makes no statement about the order of times on two",
+        (
+            "A killed run has no checksums yet, so a flipped bit is found only if it breaks the "
+            "file. A changed"
+        ),
+        (
+            "digit in a JSON record is not noticed. profkit makes no statement about the order "
+            "of times on two"
+        ),
         "hosts, so none is checked.",
         "",
         f"Versions: {versions}.",
@@ -395,9 +413,15 @@ def _matrix() -> list[str]:
     lines = [
         "## Jobs with several ranks, bare and recorded",
         "",
-        "`python benchmarks/harmless.py` runs each case bare and under `profkit run`, and compares weights,",
+        (
+            "`python benchmarks/harmless.py` runs each case bare and under `profkit run`, and "
+            "compares weights,"
+        ),
         "losses, errors, warnings and random numbers to the bit.",
-        f"Equal: {equal} of {len(rows)}. Continuous integration runs the same cases in `tests/harmless`,",
+        (
+            f"Equal: {equal} of {len(rows)}. Continuous integration runs the same cases in "
+            "`tests/harmless`,"
+        ),
         "together with the orders in which a job can import its framework.",
         "",
         "| framework | case | ranks | bare | recorded | equal to the bit |",
@@ -409,7 +433,8 @@ def _matrix() -> list[str]:
         first = found[0]
         words = [each.replace("|", "\\|") for each in (first["bare"], first["recorded"])]
         lines.append(
-            f"| {framework} | {case.replace('_', ' ')} | {ranks} | {words[0]} | {words[1]} | {same} |"
+            f"| {framework} | {case.replace('_', ' ')} | {ranks} | {words[0]} | {words[1]} | "
+            f"{same} |"
         )
     return [*lines, ""]
 

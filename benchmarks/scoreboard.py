@@ -1,12 +1,12 @@
-"""Run the benchmarks and write docs/performance.md: the cost of profkit, next to its peers.
+"""Run the benchmarks and write docs/performance.md: profkit's cost next to its peers.
 
     python benchmarks/scoreboard.py [--only overhead growth ...] [--render | --short]
 
 Each benchmark is a process of its own and prints what it measured. The output is kept in
 docs/performance/results.json with machine, versions and date, so that one benchmark can be repeated
 alone. The page and its plots are made from that file, with `--render` without running anything.
-`--short` runs a benchmark for about a minute, prints its section and keeps nothing. It shows that the
-benchmark works; figures need a quiet machine. Exits 1 if a benchmark is over its limit.
+`--short` runs a benchmark for about a minute, prints its section and keeps nothing. It shows that
+the benchmark works; figures need a quiet machine. Exits 1 if a benchmark is over its limit.
 """
 
 from __future__ import annotations
@@ -347,8 +347,8 @@ BOARD: Mapping[str, Benchmark] = {
     ),
     "growth": Benchmark(
         "Growth of costs",
-        "Synthetic runs in which one size grows. The others stay at one rank, 200 steps and no kernels. "
-        "Median and peak of whole processes. The peer only imports.",
+        "Synthetic runs in which one size grows. The others stay at one rank, 200 steps and no "
+        "kernels. Median and peak of whole processes. The peer only imports.",
         ("run", *(f"`{name}`" for name in GROWTH)),
         growth_rows,
         plots=growth_plots,
@@ -357,14 +357,15 @@ BOARD: Mapping[str, Benchmark] = {
 
 
 INTRODUCTION = (
-    "`make bench` (`python benchmarks/scoreboard.py`) makes this page from the benchmarks' output in "
-    "[performance/results.json](performance/results.json). Every figure is shown next to a peer that "
-    "was measured in the same run: the bare loop, PyTorch's own profiler, the interpreter, or "
-    "HolisticTraceAnalysis. First comes the cost of recording, then the time to start, read, import "
-    "and answer a key, then the growth with steps, ranks and kernels. Intervals are 95 % confidence "
-    "intervals: an interval that contains zero shows no difference. Memory is the peak of the process. "
-    "Below each table are the command, the machine and the versions. A benchmark marked "
-    "**over its limit** exits 1 and is shown as it is."
+    "`make bench` (`python benchmarks/scoreboard.py`) makes this page from the benchmarks' "
+    "output in [performance/results.json](performance/results.json). Every figure is shown next "
+    "to a peer that was measured in the same run: the bare loop, PyTorch's own profiler, the "
+    "interpreter, or HolisticTraceAnalysis. First comes the cost of recording, then the time to "
+    "start, read, import and answer a key, then the growth with steps, ranks and kernels. "
+    "Intervals are 95 % confidence intervals: an interval that contains zero shows no "
+    "difference. Memory is the peak of the process. Below each table are the command, the "
+    "machine and the versions. A benchmark marked **over its limit** exits 1 and is shown as it "
+    "is."
 )
 
 
@@ -450,7 +451,9 @@ def main() -> int:
         "--short", action="store_true", help="try whether they work, and keep nothing"
     )
     options = parser.parse_args()
-    return show(options.only) if options.short else keep([] if options.render else options.only)
+    if options.short:
+        return show(options.only)
+    return keep([] if options.render else options.only)
 
 
 def show(names: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Record steps as fast as a short loop makes them, for a long time, and check what is left.
+"""Record short steps as fast as possible for a long time, and check memory and files.
 
     python benchmarks/soak.py [--minutes 10]
 
@@ -140,9 +140,10 @@ def main() -> int:
         else f"{found.slope_mb_per_h:+.2f} MB/h (± {found.error_mb_per_h:.2f})"
     )
     print(
-        f"{found.steps:,} steps in {found.seconds / 60:.1f} min: memory {growth}, "
-        f"descriptors {found.descriptors[0]} and {found.descriptors[1]}, threads {found.threads[0]} and {found.threads[1]}, "
-        f"{found.bytes_a_step:.0f} bytes a step, {'whole' if found.whole else 'NOT WHOLE'}"
+        f"{found.steps:,} steps in {found.seconds / 60:.1f} min: memory {growth}, descriptors "
+        f"{found.descriptors[0]} and {found.descriptors[1]}, threads {found.threads[0]} and "
+        f"{found.threads[1]}, {found.bytes_a_step:.0f} bytes a step, "
+        f"{'whole' if found.whole else 'NOT WHOLE'}"
     )
     return 1 if found.grows or not found.whole else 0
 

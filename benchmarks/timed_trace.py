@@ -1,4 +1,4 @@
-"""Run `profkit trace` while another clock in the process times the same steps, for real_runs.py.
+"""Run `profkit trace` while another clock times the same steps, for real_runs.py.
 
     OWN_CLOCK=folder/name python benchmarks/timed_trace.py resnet50 --steps 60 ...
 
@@ -25,13 +25,13 @@ import torchvision
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 HEALTHY_STEPS = 10
-"""As many as are warm-up: from here on a rank is late, and what the steps before took says by how much."""
+"""The warm-up. After it one rank is delayed, by a share of the time that these steps took."""
 
 RANK, WORLD_SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class OwnClock:
-    """The steps of this rank in seconds by part. `starts_epoch` marks those that open a loader."""
+    """Seconds of this rank's steps by part; `starts_epoch` marks steps that open a loader."""
 
     def __init__(self, late_share: float) -> None:
         self._late_share = late_share
@@ -98,7 +98,10 @@ def install(clock: OwnClock) -> None:
         model, functools.partial(forward, model), images
     )
     torch.autograd.backward = functools.partial(clock.backward, backward)
-    torch.utils.data.DataLoader.__iter__ = lambda loader: clock.batches(iter(iterate(loader)))  # type: ignore[assignment,method-assign,return-value]  # a generator does for an iterator
+    # A generator works in place of an iterator here.
+    torch.utils.data.DataLoader.__iter__ = (  # type: ignore[method-assign]
+        lambda loader: clock.batches(iter(iterate(loader)))  # type: ignore[return-value]
+    )
     register_optimizer_step_post_hook(clock.end_step)
 
 
@@ -106,7 +109,10 @@ def time_dali(clock: OwnClock) -> None:
     from profkit.workloads.resnet50.dali import DaliBatches
 
     iterate = DaliBatches.__iter__
-    DaliBatches.__iter__ = lambda batches: clock.batches(iterate(batches))  # type: ignore[method-assign]  # timed from outside
+    # DALI's batches are timed from outside.
+    DaliBatches.__iter__ = (  # type: ignore[method-assign]
+        lambda batches: clock.batches(iterate(batches))
+    )
 
 
 def main() -> int:

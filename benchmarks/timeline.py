@@ -1,4 +1,4 @@
-"""Measure the timeline of a large run: time to its first frame, and time from a key to its answer.
+"""Measure the timeline of a large run: time to its first frame, and from key to answer.
 
     python benchmarks/timeline.py [--ranks 32] [--steps 1000] [--kernels-per-step 1000]
                                   [--run FOLDER] [--keys 60]
@@ -52,8 +52,8 @@ WALK = (
 async def drive(run: Path, keys: int, began_s: float, *, devices: bool) -> dict[str, float]:
     """Open the run, then press keys; with `devices` each rank's row shows its million kernels.
 
-    A key is answered when the screen is next painted. The pilot comes back later: it waits until the process is idle, which a rank that
-    is read meanwhile puts off.
+    A key is answered when the screen is next painted. The pilot returns later: it waits until the
+    process is idle, and reading another rank delays that.
     """
     from profkit.tui.app import ProfkitApp
     from profkit.tui.screens.timeline import TimelineScreen
@@ -145,24 +145,14 @@ def main() -> int:
     parser.add_argument("--devices", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
-        print(
-            json.dumps(
-                asyncio.run(
-                    drive(
-                        arguments.case,
-                        arguments.keys,
-                        float(os.environ["PROFKIT_BENCH_BEGAN"]),
-                        devices=arguments.devices,
-                    )
-                )
-            )
-        )
+        began_s = float(os.environ["PROFKIT_BENCH_BEGAN"])
+        case = drive(arguments.case, arguments.keys, began_s, devices=arguments.devices)
+        print(json.dumps(asyncio.run(case)))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(arguments.run or Path(folder) / "run", arguments)
-        measure(
-            run, len(WALK), Path(folder) / "none", devices=False
-        )  # leaves the bytecode that an installed program has
+        # The first run leaves the bytecode that an installed program has.
+        measure(run, len(WALK), Path(folder) / "none", devices=False)
         load = os.getloadavg()[0]
         cases = {
             "phases": measure(run, arguments.keys, Path(folder) / "none", devices=False),
@@ -179,23 +169,16 @@ def main() -> int:
         "key_p95_ms": KEY_LIMIT_MS,
     }
     kernels = arguments.ranks * arguments.steps * arguments.kernels_per_step
-    print(
-        json.dumps(
-            {
-                "ranks": arguments.ranks,
-                "kernels": kernels,
-                "load_average": round(load, 1),
-                **cases,
-                "limits": limits,
-            },
-            indent=2,
-        )
-    )
-    return (
-        0
-        if all(case[name] <= limit for case in cases.values() for name, limit in limits.items())
-        else 1
-    )
+    found = {
+        "ranks": arguments.ranks,
+        "kernels": kernels,
+        "load_average": round(load, 1),
+        **cases,
+        "limits": limits,
+    }
+    print(json.dumps(found, indent=2))
+    within = all(case[name] <= limit for case in cases.values() for name, limit in limits.items())
+    return 0 if within else 1
 
 
 if __name__ == "__main__":

@@ -136,7 +136,8 @@ def _report(run: Path, table: str, size: int, *, ended: bool) -> tuple[int, int]
     seconds = time.perf_counter() - begin
     named = ", ".join(f"{state.value} {count:,}" for state, count in states.items())
     print(
-        f"{table}, {positions:,} positions, {'with' if ended else 'without'} an end record: {named}; {seconds:.1f} s"
+        f"{table}, {positions:,} positions, {'with' if ended else 'without'} an end record: "
+        f"{named}; {seconds:.1f} s"
     )
     fitting = {Integrity.TORN} if ended else {Integrity.TORN, Integrity.ENDED_EARLY}
     return positions, sum(count for state, count in states.items() if state not in fitting)

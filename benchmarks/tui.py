@@ -127,7 +127,10 @@ def _shows_something(screen: Any) -> bool:
 
 
 async def _answer(pilot: Any, key: str, painted: list[float]) -> float:
-    """From a key to the screen that is next painted. The pilot comes back later: it waits until the process is idle."""
+    """Return the time from a key to the next painted screen.
+
+    The pilot returns later, because it waits until the process is idle.
+    """
     from textual import events
 
     painted.clear()

@@ -1,4 +1,4 @@
-"""Inject faults into training jobs, let profkit explain them, and count how often it is right.
+"""Inject faults into training jobs, and count how often profkit explains them correctly.
 
 python benchmarks/faults run             run the missing pairs into --work; may be interrupted
 python benchmarks/faults score           show what profkit reports, as a table
@@ -77,9 +77,9 @@ def score(args: argparse.Namespace, variants: list[str]) -> None:
 def show(args: argparse.Namespace, variants: list[str]) -> None:
     for fault in FAULTS:
         reason = why_not(fault, has_gpu=has_gpu())
-        print(
-            f"{fault.name:36s} {fault.framework:7s}{fault.ranks} ranks  {as_words(fault)}{f'  ({reason})' if reason else ''}"
-        )
+        note = f"  ({reason})" if reason else ""
+        ranks = f"{fault.framework:7s}{fault.ranks} ranks"
+        print(f"{fault.name:36s} {ranks}  {as_words(fault)}{note}")
 
 
 def has_gpu() -> bool:

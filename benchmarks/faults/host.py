@@ -1,4 +1,4 @@
-"""Keep a framework imported and fork the ranks of jobs: an import would take longer than a job.
+"""Keep a framework imported and fork the ranks of jobs, because imports outlast a job.
 
     python benchmarks/faults/host.py torch
 
@@ -40,13 +40,13 @@ PROFKIT = (
     "profkit.collectors.poller",
     "profkit.importers.window_rows",
 )
-"""What jobs and profkit import in their first steps and at their end, which would be most of so short a job."""
+"""Modules that jobs and profkit import; importing them would take most of such a short job."""
 
 LONGEST_S = 180
 """A rank that trains longer than this waits for what will not come, and is ended."""
 
 PRIORITY = -20
-"""Jobs go before what else the machine does, where that is allowed: a fault is to be told from its healthy twin, not from a busy neighbour."""
+"""Jobs have priority over other work, if allowed, so that a busy machine does not hide faults."""
 
 
 def main() -> None:
@@ -144,10 +144,10 @@ def _be_a_rank(
         job.RANK = rank
         job.main()
         code = 0
-    except BaseException:  # noqa: BLE001  # the border of a process: whatever it was stands in the log, and the exit code says so
+    except BaseException:  # noqa: BLE001  # the log and the exit code report every failure
         traceback.print_exc()
     finally:
-        atexit._run_exitfuncs()  # noqa: SLF001  # what the host has registered is for every process of it
+        atexit._run_exitfuncs()  # noqa: SLF001  # the host's handlers are for every fork
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

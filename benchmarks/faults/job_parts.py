@@ -39,7 +39,7 @@ class Options:
     width: int = 24
     threads: int = 1
     placed: bool = True
-    """Whether ranks and workers have cores of their own: else the scheduler's choice makes twins differ."""
+    """Whether ranks and workers have their own cores. Otherwise scheduling makes twins differ."""
     optimizer: str = "fused"
     tensors: int = 0
     """Small extra parameters, which an optimizer that is not fused goes through one by one."""
@@ -56,14 +56,14 @@ class Options:
     polling: float = 0.0
     """The share of a processor that each worker burns beside its work."""
     broken_ms: float = 0.0
-    """What a truncated picture costs in vain attempts to read it; one in twenty is, and it is dropped."""
+    """Cost of failed attempts to read a truncated image: one in twenty, which is then dropped."""
 
     # the step
     late_rank: int = -1
     late_phase: str = ""
     late_ms: float = 0.0
     slices: int = 1
-    """How many operators do what one could: pieces of the model's middle, or one piece again and again."""
+    """Number of operators that do the work of one: slices of the model's middle, or repeats."""
     round_trips: int = 0
     """Copies of the activations into another layout and back."""
     autocast: bool = False
@@ -167,7 +167,7 @@ class Pictures:
         return np.asarray(picture, dtype=np.float32).transpose(2, 0, 1) / 255, index % CLASSES
 
     def _read(self, index: int) -> None:
-        """Read an image. The part of the data that a rank reads again is cached, if there is a cache."""
+        """Read an image. With a cache, the part of the data that is read again is cached."""
         if self.options.read_ms and not (self.options.cached and index in self._known):
             time.sleep(self.options.read_ms / 1e3)
         self._known.add(index)

@@ -118,7 +118,8 @@ class Link:
             result: torch.Tensor = done.value()
             return result
 
-        allreduce_hook(dist.group.WORLD, bucket).then(arrived)  # type: ignore[arg-type]  # torch's own default
+        # The type of torch's default group includes None.
+        allreduce_hook(dist.group.WORLD, bucket).then(arrived)  # type: ignore[arg-type]
         return passed
 
     def _carry(self) -> None:
@@ -128,7 +129,8 @@ class Link:
             passed.set_result(value)
 
 
-Link.exchange.__annotations__ = {}  # DDP compares annotations with its own classes, and those of this file are text
+# DDP compares annotations with its own classes, but those of this file are text.
+Link.exchange.__annotations__ = {}
 
 
 class Trainer:

@@ -19,7 +19,7 @@ HOST = Path(__file__).with_name("host.py")
 BASE, TARGET = "base", "target"
 DONE = "done.json"
 KERNEL_WINDOWS = "3:9"
-"""Captured in the warm-up, which no figure is about; so many steps that one slow one does not decide what the others look like."""
+"""The window is in the warm-up, which no figure covers. It is long enough for one slow step."""
 
 QUIET = {
     "OMP_NUM_THREADS": "1",
@@ -83,7 +83,8 @@ def run_pairs(
         host = Host(framework)
         try:
             for number, fault in enumerate(pending, 1):
-                yield f"{number} of {len(pending)} {framework}: {fault.name}, {_run_pair(host, work, fault, variant, trial)}"
+                outcome = _run_pair(host, work, fault, variant, trial)
+                yield f"{number} of {len(pending)} {framework}: {fault.name}, {outcome}"
         finally:
             host.close()
 

@@ -1,4 +1,4 @@
-"""The injected faults: the change of a healthy job's options, and the source of the true cost."""
+"""The injected faults: how each changes a healthy job, and the source of the true cost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Fault:
 
 
 COMPUTE = "forward backward"
-"""What of a step a plant among the operators makes longer; the loader's wait differs between twins by itself."""
+"""Phases that an injected operator makes longer; the loader's wait differs between twins anyway."""
 
 
 def _single(kind: str | tuple[str, ...]) -> tuple[tuple[str, ...], ...]:

@@ -297,25 +297,31 @@ def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
     )
     yield "# Accuracy: how often profkit names the right cause"
     yield (
-        "Faults with a known cause are injected into small training jobs. Each pair is a job and its "
-        "twin, which differ in one option of the job. profkit sees only the two traces. The job's own "
-        "clock measures the true cost of the fault. `make accuracy` runs the missing pairs and writes "
-        "this page; `benchmarks/faults` contains the jobs, the faults and the score."
+        "Faults with a known cause are injected into small training jobs. Each pair is a job "
+        "and its twin, which differ in one option of the job. profkit sees only the two traces. "
+        "The job's own clock measures the true cost of the fault. `make accuracy` runs the "
+        "missing pairs and writes this page; `benchmarks/faults` contains the jobs, the faults "
+        "and the score."
     )
+    today = dt.date.today().isoformat()  # noqa: DTZ011  # the machine's own day
+    version = importlib.metadata.version("profkit")
     yield (
-        f"Run {_when(scores)}; written {dt.date.today().isoformat()}, profkit {importlib.metadata.version('profkit')}, Python {platform.python_version()}, {packages}; "  # noqa: DTZ011  # the machine's own day
+        f"Run {_when(scores)}; written {today}, profkit {version}, "
+        f"Python {platform.python_version()}, {packages}; "
         f"{environment['cpu']}, {os.cpu_count()} cores, {'a' if has_gpu else 'no'} GPU, "
-        f"load average {os.getloadavg()[2]:.1f} over the last 15 minutes. Trials of each pair: {told}. "
+        f"load average {os.getloadavg()[2]:.1f} over the last 15 minutes. "
+        f"Trials of each pair: {told}. "
         "The jobs have priority over other work on the machine. If `host_busy` appears next to an "
         "injected cause, other work used CPUs nevertheless."
     )
     yield (
-        "The held-out job has other images, another model and batch size, and longer waits in faults that "
-        "wait. Two rules were changed after looking at the held-out results, so those two are no longer "
-        "blind: in short runs, the number of garbage collections determines the certainty of "
-        "`garbage_pauses`, and `amp_without_effect` is reported even if its cost is uncertain. All other "
-        "rules were fixed beforehand. In the development job, faults without a measurable cost were made "
-        "stronger, and the limits of the rules were set with its healthy pairs in view."
+        "The held-out job has other images, another model and batch size, and longer waits in "
+        "faults that wait. Two rules were changed after looking at the held-out results, so "
+        "those two are no longer blind: in short runs, the number of garbage collections "
+        "determines the certainty of `garbage_pauses`, and `amp_without_effect` is reported "
+        "even if its cost is uncertain. All other rules were fixed beforehand. In the "
+        "development job, faults without a measurable cost were made stronger, and the limits "
+        "of the rules were set with its healthy pairs in view."
     )
 
 
@@ -395,7 +401,10 @@ def _wrong(scores: Sequence[Score]) -> Iterator[str]:
         if score.cost_error is not None and score.cost_error > GOALS["cost error"]
     ]
     costs = [
-        f"- {score.variant}, trial {score.trial}, `{score.fault.name}`: {_ms(score.named_ms)} ms named, {_ms(score.true_ms)} ms true"
+        (
+            f"- {score.variant}, trial {score.trial}, `{score.fault.name}`: "
+            f"{_ms(score.named_ms)} ms named, {_ms(score.true_ms)} ms true"
+        )
         for score in far
     ]
     yield (
@@ -461,7 +470,10 @@ def _confusion(scores: Sequence[Score]) -> Iterator[str]:
     )
     columns = sorted({column for _, column in said}, key=lambda name: (name == NOTHING, name))
     rows = sorted({row for row, _ in said}, key=lambda name: (name == NOTHING, name))
-    yield "One row per injected cause, one column per cause that profkit names first. Healthy pairs are in the last row."
+    yield (
+        "One row per injected cause, one column per cause that profkit names first. Healthy "
+        "pairs are in the last row."
+    )
     yield _markdown(
         [
             ["injected", *columns],
