@@ -98,10 +98,11 @@ def install(clock: OwnClock) -> None:
         model, functools.partial(forward, model), images
     )
     torch.autograd.backward = functools.partial(clock.backward, backward)
-    # A generator works in place of an iterator here.
-    torch.utils.data.DataLoader.__iter__ = (  # type: ignore[method-assign]
-        lambda loader: clock.batches(iter(iterate(loader)))  # type: ignore[return-value]
-    )
+
+    def batches(loader: Any) -> Any:  # a generator works in place of an iterator here
+        return clock.batches(iter(iterate(loader)))
+
+    torch.utils.data.DataLoader.__iter__ = batches  # type: ignore[method-assign]
     register_optimizer_step_post_hook(clock.end_step)
 
 

@@ -1,9 +1,11 @@
-"""profkit tells where training throughput went.
+"""Show where training throughput goes.
 
 Importing this package costs nothing: its names are loaded when they are first used.
 """
 
 from __future__ import annotations
+
+from profkit.version import __version__
 
 TYPE_CHECKING = False  # importing typing would cost every process of a recorded job 3 ms
 if TYPE_CHECKING:
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     from profkit.errors import ExitCode, ProfkitError
     from profkit.run.loop import loader, phase, step
     from profkit.trace import Trace
-
-__version__ = "0.1.0"
 
 __all__ = ["ExitCode", "ProfkitError", "Trace", "__version__", "loader", "phase", "step"]
 

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
-from profkit import __version__
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import did_you_mean, safe_text
+from profkit.version import __version__
 
 VERBS = (
     "trace",

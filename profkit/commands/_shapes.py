@@ -69,8 +69,8 @@ def renderers(
         return as_markdown.document(full())
 
     def as_html() -> str:
-        from profkit import __version__
         from profkit.report import as_html
+        from profkit.version import __version__
 
         return as_html.document(full(), __version__)
 

@@ -23,12 +23,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from profkit import __version__
 from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.schema import name_columns
 from profkit.text import did_you_mean, safe_text
 from profkit.trace.files import RankFiles, new_run_folder
 from profkit.trace.manifest import RankManifest, RunManifest
+from profkit.version import __version__
 from profkit.vocab import RunState, rank_folder
 
 HEAD_BYTES = 65_536

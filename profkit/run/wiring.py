@@ -54,9 +54,9 @@ def describe_rank(place: Place, device: str, framework: str) -> RankManifest:
 
 def complete_manifest(manifest: RunManifest, *, created_ns: int) -> RunManifest:
     """Add what is the same for every run: its owner, the machine and profkit's version."""
-    from profkit import __version__
     from profkit.environment import read_environment
     from profkit.trace.integrity import this_process
+    from profkit.version import __version__
 
     return dataclasses.replace(
         manifest,

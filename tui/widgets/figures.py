@@ -9,7 +9,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from profkit import __version__
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.runs import RunFigures, read_figures
 from profkit.cache import cache_root
@@ -18,6 +17,7 @@ from profkit.report.as_json import dumps
 from profkit.report.view_json import of
 from profkit.trace.jsonfile import read_json, replace_json
 from profkit.tui.library import stamp
+from profkit.version import __version__
 
 
 def figures_of(run: Path) -> RunFigures:
