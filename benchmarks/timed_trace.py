@@ -100,7 +100,7 @@ def install(clock: OwnClock) -> None:
     torch.autograd.backward = functools.partial(clock.backward, backward)
     # A generator works in place of an iterator here.
     torch.utils.data.DataLoader.__iter__ = (  # type: ignore[method-assign]
-        lambda loader: clock.batches(iter(iterate(loader)))  # type: ignore[return-value]
+        lambda loader: clock.batches(iter(iterate(loader)))  # type: ignore[assignment,return-value]
     )
     register_optimizer_step_post_hook(clock.end_step)
 

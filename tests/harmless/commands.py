@@ -1,4 +1,4 @@
-"""A command bare and under `profkit run`, and what each of them left."""
+"""Run a command bare and under `profkit run`, and keep the results of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where nothing is recorded, `profkit run` says what it saw, and nothing that it did not see."""
+"""If nothing is recorded, `profkit run` reports what it observed, and nothing else."""
 
 from __future__ import annotations
 

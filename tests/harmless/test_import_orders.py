@@ -1,4 +1,4 @@
-"""However a job comes to import torch: it is recorded, and says and returns what it would."""
+"""A job is recorded, and its output is unchanged, in every order of importing torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Real traces where there are some, small synthetic ones always, and the compiled scanner where it can be built."""
+"""Traces for the importers' tests: real ones if present, and small synthetic ones.
+
+The compiled scanner is used as well, if it can be built.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,10 @@ def us(offset: str) -> str:
 
 
 def two_steps() -> list[Event]:
-    """Two steps of a training loop: data, forward, backward on the engine's thread, optimizer; a kernel from each."""
+    """Two steps of a training loop with data, forward, backward and optimizer.
+
+    The backward runs on the engine's thread. Each phase but the first launches a kernel.
+    """
     events: list[Event] = []
     for step in range(2):
         at = step * 1000

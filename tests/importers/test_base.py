@@ -1,4 +1,7 @@
-"""What holds for every importer: how it is chosen, what a run keeps of strangers' names, what is left after a failure."""
+"""Properties of every importer: its choice, the names it keeps, and its clean-up.
+
+Names in a trace come from strangers. A failed import leaves nothing behind.
+"""
 
 from __future__ import annotations
 

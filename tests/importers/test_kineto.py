@@ -1,4 +1,7 @@
-"""Kineto and Paddle traces as runs: what synthetic files plant is found, and real files agree with a brute force."""
+"""Kineto and Paddle traces as runs: synthetic files give the planted values.
+
+Real files agree with a brute-force calculation.
+"""
 
 from __future__ import annotations
 
@@ -186,10 +189,24 @@ def test_private_things_are_dropped_unless_asked_for(tmp_path: Path, import_file
 def test_old_spellings(tmp_path: Path, import_files: Import) -> None:
     events = [
         {**host("Operator", "aten::mm", "100", "50", tid="1890023232"), "args": {"External id": 5}},
-        {**host("Runtime", "cudaLaunchKernel", "110", "4", tid="1890023232"), "args": {"correlation": 9, "external id": 5}},
-        {"ph": "X", "cat": "Kernel", "name": "volta_sgemm_64x64_nt", "pid": 0, "tid": "stream 7", "ts": 120, "dur": 10, "args": {"device": 0, "stream": 7, "correlation": 9, "external id": 5}},
-        {"ph": "X", "cat": "Memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": "stream 7", "ts": 140, "dur": 2, "args": {"device": 0, "stream": "7", "bytes": 64}},
-        {"ph": "f", "cat": "async", "name": "launch", "id": 77, "pid": 0, "tid": "stream 7", "ts": 140},
+        {
+            **host("Runtime", "cudaLaunchKernel", "110", "4", tid="1890023232"),
+            "args": {"correlation": 9, "external id": 5},
+        },
+        {
+            "ph": "X", "cat": "Kernel", "name": "volta_sgemm_64x64_nt", "pid": 0, "tid": "stream 7",
+            "ts": 120, "dur": 10,
+            "args": {"device": 0, "stream": 7, "correlation": 9, "external id": 5},
+        },
+        {
+            "ph": "X", "cat": "Memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0,
+            "tid": "stream 7", "ts": 140, "dur": 2,
+            "args": {"device": 0, "stream": "7", "bytes": 64},
+        },
+        {
+            "ph": "f", "cat": "async", "name": "launch", "id": 77, "pid": 0, "tid": "stream 7",
+            "ts": 140,
+        },
     ]  # fmt: skip
     (made,) = import_files(IMPORTER, write_trace(tmp_path / "old.json", events))
     kernels = Trace.open(made.run).kernels.to_pylist()
@@ -429,7 +446,10 @@ def test_device_times_equal_a_brute_force(path: Path, import_files: Import) -> N
 def test_figures_equal_another_tools_on_the_rows_that_it_keeps(
     folder: str, kept: str, idle_ns: int, compute_ns: int, import_files: Import
 ) -> None:
-    """What HolisticTraceAnalysis 0.6.1 says with HTA_DISABLE_NS_ROUNDING=1; docs/import.md has the differences."""
+    """Figures of HolisticTraceAnalysis 0.6.1 with HTA_DISABLE_NS_ROUNDING=1.
+
+    docs/import.md explains the differences.
+    """
     (path,) = [path for path in KINETO if path.parent.name == folder]
     trace = Trace.open(import_files(IMPORTER, path)[0].run)
     kernels = trace.kernels

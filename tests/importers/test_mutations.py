@@ -1,4 +1,4 @@
-"""Some hundreds of the mutations that `benchmarks/mutate_traces.py` makes by the ten thousands."""
+"""A few hundred of the many mutations that `benchmarks/mutate_traces.py` makes."""
 
 from __future__ import annotations
 

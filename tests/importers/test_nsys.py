@@ -1,4 +1,4 @@
-"""Nsight Systems exports by their columns: several schemas, several devices, nothing that can act."""
+"""Nsight Systems exports by their columns: several schemas and devices, and no code runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ PAYLOAD = json.dumps({COMMUNICATOR: "77", MESSAGE_BYTES: 4096})
 def export(
     path: Path, *, suffix: str = "", more: str = "", ranges_text: bool = False, extra: str = ""
 ) -> Path:
-    """A small export: two processes with a device each, a launch, an operator, a range and a step on each."""
+    """Write a small export of two processes, each with its own device.
+
+    Each has a launch, an operator, a range and a step.
+    """
     base = sqlite3.connect(path)
     kernels = (
         f"start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName{more}"
@@ -50,10 +53,12 @@ def export(
         "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId)"
     )
     base.execute(
-        "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start, end, deviceId, streamId, correlationId, globalPid, bytes, copyKind)"
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY "
+        "(start, end, deviceId, streamId, correlationId, globalPid, bytes, copyKind)"
     )
     base.execute(
-        "CREATE TABLE NVTX_EVENTS (start, end, eventType, globalTid, text, textId, domainId, jsonText)"
+        "CREATE TABLE NVTX_EVENTS "
+        "(start, end, eventType, globalTid, text, textId, domainId, jsonText)"
     )
     base.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name, value)")
     base.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs)")
@@ -62,15 +67,18 @@ def export(
     for process in (1, 2):
         owner, thread = process << 24, (process << 24) + 5
         base.execute(
-            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL{suffix} ({kernels.removesuffix(more)}) VALUES (150, 250, ?, 7, 11, ?, 0, 0)",
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL{suffix} ({kernels.removesuffix(more)}) "
+            "VALUES (150, 250, ?, 7, 11, ?, 0, 0)",
             (process - 1, owner),
         )
         base.execute(
-            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL{suffix} ({kernels.removesuffix(more)}) VALUES (200, 400, ?, 9, 12, ?, 1, 1)",
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL{suffix} ({kernels.removesuffix(more)}) "
+            "VALUES (200, 400, ?, 9, 12, ?, 1, 1)",
             (process - 1, owner),
         )
         base.execute(
-            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (120, 130, ?, 11, 2), (170, 180, ?, 12, 2)",
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (120, 130, ?, 11, 2), "
+            "(170, 180, ?, 12, 2)",
             (thread, thread),
         )
         base.execute(
@@ -169,7 +177,10 @@ def test_a_missing_column_is_named(tmp_path: Path, import_files: Import) -> None
 def test_values_of_other_types_cost_their_row_and_are_counted(
     tmp_path: Path, import_files: Import
 ) -> None:
-    extra = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 'soon' WHERE start = 150; UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = -5 WHERE start = 200 AND deviceId = 0"
+    extra = (
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 'soon' WHERE start = 150; "
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = -5 WHERE start = 200 AND deviceId = 0"
+    )
     (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
     assert made.rows["kernels"] == 3
     assert "rank 0: dropped 1 events that end before they start" in made.flags

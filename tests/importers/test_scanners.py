@@ -1,4 +1,4 @@
-"""The two scanners read the same, whatever the file is; and both read exactly."""
+"""Both scanners read every file alike, and exactly."""
 
 from __future__ import annotations
 
@@ -62,15 +62,36 @@ def _assert_same(compiled: Any, text: bytes, block: int = 1 << 20) -> None:
         EVENTS,
         EVENTS + "]",
         EVENTS[:-30],
-        '{"ph":"X","name":"a "quoted" name","ts":1,"dur":2},{"ph":"X","name":"next","ts":3,"dur":4}]',
+        (
+            '{"ph":"X","name":"a "quoted" name","ts":1,"dur":2},'
+            '{"ph":"X","name":"next","ts":3,"dur":4}]'
+        ),
         '{"ph":"X","name":"f("x", "y")","ts":1,"dur":2},{"ph":"X","name":"next","ts":3,"dur":4}]',
-        '{"ph":"X","name":"C:\\path\\u12","ts":1,"dur":2},{"ph":"X","name":"\\u00e9\\ud83d\\ude00\\ud800","ts":3,"dur":4}]',
-        '{"ph":"X","name":"a","ts":NaN,"dur":Infinity,"args":{"stream":-Infinity}},{"ph":"X","name":"b","ts":1e3,"dur":-2.5e-3}]',
-        '{"ph":"X","name":"a","ts":"12.5","dur":null,"tid":-1,"pid":4294967295,"args":{"stream":"7","device":true,"grid":["1",2,3]}}]',
-        '{"ph":"X","name":"\xe9\xff","cat":"kernel","ts":007,"dur":1},{"ph":"X","name":"b","ts":1,"dur":1}]',
-        '{"ph":"X","args":{"correlation":5},"ts":1},{"ph":"X","ts":2},{"ph":"f","ts":2,"id":9},{"ph":"s","ts":2,"id":10}]',
+        (
+            '{"ph":"X","name":"C:\\path\\u12","ts":1,"dur":2},'
+            '{"ph":"X","name":"\\u00e9\\ud83d\\ude00\\ud800","ts":3,"dur":4}]'
+        ),
+        (
+            '{"ph":"X","name":"a","ts":NaN,"dur":Infinity,"args":{"stream":-Infinity}},'
+            '{"ph":"X","name":"b","ts":1e3,"dur":-2.5e-3}]'
+        ),
+        (
+            '{"ph":"X","name":"a","ts":"12.5","dur":null,"tid":-1,"pid":4294967295,'
+            '"args":{"stream":"7","device":true,"grid":["1",2,3]}}]'
+        ),
+        (
+            '{"ph":"X","name":"\xe9\xff","cat":"kernel","ts":007,"dur":1},'
+            '{"ph":"X","name":"b","ts":1,"dur":1}]'
+        ),
+        (
+            '{"ph":"X","args":{"correlation":5},"ts":1},'
+            '{"ph":"X","ts":2},{"ph":"f","ts":2,"id":9},{"ph":"s","ts":2,"id":10}]'
+        ),
         '{"ph":"X","name":"a","ts":1,"args":{"grid":[1,2],"block":[1,2,3,4],"stream":7}}]',
-        '{"ph":"X","name":"a","ts":1,"args":{"Collective name":"allreduce","x":[1,{"y":2}]}},{"name":"n","ph":"M","args":{"name":"p"}}]',
+        (
+            '{"ph":"X","name":"a","ts":1,"args":{"Collective name":"allreduce","x":[1,{"y":2}]}},'
+            '{"name":"n","ph":"M","args":{"name":"p"}}]'
+        ),
         "[1,2,3]" + EVENTS,
         '{"ph":"X","name":"a","ts":1,,"dur":2},' + EVENTS + "]",
         '{"ph":"X","deep":' + "[" * 400 + "]" * 400 + ',"ts":1,"name":"d"}]',

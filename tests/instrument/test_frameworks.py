@@ -1,4 +1,4 @@
-"""What every framework's hooks must do: one list of scenarios, run with each framework on a CPU."""
+"""Scenarios that the hooks of every framework must pass; each runs on a CPU."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ class Kit:
     """The class of all models."""
 
     def framework(self) -> Framework:
-        return importlib.import_module(f"profkit.instrument.frameworks.{self.name}").FRAMEWORK  # type: ignore[no-any-return]
+        module = importlib.import_module(f"profkit.instrument.frameworks.{self.name}")
+        return module.FRAMEWORK  # type: ignore[no-any-return]
 
     def seed(self) -> None:
         raise NotImplementedError
@@ -251,7 +252,7 @@ class PaddleKit(Kit):
         return self.paddle.no_grad()  # type: ignore[no-any-return]
 
     def scaler(self, patch: pytest.MonkeyPatch) -> Any:
-        """Paddle's own switches itself off on a CPU, so it is given a GPU; its sums run here, too."""
+        """Give Paddle's scaler a fake GPU, without which it switches itself off."""
         module = importlib.import_module("paddle.amp.grad_scaler")
         with pytest.MonkeyPatch.context() as told:
             place = types.SimpleNamespace(is_gpu_place=lambda: True)

@@ -1,4 +1,4 @@
-"""The inside of loaders: times planted in data sets show in the right rows."""
+"""Times inside data loaders: times planted in data sets appear in the right rows."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Seen:
         return [span for span in self.spans if span.name == name]
 
     def errors_ms(self, own: list[list[float]]) -> dict[str, float]:
-        """The median distance of rows from what the batches saw themselves, and when they saw it."""
+        """Return the median difference between the rows and the batches' own times, in ms."""
         found = {
             name: [
                 abs(span.ms - figures[at])

@@ -1,4 +1,4 @@
-"""Replayed notes make the rows that reports at once make: in Python, in C, and without notes."""
+"""Replayed notes make the same rows as immediate reports: in Python, in C, without notes."""
 
 from __future__ import annotations
 

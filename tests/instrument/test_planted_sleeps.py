@@ -1,4 +1,4 @@
-"""20 ms slept in each phase in turn: that phase grows by 20 ms, and no other does."""
+"""20 ms of sleep in a phase lengthens that phase by 20 ms, and no other."""
 
 from __future__ import annotations
 

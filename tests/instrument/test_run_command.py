@@ -1,4 +1,4 @@
-"""`profkit run` on training scripts that contain no word of profkit."""
+"""`profkit run` on training scripts that do not mention profkit."""
 
 from __future__ import annotations
 

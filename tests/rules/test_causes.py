@@ -1,6 +1,6 @@
 """Each rule names its cause if it was planted, with its cost.
 
-It names nothing if only the sign of the cause, or only the longer time, is there.
+It names nothing if only a sign of the cause, or only a longer time, is present.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SLOWER = {"phase_ns": {"forward": 16 * MS, "backward": 32 * MS, "optimizer": 5 *
 
 @dataclass(frozen=True)
 class Planted:
-    """A cause: what the target does, what both sides recorded, and what that costs a step in ms."""
+    """A cause: the target's change, both sides' records, and the cost per step in ms."""
 
     cost_ms: float
     target: Mapping[str, Any] = field(default_factory=dict)

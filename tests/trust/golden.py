@@ -1,8 +1,8 @@
-"""Tiny runs as each version of the schema wrote them, kept for ever: what later versions must still read.
+"""Tiny runs in every version of the schema, which all later versions must read.
 
     python -m tests.trust.golden
 
-writes the one of the present version, beside what it holds; it never replaces one that is there.
+writes the run of the present version. It never replaces an existing one.
 """
 
 from __future__ import annotations

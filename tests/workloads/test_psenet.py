@@ -1,4 +1,4 @@
-"""PSENet in both frameworks: one architecture, the published loss, samples, and evaluation."""
+"""PSENet in both frameworks: one architecture, the published loss, and evaluation."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def loss_by_hand(
 
 @pytest.fixture(scope="module")
 def outputs() -> Arrays:
-    """Four images: text, text of which some is illegible, no text at all, and nothing but text."""
+    """Four images: text, partly illegible text, no text at all, and only text."""
     rng = np.random.default_rng(5)
     text = (rng.random((4, 12, 12)) < 0.15).astype(np.float32)
     text[2], text[3] = 0, 1

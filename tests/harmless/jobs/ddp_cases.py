@@ -1,8 +1,8 @@
-"""Many small jobs of data parallel training, each reduced to one digest of all it computed.
+"""Many small jobs of data parallel training, each reduced to one digest of its results.
 
-Runs under torchrun with two or three ranks (gloo, CPU), knows nothing of any profiler, and writes
-a line of JSON for every case into the file of its rank: two launches that ought to behave alike
-have to write the same lines.
+Runs under torchrun with two or three ranks (gloo, CPU) and does not know any profiler. Each rank
+writes a line of JSON per case into its own file. Two launches that should behave alike must write
+the same lines.
 """
 
 import argparse
@@ -1190,8 +1190,8 @@ def frozen_later(rank: int, world: int) -> Evidence:
     return run.done()
 
 
-# No case uses `delay_all_reduce_named_params`: torch starts that all-reduce and never waits for it, so two
-# bare runs differ now and then.
+# No case uses `delay_all_reduce_named_params`: torch starts that all-reduce and never waits for it,
+# so two bare runs differ now and then.
 
 
 @case("optimizer_in_backward")

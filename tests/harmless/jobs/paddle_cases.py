@@ -1,4 +1,4 @@
-"""What programs do with `paddle.DataParallel`; each case tells the bits that it came to."""
+"""Uses of `paddle.DataParallel`; each case reports its exact results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged logs, and what may not happen with them: no crash, no hang, no total that is wrong in silence."""
+"""Damaged logs must not cause a crash, a hang, or a wrong total without a flag."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class Outcome:
 
 
 def outcome(sample: Sample, sound: ParsedLog, damaged: bytes) -> Outcome:
-    """Read and place the damaged log; its throughput must be the sound one's, unless a flag more than there says that something is wrong."""
+    """Read and place the damaged log, and compare its throughput with the sound log's.
+
+    A different throughput needs at least one flag more.
+    """
     start = time.thread_time()
     logs = parse_log(lambda: [damaged], sample.name)
     for log in logs:
@@ -64,7 +67,7 @@ def outcome(sample: Sample, sound: ParsedLog, damaged: bytes) -> Outcome:
 def outcomes(count: int, seed: int) -> Iterator[tuple[str, Outcome]]:
     """That many damaged logs of each sample."""
     for name, sample in SAMPLES.items():
-        (sound,) = parse_log(lambda sample=sample: [sample.data], sample.name)  # type: ignore[misc]  # bound at once
+        (sound,) = parse_log(lambda sample=sample: [sample.data], sample.name)  # type: ignore[misc]
         numbers = random.Random(f"{seed} {name}")
         for _ in range(count):
             yield name, outcome(sample, sound, mutate(sample.data, numbers))

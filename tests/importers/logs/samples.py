@@ -1,6 +1,6 @@
-"""Logs in each grammar, made up: `STEPS` steps of known times, printed as the tool prints them.
+"""Synthetic logs in each grammar: `STEPS` steps of known times, as the tool prints them.
 
-A sample says what it was made from, so that a test can ask for exactly that.
+A sample contains the values it was made from, so that tests can compare with them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sample:
 
 
 def mean_data_s(log: ParsedLog) -> float | None:
-    """Return a step's mean wait for data, from means of whole epochs or stated if there are any."""
+    """Return the mean wait for data per step, from means of whole epochs if there are any."""
     waits = [(each.data_s, 1) for each in log.epochs if each.data_s is not None]
     if not waits:
         waits = [(each.data_s, each.steps) for each in log.steady if each.data_s is not None]

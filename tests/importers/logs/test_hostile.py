@@ -1,4 +1,4 @@
-"""No bytes make the reading of a log raise or hang; damage is never silently a wrong total."""
+"""No bytes make the log reader raise or hang; damage never silently changes a total."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _HOSTILE = (
 def test_no_numbers_make_it_raise(
     name: str, changes: list[tuple[int, str]], everywhere: bool
 ) -> None:
-    """Numbers of a sound log replaced by ones that cannot be, here and there or all of one value."""
+    """Replace numbers of a sound log by impossible ones, in some places or everywhere."""
     head = "\n".join(SAMPLES[name].text.splitlines()[:60]) + "\n"
     numbers = list(_NUMBER.finditer(head))
     chosen = {place % len(numbers): value for place, value in changes}

@@ -1,4 +1,7 @@
-"""What must not be believed is flagged, with the lines that show it; sound logs are left in peace (`test_grammars`)."""
+"""Implausible values are flagged with their lines; sound logs get no flag.
+
+`test_grammars` checks the latter.
+"""
 
 from __future__ import annotations
 
@@ -110,9 +113,9 @@ def test_an_evaluation_booked_as_data_time_is_flagged() -> None:
     )
     (log,) = parse("\n".join(lines) + "\n")
     assert (
-        "1 x an evaluation or a checkpoint that the next line includes, as data time or step time (line 12)"
-        in flags(log)
-    )
+        "1 x an evaluation or a checkpoint that the next line includes, as data time or "
+        "step time (line 12)"
+    ) in flags(log)
 
 
 def test_an_accuracy_below_zero_is_flagged() -> None:

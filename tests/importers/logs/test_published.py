@@ -1,4 +1,7 @@
-"""The published logs: each has a named grammar, and its throughput is what it states itself; the known cases have their numbers."""
+"""The published logs: each has a named grammar, and the throughput that it states.
+
+Cases with known figures are compared with these figures.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def test_a_published_log_has_a_named_grammar_and_steps(path: Path) -> None:
 @needs_logs
 @pytest.mark.parametrize("path", FILES, ids=shown)
 def test_the_throughput_is_what_the_log_states(path: Path) -> None:
-    """Line by line where a line is about its own steps; at the last line of a mean that began earlier."""
+    """Compare each line, or the last line of a mean over a longer time."""
     for log in parse(path):
         cumulative = log.times in {Mean.EPOCH, Mean.RUN}
         told = [each for each in log.records if each.throughput and each.step_s and each.samples]
@@ -97,7 +100,10 @@ def _last_of_each_epoch(log: ParsedLog) -> list[float]:
 @needs_logs
 @pytest.mark.parametrize("path", FILES, ids=shown)
 def test_a_stated_mean_is_found_again(path: Path) -> None:
-    """By the tool's own definition, where all of its steps are printed; by the steady steps otherwise, or a flag says so."""
+    """Compare with the tool's own definition if all of its steps are printed.
+
+    Otherwise the steady steps must agree, or a flag must say so.
+    """
     for log in parse(path):
         stated = next((each for each in log.stated if each.what == "throughput"), None)
         mean = log.mean_throughput

@@ -1,4 +1,4 @@
-"""Bytes become clean lines, whatever they are, in bounded memory and linear time."""
+"""All bytes become clean lines, in bounded memory and linear time."""
 
 from __future__ import annotations
 
@@ -153,6 +153,9 @@ def test_long_hostile_lines_take_linear_time(text: str) -> None:
         grammar.pattern.search(text[:LONGEST_LINE])
         assert time.thread_time() - start < 1.5, grammar.name
     start = time.thread_time()
-    known = "DLL 2024-03-05 06:07:08.1 - Epoch: 0 Iteration: 1  train.loss : 1.0  train.total_ips : 2.0 img/s\n"
+    known = (
+        "DLL 2024-03-05 06:07:08.1 - Epoch: 0 Iteration: 1  train.loss : 1.0  "
+        "train.total_ips : 2.0 img/s\n"
+    )
     parse_log(lambda: [(known + text + "\n").encode()])
     assert time.thread_time() - start < 3

@@ -1,4 +1,4 @@
-"""A log becomes a run that verifies, and whose report shows what the log states."""
+"""A log becomes a run that verifies, and its report shows the log's own figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def write(folder: Path, name: str, data: bytes | None = None) -> Path:
 
 
 def bring_in(path: Path, **options: object) -> list[Imported]:
-    return list(IMPORTER.read([path], Target(path.parent / "traces", ImportOptions(**options))))  # type: ignore[arg-type]  # by name
+    target = Target(path.parent / "traces", ImportOptions(**options))  # type: ignore[arg-type]
+    return list(IMPORTER.read([path], target))
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -143,9 +144,9 @@ def test_flags_and_stated_results_are_shown_on_both_screens(tmp_path: Path) -> N
     text, data = as_text.overview(view), as_json.overview(view)
     assert "flag            19 x an accuracy below zero: the metric is broken" in text
     assert (
-        "stated          step time at an epoch's end 0.5 s (epoch 0, mean from the fifth step on), line 21"
-        in text
-    )
+        "stated          step time at an epoch's end 0.5 s (epoch 0, mean from the fifth "
+        "step on), line 21"
+    ) in text
     assert data["flags"] == list(made.flags)
     assert data["config"]["stated"][0]["value"] == 0.5
 
