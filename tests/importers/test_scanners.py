@@ -23,7 +23,7 @@ EVENTS = "\n".join(map(json.dumps, two_steps())).replace("\n", ",\n")
 
 
 def _scan(scanner: Any, text: bytes, block: int = 1 << 20) -> tuple[Any, ...]:
-    """What a scanner makes of `text`, fed in blocks, with names in place of their numbers."""
+    """Return a scanner's result for `text`, fed in blocks, with names in place of numbers."""
     held, at, given = b"", 0, 0
     while True:
         final = given >= len(text)

@@ -61,7 +61,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What an opened loader left."""
+    """The rows that an opened loader left."""
 
     spans: list[Span]
     depths: list[float]
@@ -147,7 +147,7 @@ def slow_collate(samples: list[torch.Tensor]) -> torch.Tensor:
 
 
 def own_figures(batches: list[torch.Tensor]) -> list[list[float]]:
-    """What each batch saw of its making."""
+    """Each batch's own record of how it was made."""
     return [batch[0, -len(OWN.figures()) :].tolist() for batch in batches]
 
 

@@ -42,7 +42,7 @@ PROFKIT_RUN = [sys.executable, "-m", "profkit", "run", "--"]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, and the run that it left."""
+    """The exit code and output of a command, and its run."""
 
     code: int
     out: str

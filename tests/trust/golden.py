@@ -23,7 +23,7 @@ CONTENT = "content.json"
 
 
 def describe(run: Path, columns: dict[str, list[str]]) -> dict[str, Any]:
-    """How many rows each table has, and a digest of each column's values."""
+    """Return the number of rows of each table, and a digest of each column's values."""
     trace = Trace.open(run)
     return {
         table: {"rows": trace.table(table).num_rows, "sha256": _digests(trace, table, names)}

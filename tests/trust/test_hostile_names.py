@@ -36,7 +36,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _seen_on_a_terminal(command: list[str]) -> str:
-    """What a terminal gets of both streams until the command ends."""
+    """Return the text that a terminal receives from both streams until the command ends."""
     ours, theirs = os.openpty()
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs) as child:
         os.close(theirs)

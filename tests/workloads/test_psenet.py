@@ -430,7 +430,7 @@ def test_illegible_words_count_neither_for_nor_against() -> None:
 
 
 def perfect_logits(scenes: WholeScenes, number: int) -> npt.NDArray[np.float64]:
-    """What a network that is always right and sure would give."""
+    """Return the outputs of a network that is always right and certain."""
     pixels, stretch, words = scenes[number]
     height, width = pixels.shape[-2:]
     quads = [np.array(word.corners) / stretch / 4 for word in words]

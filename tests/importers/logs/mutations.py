@@ -37,7 +37,7 @@ def mutate(data: bytes, random: random.Random) -> bytes:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one damaged log came to."""
+    """The result of reading one damaged log."""
 
     seconds: float
     """Of a processor: a machine that pauses makes no log slow."""
@@ -65,7 +65,7 @@ def outcome(sample: Sample, sound: ParsedLog, damaged: bytes) -> Outcome:
 
 
 def outcomes(count: int, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """That many damaged logs of each sample."""
+    """Yield the given number of damaged logs of each sample."""
     for name, sample in SAMPLES.items():
         (sound,) = parse_log(lambda sample=sample: [sample.data], sample.name)  # type: ignore[misc]
         numbers = random.Random(f"{seed} {name}")

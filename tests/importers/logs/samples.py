@@ -52,7 +52,7 @@ def step_time(step: int) -> float:
 
 
 def clock(step: int) -> datetime:
-    """When a step ended."""
+    """Return the time at which a step ended."""
     return _START + timedelta(seconds=sum(step_time(each) for each in range(step + 1)))
 
 
