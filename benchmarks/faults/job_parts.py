@@ -54,7 +54,7 @@ class Options:
     blurs: int = 0
     """Filters that a transform applies to each picture."""
     polling: float = 0.0
-    """The share of a processor that each worker burns beside its work."""
+    """The share of a processor that each worker uses in addition to its work."""
     broken_ms: float = 0.0
     """Cost of failed attempts to read a truncated image: one in twenty, which is then dropped."""
 

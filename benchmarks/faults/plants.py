@@ -26,7 +26,7 @@ class Fault:
     change: Mapping[str, Any]
     truth: str | None = "step"
     words: tuple[str, ...] = ()
-    """Words of which the finding must say one beside its kind."""
+    """Words, one of which the reported cause must contain in addition to its kind."""
     base: Mapping[str, Any] = field(default_factory=dict)
     """What both twins have."""
     ranks: int = 1
