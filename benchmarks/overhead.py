@@ -239,7 +239,7 @@ def run_beside(case: Case, modes: Modes) -> dict[str, Added]:
 
 
 Times = dict[str, list[Took]]
-"""What each mode took, turn by turn."""
+"""The times of each mode, turn by turn."""
 
 
 @dataclass(frozen=True)
