@@ -25,7 +25,7 @@ _AROUND = 8
 """Steps before and after one that tell what it would have taken."""
 
 _TRIMMED = 20
-"""One step in so many is left out at either end: the machine did something else."""
+"""One step in this many is excluded at either end, because the machine was busy otherwise."""
 
 Events = list[tuple[int, int]]
 """When a thread worked: from, to, by `time.perf_counter_ns`."""

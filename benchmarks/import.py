@@ -42,7 +42,7 @@ _READ = (
     "read_chrome; read_chrome(Path(sys.argv[1]))"
 )
 HTA = Path("/tmp/hta/bin/python")
-"""Where the command above puts it."""
+"""The interpreter that the command in the module's docstring installs."""
 
 _HTA = """
 import os, sys

@@ -39,7 +39,7 @@ from profkit.trace.reader import find_runs
 from profkit.vocab import Integrity
 
 Check = Callable[[Path], str]
-"""What is there: `old`, `new`, `nothing`, or `HALF` and why."""
+"""The state of the files: `old`, `new`, `nothing`, or `HALF` with the reason."""
 
 
 def import_trace(folder: Path) -> None:
@@ -175,7 +175,7 @@ PATHS: dict[str, tuple[Callable[[Path], None], Check]] = {
     "baseline": (keep_baseline, baseline_is_whole),
     "manifest": (replace_manifests, manifest_is_whole),
 }
-"""What writes, and what reads what it left."""
+"""Each writer, with the check of the files that it leaves."""
 
 
 def run(name: str, trials: int, seed: int) -> Counter[str]:

@@ -47,7 +47,7 @@ class HungError(Exception):
 
 @dataclass
 class Found:
-    """How mutations ended, and the failures."""
+    """Counts of the mutations' outcomes, and the failures."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)

@@ -51,7 +51,7 @@ LIMIT_SHARE = 0.01
 LONG_STEP_MS = 15.0
 KEPT_HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_MAX_": "0"}
 BESIDE_S = 15.0
-"""How long the run of steps is that tells what threads beside it add."""
+"""Length of the run of steps that measures the cost of threads next to it."""
 FEWEST_TURNS = 2
 WRITER = "its writer"
 
@@ -239,7 +239,7 @@ def run_beside(case: Case, modes: Modes) -> dict[str, Added]:
 
 
 Times = dict[str, list[Took]]
-"""What each mode took, turn by turn."""
+"""The times of each mode, turn by turn."""
 
 
 @dataclass(frozen=True)

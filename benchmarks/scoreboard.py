@@ -36,7 +36,7 @@ PAGE = DOCS / "performance.md"
 PACKAGES = ("profkit", "torch", "pyarrow", "numpy", "textual")
 
 Found = Any
-"""What a benchmark printed as JSON."""
+"""The JSON output of a benchmark."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class OwnClock:
         self._began = self._last_gradient = time.perf_counter()
         self._delay_s = 0.0
         self._last_weight: torch.nn.Parameter | None = None
-        """Whose gradient is the last to come: the first layer's."""
+        """The first layer's weight, whose gradient comes last."""
         self.steps: list[dict[str, float]] = []
 
     def add(self, part: str, seconds: float) -> None:

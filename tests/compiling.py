@@ -1,4 +1,4 @@
-"""Compiles what is compiled at installation, for tests where it was not."""
+"""Compile the C extensions for tests, if the installation did not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 
 def compile_module(source: Path, folder: Path) -> ModuleType:
-    """The extension that this file in C is; skips where there is no compiler, and where it fails."""
+    """Compile a C file and return its module; skip without a compiler, or if it fails."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip(

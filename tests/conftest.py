@@ -1,4 +1,7 @@
-"""What all tests share: one place for generated data, no deadlines on machines that others use too, and a second look at what was measured."""
+"""Set-up of all tests: shared generated data, no deadlines, and repeats of measured tests.
+
+Deadlines would fail on machines that other users keep busy.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _heed_signals() -> None:
-    """A shell has what it runs in its background ignore Ctrl-C, and `nohup` the end of the terminal; jobs of tests inherit that, and are to heed both."""
+    """Restore the default reaction to Ctrl-C and to a closed terminal.
+
+    Shells let background commands ignore Ctrl-C, and `nohup` ignores the end of the terminal. The
+    jobs that tests start would inherit both.
+    """
     defaults: dict[signal.Signals, Any] = {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGQUIT: signal.SIG_DFL,
@@ -44,7 +51,10 @@ def _heed_signals() -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """A test that is `measured` runs again when it fails: a machine that stopped for a while has moved what it compares."""
+    """Repeat a failed test that is marked `measured`.
+
+    A machine that pauses for a moment changes the durations that such a test compares.
+    """
     if item.get_closest_marker("measured") is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -78,7 +88,10 @@ def pytest_terminal_summary(
 
 @pytest.fixture(scope="session", autouse=True)
 def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where Python is not to write bytecode, it is kept for the session: a hundred processes would each compile torch and Paddle again."""
+    """Keep bytecode for the session if Python is not allowed to write it.
+
+    Otherwise a hundred processes would each compile torch and Paddle again.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("PYTHONDONTWRITEBYTECODE"):
             patch.delenv("PYTHONDONTWRITEBYTECODE")
@@ -88,7 +101,10 @@ def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def generated_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Generated data sets are made once a session, in a folder of its own, unless the caller names one; threads wait without spinning."""
+    """Make generated data sets once per session, and let threads wait without spinning.
+
+    They are in a temporary folder, unless the caller names one.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if "PROFKIT_CACHE" not in os.environ:
             patch.setenv("PROFKIT_CACHE", str(tmp_path_factory.mktemp("cache")))

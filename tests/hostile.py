@@ -1,4 +1,4 @@
-"""Names as a hostile trace could have them: what each of them would do where it is shown as it is."""
+"""Names that a hostile trace could contain, and the effect of each if shown unescaped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ INJECTIONS = {
     "null and bell": "nul\x00l \x07 \x7f \x85",
     "bidi": "abc\u202egnp.exe\u2066\u200b\u2028",
     "markup of Textual": "void f[/b](int) [@click=app.quit]x[/] [[[red]",
-    "markdown": "| a | **b** `c` [d](http://evil.example) ![e](//evil.example/e.png) <b>f</b> @user #1 ~~g~~",
+    "markdown": (
+        "| a | **b** `c` [d](http://evil.example) ![e](//evil.example/e.png) "
+        "<b>f</b> @user #1 ~~g~~"
+    ),
     "formula": "=cmd|' /C calc'!A0",
     "path": "../../../../tmp/escape",
     "half a pair": "\udc80\udcff",
@@ -39,7 +42,7 @@ INJECTIONS = {
 """By what they are after."""
 
 UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200b\u2028]")
-"""What never stands in a text that is shown: controls other than line feeds, and marks that turn or hide text."""
+"""Characters that no shown text contains: controls except line feeds, and hiding marks."""
 
 
 def hostile_run(folder: Path, *, steps: int = 30) -> Path:

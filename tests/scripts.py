@@ -1,4 +1,4 @@
-"""Benchmarks are scripts, and some tests run their parts in small."""
+"""Load benchmarks, which are scripts, so that tests can run parts of them."""
 
 from __future__ import annotations
 

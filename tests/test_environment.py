@@ -1,4 +1,4 @@
-"""What a run keeps of its environment: settings that change its speed, and never a secret."""
+"""A run's environment contains the settings that change its speed, and never a secret."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ SETTINGS = {
     "OMP_NUM_THREADS": "8",
     "OMP_PLACES": "cores(4)",
     "PADDLE_TRAINER_ENDPOINTS": "127.0.0.1:6170,127.0.0.1:6171",
-    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,garbage_collection_threshold:0.8,max_split_size_mb:128",
+    "PYTORCH_CUDA_ALLOC_CONF": (
+        "expandable_segments:True,garbage_collection_threshold:0.8,max_split_size_mb:128"
+    ),
     "TORCH_CUDNN_V8_API_ENABLED": "1",
     "TORCH_LOGS": "+dynamo,graph_breaks",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -91,7 +93,9 @@ def test_a_setting_passes_as_it_is(name: str, value: str) -> None:
 
 def test_devices_may_be_named_by_their_ids() -> None:
     devices = {
-        "CUDA_VISIBLE_DEVICES": "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,MIG-8932f937-d72c-4106-c12f-20bd9faed9f6"
+        "CUDA_VISIBLE_DEVICES": (
+            "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,MIG-8932f937-d72c-4106-c12f-20bd9faed9f6"
+        )
     }
     assert allowed_variables(devices) == devices
     assert allowed_variables({"CUDA_VISIBLE_DEVICES": "8932f937-d72c-4106-c12f-20bd9faed9f6"}) == {}
@@ -158,7 +162,8 @@ def test_gpus_and_their_driver_are_named_where_the_driver_tells(tmp_path: Path) 
             f"Model: \t\t {model}\nIRQ:   \t\t 43\nGPU UUID: \t GPU-1234\n"
         )
     (tmp_path / "version").write_text(
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)\nGCC version: 12.3.0\n"
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  "
+        "(dvs-builder@U16)\nGCC version: 12.3.0\n"
     )
     assert gpu_models(tmp_path) == ["NVIDIA H100 80GB HBM3", "NVIDIA V100"]
     assert nvidia_driver(tmp_path) == "550.54.15"

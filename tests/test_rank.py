@@ -1,4 +1,4 @@
-"""Which rank a process is: one answer for the trace, the GPUs and the machine's own counters."""
+"""The rank of a process: one answer for the trace, the GPUs and the machine's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks by profkit, torchrun, Paddle's launcher or Slurm, and how they end together."""
+"""Ranks started by profkit, torchrun, Paddle's launcher or Slurm, and their common end."""
 
 from __future__ import annotations
 

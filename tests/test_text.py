@@ -1,4 +1,4 @@
-"""Names from strangers cannot steer a terminal, and numbers have the digits that they deserve."""
+"""Names from strangers cannot control a terminal, and numbers have meaningful digits."""
 
 from __future__ import annotations
 

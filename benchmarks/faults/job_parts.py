@@ -39,7 +39,7 @@ class Options:
     width: int = 24
     threads: int = 1
     placed: bool = True
-    """Whether ranks and workers have their own cores. Otherwise scheduling makes twins differ."""
+    """If true, ranks and workers have their own cores. Otherwise scheduling makes twins differ."""
     optimizer: str = "fused"
     tensors: int = 0
     """Small extra parameters, which an optimizer that is not fused goes through one by one."""
@@ -48,13 +48,13 @@ class Options:
     workers: int = 1
     persistent: bool = True
     read_ms: float = 0.0
-    """What the file system takes for each picture."""
+    """The file system's time for each image."""
     cached: bool = False
-    """Whether pictures that were read once are read again without waiting."""
+    """If true, images that were read once are read again without waiting."""
     blurs: int = 0
     """Filters that a transform applies to each picture."""
     polling: float = 0.0
-    """The share of a processor that each worker burns beside its work."""
+    """The share of a processor that each worker uses in addition to its work."""
     broken_ms: float = 0.0
     """Cost of failed attempts to read a truncated image: one in twenty, which is then dropped."""
 
@@ -72,7 +72,7 @@ class Options:
     drift_ms: float = 0.0
     """By how much each step is longer than the one before."""
     item_syncs: int = 0
-    """How often a step asks the device for a value: a fault on a GPU alone."""
+    """Number of device values that a step reads, which is a fault only on a GPU."""
     pin: bool = True
 
     # the exchange
@@ -81,11 +81,11 @@ class Options:
     link_mb_s: float = 0.0
     """Bandwidth of a link that all buckets queue for; 0 is the machine's own loopback."""
     delay_ms: float = 0.0
-    """What a slow link adds to each all-reduce."""
+    """Time that a slow link adds to each all-reduce."""
     accumulate: int = 1
     no_sync: bool = True
 
-    # beside the step
+    # options outside the step
     garbage_every: int = 0
     objects: int = 200_000
     checkpoint_every: int = 0

@@ -129,8 +129,7 @@ class Link:
             passed.set_result(value)
 
 
-# DDP compares annotations with its own classes, but those of this file are text.
-Link.exchange.__annotations__ = {}
+Link.exchange.__annotations__ = {}  # DDP expects classes here, but annotations are text
 
 
 class Trainer:

@@ -26,16 +26,16 @@ class Fault:
     change: Mapping[str, Any]
     truth: str | None = "step"
     words: tuple[str, ...] = ()
-    """Words of which the finding must say one beside its kind."""
+    """Words, one of which the reported cause must contain in addition to its kind."""
     base: Mapping[str, Any] = field(default_factory=dict)
-    """What both twins have."""
+    """Options of both twins."""
     ranks: int = 1
     framework: str = "torch"
     kernels: bool = False
-    """Whether both twins capture their operators in some steps."""
+    """If true, both twins capture their operators in some steps."""
     needs_gpu: bool = False
     needs_administrator: str = ""
-    """What on a GPU machine has to be done by hand, or with rights that a job does not have."""
+    """A manual preparation on a GPU machine, or one that needs more rights than a job has."""
 
     @property
     def healthy(self) -> bool:
@@ -373,7 +373,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 """The job that all faults are planted in, and another one that no rule was looked at with."""
 
 RANKS: Mapping[int, Mapping[str, Any]] = {1: {}, 2: {"workers": 0}, 4: {"workers": 0, "batch": 2}}
-"""What jobs of several ranks have: the processes of a job are to fit on two cores."""
+"""Options of jobs with several ranks, whose processes must fit on two cores."""
 
 _AMOUNTS = ("read_ms", "late_ms", "delay_ms", "broken_ms", "drift_ms")
 HELD_OUT_AMOUNT = 1.3

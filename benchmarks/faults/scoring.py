@@ -27,7 +27,7 @@ from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 
 WARM_UP = 10
-"""Steps of the job's own clock that are left out, as profkit leaves them out."""
+"""Steps of the job's own clock that are excluded, because profkit excludes them as well."""
 
 OVER_ALL = "all "
 TOP = 3

@@ -44,7 +44,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended, what it said, and the runs that it left."""
+    """The exit code and output of a job, and its runs."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""Callbacks in jobs that are started otherwise: on several ranks, and with profkit switched off."""
+"""Callbacks in jobs with several ranks, and in jobs in which profkit is switched off."""
 
 from __future__ import annotations
 

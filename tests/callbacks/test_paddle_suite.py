@@ -1,4 +1,4 @@
-"""The profiler hook of PaddleClas, PaddleSeg and PaddleVideo, in fake packages of their names."""
+"""The profiler hook of PaddleClas, PaddleSeg and PaddleVideo, in fake packages."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def _named(training: Training, name: str) -> list[str]:
 
 
 def _failures(ended: Ended) -> list[str]:
-    """What has failed on our side."""
+    """Return profkit's own failures."""
     return [
         metric.partition(":")[2]
         for metric in ended.trace.samples["metric"].to_pylist()

@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def profkit(tmp_path: Path) -> Command:
-    """Calls the command line in an empty folder, with nothing of the tester's own configuration."""
+    """Calls the command line in an empty folder, without the tester's own configuration."""
 
     def call(
         *arguments: object, env: dict[str, str] | None = None, cwd: Path | None = None

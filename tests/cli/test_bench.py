@@ -1,4 +1,4 @@
-"""`profkit bench`: what it runs, in which order, what it runs again, and what it writes.
+"""`profkit bench`: the cells it runs, their order, the cells it repeats, and its output.
 
 Only one matrix is really trained. The cells of the others are made up where `profkit trace` would
 leave its runs.

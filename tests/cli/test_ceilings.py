@@ -1,4 +1,4 @@
-"""What a machine can do at best is measured once, kept, and held against what a run did."""
+"""A machine's ceilings are measured once, kept, and compared with runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `profkit explain` says of two runs and of more, in text, as JSON, and by its exit code."""
+"""The output of `profkit explain` for two or more runs: text, JSON, and exit codes."""
 
 from __future__ import annotations
 

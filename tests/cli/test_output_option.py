@@ -1,4 +1,4 @@
-"""`-o` is the folder of runs in every verb, and `-w` the file that is written."""
+"""`-o` names the folder of runs in every verb, and `-w` the file to write."""
 
 from __future__ import annotations
 

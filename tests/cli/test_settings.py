@@ -1,4 +1,4 @@
-"""Flag over variable over project file over user file."""
+"""A flag overrides a variable, the project's file, and the user's file, in this order."""
 
 from __future__ import annotations
 

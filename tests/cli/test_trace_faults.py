@@ -68,7 +68,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Faulty:
-    """How a training with a fault ended."""
+    """The result of a training with a fault."""
 
     folder: Path
     returncode: int

@@ -1,6 +1,6 @@
 """`profkit trace` as a user runs it: complete runs, killed runs, and a full disk.
 
-The processes of a test run side by side, because most of their time goes into importing torch.
+The processes of a test run in parallel, because most of their time goes into importing torch.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Started:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for runs, with the generated data made: six processes would wait for each other's."""
+    """A folder for runs that already holds the generated data, so that no process has to wait."""
     generate(GeneratedSet())
     return tmp_path_factory.mktemp("trace")
 

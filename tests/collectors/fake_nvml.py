@@ -24,7 +24,7 @@ WORKING = {
 
 @dataclass
 class FakeGpu:
-    """What a device answers; the name of an error raises it, a missing name is not supported."""
+    """A device's answers; the name of an error raises it, a missing name is not supported."""
 
     uuid: str = "GPU-0"
     answers: dict[str, Any] = field(default_factory=lambda: dict(WORKING))

@@ -20,13 +20,22 @@ from profkit.testing import FakeClock
 FILES = {
     "proc/stat": "cpu  1000 200 300 4000 50 60 70 80 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n",
     "proc/loadavg": "3.17 2.90 2.11 5/321 4242\n",
-    "proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 400 kB\nCached: 300 kB\nSwapTotal: 100 kB\nSwapFree: 75 kB\n",
+    "proc/meminfo": (
+        "MemTotal: 1000 kB\nMemAvailable: 400 kB\nCached: 300 kB\n"
+        "SwapTotal: 100 kB\nSwapFree: 75 kB\n"
+    ),
     "proc/vmstat": "pgfault 777\npgmajfault 3\n",
     "sys/fs/cgroup/cpu.stat": "usage_usec 5\nthrottled_usec 2500000\n",
-    "proc/diskstats": " 8 0 sda 1 0 10 0 2 0 20 0 0 0 0\n 8 1 sda1 1 0 10 0 2 0 20 0 0 0 0\n 7 0 loop0 1 0 9 0 0 0 9 0 0 0 0\n",
+    "proc/diskstats": (
+        " 8 0 sda 1 0 10 0 2 0 20 0 0 0 0\n"
+        " 8 1 sda1 1 0 10 0 2 0 20 0 0 0 0\n"
+        " 7 0 loop0 1 0 9 0 0 0 9 0 0 0 0\n"
+    ),
     "sys/block/sda": "",
     "sys/block/loop0": "",
-    "proc/net/dev": "Inter-| Receive | Transmit\n face |bytes\n  eth0: 100 1 0 0 0 0 0 0 250 2 0 0 0 0 0 0\n",
+    "proc/net/dev": (
+        "Inter-| Receive | Transmit\n face |bytes\n  eth0: 100 1 0 0 0 0 0 0 250 2 0 0 0 0 0 0\n"
+    ),
     "proc/self/task/7/children": "41 42 ",
     "proc/41/stat": "41 (pt data (x) S 7 7 7 0 -1 0 9 0 4 0 150 50 0 0 20 0 1 0 99 1000 25\n",
 }

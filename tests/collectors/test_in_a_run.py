@@ -1,4 +1,4 @@
-"""Whatever collectors do in a run, it costs the job nothing and the report tells of it."""
+"""Collectors cost the job nothing, whatever they do, and the report shows their results."""
 
 from __future__ import annotations
 

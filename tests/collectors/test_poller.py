@@ -1,4 +1,4 @@
-"""Collectors are read when they are due, and whatever one does, the others and the job go on."""
+"""Collectors are read when due. A failing collector stops neither the others nor the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports, read back with the official and the standard library, and compared with the run."""
+"""Exports are read back with official and standard libraries, and compared with the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""These tests need a CUDA device; `make gpu` runs them where there is one."""
+"""These tests need a CUDA device; `make gpu` runs them on a machine that has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real driver's readings, the framework's allocator, and kernels of windows on a device."""
+"""The real driver's readings, the framework's allocator, and kernels of windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device phases against CUPTI's own kernel times, and no waiting on the hot path."""
+"""Device phases agree with CUPTI's own kernel times, and the hot path does not wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Hooked:
     step: Callable[[], None]
 
     def settle(self) -> None:
-        """What the writer's thread does, until all rows are complete. The test may wait; the hooks may not."""
+        """Do the writer thread's work until all rows are complete.
+
+        The test may wait; the hooks may not.
+        """
         torch.cuda.synchronize()
         self.timer.collect()
 
@@ -71,7 +74,10 @@ def hooked() -> Iterator[Hooked]:
 
 
 def _kernel_spans(trace: Path) -> dict[str, list[float]]:
-    """For each phase and step, microseconds from its first kernel's start to its last one's end, by where they were launched."""
+    """Return the microseconds from the first kernel's start to the last one's end.
+
+    There is one value per phase and step. A kernel belongs to the phase that launched it.
+    """
     events = json.loads(trace.read_text())["traceEvents"]
     ranges = sorted(
         (e["ts"], e["ts"] + e["dur"], e["name"])

@@ -1,1 +1,1 @@
-"""Held-out tests of one promise: what is recorded behaves as it does when nobody looks."""
+"""Held-out tests of one promise: a recorded job behaves like the same job without profkit."""

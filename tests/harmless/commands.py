@@ -1,4 +1,4 @@
-"""A command bare and under `profkit run`, and what each of them left."""
+"""Run a command bare and under `profkit run`, and keep the results of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_HANDED_ON = ("PYTHONPATH", "PYTHONSTARTUP", "PYTHONUNBUFFERED", "VIRTUAL_ENV
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, what it said, and the runs it left."""
+    """The exit code and output of a command, and its runs."""
 
     code: int
     out: str
@@ -30,7 +30,7 @@ class Ended:
 
     @property
     def said(self) -> str:
-        """What `profkit run` says after the job: everything from its first line on."""
+        """Return the output of `profkit run` after the job, from its first line on."""
         lines = self.err.splitlines()
         firsts = [number for number, line in enumerate(lines) if line.startswith("profkit:")]
         return "\n".join(lines[firsts[0] :]) if firsts else ""
@@ -50,7 +50,7 @@ class Ended:
         return bool(self.ranks)
 
     def steps(self) -> int:
-        """How many steps the only run tells of."""
+        """Return the number of steps in the only run."""
         assert len(self.runs) == 1, (self.runs, self.err)
         rows: int = Trace.open(self.runs[0]).steps.num_rows
         return rows

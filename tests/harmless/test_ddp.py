@@ -27,7 +27,7 @@ Lines = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Launch:
-    """How a job ended, and the lines that each of its ranks wrote."""
+    """The exit code of a job, and the lines that each of its ranks wrote."""
 
     exit_code: int | None
     errors: str
@@ -95,7 +95,7 @@ def ended(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def lines_of(path: Path) -> Lines:
-    """What a rank wrote; a last line that its end cut short is left out."""
+    """Return a rank's lines, without a last line that is incomplete."""
     if not path.exists():
         return {}
     whole = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -119,7 +119,7 @@ def pair_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Pair]:
 
 
 def differences(bare: dict[str, Any] | None, recorded: dict[str, Any] | None) -> list[str]:
-    """What of a case is not the same on both sides, in words."""
+    """Describe the differences between both sides of a case."""
     if bare is None or recorded is None:
         sides = (("bare", bare), ("recorded", recorded))
         return [f"{name}: the job did not get there" for name, side in sides if side is None]

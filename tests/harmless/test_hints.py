@@ -1,4 +1,4 @@
-"""Where nothing is recorded, `profkit run` says what it saw, and nothing that it did not see."""
+"""If nothing is recorded, `profkit run` reports what it observed, and nothing else."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_what_ran_is_told_apart_in_a_job_of_several_programs(tmp_path: Path) -> 
 
 
 def test_a_recorded_job_is_given_no_advice(tmp_path: Path) -> None:
-    """A helper that starts no framework is no reason to doubt the training beside it."""
+    """A helper without a framework is no reason to doubt the training next to it."""
     line = f"{PYTHON} -c pass\nls /\n{PYTHON} -B {_trains(tmp_path, 6)}"
     ended = run([_script(tmp_path, line)], tmp_path, recorded=True)
     assert ended.code == 6, ended.err

@@ -1,4 +1,4 @@
-"""However a job comes to import torch: it is recorded, and says and returns what it would."""
+"""A job is recorded, and its output is unchanged, in every order of importing torch."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_trainer_of_transformers(
 
 @pytest.fixture(scope="module")
 def transformers_alone(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """Which of its classes comes first does not change what the bare script says."""
+    """The order of its classes does not change the output of the bare script."""
     command = [PYTHON, ORDERS / "order_transformers.py", "trainer"]
     ended = run(command, tmp_path_factory.mktemp("transformers"), recorded=False)
     assert ended.code == 0, ended.err
@@ -251,7 +251,7 @@ builtins.runs_of_sitecustomize = runs + 1
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
-    """What a program sees, bare and recorded, with a `sitecustomize` of the user's own."""
+    """A program's view, bare and recorded, with a `sitecustomize` of the user's own."""
     folder = tmp_path_factory.mktemp("seen")
     user = folder / "user"
     user.mkdir()

@@ -1,4 +1,4 @@
-"""Recording loads nothing into a job that the job does not ask for and that costs it time."""
+"""Recording loads no modules that cost a job time and that the job does not import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.harmless.commands import run
 JOB = """
 import gc, sys, threading, time
 started = []
-gc.callbacks.append(lambda phase, info: phase == "start" and started.append(threading.current_thread().name))
+gc.callbacks.append(
+    lambda phase, info: phase == "start" and started.append(threading.current_thread().name)
+)
 import torch
 net = torch.nn.Linear(8, 2)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)

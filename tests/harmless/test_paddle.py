@@ -1,4 +1,4 @@
-"""Programs with `paddle.DataParallel` come to the same bits with and without profkit."""
+"""Programs with `paddle.DataParallel` give the same bits with and without profkit."""
 
 from __future__ import annotations
 

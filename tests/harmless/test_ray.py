@@ -1,4 +1,4 @@
-"""Ray Train's own example, bare and recorded. It deep-copies its DDP model in each validation."""
+"""Ray Train's own example, bare and recorded. Its validation deep-copies the DDP model."""
 
 from __future__ import annotations
 

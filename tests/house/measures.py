@@ -125,7 +125,7 @@ def _count_function(node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module
 
 
 def _count_comprehensions(statement: ast.stmt) -> int:
-    """Return the number of comprehensions in a statement, without those of statements inside it."""
+    """Return the comprehensions in a statement, without those of statements inside it."""
     count = 0
     waiting: list[ast.AST] = [statement]
     while waiting:

@@ -1,4 +1,4 @@
-"""The estimate of what threads beside a loop add to its steps, on steps for which it is known."""
+"""The estimate of the cost of threads next to a loop, on steps for which it is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLANTED_MS = 3.0
 
 
 def _blocks(planted_ms: float) -> tuple[list[list[int]], list[tuple[int, int]]]:
-    """Steps of about 20 ms that drift, in blocks; beside one in so many a thread works for 3 ms."""
+    """Blocks of drifting 20 ms steps, some of them with 3 ms of another thread's work."""
     random = np.random.default_rng(0)
     now, number = 0, 0
     blocks: list[list[int]] = []

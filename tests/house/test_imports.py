@@ -1,4 +1,4 @@
-"""What a fresh interpreter loads for the cheap commands."""
+"""The modules that a fresh interpreter loads for the cheap commands."""
 
 from __future__ import annotations
 

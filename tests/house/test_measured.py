@@ -1,4 +1,4 @@
-"""A test that compares a duration has three attempts, says which it needed, and no other test has."""
+"""Only tests that compare durations are repeated, at most three times, and report it."""
 
 from __future__ import annotations
 

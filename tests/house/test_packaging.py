@@ -57,7 +57,7 @@ def test_the_init_files_keep_no_state() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel of a copy of what git tracks or would track, so that nothing is built into the checkout."""
+    """Build the wheel from a copy of the tracked and untracked files, not in the checkout."""
     files = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=TOP,

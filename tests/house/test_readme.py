@@ -1,4 +1,4 @@
-"""What README.md and README.zh-CN.md quote is what the pages say, and both say the same."""
+"""The figures in README.md and README.zh-CN.md agree with the pages and with each other."""
 
 from __future__ import annotations
 

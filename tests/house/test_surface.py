@@ -1,4 +1,4 @@
-"""What others build upon. A change here is a change of a published interface: say so in CHANGELOG.md."""
+"""The published interface. A test that has to change here needs a line in CHANGELOG.md."""
 
 from __future__ import annotations
 
@@ -96,9 +96,18 @@ def test_the_schema_version_and_its_columns() -> None:
     assert SCHEMA_VERSION == (1, 0)
     assert {table: " ".join(schema.names) for table, schema in SCHEMAS.items()} == {
         "steps": "rank step start_ns end_ns sample_count loss grad_scale instrumented epoch",
-        "spans": "rank step phase name depth thread start_ns end_ns device_start_ns device_end_ns bytes error",
-        "kernels": "rank device stream start_ns end_ns name category correlation launch_ns step phase op grid block registers shared_bytes bytes flops tensor_core",
-        "collectives": "rank communicator sequence op bytes dtype group_size ready_ns start_ns end_ns backend step bucket",
+        "spans": (
+            "rank step phase name depth thread start_ns end_ns device_start_ns device_end_ns "
+            "bytes error"
+        ),
+        "kernels": (
+            "rank device stream start_ns end_ns name category correlation launch_ns step phase op "
+            "grid block registers shared_bytes bytes flops tensor_core"
+        ),
+        "collectives": (
+            "rank communicator sequence op bytes dtype group_size ready_ns start_ns end_ns "
+            "backend step bucket"
+        ),
         "samples": "rank device source metric time_ns value",
         "strings": "rank id value",
     }

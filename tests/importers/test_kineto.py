@@ -398,18 +398,15 @@ def _raw_work(path: Path) -> Iterator[tuple[str, int, int]]:
             "memset",
         }:
             start, duration = (int(Decimal(event[key]) * 1000) for key in ("ts", "dur"))
-            kind = (
-                "moves"
-                if category != "kernel"
-                else "communication"
-                if categorise(event["name"]) == COMMUNICATION
-                else "compute"
-            )
+            kind = "moves"
+            if category == "kernel":
+                exchange = categorise(event["name"]) == COMMUNICATION
+                kind = "communication" if exchange else "compute"
             yield kind, start, start + duration
 
 
 def brute_force(work: list[tuple[str, int, int]]) -> dict[str, int]:
-    """Times by walking over every border, one after the other."""
+    """Add up the times by walking over every boundary in order."""
     borders = sorted(
         [(start, kind, 1) for kind, start, _ in work] + [(end, kind, -1) for kind, _, end in work]
     )

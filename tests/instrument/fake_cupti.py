@@ -1,4 +1,4 @@
-"""The bindings `cupti.cupti` as a machine with a GPU has them: names and fields of the real ones, on a clock of their own."""
+"""A fake of the bindings `cupti.cupti`: real names and fields, and a clock of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ AHEAD_NS = 7_000_000_000_000
 GEMM = "_ZN7cutlass6KernelI52cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4EEvT_"
 
 FIELDS = {
-    "ActivityKernel": "kind name start end correlation_id device_id stream_id grid_x grid_y grid_z block_x block_y block_z"
-    " registers_per_thread static_shared_memory dynamic_shared_memory",
+    "ActivityKernel": (
+        "kind name start end correlation_id device_id stream_id grid_x grid_y grid_z "
+        "block_x block_y block_z registers_per_thread static_shared_memory dynamic_shared_memory"
+    ),
     "ActivityMemcpy": "kind start end correlation_id device_id stream_id bytes copy_kind",
     "ActivityMemcpyPtoP": "kind start end correlation_id device_id stream_id bytes copy_kind",
     "ActivityMemset": "kind start end correlation_id device_id stream_id bytes",
@@ -24,7 +26,10 @@ FIELDS = {
 }
 """What is read of each class of records, whose generations are numbered."""
 
-CALLS = "activity_register_callbacks activity_enable activity_disable activity_flush_all get_timestamp finalize"
+CALLS = (
+    "activity_register_callbacks activity_enable activity_disable activity_flush_all "
+    "get_timestamp finalize"
+)
 
 
 class ActivityKind(IntEnum):
@@ -47,7 +52,10 @@ class CuptiError(Exception):
 
 
 class FakeCupti:
-    """Hands out the records that `launch` made between enabling and flushing. `refusal` is raised where more kinds are enabled than it admits."""
+    """Hands out the records that `launch` made between enabling and flushing.
+
+    It raises `refusal` if more kinds are enabled than it admits.
+    """
 
     def __init__(self, refusal: str = "", *, admits: int = 0) -> None:
         self.ActivityKind = ActivityKind  # as the module has them
@@ -103,8 +111,10 @@ class FakeCupti:
         number, now = next(self._correlation), self.get_timestamp()
         self._call(number, now, through)
         self._work(
-            ActivityKind.CONCURRENT_KERNEL, number, now + 5_000, now + 5_000 + took_ns if ended else 0, name=name, grid_x=8, grid_y=4, grid_z=1,
-            block_x=128, block_y=1, block_z=1, registers_per_thread=96, static_shared_memory=1_024, dynamic_shared_memory=2_048,
+            ActivityKind.CONCURRENT_KERNEL, number,
+            now + 5_000, now + 5_000 + took_ns if ended else 0,
+            name=name, grid_x=8, grid_y=4, grid_z=1, block_x=128, block_y=1, block_z=1,
+            registers_per_thread=96, static_shared_memory=1_024, dynamic_shared_memory=2_048,
         )  # fmt: skip
         return number
 

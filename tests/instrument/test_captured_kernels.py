@@ -1,4 +1,7 @@
-"""Windows in real jobs: operators stand in for kernels on the CPU, with their step, phase and kind of work."""
+"""Windows in real jobs, with CPU operators in place of kernels.
+
+Each has its step, phase and kind of work.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives that a job calls itself make one row each, however they are called."""
+"""Each collective that a job calls itself makes one row, whichever way it is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows through CUPTI itself: the rows of the framework's profiler, and nothing left behind."""
+"""Windows through CUPTI give the same rows as the framework's profiler, and clean up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every framework's hooks must do: one list of scenarios, run with each framework on a CPU."""
+"""Scenarios that the hooks of every framework must pass; each runs on a CPU."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ class Kit:
     """The class of all models."""
 
     def framework(self) -> Framework:
-        return importlib.import_module(f"profkit.instrument.frameworks.{self.name}").FRAMEWORK  # type: ignore[no-any-return]
+        module = importlib.import_module(f"profkit.instrument.frameworks.{self.name}")
+        return module.FRAMEWORK  # type: ignore[no-any-return]
 
     def seed(self) -> None:
         raise NotImplementedError
@@ -252,7 +253,7 @@ class PaddleKit(Kit):
         return self.paddle.no_grad()  # type: ignore[no-any-return]
 
     def scaler(self, patch: pytest.MonkeyPatch) -> Any:
-        """Paddle's own switches itself off on a CPU, so it is given a GPU; its sums run here, too."""
+        """Give Paddle's scaler a fake GPU, without which it switches itself off."""
         module = importlib.import_module("paddle.amp.grad_scaler")
         with pytest.MonkeyPatch.context() as told:
             place = types.SimpleNamespace(is_gpu_place=lambda: True)
@@ -569,7 +570,8 @@ def test_a_closure_is_evaluated_inside_the_optimizer(
         if span.step == 1 and span.depth == 1 and span.phase != "data"
     ]
     assert inside[:2] == (["forward", "backward"] if measured else [])
-    assert followed.phases(1) == ((["data"] if loads else []) + ["optimizer"] if measured else [])
+    phases = ["data", "optimizer"] if loads else ["optimizer"]
+    assert followed.phases(1) == (phases if measured else [])
 
 
 @pytest.mark.parametrize("measured", [True, False], ids=["measured", "switched off"])

@@ -1,4 +1,4 @@
-"""The inside of loaders: times planted in data sets show in the right rows."""
+"""Times inside data loaders: times planted in data sets appear in the right rows."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What an opened loader left."""
+    """The rows that an opened loader left."""
 
     spans: list[Span]
     depths: list[float]
@@ -71,7 +71,7 @@ class Seen:
         return [span for span in self.spans if span.name == name]
 
     def errors_ms(self, own: list[list[float]]) -> dict[str, float]:
-        """The median distance of rows from what the batches saw themselves, and when they saw it."""
+        """Return the median difference between the rows and the batches' own times, in ms."""
         found = {
             name: [
                 abs(span.ms - figures[at])
@@ -148,7 +148,7 @@ def slow_collate(samples: list[torch.Tensor]) -> torch.Tensor:
 
 
 def own_figures(batches: list[torch.Tensor]) -> list[list[float]]:
-    """What each batch saw of its making."""
+    """Each batch's own record of how it was made."""
     return [batch[0, -len(OWN.figures()) :].tolist() for batch in batches]
 
 

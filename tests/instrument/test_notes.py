@@ -1,4 +1,4 @@
-"""Replayed notes make the rows that reports at once make: in Python, in C, and without notes."""
+"""Replayed notes make the same rows as immediate reports: in Python, in C, without notes."""
 
 from __future__ import annotations
 
@@ -400,7 +400,7 @@ class Meter:
 def test_batches_that_take_long_are_timed_with_their_waits_for_a_core(
     compiled_notes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That is `LoopMeter`'s, until they are short again."""
+    """`LoopMeter` times them, until they are short again."""
     loop = Loop(compiled_notes, monkeypatch)
     monkeypatch.setattr(loop.recorder, "_is_measured", lambda step: True)
     loop.run(STEP)

@@ -1,4 +1,4 @@
-"""20 ms slept in each phase in turn: that phase grows by 20 ms, and no other does."""
+"""20 ms of sleep in a phase lengthens that phase by 20 ms, and no other."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ PATIENCE_S = 300
 
 
 def _command(framework: str, ranks: int, phases: tuple[str, ...]) -> list[str]:
-    launcher = (
-        [sys.executable] if ranks == 1 else TORCHRUN if framework == "torch" else PADDLE_LAUNCH
-    )
+    launcher = TORCHRUN if framework == "torch" else PADDLE_LAUNCH
+    if ranks == 1:
+        launcher = [sys.executable]
     steps = str(TURNS * 3 * len(phases))
     return [
         *PROFKIT_RUN,

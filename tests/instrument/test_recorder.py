@@ -1,4 +1,4 @@
-"""Tests of the recorder: steps tile the loop's time, phases belong to steps, forks stop it."""
+"""The recorder: steps tile the loop's time, phases belong to steps, forks stop it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`profkit run` on training scripts that contain no word of profkit."""
+"""`profkit run` on training scripts that do not mention profkit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROFKIT_RUN = [sys.executable, "-m", "profkit", "run", "--"]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, and the run that it left."""
+    """The exit code and output of a command, and its run."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""The tables of the tracker's states are complete, and the tracker fits the hooks' interface."""
+"""The tracker's state tables are complete, and it fits the hooks' interface."""
 
 from __future__ import annotations
 

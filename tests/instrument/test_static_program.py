@@ -1,4 +1,4 @@
-"""A program of Paddle's static graph trains whole steps, in which nothing is made up."""
+"""A static Paddle program trains whole steps, and no figure is invented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows open and close where they were planned, cost no step, and lose at most themselves."""
+"""Windows open and close as planned, cost no step, and lose only their own rows."""
 
 from __future__ import annotations
 

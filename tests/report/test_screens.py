@@ -1,4 +1,4 @@
-"""Each screen and its JSON show the same, and nothing in a run can break either."""
+"""Each screen and its JSON show the same values, and no content of a run breaks either."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Each rule names its cause if it was planted, with its cost.
 
-It names nothing if only the sign of the cause, or only the longer time, is there.
+It names nothing if only a sign of the cause, or only a longer time, is present.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SLOWER = {"phase_ns": {"forward": 16 * MS, "backward": 32 * MS, "optimizer": 5 *
 
 @dataclass(frozen=True)
 class Planted:
-    """A cause: what the target does, what both sides recorded, and what that costs a step in ms."""
+    """A cause: the target's change, both sides' records, and the cost per step in ms."""
 
     cost_ms: float
     target: Mapping[str, Any] = field(default_factory=dict)
@@ -263,7 +263,7 @@ def test_nothing_is_said_where_the_base_does_as_much(name: str, make: Make) -> N
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_planted_cause_is_the_first_that_is_told(name: str, make: Make) -> None:
-    """Of all rules together, with what explains another's cost taken off it."""
+    """The planted cause is the first one, after costs that other causes explain are removed."""
     planted = PLANTED[name]
     found = find_all(make(planted), [RULES.load(each) for each in RULES.names()])
     assert found[0].kind == name, [(each.kind, each.cost_ns) for each in found]
@@ -364,7 +364,7 @@ def _drifting(path: Path, seed: int, added_ns: int) -> Trace:
 
 
 def test_a_run_that_becomes_slower_drifts(tmp_path: Path) -> None:
-    """What a slope adds to the average step is half of what it adds to the last."""
+    """A slope adds half as much to the average step as to the last."""
     base = _drifting(tmp_path / "base", 1, 0)
     case = explain(base, _drifting(tmp_path / "target", 2, 16 * MS)).case
     finding = _ask("drift", case)

@@ -1,4 +1,4 @@
-"""Published logs whose truth is known: the causes that must be named, and those that must not."""
+"""Published logs with known causes: causes that must be named, and causes that must not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planted faults: what they change, what names them, and how they are scored."""
+"""The planted faults: their changes, the causes that name them, and their scores."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _said(score: Score, fault: Fault) -> Score:
 
 
 def _pair(work: Path, fault: Fault, planted: dict[str, Any], own_ms: dict[str, float]) -> None:
-    """Write two synthetic runs, and their own clocks' times, as the runner would leave real ones."""
+    """Write two synthetic runs and their own clocks' times, like the real runner."""
     folder = work / DEVELOPMENT / "0" / fault.name
     for number, (side, options, own) in enumerate(
         ((BASE, {}, {"data": 2.0, "samples": 8.0}), (TARGET, planted, own_ms))

@@ -1,4 +1,4 @@
-"""Costs clear of zero, ranks late alone, and skipped steps that no optimizer reports."""
+"""Costs clearly above zero, single late ranks, and skipped steps without a report."""
 
 from __future__ import annotations
 

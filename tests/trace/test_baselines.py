@@ -1,4 +1,4 @@
-"""Runs that are kept under a name: compared with as they were saved, or not at all."""
+"""Named baselines are compared exactly as they were saved, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of an older shape fit a schema that has gained a column; any other difference is refused."""
+"""Old rows fit a schema that has gained a column; any other difference is refused."""
 
 from __future__ import annotations
 

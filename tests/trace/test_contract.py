@@ -1,4 +1,4 @@
-"""The trace contract: what is written is read back, older and newer files are read, damage is named."""
+"""The trace contract: rows are read back, across versions, and damage is reported."""
 
 from __future__ import annotations
 
@@ -536,7 +536,10 @@ def test_a_message_that_is_being_written_does_not_make_a_running_run_torn(
 
 
 def _dead_process() -> dict[str, object]:
-    code = "import json; from profkit.trace.integrity import this_process; print(json.dumps(this_process()))"
+    code = (
+        "import json; from profkit.trace.integrity import this_process; "
+        "print(json.dumps(this_process()))"
+    )
     owner: dict[str, object] = json.loads(
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
     )

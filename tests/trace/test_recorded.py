@@ -1,4 +1,7 @@
-"""The runs that come with the project: whole, small, readable on any machine, and without anything of the one they were made on."""
+"""The runs that come with the project: whole, small, and readable on any machine.
+
+They contain nothing about the machine that recorded them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is worth after a kill, a cut, a full disk, a fork, or a row that nobody should have written."""
+"""The rows of a run after a kill, a cut, a full disk, a fork, or an invalid row."""
 
 from __future__ import annotations
 
@@ -66,8 +66,11 @@ def _wait_for(condition: Callable[[], object]) -> None:
 
 
 def _run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run `script` in a fresh interpreter, which must end well, with what a job's script imports."""
-    preamble = "import os, sys\nfrom pathlib import Path\nfrom profkit.clock import Anchor\nfrom profkit.trace import RankManifest, RankWriter\nrun = Path(sys.argv[1])\n"
+    """Run `script` in a fresh interpreter, with the usual imports; it must succeed."""
+    preamble = (
+        "import os, sys\nfrom pathlib import Path\nfrom profkit.clock import Anchor\n"
+        "from profkit.trace import RankManifest, RankWriter\nrun = Path(sys.argv[1])\n"
+    )
     code = preamble + textwrap.dedent(script)
     ended = subprocess.run(
         [sys.executable, "-B", "-c", code, *map(str, arguments)],
@@ -84,7 +87,7 @@ def _run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[
 
 
 def _run_benchmark(name: str, *arguments: object) -> str:
-    """Run one of the scripts that measure a promise, at a smaller size; it exits 1 where the promise is broken."""
+    """Run a benchmark at a smaller size. It exits 1 if a promise is broken."""
     ended = subprocess.run(
         [sys.executable, BENCHMARKS / name, *map(str, arguments)],
         capture_output=True,
@@ -187,7 +190,7 @@ def test_a_record_cut_at_any_byte_is_named_or_readable(tmp_path: Path, name: str
 
 
 def _check_reading(trace: Trace, whole: pa.Table, *, broken: str) -> None:
-    """All rows can be read whatever becomes of a record; only what asks for the broken record is refused."""
+    """Check that all rows are readable with a broken record; only reading the record fails."""
     assert trace.steps.equals(whole)
     asks: dict[str, Callable[[], object]] = {
         RANK_FILE: lambda: trace.ranks[0].manifest,
@@ -212,10 +215,15 @@ def _cuts(path: Path) -> Iterator[int]:
 
 _FILLS_ITS_DISK = """
     import contextlib, time
-    writer = RankWriter(run, RankManifest(0, "here", os.getpid(), "cpu", Anchor(1, 2, 3)), interval_s=0.02)
+    writer = RankWriter(
+        run, RankManifest(0, "here", os.getpid(), "cpu", Anchor(1, 2, 3)), interval_s=0.02
+    )
     append = writer.appender("spans")
     for index in range(60_000):
-        append((index, "forward", f"layer {index}", 0, "MainThread", index * index, -index, None, None, hash(str(index)), None))
+        value = hash(str(index))
+        name = f"layer {index}"
+        times = index * index, -index
+        append((index, "forward", name, 0, "MainThread", *times, None, None, value, None))
         if index % 1000 == 0:
             time.sleep(0.002)
         while index == 2000 and any(map(len, writer._rows.values())):
@@ -223,7 +231,8 @@ _FILLS_ITS_DISK = """
     while not writer.failure:
         time.sleep(0.01)
     if fill_the_rest:
-        with contextlib.suppress(OSError), open(run / "of another program", "wb", buffering=0) as file:
+        rest = run / "of another program"
+        with contextlib.suppress(OSError), open(rest, "wb", buffering=0) as file:
             while True:
                 file.write(bytes(512))
     append((1, "forward", "late", 0, "MainThread", 1, 1, None, None, None, None))
@@ -234,8 +243,8 @@ _FILLS_ITS_DISK = """
 
 def test_a_job_goes_on_when_its_files_may_grow_no_more(tmp_path: Path) -> None:
     limited = (
-        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\nfill_the_rest = False\n"
-        + textwrap.dedent(_FILLS_ITS_DISK)
+        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "fill_the_rest = False\n" + textwrap.dedent(_FILLS_ITS_DISK)
     )
     ended = _run_script(limited, tmp_path)
     assert "File too large while writing" in ended.stdout
@@ -281,7 +290,7 @@ def _check_full(run: Path, failure: str) -> None:
 
 
 class _FailingCalls:
-    """Stands in for a function of `os`: its n-th call raises, and with `for_good` all after it."""
+    """Replaces a function of `os`: its n-th call raises, and with `for_good` all later ones."""
 
     def __init__(
         self, real: Callable[..., Any], nth: int, code: int, *, for_good: bool, some: int = 0
@@ -384,7 +393,7 @@ def test_a_folder_that_vanishes_ends_the_capture_and_nothing_else(tmp_path: Path
 
 
 class _HangingWrite:
-    """Stands in for `os.write`: blocks until it is released, as a network disk that does not answer."""
+    """Replaces `os.write` and blocks until it is released, like an unresponsive network disk."""
 
     def __init__(self) -> None:
         self.real = os.write
@@ -400,7 +409,7 @@ class _HangingWrite:
 def test_a_pause_of_the_machine_is_no_disk_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that comes late is waited for after each of the looks but the last, however long the one look took."""
+    """A delayed thread is waited for after every check but the last, however long one took."""
     writer = RankWriter(tmp_path, MANIFEST, interval_s=60)
     writer.appender("spans")(_span(0))
     join, looks = writer._thread.join, iter(range(CLOSING_LOOKS))
@@ -561,13 +570,17 @@ def test_rows_that_many_threads_hand_over_are_all_written_once(tmp_path: Path) -
 
 _FORKS = """
     import time, warnings
-    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads: that is the point here
-    writer = RankWriter(run, RankManifest(0, "here", os.getpid(), "cpu", Anchor(1, 2, 3)), interval_s=0.01)
+    # Python 3.12 warns of forks in processes with threads, which is intended here.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    writer = RankWriter(
+        run, RankManifest(0, "here", os.getpid(), "cpu", Anchor(1, 2, 3)), interval_s=0.01
+    )
     append = writer.appender("spans")
 
     def add(first, count):
         for index in range(first, first + count):
-            append((index, "forward", f"layer {index % 7}", 0, "MainThread", index, index, None, None, None, None))
+            name = f"layer {index % 7}"
+            append((index, "forward", name, 0, "MainThread", index, index, None, None, None, None))
 
     def child_work():
         add(900_000, 500)

@@ -1,1 +1,4 @@
-"""What profkit promises whatever is done to it: the short versions; `make trust` runs the long ones, docs/reliability.md has the figures."""
+"""Short checks of profkit's promises under damage, hostile input and failures.
+
+`make trust` runs the long versions, and docs/reliability.md has the figures.
+"""

@@ -1,8 +1,8 @@
-"""Tiny runs as each version of the schema wrote them, kept for ever: what later versions must still read.
+"""Tiny runs in every version of the schema, which all later versions must read.
 
     python -m tests.trust.golden
 
-writes the one of the present version, beside what it holds; it never replaces one that is there.
+writes the run of the present version. It never replaces an existing one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONTENT = "content.json"
 
 
 def describe(run: Path, columns: dict[str, list[str]]) -> dict[str, Any]:
-    """How many rows each table has, and a digest of each column's values."""
+    """Return the number of rows of each table, and a digest of each column's values."""
     trace = Trace.open(run)
     return {
         table: {"rows": trace.table(table).num_rows, "sha256": _digests(trace, table, names)}

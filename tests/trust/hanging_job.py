@@ -1,7 +1,8 @@
-"""Two ranks of which one is stopped twice while it trains: for a while, and for ever. The launcher ends both where one fails, as launchers do.
+"""Two ranks, one of which is stopped twice in training: for a while, then for ever.
 
-Whoever is to wait waits for what has happened, and not for a time: the rank is stopped for ever once its rows are on disk, the other
-one looks for it once it is stopped.
+The launcher ends both ranks if one fails, as real launchers do. The job waits for events and not
+for fixed times: the rank is stopped for ever once its rows are on disk, and then the other rank
+starts to look for it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ STOPPED_AT, STOPPED_S, LOST_AT = 40, 4.0, 60
 LATE = 1
 PATIENCE_S = 480.0
 STOPPED = Path("stopped")
-COME_BACK = "while ! grep -q '^State:.*stopped' /proc/{pid}/status; do sleep 0.05; done; sleep {seconds}; kill -CONT {pid}"
+COME_BACK = (
+    "while ! grep -q '^State:.*stopped' /proc/{pid}/status; do sleep 0.05; done; "
+    "sleep {seconds}; kill -CONT {pid}"
+)
 
 
 def launch() -> int:

@@ -1,4 +1,7 @@
-"""What profkit does to the machine it runs on while it reads: no network, no classes out of pickles, no processes, no file elsewhere."""
+"""Reading a run opens no network, builds no pickled class, and starts no process.
+
+It writes no file elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,14 @@ def watch(event, arguments):
         seen["pickle"].append(str(arguments))
     elif event in {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "os.fork"}:
         seen["process"].append(event)
-    elif event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-        seen["written"].append(os.path.realpath(os.fsdecode(arguments[0])) if not isinstance(arguments[0], int) else "")
+    elif event == "open" and isinstance(arguments[2], int):
+        path, flags = arguments[0], arguments[2]
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            named = not isinstance(path, int)
+            seen["written"].append(os.path.realpath(os.fsdecode(path)) if named else "")
     elif event in {"os.rename", "os.mkdir", "os.symlink", "os.link"}:
-        seen["written"].append(os.path.realpath(os.fsdecode(arguments[1] if event != "os.mkdir" else arguments[0])))
+        path = arguments[1] if event != "os.mkdir" else arguments[0]
+        seen["written"].append(os.path.realpath(os.fsdecode(path)))
 
 sys.addaudithook(watch)
 from profkit.cli import main
@@ -43,7 +50,7 @@ OUTSIDE = "../../outside/%2e%2e/x"
 
 @pytest.fixture
 def seen(tmp_path: Path) -> dict[str, list[str]]:
-    """What was seen while everything that only reads was done once, with files that would like to be elsewhere."""
+    """Run every command that only reads, on hostile files, and return the observed events."""
     run, hostile = (
         synthetic_trace(tmp_path / "run", ranks=2, steps=40),
         hostile_run(tmp_path / "hostile"),
@@ -146,7 +153,7 @@ IN_THE_JOB = [
 
 
 HANDED_ON = {"instrument/frameworks/pytorch/ddp.py": 2}
-"""The reducer's own broadcast and barrier, which its observed process group hands on to the real one."""
+"""The reducer's own broadcast and barrier, which the observed process group passes on."""
 
 
 def test_nothing_in_the_job_meets_other_ranks_or_waits_for_a_device() -> None:

@@ -1,4 +1,7 @@
-"""Clocks that disagree, or are set while a job runs: no figure hangs on an order of times on two hosts, nor on the time of day."""
+"""Clocks that disagree or are set during a job change no figure.
+
+No figure depends on the order of times on two hosts, or on the time of day.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,10 @@ CLOCKS: dict[str, tuple[Clock, float]] = {
     "50 ms behind": (lambda times: times - 50 * MS, 0.0),
     "100 ppm too fast": (lambda times: times + (times - times.min()) // 10_000, 1e-3),
 }
-"""What the clock of a host shows, and how far off figures may then be: ten times as far as the clock, because bounds come from resamples."""
+"""The clock of a host, and the tolerance of figures.
+
+Bounds come from resamples, so the tolerance is ten times the error of the clock.
+"""
 
 
 @pytest.mark.parametrize(("clock", "tolerance"), CLOCKS.values(), ids=CLOCKS)
@@ -99,7 +105,7 @@ def _figures(run: Path) -> Any:
 
 
 STEP_IN = {"_ns": 1e6 * STEP_MS, "_ms": STEP_MS}
-"""About a step in the unit that a key names: what small parts of it may be off by hangs on the whole."""
+"""About one step in the unit that a key names; small parts may be off by a share of it."""
 
 
 def _compare(left: Any, right: Any, tolerance: float, whole: float = 1.0) -> None:
@@ -128,7 +134,7 @@ HOUR_NS = 3_600_000_000_000
 def test_a_clock_that_is_set_while_a_job_runs_moves_no_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time of day goes back an hour in the middle: that is recorded, and the steps are as long as ever."""
+    """The time of day goes back an hour in the middle; the run says so, and no step changes."""
     left, right = (
         _record(tmp_path / name, set_by_ns, monkeypatch)
         for name, set_by_ns in (("left", 0), ("set", -HOUR_NS))

@@ -1,4 +1,7 @@
-"""Damage of profkit's own files in small, and the guards of these guards: with the checks taken away, they must fail."""
+"""Damage of profkit's own files on a small scale, and proof that the checks matter.
+
+Without the checks, these tests must fail.
+"""
 
 from __future__ import annotations
 

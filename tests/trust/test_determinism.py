@@ -1,4 +1,4 @@
-"""The same trace gives the same bytes: whatever the hashes' seed, the threads, and the order of files in a folder."""
+"""One trace always gives the same bytes, for any hash seed, thread count and file order."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ import pyarrow
 from profkit.cli import main
 pyarrow.set_cpu_count(int(sys.argv[1]))
 for words in (
-    ["report", "late", "--json"], ["explain", "base", "late", "--json"], ["explain", "base", "late", "late", "--json"], ["explain", "base", "late"],
-    ["report", "late", "--format", "html"], ["explain", "base", "late", "--format", "html"], ["explain", "base", "late", "--format", "markdown"],
+    ["report", "late", "--json"], ["explain", "base", "late", "--json"],
+    ["explain", "base", "late", "late", "--json"], ["explain", "base", "late"],
+    ["report", "late", "--format", "html"], ["explain", "base", "late", "--format", "html"],
+    ["explain", "base", "late", "--format", "markdown"],
 ):
     assert main(words) == 0, words
 """

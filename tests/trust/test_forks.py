@@ -1,4 +1,4 @@
-"""A process that forks in the middle of a step: the child goes on as the job's code says, and the trace stays the parent's."""
+"""A process that forks during a step: the child continues, and the parent keeps the trace."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from profkit.clock import read_anchor
 from profkit.instrument.recorder import Recorder
 from profkit.trace import RankManifest, RankWriter
 
-warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads: that is the point here
-writer = RankWriter(Path(sys.argv[1]), RankManifest(0, platform.node(), os.getpid(), "cpu", read_anchor()), interval_s=60)
+# Python 3.12 warns of forks in processes with threads, which is intended here.
+warnings.simplefilter("ignore", DeprecationWarning)
+manifest = RankManifest(0, platform.node(), os.getpid(), "cpu", read_anchor())
+writer = RankWriter(Path(sys.argv[1]), manifest, interval_s=60)
 recorder = Recorder(writer)
 child = None
 recorder.begin()
@@ -39,7 +41,10 @@ if child:
 
 
 def test_a_fork_in_the_middle_of_a_step_writes_nothing_and_ends_nothing(tmp_path: Path) -> None:
-    """Both processes train on to the end, and leave as any process does; the child has all rows of the parent's that nobody has written yet."""
+    """Both processes train to the end and exit normally.
+
+    The child inherits all rows of the parent that are not written yet.
+    """
     done = subprocess.run(
         [sys.executable, "-c", JOB, str(tmp_path)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What an earlier version wrote is read by this one, to the value."""
+"""Runs of earlier schema versions are read with exactly their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that is stopped while it trains: profkit does not hang with it, loses no row, and says what happened."""
+"""profkit does not hang with a stopped rank, loses no row, and reports what happened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """The recorded job: rank 1 hangs and comes back, then hangs for ever, until the job itself gives up."""
+    """Record a job in which rank 1 hangs, recovers, and hangs until the job itself gives up."""
     folder = tmp_path_factory.mktemp("hangs")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")} | {
         "OMP_NUM_THREADS": "1"

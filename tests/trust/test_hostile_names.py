@@ -1,4 +1,4 @@
-"""Names that are code somewhere: nothing that profkit prints or writes lets one through."""
+"""Names that are code in some format: all of profkit's output escapes them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ import sys
 from profkit.cli import main
 run, base = sys.argv[1:]
 for words in (
-    ["report", run], ["verify", run], ["explain", base, run], ["explain", run, run, base], ["report", run, "--json"], ["report", run, "--format", "markdown"],
-    ["report", run, "--format", "html"], ["export", run, "--format", "csv", "--steps", "all", "-o", run + ".csv"], ["report", run + "\\x1b[31m"], ["\\x1b[2J"],
+    ["report", run], ["verify", run], ["explain", base, run], ["explain", run, run, base],
+    ["report", run, "--json"], ["report", run, "--format", "markdown"],
+    ["report", run, "--format", "html"],
+    ["export", run, "--format", "csv", "--steps", "all", "-o", run + ".csv"],
+    ["report", run + "\\x1b[31m"], ["\\x1b[2J"],
     ["explain", run, run, "--gate", "\\x1b[31m"], ["explain", run, run, "--baseline", "\\x1b[31m"],
 ):
     main(words)
@@ -33,7 +36,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _seen_on_a_terminal(command: list[str]) -> str:
-    """What a terminal gets of both streams until the command ends."""
+    """Return the text that a terminal receives from both streams until the command ends."""
     ours, theirs = os.openpty()
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs) as child:
         os.close(theirs)

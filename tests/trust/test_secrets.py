@@ -1,4 +1,7 @@
-"""Secrets around a job: in its environment, its command and another tool's file; they are in nothing that profkit writes."""
+"""Secrets in a job's environment, its command and another tool's file.
+
+They must not appear in anything that profkit writes.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ ARGUMENTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recorded job and an import, both with secrets all around, and every report and export of them."""
+    """Record a job and import a file, both full of secrets, and write every report and export."""
     folder = tmp_path_factory.mktemp("secrets")
     (folder / "job.py").write_text(JOB)
     env = {**os.environ, **SHAPES, "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,7 @@
-"""Recording leaves nothing open, and every step is there; what it does to memory over hours, `make trust` measures."""
+"""Recording leaves nothing open and loses no step.
+
+`make trust` measures the memory over hours.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which a question cannot be answered: the answer is 'cannot judge' or an error, and never a clean bill."""
+"""Every kind of unanswerable question gives `cannot judge` or an error, never a pass."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ BESIDE: dict[str, Callable[[Path, Path], Path]] = {
     "another workload": _made(workload="another"),
     "an interval that says nothing": _made(steps=24, jitter=0.9, seed=8, steps_per_epoch=0),
 }
-"""Runs that cannot be compared with the whole one. Steps can, where samples are not known, and so can what a GPU takes where a rank is missing."""
+"""Runs that cannot be compared with the whole one.
+
+Steps can be compared if samples are not known, and GPU times if a rank is missing.
+"""
 
 
 @pytest.mark.parametrize("make", ALONE.values(), ids=ALONE)

@@ -1,4 +1,4 @@
-"""Read a picture of the interface as the cells of a terminal, a character and a style in each.
+"""Read a picture of the interface as terminal cells with a character and a style.
 
 The other contents of an SVG (random ids, fonts, pixel sizes, the window around it) do not depend on
 the interface. An element of an unknown shape is an error, so that no part of a picture is missed.

@@ -47,11 +47,13 @@ def test_a_screen_looks_as_it_did(
                 (tmp_path / f"{snapshot}-{theme}.svg").write_text(svg)
 
     runs, screen = Path("runs"), name.partition("-")[0]
-    run = runs if name == "runs" else runs / ("four" if name == MANY else "slow")
+    run = runs / ("four" if name == MANY else "slow")
+    if name == "runs":
+        run, screen = runs, ""
     drive(
         run,
         look,
-        screen="" if name == "runs" else screen,
+        screen=screen,
         bases=[runs / base for base in COMPARED.get(name, ())],
     )
     if os.environ.get("PROFKIT_UPDATE_SNAPSHOTS"):

@@ -38,7 +38,7 @@ async def _mark(driver: Driver, name: str) -> None:
 
 
 def test_from_two_runs_to_the_kernels_behind_their_difference(folder: Path) -> None:
-    """Mark two runs, explain them, follow the largest row to a kernel, and go all the way back."""
+    """Mark two runs, explain them, follow the largest row to a kernel, and go back."""
 
     async def walk(driver: Driver) -> None:
         assert driver.screen == "RunsScreen"

@@ -491,7 +491,7 @@ def test_classes_and_images_are_in_sorted_order(tmp_path: Path) -> None:
 
 
 def as_torchvision(folder: Path) -> list[tuple[str, int]]:
-    """What torchvision's `make_dataset` does, which takes six seconds to import."""
+    """Do the same as torchvision's `make_dataset`, which takes six seconds to import."""
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     walks = (
         (label, walk)

@@ -76,7 +76,7 @@ def test_loading_the_module_imports_no_framework() -> None:
 
 
 def test_both_have_the_published_parameters(torch_parts: Parts, paddle_parts: Parts) -> None:
-    """The published figure is Paddle's own count, which has the norms' running statistics in it."""
+    """The published figure is Paddle's own count, which includes the norms' statistics."""
     assert torch_size(torch_parts.model) == paddle_size(paddle_parts.model) == 9_641_119
     with_statistics = sum(
         int(np.prod(parameter.shape)) for parameter in paddle_parts.model.parameters()

@@ -1,4 +1,4 @@
-"""ICDAR2015's tree: what is made, what is read, and what is said of a wrong one."""
+"""ICDAR2015's tree: the generated set, its reading, and the error for a wrong tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mask R-CNN: the published model and settings, what it is fed, and how it is judged."""
+"""Mask R-CNN: the published model and settings, its inputs, and its evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PSENet in both frameworks: one architecture, the published loss, samples, and evaluation."""
+"""PSENet in both frameworks: one architecture, the published loss, and evaluation."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def loss_by_hand(
 
 @pytest.fixture(scope="module")
 def outputs() -> Arrays:
-    """Four images: text, text of which some is illegible, no text at all, and nothing but text."""
+    """Four images: text, partly illegible text, no text at all, and only text."""
     rng = np.random.default_rng(5)
     text = (rng.random((4, 12, 12)) < 0.15).astype(np.float32)
     text[2], text[3] = 0, 1
@@ -430,7 +430,7 @@ def test_illegible_words_count_neither_for_nor_against() -> None:
 
 
 def perfect_logits(scenes: WholeScenes, number: int) -> npt.NDArray[np.float64]:
-    """What a network that is always right and sure would give."""
+    """Return the outputs of a network that is always right and certain."""
     pixels, stretch, words = scenes[number]
     height, width = pixels.shape[-2:]
     quads = [np.array(word.corners) / stretch / 4 for word in words]

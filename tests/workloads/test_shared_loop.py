@@ -1,4 +1,4 @@
-"""The loop that all workloads share: batches, broken samples, when it stops, and what it tells."""
+"""The loop of all workloads: batches, broken samples, its end, and its reports."""
 
 from __future__ import annotations
 

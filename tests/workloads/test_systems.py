@@ -1,8 +1,8 @@
-"""Each reference system in each framework, as a user starts it: tiny, with real models and data.
+"""Each reference system in each framework, as a user starts it, on a small scale.
 
-By default each system runs once, so that each framework trains one alone and one on two ranks;
-with PROFKIT_ALL_SYSTEMS=1 (`make systems`) each runs in each framework and each mode, and ResNet50
-learns.
+Models and data are real. By default each system runs once, so that each framework trains one
+alone and one on two ranks. With PROFKIT_ALL_SYSTEMS=1 (`make systems`) each runs in each
+framework and each mode, and ResNet50 learns.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def test_the_rate_falls_at_epochs_20_and_40(tree: Path, monkeypatch: pytest.Monk
 
 
 class FakeModel:
-    """Gives a class for each clip by the order in which it is asked; others get the last class."""
+    """Gives each clip a class, in the order of calls; later clips get the last class."""
 
     training = False
 

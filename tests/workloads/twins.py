@@ -1,4 +1,4 @@
-"""One architecture in two frameworks: what tests need to compare them."""
+"""Helpers that compare one architecture in two frameworks."""
 
 from __future__ import annotations
 

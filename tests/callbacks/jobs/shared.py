@@ -1,4 +1,4 @@
-"""What the jobs of all trainers do: run the code that README.md shows, and break the callbacks."""
+"""Shared parts of the trainers' jobs: run the code that README.md shows, break callbacks."""
 
 from __future__ import annotations
 

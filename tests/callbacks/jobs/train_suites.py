@@ -1,6 +1,6 @@
 """Loops as those of PaddleVideo, PaddleClas and PaddleSeg, each with its profiler module.
 
-`train_suites.py [bare]`: bare, all of it is trained before profkit is there too.
+`train_suites.py [bare]`: with `bare`, everything is trained before profkit is loaded.
 """
 
 from __future__ import annotations

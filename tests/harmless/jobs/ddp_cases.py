@@ -1,8 +1,8 @@
-"""Many small jobs of data parallel training, each reduced to one digest of all it computed.
+"""Many small jobs of data parallel training, each reduced to one digest of its results.
 
-Runs under torchrun with two or three ranks (gloo, CPU), knows nothing of any profiler, and writes
-a line of JSON for every case into the file of its rank: two launches that ought to behave alike
-have to write the same lines.
+Runs under torchrun with two or three ranks (gloo, CPU) and does not know any profiler. Each rank
+writes a line of JSON per case into its own file. Two launches that should behave alike must write
+the same lines.
 """
 
 import argparse
@@ -44,7 +44,7 @@ INPUTS, WIDTH, OUTPUTS, ROWS = 12, 64, 4, 8
 
 
 class Evidence:
-    """What a case computed: names and texts in the order in which they came."""
+    """The results of a case: names and texts in the order in which they came."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[str, str]] = []
@@ -126,7 +126,7 @@ def without_addresses(text: str) -> str:
 
 
 class Meeting:
-    """Where the ranks find each other, whatever became of the process group of a case."""
+    """The meeting point of the ranks, independent of the process group of a case."""
 
     def __init__(self, store: Store, rank: int, world: int, folder: Path) -> None:
         store.set_timeout(LONG_PATIENCE)
@@ -993,7 +993,7 @@ def places_without_views(rank: int, world: int) -> Evidence:
 
 
 def places_of_gradients(module: nn.Module) -> list[tuple[object, ...]]:
-    """How each gradient lies in memory, and which of them share it."""
+    """Return the memory layout of each gradient, and the gradients that share memory."""
     found: list[tuple[object, ...]] = []
     seen: dict[int, int] = {}
     for parameter in module.parameters():
@@ -1190,8 +1190,8 @@ def frozen_later(rank: int, world: int) -> Evidence:
     return run.done()
 
 
-# No case uses `delay_all_reduce_named_params`: torch starts that all-reduce and never waits for it, so two
-# bare runs differ now and then.
+# No case uses `delay_all_reduce_named_params`: torch starts that all-reduce and never waits for it,
+# so two bare runs differ now and then.
 
 
 @case("optimizer_in_backward")
@@ -2517,7 +2517,7 @@ def gradients_set_to_nan(rank: int, world: int) -> Evidence:
 
 
 def logged(ddp: Any) -> dict[str, str]:
-    """What torch notes about the wrapper, apart from times."""
+    """Return torch's notes about the wrapper, except for times."""
     names = [
         "world_size",
         "rank",
@@ -2789,7 +2789,7 @@ def wrapper_is_released_at_once(rank: int, world: int) -> Evidence:
 
 
 def released(rank: int, at_once: bool, hook: bool) -> Evidence:
-    """What still lives when the user has let go, by counts alone or after a collection."""
+    """Report objects that outlive the user's last reference, at once or after a collection."""
     run = Run(rank)
     watcher = Watcher(2)
     run.step()

@@ -1,4 +1,4 @@
-"""What programs do with `paddle.DataParallel`; each case tells the bits that it came to."""
+"""Uses of `paddle.DataParallel`; each case reports its exact results."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def several_losses() -> Told:
 
 @case
 def gradients_as_they_are() -> Told:
-    """What is in `grad` after each backward."""
+    """Report the content of `grad` after each backward."""
     model = _new()
     optimizer = _momentum(model)
     digest = hashlib.sha256()
@@ -471,7 +471,7 @@ def hooks_on_layers() -> Told:
 
 @case
 def attributes() -> Told:
-    """What is in the wrapper, its layers and their classes after training."""
+    """Report the content of the wrapper, its layers and their classes after training."""
     model = _new()
     losses = _train(model, _momentum(model))
     inner = model._layers
@@ -649,7 +649,7 @@ def exception_in_a_forward() -> Told:
 
 
 def _depth(error: BaseException) -> int:
-    """How many of its frames are the job's own."""
+    """Return the number of its frames that are the job's own."""
     place = error.__traceback__
     count = 0
     while place is not None:

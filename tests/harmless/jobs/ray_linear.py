@@ -1,4 +1,4 @@
-"""Ray Train's own linear example on two workers, seeded, so that two runs can be compared."""
+"""Ray Train's own linear example on two workers, seeded so that two runs are comparable."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def outcome(sample: Sample, sound: ParsedLog, damaged: bytes) -> Outcome:
 def outcomes(count: int, seed: int) -> Iterator[tuple[str, Outcome]]:
     """Yield so many damaged logs of each sample."""
     for name, sample in SAMPLES.items():
-        (sound,) = parse_log(lambda sample=sample: [sample.data], sample.name)  # type: ignore[misc]  # bound at once
+        (sound,) = parse_log(lambda sample=sample: [sample.data], sample.name)  # type: ignore[misc]
         numbers = random.Random(f"{seed} {name}")
         for _ in range(count):
             yield name, outcome(sample, sound, mutate(sample.data, numbers))

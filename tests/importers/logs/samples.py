@@ -1,6 +1,6 @@
-"""Logs in each grammar, made up: `STEPS` steps of known times, printed as the tool prints them.
+"""Synthetic logs in each grammar: `STEPS` steps of known times, as the tool prints them.
 
-A sample says what it was made from, so that a test can ask for exactly that.
+A sample contains the values it was made from, so that tests can compare with them.
 """
 
 from __future__ import annotations

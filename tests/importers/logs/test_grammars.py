@@ -1,4 +1,4 @@
-"""Each grammar is known by its content, and what comes out is what the log was made from."""
+"""Each grammar is recognised by its content, and the parsed values equal the planted ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes become clean lines, whatever they are, in bounded memory and linear time."""
+"""All bytes become clean lines, in bounded memory and linear time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log becomes a run that verifies, and whose report shows what the log states."""
+"""A log becomes a run that verifies, and its report shows the log's own figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def write(folder: Path, name: str, data: bytes | None = None) -> Path:
 
 
 def bring_in(path: Path, **options: object) -> list[Imported]:
-    return list(IMPORTER.read([path], Target(path.parent / "traces", ImportOptions(**options))))  # type: ignore[arg-type]  # by name
+    target = Target(path.parent / "traces", ImportOptions(**options))  # type: ignore[arg-type]
+    return list(IMPORTER.read([path], target))
 
 
 @pytest.mark.parametrize("name", SAMPLES)

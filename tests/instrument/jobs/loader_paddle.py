@@ -1,4 +1,4 @@
-"""A Paddle script whose batches read, decode and collate for known times, in workers or not."""
+"""A Paddle script whose batches take known times, in workers or in the loop."""
 
 from __future__ import annotations
 

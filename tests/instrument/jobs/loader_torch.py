@@ -1,4 +1,4 @@
-"""A script with workers that are no forks; batches read, decode and collate for known times."""
+"""A script with spawned workers; batches read, decode and collate for known times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's own view of its batches: a machine that stops changes it as it changes profkit's."""
+"""A job's own timing of its batches: a pause of the machine changes it like profkit's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A DataParallel script with gradient accumulation, for `python -m paddle.distributed.launch`."""
+"""A DataParallel script with gradient accumulation, for Paddle's launcher."""
 
 from __future__ import annotations
 

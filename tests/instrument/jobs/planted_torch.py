@@ -1,4 +1,4 @@
-"""A script whose every third step sleeps in one phase, each in turn; one or two ranks."""
+"""A script on one or two ranks; every third step sleeps in one phase, in turn."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A job that trains 12 steps of a static program, and evaluates a copy of it after each fourth.
+"""Train 12 steps of a static program, and evaluate a copy of it every 4 steps.
 
-It waits after the first step until its trace is open: on a busy machine that takes longer than the
-job.
+After the first step it waits until its trace is open, which takes longer than the job on a busy
+machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An ordinary DistributedDataParallel script: gloo, gradient accumulation, started by torchrun."""
+"""An ordinary DDP script for torchrun, with gloo and gradient accumulation."""
 
 from __future__ import annotations
 

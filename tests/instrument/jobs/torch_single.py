@@ -1,4 +1,4 @@
-"""An ordinary training script: one process, a loader with workers, evaluation, a scheduler."""
+"""An ordinary script of one process: loader workers, evaluation, a scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways in which a program comes to import torch before it trains; each is one process."""
+"""Orders in which a program can import torch before it trains; each is one process."""
 
 from __future__ import annotations
 

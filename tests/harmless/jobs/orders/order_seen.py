@@ -1,4 +1,4 @@
-"""What a program can see of its own imports between the import of torch and its training."""
+"""A program's view of its own imports between the import of torch and its training."""
 
 from __future__ import annotations
 
