@@ -76,10 +76,10 @@ def test_what_is_wrong_is_listed(tmp_path: Path) -> None:
     loud = _said(_said_of(tmp_path), HEALTHY)
     document = as_document([missed, loud], has_gpu=False)
     assert (
-        "- held-out, trial 0, `late_in_forward`: says nothing; "
+        "- held-out, trial 0, `late_in_forward`: reports nothing; "
         "late_rank is not among the first three" in document
     )
-    assert "- development, trial 0, `healthy_pair`: says input_bound" in document
+    assert "- development, trial 0, `healthy_pair`: reports input_bound" in document
     assert "`item_syncs`" in document, "what needs a GPU is told"
     assert "healthy_pair" in as_text([missed, loud])
 

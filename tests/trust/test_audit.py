@@ -152,7 +152,7 @@ IN_THE_JOB = [
 ]
 
 
-HANDED_ON = {"instrument/frameworks/pytorch/ddp.py": 2}
+HANDED_ON = {"instrument/frameworks/pytorch/observed_group.py": 2}
 """The reducer's own broadcast and barrier, which the observed process group passes on."""
 
 
