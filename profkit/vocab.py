@@ -6,7 +6,10 @@ from enum import Enum
 from typing import Final
 
 SCHEMA_VERSION: Final = (1, 0)
-"""Version of the trace contract. A newer major is refused, a newer minor is read."""
+"""Version of the trace contract. A newer major is refused, a newer minor is read.
+
+A new column raises the minor version.
+"""
 
 DOMAIN: Final = "profkit"
 """NVTX domain of every range that profkit opens."""

@@ -1,6 +1,7 @@
 """Show one run: throughput, where a step goes, data quality, profkit's own cost.
 
-Figures are for steady steps. Warm-up, epoch starts and partial batches are counted and excluded.
+Figures are for steady steps. Others are counted and excluded, such as warm-up, epoch starts,
+partial batches, kernel windows and control steps (recording off).
 Intervals are 95 % and stay valid when successive steps depend on each other.
 
 --format html makes one page without external files; --format github appends to a job's summary.

@@ -2,8 +2,11 @@
 
 A rule is a module of this folder with a function `find(case)`. It returns at most one cause (a
 `Finding`), whose kind is the name of the module, and `None` if it sees no more than noise. A cause
-states its cost, the numbers behind it, and one concrete thing to try. `EXPLAINS` names the kinds
-whose cost is wholly that of this one.
+states its cost, the numbers behind it, and one concrete thing to try. A cause with the cost `None`
+is always reported. `EXPLAINS` names the kinds whose cost is wholly that of this one.
+
+A rule decides itself whether a cost is large enough (`grew`, `is_material`). `find_all` drops
+causes with an uncertain cost. `tests/rules/test_rules.py` tests every rule.
 """
 
 from __future__ import annotations
