@@ -11,7 +11,7 @@ from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH, WARM_UP
 from profkit.analysis.views.pictures import USED, StepPoint
 from profkit.report.document import Chart, Heat, Shares, Strip, Waterfall
 from profkit.report.svg import WIDTH, label, line, rectangle, svg, text
-from profkit.report.words import interval_words
+from profkit.report.words import interval_words, reason_name
 from profkit.text import duration, percent, plural, shorten, signed
 
 LABELS = 150
@@ -164,7 +164,7 @@ def strip(chart: Strip, name: str) -> Iterator[str]:
     yield label("strong", 0, 44, name)
     at = float(STRIP_LEFT)
     for kind, count in counts.items():
-        words = f"{kind} ({plural(count, 'step')})"
+        words = f"{reason_name(kind)} ({plural(count, 'step')})"
         yield rectangle(_KINDS.get(kind, "apart"), at, STRIP_HEIGHT + 23, 9, 9)
         yield label("faint", at + 14, STRIP_HEIGHT + 32, words)
         at += 34 + LETTER * len(words)
@@ -176,7 +176,7 @@ def step_mark(point: StepPoint, x: float, width: float, top_ns: float) -> str:
     steps = f"step {point.step}"
     if point.count > 1:
         steps = f"steps {point.step} to {point.step + point.count - 1}"
-    title = f"{steps}, {point.kind}: {duration(point.mean_ns)}"
+    title = f"{steps}, {reason_name(point.kind)}: {duration(point.mean_ns)}"
     if point.low_ns > top_ns:
         path = f"M{x:.1f} {STRIP_TOP} l4 -8 l4 8 z"
         return f'<path class="{kind}" d="{path}"><title>{text(title)}, off the scale</title></path>'

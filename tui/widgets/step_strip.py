@@ -8,6 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from profkit.analysis.views.pictures import USED, StepPoint
+from profkit.report.words import reason_name
 from profkit.text import duration
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.draw import Piece, level, line
@@ -56,7 +57,7 @@ def strip(
     first, last = points[0].step, points[-1].step + points[-1].count - 1
     words = f"steps {first:,} to {last:,}, up to {duration(top)}"
     for kind, mark in marks.items():
-        words += f"   {mark} {kind}"
+        words += f"   {mark} {reason_name(kind)}"
     lines.append(line([(words, palette.style("dim"))]))
     return lines
 
@@ -87,6 +88,8 @@ def _marks(points: Sequence[StepPoint]) -> dict[str, str]:
     marks: dict[str, str] = {}
     for kind in dict.fromkeys(point.kind for point in points):
         if kind != USED:
-            letters = (char for char in kind if char.isalpha() and char not in marks.values())
+            letters = (
+                char for char in reason_name(kind) if char.isalpha() and char not in marks.values()
+            )
             marks[kind] = next(letters, "*")
     return marks
