@@ -1,9 +1,10 @@
 """Show one run: throughput, where a step goes, data quality, profkit's own cost.
 
-Figures are for steady steps. Warm-up, epoch starts and partial batches are counted and excluded.
-Intervals are 95 % and stay valid when successive steps depend on each other.
+Figures are for steady steps. profkit counts and excludes warm-up, epoch starts and partial batches.
+Intervals are 95 % confidence intervals. They stay valid if successive steps depend on each other.
 
---format html makes one page without external files; --format github appends to a job's summary.
+--format html makes one page without external files. --format github appends to the summary of a
+GitHub job.
 """
 
 from __future__ import annotations
