@@ -297,7 +297,7 @@ def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
     )
     yield "# Accuracy: how often profkit names the right cause"
     yield (
-        "Faults with a known cause are injected into small training jobs. Each pair is a job and "
+        "We inject faults with a known cause into small training jobs. Each pair is a job and "
         "its twin, which differ in one option of the job. profkit sees only the two traces. The "
         "job's own clock measures the true cost of the fault. `make accuracy` runs the missing "
         "pairs and writes this page. `benchmarks/faults` contains the jobs, the faults and the "
@@ -319,9 +319,9 @@ def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
         "faults that wait. We changed two rules after we had seen the held-out results, so the "
         "held-out score of these two is not blind. In short runs, the number of garbage "
         "collections now determines the certainty of `garbage_pauses`. `amp_without_effect` is "
-        "now reported even if its cost is uncertain. All other rules were fixed beforehand. In "
-        "the development job, we made faults without a measurable cost stronger. We set the "
-        "limits of the rules with the healthy pairs of that job in view."
+        "now reported even if its cost is uncertain. We fixed all other rules beforehand. In the "
+        "development job, we made faults without a measurable cost stronger. We set the limits "
+        "of the rules with the healthy pairs of that job in view."
     )
 
 
