@@ -21,29 +21,33 @@ LONG_STEP, SHORT_STEP = "convolutions, about 20 ms", "transformer, about 2 ms"
 
 WORDS: Mapping[str, str] = {
     "README.md": """
-- **Accuracy.** `explain` ranks the true cause first in {first} injected faults, \
-and in {first_held_out}
-  of a second job with other data, model and batch size. \
-The cost of the cause is off by {cost} at the
-  median ({cost_held_out}). {quiet} healthy pairs have no cause ({quiet_held_out}).
-- **Reliability.** {run} of {checks} checks were run, {broken} of them failed. \
-{whole} were run at full
-  length; [the page](docs/reliability.md) gives the share of each.
+- **Accuracy.** `explain` ranks the true cause first in {first} injected faults. \
+A second job
+  has other data, model and batch size. There it does so in {first_held_out}. \
+The median error of
+  a cause's cost is {cost} (second job: {cost_held_out}). \
+`explain` reports no cause in {quiet}
+  healthy pairs (second job: {quiet_held_out}).
+- **Reliability.** We ran {run} of {checks} checks, and {broken} failed. \
+{whole} of them ran at full length.
+  [The page](docs/reliability.md) gives the share of each.
 - **Performance.** Recording adds {long} ms ({long_interval}) to a step of {long_bare} ms, \
 and {short} ms
   ({short_interval}) to one of {short_bare} ms. \
 `torch.profiler` adds {long_peer} ms and {short_peer} ms.
-  A DDP step of {ddp_bare} ms on two ranks takes {ddp} ms ({ddp_interval}) more, \
-from {ddp_pairs} pairs of
-  processes; our limit is 0.15 ms. \
+  Recording adds {ddp} ms ({ddp_interval}) to a DDP step of {ddp_bare} ms on two ranks, \
+from {ddp_pairs} pairs
+  of processes. Our limit is 0.15 ms. \
 `profkit --help` takes {start} ms more than the bare interpreter. A
   report of 32 ranks takes {open} s.
 
-Ranges in parentheses are 95 % intervals.
+Ranges in parentheses are 95 % confidence intervals.
 """,
     "README.zh-CN.md": """
 - **准确度**：人为注入的故障中，真正的原因排在第一位的有 {first}；另一个任务（数据、模型和批大小都不同）为
-  {first_held_out}。原因代价的误差中位数为 {cost}（{cost_held_out}）。健康的对照中没有误报的有 {quiet}（{quiet_held_out}）。
+  {first_held_out}。原因代价的误差中位数为 {cost}（另一个任务为 {cost_held_out}）。\
+健康的对照中
+  没有误报的有 {quiet}（另一个任务为 {quiet_held_out}）。
 - **可靠性**：{checks} 项检查中已运行 {run} 项，其中 {broken} 项未通过；{whole} 项按完整规模运行，每项的比例见
   [可靠性页](docs/reliability.md)。
 - **性能**：记录使 {long_bare} ms 的一步增加 {long} ms（{long_interval}），使 {short_bare} ms 的一步增加 {short} ms

@@ -96,14 +96,14 @@ class Check:
 CHECKS: Mapping[str, Check] = {
     "1": Check(
         "SIGKILL at any moment",
-        "Every row older than one second in which the job had a CPU can be read, and no row "
-        "is invented. `verify` names the state. Every other file is whole or absent.",
+        "Every row can be read once it is one second old, if the job had a CPU in that second. "
+        "No row is invented. `verify` names the state. Every other file is whole or absent.",
         (Script("kill", "--trials", 200, 6), Script("interrupt", "--trials", 200, 3)),
     ),
     "2": Check(
         "A file cut at every byte",
-        "Only rows that were written are read. The run is reported as torn, or as ended early "
-        "if it has no end record.",
+        "profkit reads only rows that were written. It reports the run as torn, or as ended "
+        "early if it has no end record.",
         (
             Script("truncate", "--size", 65_536, 2_000),
             Tests("tests/trace/test_survival.py", "cut_at_any_byte"),
@@ -148,8 +148,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "6": Check(
         "A rank dies",
-        "The other ranks end as without profkit. The missing rank is named, and no statement "
-        "is made about waiting.",
+        "The other ranks end as without profkit. profkit names the missing rank and makes no "
+        "statement about waiting.",
         (
             Tests(
                 "tests/instrument/test_run_command.py tests/cli/test_trace_faults.py",
@@ -160,8 +160,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "7": Check(
         "A rank or a disk hangs",
-        "No call of profkit waits for another rank or a device. A stopped rank is named and "
-        "loses no row. At its end, a job waits at most two seconds for a disk.",
+        "No call of profkit waits for another rank or a device. profkit names a stopped rank, "
+        "which loses no row. At its end, a job waits at most two seconds for a disk.",
         (
             Tests("tests/trust/test_hanging_rank.py"),
             Tests("tests/trace/test_survival.py", "hangs"),
@@ -182,15 +182,15 @@ CHECKS: Mapping[str, Check] = {
     ),
     "9": Check(
         "Clocks that disagree",
-        "Hosts 50 ms apart give the same figures, also if a clock is set back by an hour "
-        "during the job. A clock that is 100 ppm fast changes figures by at most ten times "
-        "that. No figure depends on the order of times on two hosts.",
+        "Hosts 50 ms apart give the same figures, even if a clock is set back by an hour during "
+        "the job. A clock that is 100 ppm fast changes figures by at most ten times that. No "
+        "figure depends on the order of times on two hosts.",
         (Tests("tests/trust/test_clocks.py"),),
     ),
     "10": Check(
         "Impossible times",
-        "Zero, negative, 236 years, out of order: dropped or repaired, counted to the row, "
-        "and the ranking is that of the clean trace.",
+        "profkit drops or repairs times that are zero, negative, 236 years long, or out of "
+        "order. It counts every affected row. The ranking is that of the clean trace.",
         (
             Tests(
                 "tests/importers/test_kineto.py tests/importers/test_base.py",
@@ -200,20 +200,20 @@ CHECKS: Mapping[str, Check] = {
     ),
     "11": Check(
         "Overhead",
-        "At most 0.15 ms per step, and 1 % of a long step, for the mean. If the interval "
-        "contains the limit, the next run may be over it. Every run measures its own "
+        "The mean overhead is at most 0.15 ms per step, and at most 1 % of a long step. If the "
+        "interval contains the limit, the next run may be over it. Every run measures its own "
         "overhead; [performance](performance.md) compares it with peers.",
         (Script("overhead", "--turns", 20, 6, "--processes 4 --keep-heap"),),
     ),
     "12": Check(
         "Long run",
-        "Memory does not grow, no descriptor and no thread is left, and every step is recorded.",
+        "Memory does not grow, no descriptor or thread is left, and every step is recorded.",
         (Script("soak", "--minutes", 60, 4),),
     ),
     "13": Check(
         "Size",
-        "A run of 32 ranks opens in seconds and bounded memory. [performance](performance.md) "
-        "shows how that grows.",
+        "A run of 32 ranks opens in seconds and in bounded memory. [performance](performance.md) "
+        "shows how time and memory grow.",
         (Script("open_trace"),),
     ),
     "14": Check(
@@ -224,8 +224,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "15": Check(
         "Old and new schemas",
-        "A stored run of each schema version is read with equal values. A newer major version "
-        "is refused by name.",
+        "profkit reads a stored run of each schema version with equal values. It refuses a newer "
+        "major version and names it.",
         (
             Tests(
                 "tests/trust/test_golden.py tests/trace/test_contract.py",
@@ -246,8 +246,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "17": Check(
         "Secrets around a job",
-        "Twenty secret-shaped variables, arguments and rows of another tool's file appear in "
-        "no file. Files are private to their owner.",
+        "Twenty variables, arguments and rows of another tool's file look like secrets. None of "
+        "them appears in a file. Files are private to their owner.",
         (Tests("tests/trust/test_secrets.py tests/test_environment.py"),),
     ),
     "18": Check(
@@ -258,8 +258,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "19": Check(
         "Objects, results, start-up",
-        "DDP models do not change (copies, pickles, join, the job's own hooks), every order "
-        "of imports is recorded, and a hint states only what was seen.",
+        "DDP models do not change (copies, pickles, join, the job's own hooks). profkit records "
+        "a job with any order of imports. A hint states only what was seen.",
         (Script("harmless"), Tests("tests/harmless")),
     ),
     "A": Check(
@@ -275,8 +275,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "B": Check(
         "Unanswerable questions",
-        "Every known unanswerable case is reported as inconclusive or as an error, in both "
-        "directions, and gates follow it.",
+        "profkit reports every known unanswerable case as inconclusive or as an error, in both "
+        "directions. Gates follow this verdict.",
         (Tests("tests/trust/test_unanswerable.py"),),
     ),
 }
@@ -373,8 +373,8 @@ def render(results: Mapping[str, Result]) -> str:
             "them, and"
         ),
         (
-            "`--part 0.1` a tenth of it. The result says how much of a check was run, if it was "
-            "not all."
+            "`--part 0.1` runs a tenth of each count. If only a part of a check was run, its result "
+            "says how much."
         ),
         "",
         f"Measured on {machines}, while other work used the machine as well.",
@@ -394,7 +394,7 @@ def render(results: Mapping[str, Result]) -> str:
             "digit in a JSON record is not noticed. profkit makes no statement about the order "
             "of times on two"
         ),
-        "hosts, so none is checked.",
+        "hosts, so no check covers it.",
         "",
         f"Versions: {versions}.",
     ]

@@ -245,15 +245,15 @@ def _lines(found: Found, grows: str) -> Iterable[Line]:
 BOARD: Mapping[str, Benchmark] = {
     "overhead": Benchmark(
         "Cost of recording per training step",
-        "Four processes run one after the other. In each, modes alternate in short blocks "
-        "of steps on one model, in a random order. `profkit` adds the cost of its hooks "
-        "(from these blocks) and the cost of its writer (from one long run: steps during "
-        "a flush compared with their neighbours). Added time is wall time. The 95 % "
-        "interval covers all blocks or the means of the processes, whichever is wider. "
-        "glibc is told to keep freed memory, because trimming it moves large steps by "
-        "about 0.1 ms in any mode. The limit is 0.15 ms per step, and 1 % of the longest. "
-        "The mean is compared with it: if the interval contains the limit, the next run "
-        "may be over it.",
+        "Four processes run one after the other. In each, modes alternate in short blocks of "
+        "steps on one model, in a random order. The row `profkit` is the cost of its hooks plus "
+        "the cost of its writer. The cost of the hooks comes from these blocks. The cost of the "
+        "writer comes from one long run, which compares steps during a flush with their "
+        "neighbours. Added time is wall time. The 95 % interval covers all blocks or the means "
+        "of the processes, whichever is wider. glibc is set to keep freed memory, because "
+        "trimming it moves large steps by about 0.1 ms in any mode. The limits for the mean are "
+        "0.15 ms per step, and 1 % of the longest step. If the interval contains a limit, the "
+        "next run may be over it.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         overhead_rows,
         ("--processes", "4", "--keep-heap", "--turns", "20"),
@@ -261,13 +261,12 @@ BOARD: Mapping[str, Benchmark] = {
     ),
     "ddp": Benchmark(
         "Cost of recording per short DDP step",
-        "Whole processes on two ranks over gloo alternate: bare, under `profkit run` with "
-        "its collectors, and with torch's own `allreduce_hook`. Each process counts with "
-        "the median or the mean of its steps after the first 1,500. The figure is the "
-        "mean difference from bare over all pairs that were run with this version of the "
-        "hooks, with its 95 % interval. The limit is 0.15 ms for the median. The one-time "
-        "cost of opening the files is shown in each run's report and is not part of these "
-        "steps.",
+        "Whole processes on two ranks over gloo alternate: bare, under `profkit run` with its "
+        "collectors, and with torch's own `allreduce_hook`. The figure of a process is the "
+        "median or the mean of its steps after the first 1,500. The table shows the mean "
+        "difference from bare over all pairs with this version of the hooks, with its 95 % "
+        "interval. The limit is 0.15 ms for the median. These steps exclude the one-time cost of "
+        "opening the files, which each run's report shows.",
         ("step", "mode", "by", "pairs", "bare step", "added", "interval"),
         ddp_rows,
         ("--pairs", "4", "--keep", "docs/performance/ddp_pairs.json"),
@@ -275,11 +274,11 @@ BOARD: Mapping[str, Benchmark] = {
     ),
     "collectors": Benchmark(
         "Cost of collectors outside kernel windows",
-        "As above, with every collector on its thread and a plan for kernel windows. "
-        "`profkit` and `collectors` come from blocks and exclude the writer. `collectors "
-        "alone` is their difference in pairs of blocks. `their threads` comes from one "
-        "long run: steps during a reading compared with their neighbours. The limits are "
-        "1 % of a step, and 1 % of a CPU for all threads.",
+        "The method is that of the cost per training step, with every collector on its thread "
+        "and a plan for kernel windows. `profkit` and `collectors` come from blocks and exclude "
+        "the writer. `collectors alone` is their difference in pairs of blocks. `their threads` "
+        "comes from one long run, which compares steps during a reading with their neighbours. "
+        "The limits are 1 % of a step, and 1 % of a CPU for all threads.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         collector_rows,
         ("--processes", "4", "--keep-heap", "--turns", "10"),
@@ -287,46 +286,46 @@ BOARD: Mapping[str, Benchmark] = {
     ),
     "collectives": Benchmark(
         "Gradient exchange compared with its links",
-        "ResNet50 in DDP on two ranks over gloo, alternating with all-reduces of the same "
-        "sizes as `profkit ceilings --links` runs them. `alone`: the backward waits for "
+        "ResNet50 trains in DDP on two ranks over gloo. This alternates with all-reduces of the "
+        "same sizes, as `profkit ceilings --links` runs them. `alone`: the backward waits for "
         "each bucket. `links in a step`: a message of the link test replaces the bucket. "
-        "`overlapped`: the backward continues during the exchange. The limit is 10 % for "
-        "buckets alone.",
+        "`overlapped`: the backward continues during the exchange. The limit is 10 % for buckets "
+        "alone.",
         ("bucket", "exchanged", "links", "bus bandwidth to links", "interval"),
         link_rows,
         short=("--turns", "3", "--image-size", "32", "--batch-size", "2"),
     ),
     "loader": Benchmark(
         "Cost of timing the data loader, per batch",
-        "PyTorch's loader with minimal batches, with and without profkit. CPU time of the "
-        "training loop.",
+        "The table shows the CPU time of the training loop. PyTorch's loader makes minimal "
+        "batches, with and without profkit.",
         ("loader", "bare", "added", "ratio"),
         loader_rows,
     ),
     "startup": Benchmark(
         "Start-up",
-        "Next to the bare interpreter, alternating.",
+        "Each command alternates with the bare interpreter.",
         ("command", "median", "over the interpreter", "ratio"),
         startup_rows,
     ),
     "open_trace": Benchmark(
         "Opening a run of 32 ranks x 1,000 steps",
-        "Whole processes, alternating. The limits are 1 s and 250 MB.",
+        "Whole processes alternate. The limits are 1 s and 250 MB.",
         ("command", "median", "peak memory"),
         open_rows,
     ),
     "import": Benchmark(
         "Importing PyTorch's traces",
-        "A real trace, repeated to the given size, plain and gzipped, next to "
-        "HolisticTraceAnalysis on the same file if it is installed.",
+        "profkit reads a real trace that is repeated to the given size, plain and gzipped. "
+        "HolisticTraceAnalysis reads the same file if it is installed.",
         ("file", "what", "time", "memory"),
         import_rows,
         short=("--megabytes", "20", "--repeats", "1"),
     ),
     "tui": Benchmark(
         "Response time of the terminal interface",
-        "Whole processes, driven through Textual's pilot. The limits are 1 s to the first "
-        "frame of a folder, 1.5 s and 1.5 GB for a run, and 100 ms for a key.",
+        "Textual's pilot drives whole processes. The limit is 1 s to the first frame of a "
+        "folder. For a run, the limits are 1.5 s and 1.5 GB. For a key, the limit is 100 ms.",
         ("shown", "first frame", "key, median", "95th percentile", "peak memory"),
         interface_rows,
     ),
@@ -338,8 +337,8 @@ BOARD: Mapping[str, Benchmark] = {
     ),
     "ranks": Benchmark(
         "Explaining runs of many ranks",
-        "Whole processes, alternating: in one process, on its threads, and on a local "
-        "Dask cluster if it is installed. All must give the same bytes.",
+        "Whole processes alternate: in one process, on its threads, and on a local Dask cluster "
+        "if Dask is installed. All must give the same bytes.",
         ("what", "on", "median", "peak memory", "same bytes"),
         rank_rows,
         ("--ranks", "32", "1024", "--steps", "50", "--repeats", "1"),
@@ -347,8 +346,9 @@ BOARD: Mapping[str, Benchmark] = {
     ),
     "growth": Benchmark(
         "Growth of costs",
-        "Synthetic runs in which one size grows. The others stay at one rank, 200 steps and no "
-        "kernels. Median and peak of whole processes. The peer only imports.",
+        "In these synthetic runs, one size grows. The others stay at one rank, 200 steps and no "
+        "kernels. The table shows median time and peak memory of whole processes. The peer only "
+        "imports.",
         ("run", *(f"`{name}`" for name in GROWTH)),
         growth_rows,
         plots=growth_plots,
@@ -358,14 +358,14 @@ BOARD: Mapping[str, Benchmark] = {
 
 INTRODUCTION = (
     "`make bench` (`python benchmarks/scoreboard.py`) makes this page from the benchmarks' "
-    "output in [performance/results.json](performance/results.json). Every figure is shown next "
-    "to a peer that was measured in the same run: the bare loop, PyTorch's own profiler, the "
-    "interpreter, or HolisticTraceAnalysis. First comes the cost of recording, then the time to "
-    "start, read, import and answer a key, then the growth with steps, ranks and kernels. "
+    "output in [performance/results.json](performance/results.json). Next to every figure is "
+    "a peer that was measured in the same run: the bare loop, PyTorch's own profiler, the "
+    "interpreter, or HolisticTraceAnalysis. First comes the cost of recording, then the time "
+    "to start, read, import and answer a key, then the growth with steps, ranks and kernels. "
     "Intervals are 95 % confidence intervals: an interval that contains zero shows no "
     "difference. Memory is the peak of the process. Below each table are the command, the "
-    "machine and the versions. A benchmark marked **over its limit** exits 1 and is shown as it "
-    "is."
+    "machine and the versions. A benchmark marked **over its limit** exits 1 and is shown as "
+    "it is."
 )
 
 

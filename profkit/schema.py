@@ -84,11 +84,9 @@ _STEPS: Final = [
     ),
     _time("end_ns", "when the step's last statement returned"),
     _int("sample_count", "samples", "samples that this rank trained on in the step"),
-    _float("loss", "loss", "the loss that the job itself had on the host", null=True),
+    _float("loss", "loss", "the loss, if the job itself read it on the host", null=True),
     _float("grad_scale", "factor", "the gradient scaler's scale after the step", null=True),
-    _flag(
-        "instrumented", "false where profkit was switched off for the step, to measure its own cost"
-    ),
+    _flag("instrumented", "false for a control step (recording off)"),
     _int("epoch", "index", "the epoch that the step belongs to", null=True, kind=pa.int32()),
 ]
 
@@ -96,7 +94,7 @@ _SPANS: Final = [
     _RANK,
     _STEP_OR_NULL,
     _name("phase", "one of: " + ", ".join(PHASES)),
-    _name("name", "the region's own name; equal to the phase where the phase has no parts"),
+    _name("name", "the region's own name; equal to the phase if the phase has no parts"),
     _int("depth", "level", "0 for a phase, 1 and more for regions inside it", kind=pa.int16()),
     _name("thread", "the name of the thread that ran it"),
     _time("start_ns", "when the host entered it"),
@@ -105,13 +103,13 @@ _SPANS: Final = [
         "device_start_ns", "when the device reached its beginning, on the host's clock", null=True
     ),
     _time("device_end_ns", "when the device reached its end, on the host's clock", null=True),
-    _int("bytes", "bytes", "what it moved, where it moved something", null=True),
+    _int("bytes", "bytes", "bytes that it moved, if any", null=True),
     _name("error", "the class of the exception that left it", null=True),
 ]
 
 _KERNELS: Final = [
     _RANK,
-    _name("device", "cuda:0 and so on, or cpu where operators stand in for kernels"),
+    _name("device", "cuda:0 and so on, or cpu if operators replace kernels"),
     _int("stream", "id", "the device's stream, or the host's thread"),
     _time("start_ns", "when it began to run"),
     _time("end_ns", "when it ended"),
@@ -124,15 +122,10 @@ _KERNELS: Final = [
     _name("op", "the framework's operator that launched it", null=True),
     _triple("grid", "blocks in the grid"),
     _triple("block", "threads in a block"),
-    _int("registers", "count", "registers a thread", null=True, kind=pa.int32()),
-    _int("shared_bytes", "bytes", "shared memory a block", null=True),
-    _int("bytes", "bytes", "bytes that it moved, where that is known", null=True),
-    _float(
-        "flops",
-        "floating-point operations",
-        "arithmetic that it did, where that is known",
-        null=True,
-    ),
+    _int("registers", "count", "registers per thread", null=True, kind=pa.int32()),
+    _int("shared_bytes", "bytes", "shared memory per block", null=True),
+    _int("bytes", "bytes", "bytes that it moved, if known", null=True),
+    _float("flops", "floating-point operations", "operations that it did, if known", null=True),
     _flag("tensor_core", "whether it used Tensor Cores", null=True),
 ]
 
@@ -163,12 +156,12 @@ _SAMPLES: Final = [
 
 _STRINGS: Final = [
     _RANK,
-    _int("id", "id", "what the other tables' name columns hold; counts from 0", kind=pa.int32()),
+    _int("id", "id", "value in the other tables' name columns; counts from 0", kind=pa.int32()),
     _field("value", pa.string(), "text", "the name"),
 ]
 
 ABOUT: Final[Mapping[str, str]] = {
-    "steps": "One row per training step and rank: the wall clock that the phases are checked with.",
+    "steps": "One row per training step and rank: the wall clock that checks the phases.",
     "spans": "One row per phase of a step, and per region inside a phase.",
     "kernels": "One row per kernel, copy or fill on a device, in the windows that were captured.",
     "collectives": "One row per collective operation and rank.",

@@ -297,11 +297,11 @@ def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
     )
     yield "# Accuracy: how often profkit names the right cause"
     yield (
-        "Faults with a known cause are injected into small training jobs. Each pair is a job "
-        "and its twin, which differ in one option of the job. profkit sees only the two traces. "
-        "The job's own clock measures the true cost of the fault. `make accuracy` runs the "
-        "missing pairs and writes this page; `benchmarks/faults` contains the jobs, the faults "
-        "and the score."
+        "We inject faults with a known cause into small training jobs. Each pair is a job and "
+        "its twin, which differ in one option of the job. profkit sees only the two traces. The "
+        "job's own clock measures the true cost of the fault. `make accuracy` runs the missing "
+        "pairs and writes this page. `benchmarks/faults` contains the jobs, the faults and the "
+        "score."
     )
     today = dt.date.today().isoformat()  # noqa: DTZ011  # the machine's own day
     version = importlib.metadata.version("profkit")
@@ -311,17 +311,17 @@ def _opening(scores: Sequence[Score], *, has_gpu: bool) -> Iterator[str]:
         f"{environment['cpu']}, {os.cpu_count()} cores, {'a' if has_gpu else 'no'} GPU, "
         f"load average {os.getloadavg()[2]:.1f} over the last 15 minutes. "
         f"Trials of each pair: {told}. "
-        "The jobs have priority over other work on the machine. If `host_busy` appears next to an "
-        "injected cause, other work used CPUs nevertheless."
+        "The jobs have priority over other work on the machine. If `host_busy` appears next to "
+        "an injected cause, other work still used CPUs."
     )
     yield (
         "The held-out job has other images, another model and batch size, and longer waits in "
-        "faults that wait. Two rules were changed after looking at the held-out results, so "
-        "those two are no longer blind: in short runs, the number of garbage collections "
-        "determines the certainty of `garbage_pauses`, and `amp_without_effect` is reported "
-        "even if its cost is uncertain. All other rules were fixed beforehand. In the "
-        "development job, faults without a measurable cost were made stronger, and the limits "
-        "of the rules were set with its healthy pairs in view."
+        "faults that wait. We changed two rules after we had seen the held-out results, so the "
+        "held-out score of these two is not blind. In short runs, the number of garbage "
+        "collections now determines the certainty of `garbage_pauses`. `amp_without_effect` is "
+        "now reported even if its cost is uncertain. We fixed all other rules beforehand. In the "
+        "development job, we made faults without a measurable cost stronger. We set the limits "
+        "of the rules with the healthy pairs of that job in view."
     )
 
 

@@ -4,9 +4,10 @@
   profkit bench resnet50 --ranks 1,2 --batch-size 4,8    ranks on the CPU
   profkit bench resnet50 --published                     what others measured; nothing is run
 
-Cells run as with 'profkit trace', interleaved, --repeats times. The same command again continues
-after an interruption: finished runs are kept. A cell that fails is '-' with its reason, and the
-exit code is 1. Results are written to the output folder as Markdown, CSV and JSON rows.
+Each cell runs as 'profkit trace' does, --repeats times, interleaved with the other cells. After an
+interruption, the same command continues and keeps finished runs. If a cell fails, the table shows
+'-' and the reason, and the exit code is 1. profkit writes the results to the output folder as
+Markdown, CSV and JSON rows.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--published",
         action="store_true",
-        help="show the published figures of the workload, and run nothing",
+        help="show the published figures of the workload and run nothing",
     )
     parser.add_argument(
         "-o",

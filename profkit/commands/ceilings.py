@@ -3,8 +3,8 @@
   profkit ceilings
   profkit ceilings --links --ranks 2         all-reduce between two processes, by message size
 
-Results are kept; --again measures anew. Nothing else should run meanwhile. 'profkit report'
-compares a run's collectives with the links of the machine on which the report is made.
+profkit keeps the results; --again measures them again. Run nothing else meanwhile. 'profkit report'
+compares a run's collectives with the links of the machine on which it runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that the links connect (default: %(default)s)",
     )
-    parser.add_argument("--again", action="store_true", help="measure known figures anew")
+    parser.add_argument("--again", action="store_true", help="measure known figures again")
     add_json(parser)
 
 

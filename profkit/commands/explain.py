@@ -1,19 +1,19 @@
 """Explain why two runs differ: rows that add up to the gap, and likely causes.
 
-Rows are time per sample and rank, so that runs of different batch sizes and rank counts compare.
-Only exposed time counts; overlapped time is listed separately. 'unknown' is wall time that no row
-covers.
-With more than two runs a scaling table is shown: each run against the first.
+Rows are time per sample and rank, so that runs of different batch sizes and rank counts can be
+compared. Only exposed time counts; overlapped time is listed separately. 'unknown' is wall time
+that no row covers. With more than two runs, a scaling table compares each run with the first.
 
-Repeats of one job widen the intervals by how much they differ: 'profkit explain BASE1,BASE2
-TARGET1,TARGET2', or a folder of runs for each side.
+Give repeats as 'profkit explain BASE1,BASE2 TARGET1,TARGET2', or as a folder of runs for each side.
+Differences between repeats widen the intervals.
 
-A gate limits the change of the total (--gate 3%) or of a row (--gate allreduce=4ms, per step of
-the base's batch). Exit code 10: above the limit, beyond its interval; 11: inconclusive.
+A gate limits the change of the total (--gate 3%) or of a row (--gate allreduce=4ms, per step of the
+base's batch). Exit code 10 means that the change is above the limit, beyond its interval. Exit code
+11 means inconclusive.
 
-A baseline is a run that is kept under a name: 'profkit explain --save-baseline main RUN' keeps a
-copy, 'profkit explain --baseline main TARGET --gate 3%' compares with it. With both, the target
-takes the name if it passes. Exit code 3: the baseline is missing or was changed.
+A baseline is a copy of a run under a name. 'profkit explain --save-baseline main RUN' keeps one.
+'profkit explain --baseline main TARGET --gate 3%' compares with it. With both options, the target
+becomes the baseline if it passes. Exit code 3 means that the baseline is missing or was changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write a run, or some steps of it, for other tools: Perfetto, Chrome, Parquet, CSV.
 
-Viewers cannot load the timeline of a long run, so only the last 20 steps are written by default;
---steps chooses others. The size is printed before anything is written.
+Viewers cannot load the timeline of a long run, so profkit writes only the last 20 steps by default;
+--steps selects others. It prints the size before it writes anything.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--steps",
         default="",
         metavar="FROM:TO",
-        help="these steps, without TO; one step; or all (default: the last 20)",
+        help="steps FROM to TO, without TO; one step; or all (default: the last 20)",
     )
     add_write(parser, "the file, or the folder of a format with several (default: the run's name)")
     add_json(parser)

@@ -1,9 +1,9 @@
 """Turn traces and logs of other tools into runs.
 
-PyTorch profiler, Nsight Systems, NCCL and training logs are read. The format is recognised by
-content. Files of one job's ranks, or a folder of them, make one run. What a file does not contain
-is null; what is dropped or repaired is counted and shown. Environment variables, command lines and
-user names in the files are dropped unless --keep-private is given.
+profkit reads files of the PyTorch profiler, Nsight Systems and NCCL, and training logs. It
+recognises the format by content. Files of one job's ranks, or a folder of them, make one run.
+Values that a file does not contain are null. profkit counts and shows what it drops or repairs. It
+drops environment variables, command lines, user names and, without --keep-private, host names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-private",
         action="store_true",
-        help="keep command lines, user names and environment variables",
+        help="keep the name of the host",
     )
     add_json(parser)
 

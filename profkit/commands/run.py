@@ -4,9 +4,9 @@
   profkit run -- torchrun --nproc-per-node 2 train.py
   profkit run -- python -m paddle.distributed.launch --devices 0,1 train.py
 
-The job keeps its output, its signals and its exit code. Hooks are installed only in the processes
-that it starts, and only those that train write files. Exit codes 125, 126 and 127 mean that the
-command could not be started, was not executable, or was not found.
+The job keeps its output, its signals and its exit code. profkit installs hooks only in the
+processes that the job starts. Only those that train write files. Exit codes 125, 126 and 127 mean
+that the command could not be started, was not executable, or was not found.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
   profkit trace tsm --gpus 8 --nnodes 4 --node-rank 0 --rdzv-endpoint node0:29500
   srun profkit trace hrnet_w18                        ranks as Slurm starts them
 
-The run is kept in the output folder. Ctrl-C ends it early; what was recorded stays readable.
+profkit keeps the run in the output folder. Ctrl-C ends it early; the recorded rows stay readable.
 """
 
 from __future__ import annotations

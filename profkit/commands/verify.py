@@ -1,7 +1,7 @@
 """Check a run's files: complete, ended early or torn, and what was lost.
 
-Every byte is read and compared with the counts and checksums at each table's end. The exit code is
-0 if every row that was written can be read, even if the run ended early, and 3 if not.
+profkit reads every byte and compares it with the counts and checksums at each table's end. The exit
+code is 0 if every row that was written can be read, even if the run ended early, and 3 if not.
 """
 
 from __future__ import annotations

@@ -31,15 +31,16 @@ traces/<run>/
     end.json            why the rank's trace ended; rows, bytes, dropped rows and CRC-32 per table
 ```
 
-- A missing table was not captured. **Null means not measured, zero means measured zero.** `?` marks
-  columns that may be null.
+- If a table is missing, it was not captured. **Null means not measured, zero means measured zero.**
+  `?` marks columns that may be null.
 - Times are nanoseconds of the rank's monotonic clock. `rank.json` has an anchor to the time of day,
   and `samples` its drift since then (`clock`, `realtime_drift_ns`).
-- Name columns are ids into the rank's `strings`; profkit's reader returns them as dictionary
+- Name columns are ids into the rank's `strings`. profkit's reader returns them as dictionary
   columns.
-- A run without `end.json` ended early; every complete batch in it is valid. `profkit verify` names
+- A run without `end.json` ended early. Every complete batch in it is valid. `profkit verify` names
   the state.
-- Columns are only ever added. A newer major version is refused, a newer minor version is read.
+- A new version only adds columns. profkit refuses a newer major version and reads a newer minor
+  version.
 """
 
 
