@@ -1,8 +1,8 @@
 """Show one run: throughput, where a step goes, data quality, profkit's own cost.
 
-Figures are for steady steps. profkit counts and excludes other steps, such as warm-up, epoch starts,
-partial batches, kernel windows and control steps (recording off). Intervals are 95 % confidence
-intervals. They stay valid if successive steps depend on each other.
+Figures are for steady steps. profkit counts and excludes other steps, such as warm-up, epoch
+starts, partial batches, kernel windows and control steps (recording off). Intervals are 95 %
+confidence intervals. They stay valid if successive steps depend on each other.
 
 --format html makes one page without external files. --format github appends to the summary of a
 GitHub job.
