@@ -222,7 +222,7 @@ def test_a_wrong_tree_is_told_before_anything_is_trained(faulty: dict[str, Fault
     assert done.returncode == ExitCode.UNREADABLE
     assert done.stderr.count("\n") <= 2
     assert (
-        "no 'train' folder in it; it is the 'train' folder itself, so give the one above it"
+        "no 'train' folder in it; it is the 'train' folder itself; give the folder above it"
         in done.stderr
     )
 
