@@ -264,8 +264,8 @@ BOARD: Mapping[str, Benchmark] = {
         "Whole processes on two ranks over gloo alternate: bare, under `profkit run` with its "
         "collectors, and with torch's own `allreduce_hook`. The figure of a process is the "
         "median or the mean of its steps after the first 1,500. The table shows the mean "
-        "difference from bare over all pairs with this version of the hooks, with its 95 % "
-        "interval. The limit is 0.15 ms for the median. These steps exclude the one-time cost of "
+        "difference from bare over all kept pairs, with its 95 % interval. "
+        "[The file of pairs](performance/ddp_pairs.json) has their dates. The limit is 0.15 ms for the median. These steps exclude the one-time cost of "
         "opening the files, which each run's report shows.",
         ("step", "mode", "by", "pairs", "bare step", "added", "interval"),
         ddp_rows,

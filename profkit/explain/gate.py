@@ -109,7 +109,7 @@ def _judge(delta: Estimate, limit: float, base: float) -> tuple[Outcome, str]:
     if delta.value > limit:
         if delta.low > 0:
             return Outcome.FAILED, "above the limit, and beyond its interval"
-        why = "above the limit, but its interval holds zero: more steps are needed"
+        why = "above the limit, but its interval contains zero: more steps are needed"
         return Outcome.NOT_JUDGED, why
     if delta.high > limit + INDECISIVE * base:
         why = "within the limit, but its interval reaches far beyond it: more steps are needed"

@@ -140,7 +140,7 @@ class Ledger:
 
     @property
     def largest(self) -> Row | None:
-        """The row that adds most to the gap, even if its interval holds zero."""
+        """The row that adds most to the gap, even if its interval contains zero."""
         sign = 1 if self.total.delta.value > 0 else -1
         return max(self.rows, key=lambda row: sign * row.delta.value, default=None)
 
@@ -152,8 +152,8 @@ class Ledger:
 def judge(delta: Estimate, base: float) -> Verdict:
     """Judge a difference in time.
 
-    A difference whose interval holds zero is neutral, unless the interval is so wide that it says
-    nothing.
+    A difference whose interval contains zero is neutral, unless the interval is so wide that it
+    says nothing.
     """
     if delta.low is None or delta.high is None or not base > 0:
         return Verdict.CANNOT_JUDGE
@@ -270,7 +270,7 @@ def why_not(ledger: Ledger) -> str:
     if ledger.verdict is not Verdict.CANNOT_JUDGE or change.low is None or change.high is None:
         return ""
     return (
-        f"the interval holds zero and reaches from {percent(change.low)} to "
+        f"the interval contains zero and reaches from {percent(change.low)} to "
         f"{percent(change.high)}, so the change may be nothing or much: more steps are needed"
     )
 
