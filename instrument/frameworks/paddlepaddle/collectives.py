@@ -63,5 +63,6 @@ class PaddleDialect(Dialect):
 def hook_collectives(
     patches: Patches, books: Books, sequences: Mapping[str, Iterator[int]]
 ) -> None:
-    log = CallLog(books.recorder, books.collectives, sequences)
+    clock = books.recorder.clock
+    log = CallLog(books.recorder, books.collectives, sequences, clock=clock)
     hook_calls(patches, PaddleDialect(), log, paddle.distributed)

@@ -60,6 +60,7 @@ def hook_collectives(
     """Time collectives under both of their names: torch's own wrappers use the second one."""
     if not torch.distributed.is_available():
         return
-    log = CallLog(books.recorder, books.collectives, sequences)
+    clock = books.recorder.clock
+    log = CallLog(books.recorder, books.collectives, sequences, clock=clock)
     owners = torch.distributed, torch.distributed.distributed_c10d
     hook_calls(patches, TorchDialect(), log, *owners)
