@@ -116,7 +116,7 @@ def test_ranks_that_wait_for_each_other_forever_are_an_error() -> None:
 def test_a_step_of_ddp_takes_what_its_parameters_say(tmp_path: Path) -> None:
     """Four buckets of 30 ms; the first is ready when a quarter of the backward is done."""
     link = Link(latency_ns=30 * MS, bytes_per_s=1e15)
-    job = Job(steps=12, data_ns=100, optimizer_ns=5 * MS, copy_ns=MS, link=link)
+    job = Job(steps=12, optimizer_ns=5 * MS, copy_ns=MS, link=link)
     trace = Trace.open(run_job(tmp_path, [job, job]))
     steps = trace.steps.filter(pc.greater(trace.steps["step"], 2))
     took = pc.subtract(steps["end_ns"], steps["start_ns"]).to_pylist()

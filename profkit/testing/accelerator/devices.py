@@ -21,6 +21,7 @@ Semantics and their sources:
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -29,6 +30,12 @@ from profkit.testing.accelerator.moments import Moment
 
 LAUNCH_NS = 5_000
 """The time that a launch takes of the host."""
+
+MOST_PENDING = 1_024
+"""Launches that the driver queues before the next one blocks the host, as has been observed.
+
+See "CUDA launch queue" in NVIDIA's forum; the number is not documented and depends on the driver.
+"""
 
 QUERY_NS = 1_000
 """The time of one question to the driver; without it, polling would never end."""
@@ -65,6 +72,7 @@ class Device:
     drift: float = 0.0
     connections: int = 8
     launch_ns: int = LAUNCH_NS
+    most_pending: int = MOST_PENDING
     event_fault: Callable[[Event, str], None] | None = None
     """Called before each operation on an event, with its name; may raise what the driver would."""
     end_of_backward: Callable[[], None] = lambda: None
@@ -76,6 +84,7 @@ class Device:
         self.writer_stack = [self.default_stream]
         self.last_launched = Moment()
         self.capture: Capture | None = None
+        self._pending: deque[Moment] = deque()
 
     @property
     def streams_in_use(self) -> list[Stream]:
@@ -93,7 +102,16 @@ class Device:
     def launch(self, duration_ns: int, name: str = "kernel") -> Moment:
         """Launch a kernel on the current stream; return the moment at which it ends."""
         self.host.work(self.launch_ns)
-        return self.stream.put(duration_ns, name)
+        self._wait_for_room()
+        done = self.stream.put(duration_ns, name)
+        self._pending.append(done)
+        return done
+
+    def _wait_for_room(self) -> None:
+        if len(self._pending) >= self.most_pending:
+            oldest = self._pending.popleft()
+            if not self.host.has_passed(oldest):
+                self.host.wait_for(oldest)
 
     def copy(self, duration_ns: int, *, waits: bool) -> None:
         """Copy between host and device; pageable memory and results make the host wait."""
@@ -189,6 +207,7 @@ class Event:
 
     def __init__(self, device: Device, *, timed: bool = True) -> None:
         self.device = device
+        self._meet_fault("create")
         self.timed = timed
         self.reached: Moment | None = None
         self.is_captured = False

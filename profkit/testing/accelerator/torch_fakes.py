@@ -114,6 +114,8 @@ class SimulatedTorch:
                 waits = not (pinned and given.get("non_blocking", False))
                 self.device().copy(self.copy_ns, waits=waits)
                 return on_cuda(own.detach())
+            if target.startswith("cuda"):
+                return own
             if target.startswith("cpu") and own.is_cuda:
                 self.device().synchronize_stream()
                 return own.as_subclass(torch.Tensor)

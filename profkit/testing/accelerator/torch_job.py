@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from profkit.instrument.frameworks.base import load_framework
-from profkit.testing.accelerator.devices import Device
+from profkit.testing.accelerator.devices import MOST_PENDING, AcceleratorError, Device, Event
 from profkit.testing.accelerator.hosts import BEGIN_NS, Host, World
 from profkit.testing.accelerator.nccl import Channel, Communicator, Link
 from profkit.testing.accelerator.recordings import BEGIN_REALTIME_NS, Recording
@@ -26,25 +29,45 @@ MS = 1_000_000
 
 
 @dataclass(frozen=True)
+class Fault:
+    """An operation on events that fails: the calls number `first` to `first + count` of it."""
+
+    operation: str
+    first: int
+    count: int = 1
+
+
+@dataclass(frozen=True)
 class Job:
-    """The parameters of a job; the truth of a scenario is computed from these alone."""
+    """The parameters of one rank's job; the truth of a scenario is computed from these alone."""
 
     steps: int = 40
     batch_size: int = 32
     layers: tuple[tuple[int, int], ...] = ((5 * MS, 10 * MS),) * 4
-    kernels_per_layer: int = 1
-    elements_per_layer: int = 1024
+    """Time forward and backward of each layer."""
+    kernels: int = 1
+    """Kernels of a layer in each direction."""
+    elements: int = 1024
+    """Elements of a layer's weight, which are four bytes each."""
     optimizer_ns: int = 5 * MS
     copy_ns: int = 1 * MS
     pinned: bool = True
     data_ns: int = 0
+    worker: bool = False
+    """True if a worker makes the batches, and not the loop."""
     launch_ns: int = 5_000
-    read_loss: bool = True
-    link: Link = field(default_factory=lambda: Link(latency_ns=1 * MS, bytes_per_s=1e12))
-    bucket_elements: int = 1024
+    loss_every: int = 1
+    """Steps between two readings of the loss; 0 is never."""
+    micro_batches: int = 1
+    no_sync: bool = False
+    """True if only the last micro-batch exchanges gradients."""
+    link: Link = field(default_factory=lambda: Link(latency_ns=1 * MS, bytes_per_s=1e15))
+    bucket_layers: int = 1
     drift: float = 0.0
     connections: int = 8
+    most_pending: int = MOST_PENDING
     largest_pool: int = 4_096
+    fault: Fault | None = None
 
 
 @dataclass
@@ -61,17 +84,29 @@ class Rank:
     def make_model(self) -> Any:
         """Return the job's model, distributed if there are several ranks."""
         job = self.job
-        model = make_model(
-            self.device,
-            job.layers,
-            kernels=job.kernels_per_layer,
-            elements=job.elements_per_layer,
-        )
+        model = make_model(self.device, job.layers, kernels=job.kernels, elements=job.elements)
         if self.channel is None:
             return model
         group = NcclGroup(self.device.number, self.size, self.channel)
-        cap = job.bucket_elements * 4 / 2**20
+        cap = job.bucket_layers * job.elements * 4 / 2**20
         return DistributedDataParallel(model, process_group=group, bucket_cap_mb=cap)
+
+    def make_optimizer(self, model: Any) -> Optimizer:
+        return Optimizer(model.parameters(), self.device, self.job.optimizer_ns)
+
+    def batches(self, count: int | None = None) -> Iterator[torch.Tensor]:
+        """Return torch's own loader of the job's batches, for all of its steps."""
+        job = self.job
+        if count is None:
+            count = job.steps * job.micro_batches
+        made = Batches(self.device, count, job.batch_size, job.data_ns, worker=job.worker)
+        return iter(make_loader(made))
+
+    def copy(self, batch: torch.Tensor) -> torch.Tensor:
+        """Copy a batch to the device, from pinned memory if the job has its batches there."""
+        batch.is_pinned_here = self.job.pinned  # type: ignore[attr-defined]  # see `Tensor.to`
+        self.torch.copy_ns = self.job.copy_ns
+        return batch.to("cuda", non_blocking=True)
 
 
 Loop = Callable[[Rank], None]
@@ -80,19 +115,21 @@ Loop = Callable[[Rank], None]
 
 def train(rank: Rank) -> None:
     """Train the usual way: copy, forward, backward, step, and read the loss."""
-    job, device = rank.job, rank.device
-    model = rank.make_model()
-    optimizer = Optimizer(model.parameters(), device, job.optimizer_ns)
-    batches = Batches(device, job.steps, job.batch_size, lambda index: job.data_ns)
-    for batch in make_loader(batches):
-        batch.is_pinned_here = job.pinned
-        rank.torch.copy_ns = job.copy_ns
-        inputs = batch.to("cuda", non_blocking=True)
-        loss = on_cuda(model(inputs).sum())
-        loss.backward()
+    job, model = rank.job, rank.make_model()
+    optimizer = rank.make_optimizer(model)
+    for number, batch in enumerate(rank.batches()):
+        is_last = (number + 1) % job.micro_batches == 0
+        quiet = job.no_sync and not is_last
+        with model.no_sync() if quiet else contextlib.nullcontext():
+            loss = on_cuda(model(rank.copy(batch)).sum())
+            loss.backward()
+        if not is_last:
+            continue
         optimizer.step()
-        if job.read_loss:
+        step = (number + 1) // job.micro_batches
+        if job.loss_every and step % job.loss_every == 0:
             loss.item()
+    torch.cuda.synchronize()
 
 
 def run_job(
@@ -122,7 +159,13 @@ def run_job(
 
 def _make_rank(host: Host, job: Job, simulated: SimulatedTorch, communicator: Communicator) -> Rank:
     device = Device(
-        host, host.number, drift=job.drift, connections=job.connections, launch_ns=job.launch_ns
+        host,
+        host.number,
+        drift=job.drift,
+        connections=job.connections,
+        launch_ns=job.launch_ns,
+        most_pending=job.most_pending,
+        event_fault=_make_fault(job.fault) if job.fault else None,
     )
     channel = None
     if communicator.size > 1:
@@ -131,6 +174,19 @@ def _make_rank(host: Host, job: Job, simulated: SimulatedTorch, communicator: Co
     recording = Recording(load_framework("torch"), device, largest_pool=job.largest_pool)
     host.enter, host.leave = recording.hooks.enter, recording.hooks.leave
     return Rank(job, device, simulated, channel, recording, communicator.size)
+
+
+def _make_fault(fault: Fault) -> Callable[[Event, str], None]:
+    """Return a function that raises at the calls that the fault names."""
+    calls = itertools.count()
+
+    def meet(event: Event, operation: str) -> None:
+        if operation == fault.operation and 0 <= next(calls) - fault.first < fault.count:
+            raise AcceleratorError(
+                f"CUDA error: an illegal memory access was encountered: {operation}"
+            )
+
+    return meet
 
 
 def _train_rank(loop: Loop, rank: Rank, host: Host) -> None:

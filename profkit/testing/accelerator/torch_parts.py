@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from profkit.testing.accelerator.devices import Device
+from profkit.testing.accelerator.torch_fakes import on_cuda
 
 
 class _LayerWork(torch.autograd.Function):
@@ -66,16 +67,50 @@ class Optimizer(torch.optim.Optimizer):
         self._device.launch(self._step_ns)
 
 
+class Scaler(torch.amp.GradScaler):
+    """torch's own gradient scaler, with its state on the simulated device.
+
+    It reads there if infinities were found, and waits for that, as on a GPU.
+    """
+
+    def __init__(self, device: Device) -> None:
+        super().__init__("cuda")
+        self._device_read = device
+
+    def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
+        cpu = torch.device("cpu")
+        super()._lazy_init_scale_growth_tracker(cpu)
+        if self._scale is not None:
+            self._scale = on_cuda(self._scale)
+
+    def scale(self, outputs: Any) -> Any:
+        return on_cuda(super().scale(outputs))
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        super().unscale_(optimizer)
+        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        for device, value in found.items():
+            found[device] = on_cuda(value)
+
+
 class Batches(torch.utils.data.Dataset[torch.Tensor]):
-    """A data set of whole batches; making one takes the host the time that `wait_ns` returns."""
+    """A data set of whole batches; each takes `making_ns`, in the loop or in one worker.
+
+    The worker is `AHEAD` batches ahead at most, so the loop waits for what is not made in time.
+    """
+
+    AHEAD = 2
 
     def __init__(
-        self, device: Device, count: int, batch_size: int, wait_ns: Callable[[int], int]
+        self, device: Device, count: int, batch_size: int, making_ns: int, *, worker: bool = False
     ) -> None:
-        self._device = device
+        self._host = device.host
         self._count = count
-        self._batch_size = batch_size
-        self._wait_ns = wait_ns
+        self._batch = torch.zeros(batch_size, 1)
+        self._making_ns = making_ns
+        self._worker = worker
+        self._taken_ns: list[int] = []
+        self._ready_ns = self._host()
 
     def __len__(self) -> int:
         return self._count
@@ -83,8 +118,14 @@ class Batches(torch.utils.data.Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         if not 0 <= index < self._count:
             raise IndexError(index)
-        self._device.host.work(self._wait_ns(index))
-        return torch.zeros(self._batch_size, 1, requires_grad=False)
+        wait_ns = self._making_ns
+        if self._worker:
+            free_ns = self._taken_ns[-self.AHEAD] if len(self._taken_ns) >= self.AHEAD else 0
+            self._ready_ns = max(self._ready_ns, free_ns) + self._making_ns
+            wait_ns = max(0, self._ready_ns - self._host())
+        self._host.work(wait_ns)
+        self._taken_ns.append(self._host())
+        return self._batch.clone()
 
 
 def make_loader(batches: Batches) -> torch.utils.data.DataLoader[torch.Tensor]:
