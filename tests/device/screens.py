@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from profkit.analysis.overview import build_overview
+from profkit.analysis.selection import steady_steps
+from profkit.analysis.timeline.lanes import Group
+from profkit.analysis.timeline.timeline import Timeline
 from profkit.explain.explained import explain, scale_runs
 from profkit.report import as_json, ledger_json
 from profkit.trace import Trace
@@ -33,6 +37,16 @@ def report(run: Path) -> Values:
     found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))
     values = {each["phase"]: each["step_ms"]["value"] * MS for each in found["phases"]}
     return {"step": found["step_ms"]["value"] * MS, **_named(values)}
+
+
+def exchange(run: Path) -> list[Values]:
+    """The parts of each rank's exchange, in `profkit report --json`."""
+    found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))["exchange"]
+    rows = []
+    for rank in found["ranks_ms_per_step"] if found else []:
+        named = {name: rank[name] for name in ("exposed", "waiting", "transfer", "hidden")}
+        rows.append({name: value * MS for name, value in named.items() if value is not None})
+    return rows
 
 
 def quality(run: Path) -> list[str]:
@@ -79,13 +93,26 @@ def scaling(base: Path, run: Path) -> dict[str, Any]:
 
 
 def timeline(run: Path) -> list[Values]:
-    """What each rank's row of phases covers, in ns of all steps."""
-    from profkit.analysis.selection import steady_steps
-    from profkit.analysis.timeline.timeline import Timeline
-
+    """What each rank's row of phases covers between the first and the last used step."""
     trace = Trace.open(run)
     used = steady_steps(trace).steps
-    raise NotImplementedError(used, Timeline)
+    opened = Timeline(trace)
+    rows = []
+    for rank in trace.ranks:
+        steps = opened.steps(rank.rank)
+        inside = np.isin(steps.number, used)
+        begin, end = int(steps.start_ns[inside].min()), int(steps.end_ns[inside].max())
+        covered: dict[str, float] = {"step": (end - begin) / len(used)}
+        for lane in opened.lanes(rank.rank, Group.PHASES):
+            pieces = lane.level.pieces
+            shift = opened.shift(rank.rank)
+            for kind, name in enumerate(lane.level.kinds):
+                own = pieces.kinds == kind
+                starts = np.clip(pieces.starts[own] + shift, begin, end)
+                ends = np.clip(pieces.ends[own] + shift, begin, end)
+                covered[name] = float((ends - starts).sum()) / len(used)
+        rows.append(_named(covered))
+    return rows
 
 
 SINGLE: Mapping[str, Callable[[Path], Values]] = {
@@ -93,4 +120,3 @@ SINGLE: Mapping[str, Callable[[Path], Values]] = {
     "overview": overview,
     "live": live,
 }
-_ = dataclasses

@@ -27,6 +27,8 @@ class Truth:
     optimizer: float = 0.0
     other: float = 0.0
     unknown: float = 0.0
+    waiting: float = 0.0
+    """The part of `allreduce` in which no data moves, because a rank is late."""
 
     @property
     def step(self) -> float:
@@ -39,7 +41,9 @@ class Truth:
 
     @property
     def parts(self) -> dict[str, float]:
-        return dataclasses.asdict(self)
+        parts = dataclasses.asdict(self)
+        del parts["waiting"]
+        return parts
 
 
 def alone(job: Job, **changes: float) -> Truth:
@@ -83,53 +87,77 @@ def launched(job: Job) -> Truth:
 def exchanging(jobs: Sequence[Job]) -> tuple[Truth, ...]:
     """Ranks of DDP over NCCL that read their loss.
 
-    With the end of the last step's exchange at 0, rank r begins its last backward at s_r, and
-    bucket i of n is ready there at s_r + i * b_r. Buckets are reduced in order, each when the last
-    rank has it, in the time l. So the exchange ends at
+    With the end of the last step's exchange at 0, rank r begins a backward with an exchange at s_r,
+    and bucket i of n is ready there at s_r + i * b_r. Buckets are reduced in order, each in the
+    time l, when the last rank has it. So bucket i begins to move at
 
-        max over i of (max over r of (s_r + i * b_r) + (n - i + 1) * l)
+        T_i = max over j <= i of (max over r of (s_r + j * b_r) + (i - j) * l)
 
-    and what lies after a rank's own last gradient is exposed. Without `no_sync` each micro-batch
-    exchanges, and ranks then start the next micro-batch together.
+    and the exchange ends at T_n + l. After a rank's own last gradient it is exposed. Data moves
+    there in the overlap with [T_i, T_i + l]; the rest is waiting. Without `no_sync` each micro-batch
+    exchanges, and ranks start the next one together.
     """
-    exposed = [0.0] * len(jobs)
-    offsets = [float(job.optimizer_ns) for job in jobs]
+    count = jobs[0].micro_batches
+    exposed, moving = [0.0] * len(jobs), [0.0] * len(jobs)
+    at = [float(job.optimizer_ns) for job in jobs]
     singles = [alone_ns(dataclasses.replace(job, micro_batches=1)) for job in jobs]
-    for micro in range(jobs[0].micro_batches):
+    for micro in range(1, count + 1):
+        starts = []
         for rank, one in enumerate(singles):
-            offsets[rank] += one.input + one.h2d + one.forward
-        is_last = micro == jobs[0].micro_batches - 1
-        if jobs[0].no_sync and not is_last:
-            for rank, one in enumerate(singles):
-                offsets[rank] += one.backward
+            starts.append(at[rank] + one.input + one.h2d + one.forward)
+            at[rank] = starts[rank] + one.backward
+        if jobs[0].no_sync and micro < count:
             continue
-        end = end_of_exchange(jobs, offsets)
-        for rank, one in enumerate(singles):
-            exposed[rank] += end - offsets[rank] - one.backward
-            offsets[rank] = end
+        moves = transfers(jobs, starts)
+        end = moves[-1][1]
+        for rank, last_gradient in enumerate(at):
+            exposed[rank] += end - last_gradient
+            for begin, done in moves:
+                moving[rank] += max(0.0, done - max(begin, last_gradient))
+        at = [end] * len(jobs)
     truths = []
-    for job, waited in zip(jobs, exposed, strict=True):
-        truths.append(dataclasses.replace(alone_ns(job), allreduce=waited))
+    for job, whole, moved in zip(jobs, exposed, moving, strict=True):
+        truths.append(dataclasses.replace(alone_ns(job), allreduce=whole, waiting=whole - moved))
     return tuple(truths)
 
 
-def end_of_exchange(jobs: Sequence[Job], starts: Sequence[float]) -> float:
+def transfers(jobs: Sequence[Job], starts: Sequence[float]) -> list[tuple[float, float]]:
+    """When each bucket's data moves, if the ranks begin their backwards at these times."""
     first = jobs[0]
     buckets = len(first.layers) // first.bucket_layers
     size = 4 * first.elements * first.bucket_layers
     link_ns = first.link.latency_ns + size * 1e9 / first.link.bytes_per_s
-    ends = []
+    ready = []
     for number in range(1, buckets + 1):
-        ready = []
+        times = []
         for job, start in zip(jobs, starts, strict=True):
-            ready.append(start + number * job.bucket_layers * job.layers[0][1])
-        ends.append(max(ready) + (buckets - number + 1) * link_ns)
-    return max(ends)
+            times.append(start + number * job.bucket_layers * job.layers[0][1])
+        ready.append(max(times))
+    moves = []
+    for last in range(buckets):
+        begin = max(ready[each] + (last - each) * link_ns for each in range(last + 1))
+        moves.append((begin, begin + link_ns))
+    return moves
 
 
 def mean(truths: Sequence[Truth]) -> Truth:
     """The mean over the ranks, as a run's screens show it."""
     values = {}
-    for name in truths[0].parts:
-        values[name] = sum(truth.parts[name] for truth in truths) / len(truths)
+    for field in dataclasses.fields(Truth):
+        values[field.name] = sum(getattr(each, field.name) for each in truths) / len(truths)
     return Truth(**values)
+
+
+def factors(base: Truth, run: Truth) -> dict[str, float]:
+    """The factors of a run's efficiency, as a step's time is stacked up from its parts."""
+    stages = []
+    for truth in (base, run):
+        computing = truth.step - truth.input - truth.allreduce
+        with_input = computing + truth.input
+        stages.append((computing, with_input, with_input + truth.waiting, truth.step))
+    before, after = stages
+    found = {"efficiency": before[-1] / after[-1], "computation": before[0] / after[0]}
+    for place, name in enumerate(("input", "load balance", "exposed communication"), 1):
+        growth = [stage[place] / stage[place - 1] for stage in (before, after)]
+        found[name] = growth[0] / growth[1]
+    return found

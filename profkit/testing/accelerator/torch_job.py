@@ -41,7 +41,7 @@ class Fault:
 class Job:
     """The parameters of one rank's job; the truth of a scenario is computed from these alone."""
 
-    steps: int = 40
+    steps: int = 60
     batch_size: int = 32
     layers: tuple[tuple[int, int], ...] = ((5 * MS, 10 * MS),) * 4
     """Time forward and backward of each layer."""
@@ -80,6 +80,10 @@ class Rank:
     channel: Channel | None
     recording: Recording
     size: int
+
+    @property
+    def host(self) -> Host:
+        return self.device.host
 
     def make_model(self) -> Any:
         """Return the job's model, distributed if there are several ranks."""

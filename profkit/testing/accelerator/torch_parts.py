@@ -87,7 +87,9 @@ class Scaler(torch.amp.GradScaler):
         return on_cuda(super().scale(outputs))
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        scale, self._scale = self._scale, self._scale.as_subclass(torch.Tensor)
         super().unscale_(optimizer)
+        self._scale = scale
         found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         for device, value in found.items():
             found[device] = on_cuda(value)
