@@ -152,6 +152,7 @@ def _broken_cases() -> list[Scenario]:
     cases = [
         one("pool_exhausted", largest_pool=24, says_missing=True),
         one("one_queue", connections=1, says_missing=True),
+        one("no_idle_stream", idle_delay_ns=10 * MS, says_missing=True),
     ]
     for name, fault in _FAULTS.items():
         cases.append(one(name, fault=fault, says_missing=True))
@@ -178,7 +179,9 @@ def _exchange_cases() -> list[Scenario]:
         many("accumulation_with_no_sync", 2, link=link(30), micro_batches=3, no_sync=True),
         many("accumulation_without_no_sync", 2, link=link(30), micro_batches=3),
         many("input_bound_ranks", 2, data_ns=40 * MS, link=link(4)),
-        many("one_rank_without_anchors", 2, {"connections": 1}, True, link=link(30)),
+        many("one_rank_without_anchors", 2, {"idle_delay_ns": 10 * MS}, True, link=link(9)),
+        many("ranks_without_anchors", 2, None, True, link=link(9), idle_delay_ns=10 * MS),
+        many("one_rank_with_one_queue", 2, {"connections": 1}, True, link=link(9)),
         many("clocks_drift_apart", 2, {"drift": 4e-5}, link=link(30), drift=-4e-5, steps=100),
     ]
 

@@ -49,9 +49,11 @@ def test_events_are_reached_when_earlier_work_is_done(device: Device) -> None:
 def test_streams_overlap_unless_they_share_one_queue(device: Device) -> None:
     other = Stream(device)
     device.launch(1_000)
-    assert other.put(10).ns == BEGIN_NS + 20
+    device.launch(1_000)
+    assert other.put(10).ns == BEGIN_NS + 30
+    device.launch(1_000)
     device.connections = 1
-    assert other.put(10).ns == BEGIN_NS + 1_020
+    assert other.put(10).ns == BEGIN_NS + 2_020, "the third kernel has begun"
 
 
 def test_a_capture_records_and_a_query_from_another_thread_invalidates_it(device: Device) -> None:

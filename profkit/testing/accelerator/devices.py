@@ -13,9 +13,10 @@ Semantics and their sources:
   there fails. In the mode `global` any query, also from another thread, fails and invalidates the
   capture (CUDA Programming Guide, "Prohibited and Unhandled Operations"; pytorch PRs 104487 and
   148594, which keep NCCL's watchdog from doing it).
-- With `CUDA_DEVICE_MAX_CONNECTIONS=1` all streams share one hardware queue, so an idle stream waits
-  for the work of the others that was launched before (CUDA C++ Programming Guide, "CUDA Environment
-  Variables"). `connections` is that variable.
+- With `CUDA_DEVICE_MAX_CONNECTIONS=1` all streams share one hardware queue. Work leaves it in the
+  order of the launches, so an idle stream waits until the work launched before on the others has
+  begun (CUDA C++ Programming Guide, "CUDA Environment Variables"; Megatron-LM relies on it).
+  `connections` is that variable.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Device:
     connections: int = 8
     launch_ns: int = LAUNCH_NS
     most_pending: int = MOST_PENDING
+    idle_delay_ns: int = 0
+    """The time in which a stream without work reaches an event: long on a device that is shared."""
     event_fault: Callable[[Event, str], None] | None = None
     """Called before each operation on an event, with its name; may raise what the driver would."""
     end_of_backward: Callable[[], None] = lambda: None
@@ -83,6 +86,7 @@ class Device:
         self.stack = [self.default_stream]
         self.writer_stack = [self.default_stream]
         self.last_launched = Moment()
+        self.last_begun = Moment()
         self.capture: Capture | None = None
         self._pending: deque[Moment] = deque()
 
@@ -170,6 +174,8 @@ class Stream:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.tail = Moment()
+        self.is_idle = True
+        """True until the stream gets work."""
 
     @property
     def captures(self) -> bool:
@@ -182,24 +188,28 @@ class Stream:
         if self.captures and device.capture is not None:
             device.capture.work.append(Work(name, duration_ns))
             return self.tail
-        return self.finish(Moment([self._before()], floor=device.host(), add=duration_ns))
+        return self.finish(Moment([self.reach()], add=duration_ns))
 
     def finish(self, end: Moment) -> Moment:
         """Make this the moment at which the stream's work ends."""
         self.tail = end
+        self.is_idle = False
         self.device.last_launched = Moment([self.device.last_launched, end])
         return end
 
     def reach(self) -> Moment:
-        """Return the moment at which the stream reaches this point."""
-        return Moment([self._before()], floor=self.device.host())
+        """Return the moment at which the stream reaches this point, and the next work begins."""
+        device = self.device
+        before = [self.tail]
+        if device.connections == 1:
+            before.append(device.last_begun)
+        delay_ns = device.idle_delay_ns if self.is_idle else 0
+        device.last_begun = Moment(before, floor=device.host(), add=delay_ns)
+        return device.last_begun
 
     def wait(self, moment: Moment) -> None:
         """Wait for another stream's work, without the host."""
         self.finish(Moment([self.tail, moment]))
-
-    def _before(self) -> Moment:
-        return self.tail if self.device.connections > 1 else self.device.last_launched
 
 
 class Event:
@@ -217,8 +227,6 @@ class Event:
         stream = stream or self.device.stream
         self.is_captured = stream.captures
         self.reached = stream.reach()
-        if self.device.connections == 1 and not self.is_captured:
-            self.device.last_launched = Moment([self.device.last_launched, self.reached])
 
     def query(self) -> bool:
         """Return true if the device has reached the event."""

@@ -66,6 +66,7 @@ class Job:
     drift: float = 0.0
     connections: int = 8
     most_pending: int = MOST_PENDING
+    idle_delay_ns: int = 0
     largest_pool: int = 4_096
     fault: Fault | None = None
 
@@ -78,7 +79,7 @@ class Rank:
     device: Device
     torch: SimulatedTorch
     channel: Channel | None
-    recording: Recording
+    recording: Recording | None
     size: int
 
     @property
@@ -136,32 +137,59 @@ def train(rank: Rank) -> None:
     torch.cuda.synchronize()
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A job that has ended: its run, if it was recorded, and when each rank's loop ended."""
+
+    run: Path | None
+    ended_ns: tuple[int, ...]
+
+
 def run_job(
     folder: Path, jobs: Job | Sequence[Job], *, loop: Loop = train, name: str = "run"
 ) -> Path:
     """Train with one job per rank, and return the run's folder."""
-    jobs = [jobs] if isinstance(jobs, Job) else list(jobs)
     run = folder / name
-    run.mkdir(parents=True)
+    run_ranks(jobs, loop, run)
+    return run
+
+
+def run_ranks(jobs: Job | Sequence[Job], loop: Loop = train, run: Path | None = None) -> Finished:
+    """Train with one job per rank, recorded by profkit if a run's folder is given."""
+    jobs = [jobs] if isinstance(jobs, Job) else list(jobs)
     world = World(len(jobs))
-    manifest = _manifest(jobs)
-    manifest.write(run)
     ranks: list[Rank] = []
     simulated = SimulatedTorch(lambda: ranks[world.current.number].device)
     communicator = Communicator(len(jobs), jobs[0].link)
     with simulated.installed():
         for host, job in zip(world.hosts, jobs, strict=True):
-            ranks.append(_make_rank(host, job, simulated, communicator))
+            ranks.append(_make_rank(host, job, simulated, communicator, recorded=run is not None))
         world.run([functools.partial(_train_rank, loop, rank) for rank in ranks])
-        for rank in ranks:
-            world.current = rank.device.host
-            rank.recording.write(run, len(jobs))
-    ended_ns = BEGIN_REALTIME_NS + max(host.ns for host in world.hosts) - BEGIN_NS
+        ended_ns = tuple(host.ns for host in world.hosts)
+        if run is not None:
+            _write_run(run, world, ranks)
+    return Finished(run, ended_ns)
+
+
+def _write_run(run: Path, world: World, ranks: Sequence[Rank]) -> None:
+    run.mkdir(parents=True)
+    for rank in ranks:
+        world.current = rank.host
+        if rank.recording is not None:
+            rank.recording.write(run, len(ranks))
+    ended_ns = BEGIN_REALTIME_NS + max(rank.host.ns for rank in ranks) - BEGIN_NS
+    manifest = _manifest([rank.job for rank in ranks])
     dataclasses.replace(manifest, state=RunState.COMPLETE, ended_ns=ended_ns).write(run)
-    return run
 
 
-def _make_rank(host: Host, job: Job, simulated: SimulatedTorch, communicator: Communicator) -> Rank:
+def _make_rank(
+    host: Host,
+    job: Job,
+    simulated: SimulatedTorch,
+    communicator: Communicator,
+    *,
+    recorded: bool,
+) -> Rank:
     device = Device(
         host,
         host.number,
@@ -169,14 +197,17 @@ def _make_rank(host: Host, job: Job, simulated: SimulatedTorch, communicator: Co
         connections=job.connections,
         launch_ns=job.launch_ns,
         most_pending=job.most_pending,
+        idle_delay_ns=job.idle_delay_ns,
         event_fault=_make_fault(job.fault) if job.fault else None,
     )
     channel = None
     if communicator.size > 1:
         channel = Channel(device, communicator)
         device.end_of_backward = channel.join
-    recording = Recording(load_framework("torch"), device, largest_pool=job.largest_pool)
-    host.enter, host.leave = recording.hooks.enter, recording.hooks.leave
+    recording = None
+    if recorded:
+        recording = Recording(load_framework("torch"), device, largest_pool=job.largest_pool)
+        host.enter, host.leave = recording.hooks.enter, recording.hooks.leave
     return Rank(job, device, simulated, channel, recording, communicator.size)
 
 
@@ -195,7 +226,8 @@ def _make_fault(fault: Fault) -> Callable[[Event, str], None]:
 
 def _train_rank(loop: Loop, rank: Rank, host: Host) -> None:
     loop(rank)
-    rank.recording.finish()
+    if rank.recording is not None:
+        rank.recording.finish()
 
 
 def _manifest(jobs: Sequence[Job]) -> RunManifest:
