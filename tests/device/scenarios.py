@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from profkit.testing.accelerator import torch_loops as loops
+from profkit.testing.accelerator.jobs import MS, Fault, Job, Loop, Rank
 from profkit.testing.accelerator.nccl import Link
-from profkit.testing.accelerator.torch_job import MS, Fault, Job, Loop, train
+from profkit.testing.accelerator.paddle_job import OldPaddleRank, PaddleRank
+from profkit.testing.accelerator.paddle_job import train as train_paddle
+from profkit.testing.accelerator.torch_job import TorchRank, train
 from tests.device.truths import Truth, alone, exchanging, launched
 
 US = 1_000
@@ -29,6 +32,7 @@ class Scenario:
     loop: Loop = train
     says_missing: bool = False
     """True if device times are missing: screens may refuse figures, with the reason."""
+    kind: type[Rank] = TorchRank
     hidden_input: float = 0.0
     """Wait for batches under the device's work, in ns per step."""
 
@@ -186,5 +190,38 @@ def _exchange_cases() -> list[Scenario]:
     ]
 
 
-SCENARIOS: Sequence[Scenario] = (*_alone_cases(), *_broken_cases(), *_exchange_cases())
+def _paddle_cases() -> list[Scenario]:
+    late = {"layers": layers(10, 10)}
+    cases = [
+        one("compute_bound"),
+        one("input_bound", data_ns=40 * MS),
+        one("accumulation", micro_batches=4),
+        many("two_ranks_overlapped", 2, link=link(4)),
+        many("two_ranks_tail", 2, link=link(30)),
+        many("eight_ranks_tail", 8, link=link(30)),
+        many("late_in_forward", 2, late, link=link(4)),
+        many("accumulation_with_no_sync", 2, link=link(30), micro_batches=3, no_sync=True),
+        many("huge_bucket", 2, link=link(20), bucket_layers=4),
+    ]
+    old = [
+        one("compute_bound", says_missing=True),
+        many("two_ranks_tail", 2, None, True, link=link(30)),
+    ]
+    found = []
+    for name, kind, those in (
+        ("paddle", PaddleRank, cases),
+        ("paddle_2.6", OldPaddleRank, old),
+    ):
+        for case in those:
+            changes: dict[str, Any] = {"kind": kind, "loop": train_paddle}
+            found.append(dataclasses.replace(case, name=f"{name}_{case.name}", **changes))
+    return found
+
+
+SCENARIOS: Sequence[Scenario] = (
+    *_alone_cases(),
+    *_broken_cases(),
+    *_exchange_cases(),
+    *_paddle_cases(),
+)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

@@ -9,9 +9,10 @@ import pytest
 
 from profkit.testing.accelerator.devices import AcceleratorError, Device, Event, Stream
 from profkit.testing.accelerator.hosts import BEGIN_NS, Deadlock, Host, World
+from profkit.testing.accelerator.jobs import MS, Job, run_ranks
 from profkit.testing.accelerator.moments import Moment
 from profkit.testing.accelerator.nccl import Channel, Communicator, Link
-from profkit.testing.accelerator.torch_job import MS, Job, run_job
+from profkit.testing.accelerator.torch_job import TorchRank, train
 from profkit.trace import Trace
 
 
@@ -119,7 +120,8 @@ def test_a_step_of_ddp_takes_what_its_parameters_say(tmp_path: Path) -> None:
     """Four buckets of 30 ms; the first is ready when a quarter of the backward is done."""
     link = Link(latency_ns=30 * MS, bytes_per_s=1e15)
     job = Job(steps=12, optimizer_ns=5 * MS, copy_ns=MS, link=link)
-    trace = Trace.open(run_job(tmp_path, [job, job]))
+    run_ranks(TorchRank, [job, job], train, tmp_path / "run")
+    trace = Trace.open(tmp_path / "run")
     steps = trace.steps.filter(pc.greater(trace.steps["step"], 2))
     took = pc.subtract(steps["end_ns"], steps["start_ns"]).to_pylist()
     truth = (1 + 20 + 10 + 4 * 30 + 5) * MS

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from torch.optim import optimizer as torch_optimizer
 
 from profkit.clock import Anchor
 from profkit.instrument.device import DeviceTimer
@@ -119,7 +118,11 @@ class RankHooks:
 
 
 def _optimizer_hooks() -> tuple[dict[int, Any], ...]:
-    """Return torch's own lists of hooks around every optimizer's step."""
+    """Return torch's own lists of hooks around every optimizer's step, if torch is in use."""
+    if "torch" not in sys.modules:
+        return ()
+    from torch.optim import optimizer as torch_optimizer
+
     return (
         torch_optimizer._global_optimizer_pre_hooks,
         torch_optimizer._global_optimizer_post_hooks,

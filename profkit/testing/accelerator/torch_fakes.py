@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from profkit.testing.accelerator.devices import Device, Event, Stream, Work
+from profkit.testing.accelerator.replacing import put
 
 
 class CudaTensor(torch.Tensor):
@@ -43,7 +44,7 @@ class SimulatedTorch:
         """Replace the names, until the block ends."""
         with contextlib.ExitStack() as stack:
             for owner, name, value in self._names():
-                _put(stack, owner, name, value)
+                put(stack, owner, name, value)
             yield
 
     def _names(self) -> list[tuple[Any, str, Any]]:
@@ -137,13 +138,3 @@ class SimulatedTorch:
             return original(own)
 
         return item
-
-
-def _put(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Replace an attribute until the stack closes."""
-    own = vars(owner).get(name)
-    setattr(owner, name, value)
-    if own is None:
-        stack.callback(delattr, owner, name)
-    else:
-        stack.callback(setattr, owner, name, own)

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from profkit.testing.accelerator.devices import Device, Event, Stream
+from profkit.testing.accelerator.jobs import Loop
 from profkit.testing.accelerator.torch_fakes import on_cuda
-from profkit.testing.accelerator.torch_job import Loop, Rank
+from profkit.testing.accelerator.torch_job import TorchRank
 from profkit.testing.accelerator.torch_parts import Scaler
 
 
-def with_late_wait(rank: Rank) -> None:
+def with_late_wait(rank: TorchRank) -> None:
     """Wait for the step before at the end of each step, so that the host is one step ahead."""
     model = rank.make_model()
     optimizer, before = rank.make_optimizer(model), Event(rank.device)
@@ -24,7 +25,7 @@ def with_late_wait(rank: Rank) -> None:
         before.record()
 
 
-def with_loss_in_forward(rank: Rank) -> None:
+def with_loss_in_forward(rank: TorchRank) -> None:
     """Read a value of the device in the middle of the forward, as detectors do."""
     model = rank.make_model()
     optimizer = rank.make_optimizer(model)
@@ -43,7 +44,7 @@ def _read(output: torch.Tensor) -> None:
 def with_scaler(skips_every: int) -> Loop:
     """Return a loop with a gradient scaler that skips every so many steps."""
 
-    def train(rank: Rank) -> None:
+    def train(rank: TorchRank) -> None:
         model, scaler = rank.make_model(), Scaler(rank.device)
         optimizer = rank.make_optimizer(model)
         for step, batch in enumerate(rank.batches(), 1):
@@ -62,7 +63,7 @@ def with_scaler(skips_every: int) -> Loop:
 def with_evaluation(every: int, batches: int) -> Loop:
     """Return a loop that evaluates so many batches every so many steps."""
 
-    def train(rank: Rank) -> None:
+    def train(rank: TorchRank) -> None:
         model = rank.make_model()
         optimizer = rank.make_optimizer(model)
         for step, batch in enumerate(rank.batches(), 1):
@@ -81,7 +82,7 @@ def with_evaluation(every: int, batches: int) -> Loop:
 def with_checkpoint(every: int, saving_ns: int) -> Loop:
     """Return a loop that saves its state every so many steps, which takes the host some time."""
 
-    def train(rank: Rank) -> None:
+    def train(rank: TorchRank) -> None:
         model = rank.make_model()
         optimizer = rank.make_optimizer(model)
         for step, batch in enumerate(rank.batches(), 1):
@@ -111,7 +112,7 @@ class SlowFile:
         """Do nothing: all is written."""
 
 
-def with_own_stream(rank: Rank) -> None:
+def with_own_stream(rank: TorchRank) -> None:
     """Train on a stream of the job's own."""
     with torch.cuda.stream(torch.cuda.Stream()):
         model = rank.make_model()
@@ -123,7 +124,7 @@ def with_own_stream(rank: Rank) -> None:
             loss.item()
 
 
-def with_prefetch(rank: Rank) -> None:
+def with_prefetch(rank: TorchRank) -> None:
     """Copy the next batch on a stream of its own while the device computes."""
     model, copies = rank.make_model(), Stream(rank.device)
     optimizer, before = rank.make_optimizer(model), Event(rank.device)
@@ -144,7 +145,7 @@ class Replays(torch.nn.Module):
     The capture is warmed up on a stream of its own (PyTorch's notes on CUDA, "CUDA Graphs").
     """
 
-    def __init__(self, rank: Rank, model: Any, capturing_ns: int) -> None:
+    def __init__(self, rank: TorchRank, model: Any, capturing_ns: int) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(rank.job.elements))
         self.graphs = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
@@ -178,7 +179,7 @@ class _Replay(torch.autograd.Function):
 def with_graphs(capture_at: int, capturing_ns: int = 0) -> Loop:
     """Return a loop that replays captured graphs from one of its steps on."""
 
-    def train(rank: Rank) -> None:
+    def train(rank: TorchRank) -> None:
         model = rank.make_model()
         optimizer = rank.make_optimizer(model)
         for step, batch in enumerate(rank.batches()):
