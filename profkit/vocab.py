@@ -83,6 +83,27 @@ FAILURES: Final = "failures_count:"
 UNMEASURED: Final = "unmeasured:"
 """Metric prefix: a part of the job is not measured. Its name follows."""
 
+DEVICE_TIMES_MISSING: Final = "device_times_missing:"
+"""Metric prefix: number of device times that a rank lacks so far. A `MissingTime` follows."""
+
+
+class MissingTime(str, Enum):
+    """The reasons for which a device time can be missing."""
+
+    NO_EVENTS = "no_events"
+    """The framework's events hold no time, so nothing was timed on the device."""
+    NO_ANCHOR = "no_anchor"
+    """No stream was idle, so the device's clock could not be tied to the host's."""
+    POOL = "pool"
+    """The device was so far behind that all events were in use."""
+    CAPTURE = "capture"
+    """The job captured a graph, during which the device must not be asked."""
+    FAILED = "failed"
+    """The device answered with an error."""
+    UNREACHED = "unreached"
+    """The job ended before the device got there."""
+
+
 HANGS: Final = "hung_ns:"
 """Metric prefix: how long a part of profkit did not answer. Its name follows."""
 

@@ -45,7 +45,6 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         self.log = log
         self._real = real
         self._recorder = recorder
-        self._expected = 0
         self._known: list[tuple[int, Any, tuple[int, str]]] = []
         self._begin = guarded("bucket launched", self._begin_bucket, None)
         self._follow = guarded("bucket followed", self._follow_bucket, None)
@@ -83,7 +82,7 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         """Return true for a last bucket so small that the backward's end is its own."""
         if bucket.bytes > SMALL_BYTES or self._recorder.device is not None:
             return False
-        return bucket.index + 1 == self._expected
+        return bucket.index + 1 == self.log.expected
 
     def _begin_bucket(self, tensor: torch.Tensor) -> Bucket | None:
         """Note a bucket; `None` for the map of used parameters, which holds integers."""
@@ -93,8 +92,6 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
             self.log.skipped()
             return None
         index = self.log.pending
-        if not index:
-            self._expected = len(self._known)
         return self.log.launched(index, *self._describe(index, tensor))
 
     def _describe(self, index: int, tensor: torch.Tensor) -> tuple[int, str]:
