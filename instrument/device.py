@@ -15,7 +15,7 @@ from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns
 from profkit.instrument.captures import CAPTURES, Captures, relax_this_thread
 from profkit.instrument.guard import report_failure
 from profkit.instrument.rows import Append, CollectiveRow, Event, Row, SampleRow, SpanRow
-from profkit.vocab import DEVICE_TIMES_MISSING, MissingTime
+from profkit.vocab import UNTIMED, MissingTime
 
 LARGEST_POOL = 4_096
 """Maximum number of pending events, so that a device that lags behind costs no memory."""
@@ -192,10 +192,11 @@ class DeviceTimer:
         if ready is not None:
             values[_READY] = values[_START] = ready
         if end is not None:
-            communicator = row[_COMMUNICATOR]
-            begin = max(values[_START], self._last_end.get(communicator, 0))
-            values[_START], values[_END] = min(begin, end), end
-            self._last_end[communicator] = end
+            values[_END] = end
+            if ready is not None:
+                before = self._last_end.get(row[_COMMUNICATOR], ready)
+                values[_START] = min(max(ready, before), end)
+            self._last_end[row[_COMMUNICATOR]] = end
         append(tuple(values))
 
     def _read(self, start: Event | None, end: Event | None) -> Times | None:
@@ -235,11 +236,11 @@ class DeviceTimer:
             return
         self._noted = self.missing.copy()
         for why, count in self._noted.items():
-            metric = f"{DEVICE_TIMES_MISSING}{why.value}"
+            metric = f"{UNTIMED}{why.value}"
             self._samples(SampleRow(None, "profkit", metric, self._clock(), float(count)))
 
 
 def note_no_events(samples: Append, clock: Clock = now_ns) -> None:
     """Write down that this device gives no times at all."""
-    metric = f"{DEVICE_TIMES_MISSING}{MissingTime.NO_EVENTS.value}"
+    metric = f"{UNTIMED}{MissingTime.NO_EVENTS.value}"
     samples(SampleRow(None, "profkit", metric, clock(), 1.0))

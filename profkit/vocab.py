@@ -83,25 +83,19 @@ FAILURES: Final = "failures_count:"
 UNMEASURED: Final = "unmeasured:"
 """Metric prefix: a part of the job is not measured. Its name follows."""
 
-DEVICE_TIMES_MISSING: Final = "device_times_missing:"
-"""Metric prefix: number of device times that a rank lacks so far. A `MissingTime` follows."""
+UNTIMED: Final = "untimed_count:"
+"""Metric prefix: how many device times are missing so far for one reason. The reason follows."""
 
 
 class MissingTime(str, Enum):
-    """The reasons for which a device time can be missing."""
+    """The reasons for which a device time can be missing, in the words of the report."""
 
-    NO_EVENTS = "no_events"
-    """The framework's events hold no time, so nothing was timed on the device."""
-    NO_ANCHOR = "no_anchor"
-    """No stream was idle, so the device's clock could not be tied to the host's."""
-    POOL = "pool"
-    """The device was so far behind that all events were in use."""
-    CAPTURE = "capture"
-    """The job captured a graph, during which the device must not be asked."""
-    FAILED = "failed"
-    """The device answered with an error."""
-    UNREACHED = "unreached"
-    """The job ended before the device got there."""
+    NO_EVENTS = "the framework's events hold no time"
+    NO_ANCHOR = "no idle stream"  # so the device's clock could not be tied to the host's
+    POOL = "all events in use"  # because the device was far behind
+    CAPTURE = "a CUDA graph was captured"
+    FAILED = "the device answered with an error"
+    UNREACHED = "the job ended before the device got there"
 
 
 HANGS: Final = "hung_ns:"

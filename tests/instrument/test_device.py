@@ -241,7 +241,7 @@ def test_missing_times_are_written_down_when_their_number_changes(clock: FakeClo
     _phase(recorder, "forward", lambda: device.launch(10))
     timer.collect()
     timer.collect()
-    assert [(row.metric, row.value) for row in rows] == [("device_times_missing:pool", 1.0)]
+    assert [(row.metric, row.value) for row in rows] == [("untimed_count:all events in use", 1.0)]
 
 
 class NcclRank:
