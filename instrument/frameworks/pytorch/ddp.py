@@ -121,6 +121,7 @@ class Exchanges:
             backend,
             sequence=sequence,
             clock=recorder.clock,
+            unmeasured=self.say_unmeasured,
         )
         group = ObservedGroup(real, log, recorder)
         if "process_group" in kwargs:

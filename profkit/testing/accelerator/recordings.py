@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.clock import Anchor
-from profkit.instrument.device import DeviceTimer
+from profkit.instrument.device import DeviceTimer, note_no_events
 from profkit.instrument.frameworks.base import Framework, Seams
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder
@@ -43,12 +43,17 @@ class Recording:
 
     def _begin(self) -> None:
         """Time the device from the first backward on, as a job does."""
-        device = self._framework.device()
+        device, samples = self._framework.device(), self.sink.appender("samples")
         if device is None:
+            note_no_events(samples)
             return
         host = self.device.host
         self.timer = DeviceTimer(
-            device, self.sink.appender("spans"), clock=host, largest_pool=self._largest_pool
+            device,
+            self.sink.appender("spans"),
+            clock=host,
+            largest_pool=self._largest_pool,
+            samples=samples,
         )
         self.recorder.time_device(self.timer)
         host.on_tick = functools.partial(guarded("device times", self.timer.collect, None), False)
