@@ -91,6 +91,8 @@ _FAULTS = {
     "event_cannot_be_recorded_ever": Fault("record", 101, 10**9),
     "query_fails_once": Fault("query", 60),
     "query_of_an_anchor_fails": Fault("query", 0),
+    "event_can_never_be_made": Fault("create", 0, 10**9),
+    "query_fails_from_the_start": Fault("query", 0, 10**9),
     "query_fails_ever": Fault("query", 60, 10**9),
     "elapsed_time_fails_once": Fault("elapsed_time", 60),
     "elapsed_time_fails_ever": Fault("elapsed_time", 60, 10**9),
