@@ -33,6 +33,8 @@ class Scenario:
     says_missing: bool = False
     """True if device times are missing: screens may refuse figures, with the reason."""
     kind: type[Rank] = TorchRank
+    dropped: int = 0
+    """Number of batches on which the job does not train."""
     hidden_input: float = 0.0
     """Wait for batches under the device's work, in ns per step."""
 
@@ -48,7 +50,11 @@ class Scenario:
 
 def one(name: str, truth: Truth | None = None, loop: Loop = train, **options: Any) -> Scenario:
     """A scenario of one rank."""
-    extra = {key: options.pop(key) for key in ("says_missing", "hidden_input") if key in options}
+    extra = {
+        key: options.pop(key)
+        for key in ("says_missing", "hidden_input", "dropped")
+        if key in options
+    }
     job = Job(**options)
     return Scenario(name, (job,), (truth or alone(job),), loop, **extra)
 
@@ -99,6 +105,10 @@ _FAULTS = {
 }
 
 
+def _too_much_at_20(number: int) -> int:
+    return 1 << 40 if number == 20 else 1 << 20
+
+
 def _alone_cases() -> list[Scenario]:
     return [
         BASE,
@@ -145,6 +155,8 @@ def _alone_cases() -> list[Scenario]:
         ),
         one("checkpoint", alone(_JOB, other=8 * MS), loops.with_checkpoint(5, 40 * MS)),
         one("accumulation", micro_batches=4),
+        one("compiled", loop=loops.with_compiled_model),
+        one("out_of_memory_once", loop=loops.with_too_little_memory(_too_much_at_20), dropped=1),
         one("own_stream", loop=loops.with_own_stream),
         one("graphs", loop=loops.with_graphs(2)),
         one("graph_captured_while_the_writer_looks", loop=loops.with_graphs(2, 700 * MS)),

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from profkit.instrument.guard import FAILURES
+from profkit.testing.accelerator.jobs import Fault, Job
 from tests.device.checks import CHECKS, Runs
 from tests.device.known import find_reason
 from tests.device.scenarios import SCENARIOS, Scenario
+from tests.device.truths import alone
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +40,19 @@ def test_a_screen_tells_the_truth(runs: Runs, scenario: Scenario, check: str) ->
     assert outcome.good, outcome.where
     if not scenario.says_missing:
         assert not FAILURES
+
+
+EVENTS_PER_STEP = 10
+"""Two per phase; one more makes sure that a whole step is covered."""
+
+
+@pytest.mark.parametrize("operation", ["create", "record", "query", "elapsed_time"])
+@pytest.mark.parametrize("place", range(EVENTS_PER_STEP + 1))
+def test_an_event_that_fails_anywhere_costs_no_row(runs: Runs, operation: str, place: int) -> None:
+    job = Job(steps=12, fault=Fault(operation, place + 2 * EVENTS_PER_STEP))
+    scenario = Scenario(f"{operation} {place}", (job,), (alone(job),))
+    outcome = CHECKS["job"](runs, scenario)
+    assert outcome.good, outcome.where
 
 
 def test_there_are_enough_scenarios() -> None:

@@ -54,6 +54,27 @@ class Work:
     duration_ns: int
 
 
+class OutOfMemory(AcceleratorError):  # noqa: N818  # as torch.OutOfMemoryError
+    """The allocator has no memory left; nothing was launched."""
+
+
+@dataclass
+class Memory:
+    """The memory of a device, as the framework's allocator hands it out."""
+
+    total_bytes: int = 80 << 30
+    allocated_bytes: int = 0
+
+    def allocate(self, size: int) -> None:
+        """Take memory; the job gets an error if there is too little, as from torch's allocator."""
+        if self.allocated_bytes + size > self.total_bytes:
+            raise OutOfMemory(f"CUDA out of memory. Tried to allocate {size:,} bytes.")
+        self.allocated_bytes += size
+
+    def free_all(self) -> None:
+        self.allocated_bytes = 0
+
+
 @dataclass
 class Capture:
     """A capture that is going on, with the work recorded so far."""
@@ -82,6 +103,7 @@ class Device:
     """Called when the last gradient is there: DDP's reducer has the stream wait for its buckets."""
 
     def __post_init__(self) -> None:
+        self.memory = Memory()
         self.default_stream = Stream(self)
         self.stack = [self.default_stream]
         self.writer_stack = [self.default_stream]

@@ -18,6 +18,7 @@ from typing import Any
 
 import paddle
 from paddle.base import core
+from paddle.io.dataloader.dataloader_iter import _DataLoaderIterSingleProcess as _Batches
 
 from profkit.testing.accelerator.devices import Device, Event, Stream
 from profkit.testing.accelerator.nccl import Channel
@@ -30,6 +31,8 @@ class SimulatedPaddle:
     def __init__(self, device: Callable[[], Device], *, timed: bool = True) -> None:
         self.device = device
         self.copy_ns = 0
+        self.making_ns = 0
+        """The time that the loop waits for each batch."""
         self._timed = timed
 
     @contextlib.contextmanager
@@ -41,7 +44,8 @@ class SimulatedPaddle:
             (paddle.device, "get_device", lambda: f"gpu:{device().number}"),
             (paddle.device.cuda, "Event", self._make_event_class()),
             (paddle.device.cuda, "Stream", lambda *_, **__: Stream(device())),
-            (paddle.Tensor, "cuda", self._copy),
+            (paddle.Tensor, "cuda", self._copy_first()),
+            (_Batches, "__next__", self._make_first(_Batches.__next__)),
             (core, "EagerReducer", Reducer),
         ]
         with contextlib.ExitStack() as stack:
@@ -70,10 +74,23 @@ class SimulatedPaddle:
 
         return CudaEvent if self._timed else UntimedEvent
 
-    def _copy(self, tensor: Any, *args: Any, **given: Any) -> Any:
-        waits = not getattr(tensor, "is_pinned_here", False)
-        self.device().copy(self.copy_ns, waits=waits)
-        return tensor
+    def _copy_first(self) -> Callable[..., Any]:
+        def cuda(tensor: Any, *args: Any, **given: Any) -> Any:
+            waits = not getattr(tensor, "is_pinned_here", False)
+            self.device().copy(self.copy_ns, waits=waits)
+            return tensor
+
+        return cuda
+
+    def _make_first(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Have the loop wait for a batch: Paddle's loader makes it on a thread of its own."""
+
+        def next_batch(own: Any) -> Any:
+            batch = original(own)
+            self.device().host.work(self.making_ns)
+            return batch
+
+        return next_batch
 
 
 class NcclGroup:

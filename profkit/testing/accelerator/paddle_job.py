@@ -80,20 +80,17 @@ class Optimizer(paddle.optimizer.Optimizer):  # type: ignore[misc]  # untyped
 
 
 class Batches(paddle.io.Dataset):  # type: ignore[misc]  # untyped
-    """A data set of whole batches; making one takes the loop some time."""
+    """A data set of whole batches."""
 
-    def __init__(self, device: Device, count: int, batch_size: int, making_ns: int) -> None:
+    def __init__(self, count: int, batch_size: int) -> None:
         super().__init__()
-        self._device = device
         self._count = count
         self._batch = np.zeros((batch_size, 1), np.float32)
-        self._making_ns = making_ns
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int) -> Any:
-        self._device.host.work(self._making_ns)
         return self._batch
 
 
@@ -101,6 +98,7 @@ class PaddleRank(Rank):
     """One rank of a job in PaddlePaddle 3."""
 
     framework = "paddle"
+    simulated: SimulatedPaddle
     timed = True
 
     @classmethod
@@ -119,7 +117,8 @@ class PaddleRank(Rank):
     def batches(self) -> Iterator[Any]:
         job = self.job
         count = job.steps * job.micro_batches
-        made = Batches(self.device, count, job.batch_size, job.data_ns)
+        self.simulated.making_ns = job.data_ns
+        made = Batches(count, job.batch_size)
         return iter(paddle.io.DataLoader(made, batch_size=None, use_buffer_reader=False))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from profkit.testing.accelerator.devices import Device, Event, Stream
+from profkit.testing.accelerator.devices import Device, Event, OutOfMemory, Stream
 from profkit.testing.accelerator.jobs import Loop
 from profkit.testing.accelerator.torch_fakes import on_cuda
 from profkit.testing.accelerator.torch_job import TorchRank
@@ -122,6 +123,46 @@ def with_own_stream(rank: TorchRank) -> None:
             loss.backward()
             optimizer.step()
             loss.item()
+
+
+def with_compiled_model(rank: TorchRank) -> None:
+    """Train a model whose call is compiled, as after `Module.compile`."""
+    model = rank.make_model()
+    model._compiled_call_impl = model._call_impl
+    optimizer = rank.make_optimizer(model)
+    for batch in rank.batches():
+        loss = on_cuda(model(rank.copy(batch)).sum())
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+
+def with_too_little_memory(bytes_of_batch: Callable[[int], int]) -> Loop:
+    """Return a loop that drops a batch which does not fit into the device's memory."""
+
+    def train(rank: TorchRank) -> None:
+        model, memory = rank.make_model(), rank.device.memory
+        optimizer = rank.make_optimizer(model)
+        layers = list(model)
+        size = 0
+
+        def allocate(own: Any, given: Any, output: Any) -> None:
+            memory.allocate(size)
+
+        layers[len(layers) // 2].register_forward_hook(allocate)
+        for number, batch in enumerate(rank.batches()):
+            size = bytes_of_batch(number)
+            try:
+                loss = on_cuda(model(rank.copy(batch)).sum())
+            except OutOfMemory:
+                memory.free_all()
+                continue
+            loss.backward()
+            optimizer.step()
+            loss.item()
+            memory.free_all()
+
+    return train
 
 
 def with_prefetch(rank: TorchRank) -> None:
