@@ -134,8 +134,11 @@ def _known() -> Iterator[str]:
         return
     yield "| screens | scenarios | why |"
     yield "|---|---|---|"
-    for checks, scenarios, reason in KNOWN:
-        yield f"| {checks.replace('|', ', ')} | {scenarios.replace('|', ', ')} | {reason} |"
+    for known in KNOWN:
+        scenarios = ", ".join(known.scenarios).replace("*", "all")
+        if known.but:
+            scenarios += " but " + ", ".join(known.but).replace("*", "…")
+        yield f"| {', '.join(known.checks)} | {scenarios} | {known.reason} |"
 
 
 def _mutations(noticed: dict[str, bool]) -> Iterator[str]:
