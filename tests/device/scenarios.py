@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from profkit.testing.accelerator import torch_loops as loops
+from tests.device import loops
 from profkit.testing.accelerator.jobs import MS, Fault, Job, Loop, Rank
 from profkit.testing.accelerator.nccl import Link
 from profkit.testing.accelerator.paddle_job import OldPaddleRank, PaddleRank

@@ -282,9 +282,7 @@ class Event:
 
     def _check_captured(self) -> None:
         if self.is_captured:
-            raise AcceleratorError(
-                "CUDA error: operation not permitted on an event last recorded in a capturing stream"
-            )
+            raise AcceleratorError("CUDA error: the event was last recorded in a capturing stream")
 
     def _meet_fault(self, operation: str) -> None:
         if self.device.event_fault is not None:

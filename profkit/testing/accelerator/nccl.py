@@ -1,4 +1,4 @@
-"""NCCL between simulated ranks: collectives that meet on the devices, and futures that do not wait.
+"""NCCL between simulated ranks: collectives that meet on the devices.
 
 Semantics and their sources:
 
@@ -7,9 +7,9 @@ Semantics and their sources:
   `syncStream`).
 - It occupies that stream until every rank has reached it and the data has moved: an all-reduce
   cannot end before its last rank has begun (NCCL User Guide, "Collective Operations").
-- `Work.wait` makes the current stream wait, not the host. The future of a `Work` is complete as soon
-  as the collective is enqueued; its callbacks run at once, on the thread that adds them, on a stream
-  of their own that waits for the collective (pytorch PR 48561).
+- `Work.wait` makes the current stream wait, not the host. The future of a `Work` is complete as
+  soon as the collective is enqueued. Its callbacks run at once, on the thread that adds them, on a
+  stream of their own that waits for the collective (pytorch PR 48561).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What Paddle's CUDA names are while a simulated accelerator stands in for a real one.
+"""Stand-ins for Paddle's CUDA names, on a simulated accelerator.
 
 Semantics and their sources:
 
 - `paddle.device.cuda.Event` has `elapsed_time` from 3.0 on; in 2.6 it has none (Paddle's API
   documentation of both versions). `timed=False` makes that of 2.6.
-- The reducer starts the all-reduce of a group when its last gradient is there, in the order of the
-  groups, on NCCL's own stream. When the last gradient of all is there, it has the calculation stream
-  wait for all groups (`EagerReducer::MarkVarReady`, `FinalizeBackward` in Paddle's
+- The reducer starts the all-reduce of a group when its last gradient is there, in the order of
+  the groups, on NCCL's own stream. When the last gradient of all is there, it has the calculation
+  stream wait for all groups (`EagerReducer::MarkVarReady`, `FinalizeBackward` in Paddle's
   `fluid/distributed/collective/reducer.cc`).
 """
 

@@ -1,4 +1,4 @@
-"""A training job in PaddlePaddle on simulated accelerators: its parts, its ranks and its loop."""
+"""A training job in PaddlePaddle on simulated accelerators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's CUDA names are while a simulated accelerator stands in for a real one.
+"""Stand-ins for torch's CUDA names, on a simulated accelerator.
 
 profkit's hooks are installed on top of these, so all of their code runs as on a GPU. Tensors live
 on the host and only call themselves CUDA tensors, so the autograd engine and DDP's reducer are

@@ -1,4 +1,4 @@
-"""Process groups of simulated ranks, as DistributedDataParallel and profkit's hooks take them."""
+"""Process groups of simulated ranks, as `DistributedDataParallel` takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training loops with more than the usual: evaluation, a scaler, own streams, captured graphs."""
+"""Training loops with evaluation, a scaler, own streams, or captured graphs."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def with_prefetch(rank: TorchRank) -> None:
 
 
 class Replays(torch.nn.Module):
-    """A module whose forward and backward are captured graphs, as `make_graphed_callables` makes.
+    """A module whose forward and backward are graphs, as of `make_graphed_callables`.
 
     The capture is warmed up on a stream of its own (PyTorch's notes on CUDA, "CUDA Graphs").
     """
