@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.device import loops
 from profkit.testing.accelerator.jobs import MS, Fault, Job, Loop, Rank
 from profkit.testing.accelerator.nccl import Link
 from profkit.testing.accelerator.paddle_job import OldPaddleRank, PaddleRank
 from profkit.testing.accelerator.paddle_job import train as train_paddle
 from profkit.testing.accelerator.torch_job import TorchRank, train
+from tests.device import loops
 from tests.device.truths import Truth, alone, exchanging, launched
 
 US = 1_000
