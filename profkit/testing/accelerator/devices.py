@@ -11,12 +11,12 @@ Semantics and their sources:
   (CUDA Runtime API, cudaEventElapsedTime). A float of some seconds resolves about 1 us.
 - While a stream captures, its work is recorded and not run. A query of an event that was recorded
   there fails. In the mode `global` any query, also from another thread, fails and invalidates the
-  capture (CUDA Programming Guide, "Prohibited and Unhandled Operations"; pytorch PRs 104487 and
-  148594, which keep NCCL's watchdog from doing it).
+  capture (CUDA Programming Guide, "Prohibited and Unhandled Operations"; pytorch PRs 104487,
+  104555, 105182 and 148594, which keep NCCL's watchdog from doing it).
 - With `CUDA_DEVICE_MAX_CONNECTIONS=1` all streams share one hardware queue. Work leaves it in the
   order of the launches, so an idle stream waits until the work launched before on the others has
-  begun (CUDA C++ Programming Guide, "CUDA Environment Variables"; Megatron-LM relies on it).
-  `connections` is that variable.
+  begun (CUDA C++ Programming Guide, "CUDA Environment Variables"; Megatron-LM relies on it). A wait
+  for an event is work, too: it holds up the queue. `connections` is that variable.
 """
 
 from __future__ import annotations

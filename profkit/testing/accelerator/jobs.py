@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from profkit.instrument.blocks import always, off_blocks
 from profkit.instrument.frameworks.base import load_framework
 from profkit.testing.accelerator.devices import MOST_PENDING, AcceleratorError, Device, Event
 from profkit.testing.accelerator.hosts import BEGIN_NS, Host, World
@@ -62,6 +63,8 @@ class Job:
     most_pending: int = MOST_PENDING
     idle_delay_ns: int = 0
     largest_pool: int = 4_096
+    control_steps: bool = False
+    """True if profkit records nothing in some steps, to measure its own cost."""
     fault: Fault | None = None
 
 
@@ -163,7 +166,12 @@ def _make_rank(
 def _record(rank: Rank) -> None:
     """Install profkit's hooks, which are there in the rank's turn only."""
     framework = load_framework(rank.framework)
-    rank.recording = Recording(framework, rank.device, largest_pool=rank.job.largest_pool)
+    rank.recording = Recording(
+        framework,
+        rank.device,
+        largest_pool=rank.job.largest_pool,
+        is_measured=off_blocks() if rank.job.control_steps else always,
+    )
     rank.host.enter, rank.host.leave = rank.recording.hooks.enter, rank.recording.hooks.leave
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from profkit.clock import Anchor
+from profkit.instrument.blocks import always
 from profkit.instrument.device import DeviceTimer, note_no_events
 from profkit.instrument.frameworks.base import Framework, Seams
 from profkit.instrument.guard import Patches, guarded
@@ -28,13 +29,20 @@ BEGIN_REALTIME_NS = 1_700_000_000_000_000_000
 class Recording:
     """One rank's recording: what `profkit.run.job.Job` wires, without its threads."""
 
-    def __init__(self, framework: Framework, device: Device, *, largest_pool: int = 4_096) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        device: Device,
+        *,
+        largest_pool: int = 4_096,
+        is_measured: Callable[[int], bool] = always,
+    ) -> None:
         self.device = device
         self.timer: DeviceTimer | None = None
         self._framework = framework
         self._largest_pool = largest_pool
         self.sink = LateSink()
-        self.recorder = Recorder(self.sink, clock=device.host)
+        self.recorder = Recorder(self.sink, clock=device.host, is_measured=is_measured)
         self.tracker = Tracker(self.recorder, on_training=self._begin, clock=device.host)
         self.hooks = RankHooks()
         append = self.sink.appender
