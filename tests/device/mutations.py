@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 from profkit.instrument import buckets, captures, device, spans
+from profkit.instrument.frameworks.pytorch import device as pytorch_device
 from profkit.instrument.guard import FAILURES
 from tests.device.checks import CHECKS, Runs
 from tests.device.scenarios import BY_NAME
@@ -93,14 +94,20 @@ MUTATIONS = (
         "exchange",
     ),
     Mutation(
-        "a collective begins before the one before it has ended",
+        "a collective has the times of its launch",
         device.DeviceTimer,
         "_finish_collective",
-        lambda own, row, times, append, has_end: append(
-            (*row[:6], times[0], times[0], times[1], *row[9:])
-        ),
-        "two_ranks_tail",
+        lambda own, row, times, append, has_end: append(row),
+        "late_in_forward_with_tail",
         "exchange",
+    ),
+    Mutation(
+        "the device's clock is never tied to the host's",
+        pytorch_device.CudaDevice,
+        "reach_idle_event",
+        lambda own, clock: None,
+        "compute_bound",
+        "report",
     ),
 )
 

@@ -188,6 +188,7 @@ def _exchange_cases() -> list[Scenario]:
         many("late_in_input", 2, {"data_ns": 20 * MS}, link=link(4)),
         many("late_in_copy", 2, {"copy_ns": 21 * MS}, link=link(4)),
         many("late_in_forward", 2, {"layers": layers(10, 10)}, link=link(4)),
+        many("late_in_forward_with_tail", 2, {"layers": layers(10, 10)}, link=link(30)),
         many("late_in_backward", 2, {"layers": layers(5, 15)}, link=link(4)),
         many("late_in_optimizer", 2, {"optimizer_ns": 25 * MS}, link=link(4)),
         many("late_of_eight_in_forward", 8, {"layers": layers(10, 10)}, link=link(4)),
