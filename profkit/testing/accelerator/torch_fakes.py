@@ -15,6 +15,7 @@ import torch
 
 from profkit.testing.accelerator.devices import Device, Event, Stream, Work
 from profkit.testing.accelerator.replacing import put
+from profkit.testing.accelerator.torch_groups import FAKE_BACKEND
 
 
 class CudaTensor(torch.Tensor):
@@ -68,6 +69,8 @@ class SimulatedTorch:
             (tensor, "cpu", lambda own: own.to("cpu")),
             (tensor, "item", self._read(tensor.item)),
         ]
+        if FAKE_BACKEND is not None:
+            names.append((FAKE_BACKEND, "name", lambda own: "nccl"))
         return names
 
     def _make_event_class(self) -> type:

@@ -50,6 +50,10 @@ class NcclWork(_C10D.Work):  # type: ignore[misc]  # untyped
     getFuture = get_future  # noqa: N815  # the name that C++ calls
 
 
+FAKE_BACKEND: Any = getattr(_C10D, "FakeProcessGroup", None)
+"""A backend of torch's own tests; it gets the name of NCCL's while the fakes are installed."""
+
+
 class NcclBackend(_C10D.Backend):  # type: ignore[misc]  # untyped
     """The backend that profkit's observed group shares with the real one."""
 
@@ -65,13 +69,18 @@ class NcclGroup(distributed.ProcessGroup):  # type: ignore[misc]  # untyped
     def __init__(self, rank: int, size: int, channel: Channel) -> None:
         super().__init__(rank, size)
         self.channel = channel
-        self._backend = NcclBackend(rank, size)
+        self._backend: Any
+        try:
+            self._backend = NcclBackend(rank, size)
+        except TypeError:  # Python cannot make backends before torch 2.11
+            make = getattr(FAKE_BACKEND, "_create_internal", FAKE_BACKEND)
+            self._backend = make(rank, size)
 
     @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu")]
 
-    def _get_backend(self, device: torch.device) -> NcclBackend:
+    def _get_backend(self, device: torch.device) -> Any:
         return self._backend
 
     def name(self) -> str:
