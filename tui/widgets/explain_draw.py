@@ -21,7 +21,7 @@ from profkit.text import amount, duration, significant
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Column, Columns
 from profkit.tui.widgets.draw import folded, line
-from profkit.tui.widgets.run_draw import role_of
+from profkit.tui.widgets.run_draw import interval_of, role_of
 
 _ROLES: Final = {
     Verdict.REGRESSION: "bad",
@@ -103,16 +103,34 @@ def waterfall_columns(
     A bar begins where the row above ended. The totals at both ends have one side alone.
     """
     factor = ledger.samples_per_step
+    scale = _scale(drops)
     names: list[str] = []
-    roles: list[str] = []
+    name_roles: list[str] = []
+    falls: list[str] = []
+    fall_roles: list[str] = []
+    verdicts: list[Verdict | str | None] = []
+    intervals: list[str | None] = []
     for drop in drops:
         name, role = _name_and_role(drop)
         names.append(name)
-        roles.append(role)
-    fall = functools.partial(_fall, scale=_scale(drops), width=width, plain=plain)
+        name_roles.append(role)
+        fall, role = _fall(drop, scale, width, plain=plain)
+        falls.append(fall)
+        fall_roles.append(role)
+        verdict: Verdict | str | None = None
+        interval = None
+        if drop.kind != "base":
+            verdict = ""  # if the runs cannot be compared
+            if not ledger.unlike:
+                verdict = judge(drop.row.delta, ledger.total.base.value)
+            interval = interval_of(
+                drop.row.delta, lambda ns: ledger_text.signed(ns * factor), missing="-"
+            )
+        verdicts.append(verdict)
+        intervals.append(interval)
     table = Columns(drops)
     table.columns.append(
-        Column("where the time goes", names, stretches=True, roles=roles, widest=34)
+        Column("where the time goes", names, stretches=True, roles=name_roles, widest=34)
     )
     table.figure(
         "base",
@@ -132,14 +150,16 @@ def waterfall_columns(
         ledger_text.signed,
         searched=True,
     )
-    table.text("", lambda drop: drop, show=fall, searched=False, role=_fall_role, widest=width)
-    table.text(
-        "verdict",
-        lambda drop: _verdict(ledger, drop),
-        show=lambda verdict: _WORDS.get(verdict, ""),
-        role=lambda verdict: _ROLES.get(verdict, "dim"),
+    table.columns.append(Column("", falls, roles=fall_roles, searched=False, widest=width))
+    table.columns.append(
+        Column(
+            "verdict",
+            verdicts,
+            lambda verdict: _WORDS.get(verdict, ""),
+            role=lambda verdict: _ROLES.get(verdict, "dim"),
+        )
     )
-    table.text("95 % interval", lambda drop: _interval(drop, factor))
+    table.columns.append(Column("95 % interval", intervals))
     return table.columns
 
 
@@ -178,24 +198,6 @@ def _name_and_role(drop: Drop) -> tuple[str, str]:
     return drop.name, role_of(drop.name)
 
 
-def _verdict(ledger: Ledger, drop: Drop) -> Verdict | str | None:
-    """Return a row's verdict; empty if the runs cannot be compared."""
-    if drop.kind == "base":
-        return None
-    if ledger.unlike:
-        return ""
-    return judge(drop.row.delta, ledger.total.base.value)
-
-
-def _interval(drop: Drop, factor: float) -> str | None:
-    if drop.kind == "base":
-        return None
-    low, high = drop.row.delta.low, drop.row.delta.high
-    if low is None or high is None:
-        return "-"
-    return f"{ledger_text.signed(low * factor)} to {ledger_text.signed(high * factor)}"
-
-
 def _scale(drops: Sequence[Drop]) -> tuple[float, float]:
     """Return the ends of the axis: a little below the lowest end of a bar, and the highest."""
     places = [0.0]
@@ -212,30 +214,30 @@ def _scale(drops: Sequence[Drop]) -> tuple[float, float]:
     return lowest - margin, highest
 
 
-def _fall(drop: Drop, *, scale: tuple[float, float], width: int, plain: bool) -> str:
-    """Return a bar from a row's begin to its end: added time is solid, saved time hatched."""
+def _fall(drop: Drop, scale: tuple[float, float], width: int, *, plain: bool) -> tuple[str, str]:
+    """Return a bar from a row's begin to its end, and the bar's role.
+
+    Added time is solid, and saved time is hatched.
+    """
     low, high = scale
     start, end = drop.start_ns, drop.end_ns
+    role = "bad" if end > start else "good"
+    if drop.kind != "row":
+        role = "dim"
     is_total = drop.kind in {"base", "target"}
     if is_total:
         start = low
     finite = math.isfinite(drop.start_ns) and math.isfinite(end)
     if drop.kind == "overlapped" or high <= low or not finite:
-        return ""
+        return "", role
     left = round((min(start, end) - low) / (high - low) * width)
     right = round((max(start, end) - low) / (high - low) * width)
     added, saved, total, thin = ("+", "-", "=", "|") if plain else ("█", "▒", "━", "▏")
     if left == right:
-        return " " * min(left, width - 1) + thin
+        return " " * min(left, width - 1) + thin, role
     mark = saved
     if is_total:
         mark = total
     elif end > start:
         mark = added
-    return " " * left + mark * (right - left)
-
-
-def _fall_role(drop: Drop) -> str:
-    if drop.kind != "row":
-        return "dim"
-    return "bad" if drop.end_ns > drop.start_ns else "good"
+    return " " * left + mark * (right - left), role
