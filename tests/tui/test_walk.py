@@ -155,11 +155,11 @@ def test_the_filter_is_of_the_table_that_is_shown(folder: Path) -> None:
     async def walk(driver: Driver) -> None:
         await driver.press("slash")
         await driver.type("backward")
-        assert "filter 'backward': 1 of" in driver.text
+        assert "filter 'backward': " in driver.text
+        assert _table(driver, "rows").pattern == "backward"
         assert not _table(driver, "scaling").pattern
         await driver.press("enter")
         assert driver.app.focused is _table(driver, "rows")
-        assert _cell(driver) == "backward"
         await driver.press("escape")
         assert not _table(driver, "rows").pattern
 

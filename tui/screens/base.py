@@ -9,7 +9,8 @@ by listing the folder; files that begin with an underscore are skipped. A screen
   of a `Source`. It runs on a thread, so it touches no widget. A `ProfkitError` in it is shown as
   one line, and the other screens still work.
 - `compose_view()`: its widgets, which are hidden until there is a view; by default a table.
-- `show(view)`: puts the view into the widgets, again after a change of width. Widgets hold no logic: all they draw is in the view.
+- `show(view)`: puts the view into the widgets; called again when the width or the theme changes.
+  Widgets hold no logic: all they draw is in the view.
 - `to_json(view)`: what `profkit tui RUN --screen NAME --json` prints. The default turns a dataclass
   into a dict, so give fields names with units (`_ns`, `_bytes`, `_share`, `_per_s`). It contains
   every figure on the screen.
@@ -179,7 +180,7 @@ class RunScreen(TableScreen, Generic[ViewT]):
         if self.view is not None:
             self.show(self.view)
 
-    on_resize = set_look  # views depend on the width
+    on_resize = set_look  # a view may depend on the width
 
     def show_titles(self, **words: str) -> None:
         """Draw the titles of the screen's parts in the theme; `words` are new ones by widget id."""

@@ -54,7 +54,7 @@ class TimelineScreen(JumpScreen):
         Binding("m", "at_least", "minimum duration", show=False),
         Binding("v", "rows_shown", "phases, kernels or collectives of each rank", show=False),
         Binding("x,space", "move('expand')", "open or close the rank", show=False),
-        Binding("z", "zoom_event", "zoom to the event", show=False),
+        Binding("z", "details('zoom')", "zoom to the event", show=False),
         Binding("enter", "details", "details"),
     ]
 
@@ -107,26 +107,21 @@ class TimelineScreen(JumpScreen):
         self.tell(words)
         self.redraw()
 
-    def action_details(self) -> None:
-        """Show all fields of the event under the cursor."""
+    def action_details(self, kind: str = "fields") -> None:
+        """Show all fields of the event under the cursor, or `zoom` to it."""
         piece = self.seen.piece
         if piece is None:
             self.tell("no event here")
+            return
+        if kind == "zoom":
+            self.seen.show_piece(piece, share=STEP_SHARE)
+            self.redraw()
             return
         event = self.seen.timeline.event(*piece)
         if event is None:
             self.tell("the run's file can no longer be read")
         else:
             self.app.push_screen(Facts(event_lines(event)))
-
-    def action_zoom_event(self) -> None:
-        """Zoom to the event under the cursor."""
-        piece = self.seen.piece
-        if piece is None:
-            self.tell("no event here")
-        else:
-            self.seen.show_piece(piece, share=STEP_SHARE)
-            self.redraw()
 
     def on_canvas_pointed(self, message: Canvas.Pointed) -> None:
         """Put the cursor under the mouse; pan with a sideways wheel, zoom with the other one."""

@@ -96,7 +96,7 @@ class FrameScreen(Screen[None]):
         """Yield the widgets between the status line and the keys."""
         yield VirtualTable()
 
-    def later(self, callback: Callable[..., None], *arguments: Any) -> None:
+    def later(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Call something on the interface's thread, unless the user has left the screen."""
         self.app.call_later(self.if_shown, callback, *arguments)
 

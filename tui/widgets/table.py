@@ -31,6 +31,7 @@ from profkit.tui.widgets.row_order import compile_filter, sort_rows
 from profkit.tui.widgets.table_paint import TablePainter
 
 MAX_ROWS: Final = 10**9
+"""No table has more rows; `Home` and `End` move by this many."""
 
 MIN_STRETCHED_WIDTH: Final = 28
 """The stretching column keeps this many cells; with less room the table scrolls sideways."""

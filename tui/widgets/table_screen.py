@@ -75,7 +75,9 @@ class TableScreen(FrameScreen):
             # The file is written after the next refresh, when the question is off the screen.
             self.app.push_screen(
                 Choose("export what is shown as", EXPORTS),
-                lambda choice: self.call_after_refresh(self.action_export, choice or ""),
+                lambda choice: self.later(
+                    self.call_after_refresh, self.action_export, choice or ""
+                ),
             )
             return
         try:
