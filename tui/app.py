@@ -27,6 +27,8 @@ from profkit.vocab import RUN_FILE
 FIRST_SCREEN: Final = "overview"
 LIVE_SCREEN: Final = "live"
 FOLLOW_INTERVAL_S: Final = 2.0
+"""A followed run is checked for new data after this time."""
+
 MAX_PROCESSOR_SHARE: Final = 0.01
 """Following a run may take this share of a processor; costly views are built less often."""
 

@@ -5,9 +5,9 @@ by listing the folder; files that begin with an underscore are skipped. A screen
 
 - `NAME`, the file's name, which `--screen` and `self.go` use; `KEY`, the digit that opens it;
   `TITLE`.
-- `build(source) -> view`: a pure static function that makes a frozen value of `profkit.analysis` out
-  of a `Source`. It runs on a thread, so it touches no widget. A `ProfkitError` in it is shown as
-  one line, and the other screens still work.
+- `build(source) -> view`: a pure static function that makes a frozen value of `profkit.analysis`
+  out of a `Source`. It runs on a thread, so it touches no widget. A `ProfkitError` in it is shown
+  as one line, and the other screens still work.
 - `compose_view()`: its widgets, which are hidden until there is a view; by default a table.
 - `show(view)`: puts the view into the widgets; called again when the width or the theme changes.
   Widgets hold no logic: all they draw is in the view.
@@ -19,12 +19,12 @@ by listing the folder; files that begin with an underscore are skipped. A screen
 - `KEEPS_UP = True` if the screen is built again while a followed run grows.
 - `look_at(place)`: called after `show` if another screen sent the user here, with what to look at.
 - `BINDINGS` for its own keys; `?` shows their descriptions, and `docs/tui.md` lists them. On all
-  screens `/` filters a table, `n` and `N` go to its next and previous match, `s` sorts it by a column
-  that the user chooses, `,` and `.` sort it by the previous and next column, `y` and `Y` copy a row
-  or the table, and `e` exports it. They act on the table with the focus, otherwise on the first one
-  that `MAIN_TABLE` selects. A screen may bind these keys to something else: on the timeline `s` zooms
-  out, and on Explain it swaps base and target. A screen without a table overrides `row_text()` and
-  `rows()` for `y`, `Y` and `e`.
+  screens `/` filters a table, `n` and `N` go to its next and previous match, `s` sorts it by a
+  column that the user chooses, `,` and `.` sort it by the previous and next column, `y` and `Y`
+  copy a row or the table, and `e` exports it. They act on the table with the focus, otherwise on
+  the first one in view that `MAIN_TABLE` selects. A screen may bind these keys to something else:
+  on the timeline `s` zooms out, and on Explain it swaps base and target. A screen without a table
+  overrides `row_text()` and `rows()` for `y`, `Y` and `e`.
 
 A screen uses
 
@@ -180,7 +180,7 @@ class RunScreen(TableScreen, Generic[ViewT]):
         if self.view is not None:
             self.show(self.view)
 
-    on_resize = set_look  # a view may depend on the width
+    on_resize = set_look  # what a view looks like may depend on the width
 
     def show_titles(self, **words: str) -> None:
         """Draw the titles of the screen's parts in the theme; `words` are new ones by widget id."""

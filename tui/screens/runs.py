@@ -21,6 +21,7 @@ from profkit.tui.widgets.table import VirtualTable
 from profkit.tui.widgets.table_screen import TableScreen
 
 LIST_INTERVAL_S: Final = 2.0
+"""The folder is listed again after this time, so that new runs appear."""
 
 
 class RunsScreen(TableScreen):
@@ -46,7 +47,9 @@ class RunsScreen(TableScreen):
         self._rows: tuple[RunRow, ...] = ()
         self._grouped = False
         self._problem = ""
+        """The problem of the run under the cursor, as the status line shows it."""
         self._stale = False
+        """True if figures have arrived since the list was drawn."""
 
     def on_mount(self) -> None:
         self.table.empty = f"no runs in {self._folder}; make one with 'profkit trace WORKLOAD'"
@@ -111,13 +114,14 @@ class RunsScreen(TableScreen):
 
     def go_to(self, run: Path, *, mark: bool) -> None:
         """Put the cursor on a run; with `mark`, mark it alone and ask for another one."""
+        if mark:
+            self.table.marked = set()
+            self.tell("marked; mark the runs to compare it with (Space), then press d")
         for head in self._heads:
             if head.path.resolve() == run.resolve():
                 self.table.select(head.path)
                 if mark:
-                    self.table.marked = {head.path}
-        if mark:
-            self.tell("marked; mark the runs to compare it with (Space), then press d")
+                    self.table.marked.add(head.path)
 
     @on(VirtualTable.Opened)
     def open_selected(

@@ -14,7 +14,10 @@ from profkit.tui.timeline.words import event_lines, parse_time
 from profkit.tui.widgets.ask import Facts
 
 ZOOM_IN, ZOOM_OUT = "move('zoom', 0.5)", "move('zoom', 2.0)"
+"""The actions of the keys that halve and double the time in view."""
+
 WHEEL_ZOOM: Final = 1.25
+"""The wheel zooms in smaller steps, because it is turned by several at once."""
 
 
 class TimelineScreen(JumpScreen):

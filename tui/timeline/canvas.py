@@ -49,8 +49,8 @@ class Canvas(Widget, can_focus=True):
     class Pointed(Message):
         """A cell was clicked, or the wheel was turned over a column.
 
-        `row` is the clicked place in the view, or `None` for the wheel and outside all rows. `by` is
-        the turn of the wheel, which is `sideways` with Shift or a second wheel.
+        `row` is the clicked place in the view, or `None` for the wheel and outside all rows. `by`
+        is the turn of the wheel, which is `sideways` with Shift or a second wheel.
         """
 
         column: int
@@ -67,12 +67,17 @@ class Canvas(Widget, can_focus=True):
         self.column = 0
         self.row = 0
         self.words = ""
+        """The words about the cell under the cursor."""
         self._look: Look | None = None
         self._skip = 0
+        """The number of rows above the first one that is drawn."""
         self._row_height = 1
+        """The number of lines of each row."""
         self._lines: list[Strip] = []
         self._ground = Style.null()
+        """The style of the widget when the lines were drawn."""
         self._widths: Ints = np.empty(0, dtype=np.int64)
+        """The ns that each cell covers."""
 
     @property
     def label_width(self) -> int:

@@ -17,6 +17,7 @@ from profkit.tui.timeline.words import parse_step, parse_time
 from profkit.tui.widgets.row_order import compile_filter
 
 DIRECTIONS: Final = {1: "after", -1: "before"}
+"""The word for each direction of a jump."""
 
 EVENT_SHARE: Final = 0.2
 """An event that another screen asked for takes this share of the width."""

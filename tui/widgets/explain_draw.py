@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.style import Style
 from rich.text import Text
@@ -35,6 +35,20 @@ _WORDS: Final = {
     Verdict.NEUTRAL: "neutral",
     Verdict.CANNOT_JUDGE: "inconclusive",
 }
+"""The word for each verdict on the screen."""
+
+
+class WaterfallRow(NamedTuple):
+    """A row of the ledger on the screen; a total has figures of one side alone."""
+
+    name: str
+    role: str
+    base_ns: float | None
+    target_ns: float | None = None
+    delta_ns: float | None = None
+    verdict: Verdict | str | None = None
+    """Empty if the runs cannot be compared."""
+    interval: str | None = None
 
 
 def scaling_columns(rows: Sequence[ScalingRow]) -> list[Column]:
@@ -102,64 +116,35 @@ def waterfall_columns(
 
     A bar begins where the row above ended. The totals at both ends have one side alone.
     """
-    factor = ledger.samples_per_step
     scale = _scale(drops)
+    rows: list[WaterfallRow] = []
     names: list[str] = []
     name_roles: list[str] = []
     falls: list[str] = []
     fall_roles: list[str] = []
-    verdicts: list[Verdict | str | None] = []
-    intervals: list[str | None] = []
     for drop in drops:
-        name, role = _name_and_role(drop)
-        names.append(name)
-        name_roles.append(role)
-        fall, role = _fall(drop, scale, width, plain=plain)
+        row = _waterfall_row(ledger, drop)
+        fall, fall_role = _fall(drop, scale, width, plain=plain)
+        rows.append(row)
+        names.append(row.name)
+        name_roles.append(row.role)
         falls.append(fall)
-        fall_roles.append(role)
-        verdict: Verdict | str | None = None
-        interval = None
-        if drop.kind != "base":
-            verdict = ""  # if the runs cannot be compared
-            if not ledger.unlike:
-                verdict = judge(drop.row.delta, ledger.total.base.value)
-            interval = interval_of(
-                drop.row.delta, lambda ns: ledger_text.signed(ns * factor), missing="-"
-            )
-        verdicts.append(verdict)
-        intervals.append(interval)
-    table = Columns(drops)
+        fall_roles.append(fall_role)
+    table = Columns(rows)
     table.columns.append(
         Column("where the time goes", names, stretches=True, roles=name_roles, widest=34)
     )
-    table.figure(
-        "base",
-        lambda drop: None if drop.kind == "target" else drop.row.base.value * factor,
-        duration,
-        searched=True,
-    )
-    table.figure(
-        "target",
-        lambda drop: None if drop.kind == "base" else drop.row.target.value * factor,
-        duration,
-        searched=True,
-    )
-    table.figure(
-        "difference",
-        lambda drop: None if drop.kind == "base" else drop.row.delta.value * factor,
-        ledger_text.signed,
-        searched=True,
-    )
+    table.figure("base", lambda row: row.base_ns, duration, searched=True)
+    table.figure("target", lambda row: row.target_ns, duration, searched=True)
+    table.figure("difference", lambda row: row.delta_ns, ledger_text.signed, searched=True)
     table.columns.append(Column("", falls, roles=fall_roles, searched=False, widest=width))
-    table.columns.append(
-        Column(
-            "verdict",
-            verdicts,
-            lambda verdict: _WORDS.get(verdict, ""),
-            role=lambda verdict: _ROLES.get(verdict, "dim"),
-        )
+    table.text(
+        "verdict",
+        lambda row: row.verdict,
+        show=lambda verdict: _WORDS.get(verdict, ""),
+        role=lambda verdict: _ROLES.get(verdict, "dim"),
     )
-    table.columns.append(Column("95 % interval", intervals))
+    table.text("95 % interval", lambda row: row.interval)
     return table.columns
 
 
@@ -187,15 +172,25 @@ def difference_columns(found: Sequence[Difference]) -> list[Column]:
     return table.columns
 
 
-def _name_and_role(drop: Drop) -> tuple[str, str]:
-    """Return the text and the role of a row's name."""
-    if drop.kind in {"base", "target"}:
-        return f"total of {drop.kind}", "title"
-    if drop.kind == "overlapped":
-        return f"(overlapped) {drop.name}", "dim"
-    if drop.depth:
-        return "  " * drop.depth + drop.name, "dim"
-    return drop.name, role_of(drop.name)
+def _waterfall_row(ledger: Ledger, drop: Drop) -> WaterfallRow:
+    """Return the texts and figures of a row per step of a rank."""
+    factor, row = ledger.samples_per_step, drop.row
+    if drop.kind == "base":
+        return WaterfallRow("total of base", "title", row.base.value * factor)
+    name, role = drop.name, role_of(drop.name)
+    base_ns: float | None = row.base.value * factor
+    if drop.kind == "target":
+        name, role, base_ns = "total of target", "title", None
+    elif drop.kind == "overlapped":
+        name, role = f"(overlapped) {drop.name}", "dim"
+    elif drop.depth:
+        name, role = "  " * drop.depth + drop.name, "dim"
+    verdict: Verdict | str = ""
+    if not ledger.unlike:
+        verdict = judge(row.delta, ledger.total.base.value)
+    interval = interval_of(row.delta, lambda ns: ledger_text.signed(ns * factor), missing="-")
+    target_ns, delta_ns = row.target.value * factor, row.delta.value * factor
+    return WaterfallRow(name, role, base_ns, target_ns, delta_ns, verdict, interval)
 
 
 def _scale(drops: Sequence[Drop]) -> tuple[float, float]:

@@ -35,9 +35,11 @@ class Frame(Protocol):
     plain: bool
     """True if everything is drawn in ASCII."""
     library: Library
+    """The runs that are open."""
     run_path: Path | None
     """The run that the screens show."""
     tabs: tuple[Tab, ...]
+    """The screens of a run, in the order of their keys."""
     screens: Mapping[str, Callable[..., Screen[None]]]
     """The screens of a run by name; each is made with the place that it shows first."""
     open_run: Callable[..., None]

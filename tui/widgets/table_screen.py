@@ -15,6 +15,7 @@ from profkit.tui.widgets.frame import FrameScreen
 from profkit.tui.widgets.table import VirtualTable
 
 EXPORTS: Final = {"c": "CSV", "j": "JSON", "s": "SVG picture"}
+"""The formats of exported files, each with the key that chooses it."""
 
 
 class TableScreen(FrameScreen):
