@@ -15,7 +15,7 @@ from torch.optim.optimizer import (
 )
 
 from profkit.instrument.frameworks.base import Seams
-from profkit.instrument.frameworks.shared import Function, scale_wrapper
+from profkit.instrument.frameworks.shared import Function, hook_scale
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.rows import Followed
 from profkit.instrument.tracking.states import UNKNOWN
@@ -75,38 +75,37 @@ def _count_steps_around(hook: FrameType | None) -> int:
 
 def hook_scaler(patches: Patches, seams: Seams) -> None:
     """Name steps that the scaler skips because gradients overflowed, and note the loss scale."""
-    watch = guarded("scaler", _watch_step, None)
-    wrap_scale = scale_wrapper(seams, _host_scale)
+    watch = guarded(
+        "scaler",
+        lambda optimizer, stepped: optimizer.register_step_pre_hook(
+            lambda *_: stepped.append(True)
+        ),
+        None,
+    )
+    scaler = torch.amp.GradScaler
+    original: Function = scaler.step
 
-    def wrap_step(original: Function) -> Function:
-        @functools.wraps(original)
-        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            span = seams.begin_optimizer(id(optimizer))
-            stepped: list[bool] = []
-            handle = watch(optimizer, stepped)
-            try:
-                result = original(self, optimizer, *args, **kwargs)
-                if handle and not stepped and self.is_enabled():
-                    seams.name_skipped(span)
-            except BaseException as error:
-                seams.end(span, type(error).__name__)
-                raise
-            finally:
-                if handle:
-                    handle.remove()
-            seams.end(span)
-            return result
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        span = seams.begin_optimizer(id(optimizer))
+        stepped: list[bool] = []
+        handle = watch(optimizer, stepped)
+        try:
+            result = original(self, optimizer, *args, **kwargs)
+            if handle and not stepped and self.is_enabled():
+                seams.name_skipped(span)
+        except BaseException as error:
+            seams.end(span, type(error).__name__)
+            raise
+        finally:
+            if handle:
+                handle.remove()
+        seams.end(span)
+        return result
 
-        return step
-
-    patches.replace(torch.amp.GradScaler, "scale", wrap_scale)
-    patches.replace(torch.amp.GradScaler, "step", wrap_step)
-    patches.replace(torch.amp.GradScaler, "update", wrap_scale)
-
-
-def _watch_step(optimizer: Any, stepped: list[bool]) -> Any:
-    """Fill the list if the optimizer steps; the handle that is returned ends that."""
-    return optimizer.register_step_pre_hook(lambda *_: stepped.append(True))
+    patches.replace(scaler, "step", lambda _: step)
+    for name in ("scale", "update"):
+        hook_scale(patches, seams, scaler, name, _host_scale)
 
 
 def _host_scale(scaler: Any) -> float | None:
