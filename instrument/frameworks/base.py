@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from profkit.attached import FRAMEWORKS
 from profkit.clock import now_ns
@@ -18,6 +17,8 @@ from profkit.instrument.tracking.tracker import Tracker
 from profkit.instrument.windows.windows import KernelProfiler
 from profkit.rank import local_rank_of
 from profkit.vocab import AUTOCAST, UNMEASURED
+
+_FOLDER = "profkit.instrument.frameworks"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Framework:
 
         On a device torch captures operators only with `operators`. Paddle always does.
         """
-        windows = _import_module(self.name, ".windows")
+        windows = importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.windows")
         profiler = windows.Kernels(operators=operators)
         windows.watch_profiler(patches, profiler.give_way)
         made: KernelProfiler = profiler
@@ -97,7 +98,7 @@ class Framework:
 
         Returns a function that returns true while that profiler runs.
         """
-        windows = _import_module(self.name, ".windows")
+        windows = importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.windows")
         windows.watch_profiler(patches, begins)
         is_profiling: Callable[[], bool] = windows.is_profiling
         return is_profiling
@@ -110,14 +111,9 @@ class Framework:
         return Place(distributed.get_rank(), distributed.get_world_size(), local_rank_of() or 0)
 
 
-def _import_module(framework: str, module: str = "") -> Any:
-    """Import the folder of a framework, or one of its modules when it is needed."""
-    return importlib.import_module(f"profkit.instrument.frameworks.{FRAMEWORKS[framework]}{module}")
-
-
 def load_framework(name: str) -> Framework:
     """Load the framework of this name, which must be installed."""
-    framework: Framework = _import_module(name).FRAMEWORK
+    framework: Framework = importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[name]}").FRAMEWORK
     return framework
 
 
@@ -131,10 +127,7 @@ class Seams(Books):
         self.tracker = tracker
         notes = tracker.notes  # reports that may be buffered go here
         self.begin_data = guarded("begin_data", tracker.begin_data, None)
-        self.begin_batch = guarded("begin_batch", notes.begin_batch, None)
         self.end_data = guarded("end_data", tracker.end_data, None)
-        self.end_batch = guarded("end_batch", notes.end_batch, None)
-        self.begin_copy = guarded("begin_copy", notes.begin_copy, None)
         self.begin_forward = guarded("begin_forward", notes.begin_forward, None)
         self.begin_backward = guarded("begin_backward", notes.begin_backward, None)
         self.begin_optimizer = guarded("begin_optimizer", notes.begin_optimizer, None)

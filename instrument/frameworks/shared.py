@@ -217,6 +217,8 @@ def reach_event(
 class SharedProfiler:
     """A framework's own profiler: a process has one, and the job's own use goes first."""
 
+    _saver: Callable[[Any], Callable[[Path], None]]
+    """Returns a function that writes the capture of a stopped profiler as Chrome JSON."""
     _profiler: Any = None
     _starting = False
 
@@ -233,7 +235,3 @@ class SharedProfiler:
             return None
         profiler.stop()
         return self._saver(profiler)
-
-    def _saver(self, profiler: Any) -> Callable[[Path], None]:
-        """Return what writes the capture of a stopped profiler as Chrome JSON."""
-        raise NotImplementedError

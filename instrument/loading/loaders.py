@@ -67,16 +67,18 @@ class Waiting(NamedTuple):
     channel: Channel | None = None
 
 
+@dataclass(eq=False)
 class Loaders:
     """All loaders of the process that trains: their channels, and the rows of their batches."""
 
-    def __init__(self, recorder: Recorder, samples: Append) -> None:
-        self.recorder = recorder
-        self.starting = _Starting()
-        self._samples = samples
-        self._depths_kept = 0
-        self.channels: weakref.WeakKeyDictionary[Any, Channel] = weakref.WeakKeyDictionary()
-        """The state of each loader, by its iterator."""
+    recorder: Recorder
+    samples: Append
+    starting: _Starting = field(default_factory=_Starting)
+    channels: weakref.WeakKeyDictionary[Any, Channel] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    """The state of each loader, by its iterator."""
+    _depths_kept: int = 0
 
     def open(self, iterator: Any, workers: int, under_way: int) -> None:
         """Open a channel for a loader that is about to start its workers."""
@@ -119,7 +121,7 @@ class Loaders:
         if step or self._depths_kept < MAX_DEPTHS_BEFORE_TRAINING:
             self._depths_kept += 1
             reading = SampleRow(None, "loader", QUEUE_DEPTH, waiting.time_ns, float(waiting.depth))
-            self._samples(reading)
+            self.samples(reading)
 
     def keep(self, times: BatchTimes, thread: str, fetcher: object = None) -> None:
         """Record the making of a batch."""

@@ -26,7 +26,8 @@ from profkit.instrument.frameworks.shared import hook_copy, hook_iteration, hook
 from profkit.instrument.guard import Patches
 
 
-def _install(seams: Seams) -> Patches:
+def install(seams: Seams) -> Patches:
+    """Install all hooks."""
     patches = Patches()
     hook_workers(patches, seams)
     for iterator in (_DataLoaderIterSingleProcess, _DataLoaderIterMultiProcess):
@@ -50,17 +51,15 @@ def _hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
     return hook_data_parallel(patches, books, sequences)
 
 
-def _name_device() -> str:
-    return str(paddle.device.get_device()).replace("gpu", "cuda") if on_device() else "cpu"
-
-
 FRAMEWORK = Framework(
     name="paddle",
-    install=_install,
+    install=install,
     hook_workers=hook_workers,
     hook_exchange=_hook_exchange,
     device=open_device,
-    device_name=_name_device,
+    device_name=lambda: (
+        str(paddle.device.get_device()).replace("gpu", "cuda") if on_device() else "cpu"
+    ),
 )
 """The hooks of Paddle 2.6 and later.
 

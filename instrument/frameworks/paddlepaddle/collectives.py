@@ -25,7 +25,8 @@ _CALLS = {
 }
 
 
-def _find_group(given: Any) -> Group | None:
+def find_group(given: Any) -> Group | None:
+    """Return the group of a call, or `None` if this rank sends nothing."""
     if not paddle.distributed.is_initialized():
         return None
     group = given
@@ -40,15 +41,15 @@ def _find_group(given: Any) -> Group | None:
     )
 
 
-def _measure(tensor: Any) -> Message:
+def measure_tensor(tensor: Any) -> Message:
     dtype = str(tensor.dtype).removeprefix("paddle.")
     return Message(int(tensor.size) * int(tensor.element_size()), dtype)
 
 
 DIALECT = Dialect(
     calls=_CALLS,
-    group=_find_group,
-    message=_measure,
+    group=find_group,
+    message=measure_tensor,
     waits=lambda arguments: bool(arguments.get("sync_op", True)),
     when_done=lambda work, then: None,
     is_traced=is_traced,

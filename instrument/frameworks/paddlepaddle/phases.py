@@ -13,7 +13,7 @@ from paddle.jit.sot.psdb import in_sot
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
 from profkit.instrument.frameworks.shared import Function, Nesting, timed
-from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.guard import Patches, guarded, report_failure
 
 
 def hook_layers(patches: Patches, seams: Seams) -> None:
@@ -54,7 +54,6 @@ def hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> N
     Recomputation calls it, too, inside another backward.
     """
     nesting = Nesting()
-    read_loss = guarded("loss", _read_loss, None)
 
     original: Function = core.eager.run_backward
 
@@ -63,7 +62,15 @@ def hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> N
         if nesting.inside:
             return original(tensors, *args, **kwargs)
         nesting.inside = True
-        loss = read_loss(tensors) if seams.recorder.recording else None
+        loss = None
+        try:
+            # Only a loss that the host has is read: reading it from a device would wait.
+            if seams.recorder.recording and len(tensors) == 1:
+                (tensor,) = tensors
+                if tensor.size == 1 and tensor.place.is_cpu_place():
+                    loss = float(tensor.item())
+        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            report_failure("loss", failure)
         span = seams.begin_backward("paddle", loss)
         try:
             result = original(tensors, *args, **kwargs)
@@ -77,10 +84,3 @@ def hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> N
         return result
 
     patches.replace(core.eager, "run_backward", lambda _: run_backward)
-
-
-def _read_loss(tensors: Any) -> float | None:
-    """Return the loss if the host has it; reading it from a device would wait."""
-    if len(tensors) != 1 or tensors[0].size != 1 or not tensors[0].place.is_cpu_place():
-        return None
-    return float(tensors[0].item())

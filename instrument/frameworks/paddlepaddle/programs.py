@@ -28,14 +28,25 @@ def hook_programs(patches: Patches, seams: Seams) -> None:
     evaluate, or set initial values.
     """
     training: weakref.WeakSet[Any] = weakref.WeakSet()
-    note = guarded("static program", lambda _: _note_training_program(training), None)
-    is_training = guarded(
-        "static program", functools.partial(_is_training, training), instead=False
-    )
+
+    def note(optimizer: Any) -> None:
+        if not paddle.in_dynamic_mode():
+            training.add(paddle.static.default_main_program())
+
+    def find_training(program: Any) -> bool:
+        """Return true if the program trains, or the one that was compiled into it."""
+        known = program
+        if known is None:  # Paddle runs the default program then
+            known = paddle.static.default_main_program()
+        return bool(training) and getattr(known, "_program", known) in training
+
+    is_training = guarded("static program", find_training, instead=False)
     report_once = functools.cache(functools.partial(_report_whole_steps, seams))
     for name in _OPTIMIZES:
         if hasattr(paddle.optimizer.Optimizer, name):
-            patches.replace(paddle.optimizer.Optimizer, name, call_first(note))
+            patches.replace(
+                paddle.optimizer.Optimizer, name, call_first(guarded("static program", note, None))
+            )
     original: Function = paddle.static.Executor.run
 
     @functools.wraps(original)
@@ -52,19 +63,6 @@ def hook_programs(patches: Patches, seams: Seams) -> None:
         return result
 
     patches.replace(paddle.static.Executor, "run", lambda _: run)
-
-
-def _note_training_program(training: weakref.WeakSet[Any]) -> None:
-    if not paddle.in_dynamic_mode():
-        training.add(paddle.static.default_main_program())
-
-
-def _is_training(training: weakref.WeakSet[Any], program: Any) -> bool:
-    """Return true if the program trains, or the one that was compiled into it."""
-    known = program
-    if known is None:  # Paddle runs the default program then
-        known = paddle.static.default_main_program()
-    return bool(training) and getattr(known, "_program", known) in training
 
 
 def _report_whole_steps(seams: Seams) -> None:

@@ -34,7 +34,21 @@ def _hook_workers(patches: Patches, books: Books) -> None:
     loaders = Loaders(books.recorder, books.samples)
     fetchers = (fetcher._MapDatasetFetcher, fetcher._IterableDatasetFetcher)
     _hook_thread(patches, loaders, fetchers)
-    _hook_start(patches, loaders)
+    # Open a ring before the workers start, and begin an epoch before its first task is sent.
+    begin_epoch = guarded("loader: epoch", loaders.begin_epoch, None)
+    forget = guarded("loader: end", lambda iterator: loaders.channels.pop(iterator, None), None)
+    iterator = _DataLoaderIterMultiProcess
+    hook_start(
+        patches,
+        loaders,
+        iterator,
+        "_init_workers",
+        lambda self: loaders.open(self, self._num_workers, self._outstanding_capacity),
+        then=begin_epoch,
+    )
+    patches.replace(iterator, "_reset", call_first(begin_epoch))
+    # The ring of a loader that has ended is released, even if its iterator is kept alive.
+    patches.replace(iterator, "_try_shutdown_all", call_first(forget))
     _hook_arrivals(patches, loaders)
     _hook_next(
         patches,
@@ -46,21 +60,6 @@ def _hook_workers(patches: Patches, books: Books) -> None:
 
 
 hook_workers = guarded("loader: hooks", _hook_workers, None)
-
-
-def _hook_start(patches: Patches, loaders: Loaders) -> None:
-    """Open a ring before the workers start, and begin an epoch before its first task is sent."""
-
-    def open_ring(iterator: Any) -> None:
-        loaders.open(iterator, iterator._num_workers, iterator._outstanding_capacity)
-
-    begin_epoch = guarded("loader: epoch", loaders.begin_epoch, None)
-    forget = guarded("loader: end", lambda iterator: loaders.channels.pop(iterator, None), None)
-    iterator = _DataLoaderIterMultiProcess
-    hook_start(patches, loaders, iterator, "_init_workers", open_ring, then=begin_epoch)
-    patches.replace(iterator, "_reset", call_first(begin_epoch))
-    # The ring of a loader that has ended is released, even if its iterator is kept alive.
-    patches.replace(iterator, "_try_shutdown_all", call_first(forget))
 
 
 def _hook_arrivals(patches: Patches, loaders: Loaders) -> None:
@@ -123,9 +122,9 @@ def _take(loaders: Loaders, iterator: Any, waiting: Waiting | None) -> None:
 def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -> None:
     """Time the batches of a loader without workers: its thread makes them ahead of the loop."""
     finished: weakref.WeakKeyDictionary[Any, deque[BatchTimes]] = weakref.WeakKeyDictionary()
-
-    def keep(times: BatchTimes, thread: str, fetcher: Any) -> None:
-        finished.setdefault(fetcher, deque()).append(times)
+    meter = LoopMeter(
+        lambda times, thread, fetcher: finished.setdefault(fetcher, deque()).append(times)
+    )
 
     def take(iterator: Any, waiting: Waiting | None) -> None:
         made = finished.get(iterator._dataset_fetcher, deque())
@@ -140,4 +139,4 @@ def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -
         lambda self: Waiting(now_ns(), len(finished.get(self._dataset_fetcher, ()))),
         take,
     )
-    hook_loop_fetch(patches, fetchers, LoopMeter(keep))
+    hook_loop_fetch(patches, fetchers, meter)

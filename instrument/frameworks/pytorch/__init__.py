@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from profkit.instrument.collectives import CallLog, hook_calls
-from profkit.instrument.device import Device
 from profkit.instrument.frameworks.base import Books, Framework, Seams
 from profkit.instrument.frameworks.pytorch.collectives import DIALECT
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
@@ -23,7 +22,8 @@ from profkit.instrument.frameworks.shared import hook_copy, hook_iteration, hook
 from profkit.instrument.guard import Patches
 
 
-def _install(seams: Seams) -> Patches:
+def install(seams: Seams) -> Patches:
+    """Install all hooks."""
     patches = Patches()
     hook_workers(patches, seams)
     hook_next(patches, seams, _BaseDataLoaderIter)
@@ -49,20 +49,12 @@ def _hook_exchange(patches: Patches, books: Books) -> Exchanges:
     return hook_ddp(patches, books, sequences)
 
 
-def _open_device() -> Device | None:
-    return CudaDevice() if on_device() else None
-
-
-def _name_device() -> str:
-    return f"cuda:{torch.cuda.current_device()}" if on_device() else "cpu"
-
-
 FRAMEWORK = Framework(
     name="torch",
-    install=_install,
+    install=install,
     hook_workers=hook_workers,
     hook_exchange=lambda patches, books: _hook_exchange(patches, books).end_of_backward,
-    device=_open_device,
-    device_name=_name_device,
+    device=lambda: CudaDevice() if on_device() else None,
+    device_name=lambda: f"cuda:{torch.cuda.current_device()}" if on_device() else "cpu",
 )
 """The hooks of torch 2.4 and later."""

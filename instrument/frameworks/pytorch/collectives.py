@@ -26,7 +26,8 @@ _CALLS = {
 }
 
 
-def _find_group(given: Any) -> Group | None:
+def find_group(given: Any) -> Group | None:
+    """Return the group of a call, or `None` if this rank sends nothing."""
     group = given if given is not None else torch.distributed.group.WORLD
     if group is None or group == torch.distributed.GroupMember.NON_GROUP_MEMBER:
         return None
@@ -37,15 +38,15 @@ def _find_group(given: Any) -> Group | None:
     return Group(name, group.size(), backend, blocks=backend in BLOCKING)
 
 
-def _measure(tensor: Any) -> Message:
+def measure_tensor(tensor: Any) -> Message:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return Message(tensor.numel() * tensor.element_size(), dtype)
 
 
 DIALECT = Dialect(
     calls=_CALLS,
-    group=_find_group,
-    message=_measure,
+    group=find_group,
+    message=measure_tensor,
     waits=lambda arguments: not arguments.get("async_op", False),
     when_done=lambda work, then: work.get_future().add_done_callback(lambda done: then()),
     is_traced=torch.compiler.is_compiling,

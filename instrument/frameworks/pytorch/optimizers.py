@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from types import FrameType
 from typing import Any
 
@@ -17,15 +16,9 @@ from torch.optim.optimizer import (
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.shared import Function, hook_scale
 from profkit.instrument.guard import Patches, guarded, report_failure
-from profkit.instrument.rows import Followed
+from profkit.instrument.rows import Opened
+from profkit.instrument.spans import PerThread
 from profkit.instrument.tracking.states import UNKNOWN
-
-
-class _Steps(threading.local):
-    """The regions of the optimizers that step now in this thread, the innermost last."""
-
-    def __init__(self) -> None:
-        self.open: list[Followed | int | None] = []
 
 
 def hook_optimizers(patches: Patches, seams: Seams) -> None:
@@ -36,23 +29,24 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
     batch.
     """
     notes = seams.tracker.notes
-    steps = _Steps()
+    steps: PerThread[list[Opened]] = PerThread(list)
+    """The regions of the optimizers that step now in a thread, the innermost last."""
     count_around = guarded("optimizers around", _count_steps_around, 0)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        while steps.open and len(steps.open) > count_around(inspect.currentframe()):
-            seams.end(steps.open.pop(), UNKNOWN)
+        while steps.own and len(steps.own) > count_around(inspect.currentframe()):
+            seams.end(steps.own.pop(), UNKNOWN)
         try:
             span = notes.begin_optimizer(id(optimizer))
         except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
             report_failure("begin_optimizer", failure)
             span = None
-        steps.open.append(span)
+        steps.own.append(span)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if steps.open:
+        if steps.own:
             try:
-                notes.end(steps.open.pop())
+                notes.end(steps.own.pop())
             except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
                 report_failure("end", failure)
 

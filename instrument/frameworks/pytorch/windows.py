@@ -16,6 +16,10 @@ from profkit.instrument.guard import Patches, guarded
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _SILENT = "99"
 
+_AUTOGRAD: Any = torch._C._autograd  # noqa: SLF001  # it has no public name
+is_profiling: Callable[[], bool] = _AUTOGRAD._profiler_enabled  # noqa: SLF001  # as above
+"""Returns true while torch's profiler runs."""
+
 
 class Kernels(SharedProfiler):
     """`torch.profiler`, unless the job uses it itself."""
@@ -52,7 +56,3 @@ def watch_profiler(patches: Patches, begins: Callable[[], None]) -> None:
     if hasattr(torch.autograd.profiler.profile, "_prepare_trace"):
         wrap = call_first(lambda profile: report())
         patches.replace(torch.autograd.profiler.profile, "_prepare_trace", wrap)
-
-
-def is_profiling() -> bool:
-    return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001  # it has no public name

@@ -29,11 +29,18 @@ def _hook_workers(patches: Patches, books: Books) -> None:
     hook_loop_fetch(patches, fetchers, meter, books.recorder.notes)
     # Open a ring before the workers start, and begin an epoch before its first task is sent.
     iterator = _MultiProcessingDataLoaderIter
-    hook_start(patches, loaders, iterator, "__init__", functools.partial(_open_ring, loaders))
+    hook_start(
+        patches,
+        loaders,
+        iterator,
+        "__init__",
+        lambda self, loader, *args, **kwargs: loaders.open(
+            self, loader.num_workers, loader.num_workers * loader.prefetch_factor
+        ),
+    )
     begin_epoch = guarded("loader: epoch", loaders.begin_epoch, None)
     patches.replace(iterator, "_reset", call_first(begin_epoch))
-    _hook_next(patches, loaders)
-    _hook_arrivals(patches, loaders)
+    _hook_batches(patches, loaders)
     loop = next(name for name in LOOPS if hasattr(worker, name))
     hook_worker_loop(patches, worker, loop, fetchers, loaders, "index_queue")
 
@@ -41,21 +48,22 @@ def _hook_workers(patches: Patches, books: Books) -> None:
 hook_workers = guarded("loader: hooks", _hook_workers, None)
 
 
-def _open_ring(loaders: Loaders, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-    loaders.open(iterator, loader.num_workers, loader.num_workers * loader.prefetch_factor)
+def _hook_batches(patches: Patches, loaders: Loaders) -> None:
+    """Count the batches that wait when the loop asks for one, and time the one that it gets.
 
-
-def _hook_next(patches: Patches, loaders: Loaders) -> None:
-    """Count the batches that wait when the loop asks for one, and time the one that it gets."""
+    Without order, this is the one that arrived last.
+    """
+    iterator = _MultiProcessingDataLoaderIter
     look = guarded(
         "loader: queue", lambda self: loaders.look(self, lambda _: self._task_info), None
     )
-    original: Function = _MultiProcessingDataLoaderIter._next_data
+    original_next: Function = iterator._next_data
+    original_get: Function = iterator._get_data
 
-    @functools.wraps(original)
+    @functools.wraps(original_next)
     def next_data(self: Any) -> Any:
         waiting = look(self)
-        batch = original(self)
+        batch = original_next(self)
         if waiting is not None and waiting.channel is not None:
             try:
                 task = waiting.channel.latest
@@ -66,16 +74,9 @@ def _hook_next(patches: Patches, loaders: Loaders) -> None:
                 report_failure("loader: batch", failure)
         return batch
 
-    patches.replace(_MultiProcessingDataLoaderIter, "_next_data", lambda _: next_data)
-
-
-def _hook_arrivals(patches: Patches, loaders: Loaders) -> None:
-    """Keep the number of the batch that arrived last: without order, the loop gets that one."""
-    original: Function = _MultiProcessingDataLoaderIter._get_data
-
-    @functools.wraps(original)
+    @functools.wraps(original_get)
     def get_data(self: Any) -> Any:
-        arrived = original(self)
+        arrived = original_get(self)
         if not getattr(self, "_in_order", True):
             try:
                 channel = loaders.channels.get(self)
@@ -85,4 +86,5 @@ def _hook_arrivals(patches: Patches, loaders: Loaders) -> None:
                 report_failure("loader: arrival", failure)
         return arrived
 
-    patches.replace(_MultiProcessingDataLoaderIter, "_get_data", lambda _: get_data)
+    patches.replace(iterator, "_next_data", lambda _: next_data)
+    patches.replace(iterator, "_get_data", lambda _: get_data)
