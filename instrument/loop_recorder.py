@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, TypeVar
 
 from profkit.vocab import Phase
 
 T = TypeVar("T")
+B = TypeVar("B", bound="_Block")
 
 
 class _Block(Protocol):
     """A `with` block of a loop. Explicit subclasses that define nothing else do nothing."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self: B) -> B:  # noqa: PYI019  # Python 3.10 has no typing.Self
         return self
 
     def __exit__(
@@ -23,7 +24,7 @@ class _Block(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        pass
+        return
 
 
 class Region(_Block, Protocol):
@@ -32,7 +33,7 @@ class Region(_Block, Protocol):
     bytes: int | None
 
     def rename(self, name: str) -> None:
-        pass
+        return
 
 
 class Step(_Block, Protocol):
@@ -46,6 +47,9 @@ class Step(_Block, Protocol):
 
 class _Nothing(Region, Step):
     """A region and a step whose fields nobody reads."""
+
+    bytes = epoch = loss = grad_scale = None
+    sample_count = 0
 
 
 NOTHING = _Nothing()
@@ -64,13 +68,13 @@ class LoopRecorder(Protocol):
         return iter(loader)
 
     def begin(self) -> None:
-        pass
+        return
 
     def end_backward(self) -> None:
-        pass
+        return
 
     def note(self, metric: str, value: float) -> None:
-        pass
+        return
 
 
 class NullRecorder(LoopRecorder):

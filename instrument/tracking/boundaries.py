@@ -37,7 +37,7 @@ LONG_STEP_NS = 250_000_000
 """Longer steps are reported at once, so that a killed job loses no more than the last second."""
 
 
-CompiledNotes = Notes
+CompiledNotes: type[Notes] = Notes
 """The notes in C, or those in Python if profkit was installed without a compiler."""
 
 with contextlib.suppress(ImportError):

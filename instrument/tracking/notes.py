@@ -159,7 +159,8 @@ class Notes:
     def begin_batch(self) -> Opened:
         """Begin waiting for the next batch of a loader that has started."""
         if _this_thread() != self._thread or not self._stepped or self._ahead <= 0:
-            return self._tracker.begin_data()
+            opened: Opened = self._tracker.begin_data()
+            return opened
         self._note(STEP, 0, None)
         self._ahead -= 1
         self._stepped = self._copies = False
@@ -216,23 +217,27 @@ class Notes:
     def begin_copy(self) -> Opened:
         """Begin copying a batch to the device; copies after a model call are ignored."""
         if _this_thread() != self._thread:
-            return self._tracker.begin_copy()
+            opened: Opened = self._tracker.begin_copy()
+            return opened
         return self._begin(COPY, None) if self._copies else None
 
     def begin_forward(self, *, with_gradients: bool) -> Opened:
         if _this_thread() != self._thread:
-            return self._tracker.begin_forward(with_gradients=with_gradients)
+            opened: Opened = self._tracker.begin_forward(with_gradients=with_gradients)
+            return opened
         self._copies = False
         return self._begin(FORWARD, with_gradients)
 
     def begin_backward(self, framework: str, loss: float | None) -> Opened:
         if _this_thread() != self._thread:
-            return self._tracker.begin_backward(framework, loss)
+            opened: Opened = self._tracker.begin_backward(framework, loss)
+            return opened
         return self._begin(BACKWARD, (framework, loss))
 
     def begin_optimizer(self, optimizer: int) -> Opened:
         if _this_thread() != self._thread:
-            return self._tracker.begin_optimizer(optimizer)
+            opened: Opened = self._tracker.begin_optimizer(optimizer)
+            return opened
         self._stepped = True
         return self._begin(OPTIMIZER, optimizer)
 

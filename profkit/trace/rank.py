@@ -31,6 +31,7 @@ class RankEnd:
 
     reason: str
     tables: Mapping[str, Mapping[str, int]]
+    dropped: int
 
 
 class RankTrace:
@@ -49,7 +50,7 @@ class RankTrace:
         if not path.exists():
             return None
         content = read_json(path)
-        tables = content.get("tables")
+        tables: Any = content.get("tables")
         is_sound = isinstance(tables, dict)
         if is_sound:
             for counts in tables.values():
@@ -59,7 +60,8 @@ class RankTrace:
         if not is_sound:
             problem = "field 'tables' is not a table of counts; the file is damaged"
             raise UnreadableError(f"{safe_text(str(path))}: {problem}")
-        return RankEnd(str(content.get("reason", "")), tables)
+        dropped = sum(counts.get("dropped", 0) for counts in tables.values())
+        return RankEnd(str(content.get("reason", "")), tables, dropped)
 
     @functools.cached_property
     def manifest(self) -> RankManifest:

@@ -95,11 +95,7 @@ class Trace:
     @property
     def dropped(self) -> int:
         """Number of rows that the job handed over and that were not written."""
-        dropped = 0
-        for rank in self.ranks:
-            if rank.end is not None:
-                dropped += sum(counts.get("dropped", 0) for counts in rank.end.tables.values())
-        return dropped
+        return sum(rank.end.dropped for rank in self.ranks if rank.end)
 
     @property
     def problems(self) -> tuple[str, ...]:
