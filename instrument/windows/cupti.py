@@ -269,8 +269,12 @@ def find_demangler() -> Callable[[str], str]:
 
     @functools.cache
     def readable(name: str) -> str:
-        made = demangle(name.encode(), None, None, None) if name.startswith("_Z") else None
-        text = ctypes.string_at(made).decode(errors="replace") if made else name
+        if not name.startswith("_Z"):
+            return name
+        made = demangle(name.encode(), None, None, None)
+        if not made:
+            return name
+        text = ctypes.string_at(made).decode(errors="replace")
         free(made)
         return text
 

@@ -28,7 +28,9 @@ _CALLS = {
 
 def find_group(given: Any) -> Group | None:
     """Return the group of a call, or `None` if this rank sends nothing."""
-    group = given if given is not None else torch.distributed.group.WORLD
+    group = given
+    if group is None:
+        group = torch.distributed.group.WORLD
     if group is None or group == torch.distributed.GroupMember.NON_GROUP_MEMBER:
         return None
     if torch.distributed.get_rank(group) < 0:
