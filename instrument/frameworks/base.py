@@ -62,8 +62,9 @@ class Framework:
     """Hook the inside of loaders."""
 
     hook_exchange: Callable[[Patches, Books], Callable[[], None]]
-    """Hook the gradient exchange and the job's own collectives, which are numbered together.
+    """Hook captures of graphs, the gradient exchange, and the job's own collectives.
 
+    Buckets and collectives are numbered together.
     The returned function must be called at the end of each backward, inside of it.
     """
 

@@ -12,6 +12,7 @@ from paddle.io.dataloader.dataloader_iter import (
     _DataLoaderIterSingleProcess,
 )
 
+from profkit.instrument.captures import CAPTURES
 from profkit.instrument.collectives import CallLog, hook_calls
 from profkit.instrument.frameworks.base import Books, Framework, Seams
 from profkit.instrument.frameworks.paddlepaddle.collectives import DIALECT
@@ -45,6 +46,7 @@ def install(seams: Seams) -> Patches:
 
 
 def _hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
+    CAPTURES.watch(patches, paddle.device.cuda.graphs.CUDAGraph)
     sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     log = CallLog(books.recorder, books.collectives, sequences)
     hook_calls(patches, DIALECT, log, paddle.distributed)

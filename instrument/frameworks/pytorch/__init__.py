@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from profkit.instrument.captures import CAPTURES
 from profkit.instrument.collectives import CallLog, hook_calls
 from profkit.instrument.frameworks.base import Books, Framework, Seams
 from profkit.instrument.frameworks.pytorch.collectives import DIALECT
@@ -39,7 +40,11 @@ def install(seams: Seams) -> Patches:
 
 
 def _hook_exchange(patches: Patches, books: Books) -> Exchanges:
-    """Hook DDP's buckets and the job's own collectives, which are numbered together."""
+    """Hook captures of graphs, DDP's buckets, and the job's own collectives.
+
+    Buckets and collectives are numbered together.
+    """
+    CAPTURES.watch(patches, torch.cuda.CUDAGraph)
     sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     if torch.distributed.is_available():
         log = CallLog(books.recorder, books.collectives, sequences)
