@@ -193,7 +193,7 @@ def _begin(
     tensors = given[call.message]
     if not isinstance(tensors, list | tuple):
         tensors = [tensors]
-    parts = [dialect.message(tensor) for tensor in tensors]
+    parts = list(map(dialect.message, tensors))
     size = sum(part.bytes for part in parts)
     if call.is_part:
         size *= group.size

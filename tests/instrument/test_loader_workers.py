@@ -426,11 +426,11 @@ FAULTS = [
     (Ring, "read"),
     (Ring, "count_finished"),
     (worker_loop.WorkerMeter, "__init__"),
-    (worker_loop.WorkerMeter, "_note"),
+    (worker_loop.WorkerMeter, "numbered"),
     (Loaders, "keep"),
     (Loaders, "take"),
     (fetching, "_processor_ns"),
-    (worker_loop, "_arguments"),
+    (worker_loop, "hook_fetch"),
     (fetch, "_MapDatasetFetcher"),
     (worker, "_worker_loop"),
 ]
