@@ -74,6 +74,9 @@ WINDOW_STEP: Final = "window_step_index"
 WINDOW_BORDER: Final = "window_border_ns"
 """Metric: time that opening or closing a capture window blocked the loop."""
 
+HOST_SYNC: Final = "host_sync_ns"
+"""Metric: how long the host waited for the device in one call; the time is that of its end."""
+
 WINDOW_READING: Final = "window_reading_ns"
 """Metric: processor time that a thread took to read a capture window."""
 
@@ -115,6 +118,9 @@ LOST_GPU: Final = "lost_count"
 
 SKIPPED_STEP: Final = "skipped step"
 """Name of the span of an optimizer step that the gradient scaler skipped."""
+
+EXPOSED: Final = "exposed"
+"""Name of the span in which nothing but the exchange went on."""
 
 LOADER_WORKER: Final = "loader worker "
 """Thread name prefix of a data loader's worker. Its number follows."""

@@ -95,7 +95,7 @@ def kernels(found: KernelLedger | None) -> dict[str, Any] | None:
         "rows_ns_per_step": view_json.of(found.rows),
         "casts_and_layout_copies_added_ns_per_step": found.moving_added_ns,
         "tensor_core_share": found.tensor_core_share._asdict(),
-        "launch_bound_share": found.launch_bound_share._asdict(),
+        "launched_late_share": found.launched_late_share._asdict(),
         "ceiling_share": found.ceiling_share._asdict(),
     }
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from profkit.analysis.columns import equals, names_and_codes
 from profkit.analysis.estimate import Floats
 from profkit.analysis.kernels.categories import MATRIX_WORK
-from profkit.analysis.kernels.device_time import HOST
+from profkit.analysis.kernels.idle import HOST
 from profkit.analysis.kernels.roofline import LAUNCH, Places, bound_by_work
 
 LAUNCH_BOUND = 0.5

@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.kernels.device_time import HOST
+from profkit.analysis.columns import equals
 from profkit.analysis.kernels.groups import Call, KernelGroup, KernelSums, make_group, sum_by_kernel
+from profkit.analysis.kernels.idle import HOST, LATE, gaps_in_steps, idle_reasons
 from profkit.analysis.kernels.roofline import place_kernels
+from profkit.analysis.kernels.windows import exclusive_times
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
 
@@ -57,7 +59,11 @@ class KernelsView:
     """Shares of all kernels' time, the largest first."""
     tensor_core_share: float | None
     """The share of the time of work that Tensor Cores can do, if the names tell."""
-    launch_bound_share: float | None
+    launched_late_share: float | None
+    """The share of the devices' time in which they were idle because the host launched late.
+
+    It is null without launches.
+    """
     ceilings: bool
     """True if the machine's ceilings are known."""
     problems: tuple[str, ...] = ()
@@ -83,9 +89,18 @@ def kernels_of(
             yield table
 
     view = build_kernels_view(
-        read_tables(), ceilings, trace.manifest.config, ranks_in_all=len(trace.ranks)
+        read_tables(),
+        ceilings,
+        trace.manifest.config,
+        ranks_in_all=len(trace.ranks),
+        samples=host_waits(trace),
     )
     return dataclasses.replace(view, problems=tuple(problems))
+
+
+def host_waits(trace: Trace) -> pa.Table | None:
+    """Return the samples that hold the host's waits for its device; only importers see these."""
+    return trace.samples if "imported_from" in trace.manifest.config else None
 
 
 def chosen_ranks(trace: Trace, rank: int | None) -> tuple[RankTrace, ...]:
@@ -112,13 +127,17 @@ def build_kernels_view(
     config: Mapping[str, Any],
     *,
     ranks_in_all: int = 1,
+    samples: pa.Table | None = None,
 ) -> KernelsView:
-    """Group the kernels of each rank's table, which needs `COLUMNS` only."""
+    """Group the kernels of each rank's table, which needs `COLUMNS` only.
+
+    `samples` hold the host's waits for its device, if they were recorded.
+    """
     sums: dict[tuple[str, str], KernelSums] = {}
     longest: dict[tuple[str, str], Call] = {}
     devices: set[str] = set()
     ranks: list[int] = []
-    steps = calls = 0
+    steps = calls = late_ns = window_ns = 0
     precision = matrix_precision(config)
     for table in tables:
         if not table.num_rows:
@@ -128,6 +147,8 @@ def build_kernels_view(
             sums[key] = sums[key].plus(found) if key in sums else found
             if key not in longest or call.duration_ns > longest[key].duration_ns:
                 longest[key] = call
+        late, window = _late_and_window(table, samples)
+        late_ns, window_ns = late_ns + late, window_ns + window
         devices.update(map(str, pc.unique(table["device"]).to_pylist()))
         ranks.append(int(table["rank"][0].as_py()))
         calls += table.num_rows
@@ -149,9 +170,20 @@ def build_kernels_view(
         total_ns=whole_ns,
         category_share=dict(sorted(shares.items(), key=lambda item: -item[1])),
         tensor_core_share=_mean_share(matrix_work, "tensor_core_share"),
-        launch_bound_share=_mean_share(groups, "launch_bound_share"),
+        launched_late_share=late_ns / window_ns if window_ns else None,
         ceilings=ceilings is not None,
     )
+
+
+def _late_and_window(kernels: pa.Table, samples: pa.Table | None) -> tuple[int, int]:
+    """Return the time in which devices waited for launches, and all time with known launches."""
+    known = kernels.filter(pa.array(~equals(kernels["device"], HOST)))
+    if not known.num_rows or known["launch_ns"].null_count == known.num_rows:
+        return 0, 0
+    gaps = gaps_in_steps(known)
+    late = gaps.length[idle_reasons(known, gaps, samples) == LATE]
+    inside = known.filter(known["step"].is_valid())
+    return int(late.sum()), int(gaps.length.sum() + exclusive_times(inside).sum())
 
 
 def _mean_share(groups: Iterable[KernelGroup], name: str) -> float | None:

@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from profkit.analysis.kernels.device_time import work_kinds
 from profkit.clock import Anchor
 from profkit.importers.base import RunDraft, Target, clean_name
 from profkit.importers.kineto.collectives import SIZES_UNKNOWN, collective_columns
+from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
 from profkit.importers.kineto.phases import find_phases, nest
 from profkit.importers.kineto.steps import Steps, find_main_lane, find_steps
 from profkit.importers.kineto.tables import (
     PhaseLookup,
+    describe_work,
     host_columns,
     kernel_columns,
     span_columns,
+    wait_columns,
 )
 from profkit.importers.kineto.work import find_work
 from profkit.importers.reading.chrome import ChromeTrace
@@ -186,11 +190,16 @@ def write_rank(
     )
     tables = draft.rank(manifest)
     tables.write("steps", steps.table(options.samples_per_step or 0))
-    tables.write("spans", span_columns(events, spans, steps))
     if len(work.place):
-        kernels = kernel_columns(events, work, steps, PhaseLookup(spans, main))
+        described = describe_work(events, work)
+        kind = work_kinds(described.categories)[described.category]
+        placed = place_spans(spans, main, work, kind)
+        kernels = kernel_columns(events, work, described, steps, PhaseLookup(spans, main))
+        tables.write("samples", wait_columns(events, work))
     else:
+        placed = list(map(PlacedSpan, spans))
         kernels = host_columns(events, steps)
+    tables.write("spans", span_columns(events, placed, steps))
     tables.write("kernels", kernels)
     collectives, unsized = collective_columns(events, work, steps, world_size)
     tables.write("collectives", collectives)
