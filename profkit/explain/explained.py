@@ -10,6 +10,7 @@ from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.config_join import find_caveats, find_unlike, join_config
 from profkit.analysis.costs import RunCosts, run_costs
+from profkit.analysis.estimate import USUAL_LEVEL
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.overview import silent_ranks
 from profkit.analysis.rank_sums import SpanSums, add_sums, sum_ranks
@@ -21,7 +22,7 @@ from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
 from profkit.explain.rules.base import Case, Finding, find_all
 from profkit.explain.scaling import ScalingRow, scaling_table
-from profkit.text import plural
+from profkit.text import percent, plural
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper
 
@@ -85,6 +86,11 @@ def explain_sides(
         caveats.append(
             "nothing says how many samples a step trains on, so steps are compared; that is fair "
             "only if the batches are equal"
+        )
+    if (level := ledger.total.delta.level) < USUAL_LEVEL:
+        caveats.append(
+            f"few steps: the intervals are those of an exact test over {before.costs.steps} and "
+            f"{after.costs.steps} steps, at {percent(level, 0)}"
         )
     for name, error in broken.items():
         caveats.append(f"the rule {name} could not be loaded: {error}")

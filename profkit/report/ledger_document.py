@@ -28,7 +28,7 @@ from profkit.report.document import (
     labelled,
 )
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
-from profkit.report.words import interval_words
+from profkit.report.words import interval_words, level_words
 from profkit.text import amount, percent, plural, signed, significant
 from profkit.trace import Trace
 
@@ -139,7 +139,7 @@ def rows_that_add_up(ledger: Ledger) -> Section:
             named.append((f"{row.name} › {part.name}", part))
     for name, row in [*named, ("total", ledger.total)]:
         cells.append(tuple(ledger_words.row_cells(ledger, row, name, factor)))
-    header = ("", BASE, TARGET, "difference", "95 % interval", "verdict")
+    header = ("", BASE, TARGET, "difference", level_words(ledger.total.delta.level), "verdict")
     grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}), total=True)
     return Section("Where the time goes", tuple(notes), tuple(_waterfall(ledger, factor)), grid)
 

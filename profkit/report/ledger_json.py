@@ -41,6 +41,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "change_share": estimate(ledger.change),
         "efficiency_share": estimate(ledger.efficiency),
         "samples_per_step_and_gpu": ledger.samples_per_step if ledger.per_sample else None,
+        "interval_confidence": ledger.total.delta.level,
         "total_ns": row_json(ledger.total),
         "largest_row": ledger.largest.name if ledger.largest else None,
         "rows_ns": list(map(row_json, ledger.rows)),

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from profkit.importers.kineto.events import Events, Role, plain_name
-from profkit.importers.kineto.steps import LOADER_CALL, OPTIMIZER_CALL, Steps
+from profkit.importers.kineto.steps import COLLECTIVE_CALL, LOADER_CALL, OPTIMIZER_CALL, Steps
 from profkit.importers.reading.numbers import Bools, Ints
 from profkit.vocab import Phase
 
 _NAMES = {
     Phase.DATA: r"^enumerate\(DataLoader\)|dataloader|next_batch|wait_for_batch|data_load",
     Phase.H2D: r"copy_batch_to_gpu|h2d|host_to_device|to_device",
-    Phase.ALLREDUCE: r"^nccl[:A-Z]|^gloo:|all_?reduce|reduce_?scatter|all_?gather",
+    Phase.ALLREDUCE: COLLECTIVE_CALL.pattern,
     Phase.OPTIMIZER: r"^Optimizer\.|optimizer|zero_grad|Optimization Step",
     Phase.BACKWARD: r"(?<![a-z])backward|(?:^|\W)bwd(?:\W|$)",
     Phase.FORWARD: r"(?<![a-z])forward|(?:^|\W)fwd(?:\W|$)",

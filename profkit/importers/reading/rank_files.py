@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ MAX_RANKS = 100_000
 MAX_DEVICES = 64
 MAX_DEVICES_NAMED = 8
 
+_HOMES = frozenset({"home", "Users"})
+_NAMELESS = frozenset({"", "tmp", "root"})
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|trainer)[-_.]?(\d{1,5})(?!\d)", re.IGNORECASE)
 _RANK_IN_HEAD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d{1,5})\b')
 _PUBLIC_FIELDS = [
@@ -93,6 +95,19 @@ def rank_in_name(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
+def name_of_run(paths: Sequence[Path]) -> str:
+    """Return the folder's name if the files are named by their rank; empty if it says nothing.
+
+    A home folder has the name of its user, which is private.
+    """
+    if rank_in_name(paths[0]) is None:
+        return ""
+    folder = paths[0].absolute().parent
+    if folder == Path.home() or folder.parent.name in _HOMES or folder.name in _NAMELESS:
+        return ""
+    return folder.name
+
+
 class RunSummary:
     """Collects what the ranks' files say of the run as a whole."""
 
@@ -102,14 +117,12 @@ class RunSummary:
         self._created_ns = 0
         self._devices: list[dict[str, Any]] = []
         self._environment: dict[str, Any] = {}
-        self._workload = ""
         self._config: dict[str, Any] = {}
 
     def add(self, file: RankFile, events: Events, anchor: Anchor) -> None:
         """Take what one rank's file says."""
         header = file.trace.header
         self._framework = events.framework
-        self._workload = self._workload or clean_name(file.path.name.partition(".")[0])
         if anchor.realtime_ns and len(events.start):
             self._created_ns = int(events.start.min()) - anchor.monotonic_ns + anchor.realtime_ns
         self._devices = self._devices or _describe_devices(header.get("deviceProperties"))
@@ -137,7 +150,7 @@ class RunSummary:
 
     def manifest(self, world_size: int) -> RunManifest:
         return RunManifest(
-            workload=self._workload,
+            workload="",  # no profiler's file names its job, and a file's name is none
             framework=self._framework,
             world_size=world_size,
             created_ns=self._created_ns,
@@ -170,8 +183,8 @@ def write_rank(
     rank = file.rank or 0
     events = sort_out(file.trace, gate)
     main = find_main_lane(events)
-    steps = find_steps(events, main)
     work = find_work(events, gate)
+    steps = find_steps(events, main, work)
     spans, excluded_spans = nest(find_phases(events, main, steps))
     anchor = find_anchor(events)
     host = ""
