@@ -124,13 +124,20 @@ class RunDraft:
         self._ranks.append(draft)
         return draft
 
+    def _without_folders(self, flag: str) -> str:
+        """Return a flag in which the sources have no folders: these name users."""
+        shown = safe_text(flag)
+        for path in self._sources:
+            shown = shown.replace(safe_text(str(path)), safe_text(path.name))
+        return shown
+
     def finish(self, manifest: RunManifest) -> Imported:
         """Close every rank and write `run.json`, with which the run exists for others."""
         rows: Counter[str] = Counter()
         for rank in self._ranks:
             rank.close()
             rows.update(rank.rows)
-        flags = tuple(map(safe_text, self.flags))
+        flags = tuple(map(self._without_folders, self.flags))
         config = {
             "imported_from": self._importer,
             "sources": [safe_text(path.name) for path in self._sources],
@@ -143,7 +150,7 @@ class RunDraft:
             state=RunState.COMPLETE if is_running else manifest.state,
             config=config,
             notes=(*manifest.notes, *dropped),
-            flags=(*manifest.flags, *flags),
+            flags=(*map(self._without_folders, manifest.flags), *flags),
             profkit_version=manifest.profkit_version or __version__,
         )
         with _writing_into(self.run):
@@ -265,6 +272,9 @@ def plan_import(
     sources: dict[str, list[Path]] = {}
     unknown = []
     for path in files:
+        # A pipe would wait for a writer, and has no second beginning to be read from.
+        if path.exists() and not path.is_file():
+            raise UnreadableError(f"{safe_text(str(path))}: not a regular file; copy it into one")
         name = format_name or recognise(path, importers)
         if name:
             sources.setdefault(name, []).append(path)

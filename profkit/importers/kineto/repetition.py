@@ -17,6 +17,8 @@ MIN_ALIKE = 0.95
 """Two periods are alike if so many of their kernels are the same, place by place."""
 MIN_PERIODS = 3
 """Two periods may be alike by chance."""
+MIN_KERNELS = 8
+"""Fewer kernels are no step, but the same operator called again and again."""
 MOST_CANDIDATES = 64
 """At most this many numbers of periods are tried, the smallest first."""
 
@@ -35,7 +37,9 @@ def find_period_starts(names: Ints, times: Ints) -> Ints:
         for name in distinct[counts == count][:MOST_CANDIDATES]:
             places = np.flatnonzero(names == name)
             length = int(np.median(np.diff(places)))
-            if length * count < len(names) - 2 * length or not _repeats(names, length):
+            if length < MIN_KERNELS or length * count < len(names) - 2 * length:
+                continue
+            if not _repeats(names, length):
                 continue
             return _at_longest_pause(len(names), length, times)
     return nothing

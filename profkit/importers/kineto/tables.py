@@ -15,6 +15,7 @@ from profkit.analysis.kernels.categories import (
     copy_category,
     uses_tensor_cores,
 )
+from profkit.analysis.phases import UNKNOWN
 from profkit.importers.kineto.device_phases import NOWHERE, PlacedSpan
 from profkit.importers.kineto.events import Events, Role, thread_names
 from profkit.importers.kineto.phases import NestedSpan
@@ -133,7 +134,7 @@ class PhaseLookup:
         ids: dict[str, int] = {}
         rows = []
         for each in spans:
-            if each.depth == 0 and each.span.lane == main:
+            if each.depth == 0 and each.span.lane == main and each.phase != UNKNOWN:
                 phase = ids.setdefault(each.phase, len(ids))
                 rows.append((each.span.start, each.span.end, phase))
         self._names = list(ids)

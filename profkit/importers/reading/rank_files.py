@@ -26,7 +26,7 @@ from profkit.importers.kineto.tables import (
     span_columns,
     wait_columns,
 )
-from profkit.importers.kineto.work import find_work
+from profkit.importers.kineto.work import DeviceWork, find_work
 from profkit.importers.reading.chrome import ChromeTrace
 from profkit.importers.reading.sanity import TimeGate
 from profkit.text import plural
@@ -36,6 +36,12 @@ NO_SAMPLES = (
     "the file does not say how many samples a step trains on, so there is no throughput; "
     "give --samples-per-step"
 )
+UNKNOWN_EVENTS = "events of categories that profkit does not know are in no figure"
+NO_DEVICE_WORK = (
+    "the file has no device work that profkit knows: the host's operators stand in for kernels"
+)
+DUPLICATES = "share a correlation id with another: launches of their kernels may be wrong"
+MOST_UNKNOWN = 3
 MAX_RANKS = 100_000
 MAX_DEVICES = 64
 MAX_DEVICES_NAMED = 8
@@ -223,6 +229,7 @@ def write_rank(
     if not options.samples_per_step:
         summary.flag(NO_SAMPLES)
     summary.flag_problems(file, gate, one_of_several=world_size > 1)
+    _flag_gaps(events, work, summary)
     _count_dropped(draft, events, excluded_spans, steps)
 
 
@@ -246,3 +253,19 @@ def _count_dropped(draft: RunDraft, events: Events, excluded_spans: int, steps: 
     for what, count in counts.items():
         if count:
             draft.dropped[what] += count
+
+
+def _flag_gaps(events: Events, work: DeviceWork, summary: RunSummary) -> None:
+    """Flag what a reader would miss in the figures."""
+    unknown = events.of(Role.UNKNOWN)
+    if len(unknown):
+        codes, counts = np.unique(events.column("category", unknown), return_counts=True)
+        kinds = []
+        for place in np.argsort(-counts)[:MOST_UNKNOWN].tolist():
+            kinds.append(f"{counts[place]:,} {clean_name(events.names[codes[place]]) or 'without'}")
+        more = ", ..." if len(codes) > MOST_UNKNOWN else ""
+        summary.flag(f"{UNKNOWN_EVENTS} ({', '.join(kinds)}{more})")
+    if not len(work.place):
+        summary.flag(NO_DEVICE_WORK)
+    elif duplicates := work.duplicates:
+        summary.flag(f"{plural(duplicates, 'call')} {DUPLICATES}")
