@@ -34,6 +34,9 @@ def exact_difference(base: Floats, target: Floats, value: float) -> Estimate:
     if not known or min(len(base), len(target)) < FEWEST:
         return Estimate(value)
     skipped, risk = choose_order(len(base), len(target))
+    if np.array_equal(np.sort(base), np.sort(target)):
+        # Equal to the nanosecond: copies of one measurement, which differ by nothing.
+        return Estimate(value, min(0.0, value), max(0.0, value), level=1 - risk)
     differences = np.sort((target[:, None] - base[None, :]).ravel())
     low, high = float(differences[skipped]), float(differences[-1 - skipped])
     # The sums that `value` comes from weigh a long step more than its rank does.
