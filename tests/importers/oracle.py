@@ -106,11 +106,8 @@ def may_wait(name: str) -> bool:
 
 def device_table(work: list[Work], waits: list[tuple[int, int]]) -> dict[str, int]:
     """Add up each moment from the first work to the last."""
-    table = dict.fromkeys(
-        ("window", "busy", "compute", "exchange", "move", "exposed", "hidden", "alone", "idle")
-        + ("late", "synchronised", "other"),
-        0,
-    )
+    parts = "busy compute exchange move exposed hidden alone idle late synchronised other"
+    table = dict.fromkeys(["window", *parts.split()], 0)
     changes: dict[int, dict[str, int]] = {}
     for each in work:
         for time, change in ((each.begin, 1), (each.end, -1)):
