@@ -1,4 +1,4 @@
-"""Differences of runs with too few steps for a bootstrap, by an exact test over all orders.
+"""Differences of runs that have too few steps for a bootstrap, by an exact test.
 
 If two runs are alike, any order of their steps by length is as likely as any other (the test of
 Mann, Whitney and Wilcoxon). So the differences between single steps give an interval for the shift

@@ -16,7 +16,7 @@ _INSIDE = "› "
 
 
 class _Part(NamedTuple):
-    """A part of a device's time: its name, its field, its column title, and what happens in it."""
+    """A part of a device's time: name, field, column title, and what happens in it."""
 
     name: str
     field: str

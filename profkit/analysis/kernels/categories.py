@@ -71,7 +71,8 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
         "normalisation",
         (
             r"batch_?norm|layer_?norm|group_?norm|instance_?norm|rms_?norm|cudnn.*bn_|"
-            r"(?:^|[:_])bn_[bf]w|(?:^|[:_])ln_(?:fwd|bwd)|(?:^|[:_ ])norm_|RowwiseMoments|GammaBeta|ComputeInternalGradients"
+            r"(?:^|[:_])bn_[bf]w|(?:^|[:_])ln_(?:fwd|bwd)|"
+            r"(?:^|[:_ ])norm_|RowwiseMoments|GammaBeta|ComputeInternalGradients"
         ),
     ),
     ("softmax", r"softmax"),
@@ -102,7 +103,10 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         "sort or scan",
-        r"cub::|thrust|rocprim|radix|sort|scan|top_?k|moe_align|bitonic|unique|nms|searchsorted|cumsum",
+        (
+            r"cub::|thrust|rocprim|radix|sort|scan|top_?k|moe_align|bitonic|unique|nms|"
+            r"searchsorted|cumsum"
+        ),
     ),
     ("reduction", r"reduce|argmax|argmin|\bnorm\b"),
     (

@@ -182,7 +182,7 @@ def exposed_communication(start: Ints, end: Ints, kind: Ints) -> tuple[Ints, Int
 
 
 def waits_for_ranks(collectives: pa.Table) -> dict[int, tuple[Ints, Ints]] | None:
-    """Return when each rank waits in a collective; `None` unless all ranks recorded all of them."""
+    """Return when each rank waits in a collective; `None` unless all were seen everywhere."""
     found = match_all(collectives)
     if not found.count or found.count > found.matched_count:
         return None

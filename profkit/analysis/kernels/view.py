@@ -138,28 +138,24 @@ def build_kernels_view(
     devices: set[str] = set()
     ranks: list[int] = []
     steps = calls = late_ns = window_ns = 0
-    precision = matrix_precision(config)
     for table in tables:
         if not table.num_rows:
             continue
+        precision = matrix_precision(config)
         places = place_kernels(table, ceilings or Ceilings(), matrix_precision=precision)
         for key, found, call in sum_by_kernel(table, places):
             sums[key] = sums[key].plus(found) if key in sums else found
             if key not in longest or call.duration_ns > longest[key].duration_ns:
                 longest[key] = call
-        late, window = _late_and_window(table, samples)
-        late_ns, window_ns = late_ns + late, window_ns + window
+        times = _late_and_window(table, samples)
+        late_ns, window_ns = late_ns + times[0], window_ns + times[1]
         devices.update(map(str, pc.unique(table["device"]).to_pylist()))
-        ranks.append(int(table["rank"][0].as_py()))
+        ranks.append(table["rank"][0].as_py())
         calls += table.num_rows
         steps += len(pc.unique(table["step"].drop_null()))
     whole_ns = sum((each.total for each in sums.values()), 0.0)
     groups = [make_group(key, sums[key], longest[key], whole_ns, steps) for key in sums]
     groups.sort(key=lambda group: -group.total_ns)
-    shares: dict[str, float] = {}
-    for group in groups:
-        shares[group.category] = shares.get(group.category, 0.0) + group.share
-    matrix_work = [group for group in groups if group.eligible]
     return KernelsView(
         groups=tuple(groups),
         devices=tuple(sorted(devices)),
@@ -168,8 +164,8 @@ def build_kernels_view(
         calls=calls,
         steps=steps,
         total_ns=whole_ns,
-        category_share=dict(sorted(shares.items(), key=lambda item: -item[1])),
-        tensor_core_share=_mean_share(matrix_work, "tensor_core_share"),
+        category_share=_category_shares(groups),
+        tensor_core_share=_tensor_core_share(groups),
         launched_late_share=late_ns / window_ns if window_ns else None,
         ceilings=ceilings is not None,
     )
@@ -186,12 +182,19 @@ def _late_and_window(kernels: pa.Table, samples: pa.Table | None) -> tuple[int, 
     return int(late.sum()), int(gaps.length.sum() + exclusive_times(inside).sum())
 
 
-def _mean_share(groups: Iterable[KernelGroup], name: str) -> float | None:
-    """Return the mean of a share over the groups that know it, weighted by their time."""
+def _category_shares(groups: Iterable[KernelGroup]) -> dict[str, float]:
+    """Return the share of each category, the largest first."""
+    shares: dict[str, float] = {}
+    for group in groups:
+        shares[group.category] = shares.get(group.category, 0.0) + group.share
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def _tensor_core_share(groups: Iterable[KernelGroup]) -> float | None:
+    """Return the share of matrix work on Tensor Cores, weighted by time, if it is known."""
     total = known_ns = 0.0
     for group in groups:
-        share = getattr(group, name)
-        if share is not None:
-            total += share * group.total_ns
+        if group.eligible and group.tensor_core_share is not None:
+            total += group.tensor_core_share * group.total_ns
             known_ns += group.total_ns
     return total / known_ns if known_ns else None

@@ -1,4 +1,4 @@
-"""Places the training thread's phases on the device, by the work that each of them launched.
+"""Places phases on the device, by the work that each of them launched.
 
 A phase begins on the device with the first work that it launched, and ends with the last. Phases
 of one depth do not overlap: one that begins under the phase before it counts from that one's end.

@@ -56,7 +56,7 @@ def _repeats(names: npt.NDArray[np.integer], length: int) -> bool:
 
 
 def _at_longest_pause(count: int, length: int, times: Ints) -> Ints:
-    """Return the starts of the whole periods, at the place before which the host pauses longest."""
+    """Return the starts of whole periods, at the place before which the host pauses longest."""
     pauses = np.diff(times, prepend=times[:1])
     whole = count // length * length
     usual = np.median(pauses[:whole].reshape(-1, length), axis=0)

@@ -198,14 +198,9 @@ def write_rank(
         host = clean_name(str(file.trace.header.get("host_name", "")))
     devices = np.unique(work.device)[:MAX_DEVICES_NAMED].tolist()
     label = ", ".join(f"cuda:{each}" for each in devices) or "cpu"
+    framework = events.framework
     manifest = RankManifest(
-        rank,
-        host,
-        0,
-        label,
-        anchor,
-        world_size=world_size,
-        framework=events.framework,
+        rank, host, 0, label, anchor, world_size=world_size, framework=framework
     )
     tables = draft.rank(manifest)
     tables.write("steps", steps.table(options.samples_per_step or 0))
