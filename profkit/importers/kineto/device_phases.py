@@ -9,6 +9,7 @@ becomes a phase of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,11 @@ _DEEPEST = 8
 """Deeper regions stay without device times: nobody sums them up."""
 _HOST_ONLY = frozenset({Phase.DATA.value, Phase.ALLREDUCE.value})
 """The host waits for data, and only launches collectives: neither is time on the device."""
+_ON_DEVICE = frozenset(
+    each.value
+    for each in (Phase.H2D, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.ALLREDUCE)
+)
+"""Phases that are on the device, if it has any work at all; without work they take no time."""
 
 
 NOWHERE = -_NEVER
@@ -40,58 +46,69 @@ class PlacedSpan(NamedTuple):
 
 
 def place_spans(
-    spans: Sequence[NestedSpan], main: int, work: DeviceWork, kind: Ints
+    spans: Sequence[NestedSpan], main: int, work: DeviceWork, lane: Ints, kind: Ints
 ) -> list[PlacedSpan]:
     """Return the spans with device times, and the exposed communication as further spans.
 
-    `kind` says what each piece of work is.
+    `lane` is the thread that launched each piece of work, `kind` says what it is. What any thread
+    launches counts for the phase of the training thread, and for that of its own.
     """
-    bounds = _work_bounds([each.span for each in spans], work, kind)
+    placed: list[PlacedSpan] = []
+    timed: list[PlacedSpan] = []
+    launched = (work.launch >= 0) & (kind != COMMUNICATING)
+    for thread, group in groupby(spans, key=lambda each: each.span.lane):
+        rows = np.flatnonzero(launched & ((lane == thread) | (thread == main)))
+        found = _place_thread(list(group), work, rows)
+        placed += found
+        if thread == main:
+            timed = [each for each in found if each.device_start < each.device_end]
+    return placed + _exposed_spans(main, work, kind, timed)
+
+
+def _place_thread(spans: Sequence[NestedSpan], work: DeviceWork, rows: Ints) -> list[PlacedSpan]:
+    """Place the spans of one thread, which are sorted by time; `rows` is what it launched."""
     placed: list[PlacedSpan] = []
     around: list[PlacedSpan] = []
     ends: dict[int, int] = {}
     """When the device left the last span of each level."""
+    bounds = _work_bounds([each.span for each in spans], work, rows)
     for each, first, last in zip(spans, *bounds, strict=True):
-        while around and not _holds(around[-1].nested, each):
+        while around and around[-1].nested.span.end < each.span.end:
             around.pop()
         level = len(around)
         made = PlacedSpan(each)
-        inside = each.span.lane == main and level < _DEEPEST
-        if inside and (around or each.phase not in _HOST_ONLY):
+        if level < _DEEPEST:
             made = _place(each, (first, last), around, ends.get(level, NOWHERE))
-        if made.device_end != NOWHERE:
+        if made.device_end != NOWHERE and each.phase not in _HOST_ONLY:
             ends[level] = made.device_end
             around.append(made)
         placed.append(made)
-    timed = [each for each in placed if each.device_end != NOWHERE]
-    return placed + _exposed_spans(main, work, kind, timed)
+    return placed
 
 
 def _place(
     span: NestedSpan, bounds: tuple[int, int], around: Sequence[PlacedSpan], since: int
 ) -> PlacedSpan:
-    """Return a span within the one around it; one that launched no work takes no time there."""
+    """Return a span within the one around it; one that launched no work takes no time there.
+
+    A wait for data, or an evaluation without device work, is the host's alone.
+    """
     first, last = bounds
-    if first < last and span.phase not in _HOST_ONLY:
-        least, most = max(first, since), last
-        if around:
-            least, most = max(least, around[-1].device_start), min(most, around[-1].device_end)
-        return PlacedSpan(span, least, max(least, most))
-    if not around:
+    works = first < last and span.phase not in _HOST_ONLY
+    if not around and not works and span.phase not in _ON_DEVICE:
         return PlacedSpan(span)
-    begin = min(max(around[-1].device_start, since), around[-1].device_end)
-    return PlacedSpan(span, begin, begin)
-
-
-def _holds(outer: NestedSpan, inner: NestedSpan) -> bool:
-    return outer.span.lane == inner.span.lane and outer.span.end >= inner.span.end
+    begin = max(first if works else span.span.start, since)
+    end = last if works else begin
+    if around:
+        least, most = around[-1].device_start, around[-1].device_end
+        begin, end = min(max(begin, least), most), min(end, most)
+    return PlacedSpan(span, begin, max(begin, end))
 
 
 def _work_bounds(
-    spans: Sequence[PhaseSpan], work: DeviceWork, kind: Ints
+    spans: Sequence[PhaseSpan], work: DeviceWork, rows: Ints
 ) -> tuple[list[int], list[int]]:
     """Return when the first work that each span launched began, and when the last ended."""
-    rows = np.flatnonzero((work.launch >= 0) & (kind != COMMUNICATING))
     rows = rows[np.argsort(work.launch_time[rows], kind="stable")]
     times = np.array([(span.start, span.end) for span in spans], dtype=np.int64).reshape(-1, 2)
     bounds = np.searchsorted(work.launch_time[rows], times)

@@ -207,7 +207,8 @@ def write_rank(
     if len(work.place):
         described = describe_work(events, work)
         kind = work_kinds(described.categories)[described.category]
-        placed = place_spans(spans, main, work, kind)
+        lane = events.lane[work.launch]
+        placed = place_spans(spans, main, work, lane, kind)
         kernels = kernel_columns(events, work, described, steps, PhaseLookup(spans, main))
         tables.write("samples", wait_columns(events, work))
     else:
