@@ -34,6 +34,7 @@ OTHER_IDLE: Final = "idle for other reasons"
 BETWEEN: Final = "between operators"
 """The name of gaps on a CPU: nothing is launched, the interpreter runs between operators."""
 
+NAMELESS: Final = "(no name)"
 OTHERS: Final = "other "
 """The prefix of a row that holds all operators of a category that only one side has."""
 
@@ -187,6 +188,7 @@ def _busy(rows: pa.Table) -> Iterator[_Total]:
         return
     category = rows["category"].cast(pa.string()).combine_chunks()
     name = pc.coalesce(rows["op"].cast(pa.string()), rows["name"].cast(pa.string()))
+    name = pc.if_else(pc.equal(name, ""), NAMELESS, name)
     yield from _sum_up(rows["phase"], name, category, exclusive_times(rows))
 
 

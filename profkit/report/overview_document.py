@@ -182,8 +182,9 @@ def quality(sides: Mapping[str, Overview]) -> Section:
         rows.append((f"{prefix}data quality", notices))
         for label, text in source_rows(view):
             rows.append((f"{prefix}{label}".strip(), text))
-        for flag in view.flags:
-            rows.append((f"{prefix}flag", flag))
+        # A comparison shows the flags of both sides as its caveats.
+        for flag in () if side else view.flags:
+            rows.append(("flag", flag))
     return Section("Confidence and data quality", grid=labelled(rows))
 
 

@@ -16,13 +16,12 @@ import pyarrow as pa
 from profkit.analysis.columns import names_and_codes
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exchange import match_all
-from profkit.analysis.intervals import covered_each, subtract_union, union_length
+from profkit.analysis.intervals import covered_each, split_lanes, subtract_union, union_length
 from profkit.analysis.kernels.categories import COMMUNICATION, COPY_CATEGORIES, MEMSET
 from profkit.analysis.kernels.idle import (
     HOST,
     LATE,
     SYNCHRONISED,
-    Gaps,
     device_lanes,
     find_gaps,
     idle_reasons,
@@ -120,17 +119,20 @@ def device_times(
         window = _windows_of(kernels["step"].to_numpy())
         lane = lane * (int(window.max()) + 1) + window
     gaps = find_gaps(kernels, lane)
-    reasons = idle_reasons(kernels, gaps, samples)
+    reasons, idle = idle_reasons(kernels, gaps, samples), []
+    for reason in (LATE, SYNCHRONISED):
+        ns = np.where(reasons == reason, gaps.length, 0)
+        idle.append(np.bincount(lane[gaps.after], weights=ns, minlength=int(lane.max()) + 1))
+    late, synchronised = np.rint(idle).astype(np.int64).tolist()
     found: dict[tuple[int, str], DeviceTime] = {}
-    for each in np.unique(lane).tolist():
-        rows, idle = np.flatnonzero(lane == each), lane[gaps.after] == each
+    for rows in split_lanes(np.argsort(lane, kind="stable"), lane):
+        place = int(lane[rows[0]])
         key = int(rank[rows[0]]), devices[device[rows[0]]]
         if key[1] == HOST:
             continue
         wait = waits.get(key[0]) if waits is not None else None
         time = _sum_up(key, kernels.take(pa.array(rows)), kind[rows], wait)
-        chosen = Gaps(*(values[idle] for values in gaps))
-        time = _with_idle(time, chosen.length, reasons[idle])
+        time = dataclasses.replace(time, late_ns=late[place], synchronised_ns=synchronised[place])
         found[key] = found[key].plus(time) if key in found else time
     return tuple(found[key] for key in sorted(found))
 
@@ -168,11 +170,6 @@ def _sum_up(
         synchronised_ns=0,
         waiting_ns=waiting,
     )
-
-
-def _with_idle(time: DeviceTime, length: Ints, reason: Ints) -> DeviceTime:
-    late, synchronised = length[reason == LATE].sum(), length[reason == SYNCHRONISED].sum()
-    return dataclasses.replace(time, late_ns=int(late), synchronised_ns=int(synchronised))
 
 
 def exposed_communication(start: Ints, end: Ints, kind: Ints) -> tuple[Ints, Ints]:
