@@ -161,9 +161,11 @@ def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
         return
     captured = (
         f"{found.noun.capitalize()}s in the captured steps ({found.base_steps:,} and "
-        f"{found.target_steps:,} of all ranks), which are slower than others."
+        f"{found.target_steps:,} of all ranks)"
     )
-    notes = (captured, *ledger_words.kernel_words(found, view.ledger))
+    if "imported_from" not in view.case.base.config:
+        captured += ", which are slower than others"
+    notes = (f"{captured}.", *ledger_words.kernel_words(found, view.ledger))
     rows = []
     for phase in found.phases:
         rows.append((phase, *ledger_words.kernel_cells(found.of_phase(phase))))

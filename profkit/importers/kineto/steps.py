@@ -21,7 +21,8 @@ FROM_LOADER = "the file marks no steps; they were taken from the data loader's c
 FROM_OPTIMIZER = "the file marks no steps; they were taken from the optimizer's calls"
 FROM_ANNOTATION = "the file marks no steps; they were taken from the annotation {}, which repeats"
 FROM_KERNELS = (
-    "the file marks no steps; they were taken from the sequence of kernels, which repeats"
+    "the file marks no steps; its kernels repeat, and each period counts as a step "
+    "(it may be a layer of the model)"
 )
 LOADER_CALL = "enumerate(DataLoader)"
 OPTIMIZER_CALL = "Optimizer.step"
