@@ -24,7 +24,7 @@ def exchange_sections(view: Overview) -> Iterator[Section]:
 
 
 def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
-    """Return the exchange by rank: hidden under backward, or exposed in its parts."""
+    """Return the exchange by rank: hidden, or exposed in its parts."""
     shown = sorted(ranks, key=lambda part: -part.exposed_ns)[:MOST_RANKS]
     rows = []
     for part in sorted(shown, key=lambda part: part.rank):
@@ -45,7 +45,10 @@ def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
         notes.append(words)
     header = ("rank", "exposed", "waiting", "transfer", "not ready", "hidden")
     grid = Grid(header, tuple(rows), frozenset(range(1, len(header))))
-    return Section("Gradient exchange per step", tuple(notes), grid=grid)
+    # Nothing in another tool's trace says which collectives carry gradients.
+    imported = "imported_from" in view.config
+    title = "Communication per step" if imported else "Gradient exchange per step"
+    return Section(title, tuple(notes), grid=grid)
 
 
 def waiting_words(view: Overview) -> str:
