@@ -198,6 +198,7 @@ OPERATOR_CASES = [
     ("autograd::engine::evaluate_function: NllLossBackward0", "loss"),
     ("aten::stack", "cast or copy"),
     ("c10d::allreduce_", "communication"),
+    ("gloo:send", "communication"),
     ("aten::zeros", "fill"),
     ("aten::sum", "reduction"),
     ("aten::add", "elementwise"),

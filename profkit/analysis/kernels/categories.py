@@ -126,7 +126,6 @@ OPERATORS: Final[tuple[tuple[str, str], ...]] = (
         r"_foreach_|_fused_|^(?:sgd|adam|adamw|momentum|merged_\w+|lamb)_?(?:\s|$)|Optimizer",
     ),
     ("loss", r"nll_loss|NllLoss|cross_entropy|CrossEntropy"),
-    ("normalisation", r"batch_?norm|BatchNorm|layer_?norm|LayerNorm|group_?norm|GroupNorm"),
     (
         "gemm",
         (
