@@ -48,7 +48,7 @@ def each_step(ns: Ints | None, costs: RunCosts) -> Floats:
     if ns is None:
         ns = np.zeros(costs.steps, dtype=np.int64)
     unknown = np.full(costs.steps, np.nan)
-    return np.divide(ns, costs.samples, out=unknown, where=costs.samples > 0)
+    return np.asarray(np.divide(ns, costs.samples, out=unknown, where=costs.samples > 0))
 
 
 def plain_difference(base: RunCosts, target: RunCosts) -> str:
@@ -69,7 +69,8 @@ def plain_difference(base: RunCosts, target: RunCosts) -> str:
 def _thin(values: Floats) -> Floats:
     if len(values) <= _MOST_STEPS:
         return values
-    return values[np.linspace(0, len(values) - 1, _MOST_STEPS).round().astype(np.int64)]
+    chosen = np.linspace(0, len(values) - 1, _MOST_STEPS).round().astype(np.int64)
+    return np.asarray(values[chosen])
 
 
 @lru_cache(maxsize=1_024)

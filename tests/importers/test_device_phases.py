@@ -249,6 +249,6 @@ def test_one_step_is_a_plain_before_and_after(tmp_path: Path, import_files: Impo
     for name, extra in (("before", 0), ("after", 3_000_000)):
         path = write_trace(tmp_path / f"{name}.json", job(1, extra))
         runs.append(Trace.open(import_files(IMPORTER, path)[0].run))
-    ledger = explain(*runs).ledger
+    ledger = explain(runs[0], runs[1]).ledger
     assert ledger.verdict is Verdict.CANNOT_JUDGE
     assert ledger.total.delta.value == pytest.approx(3_000_000)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +76,7 @@ class DeviceTime:
 
     def plus(self, other: DeviceTime) -> DeviceTime:
         """Add up two windows of one device, or of several."""
-        sums = {}
+        sums: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             if field.name.endswith("_ns"):
                 mine, theirs = getattr(self, field.name), getattr(other, field.name)
@@ -140,7 +141,7 @@ def device_times(
 def _windows_of(step: Ints) -> Ints:
     """Return which run of successive steps each step is in."""
     numbers, place = np.unique(step, return_inverse=True)
-    return np.cumsum(np.diff(numbers, prepend=numbers[:1]) > 1)[place]
+    return np.asarray(np.cumsum(np.diff(numbers, prepend=numbers[:1]) > 1)[place])
 
 
 def _sum_up(

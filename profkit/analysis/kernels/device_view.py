@@ -70,4 +70,4 @@ def _count_steps(trace: Trace, rank: int, kernels: pa.Table, *, in_windows: bool
     """Return the steps that the device time of a rank is about."""
     if in_windows:
         return len(pc.unique(kernels["step"].drop_null()))
-    return rows_of_rank(trace.steps, rank).num_rows
+    return int(rows_of_rank(trace.steps, rank).num_rows)

@@ -23,7 +23,7 @@ MOST_CANDIDATES = 64
 """At most this many numbers of periods are tried, the smallest first."""
 
 
-def find_period_starts(names: Ints, times: Ints) -> Ints:
+def find_period_starts(names: npt.NDArray[np.integer], times: Ints) -> Ints:
     """Return the places in a sequence of kernels at which each whole period begins.
 
     `names` are numbers, `times` are those of their launches. The last place is the end of the last

@@ -168,7 +168,7 @@ def _find_calls(events: Events, main: int, call: str) -> Ints:
         repeated = counts > 1
         if repeated.any():
             rarest = names[repeated][np.argmin(counts[repeated])]
-            return places[events.name[places] == rarest]
+            return np.asarray(places[events.name[places] == rarest])
     return np.empty(0, dtype=np.int64)
 
 
@@ -180,8 +180,9 @@ def _find_repeated_annotation(events: Events, main: int) -> Ints:
     places = events.of(Role.ANNOTATION)
     places = places[events.lane[places] == main]
     places = places[np.lexsort((-events.end[places], events.start[places]))]
+    nothing = np.empty(0, dtype=np.int64)
     if not len(places):
-        return places
+        return nothing
     reach = np.maximum.accumulate(events.end[places])
     places = places[np.append(True, events.start[places[1:]] >= reach[:-1])]
     names, which, counts = np.unique(events.name[places], return_inverse=True, return_counts=True)
@@ -192,5 +193,5 @@ def _find_repeated_annotation(events: Events, main: int) -> Ints:
     most = int(np.argmax(total))
     span = int(events.end[places[-1]] - events.start[places[0]])
     if total[most] < MIN_ANNOTATED * span:
-        return places[:0]
-    return places[which == most]
+        return nothing
+    return np.asarray(places[which == most])

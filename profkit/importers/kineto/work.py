@@ -14,6 +14,8 @@ from profkit.importers.reading.sanity import TimeGate
 UNKNOWN_STREAM = 2**32 - 1
 """Some versions write -1 as an unsigned number."""
 MAX_DEVICE, MAX_STREAM = 2**20, 2**40
+_MOST_MOMENTS = 2**50
+"""Lane and time make one number, which is multiplied by a depth. Long files have ranks for times."""
 
 
 @dataclass(frozen=True)
@@ -132,21 +134,28 @@ def find_innermost(events: Events, places: Ints, lane: Ints, time: Ints) -> Ints
     found = np.full(len(time), -1, dtype=np.int64)
     if not len(places) or not len(time):
         return found
+    places = places[np.isin(events.lane[places], np.unique(lane))]
     order = places[np.lexsort((-events.end[places], events.start[places], events.lane[places]))]
     start, end = events.start[order], events.end[order]
+    if not len(order):
+        return found
     lanes, lane_of = np.unique(events.lane[order], return_inverse=True)
     lane_place = np.minimum(np.searchsorted(lanes, lane), len(lanes) - 1)
     known = np.flatnonzero(lanes[lane_place] == lane)
-    moments, moment_of = np.unique(np.concatenate([start, end, time[known]]), return_inverse=True)
-    of_start, of_end, of_time = np.split(moment_of, [len(order), 2 * len(order)])
-    begun, wanted = lane_of * len(moments) + of_start, lane_place[known] * len(moments) + of_time
-    ends = np.sort(lane_of * len(moments) + of_end)
+    times = np.concatenate([start, end, time[known]])
+    times -= times.min()
+    if len(lanes) * int(times.max()) > _MOST_MOMENTS:
+        times = np.unique(times, return_inverse=True)[1]
+    moments = int(times.max()) + 1
+    of_start, of_end, of_time = np.split(times, [len(order), 2 * len(order)])
+    begun, wanted = lane_of * moments + of_start, lane_place[known] * moments + of_time
+    ends = np.sort(lane_of * moments + of_end)
     # What takes no time has ended as it begins, but what begins with it is not behind it.
     moment = begun[start == end]
     at_once = np.searchsorted(moment, begun, side="right") - np.searchsorted(moment, begun)
     depth = np.arange(len(order)) - np.searchsorted(ends, begun, side="right") + at_once
     shelf = np.lexsort((begun, depth))
-    row = len(lanes) * len(moments)
+    row = len(lanes) * moments
     key = depth[shelf] * row + begun[shelf]
     count = np.searchsorted(begun, wanted, side="right")
     # What began last is the innermost if it still runs. A call may begin as its operator ends, so
