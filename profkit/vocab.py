@@ -155,7 +155,7 @@ def rank_folder(rank: int) -> str:
     return f"r{rank:05d}"
 
 
-HINTS: Final = ("the file does not say", "the file marks no", "the file has no")
+HINTS: Final = ("the file does not say how many samples", "the file marks no", "the file has no")
 """How flags begin that say how a source was read, or ask for more; nothing is wrong with it."""
 
 BAD_TIMES: Final = ("dropped ", "repaired ")
