@@ -9,6 +9,7 @@ from typing import Any
 
 from profkit.analysis.overview import Overview, PhaseShare
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
+from profkit.report.device_sections import device_sections
 from profkit.report.document import (
     Document,
     Grid,
@@ -119,6 +120,7 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
 
 
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
+    yield from device_sections(view.devices)
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
         yield Section("Where a step goes", charts=(("", shares),), grid=phase_grid(view.phases))
@@ -180,8 +182,9 @@ def quality(sides: Mapping[str, Overview]) -> Section:
         rows.append((f"{prefix}data quality", notices))
         for label, text in source_rows(view):
             rows.append((f"{prefix}{label}".strip(), text))
-        for flag in view.flags:
-            rows.append((f"{prefix}flag", flag))
+        # A comparison shows the flags of both sides as its caveats.
+        for flag in () if side else view.flags:
+            rows.append(("flag", flag))
     return Section("Confidence and data quality", grid=labelled(rows))
 
 

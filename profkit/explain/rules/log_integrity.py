@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from profkit.explain.rules.base import Case, Finding
 from profkit.text import plural
+from profkit.vocab import HINTS
 
 _REMEDY = (
     "see 'profkit verify' and 'profkit report' of that run; measure it again if what is missing "
@@ -15,7 +16,8 @@ def find(case: Case) -> Finding | None:
     said = []
     for name, evidence in ((case.base_name, case.before), (case.target_name, case.after)):
         trace = evidence.trace
-        problems = [*trace.manifest.flags, *trace.problems]
+        flags = [flag for flag in trace.manifest.flags if not flag.startswith(HINTS)]
+        problems = [*flags, *trace.problems]
         if trace.missing_ranks:
             ranks = trace.manifest.world_size
             problems.append(f"{len(trace.missing_ranks)} of {ranks} ranks have no files")
