@@ -21,13 +21,13 @@ from profkit.report.document import (
 )
 from profkit.report.exchange_sections import exchange_sections
 from profkit.report.kernel_sections import kernel_sections
+from profkit.report.log_words import coverage, own_figure, sample_unit, source_rows
 from profkit.report.words import (
     interval_words,
     meaning,
     own_cost_words,
     plain,
     share_range,
-    source_rows,
     steps_line,
     why_not_judged,
 )
@@ -103,7 +103,10 @@ def _subtitle(view: Overview) -> Iterator[str]:
 
 def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     throughput, step = view.throughput, view.step_ns
-    yield "throughput", f"{plain(throughput.value)} samples/s", interval_words(throughput, plain)
+    speed = f"{plain(throughput.value)} {sample_unit(view.config)}/s"
+    covered = filter(None, (interval_words(throughput, plain), coverage(view)))
+    yield "throughput", speed, ", ".join(covered)
+    yield from own_figure(view)
     yield "step", duration(step.value, 4), interval_words(step, duration)
     if view.first_loss is not None and view.last_loss is not None:
         last = f"{significant(view.last_loss, 5)} at the last step"
@@ -167,7 +170,7 @@ def ranks_section(run: Illustrated, title: str) -> Iterator[Section]:
     yield Section(title, notes, (("", Heat(found)),), grid)
 
 
-def quality(sides: Mapping[str, Overview]) -> Section:
+def quality(sides: Mapping[str, Overview], *, with_flags: bool = True) -> Section:
     """Return what limits the confidence in the figures, and what measuring them cost.
 
     With more than one run, each row is labelled with its side.
@@ -178,9 +181,9 @@ def quality(sides: Mapping[str, Overview]) -> Section:
         rows.append((f"{prefix}profkit's cost", own_cost_words(view)))
         notices = "; ".join(view.quality) or "complete, no rows dropped"
         rows.append((f"{prefix}data quality", notices))
-        for label, text in source_rows(view):
+        for label, text in source_rows(view.config):
             rows.append((f"{prefix}{label}".strip(), text))
-        for flag in view.flags:
+        for flag in view.flags if with_flags else ():
             rows.append((f"{prefix}flag", flag))
     return Section("Confidence and data quality", grid=labelled(rows))
 
