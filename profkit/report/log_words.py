@@ -7,8 +7,10 @@ from typing import Any
 
 from profkit.analysis.estimate import scale
 from profkit.analysis.overview import Overview
+from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.slow_lines import describe_slow_lines, slow_lines
 from profkit.text import plural, significant
+from profkit.vocab import Phase
 
 MOST_STATED = 4
 """Results stated by an imported log that are shown; all of them are in the JSON."""
@@ -29,6 +31,26 @@ def sample_unit(config: Mapping[str, Any]) -> str:
 
 def is_log(config: Mapping[str, Any]) -> bool:
     return "log_of" in config
+
+
+def log_meanings(config: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return what the phases of a log's run are, which differ from measured ones."""
+    if not is_log(config):
+        return {}
+    return {
+        Phase.DATA.value: "waiting for data as the log has it; the device may work meanwhile",
+        Phase.OTHER.value: "evaluation and checkpoints: what lines with one take longer",
+        UNKNOWN: "all that the log does not divide: the model, the exchange, the update",
+    }
+
+
+def log_quality(view: Overview) -> str:
+    """Return what a log does not hold, or nothing for other runs."""
+    if not is_log(view.config):
+        return ""
+    if view.world_size > 1:
+        return f"the log is of one rank; nothing tells what the other {view.world_size - 1:,} did"
+    return "all lines about training were read" if not view.flags else "see the flags"
 
 
 def own_figure(view: Overview) -> Iterator[tuple[str, str, str]]:

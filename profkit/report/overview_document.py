@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from profkit.analysis.overview import Overview, PhaseShare
@@ -21,7 +22,7 @@ from profkit.report.document import (
 )
 from profkit.report.exchange_sections import exchange_sections
 from profkit.report.kernel_sections import kernel_sections
-from profkit.report.log_words import coverage, own_figure, sample_unit, source_rows
+from profkit.report.log_words import coverage, log_meanings, log_quality, own_figure, sample_unit, source_rows
 from profkit.report.words import (
     interval_words,
     meaning,
@@ -124,7 +125,7 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
-        yield Section("Where a step goes", charts=(("", shares),), grid=phase_grid(view.phases))
+        yield Section("Where a step goes", charts=(("", shares),), grid=phase_grid(view.phases, log_meanings(view.config)))
     if drawn is not None:
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))
@@ -137,11 +138,13 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         yield Section("What ran", grid=settings, folded=True)
 
 
-def phase_grid(phases: Sequence[PhaseShare]) -> Grid:
+def phase_grid(
+    phases: Sequence[PhaseShare], meanings: Mapping[str, str] = MappingProxyType({})
+) -> Grid:
     rows = []
     for part in phases:
         share, step = percent(part.share.value), duration(part.step_ns.value)
-        rows.append((part.name, share, share_range(part.share), step, meaning(part.name)))
+        rows.append((part.name, share, share_range(part.share), step, meanings.get(part.name) or meaning(part.name)))
     header = ("phase", "share", "95 % interval", "per step", "what happens")
     return Grid(header, tuple(rows), frozenset({1, 2, 3}))
 
@@ -179,7 +182,7 @@ def quality(sides: Mapping[str, Overview], *, with_flags: bool = True) -> Sectio
     for side, view in sides.items():
         prefix = f"{side}: " if side else ""
         rows.append((f"{prefix}profkit's cost", own_cost_words(view)))
-        notices = "; ".join(view.quality) or "complete, no rows dropped"
+        notices = "; ".join(view.quality) or log_quality(view) or "complete, no rows dropped"
         rows.append((f"{prefix}data quality", notices))
         for label, text in source_rows(view.config):
             rows.append((f"{prefix}{label}".strip(), text))
