@@ -32,6 +32,7 @@ def fill_samples(
     batch = batch or estimate_batch(records)
     filled: list[Record] = []
     partial: list[int] = []
+    by_clock: list[int] = []
     usual = statistics.median([each.throughput for each in records if each.throughput] or [0.0])
     for before, record, after in neighbours(records):
         passed_s = _seconds_since(before, record)
@@ -49,6 +50,8 @@ def fill_samples(
                 size = size * throughput / usual
         if step_s is None:
             step_s = passed_s
+            if passed_s and not timed_by_clock:
+                by_clock.append(record.line)
         if size is None and record.throughput is not None and step_s is not None:
             size = record.throughput * step_s
         is_small = bool(batch and size is not None and size < _PARTIAL * batch)
@@ -66,7 +69,9 @@ def fill_samples(
                 partial=is_small and record.steps == 1,
             )
         )
-    return filled, flag_lines("a partial batch, or a stall at the end of an epoch", partial)
+    flags = flag_lines("a partial batch, or a stall at the end of an epoch", partial)
+    what = "a line without a usable time or throughput: its step time is from the timestamps"
+    return filled, [*flags, *flag_lines(what, by_clock)]
 
 
 def _wait_from_throughputs(record: Record, step_s: float) -> float | None:

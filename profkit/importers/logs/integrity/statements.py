@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.importers.logs.integrity.evidence import TOLERANCE, Evidence
 from profkit.importers.logs.parsed import Flag, Mean, ParsedLog, Stated
 from profkit.text import plural, significant
@@ -14,7 +15,7 @@ _FEW_RECORDS = 8
 
 def check_precision(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     stated, named = evidence.facts.precision, evidence.hints.precision
-    if not stated or not named or stated == named:
+    if not stated or not named or (stated in FULL_PRECISIONS) == (named in FULL_PRECISIONS):
         return []
     return [Flag(f"the log says precision {stated}, the file's name says {named}")]
 
