@@ -1,6 +1,8 @@
-"""Scaling efficiencies of two logs that cannot be, whatever the files' names say."""
+"""Doubts about comparing two logs: efficiencies that cannot be, and what neither states."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from profkit.analysis.estimate import divide
 from profkit.analysis.notices import is_log
@@ -15,6 +17,18 @@ _REASONS = frozenset(
     {"framework", "precision", "batch_size", "device", "memory_format", "xla", "dali", "loader"}
 )
 """Settings that can make each rank faster; if one differs, the efficiency can be true."""
+
+
+def log_caveats(base: Trace, target: Trace) -> Iterator[str]:
+    """Yield what nothing shows to be alike, because a log does not state it."""
+    if not (is_log(base) and is_log(target)):
+        return
+    for name, words in (("device", "device"), ("rows_speak_for_ranks", "number of ranks")):
+        silent = [each.name for each in (base, target) if name not in each.manifest.config]
+        if len(silent) == 2:
+            yield f"neither log states its {words}"
+        elif silent:
+            yield f"{silent[0]} does not state its {words}"
 
 
 def doubt_efficiency(base: Trace, target: Trace, ledger: Ledger) -> str:

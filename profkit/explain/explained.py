@@ -16,7 +16,7 @@ from profkit.analysis.overview import silent_ranks
 from profkit.analysis.rank_sums import SpanSums, add_sums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import steady_steps
-from profkit.explain.efficiency import doubt_efficiency
+from profkit.explain.efficiency import doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
@@ -84,7 +84,7 @@ def explain_sides(
         ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, doubt))
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
-    caveats = [*find_caveats(*manifests)]
+    caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
     if not ledger.per_sample:
         caveats.append(
             "nothing says how many samples a step trains on, so steps are compared; that is fair "

@@ -38,9 +38,9 @@ def log_meanings(config: Mapping[str, Any]) -> Mapping[str, str]:
     if not is_log(config):
         return {}
     return {
-        Phase.DATA.value: "waiting for data as the log has it; the device may work meanwhile",
-        Phase.OTHER.value: "evaluation and checkpoints: what lines with one take longer",
-        UNKNOWN: "all that the log does not divide: the model, the exchange, the update",
+        Phase.DATA.value: "waiting for data; the device may work meanwhile",
+        Phase.OTHER.value: "evaluation and checkpoints, estimated",
+        UNKNOWN: "all that the log does not divide",
     }
 
 

@@ -77,7 +77,7 @@ def _find_in_log(case: Case) -> Finding | None:
             f"input {duration(input_ns)} per step"
         )
     evidence += "; a log cannot separate the exchange from waiting for other ranks' input"
-    if others := _other_differences(case):
+    if others := other_differences(case):
         evidence += f"; part of it can be what else differs: {others}"
     remedy = "trace the job itself (profkit run) on all ranks: then the exchange is measured"
     share = price.value / gap.value
@@ -103,7 +103,7 @@ def _added_input_ns(case: Case) -> float | None:
     return after * target_factor - before * base_factor
 
 
-def _other_differences(case: Case) -> str:
+def other_differences(case: Case) -> str:
     """Return what differs besides the ranks and can change the time of a sample."""
     words = []
     for each in case.ledger.differences:

@@ -137,9 +137,9 @@ def drop_untimed(records: Sequence[Record], dropped: Counter[str]) -> list[Recor
     timed = []
     for record in records:
         if record.step_s is None:
-            dropped["lines that do not say how long a step took"] += 1
+            dropped["x a line that does not say how long a step took"] += 1
         elif not 0 < record.step_s < WEEK_S:
-            dropped["lines with an impossible step time"] += 1
+            dropped["x a line with an impossible step time"] += 1
         else:
             timed.append(record)
     return timed
