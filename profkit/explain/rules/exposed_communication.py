@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from profkit.analysis.config_join import NOT_SAID
 from profkit.analysis.costs import INPUT, REST
 from profkit.analysis.exposed import WAITING
 from profkit.explain.rules.base import (
@@ -104,9 +105,9 @@ def _added_input_ns(case: Case) -> float | None:
 
 
 def other_differences(case: Case) -> str:
-    """Return what differs besides the ranks and can change the time of a sample."""
+    """Return what both state, differs besides the ranks, and can change the time of a sample."""
     words = []
     for each in case.ledger.differences:
-        if each.name in CONFOUNDERS:
+        if each.name in CONFOUNDERS and NOT_SAID not in {each.base, each.target}:
             words.append(f"{each.name} {each.base} and {each.target}")
     return ", ".join(words)

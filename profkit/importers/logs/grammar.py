@@ -138,8 +138,9 @@ class Found:
             for group in _RELATED_FACTS:
                 if group & facts.keys():
                     settled |= group
-            for name in more.keys() - settled:
-                facts[name] = more[name]
+            for name, value in more.items():
+                if name not in settled:
+                    facts[name] = value
         return facts
 
     def add_result(self, line: int, what: str, value: float, unit: str = "", how: str = "") -> None:

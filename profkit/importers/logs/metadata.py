@@ -43,6 +43,8 @@ def metadata_from_log(
         world_size=world,
         cards_of_one_node=world if of_one_node else None,
         precision=settle_precision(facts),
+        command_batch=facts.get("command_batch"),
+        command_precision=facts.get("command_precision"),
         versions=found.versions,
         knobs=knobs,
         **fields,

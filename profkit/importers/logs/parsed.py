@@ -118,6 +118,10 @@ class Metadata:
     accumulation: int | None = None
     """Micro batches per update, if the log states them."""
     precision: str | None = None
+    command_batch: int | None = None
+    """The batch size in the command that the log shows; of a card or of all, by the tool."""
+    command_precision: str | None = None
+    """The precision that this command asks for."""
     model: str | None = None
     framework: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -40,6 +40,21 @@ def check_batch(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     return [Flag(f"the log says {stated} samples per card, the file's name says {named}")]
 
 
+def check_command(log: ParsedLog, evidence: Evidence) -> list[Flag]:
+    """Flag a command that asks for something else than the log then shows."""
+    flags = []
+    metadata, asked = log.metadata, log.metadata.command_batch
+    card, total = metadata.batch_size, metadata.global_batch_size
+    if asked and (card or total) and log.unit != "words":
+        times = metadata.accumulation or 1
+        if asked not in {card, total, (card or 0) / times, (total or 0) / times}:
+            flags.append(Flag(f"the command asks for a batch of {asked}, the log shows {card}"))
+    wanted, stated = metadata.command_precision, evidence.facts.precision
+    if wanted and stated and (wanted in FULL_PRECISIONS) != (stated in FULL_PRECISIONS):
+        flags.append(Flag(f"the command asks for precision {wanted}, the log says {stated}"))
+    return flags
+
+
 def check_last_step(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     """Flag a log that ends before its last step."""
     last_step = log.metadata.last_step
