@@ -142,7 +142,9 @@ def run_costs(trace: Trace, sums: SpanSums | None = None) -> RunCosts:
     if sums is None:
         sums = sum_spans(trace.spans, steady.steps)
     selection = steady
-    if not is_log(trace):  # a log's figures are means over all of its steps, and so are the report's
+    if not is_log(
+        trace
+    ):  # a log's figures are means over all of its steps, and so are the report's
         selection = exclude_outliers(steps, sums, steady)
     sums = sums.take(np.isin(steady.steps, selection.steps))
     price_ns = span_price_ns(trace.samples)

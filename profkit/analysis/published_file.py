@@ -118,6 +118,8 @@ def _read_rows(name: str, lines: Sequence[str]) -> Iterator[PublishedFigure]:
 
 def _read_row(name: str, line: int, row: Mapping[str, Any]) -> PublishedFigure | None:
     """Return a row's figure, or `None` if the publication leaves it open."""
+    if any(row.get(column) is None for column in NEEDED):
+        raise UnreadableError(f"{name}, line {line}: has fewer cells than there are columns")
     cells = {}
     for column, cell in row.items():
         cells[column] = cell.strip() if isinstance(cell, str) else ""

@@ -31,10 +31,8 @@ def describe_slow_lines(slow: Mapping[str, float]) -> str:
     """Return how many lines are slow, where they are, and what the log says of the reason."""
     steps, lines = slow["steps_per_line"], slow["lines"]
     noun = "steps printed" if steps == 1 else f"windows of {steps:,.0f} steps"
-    words = [
-        f"{lines:,.0f} of {slow['lines_in_all']:,.0f} {noun} take {duration(slow['step_ns'])} per "
-        f"step, the others {duration(slow['others_ns'])}"
-    ]
+    shown = f"{duration(slow['step_ns'])} per step, the others {duration(slow['others_ns'])}"
+    words = [f"{lines:,.0f} of {slow['lines_in_all']:,.0f} {noun} take {shown}"]
     if starts := slow.get("epoch_starts"):
         which = "each" if starts == lines else f"{starts:,.0f}"
         words.append(f"an epoch begins in {which} of them")

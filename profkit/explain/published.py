@@ -27,14 +27,16 @@ class PublishedComparison:
     def agrees(self, figure: PublishedFigure) -> bool:
         """Return true if the difference is one that publishers tolerate, or the interval has it."""
         own = self.view.throughput
-        if own.low is not None and own.high is not None and own.low <= figure.throughput <= own.high:
+        if (
+            own.low is not None
+            and own.high is not None
+            and own.low <= figure.throughput <= own.high
+        ):
             return True
         return abs(self.ratio(figure) - 1) <= MIN_DIFFERENCE
 
 
-def compare_with_published(
-    trace: Trace, figures: Sequence[PublishedFigure]
-) -> PublishedComparison:
+def compare_with_published(trace: Trace, figures: Sequence[PublishedFigure]) -> PublishedComparison:
     """Return the published figures that are for this run."""
     view, run = build_overview(trace, with_kernels=False), trace.manifest
     own = view.throughput.value

@@ -60,12 +60,12 @@ def benchmark_row(view: Overview) -> dict[str, Any]:
     """Return the ten fields, and two more for one rank, as the published rows have them."""
     config = view.config
     unit = str(config.get("sample_unit") or "samples")
-    precision, batch = config.get("precision") or "fp32", config.get("batch_size")
+    precision, batch = config.get("precision"), config.get("batch_size")
     sources = config.get("sources") or [view.name]
     result = view.throughput.value
     values = (
         sources[0],
-        "_".join(filter(None, (view.workload, f"bs{batch}" if batch else "", str(precision)))),
+        "_".join(filter(None, (view.workload, f"bs{batch}" if batch else "", precision))),
         view.workload,
         LANGUAGE if unit in {"sequences", "words"} else VISION,
         "sp" if view.world_size == 1 else "mp",

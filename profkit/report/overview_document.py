@@ -22,7 +22,14 @@ from profkit.report.document import (
 )
 from profkit.report.exchange_sections import exchange_sections
 from profkit.report.kernel_sections import kernel_sections
-from profkit.report.log_words import coverage, log_meanings, log_quality, own_figure, sample_unit, source_rows
+from profkit.report.log_words import (
+    coverage,
+    log_meanings,
+    log_quality,
+    own_figure,
+    sample_unit,
+    source_rows,
+)
 from profkit.report.words import (
     interval_words,
     meaning,
@@ -125,7 +132,11 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
-        yield Section("Where a step goes", charts=(("", shares),), grid=phase_grid(view.phases, log_meanings(view.config)))
+        yield Section(
+            "Where a step goes",
+            charts=(("", shares),),
+            grid=phase_grid(view.phases, log_meanings(view.config)),
+        )
     if drawn is not None:
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))
@@ -144,7 +155,15 @@ def phase_grid(
     rows = []
     for part in phases:
         share, step = percent(part.share.value), duration(part.step_ns.value)
-        rows.append((part.name, share, share_range(part.share), step, meanings.get(part.name) or meaning(part.name)))
+        rows.append(
+            (
+                part.name,
+                share,
+                share_range(part.share),
+                step,
+                meanings.get(part.name) or meaning(part.name),
+            )
+        )
     header = ("phase", "share", "95 % interval", "per step", "what happens")
     return Grid(header, tuple(rows), frozenset({1, 2, 3}))
 

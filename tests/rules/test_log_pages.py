@@ -14,7 +14,9 @@ from profkit.trace import Trace
 from tests.rules.log_pages import DATA, OWN_CASES, PAGES, cases, page
 
 CASES = cases()
-needs_logs = pytest.mark.skipif(not CASES, reason="the published logs (../shared/data) are not here")
+needs_logs = pytest.mark.skipif(
+    not CASES, reason="the published logs (../shared/data) are not here"
+)
 needs_own = pytest.mark.skipif("X01" not in CASES, reason="../shared/data/logs is not here")
 
 

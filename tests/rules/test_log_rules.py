@@ -170,5 +170,7 @@ def test_settings_that_logs_state_are_compared(compare: Explain) -> None:
     base, target = (
         paddleseg(8, even(0.2, 0.001), head=f"num_workers: {workers}") for workers in (8, 2)
     )
-    found = {each.name: (each.base, each.target) for each in compare(base, target).ledger.differences}
+    found = {
+        each.name: (each.base, each.target) for each in compare(base, target).ledger.differences
+    }
     assert found == {"workers": ("8", "2")}

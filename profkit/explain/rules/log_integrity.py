@@ -10,7 +10,9 @@ _REMEDY = (
     "see 'profkit verify' and 'profkit report' of that run; measure it again if what is missing "
     "matters"
 )
-_REMEDY_OF_LOG = "look at the lines of the log that are named; what is wrong in it cannot be repaired"
+_REMEDY_OF_LOG = (
+    "look at the lines of the log that are named; what is wrong in it cannot be repaired"
+)
 
 
 def find(case: Case) -> Finding | None:

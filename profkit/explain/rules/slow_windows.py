@@ -43,9 +43,7 @@ def find(case: Case) -> Finding | None:
     return Finding("slow_windows", Estimate(cost_ns), share, evidence, remedy, takes=takes)
 
 
-def _added(
-    case: Case, name: str, before: Mapping[str, float], after: Mapping[str, float]
-) -> float:
+def _added(case: Case, name: str, before: Mapping[str, float], after: Mapping[str, float]) -> float:
     """Return the growth of a figure of both logs, in ns per step of the base's batch."""
     base_factor = case.ledger.batch_factor(case.before.step_samples)
     target_factor = case.ledger.batch_factor(case.after.step_samples)

@@ -28,7 +28,9 @@ def find(case: Case) -> Finding | None:
     silent = [name for name, wait in zip(names, waits, strict=True) if wait is None]
     if not silent:
         shown = " and ".join(duration(wait or 0.0) for wait in waits)
-        evidence = f"the logs state waits for data of {shown} per step, and divide the rest no further"
+        evidence = (
+            f"the logs state waits for data of {shown} per step, and divide the rest no further"
+        )
     else:
         who = f"{silent[0]} does not state" if len(silent) == 1 else "neither log states"
         causes = "the input and the computing itself"

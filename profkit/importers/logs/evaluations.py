@@ -56,9 +56,8 @@ def part_evaluations(
         return list(records)
     parted = []
     for record in records:
-        if follows[record.line] and longer[record.line] and record.step_s is not None:
-            record = _part(record, usual_wait_s, usual_step_s)
-        parted.append(record)
+        contains_one = follows[record.line] and longer[record.line] and record.step_s is not None
+        parted.append(_part(record, usual_wait_s, usual_step_s) if contains_one else record)
     return parted
 
 

@@ -167,7 +167,9 @@ def _distance(slow: Sequence[Record]) -> float | None:
     window = max(each.steps for each in slow)
     if mean < 2 * window:
         return None
-    return mean if max(abs(each - mean) for each in gaps) <= max(window, _IRREGULAR * mean) else None
+    return (
+        mean if max(abs(each - mean) for each in gaps) <= max(window, _IRREGULAR * mean) else None
+    )
 
 
 def _beginning(records: Sequence[Record], slow: set[int]) -> int | None:

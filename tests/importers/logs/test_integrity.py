@@ -41,8 +41,12 @@ def test_runs_too_far_apart_for_one_configuration_say_so() -> None:
 def test_a_run_on_one_card_and_one_on_eight_are_no_contradiction() -> None:
     """As in NVIDIA's MXNet benchmark: eight cards have eight times the throughput."""
     one = SAMPLES["dllogger_mxnet"].text.replace("gpus : [0, 1]", "gpus : [0]")
-    eight = SAMPLES["dllogger_mxnet"].text.replace("gpus : [0, 1]", "gpus : [0, 1, 2, 3, 4, 5, 6, 7]")
-    eight = eight.replace("batch_size : 80", "batch_size : 640").replace("train.ips : ", "train.ips : 9")
+    eight = SAMPLES["dllogger_mxnet"].text.replace(
+        "gpus : [0, 1]", "gpus : [0, 1, 2, 3, 4, 5, 6, 7]"
+    )
+    eight = eight.replace("batch_size : 80", "batch_size : 640").replace(
+        "train.ips : ", "train.ips : 9"
+    )
     for log in parse(one + eight):
         assert "the runs in the file differ" not in flags(log)
     again = SAMPLES["dllogger_mxnet"].text.replace("train.ips : ", "train.ips : 9")

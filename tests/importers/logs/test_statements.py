@@ -19,7 +19,6 @@ from profkit.trace import Trace
 from profkit.vocab import Phase
 from tests.importers.logs.samples import BATCH, SAMPLES, STEP_S, step_time
 
-
 SEG = SAMPLES["paddleseg"].text
 
 
@@ -157,7 +156,9 @@ def test_a_batch_that_fits_no_stated_throughput_is_replaced_and_flagged() -> Non
 
 
 def test_a_run_has_the_settings_that_its_log_states(tmp_path: Path) -> None:
-    stated = "workers : 5  data_backend : dali-cpu  lr : 0.1  momentum : 0.9  seed : None  token : x"
+    stated = (
+        "workers : 5  data_backend : dali-cpu  lr : 0.1  momentum : 0.9  seed : None  token : x"
+    )
     text = SAMPLES["dllogger_pytorch"].text.replace("data : /x  ", f"data : /x  {stated}  ")
     config = import_text(tmp_path, text).manifest.config
     found = {name: config.get(name) for name in ("workers", "loader", "lr", "momentum", "seed")}
@@ -186,8 +187,10 @@ def test_the_wait_for_data_follows_from_two_throughputs() -> None:
         if "Iteration:" in line:
             head, _, total = line.partition("train.total_ips : ")
             rate = float(total.split()[0])
-            line = f"{head}train.compute_ips : {rate / 0.75:.4f} img/s train.total_ips : {total}"
-        lines.append(line)
+            compute = f"train.compute_ips : {rate / 0.75:.4f} img/s"
+            lines.append(f"{head}{compute} train.total_ips : {total}")
+        else:
+            lines.append(line)
     log = parse("\n".join(lines) + "\n")
     for record in log.records:
         assert record.data_s == pytest.approx(0.25 * step_time(record.index), rel=0.01)
@@ -218,7 +221,9 @@ def test_long_windows_that_come_without_evaluations_as_well_are_none() -> None:
     for place in range(6, 24, 4):
         lines[place] = lines[place].replace("time: 0.500, data_time: 0.0625", slow)
     text = "\n".join(lines) + "\n"
-    evaluated = text.replace(lines[14] + "\n", "Saving checkpoint at 1 iterations\n" + lines[14] + "\n")
+    evaluated = text.replace(
+        lines[14] + "\n", "Saving checkpoint at 1 iterations\n" + lines[14] + "\n"
+    )
     log = parse(evaluated.replace(lines[15] + "\n", "Saving checkpoint\n" + lines[15] + "\n"))
     assert "an evaluation" not in flags(log)
     assert not any(each.other_s for each in log.records)

@@ -35,7 +35,9 @@ def bring_in(path: Path, **options: object) -> list[Imported]:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_report_of_an_imported_log_shows_the_throughput_of_all_ranks(name: str, tmp_path: Path) -> None:
+def test_a_report_of_an_imported_log_shows_the_throughput_of_all_ranks(
+    name: str, tmp_path: Path
+) -> None:
     sample = SAMPLES[name]
     path = write(tmp_path, name)
     (made,) = bring_in(path)
