@@ -37,7 +37,10 @@ def describe_slow_lines(slow: Mapping[str, float]) -> str:
         which = "each" if starts == lines else f"{starts:,.0f}"
         words.append(f"an epoch begins in {which} of them")
     if every := slow.get("every_steps"):
-        words.append(f"they come every {significant(every)} steps")
+        regular = f"they come every {significant(every)} steps"
+        if "epoch_starts" not in slow:
+            regular += ", as epochs or checkpoints would"
+        words.append(regular)
     if first := slow.get("among_first"):
         words.append(f"they are among the first {first:,.0f}")
     words.append(_say_if_reader_explains(slow))

@@ -118,8 +118,8 @@ def _check_runs(args: argparse.Namespace) -> None:
     is_alone = args.published is not None and not args.gate
     if given < 2 and (args.gate or not args.save_baseline) and not is_alone:
         raise UsageError(
-            "two runs are compared: give BASE and TARGET, or --baseline NAME and TARGET, or one run "
-            "and --published FILE (see 'profkit explain --help')"
+            "two runs are compared: give BASE and TARGET, or --baseline NAME and TARGET, or one "
+            "run and --published FILE (see 'profkit explain --help')"
         )
     if args.gate and given > 2:
         raise UsageError("--gate takes two runs: BASE and one TARGET")

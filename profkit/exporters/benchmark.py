@@ -1,4 +1,4 @@
-"""The row that published benchmarks keep of a run: ten fields as JSON, then AI-Rank's lines.
+"""The row of a published benchmark: ten fields as JSON, then AI-Rank's lines.
 
 The fields are those of the JSON that `run_benchmark.sh` of the PaddlePaddle benchmarks prints. A
 throughput is of all ranks together, whatever a log prints, and a figure that is not known is null.

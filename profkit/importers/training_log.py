@@ -166,7 +166,8 @@ def _read_whole(path: Path, problems: list[str]) -> Iterator[bytes]:
     try:
         yield from read_blocks(path)
     except TornError as error:
-        problems.append(str(error))
+        # The run keeps the file's name only: a path may contain a user's name.
+        problems.append(str(error).replace(safe_text(str(path)), safe_text(path.name)))
 
 
 def describe(log: ParsedLog, placed: PlacedSteps) -> RunManifest:

@@ -1,4 +1,4 @@
-"""The limits of a log's wait for data: one rank's, and perhaps hidden behind the device's work."""
+"""The limits of a log's wait for data: it is one rank's, and the device may hide it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def describe_input_in_log(case: Case, row: Row) -> Iterator[str]:
     share = row.base.value / case.ledger.total.base.value
     if share > DOUBTFUL_WAIT_SHARE:
         yield (
-            f"the base already waits for {percent(share, 0)} of its step: such waits can pass while "
-            "the device works, so that the input's part of the gap can be smaller"
+            f"the base already waits for {percent(share, 0)} of its step: such waits can pass "
+            "while the device works, so that the input's part of the gap can be smaller"
         )
     yield from _fast_beginning(case)
 
 
 def _fast_beginning(case: Case) -> Iterator[str]:
-    """Yield that the first steps are as fast as the base's, because batches had been made ahead."""
+    """Yield that the first steps are as fast as the base's: their batches were ready."""
     costs = case.after.costs
     base_ns = case.before.step_ns * case.after.step_samples / (case.before.step_samples or 1)
     step_ns = costs.wall_ns / costs.ranks
@@ -56,7 +56,7 @@ def _fast_beginning(case: Case) -> Iterator[str]:
     if float(np.median(step_ns[first:])) < SLOWER * base_ns:
         return
     yield (
-        f"the first {first:,} steps take {duration(float(step_ns[:first].mean()))}, about as long as "
-        f"the base's {duration(base_ns)}: batches were ready then, so what is not rank 0's own wait "
-        "is mostly waiting for ranks whose batches are late, not the exchange"
+        f"the first {first:,} steps take {duration(float(step_ns[:first].mean()))}, about as long "
+        f"as the base's {duration(base_ns)}: batches were ready then, so what is not rank 0's own "
+        "wait is mostly waiting for ranks whose batches are late, not the exchange"
     )

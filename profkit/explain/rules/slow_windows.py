@@ -1,4 +1,4 @@
-"""Some lines of a log are much slower than the others, such as those in which an epoch begins."""
+"""Some lines of a log are much slower, such as those in which an epoch begins."""
 
 from __future__ import annotations
 

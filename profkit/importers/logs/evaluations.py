@@ -21,9 +21,9 @@ _LONGER_WAIT = 2.0
 _NOTICEABLE_WAIT = 0.1
 """A wait for data counts as longer only by this share of a step."""
 _MORE_OFTEN = 3.0
-"""Windows after an evaluation are longer for it if they are longer this much more often than others.
+"""Windows after an evaluation must be long this much more often than others.
 
-Otherwise they are longer for another reason, such as the start of an epoch.
+Otherwise they are long for another reason, such as the start of an epoch.
 """
 
 

@@ -95,7 +95,7 @@ def batch_size(metadata: Metadata, scope: Scope) -> float | None:
 def settle_accumulation(
     metadata: Metadata, records: Sequence[Record], stated: Sequence[Stated]
 ) -> tuple[Metadata, list[Flag]]:
-    """Find out if the batch that a log states is of one update, or of one of its micro batches.
+    """Settle if the batch that a log states is an update's or a micro batch's.
 
     NVIDIA's BERT has `train_batch_size` for either. The throughput that the log itself states, over
     the time between its lines, decides; otherwise a batch that the accumulation divides is an
@@ -126,7 +126,7 @@ def settle_accumulation(
 
 
 def _samples_of_update(records: Sequence[Record], stated: Sequence[Stated]) -> float | None:
-    """Return the samples of all cards between two lines, by the throughput that the log states."""
+    """Return the samples of all cards between two lines, by the stated throughput."""
     passed = []
     for before, record in itertools.pairwise(records):
         if before.time_s is not None and record.time_s is not None:

@@ -1,4 +1,4 @@
-"""Finds the lines of a log whose steps are slow: how many, how regular, and why if the log tells.
+"""Finds the lines of a log whose steps are slow, and if the wait for data explains them.
 
 They are those in which an epoch begins, if these take longer than others, else the few that are far
 slower than the usual one.
@@ -147,10 +147,12 @@ def _mean(records: Sequence[Record]) -> float:
 
 
 def _mean_wait(records: Sequence[Record]) -> float | None:
-    waits = [(each.data_s, each.steps) for each in records if each.data_s is not None]
-    if not waits:
-        return None
-    return sum(wait * steps for wait, steps in waits) / sum(steps for _, steps in waits)
+    waited_s, steps = 0.0, 0
+    for each in records:
+        if each.data_s is not None:
+            waited_s += each.data_s * each.steps
+            steps += each.steps
+    return waited_s / steps if steps else None
 
 
 def _excess_s(records: Sequence[Record], slow: set[int]) -> float:
