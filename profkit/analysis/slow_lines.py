@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ def slow_lines(config: Mapping[str, Any]) -> Mapping[str, float] | None:
         return None
     slow = {}
     for name, value in stored.items():
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and math.isfinite(value):
             slow[name] = value
     if any(slow.get(name, 0) <= 0 for name in _NEEDED):
         return None

@@ -43,7 +43,7 @@ def doubt_efficiency(base: Trace, target: Trace, ledger: Ledger) -> str:
         efficiency = divide(ledger.total.target, ledger.total.base)
     if not (is_log(base) and is_log(target) and ledger.per_sample):
         return ""
-    if few.world_size == many.world_size or efficiency.value <= HIGHEST:
+    if few.world_size == many.world_size or not efficiency.value > HIGHEST:
         return ""
     if efficiency.low is not None and efficiency.low <= 1:
         return ""

@@ -133,7 +133,8 @@ def _samples_of_update(records: Sequence[Record], stated: Sequence[Stated]) -> f
             passed.append((record.time_s - before.time_s) / max(1, record.index - before.index))
     for each in stated:
         if each.what == "throughput" and each.value > 0 and passed:
-            return each.value * statistics.median(passed) or None
+            samples = each.value * statistics.median(passed)
+            return samples if samples >= 1 else None
     return None
 
 
