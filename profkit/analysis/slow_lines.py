@@ -1,4 +1,4 @@
-"""The lines of an imported log whose steps are slow, as the importer found them, in words."""
+"""The slow and the fast lines of an imported log, as the importer found them, in words."""
 
 from __future__ import annotations
 
@@ -26,6 +26,29 @@ def slow_lines(config: Mapping[str, Any]) -> Mapping[str, float] | None:
     if any(slow.get(name, 0) <= 0 for name in _NEEDED):
         return None
     return slow
+
+
+def fast_ends(config: Mapping[str, Any]) -> Mapping[str, float] | None:
+    """Return the step times at the ends of epochs and before, if the log's differ."""
+    stored = config.get("fast_epoch_ends")
+    if not isinstance(stored, Mapping):
+        return None
+    found = {}
+    for name in ("lines", "others", "step_ns", "others_ns"):
+        value = stored.get(name)
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            return None
+        found[name] = value
+    return found if found["step_ns"] < found["others_ns"] else None
+
+
+def describe_fast_ends(ends: Mapping[str, float]) -> str:
+    """Return how much faster steps are when loader workers have nothing left to do."""
+    return (
+        f"the last lines of {ends['lines']:,.0f} epochs, when no batch is left to make, take "
+        f"{duration(ends['step_ns'])} per step without the wait for data, and others "
+        f"{duration(ends['others_ns'])}, as if workers that make batches slowed the training down"
+    )
 
 
 def describe_slow_lines(slow: Mapping[str, float]) -> str:

@@ -34,6 +34,7 @@ from profkit.importers.logs.assemble import (
     load_grammars,
     parse_log,
 )
+from profkit.importers.logs.epoch_ends import find_fast_ends
 from profkit.importers.logs.parsed import ParsedLog
 from profkit.importers.logs.placing import (
     PlacedSteps,
@@ -214,6 +215,7 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "accumulation": metadata.accumulation,
         "warmup": placed.warm_up,
         "slow_lines": as_config(log),
+        "fast_epoch_ends": find_fast_ends(log),
         "told_by_file_name": list(metadata.from_name) or None,
         "stated": results or None,
     }

@@ -8,7 +8,12 @@ from typing import Any
 from profkit.analysis.estimate import scale
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.slow_lines import describe_slow_lines, slow_lines
+from profkit.analysis.slow_lines import (
+    describe_fast_ends,
+    describe_slow_lines,
+    fast_ends,
+    slow_lines,
+)
 from profkit.text import plural, significant
 from profkit.vocab import Phase
 
@@ -90,6 +95,8 @@ def source_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "step", f"an update of {accumulated:,} accumulated micro batches"
     if slow := slow_lines(config):
         yield "slow lines", describe_slow_lines(slow)
+    if ends := fast_ends(config):
+        yield "epoch ends", describe_fast_ends(ends)
     if named := _told_by_name(config):
         yield "file name", named
     stated = [found for found in config.get("stated") or [] if isinstance(found, dict)]

@@ -91,6 +91,22 @@ def test_slow_lines_that_wait_for_no_data_name_no_input(compare: Explain) -> Non
     assert "persistent_workers" not in slow.remedy
 
 
+def test_steps_that_are_faster_without_work_for_workers_name_them(compare: Explain) -> None:
+    """The last of each ten lines takes 200 ms, as the base does, and the others 240 ms."""
+    steps = [(0.2 if place % 10 == 9 else 0.24, 0.001) for place in range(60)]
+    epochs = [place // 10 for place in range(60)]
+    base = paddleseg(1, even(0.2, 0.001), epochs)
+    view = compare(base, paddleseg(8, steps, epochs))
+    found = find(view, "loader_contention")
+    assert found is not None
+    assert found.cost_ns is not None
+    assert found.cost_ns.value == pytest.approx(40e6, rel=0.02)
+    assert "the last lines of 5 epochs, when no batch is left to make" in found.evidence
+    assert find(view, "exposed_communication") is None
+    slower = [(0.24, 0.001)] * 60
+    assert find(compare(base, paddleseg(8, slower, epochs)), "loader_contention") is None
+
+
 def test_the_same_slow_lines_on_both_sides_are_no_cause(compare: Explain) -> None:
     steps = even(0.2, 0.001)
     for place in range(3, 60, 9):
