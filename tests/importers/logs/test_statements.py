@@ -11,6 +11,7 @@ from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
 from profkit.importers.base import Target
 from profkit.importers.logs.assemble import parse_log
+from profkit.importers.logs.epoch_ends import find_fast_ends
 from profkit.importers.logs.parsed import ParsedLog
 from profkit.importers.logs.slow import find_slow_lines
 from profkit.importers.training_log import IMPORTER
@@ -276,6 +277,20 @@ def test_a_slow_beginning_is_called_one() -> None:
 def test_even_lines_have_no_slow_ones() -> None:
     times = [(0.1 + 0.001 * (place * 37 % 11), 0.0) for place in range(60)]
     assert find_slow_lines(parse(seg(times, [place // 5 for place in range(60)]))) is None
+
+
+def test_steps_are_faster_when_workers_have_nothing_to_do() -> None:
+    times = [(0.2 if place % 10 == 9 else 0.24 + 0.001 * (place % 3), 0.0) for place in range(60)]
+    ends = find_fast_ends(parse(seg(times, [place // 10 for place in range(60)])))
+    assert ends is not None
+    assert (ends["lines"], ends["step_ns"]) == (5, pytest.approx(200e6))
+    assert ends["others_ns"] == pytest.approx(241e6, rel=0.01)
+
+
+def test_waiting_for_data_makes_no_epoch_end_fast() -> None:
+    """Only the wait is shorter there, as batches are ready; the training itself is not faster."""
+    times = [(0.2, 0.0) if place % 10 == 9 else (0.24, 0.04) for place in range(60)]
+    assert find_fast_ends(parse(seg(times, [place // 10 for place in range(60)]))) is None
 
 
 # -- refusals --------------------------------------------------------------------------------------
