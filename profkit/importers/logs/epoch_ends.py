@@ -26,12 +26,9 @@ def find_fast_ends(log: ParsedLog) -> dict[str, float] | None:
         return None
     records = [each for each in log.steady if each.step_s is not None and each.epoch is not None]
     ends, others = [], []
-    for (before, record), after in zip(
-        itertools.pairwise(records), [*records[2:], None], strict=True
-    ):
-        if after is None or before.epoch != record.epoch:
-            continue  # the run's end may be anywhere in an epoch, and workers start at a beginning
-        (ends if after.epoch != record.epoch else others).append(_working_s(record))
+    for (before, record), (_, after) in itertools.pairwise(itertools.pairwise(records)):
+        if before.epoch == record.epoch:  # workers start in the first line of an epoch
+            (ends if after.epoch != record.epoch else others).append(_working_s(record))
     if len(ends) < _FEWEST_ENDS or len(others) < _FEWEST_OTHERS:
         return None
     gained_s = statistics.fmean(others) - statistics.fmean(ends)
