@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -16,6 +17,7 @@ from profkit.analysis.overview import silent_ranks
 from profkit.analysis.rank_sums import SpanSums, add_sums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import steady_steps
+from profkit.explain.efficiency import doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
@@ -80,9 +82,11 @@ def explain_sides(
         unlike=unlike,
         differences=join_config(*manifests),
     )
+    if doubt := doubt_efficiency(before.trace, after.trace, ledger):
+        ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, doubt))
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
-    caveats = [*find_caveats(*manifests)]
+    caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
     if not ledger.per_sample:
         caveats.append(
             "nothing says how many samples a step trains on, so steps are compared; that is fair "

@@ -27,6 +27,7 @@ from profkit.report.document import (
     Waterfall,
     labelled,
 )
+from profkit.report.log_words import sample_unit
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
 from profkit.report.words import interval_words, level_words
 from profkit.text import amount, percent, plural, signed, significant
@@ -76,7 +77,7 @@ def explained(
         views = {side: illustrated.view for side, illustrated in sides.items()}
         if TARGET in sides:
             sections += ranks_section(sides[TARGET], "Ranks of the target")
-        sections.append(quality(views))
+        sections.append(quality(views, with_flags=False))  # they are among the caveats
         for side, run in views.items():
             copied.append((f"{side}: trace", run.path))
     return Document(
@@ -98,7 +99,9 @@ def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
         (BASE, case.base_name, ledger.total.base, case.base),
         (TARGET, case.target_name, ledger.total.target, case.target),
     ):
-        speed, _, where = ledger_words.pace(ledger, own, run.world_size).partition(" on ")
+        speed, _, where = ledger_words.pace(
+            ledger, own, run.world_size, sample_unit(run.config)
+        ).partition(" on ")
         yield side, speed, f"{where}: {name}".removeprefix(": ")
     change = ledger.change
     label = "time per sample and rank" if ledger.per_sample else "time per step and rank"

@@ -30,11 +30,12 @@ def verdict_name(verdict: Verdict) -> str:
     return str(verdict.value)
 
 
-def pace(ledger: Ledger, own: Estimate, gpus: int) -> str:
+def pace(ledger: Ledger, own: Estimate, gpus: int, unit: str = "samples") -> str:
     if not own.value > 0:
         return "no steps"
-    unit = "samples/s" if ledger.per_sample else "steps/s"
-    return f"{significant(1e9 * gpus / own.value, 4)} {unit} on {plural(gpus, 'rank')}"
+    if not ledger.per_sample:
+        unit = "steps"
+    return f"{significant(1e9 * gpus / own.value, 4)} {unit}/s on {plural(gpus, 'rank')}"
 
 
 def verdict_words(ledger: Ledger) -> str:
