@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
 
 
 class Reading(NamedTuple):
@@ -18,6 +18,17 @@ class Reading(NamedTuple):
     device: str | None = None
 
 
+class Inside(NamedTuple):
+    """The training thread, and the tables for rows that are no readings."""
+
+    thread: int
+    thread_name: str
+    is_recording: Callable[[], bool]
+    """Return false in control steps (recording off)."""
+    stacks: Callable[[tuple[Any, ...]], None]
+    frames: Callable[[tuple[Any, ...]], None]
+
+
 class Collector(Protocol):
     """One file in this folder holds one collector, under the name `COLLECTOR`.
 
@@ -26,7 +37,9 @@ class Collector(Protocol):
     what is the same for the whole machine yields it on the first rank only, as `host.py` does.
 
     A collector may also define `close()`, which undoes its hooks at the end of a run, and
-    `limits()`, which returns what it can measure only in part.
+    `limits()`, which returns what it can measure only in part. With `watch(inside)`, it gets the
+    training thread before its first reading, as `stacks.py` does. With `on_request = True`, it runs
+    only if it is named. With `wait_s()`, the time to the next reading differs each time.
     """
 
     name: str

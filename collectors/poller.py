@@ -91,7 +91,8 @@ class Pollers:
         self._read(collector)
         del self._began_ns[name]
         self._note_time(name, began_ns)
-        return max(0.0, collector.interval_s - (self._clock() - began_ns) / 1e9)
+        wait_s = getattr(collector, "wait_s", lambda: collector.interval_s)()
+        return max(0.0, wait_s - (self._clock() - began_ns) / 1e9)
 
     def _run(self, collector: Collector) -> None:
         while not self._ending.is_set():

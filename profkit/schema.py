@@ -154,6 +154,30 @@ _SAMPLES: Final = [
     _float("value", "as the metric's name says", "the reading"),
 ]
 
+_STACKS: Final = [
+    _RANK,
+    _time("time_ns", "when the training thread was looked at"),
+    _time("every_ns", "mean time between samples at that time, for which the sample stands"),
+    _name("thread", "the name of the thread"),
+    _int(
+        "stack",
+        "id",
+        "the innermost frame, as an id of `frames`; null if their number had reached its limit",
+        null=True,
+        kind=pa.int32(),
+    ),
+]
+
+_FRAMES: Final = [
+    _RANK,
+    _int("id", "id", "counts the rank's frames from 0", kind=pa.int32()),
+    _int("parent", "id", "the frame that called it; null if none did", null=True, kind=pa.int32()),
+    _name("file", "the file of the code, with `~` for the user's home"),
+    _name("function", "the qualified name of the function"),
+    _int("line", "number", "the line that ran; 0 if it is not known", kind=pa.int32()),
+    _name("origin", "whose code it is: job, package or python"),
+]
+
 _STRINGS: Final = [
     _RANK,
     _int("id", "id", "value in the other tables' name columns; counts from 0", kind=pa.int32()),
@@ -166,6 +190,8 @@ ABOUT: Final[Mapping[str, str]] = {
     "kernels": "One row per kernel, copy or fill on a device, in the windows that were captured.",
     "collectives": "One row per collective operation and rank.",
     "samples": "Readings over time in long form: a new collector adds rows, never columns.",
+    "stacks": "Samples of the training thread's Python stack, if they were asked for.",
+    "frames": "The places in code that `stacks` refers to, as a tree; no values of the job.",
     "strings": "The names of the rank's other tables, in the order in which they first appeared.",
 }
 
@@ -175,6 +201,8 @@ _FIELDS = {
     "kernels": _KERNELS,
     "collectives": _COLLECTIVES,
     "samples": _SAMPLES,
+    "stacks": _STACKS,
+    "frames": _FRAMES,
     "strings": _STRINGS,
 }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-SCHEMA_VERSION: Final = (1, 0)
+SCHEMA_VERSION: Final = (1, 1)
 """Version of the trace contract. A newer major is refused, a newer minor is read.
 
-A new column raises the minor version.
+A new column or table raises the minor version.
 """
 
 DOMAIN: Final = "profkit"
@@ -140,7 +140,15 @@ EXPOSED: Final = "exposed"
 LOADER_WORKER: Final = "loader worker "
 """Thread name prefix of a data loader's worker. Its number follows."""
 
-TABLES: Final = ("steps", "spans", "kernels", "collectives", "samples", "strings")
+OWN_CODE: Final = "job"
+PACKAGE_CODE: Final = "package"
+PYTHON_CODE: Final = "python"
+"""Origins of code: the job's own files, installed packages, and Python with generated code."""
+
+TABLES: Final = (
+    *("steps", "spans", "kernels", "collectives", "samples", "stacks", "frames"),
+    "strings",
+)
 
 ROW_TABLES: Final = TABLES[:-1]
 """The tables that hold rows of the job. `strings` only holds the names that they refer to."""

@@ -22,6 +22,8 @@ from profkit.analysis.notices import find_notices
 from profkit.analysis.own_cost import OwnCost, own_cost
 from profkit.analysis.phases import step_times
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
+from profkit.analysis.stacks import CodeView, view_code
+from profkit.analysis.unknown_places import UnknownPlace, unknown_places
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace import Trace
@@ -81,6 +83,9 @@ class Overview:
     flags: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     """The tables that are not as they were written: their figures are shown without a verdict."""
+    code: CodeView | None = None
+    """Lines of the user's code; null if no stack was sampled."""
+    unknown_places: tuple[UnknownPlace, ...] = ()
     silent_ranks: int = 0
     """Ranks without a step that can be read: the run's number of samples is not known then."""
 
@@ -152,6 +157,8 @@ def build_overview(
         devices=devices,
         links=link_use(trace.collectives, used, ceilings),
         flags=manifest.flags,
+        code=view_code(trace.stacks, trace.frames, steps, trace.spans, used),
+        unknown_places=unknown_places(steps, trace.spans, used),
         changed=trace.changed,
         silent_ranks=silent_ranks(trace),
     )

@@ -35,7 +35,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--format",
         default="perfetto",
         metavar="NAME",
-        help="perfetto, chrome, parquet, csv or benchmark (default: %(default)s)",
+        help="perfetto, chrome, parquet, csv, stacks or benchmark (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--stacks",
+        action="store_const",
+        const="stacks",
+        dest="format",
+        help="sampled stacks as collapsed lines and for speedscope; all steps by default",
     )
     parser.add_argument(
         "--steps",
@@ -59,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         args.output = args.traces
     use_old_file(args, names_run=args.path is not None)
     exporter = EXPORTERS.load(args.format)
-    window = open_window(Trace.open(run_or_newest(args.path, args.output)), args.steps)
+    wanted = args.steps or ("all" if exporter.name == "stacks" else "")
+    window = open_window(Trace.open(run_or_newest(args.path, args.output)), wanted)
     name = window.trace.name + (exporter.suffix or f".{exporter.name}")
     target = new_path(args.write or Path(name))
     steps, rows = plural(len(window.steps), "step"), plural(sum(window.rows.values()), "row")

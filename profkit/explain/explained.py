@@ -13,10 +13,12 @@ from profkit.analysis.config_join import find_caveats, find_unlike, join_config
 from profkit.analysis.costs import RunCosts, run_costs
 from profkit.analysis.estimate import USUAL_LEVEL
 from profkit.analysis.kept_ceilings import load_ceilings
+from profkit.analysis.line_changes import LineChanges, compare_lines
 from profkit.analysis.overview import silent_ranks
 from profkit.analysis.rank_sums import SpanSums, add_sums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import steady_steps
+from profkit.analysis.stacks import view_code
 from profkit.explain.efficiency import doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
@@ -41,6 +43,8 @@ class Explained:
     findings: tuple[Finding, ...]
     caveats: tuple[str, ...]
     kernels: KernelLedger | None = None
+    lines: LineChanges | None = None
+    """Lines of code by phase; null unless both runs sampled stacks."""
 
     @property
     def ledger(self) -> Ledger:
@@ -103,7 +107,22 @@ def explain_sides(
     # After the rules: reading their tables may show more damage.
     caveats += _flags([run.trace for run in (*bases, *targets)])
     kernels = compare_kernels(before, after, ledger, ceilings)
-    return Explained(case, findings, tuple(caveats), kernels)
+    lines = _compare_lines(before, after, ledger)
+    return Explained(case, findings, tuple(caveats), kernels, lines)
+
+
+def _compare_lines(before: Evidence, after: Evidence, ledger: Ledger) -> LineChanges | None:
+    """Compare the lines of the runs of middle speed, per step of the base's batch."""
+    views = []
+    for run in (before, after):
+        trace, used = run.trace, run.costs.selection.steps
+        views.append(view_code(trace.stacks, trace.frames, trace.steps, trace.spans, used))
+    if views[0] is None or views[1] is None:
+        return None
+    factor = 1.0
+    if ledger.per_sample and after.step_samples:
+        factor = before.step_samples / after.step_samples
+    return compare_lines(views[0], views[1], factor)
 
 
 def _middle(runs: Sequence[Evidence]) -> Evidence:

@@ -128,7 +128,12 @@ def choose_steps(numbers: list[int], wanted: str) -> list[int]:
 
 
 def _within(table: pa.Table, bounds: Iterable[Mapping[str, int]]) -> pa.Table:
-    """Return the rows that overlap the time between the bounds of their rank."""
+    """Return the rows that overlap the time between the bounds of their rank.
+
+    A table without times is kept whole.
+    """
+    if not {"time_ns", "start_ns"} & set(table.column_names):
+        return table
     begin, finish = "start_ns", "end_ns"
     if "time_ns" in table.column_names:
         begin = finish = "time_ns"

@@ -9,7 +9,7 @@ from typing import Any
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
-from profkit.report import device_sections, view_json
+from profkit.report import code_sections, device_sections, view_json
 from profkit.report.log_words import coverage
 from profkit.trace import Verification
 
@@ -81,6 +81,8 @@ def overview(view: Overview) -> dict[str, Any]:
         "throughput_covers": coverage(view) or None,
         "step_ms": _estimate(view.step_ns, NS_IN_MS),
         "phases": phases,
+        "unknown_places": code_sections.unknown_json(view.unknown_places),
+        "code": code_sections.code_json(view.code),
         "first_loss": _scaled(view.first_loss, 1.0),
         "last_loss": _scaled(view.last_loss, 1.0),
         "exchange": exchange(view),

@@ -16,6 +16,7 @@ from profkit.explain.kernel_ledger import KernelLedger
 from profkit.explain.ledger import Ledger
 from profkit.explain.scaling import FACTORS, ScalingRow
 from profkit.report import ledger_words
+from profkit.report.code_sections import changed_lines
 from profkit.report.document import (
     TONES,
     Cause,
@@ -67,6 +68,7 @@ def explained(
     sections = [
         *gates(judgements),
         rows_that_add_up(ledger),
+        *changed_lines(view.lines, BASE, TARGET),
         *kernels(view, is_page=is_page),
         causes(view),
         differences(ledger, is_page=is_page),

@@ -16,6 +16,7 @@ from profkit.explain.meeting import Meeting
 from profkit.explain.rules.base import Finding
 from profkit.explain.scaling import ScalingRow
 from profkit.report import view_json
+from profkit.report.code_sections import changes_json
 
 
 def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "rows_ns": list(map(row_json, ledger.rows)),
         "overlapped_ns": list(map(row_json, ledger.beside)),
         "profkit_in_all_ns": row_json(ledger.switched) if ledger.switched else None,
+        "lines": changes_json(view.lines),
         "kernels": kernels(view.kernels),
         "steps": {"base": steps_used(ledger.base), "target": steps_used(ledger.target)},
         "findings": list(map(finding_json, view.findings)),

@@ -10,6 +10,7 @@ from typing import Any
 
 from profkit.analysis.overview import Overview, PhaseShare
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
+from profkit.report.code_sections import code_sections, unknown_note
 from profkit.report.device_sections import device_sections
 from profkit.report.document import (
     Document,
@@ -136,9 +137,11 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
         yield Section(
             "Where a step goes",
+            unknown_note(view.unknown_places, view.step_ns.value),
             charts=(("", shares),),
             grid=phase_grid(view.phases, log_meanings(view.config)),
         )
+    yield from code_sections(view.code)
     if drawn is not None:
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))

@@ -8,12 +8,15 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from profkit.clock import now_ns
+from profkit.collectors.base import Inside
 from profkit.collectors.poller import Pollers, failure_metric
 from profkit.errors import ProfkitError, UsageError
 from profkit.instrument.guard import Patches, guarded
@@ -31,6 +34,9 @@ log = logging.getLogger("profkit")
 
 KERNELS = "kernels"
 NOTHING = "none"
+USUAL = "usual"
+"""Stands for the collectors that run by default, as in `usual,stacks`."""
+
 DEFAULT_PLAN = "every:100"
 COLLECT = "PROFKIT_COLLECT"
 WINDOWS = "PROFKIT_KERNELS"
@@ -44,7 +50,8 @@ PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 class Choice:
     """The collectors that run, and the steps in which kernels are captured.
 
-    By default all collectors run that can, and no kernels are captured.
+    By default all collectors run that can, except those that only run if they are named, and no
+    kernels are captured.
     """
 
     collectors: tuple[str, ...] | None = None
@@ -104,7 +111,7 @@ def _split_names(collect: str) -> list[str]:
     names = [name.strip() for name in collect.split(",") if name.strip()]
     if not names:
         return []
-    known = (*COLLECTORS.names(), KERNELS, NOTHING)
+    known = (*COLLECTORS.names(), KERNELS, NOTHING, USUAL)
     for name in names:
         if name not in known:
             raise UsageError(
@@ -130,8 +137,12 @@ class Collecting:
         samples: Append,
         *,
         device: str = "",
+        rows: Mapping[str, list[Row]] = MappingProxyType({}),
     ) -> None:
+        """Call this on the thread that trains."""
         self._choice = choice
+        self._recorder, self._rows = recorder, rows
+        self._thread = threading.get_ident(), recorder.nests.own.thread
         self._samples = samples
         self._patches = Patches()
         self._pollers: Pollers | None = None
@@ -143,8 +154,12 @@ class Collecting:
 
     def start(self) -> None:
         """Start the collectors. They import what they need: a job calls this on a thread."""
-        collectors = usable_collectors(self._choice.collectors, self._samples)
-        self._pollers = Pollers(list(collectors), self._samples)
+        collectors = list(usable_collectors(self._choice.collectors, self._samples))
+        for collector in collectors:
+            watch = getattr(collector, "watch", None)
+            if watch is not None and "stacks" in self._rows:
+                guarded(f"{collector.name} collector", watch, None)(self._inside())
+        self._pollers = Pollers(collectors, self._samples)
         self._pollers.start()
 
     def stop(self) -> None:
@@ -153,6 +168,15 @@ class Collecting:
         if self._capture is not None:
             guarded("kernel windows", self._capture.finish, None)()
         guarded("kernel windows", self._patches.undo, None)()
+
+    def _inside(self) -> Inside:
+        recorder = self._recorder
+        return Inside(
+            *self._thread,
+            lambda: recorder.measuring and not recorder.stopped,
+            self._rows["stacks"].append,
+            self._rows["frames"].append,
+        )
 
     def _open_windows(
         self,
@@ -189,7 +213,12 @@ def usable_collectors(names: Sequence[str] | None, samples: Append) -> Iterator[
     for name, error in broken.items():
         _exclude(name, f"cannot be loaded: {error}", samples)
     for name, collector in loaded.items():
-        if names is not None and name not in names:
+        is_usual = not getattr(collector, "on_request", False)
+        if names is None:
+            is_chosen = is_usual
+        else:
+            is_chosen = name in names or (is_usual and USUAL in names)
+        if not is_chosen:
             continue
         try:
             why_not = collector.why_not()
@@ -198,7 +227,7 @@ def usable_collectors(names: Sequence[str] | None, samples: Append) -> Iterator[
             continue
         if not why_not:
             yield collector
-        elif names is not None:
+        elif names is not None and name in names:
             log.warning("profkit: the %s collector measures nothing: %s", name, why_not)
 
 

@@ -142,6 +142,7 @@ class Job:
             self.sink.appender("kernels"),
             self.sink.appender("samples"),
             device=device,
+            rows=self.sink.rows,
         )
         self._opener = threading.Thread(
             target=guarded("opening the trace", self._open_files, None),

@@ -127,7 +127,7 @@ def open_rank(
     recorder = make_recorder(writer, choice, ranges, timer)
     patches = _hook_inside(known, recorder, writer)
     collecting = Collecting(
-        choice, recorder, known, writer.appender("kernels"), samples, device=device
+        choice, recorder, known, writer.appender("kernels"), samples, device=device, rows=rows
     )
     guarded("collectors", collecting.start, None)()
     state = "complete"

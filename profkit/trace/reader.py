@@ -33,7 +33,7 @@ __all__ = [
 Mapper: TypeAlias = Callable[..., Iterable[Any]]
 """`map`, or an executor's method of that name: it returns results in the order of the input."""
 
-TABLES_OF_FIGURES = ("steps", "spans", "collectives", "samples", "strings")
+TABLES_OF_FIGURES = ("steps", "spans", "collectives", "samples", "stacks", "frames", "strings")
 """The tables that figures are computed from.
 
 Names come last, so that a growing run has the names of all rows that were read. Kernels can be far
@@ -70,6 +70,8 @@ class Trace:
     kernels = _kept_table("kernels")
     collectives = _kept_table("collectives")
     samples = _kept_table("samples")
+    stacks = _kept_table("stacks")
+    frames = _kept_table("frames")
 
     def table(self, table: str) -> pa.Table:
         """Return all ranks' rows of one table, rank after rank, with names as one dictionary."""

@@ -93,7 +93,7 @@ def test_the_words_in_files() -> None:
 
 
 def test_the_schema_version_and_its_columns() -> None:
-    assert SCHEMA_VERSION == (1, 0)
+    assert SCHEMA_VERSION == (1, 1)
     assert {table: " ".join(schema.names) for table, schema in SCHEMAS.items()} == {
         "steps": "rank step start_ns end_ns sample_count loss grad_scale instrumented epoch",
         "spans": (
@@ -109,6 +109,8 @@ def test_the_schema_version_and_its_columns() -> None:
             "backend step bucket"
         ),
         "samples": "rank device source metric time_ns value",
+        "stacks": "rank time_ns every_ns thread stack",
+        "frames": "rank id parent file function line origin",
         "strings": "rank id value",
     }
 

@@ -1,0 +1,126 @@
+"""Lines of Python that the training thread runs, 20 times per second; only if it is named."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+from profkit.clock import Clock, now_ns
+from profkit.collectors._origins import Origins, cut
+from profkit.collectors.base import Inside, Reading
+
+DENSE_SAMPLES = 72_000
+"""An hour of samples. Later ones are taken ever more rarely, so that their sum grows slowly.
+
+A sample stands for the time in `every_ns`, so that rare ones count for more.
+"""
+
+READS_PER_COUNT = 200
+"""The number of stored samples is a reading once in so many samples."""
+
+MOST_DEPTH = 128
+"""Outer frames of a deeper stack are dropped, which bounds the time of a sample."""
+
+MOST_FRAMES = 50_000
+"""Frames in the dictionary. Afterwards, stacks with new frames are stored without their place."""
+
+
+class StackSampler:
+    """Looks at the training thread from its own thread, through `sys._current_frames`.
+
+    It keeps no object of the job: each stack becomes names and line numbers at once. It looks while
+    it holds the interpreter, so a call that does not release the interpreter is seen when it
+    returns, on the line of the call. While recording is off (control steps) it does not look, so
+    that the difference to those steps holds its cost.
+    """
+
+    name = "stacks"
+    on_request = True
+    interval_s = 0.05
+
+    def __init__(self, clock: Clock = now_ns) -> None:
+        self._clock = clock
+        self._random = random.Random()  # the job's own generator must not move
+        self._inside: Inside | None = None
+        self._frames: dict[tuple[int, str, str, int], int] = {}
+        self._origins = Origins()
+        self._known: dict[str, tuple[str, str]] = {}
+        self._began_ns = self._stored = self._reads = 0
+
+    def wait_s(self) -> float:
+        """Return a random time around the mean: in a loop of that period, one line would be all."""
+        return self._every_s() * self._random.uniform(0.5, 1.5)
+
+    def why_not(self) -> str:
+        if hasattr(sys, "_current_frames"):
+            return ""
+        return "this Python does not show the stacks of its threads; it needs CPython"
+
+    def watch(self, inside: Inside) -> None:
+        """Sample this thread from now on, into these tables."""
+        self._frames = {}
+        self._began_ns, self._stored, self._reads = self._clock(), 0, 0
+        self._inside = inside
+
+    def close(self) -> None:
+        self._inside = None
+
+    def read(self) -> Iterator[Reading]:
+        """Store one sample as a row of `stacks`; now and then, count what was stored."""
+        inside = self._inside
+        if inside is not None and inside.is_recording():
+            every_ns = int(self._every_s() * 1e9)
+            now = self._clock()
+            places = _places(sys._current_frames().get(inside.thread))  # noqa: SLF001
+            stack = self._store(places, inside)
+            if stack != NOTHING:
+                inside.stacks((now, every_ns, inside.thread_name, stack))
+                self._stored += 1
+        self._reads += 1
+        if self._reads % READS_PER_COUNT == 1:
+            yield Reading("stacks_count", self._stored)
+
+    def _every_s(self) -> float:
+        elapsed_s = (self._clock() - self._began_ns) / 1e9 if self._inside else 0.0
+        return max(self.interval_s, elapsed_s / DENSE_SAMPLES)
+
+    def _store(self, places: list[tuple[CodeType, int]], inside: Inside) -> int | None:
+        """Return the id of the innermost frame; `None` if the dictionary is full."""
+        parent = NOTHING
+        for code, line in reversed(places):
+            file = code.co_filename
+            if file not in self._known:
+                self._known[file] = (self._origins.of(file), self._origins.shown(file))
+            origin, path = self._known[file]
+            if not origin:
+                continue
+            function = getattr(code, "co_qualname", code.co_name)
+            key = (parent, file, function, line)
+            frame = self._frames.get(key)
+            if frame is None:
+                if len(self._frames) >= MOST_FRAMES:
+                    return None
+                frame = len(self._frames)
+                above = None if parent == NOTHING else parent
+                inside.frames((frame, above, path, cut(function), line, origin))
+                self._frames[key] = frame
+            parent = frame
+        return parent
+
+
+NOTHING = -1
+"""The id of no frame: above the outermost one, and of a stack that is all profkit's."""
+
+
+def _places(frame: FrameType | None) -> list[tuple[CodeType, int]]:
+    """Return where each frame is, innermost first, and keep no frame."""
+    found = []
+    while frame is not None and len(found) < MOST_DEPTH:
+        found.append((frame.f_code, frame.f_lineno or 0))
+        frame = frame.f_back
+    return found
+
+
+COLLECTOR = StackSampler()

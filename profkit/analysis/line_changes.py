@@ -1,0 +1,104 @@
+"""Lines of code whose time per step differs between two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.stacks import CodeView, PhaseLines, Place, wilson
+
+
+@dataclass(frozen=True)
+class LineChange:
+    """A line's time in one phase in both runs, and the difference; in ns per step."""
+
+    phase: str
+    place: Place
+    base: Estimate
+    target: Estimate
+    difference: Estimate
+
+    @property
+    def is_sure(self) -> bool:
+        low, high = self.difference.low, self.difference.high
+        return low is not None and high is not None and (low > 0 or high < 0)
+
+
+@dataclass(frozen=True)
+class LineChanges:
+    """The lines of phases that both runs sampled often enough, the largest difference first.
+
+    `too_few` are the other phases with the samples of the base and of the target.
+    """
+
+    lines: tuple[LineChange, ...]
+    too_few: tuple[tuple[str, int, int], ...]
+
+
+def compare_lines(base: CodeView, target: CodeView, factor: float = 1.0) -> LineChanges:
+    """Compare each line in each phase; the target's times are multiplied by `factor`.
+
+    Lines are matched by file, line and function. A line that one run never saw has the interval of
+    zero hits there.
+    """
+    sides = [{part.phase: part for part in view.phases} for view in (base, target)]
+    changes: list[LineChange] = []
+    too_few = []
+    for phase in sorted(sides[0].keys() & sides[1].keys()):
+        before, after = sides[0][phase], sides[1][phase]
+        if before.judged and after.judged:
+            changes.extend(_compare_phase(before, after, factor))
+        else:
+            too_few.append((phase, before.samples, after.samples))
+    changes.sort(key=lambda change: -abs(change.difference.value))
+    return LineChanges(tuple(changes), tuple(too_few))
+
+
+def _compare_phase(before: PhaseLines, after: PhaseLines, factor: float) -> list[LineChange]:
+    ours, theirs = _times(before, 1.0), _times(after, factor)
+    unseen = _unseen(before, 1.0), _unseen(after, factor)
+    names = _named(after) | _named(before)
+    found = []
+    for key in ours.keys() | theirs.keys():
+        base, target = ours.get(key, unseen[0]), theirs.get(key, unseen[1])
+        difference = _subtract(target, base)
+        found.append(LineChange(before.phase, names[key], base, target, difference))
+    return found
+
+
+Key = tuple[str, int, str]
+
+
+def _key(place: Place) -> Key:
+    return place.file, place.line, place.function
+
+
+def _named(part: PhaseLines) -> dict[Key, Place]:
+    return {_key(line.place): line.place for line in part.lines}
+
+
+def _times(part: PhaseLines, factor: float) -> Mapping[Key, Estimate]:
+    return {_key(line.place): _scaled(line.step_ns, factor) for line in part.lines}
+
+
+def _unseen(part: PhaseLines, factor: float) -> Estimate:
+    """Return the time of a line without a hit: zero, or a little more."""
+    most = wilson(0.0, part.independent).high or 0.0
+    return Estimate(0.0, 0.0, most * max(0.0, part.step_ns) * factor)
+
+
+def _scaled(found: Estimate, factor: float) -> Estimate:
+    if found.low is None or found.high is None:
+        return Estimate(found.value * factor)
+    return Estimate(found.value * factor, found.low * factor, found.high * factor)
+
+
+def _subtract(target: Estimate, base: Estimate) -> Estimate:
+    """Return the difference, with the bounds that Newcombe's method gives for two intervals."""
+    value = target.value - base.value
+    if target.low is None or target.high is None or base.low is None or base.high is None:
+        return Estimate(value)
+    below = ((target.value - target.low) ** 2 + (base.high - base.value) ** 2) ** 0.5
+    above = ((target.high - target.value) ** 2 + (base.value - base.low) ** 2) ** 0.5
+    return Estimate(value, value - below, value + above)

@@ -1,0 +1,84 @@
+"""Where in a step the time is that no phase covers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import places_in, rows_of_rank, rows_of_steps
+from profkit.analysis.estimate import Ints
+from profkit.vocab import PHASES
+
+BEGIN, END = "the step's start", "the step's end"
+
+
+@dataclass(frozen=True)
+class UnknownPlace:
+    """The time per step between two phases, as a mean over the ranks. It may be negative."""
+
+    after: str
+    before: str
+    step_ns: float
+
+
+def unknown_places(steps: pa.Table, spans: pa.Table, used: Ints) -> tuple[UnknownPlace, ...]:
+    """Return the time between neighbouring phases of the used steps, longest first.
+
+    The places add up to the wall time minus the outer phases of the thread that runs the steps.
+    """
+    steps, spans = rows_of_steps(steps, used), rows_of_steps(spans, used)
+    spans = spans.filter(pc.equal(spans["depth"], pa.scalar(0, pa.int16())))
+    ranks = pc.unique(steps["rank"]).to_pylist()
+    sums: dict[tuple[int, int], float] = {}
+    for rank in ranks:
+        _add_gaps(sums, rows_of_rank(steps, rank), rows_of_rank(spans, rank))
+    names = (*PHASES, BEGIN, END)
+    found = []
+    for (after, before), total in sums.items():
+        step_ns = total / max(1, len(ranks) * len(used))
+        found.append(UnknownPlace(names[after], names[before], step_ns))
+    return tuple(sorted(found, key=lambda place: -place.step_ns))
+
+
+def _add_gaps(sums: dict[tuple[int, int], float], steps: pa.Table, spans: pa.Table) -> None:
+    """Add one rank's gaps, from each end of a phase to the start of the next."""
+    begin, end = len(PHASES), len(PHASES) + 1
+    thread = _main_thread(spans)
+    if thread is None or not steps.num_rows:
+        return
+    spans = spans.filter(pc.equal(spans["thread"].cast(pa.string()), thread))
+    phase = places_in(spans["phase"], PHASES)
+    known = phase >= 0
+    step = steps["step"].to_numpy()
+    number = np.concatenate([step, spans["step"].to_numpy()[known], step])
+    start = np.concatenate(
+        [steps["start_ns"], spans["start_ns"].to_numpy()[known], steps["end_ns"]]
+    )
+    until = np.concatenate([steps["start_ns"], spans["end_ns"].to_numpy()[known], steps["end_ns"]])
+    edge = np.ones(len(step), dtype=np.int64)
+    kind = np.concatenate([edge * begin, phase[known], edge * end])
+    order = np.lexsort((start, np.where(kind == begin, -1, kind == end), number))
+    number, start, until, kind = number[order], start[order], until[order], kind[order]
+    inside = np.flatnonzero(number[1:] == number[:-1])
+    gap = start[inside + 1] - until[inside]
+    pair = kind[inside] * (end + 1) + kind[inside + 1]
+    for code in np.unique(pair).tolist():
+        between = divmod(code, end + 1)
+        sums[between] = sums.get(between, 0.0) + float(gap[pair == code].sum())
+
+
+def _main_thread(spans: pa.Table) -> str | None:
+    """Return the thread with the most time in phases: what others do overlaps."""
+    took = pc.subtract(spans["end_ns"], spans["start_ns"])
+    threads = spans["thread"].cast(pa.string())
+    if not spans.num_rows:
+        return None
+    sums = (
+        pa.table({"thread": threads, "took": took}).group_by("thread").aggregate([("took", "sum")])
+    )
+    order = np.lexsort((np.arange(sums.num_rows), -sums["took_sum"].to_numpy()))
+    found: str | None = sums["thread"][int(order[0])].as_py()
+    return found

@@ -1,0 +1,177 @@
+"""Where in the user's code the time is: one run's lines, and those that differ between two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from profkit.analysis.line_changes import LineChange, LineChanges
+from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.stacks import (
+    FEWEST_SAMPLES,
+    LEAST_SHARE,
+    CodeView,
+    LineTime,
+    PhaseLines,
+    Place,
+)
+from profkit.analysis.unknown_places import UnknownPlace
+from profkit.report import view_json
+from profkit.report.document import Grid, Section
+from profkit.report.words import interval_range, share_range
+from profkit.text import duration, percent, plural, shorten, signed
+
+MOST_LINES = 5
+"""Lines of a phase that are shown; all of them are in the JSON."""
+
+MOST_CHANGES = 12
+
+MOST_NAME_CHARS = 40
+"""A longer name of a function is cut."""
+
+HOST_TIMES = (
+    "Shares of samples of the training thread's stack, in the used steps. The times are the host's: "
+    "a device may still compute what an earlier line has launched."
+)
+
+
+def place_words(place: Place, folder: str = "") -> str:
+    """Return `file:line function`, with the library's function that the line called."""
+    below = f" ({shorten(place.below, MOST_NAME_CHARS)})" if place.below else ""
+    if not place.line:
+        return f"{place.file}{below}"
+    name = shorten(place.function, MOST_NAME_CHARS)
+    return f"{place.file.removeprefix(folder)}:{place.line} {name}{below}"
+
+
+def code_sections(view: CodeView | None) -> Iterator[Section]:
+    """Yield the top lines of each phase with more than a few percent of the step."""
+    if view is None:
+        return
+    notes = [HOST_TIMES]
+    if view.folder:
+        notes.append(f"Files are below {view.folder}")
+    rows: list[tuple[str, ...]] = []
+    for part in view.phases:
+        if part.step_share < LEAST_SHARE:
+            continue
+        if part.judged:
+            rows.extend(_line_rows(part, view.folder))
+        else:
+            seen = plural(part.samples, "sample")
+            least = f"at least {FEWEST_SAMPLES} for an interval"
+            notes.append(f"{part.phase}: {seen} only, so no line is named: {least}.")
+    if view.lost:
+        seen = plural(view.lost, "more sample")
+        notes.append(f"{seen} had a stack that was not stored or cannot be read.")
+    header = ("phase", "share", "95 % interval", "per step", "line")
+    grid = Grid(header, tuple(rows), frozenset({1, 2, 3})) if rows else None
+    yield Section("Where in the code", tuple(notes), grid=grid)
+
+
+def _line_rows(part: PhaseLines, folder: str) -> Iterator[tuple[str, ...]]:
+    shown = [line for line in part.lines if line.share.value >= LEAST_SHARE][:MOST_LINES]
+    label = part.phase
+    for line in shown:
+        share, bounds = percent(line.share.value), share_range(line.share)
+        yield label, share, bounds, duration(line.step_ns.value), place_words(line.place, folder)
+        label = ""
+    rest = part.samples - sum(line.samples for line in shown)
+    if rest:
+        left = plural(len(part.lines) - len(shown), "other line")
+        yield label, percent(rest / part.samples), "", "", left
+
+
+def unknown_note(places: Sequence[UnknownPlace], step_ns: float) -> tuple[str, ...]:
+    """Return where the time is that no phase covers, if it is a considerable part of the step."""
+    total = sum(place.step_ns for place in places)
+    if not step_ns > 0 or total < LEAST_SHARE * step_ns:
+        return ()
+    parts = []
+    for place in places:
+        if place.step_ns >= LEAST_SHARE * total:
+            parts.append(f"{duration(place.step_ns)} from {place.after} to {place.before}")
+    return (f"{UNKNOWN} is between the phases: {', '.join(parts)}.",)
+
+
+# -- two runs --------------------------------------------------------------------------------------
+
+
+def changed_lines(found: LineChanges | None, base: str, target: str) -> Iterator[Section]:
+    """Yield the lines whose time certainly differs."""
+    if found is None:
+        return
+    notes = [
+        f"{HOST_TIMES} Lines are matched by file, number and function: an edit moves those below."
+    ]
+    for phase, before, after in found.too_few:
+        least = f"at least {FEWEST_SAMPLES} of each for an interval"
+        notes.append(f"{phase}: {before:,} and {plural(after, 'sample')} only: {least}.")
+    sure = [change for change in found.lines if change.is_sure]
+    if not sure:
+        notes.append("No line's time certainly differs.")
+    rows = []
+    for change in sure[:MOST_CHANGES]:
+        rows.append(
+            (
+                change.phase,
+                duration(change.base.value),
+                duration(change.target.value),
+                signed(change.difference.value),
+                interval_range(change.difference, duration),
+                place_words(change.place),
+            )
+        )
+    header = ("phase", base, target, "difference", "95 % interval", "line")
+    grid = Grid(header, tuple(rows), frozenset({1, 2, 3, 4})) if rows else None
+    yield Section("Lines whose time differs", tuple(notes), grid=grid)
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def code_json(view: CodeView | None) -> dict[str, Any] | None:
+    if view is None:
+        return None
+    phases = []
+    for part in view.phases:
+        row = {"phase": part.phase, "ns_per_step": part.step_ns, "share_of_step": part.step_share}
+        row |= {"samples": part.samples, "samples_needed": FEWEST_SAMPLES}
+        phases.append(row | {"lines": list(map(_line_json, part.lines))})
+    return {"samples": view.samples, "samples_lost": view.lost, "phases": phases}
+
+
+def _line_json(line: LineTime) -> dict[str, Any]:
+    figures = {"share": view_json.of(line.share), "ns_per_step": view_json.of(line.step_ns)}
+    return {**_place_json(line.place), **figures, "samples": line.samples}
+
+
+def _place_json(place: Place) -> dict[str, Any]:
+    known = {"file": place.file, "line": place.line, "function": place.function}
+    if not place.line:
+        known = {"file": None, "line": None, "function": None}
+    return known | {"calls": place.below or None}
+
+
+def changes_json(found: LineChanges | None) -> list[dict[str, Any]] | None:
+    if found is None:
+        return None
+    return [_change_json(change) for change in found.lines]
+
+
+def _change_json(change: LineChange) -> dict[str, Any]:
+    return {
+        "phase": change.phase,
+        **_place_json(change.place),
+        "base_ns_per_step": view_json.of(change.base),
+        "target_ns_per_step": view_json.of(change.target),
+        "difference_ns_per_step": view_json.of(change.difference),
+        "certain": change.is_sure,
+    }
+
+
+def unknown_json(places: Sequence[UnknownPlace]) -> list[dict[str, Any]]:
+    return [
+        {"after": place.after, "before": place.before, "ns_per_step": place.step_ns}
+        for place in places
+    ]

@@ -1,0 +1,231 @@
+"""Sampled stacks name the lines that are slow, and cost the job next to nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.analysis.overview import build_overview
+from profkit.analysis.stacks import FEWEST_SAMPLES, CodeView, PhaseLines
+from profkit.collectors import stacks
+from profkit.collectors._origins import MAX_CHARS, Origins
+from profkit.collectors.base import Inside
+from profkit.collectors.poller import Pollers
+from profkit.collectors.stacks import StackSampler
+from profkit.report import as_text
+from profkit.run.collecting import Choice, usable_collectors
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+from tests.instrument.test_run_command import PROFKIT_RUN
+
+JOB = Path(__file__).parent / "jobs" / "slow_lines.py"
+STEPS = 130
+PATIENCE_S = 300
+LIMIT_MS_PER_S = 10.0
+"""1 % of a processor, as for all collectors."""
+
+
+def _train(folder: Path, *words: str, recorded: bool = True) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, str(JOB), *words]
+    if recorded:
+        command = [*PROFKIT_RUN, "--collect", "usual,stacks", "--", *command]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, str]:
+    folder = tmp_path_factory.mktemp("stacks")
+    done = _train(folder, str(STEPS))
+    assert done.returncode == 0, done.stderr[-2000:]
+    return Trace.open(find_runs(folder / "traces")[-1]), done.stdout
+
+
+def _line_of(words: str) -> int:
+    lines = JOB.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, start=1) if words in line)
+
+
+def _part(view: CodeView | None, phase: str) -> PhaseLines:
+    assert view is not None
+    return next(part for part in view.phases if part.phase == phase)
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "unknown"])
+def test_the_slow_line_of_a_phase_comes_first(job: tuple[Trace, str], phase: str) -> None:
+    part = _part(build_overview(job[0]).code, phase)
+    assert part.judged, part
+    first = part.lines[0]
+    assert first.place.file.endswith("slow_lines.py")
+    assert first.place.line == _line_of(f"# slow in {phase}")
+    assert first.share.low is not None
+    assert first.share.high is not None
+    assert 0 <= first.share.low < first.share.value <= first.share.high <= 1
+
+
+def test_the_share_of_a_line_is_that_of_its_time(job: tuple[Trace, str]) -> None:
+    """`clip` spins for 40 ms of each step, by its own clock."""
+    part = _part(build_overview(job[0]).code, "unknown")
+    first = part.lines[0].step_ns
+    loops = [line.step_ns.value for line in part.lines if line.place.function.startswith("clip")]
+    assert sum(loops) == pytest.approx(40e6, rel=0.25)
+    assert first.low is not None
+    assert first.low < 40e6
+
+
+def test_the_place_of_unknown_time_needs_no_stacks(job: tuple[Trace, str]) -> None:
+    view = build_overview(job[0])
+    first = view.unknown_places[0]
+    assert (first.after, first.before) == ("backward", "optimizer")
+    assert first.step_ns >= 40e6
+    unknown = next(part for part in view.phases if part.name == "unknown").step_ns.value
+    assert sum(place.step_ns for place in view.unknown_places) == pytest.approx(unknown, rel=1e-6)
+    assert "from backward to optimizer" in as_text.overview(view)
+
+
+def test_no_frame_of_profkit_is_stored(job: tuple[Trace, str]) -> None:
+    frames = job[0].frames.to_pylist()
+    own = str(Path(stacks.__file__).parents[1])
+    assert frames
+    assert not [frame for frame in frames if f"{own}/instrument" in frame["file"]]
+    assert {frame["origin"] for frame in frames} == {"job", "package", "python"}
+
+
+def test_the_report_shows_the_lines(job: tuple[Trace, str]) -> None:
+    view = build_overview(job[0])
+    text = as_text.overview(view)
+    assert "Where in the code" in text
+    assert f"slow_lines.py:{_line_of('# slow in forward')} Net.forward" in text
+
+
+def test_losses_are_equal_to_the_bit(job: tuple[Trace, str], tmp_path: Path) -> None:
+    bare = _train(tmp_path, str(STEPS), recorded=False)
+    assert bare.stdout == job[1]
+    assert len(bare.stdout.splitlines()) == STEPS + 1
+
+
+def test_a_killed_job_leaves_its_stacks(tmp_path: Path) -> None:
+    done = _train(tmp_path, "40", "killed")
+    assert done.returncode != 0
+    trace = Trace.open(find_runs(tmp_path / "traces")[-1])
+    last = trace.steps["end_ns"].to_numpy().max()
+    assert trace.stacks.num_rows > FEWEST_SAMPLES
+    assert trace.stacks["time_ns"].to_numpy().max() > last - 2e9
+    view = build_overview(trace).code
+    assert view is not None
+    assert not view.lost
+
+
+def test_the_sampler_costs_less_than_a_hundredth_of_a_processor() -> None:
+    """A thread that computes 60 frames deep is sampled for two seconds."""
+    sampler = StackSampler()
+    rows: list[Any] = []
+    sampler.watch(_inside(rows, rows))
+    pollers = Pollers([sampler], lambda row: None)
+
+    def descend(depth: int) -> None:
+        if depth:
+            descend(depth - 1)
+            return
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            sum(range(100))
+
+    pollers.start()
+    descend(60)
+    pollers.stop()
+    cost = pollers.cpu_ns["stacks"] / 1e6 / 2
+    print(f"{cost:.2f} ms of processor time per second")
+    assert len(rows) > 20
+    assert 0 < cost < LIMIT_MS_PER_S
+
+
+def _inside(samples: list[Any], frames: list[Any], *, recording: bool = True) -> Inside:
+    here = threading.get_ident()
+    return Inside(here, "MainThread", lambda: recording, samples.append, frames.append)
+
+
+def _read(sampler: StackSampler) -> None:
+    thread = threading.Thread(target=lambda: list(sampler.read()))
+    thread.start()
+    thread.join()
+
+
+def test_in_control_steps_nothing_is_sampled() -> None:
+    sampler, samples = StackSampler(), list[Any]()
+    sampler.watch(_inside(samples, samples, recording=False))
+    _read(sampler)
+    assert not samples
+
+
+def test_a_full_dictionary_leaves_samples_without_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "MOST_FRAMES", 1)
+    samples, frames = list[Any](), list[Any]()
+    sampler = StackSampler()
+    sampler.watch(_inside(samples, frames))
+    _read(sampler)
+    assert len(frames) == 1
+    assert samples[0][-1] is None
+
+
+def test_later_samples_of_a_long_run_are_rarer() -> None:
+    now = 0
+    sampler = StackSampler(clock=lambda: now)
+    rows: list[Any] = []
+    sampler.watch(_inside(rows, []))
+    _read(sampler)
+    now = 10 * 3600 * 10**9
+    _read(sampler)
+    assert [row[1] for row in rows] == [50_000_000, 500_000_000]
+    waits = [sampler.wait_s() for _ in range(200)]
+    assert min(waits) < 0.3
+    assert max(waits) > 0.7
+    assert all(0.25 <= wait <= 0.75 for wait in waits)
+
+
+def test_stacks_run_only_if_they_are_named() -> None:
+    def chosen(words: str) -> set[str]:
+        choice = Choice.parse(words, "", operators=False)
+        found = usable_collectors(choice.collectors, lambda row: None)
+        return {collector.name for collector in found}
+
+    assert "stacks" not in chosen("")
+    assert chosen("stacks") == {"stacks"}
+    assert chosen("usual,stacks") == chosen("") | {"stacks"}
+    assert chosen("none") == set()
+
+
+def test_origins() -> None:
+    origins = Origins()
+    assert origins.of("/work/train.py") == "job"
+    assert origins.of("<stdin>") == "job"
+    assert origins.of("/x/.venv/lib/python3.11/site-packages/torch/nn.py") == "package"
+    assert origins.of(os.__file__) == "python"
+    assert origins.of("<frozen importlib._bootstrap>") == "python"
+    assert origins.of(stacks.__file__) == ""
+    assert origins.shown(os.path.expanduser("~/a/train.py")) == "~/a/train.py"
+    assert len(origins.shown("/x" * 1000)) <= MAX_CHARS + 3
+
+
+def test_export(job: tuple[Trace, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "profkit", "export", str(job[0].path), "--stacks"]
+    subprocess.run([*command, "-w", str(tmp_path / "out")], check=True, capture_output=True)
+    lines = (tmp_path / "out" / "collapsed.txt").read_text().splitlines()
+    slow = [line for line in lines if f"slow_lines.py:{_line_of('# slow in forward')})" in line]
+    assert slow
+    assert all(line.rpartition(" ")[2].isdigit() for line in lines)
+    content = json.loads((tmp_path / "out" / "speedscope.json").read_text())
+    profile = content["profiles"][0]
+    assert profile["endValue"] == sum(profile["weights"])
+    known = range(len(content["shared"]["frames"]))
+    assert all(frame in known for sample in profile["samples"] for frame in sample)
