@@ -30,10 +30,11 @@ MOST_FRAMES = 50_000
 class StackSampler:
     """Looks at the training thread from its own thread, through `sys._current_frames`.
 
-    It keeps no object of the job: each stack becomes names and line numbers at once. It looks while
-    it holds the interpreter, so a call that does not release the interpreter is seen when it
-    returns, on the line of the call. While recording is off (control steps) it does not look, so
-    that the difference to those steps holds its cost.
+    It keeps no object of the job: each stack becomes names and line numbers at once. It can only
+    look once the job releases the interpreter, which busy Python does when it is asked after 5 ms,
+    or when it calls something that releases it. `late_ns` lets a reader allow for that. While
+    recording is off (control steps) it does not look, so that the difference to those steps holds
+    its cost.
     """
 
     name = "stacks"
@@ -47,11 +48,13 @@ class StackSampler:
         self._frames: dict[tuple[int, str, str, int], int] = {}
         self._origins = Origins()
         self._known: dict[str, tuple[str, str]] = {}
-        self._began_ns = self._stored = self._reads = 0
+        self._began_ns = self._stored = self._reads = self._read_ns = self._due_ns = 0
 
     def wait_s(self) -> float:
         """Return a random time around the mean: in a loop of that period, one line would be all."""
-        return self._every_s() * self._random.uniform(0.5, 1.5)
+        wait_s = self._every_s() * self._random.uniform(0.5, 1.5)
+        self._due_ns = self._read_ns + int(wait_s * 1e9)
+        return wait_s
 
     def why_not(self) -> str:
         if hasattr(sys, "_current_frames"):
@@ -61,7 +64,7 @@ class StackSampler:
     def watch(self, inside: Inside) -> None:
         """Sample this thread from now on, into these tables."""
         self._frames = {}
-        self._began_ns, self._stored, self._reads = self._clock(), 0, 0
+        self._began_ns, self._stored, self._reads, self._due_ns = self._clock(), 0, 0, 0
         self._inside = inside
 
     def close(self) -> None:
@@ -70,13 +73,14 @@ class StackSampler:
     def read(self) -> Iterator[Reading]:
         """Store one sample as a row of `stacks`; now and then, count what was stored."""
         inside = self._inside
+        self._read_ns = now = self._clock()
         if inside is not None and inside.is_recording():
             every_ns = int(self._every_s() * 1e9)
-            now = self._clock()
+            late_ns = max(0, now - (self._due_ns or now))
             places = _places(sys._current_frames().get(inside.thread))  # noqa: SLF001
             stack = self._store(places, inside)
             if stack != NOTHING:
-                inside.stacks((now, every_ns, inside.thread_name, stack))
+                inside.stacks((now, late_ns, every_ns, inside.thread_name, stack))
                 self._stored += 1
         self._reads += 1
         if self._reads % READS_PER_COUNT == 1:

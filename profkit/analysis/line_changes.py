@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.stacks import CodeView, PhaseLines, Place, wilson
+from profkit.analysis.stack_samples import Place
+from profkit.analysis.stacks import CodeView, PhaseLines, wilson
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def compare_lines(base: CodeView, target: CodeView, factor: float = 1.0) -> Line
     Lines are matched by file, line and function. A line that one run never saw has the interval of
     zero hits there.
     """
-    sides = [{part.phase: part for part in view.phases} for view in (base, target)]
+    sides = [_by_phase(base), _by_phase(target)]
     changes: list[LineChange] = []
     too_few = []
     for phase in sorted(sides[0].keys() & sides[1].keys()):
@@ -53,6 +54,10 @@ def compare_lines(base: CodeView, target: CodeView, factor: float = 1.0) -> Line
             too_few.append((phase, before.samples, after.samples))
     changes.sort(key=lambda change: -abs(change.difference.value))
     return LineChanges(tuple(changes), tuple(too_few))
+
+
+def _by_phase(view: CodeView) -> dict[str, PhaseLines]:
+    return {part.phase: part for part in view.phases}
 
 
 def _compare_phase(before: PhaseLines, after: PhaseLines, factor: float) -> list[LineChange]:

@@ -124,11 +124,9 @@ def build_overview(
     used, windows = selection.steps, window_steps(trace.samples)
     exchange = split_exchange(trace.collectives, trace.spans, used)
     late_rank = find_late_rank(exchange, steps, trace.spans, used) if exchange else None
-    kernels = by_kernel = devices = None
+    kernels, by_kernel, devices = None, None, None
     if with_kernels:
-        devices = build_device_view(trace)
-        kernels = kernel_windows(trace.kernels, steps, trace.samples, used)
-        by_kernel = kernels_of(trace, ceilings)
+        kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)
     throughput, step_ns, phases = _estimate(trace, used)
     first_loss, last_loss = _losses(steps)
     return Overview(
@@ -153,7 +151,7 @@ def build_overview(
         own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), windows),
         quality=find_notices(trace),
         kernels=kernels,
-        by_kernel=by_kernel if by_kernel and by_kernel.calls else None,
+        by_kernel=by_kernel,
         devices=devices,
         links=link_use(trace.collectives, used, ceilings),
         flags=manifest.flags,
@@ -162,6 +160,15 @@ def build_overview(
         changed=trace.changed,
         silent_ranks=silent_ranks(trace),
     )
+
+
+def _kernel_views(
+    trace: Trace, ceilings: Ceilings | None, used: Ints
+) -> tuple[KernelWindows | None, KernelsView | None, DeviceView | None]:
+    devices = build_device_view(trace)
+    windows = kernel_windows(trace.kernels, trace.steps, trace.samples, used)
+    by_kernel = kernels_of(trace, ceilings)
+    return windows, by_kernel if by_kernel and by_kernel.calls else None, devices
 
 
 def silent_ranks(trace: Trace) -> int:

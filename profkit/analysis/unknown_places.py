@@ -1,4 +1,4 @@
-"""Where in a step the time is that no phase covers."""
+"""Places in a step of the time that no phase covers."""
 
 from __future__ import annotations
 

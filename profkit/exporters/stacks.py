@@ -1,6 +1,7 @@
 """Stacks for flame graphs: collapsed lines, and a file for speedscope.
 
-The window holds samples of the training thread, if the run recorded them (`--collect usual,stacks`).
+The window holds samples of the training thread, if the run recorded them: `--collect
+usual,stacks`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from profkit.analysis.columns import rows_of_rank
-from profkit.analysis.stacks import NOT_STORED, FrameTree
+from profkit.analysis.stack_samples import FrameTree
 from profkit.errors import UsageError
 from profkit.exporters.base import Window
 from profkit.version import __version__
 
+NOT_STORED = "(stack not stored)"
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 Stack = tuple[str, ...]

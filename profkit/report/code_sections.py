@@ -1,4 +1,4 @@
-"""Where in the user's code the time is: one run's lines, and those that differ between two."""
+"""Lines of the user's code: those of one run, and those that differ between two."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ from typing import Any
 
 from profkit.analysis.line_changes import LineChange, LineChanges
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.stacks import (
-    FEWEST_SAMPLES,
-    LEAST_SHARE,
-    CodeView,
-    LineTime,
-    PhaseLines,
-    Place,
-)
+from profkit.analysis.stack_samples import Place
+from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, LineTime, PhaseLines
 from profkit.analysis.unknown_places import UnknownPlace
 from profkit.report import view_json
 from profkit.report.document import Grid, Section
@@ -30,8 +24,8 @@ MOST_NAME_CHARS = 40
 """A longer name of a function is cut."""
 
 HOST_TIMES = (
-    "Shares of samples of the training thread's stack, in the used steps. The times are the host's: "
-    "a device may still compute what an earlier line has launched."
+    "Shares of samples of the training thread's stack, in the used steps. The times are the "
+    "host's: a device may still compute what an earlier line has launched."
 )
 
 

@@ -80,6 +80,7 @@ def write_run(
             "stacks",
             {
                 "time_ns": [step * length * MS + at * MS for step, at, _ in samples],
+                "late_ns": [0] * len(samples),
                 "every_ns": [10 * MS] * len(samples),
                 "thread": ["MainThread"] * len(samples),
                 "stack": [stack for _, _, stack in samples],

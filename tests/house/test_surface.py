@@ -109,7 +109,7 @@ def test_the_schema_version_and_its_columns() -> None:
             "backend step bucket"
         ),
         "samples": "rank device source metric time_ns value",
-        "stacks": "rank time_ns every_ns thread stack",
+        "stacks": "rank time_ns late_ns every_ns thread stack",
         "frames": "rank id parent file function line origin",
         "strings": "rank id value",
     }

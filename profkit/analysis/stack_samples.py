@@ -1,0 +1,165 @@
+"""Samples of the training thread's stack, joined with steps, phases and lines of code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import names_and_codes, places_in, rows_of_rank, step_places
+from profkit.analysis.estimate import Floats, Ints
+from profkit.vocab import OWN_CODE, PHASES
+
+PROMPT_NS, SWITCH_NS = 1_000_000, 5_000_000
+"""A sample that waited longer than the first came late: the thread held the interpreter.
+
+After the second, Python makes a thread release it, on whatever line it is. In between, the thread
+released it of its own accord, on a line that says nothing about where it was before.
+"""
+
+HELD = "on a line before one that released the interpreter"
+NO_LINE = "no line of the job's own code"
+
+
+PROMPT, UNSURE, FORCED = range(3)
+HELD_PLACE = 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of code; `below` is the library's function that the line called."""
+
+    file: str
+    line: int
+    function: str
+    below: str = ""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples in used steps: phase, weight, step over all ranks, and place among `places`.
+
+    The phase is that of the time at which the sample was due. The line of a late one is only known
+    if the thread was made to release the interpreter, in the same phase.
+    """
+
+    phase: Ints
+    weight: Floats
+    kind: Ints
+    step: Ints
+    place: Ints
+    below: Ints
+    places: tuple[Place, ...]
+    callees: tuple[str, ...]
+    lost: int
+
+
+def read_samples(
+    stacks: pa.Table, frames: pa.Table, steps: pa.Table, spans: pa.Table, used: Ints
+) -> Samples:
+    """Join samples with steps and phases by time, and with the lines that their stacks name."""
+    numbers: dict[Place, int] = {Place(HELD, 0, ""): HELD_PLACE}
+    callees: dict[str, int] = {"": 0}
+    columns: list[Floats] = []
+    lost = 0
+    for rank in np.unique(stacks["rank"].to_numpy()).tolist():
+        own = rows_of_rank(stacks, rank)
+        late = own["late_ns"].to_numpy()
+        moments = own["time_ns"].to_numpy() - late
+        place = _find_steps(moments, rows_of_rank(steps, rank), used)
+        phase = _find_phases(moments, rows_of_rank(spans, rank), own)
+        seen_in = _find_phases(moments + late, rows_of_rank(spans, rank), own)
+        kind = np.where(late < PROMPT_NS, PROMPT, np.where(late < SWITCH_NS, UNSURE, FORCED))
+        kind[(late >= PROMPT_NS) & (phase != seen_in)] = UNSURE
+        ids = own["stack"].fill_null(-1).to_numpy().astype(np.int64)
+        tree = FrameTree(rows_of_rank(frames, rank))
+        known = (ids >= 0) & (ids < len(tree))
+        lost += int(np.count_nonzero(~known & (place >= 0)))
+        kept = np.flatnonzero(known & (place >= 0))
+        line = np.zeros(len(kept), dtype=np.int64)
+        below = np.zeros(len(kept), dtype=np.int64)
+        unique, back = np.unique(ids[kept], return_inverse=True)
+        for number, leaf in enumerate(unique.tolist()):
+            found, callee = tree.name(leaf)
+            line[back == number] = numbers.setdefault(found, len(numbers))
+            below[back == number] = callees.setdefault(callee, len(callees))
+        every = own["every_ns"].to_numpy()[kept].astype(np.float64)
+        step = place[kept] + rank * len(used)
+        columns.append(np.array([every, phase[kept], kind[kept], step, line, below]))
+    whole = np.concatenate(columns, axis=1)
+    phase, kind, step, line, below = whole[1:].astype(np.int64)
+    return Samples(phase, whole[0], kind, step, line, below, tuple(numbers), tuple(callees), lost)
+
+
+def _find_steps(moments: Ints, steps: pa.Table, used: Ints) -> Ints:
+    """Return the place among the used steps of each moment; -1 outside them."""
+    steps = steps.sort_by("start_ns")
+    if not steps.num_rows:
+        return np.full(len(moments), -1, dtype=np.int64)
+    start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    near = np.searchsorted(start, moments, side="right") - 1
+    inside = (near >= 0) & (moments < end[np.maximum(near, 0)])
+    return np.where(inside, step_places(steps, used)[np.maximum(near, 0)], -1)
+
+
+def _find_phases(moments: Ints, spans: pa.Table, own: pa.Table) -> Ints:
+    """Return the phase of the innermost span around each moment, on the thread of the samples."""
+    phase = np.full(len(moments), len(PHASES), dtype=np.int64)
+    threads = pc.unique(own["thread"]).to_pylist()
+    spans = spans.filter(pc.is_in(spans["thread"].cast(pa.string()), pa.array(threads)))
+    spans = spans.sort_by("start_ns")
+    code, level = places_in(spans["phase"], PHASES), spans["depth"].to_numpy()
+    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    for depth in np.unique(level).tolist():
+        rows = np.flatnonzero((level == depth) & (code >= 0))
+        if not len(rows):
+            continue
+        near = np.searchsorted(start[rows], moments, side="right") - 1
+        span = rows[np.maximum(near, 0)]
+        inside = (near >= 0) & (moments < end[span])
+        phase[inside] = code[span[inside]]
+    return phase
+
+
+class FrameTree:
+    """The frames of one rank; an id that was lost ends the table."""
+
+    def __init__(self, frames: pa.Table) -> None:
+        frames = frames.sort_by("id")
+        whole = int(np.count_nonzero(frames["id"].to_numpy() == np.arange(frames.num_rows)))
+        frames = frames.slice(0, whole)
+        self._parent = frames["parent"].fill_null(-1).to_pylist()
+        self._line = frames["line"].to_pylist()
+        self._files, self._file = names_and_codes(frames["file"])
+        self._functions, self._function = names_and_codes(frames["function"])
+        origins, codes = names_and_codes(frames["origin"])
+        self._is_own = codes == (origins.index(OWN_CODE) if OWN_CODE in origins else -2)
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def walk(self, leaf: int) -> Iterator[int]:
+        """Yield the frames of a stack, innermost first. In a damaged file, a parent may follow."""
+        while 0 <= leaf < len(self):
+            yield leaf
+            above = self._parent[leaf]
+            leaf = above if above < leaf else -1
+
+    def place(self, frame: int) -> Place:
+        file, function = self._files[self._file[frame]], self._functions[self._function[frame]]
+        return Place(file, self._line[frame], function)
+
+    def name(self, leaf: int) -> tuple[Place, str]:
+        """Return the innermost line of the job's own code, and the function that it called.
+
+        Without such a line, the function is the innermost one.
+        """
+        below = ""
+        for frame in self.walk(leaf):
+            if self._is_own[frame]:
+                return self.place(frame), below
+            below = self._functions[self._function[frame]]
+        return Place(NO_LINE, 0, ""), self._functions[self._function[leaf]]
