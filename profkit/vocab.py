@@ -83,6 +83,9 @@ FAILURES: Final = "failures_count:"
 UNMEASURED: Final = "unmeasured:"
 """Metric prefix: a part of the job is not measured. Its name follows."""
 
+UNTIMED: Final = "untimed_count:"
+"""Metric prefix: how many device times are missing so far for one reason. The reason follows."""
+
 HANGS: Final = "hung_ns:"
 """Metric prefix: how long a part of profkit did not answer. Its name follows."""
 

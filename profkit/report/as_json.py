@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+from profkit.analysis.costs import PhaseClock
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
@@ -61,7 +62,10 @@ def overview(view: Overview) -> dict[str, Any]:
     phases = []
     for part in view.phases:
         share, step_ms = _estimate(part.share), _estimate(part.step_ns, NS_IN_MS)
-        phases.append({"phase": part.name, "share": share, "step_ms": step_ms})
+        row = {"phase": part.name, "share": share, "step_ms": step_ms}
+        if part.host_ns is not None:
+            row["host_ms"] = part.host_ns * NS_IN_MS
+        phases.append(row)
     return {
         "run": view.path,
         "workload": view.workload,
@@ -79,6 +83,7 @@ def overview(view: Overview) -> dict[str, Any]:
         "throughput_samples_per_s": _estimate(view.throughput),
         "step_ms": _estimate(view.step_ns, NS_IN_MS),
         "phases": phases,
+        **device_clock(view),
         "first_loss": _scaled(view.first_loss, 1.0),
         "last_loss": _scaled(view.last_loss, 1.0),
         "exchange": exchange(view),
@@ -90,6 +95,28 @@ def overview(view: Overview) -> dict[str, Any]:
         "data_quality": list(view.quality),
         "flags": list(view.flags),
     }
+
+
+def device_clock(view: Overview) -> dict[str, Any]:
+    """Return the clock that phases are on, and what they are about; nothing without a device."""
+    if view.clock is PhaseClock.HOST:
+        return {}
+    found: dict[str, Any] = {"phases_clock": view.clock.value}
+    if view.costs is not None:
+        steps = {"used": view.costs.steps, "left_out": dict(view.costs.selection.left_out)}
+        found["phases_steps"] = steps
+        found["phases_ranks_without_device_times"] = list(view.costs.unclocked)
+        found["exchange_timed"] = view.exchange_timed
+    if view.device_times is not None:
+        times = view.device_times
+        found["device_times"] = {
+            "phases": times.phases,
+            "missing": times.missing,
+            "steps_with_missing": times.steps,
+            "ranks_without": list(times.ranks),
+            "reasons": list(times.reasons),
+        }
+    return found
 
 
 def own_cost(view: Overview) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from profkit.analysis.overview import Overview, PhaseShare
+from profkit.analysis.phase_basis import phase_basis
+from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
 from profkit.report.document import (
     Document,
@@ -22,7 +24,9 @@ from profkit.report.document import (
 from profkit.report.exchange_sections import exchange_sections
 from profkit.report.kernel_sections import kernel_sections
 from profkit.report.words import (
+    clock_words,
     interval_words,
+    known,
     meaning,
     own_cost_words,
     plain,
@@ -33,6 +37,7 @@ from profkit.report.words import (
 )
 from profkit.text import duration, percent, plural, significant
 from profkit.trace import Trace
+from profkit.vocab import Phase
 
 HEADROOM = 1.3
 """The axis of a strip of steps ends at this many times the longest steady step."""
@@ -48,10 +53,11 @@ class Illustrated:
 
 
 def illustrate(trace: Trace, view: Overview) -> Illustrated:
+    basis = phase_basis(trace)
     return Illustrated(
         view,
         step_points(trace.steps, view.selection),
-        rank_phases(trace.steps, trace.spans, view.selection),
+        rank_phases(basis.steps, basis.spans, Selection(basis.used, {})),
     )
 
 
@@ -121,7 +127,9 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
-        yield Section("Where a step goes", charts=(("", shares),), grid=phase_grid(view.phases))
+        notes = tuple(clock_words(view))
+        grid = phase_grid(view.phases, exchange_timed=view.exchange_timed)
+        yield Section("Where a step goes", notes, charts=(("", shares),), grid=grid)
     if drawn is not None:
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))
@@ -134,13 +142,24 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         yield Section("What ran", grid=settings, folded=True)
 
 
-def phase_grid(phases: Sequence[PhaseShare]) -> Grid:
+def phase_grid(phases: Sequence[PhaseShare], *, exchange_timed: bool = True) -> Grid:
+    """Return a row for each phase, with the host's time if the device's was measured."""
     rows = []
+    has_host = any(part.host_ns is not None for part in phases)
     for part in phases:
         share, step = percent(part.share.value), duration(part.step_ns.value)
-        rows.append((part.name, share, share_range(part.share), step, meaning(part.name)))
-    header = ("phase", "share", "95 % interval", "per step", "what happens")
-    return Grid(header, tuple(rows), frozenset({1, 2, 3}))
+        cells = [part.name, share, share_range(part.share), step]
+        if has_host:
+            cells.append(known(part.host_ns, duration))
+        happens = meaning(part.name)
+        if part.name == Phase.BACKWARD.value and has_host and not exchange_timed:
+            happens += ", and their exchange"
+        rows.append((*cells, happens))
+    header = ["phase", "share", "95 % interval", "per step"]
+    if has_host:
+        header.append("host")
+    right = frozenset(range(1, len(header)))
+    return Grid((*header, "what happens"), tuple(rows), right)
 
 
 def strip(points: Sequence[StepPoint], others: Sequence[StepPoint] = ()) -> Strip:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
+from profkit.analysis.costs import PhaseClock
+from profkit.analysis.device_times import LAUNCHES
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
@@ -79,6 +81,29 @@ def steps_line(view: Overview) -> str:
     if not excluded:
         return used
     return f"{used}; excluded: {', '.join(excluded)}"
+
+
+def clock_words(view: Overview) -> Iterator[str]:
+    """Yield the clock that the phases are on, if there is a device, and the steps behind them."""
+    if view.clock is PhaseClock.LAUNCH:
+        yield f"No device times: {LAUNCHES}."
+    costs = view.costs
+    if costs is None:
+        return
+    yield "Per step: the device's time. Host: the host's time to launch the work, or to wait."
+    fewer = []
+    if costs.steps < len(view.selection.steps):
+        for reason, count in costs.selection.left_out.items():
+            if reason not in view.selection.left_out:
+                fewer.append(f"{count:,} {reason_name(reason)}")
+    words = f"{costs.steps:,} of {len(view.selection.steps):,} used steps"
+    if fewer:
+        words += f" (not: {', '.join(fewer)})"
+    if costs.unclocked:
+        ranks = costs.ranks + len(costs.unclocked)
+        words += f" and {costs.ranks:,} of {plural(ranks, 'rank')}"
+    if fewer or costs.unclocked:
+        yield f"The phases are those of {words}."
 
 
 def why_not_judged(view: Overview) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations, rows_of_rank, rows_of_steps
-from profkit.analysis.exposed import exposed_spans
+from profkit.analysis.device_clock import exposed_spans
 from profkit.analysis.kernels.device_time import HOST
 from profkit.analysis.selection import steady_steps
 from profkit.analysis.views.batches import (

@@ -1,0 +1,67 @@
+"""The rows that the phases of a run are computed from: the same for every view of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from profkit.analysis.costs import PhaseClock, RunCosts, run_costs
+from profkit.analysis.device_clock import exposed_spans
+from profkit.analysis.device_times import is_own, ranks_on_device, rows_of_ranks, uses_device
+from profkit.analysis.estimate import Ints
+from profkit.analysis.exchange import Exchange, split_exchange
+from profkit.analysis.exposed import is_exchange_timed
+from profkit.analysis.selection import steady_steps
+from profkit.trace import Trace
+
+UNTIMED_EXCHANGE = (
+    "the device's wait for the gradient exchange was not timed: it is part of backward, and nothing "
+    "says how much of backward it is"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseBasis:
+    """The ranks, steps and spans that phases are about, the spans on the device's clock if known.
+
+    `costs` are the ledger's if there are device times. Then all screens show these.
+    """
+
+    steps: pa.Table
+    spans: pa.Table
+    collectives: pa.Table
+    used: Ints
+    clock: PhaseClock
+    exchange_timed: bool
+    costs: RunCosts | None = None
+
+    def exchange(self) -> Exchange | None:
+        """Return the gradient exchange, or `None` if its exposed part was not timed everywhere."""
+        if not self.exchange_timed or (self.costs is not None and self.costs.unclocked):
+            return None
+        return split_exchange(self.collectives, self.spans, self.used)
+
+
+def phase_basis(trace: Trace) -> PhaseBasis:
+    """Return the rows of a run that its phases are computed from."""
+    used = steady_steps(trace).steps
+    steps, spans, collectives = trace.steps, trace.spans, trace.collectives
+    ranks = ranks_on_device(spans, used)
+    if len(ranks):
+        costs = run_costs(trace)
+        return PhaseBasis(
+            rows_of_ranks(steps, ranks),
+            exposed_spans(rows_of_ranks(spans, ranks)),
+            rows_of_ranks(collectives, ranks),
+            costs.selection.steps,
+            costs.clock,
+            costs.exchange_timed,
+            costs,
+        )
+    clock, exchange_timed = PhaseClock.HOST, True
+    if is_own(trace) and uses_device(trace):
+        clock, nothing = PhaseClock.LAUNCH, np.zeros(len(used), dtype=np.int64)
+        exchange_timed = is_exchange_timed(collectives, spans.slice(0, 0), nothing, used)
+    return PhaseBasis(steps, spans, collectives, used, clock, exchange_timed)
