@@ -193,6 +193,8 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
     clock = costs.clock
     if not sums.on_device and is_own(trace) and uses_device(trace):
         clock = PhaseClock.LAUNCH
+        if not is_exchange_timed(collectives, sums.windows[:0], sums.untimed, sums.steps):
+            costs = costs.without_exchange()
     return dataclasses.replace(
         costs,
         switched=switched_cost(outside, warm_up_of(trace, trace.steps)),

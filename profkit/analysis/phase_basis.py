@@ -37,20 +37,29 @@ class PhaseBasis:
     exchange_timed: bool
     costs: RunCosts | None = None
 
+    @property
+    def why_no_exchange(self) -> str:
+        """The reason why nothing is known of the exposed exchange; empty if there is none."""
+        if not self.exchange_timed:
+            return "the device's wait for the exchange was not timed"
+        if self.costs is not None and self.costs.unclocked:
+            return "some ranks have no device times"
+        return ""
+
     def exchange(self) -> Exchange | None:
         """Return the gradient exchange, or `None` if its exposed part was not timed everywhere."""
-        if not self.exchange_timed or (self.costs is not None and self.costs.unclocked):
+        if self.why_no_exchange:
             return None
         return split_exchange(self.collectives, self.spans, self.used)
 
 
-def phase_basis(trace: Trace) -> PhaseBasis:
-    """Return the rows of a run that its phases are computed from."""
+def phase_basis(trace: Trace, costs: RunCosts | None = None) -> PhaseBasis:
+    """Return the rows of a run that its phases are computed from; `costs` are the run's if known."""
     used = steady_steps(trace).steps
     steps, spans, collectives = trace.steps, trace.spans, trace.collectives
     ranks = ranks_on_device(spans, used)
     if len(ranks):
-        costs = run_costs(trace)
+        costs = costs or run_costs(trace)
         return PhaseBasis(
             rows_of_ranks(steps, ranks),
             exposed_spans(rows_of_ranks(spans, ranks)),

@@ -6,11 +6,16 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import rows_of_steps
-from profkit.analysis.estimate import Estimate, estimate_ratios
+from profkit.analysis.costs import PhaseClock
+from profkit.analysis.device_clock import has_device_times
+from profkit.analysis.device_times import HOST, ranks_on_device, rows_of_ranks
+from profkit.analysis.estimate import Estimate, Ints, estimate_ratios
 from profkit.analysis.phases import StepTimes, step_times
+from profkit.analysis.rank_sums import untimed_work
 from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import StepPoint, step_points
 from profkit.trace.tail import Latest
@@ -131,14 +136,13 @@ def _parts(latest: Latest, recent: Ints) -> tuple[tuple[LivePart, ...], int, Pha
         used = used[~np.isin(used, spans["step"].filter(pa.array(missing)).to_numpy())]
         ranks = ranks_on_device(spans, recent)
         steps, spans = rows_of_ranks(steps, ranks), rows_of_ranks(spans, ranks)
-    if spans.num_rows:
-        by_rank = spans.group_by("rank").aggregate([("step", "min"), ("step", "max")])
-        first, last = pc.max(by_rank["step_min"]).as_py(), pc.min(by_rank["step_max"]).as_py()
-        whole = used > first
-        if clock is not PhaseClock.HOST and latest.manifest.state is RunState.RUNNING:
-            whole &= used < last
-        # A run of whole steps without phases has no spans to wait for.
-        used = used[whole | (used == numbers_first(steps))]
+    by_rank = spans.group_by("rank").aggregate([("step", "min"), ("step", "max")])
+    first, last = pc.max(by_rank["step_min"]).as_py(), pc.min(by_rank["step_max"]).as_py()
+    if first is not None and first > pc.min(steps["step"]).as_py():
+        used = used[used > first]  # older rows were released
+    lags = clock is not PhaseClock.HOST and latest.manifest.state is RunState.RUNNING
+    if lags and last is not None:
+        used = used[used < last]
     times = step_times(steps, spans, used)
     wall_ns = times.wall_ns.sum()
     parts = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import Estimate, scale
-from profkit.analysis.exchange import LateRank, find_late_rank, split_exchange
+from profkit.analysis.exchange import LateRank, find_late_rank
 from profkit.analysis.lateness import minus
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
@@ -37,8 +37,9 @@ def find(case: Case) -> Finding | None:
     The cost is how much longer it takes than they do, because they wait as long. What it was late
     by in the base is subtracted.
     """
-    if case.after.exchanges is None:
-        return None
+    after, before_clock = case.after.costs, case.before.costs.clock
+    if case.after.exchanges is None or not after.exchange_timed or after.clock is not before_clock:
+        return None  # a rank that waits on the device looks like one that works longer
     late = case.after.work.latest()
     if late is None:
         return None
@@ -78,11 +79,11 @@ def find(case: Case) -> Finding | None:
 
 def find_waited_rank(evidence: Evidence) -> LateRank | None:
     """Return the rank that most waiting in the exchange is for, if one stands out."""
-    trace, used = evidence.trace, evidence.used
-    exchange = split_exchange(trace.collectives, trace.spans, used)
+    basis = evidence.basis
+    exchange = basis.exchange()
     if not exchange:
         return None
-    return find_late_rank(exchange, trace.steps, trace.spans, used)
+    return find_late_rank(exchange, basis.steps, basis.spans, basis.used)
 
 
 def _stands_out(excess: Estimate, case: Case) -> bool:
