@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +82,14 @@ def find_device_times(trace: Trace) -> DeviceTimes | None:
         ranks_in_all=len(trace.ranks),
         reasons=tuple(_reasons(trace)),
     )
+
+
+def read_device_times(run: Path) -> DeviceTimes | None:
+    """Count the device times of a run on disk, as far as it can be read."""
+    try:
+        return find_device_times(Trace.open(run))
+    except UnreadableError:
+        return None
 
 
 def is_own(trace: Trace) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.config_join import find_caveats, find_unlike, join_config
+from profkit.analysis.config_join import Recorded, find_caveats, find_recorded, find_unlike, join_config
 from profkit.analysis.costs import RunCosts, run_costs
 from profkit.analysis.device_times import find_device_times
 from profkit.analysis.kept_ceilings import load_ceilings
@@ -38,6 +38,11 @@ class Explained:
     findings: tuple[Finding, ...]
     caveats: tuple[str, ...]
     kernels: KernelLedger | None = None
+
+    @property
+    def recorded(self) -> Recorded:
+        """The kinds of settings of which it is known whether they differ."""
+        return find_recorded(self.case.base, self.case.target)
 
     @property
     def ledger(self) -> Ledger:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from profkit.analysis.costs import PhaseClock
+from profkit.analysis.device_times import DeviceTimes
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
@@ -108,15 +109,18 @@ def device_clock(view: Overview) -> dict[str, Any]:
         found["phases_ranks_without_device_times"] = list(view.costs.unclocked)
         found["exchange_timed"] = view.exchange_timed
     if view.device_times is not None:
-        times = view.device_times
-        found["device_times"] = {
-            "phases": times.phases,
-            "missing": times.missing,
-            "steps_with_missing": times.steps,
-            "ranks_without": list(times.ranks),
-            "reasons": list(times.reasons),
-        }
+        found["device_times"] = device_times(view.device_times)
     return found
+
+
+def device_times(found: DeviceTimes) -> dict[str, Any]:
+    return {
+        "phases": found.phases,
+        "missing": found.missing,
+        "steps_with_missing": found.steps,
+        "ranks_without": list(found.ranks),
+        "reasons": list(found.reasons),
+    }
 
 
 def own_cost(view: Overview) -> dict[str, Any]:
@@ -187,7 +191,7 @@ def kernels(view: Overview) -> dict[str, Any] | None:
     }
 
 
-def verification(found: Verification) -> dict[str, Any]:
+def verification(found: Verification, times: DeviceTimes | None = None) -> dict[str, Any]:
     """Return what `profkit verify --json` prints."""
     tables = []
     for check in found.tables:
@@ -209,4 +213,5 @@ def verification(found: Verification) -> dict[str, Any]:
         "rows_lost": found.lost,
         "rows_dropped": found.dropped,
         "tables": tables,
+        "device_times": device_times(times) if times else None,
     }

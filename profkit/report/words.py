@@ -12,6 +12,7 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import SWITCHED_OFF
+from profkit.analysis.views.live import LiveView
 from profkit.text import duration, percent, plural, significant
 from profkit.vocab import PHASES, Phase
 
@@ -104,6 +105,18 @@ def clock_words(view: Overview) -> Iterator[str]:
         words += f" and {costs.ranks:,} of {plural(ranks, 'rank')}"
     if fewer or costs.unclocked:
         yield f"The phases are those of {words}."
+
+
+def live_parts_words(view: LiveView) -> Iterator[str]:
+    """Yield the steps that the parts of a live view are about, and their clock."""
+    clocks = {
+        PhaseClock.DEVICE: "; times are the device's",
+        PhaseClock.LAUNCH: f"; no device times: {LAUNCHES}",
+    }
+    if view.parts_steps < view.recent_steps or view.clock in clocks:
+        latest = plural(view.recent_steps, "step")
+        words = f"the phases of {view.parts_steps:,} of the latest {latest} are timed and known"
+        yield words + clocks.get(view.clock, "")
 
 
 def why_not_judged(view: Overview) -> str:

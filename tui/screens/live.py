@@ -17,6 +17,7 @@ from textual.widgets import Static
 from profkit.analysis.views.live import LivePart, LiveView, build_live_view
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
+from profkit.report.words import live_parts_words
 from profkit.text import duration, percent, plural, safe_text, significant
 from profkit.trace.tail import RunTail
 from profkit.tui.library import Source
@@ -184,12 +185,14 @@ def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
 
 
 def _behind_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
-    """Yield the ranks that are more than one step behind the furthest rank."""
+    """Yield the steps behind the parts, and ranks more than one step behind the furthest."""
     furthest = max((place.step for place in view.places), default=0)
     behind = []
     for place in view.places:
         if place.step < furthest - 1:
             behind.append(f"rank {place.rank} at step {place.step:,}")
+    for words in live_parts_words(view):
+        yield line([(words, palette.style("dim"))])
     if behind:
         yield line([("behind: ", palette.style("bad")), (", ".join(behind), None)])
 

@@ -176,6 +176,8 @@ def part_columns(rows: list[PartRow], *, plain: bool) -> list[Column]:
     roles = [row.role for row in rows]
     table.columns.append(Column("part", names, stretches=True, roles=roles))
     table.figure("per step", lambda row: row.part.step_ns.value, duration, searched=True)
+    if any(row.part.host_ns is not None for row in rows):
+        table.figure("host", lambda row: row.part.host_ns, duration)
     table.figure("share", _share, percent, searched=True)
     table.text("95 % interval", lambda row: _interval(row.part.share))
     draw_bar = functools.partial(bar, width=BAR_WIDTH, plain=plain)

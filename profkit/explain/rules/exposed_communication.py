@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import INPUT, REST
+from profkit.analysis.costs import INPUT, REST, PhaseClock
 from profkit.analysis.exposed import WAITING
 from profkit.explain.rules.base import (
     Case,
@@ -59,10 +59,15 @@ def _find_in_log(case: Case) -> Finding | None:
     share = 1 - input_ns / (ledger.total.delta.value * ledger.samples_per_step)
     if share < MIN_SHARE_IN_LOGS:
         return None
+    source = "a log"
+    if case.after.costs.clock is PhaseClock.LAUNCH:
+        source = "the host's clock"
     evidence = (
         f"with {case.base.world_size} to {case.target.world_size} ranks everything but input adds "
         f"{percent(share, 0)} of the gap, input {duration(input_ns)} per step; "
-        "a log cannot separate the exchange from waiting for other ranks' input"
+        f"{source} cannot separate the exchange from waiting for other ranks' input"
     )
     remedy = "trace the job itself (profkit run) on all ranks: then the exchange is measured"
+    if case.after.costs.clock is PhaseClock.LAUNCH:
+        remedy = "record device times on all ranks: then the exchange is measured"
     return Finding("exposed_communication", cost(row, ledger), share, evidence, remedy)
