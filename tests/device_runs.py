@@ -146,8 +146,14 @@ class _Sink:
         raise AssertionError("nothing is dropped here")
 
 
-def device_run(folder: Path, plan: Plan = Plan(), **config: Any) -> Path:
-    """Write a complete run into a new folder."""
+def device_run(
+    folder: Path,
+    plan: Plan = Plan(),  # it is frozen
+    *,
+    noted: Mapping[str, float] | None = None,
+    **config: Any,
+) -> Path:
+    """Write a complete run into a new folder; `noted` are profkit's own readings."""
     folder.mkdir(parents=True)
     shown = {
         "precision": "fp32",
@@ -169,18 +175,23 @@ def device_run(folder: Path, plan: Plan = Plan(), **config: Any) -> Path:
     )
     manifest.write(folder)
     for rank in range(plan.ranks):
-        _write_rank(folder, plan, rank)
+        _write_rank(folder, plan, rank, noted or {})
     dataclasses.replace(manifest, state=RunState.COMPLETE, ended_ns=wall_ns()).write(folder)
     return folder
 
 
-def _write_rank(folder: Path, plan: Plan, rank: int) -> None:
+def _write_rank(folder: Path, plan: Plan, rank: int, noted: Mapping[str, float]) -> None:
     rows = no_rows()
     machine = _Machine(plan, rank)
+    for metric, value in noted.items():
+        rows["samples"].append((None, "profkit", metric, machine.host, value))
     timer = _Timer(machine, rows["spans"].append)
     timer.collect()
     recorder = Recorder(
-        _Sink(rows), device=timer, clock=machine.clock, is_measured=lambda step: not plan.control(step)
+        _Sink(rows),
+        device=timer,
+        clock=machine.clock,
+        is_measured=lambda step: not plan.control(step),
     )
     recorder.begin()
     for machine.step in range(plan.steps):
@@ -213,9 +224,7 @@ def _train(recorder: Recorder, machine: _Machine, collectives: Append) -> None:
     machine.host = max(machine.host, machine.stream)  # the loss is read
 
 
-def _exchange(
-    recorder: Recorder, machine: _Machine, collectives: Append, exposed_ns: int
-) -> None:
+def _exchange(recorder: Recorder, machine: _Machine, collectives: Append, exposed_ns: int) -> None:
     """Add the exposed end of the exchange to the device's work, as one bucket of NCCL."""
     ready, before = machine.host, machine.stream
     if machine.plan.tail == "device":

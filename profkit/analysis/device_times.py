@@ -98,11 +98,10 @@ def is_own(trace: Trace) -> bool:
 
 
 def uses_device(trace: Trace) -> bool:
-    """Return true if a rank of the run trained on a device other than the host."""
+    """Return true if the run trained on devices other than the host: its ranks are alike."""
     for rank in trace.ranks:
         with contextlib.suppress(UnreadableError):
-            if rank.manifest.device not in ("", HOST):
-                return True
+            return rank.manifest.device not in ("", HOST)
     return False
 
 
@@ -128,7 +127,9 @@ def _reasons(trace: Trace) -> Iterator[str]:
     largest: dict[str, float] = {}
     for kind in (UNTIMED, FAILURES):
         rows = trace.samples.filter(pc.starts_with(trace.samples["metric"].cast(pa.string()), kind))
-        for metric, value in zip(rows["metric"].to_pylist(), rows["value"].to_pylist(), strict=True):
+        for metric, value in zip(
+            rows["metric"].to_pylist(), rows["value"].to_pylist(), strict=True
+        ):
             largest[metric] = max(value, largest.get(metric, value))
     for metric, value in largest.items():
         kind, _, name = metric.partition(":")

@@ -99,9 +99,7 @@ def _step_keys(rows: pa.Table, used: Ints) -> tuple[Ints, Ints]:
     return place, place + rows["rank"].to_numpy().astype(np.int64) * (len(used) + 1)
 
 
-def is_exchange_timed(
-    collectives: pa.Table, windows: pa.Table, untimed: Ints, used: Ints
-) -> bool:
+def is_exchange_timed(collectives: pa.Table, windows: pa.Table, untimed: Ints, used: Ints) -> bool:
     """Return true unless the device exchanges gradients and nobody timed its wait for them.
 
     `windows` are the spans of the exposed exchange, `untimed` those without device times by step.

@@ -237,9 +237,7 @@ def estimate_parts(
     wall = np.broadcast_to(costs.wall_ns.astype(np.float64), ns.shape)
     ones = np.full(ns.shape, float(costs.ranks))
     shares = np.arange(2 * len(parts)) >= len(parts)
-    found = estimate_ratios(
-        np.concatenate([ns, ns]), np.concatenate([ones, wall]), shares=shares
-    )
+    found = estimate_ratios(np.concatenate([ns, ns]), np.concatenate([ones, wall]), shares=shares)
     yield from zip(parts, found[: len(parts)], found[len(parts) :], strict=True)
 
 

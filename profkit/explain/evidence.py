@@ -128,7 +128,7 @@ class Evidence:
     @functools.cached_property
     def other_ns(self) -> Mapping[str, float]:
         """Time in the phase `other` in ns per step and rank, by the name of what was done."""
-        spans = self.trace.spans
+        spans = self.basis.spans
         is_other = pc.equal(spans["phase"], Phase.OTHER.value)
         rows = spans.filter(pc.and_(is_other, pc.equal(spans["depth"], 0)))
         return self._mean_ns_by_name(self.select_used(rows))

@@ -8,7 +8,13 @@ from typing import NamedTuple, TypeAlias
 
 from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.config_join import Recorded, find_caveats, find_recorded, find_unlike, join_config
+from profkit.analysis.config_join import (
+    Recorded,
+    find_caveats,
+    find_recorded,
+    find_unlike,
+    join_config,
+)
 from profkit.analysis.costs import RunCosts, run_costs
 from profkit.analysis.device_times import find_device_times
 from profkit.analysis.kept_ceilings import load_ceilings

@@ -148,12 +148,15 @@ def no_difference_words(recorded: Recorded) -> str:
     """Return what was recorded on both sides and is the same."""
     if all(recorded):
         return "Nothing else differs: every recorded knob, version and variable is the same."
-    names = [name.removesuffix("s") for name, known in recorded._asdict().items() if known]
-    missing = [name for name, known in recorded._asdict().items() if not known]
-    words = f"{' and '.join(missing)} were not recorded on both sides"
+    kinds = recorded._asdict()
+    missing = " and ".join(name for name, known in kinds.items() if not known)
+    names = " and ".join(name.removesuffix("s") for name, known in kinds.items() if known)
     if not names:
-        return f"It is not known what else differs: {', '.join(missing)} were not recorded."
-    return f"Nothing else that was recorded differs: every {' and '.join(names)} is the same; {words}."
+        return "It is not known what else differs: the runs did not both record settings."
+    return (
+        f"Nothing else differs of what both runs recorded: every {names} is the same; {missing} "
+        "were not recorded on both sides."
+    )
 
 
 def finding_cost(finding: Finding, ledger: Ledger) -> str:
@@ -164,17 +167,17 @@ def finding_cost(finding: Finding, ledger: Ledger) -> str:
         words = f"{duration(cost.value)} per step{interval_in_brackets(cost, duration)}"
     if share is not None and math.isfinite(share):
         words += f", {percent(share, 0)} of the gap"
-        if cost and share > 1 + NEGLIGIBLE:
-            words += f"; {beyond_gap_words(cost.value, ledger)}"
+        gap_ns = ledger.total.delta.value * ledger.samples_per_step
+        if cost and cost.value > gap_ns * (1 + NEGLIGIBLE):
+            words += f"; {beyond_gap_words(cost.value - gap_ns, ledger)}"
     return words
 
 
-def beyond_gap_words(cost_ns: float, ledger: Ledger) -> str:
-    """Return why a cause can cost more than the gap between the runs."""
+def beyond_gap_words(over_ns: float, ledger: Ledger) -> str:
+    """Return why a cause can cost so much more than the gap between the runs."""
     factor = ledger.samples_per_step
     falls = [row for row in ledger.rows if row.delta.value < 0]
     fallen_ns = -sum(row.delta.value for row in falls) * factor
-    over_ns = cost_ns - ledger.total.delta.value * factor
     if over_ns > fallen_ns * (1 + NEGLIGIBLE):
         return (
             "that is more than the gap: the cost is not a row of the table, and other work hid "

@@ -165,11 +165,14 @@ def own_cost_words(view: Overview) -> str:
     if cost.collectors_ns is not None:
         words += f", {duration(cost.collectors_ns)} on the collectors' threads"
     control = cost.switched
-    if control is not None and control.low is not None:
-        words += (
-            f"; measured with control steps (recording off): {duration(control.value)}, "
-            f"{interval_words(control, duration)}"
-        )
+    if control is not None and control.low is not None and control.high is not None:
+        words += "; measured with control steps (recording off): "
+        if control.low > 0:
+            words += f"{duration(control.value)}, {interval_words(control, duration)}"
+        elif control.high > 0:  # a cost is never below zero, though a difference may be
+            words += f"not above the noise, at most {duration(control.high)}"
+        else:
+            words += "none, they took longer than measured steps"
     return words
 
 

@@ -127,8 +127,8 @@ def _parts(latest: Latest, recent: Ints) -> tuple[tuple[LivePart, ...], int, Pha
     off = steps.filter(pc.invert(steps["instrumented"]))["step"].to_numpy()
     timed = has_device_times(spans)
     used = recent[~np.isin(recent, off)]
-    clock = PhaseClock.HOST
-    if any(each.device not in ("", HOST) for each in latest.ranks.values()):
+    clock, imported = PhaseClock.HOST, "imported_from" in latest.manifest.config
+    if not imported and any(each.device not in ("", HOST) for each in latest.ranks.values()):
         clock = PhaseClock.LAUNCH
     if timed.any():
         clock = PhaseClock.DEVICE

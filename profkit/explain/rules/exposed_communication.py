@@ -59,12 +59,14 @@ def _find_in_log(case: Case) -> Finding | None:
     share = 1 - input_ns / (ledger.total.delta.value * ledger.samples_per_step)
     if share < MIN_SHARE_IN_LOGS:
         return None
-    source = "a log"
+    source, more = "a log", ""
+    if input_ns < 0:
+        more = " (more than the gap, because input got shorter)"
     if case.after.costs.clock is PhaseClock.LAUNCH:
         source = "the host's clock"
     evidence = (
         f"with {case.base.world_size} to {case.target.world_size} ranks everything but input adds "
-        f"{percent(share, 0)} of the gap, input {duration(input_ns)} per step; "
+        f"{percent(share, 0)} of the gap{more}, input {duration(input_ns)} per step; "
         f"{source} cannot separate the exchange from waiting for other ranks' input"
     )
     remedy = "trace the job itself (profkit run) on all ranks: then the exchange is measured"

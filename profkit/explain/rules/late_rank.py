@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import INPUT
+from profkit.analysis.costs import INPUT, PhaseClock
 from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.exchange import LateRank, find_late_rank
 from profkit.analysis.lateness import minus
@@ -37,9 +37,8 @@ def find(case: Case) -> Finding | None:
     The cost is how much longer it takes than they do, because they wait as long. What it was late
     by in the base is subtracted.
     """
-    after, before_clock = case.after.costs, case.before.costs.clock
-    if case.after.exchanges is None or not after.exchange_timed or after.clock is not before_clock:
-        return None  # a rank that waits on the device looks like one that works longer
+    if case.after.exchanges is None or not _knows_own_work(case):
+        return None
     late = case.after.work.latest()
     if late is None:
         return None
@@ -75,6 +74,17 @@ def find(case: Case) -> Finding | None:
         cause=row,
         takes=_explained(added.value, case.after.costs.ranks, row),
     )
+
+
+def _knows_own_work(case: Case) -> bool:
+    """Return true if the work of ranks is known apart from their waits, on one clock.
+
+    A rank whose device waits for the exchange looks like one that works longer, unless the wait was
+    timed.
+    """
+    before, after = case.before.costs, case.after.costs
+    same_clock = before.clock is after.clock and after.clock is not PhaseClock.LAUNCH
+    return same_clock and after.exchange_timed
 
 
 def find_waited_rank(evidence: Evidence) -> LateRank | None:
