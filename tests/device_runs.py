@@ -20,7 +20,7 @@ from profkit.instrument.rows import Append, CollectiveRow, Event, Row
 from profkit.trace import RankManifest, RankWriter, RunManifest
 from profkit.trace.integrity import this_process
 from profkit.trace.writer import no_rows
-from profkit.vocab import Phase, RunState
+from profkit.vocab import MissingTime, Phase, RunState
 
 MS = 1_000_000
 WARM_UP = 5
@@ -97,6 +97,9 @@ class _Machine:
     def make_event(self) -> Event:
         return _Event(self)
 
+    def is_capturing(self) -> bool:
+        return False
+
     def reach_idle_event(self, clock: Callable[[], int]) -> tuple[Event, int, int] | None:
         if self.rank in self.plan.without_anchor or self.step < self.plan.anchored_from:
             return None
@@ -121,13 +124,13 @@ class _Event:
 class _Timer(DeviceTimer):
     """A timer without events in the planned steps."""
 
-    def __init__(self, machine: _Machine, append: Callable[[Row], None]) -> None:
-        super().__init__(machine, append, clock=machine.clock)
+    def __init__(self, machine: _Machine, spans: Append, samples: Append) -> None:
+        super().__init__(machine, spans, clock=machine.clock, samples=samples)
         self._machine = machine
 
     def mark(self) -> Event | None:
         if self._machine.step in self._machine.plan.unmarked:
-            self.unmarked += 1
+            self.missing[MissingTime.POOL] += 1
             return None
         return super().mark()
 
@@ -185,7 +188,7 @@ def _write_rank(folder: Path, plan: Plan, rank: int, noted: Mapping[str, float])
     machine = _Machine(plan, rank)
     for metric, value in noted.items():
         rows["samples"].append((None, "profkit", metric, machine.host, value))
-    timer = _Timer(machine, rows["spans"].append)
+    timer = _Timer(machine, rows["spans"].append, rows["samples"].append)
     timer.collect()
     recorder = Recorder(
         _Sink(rows),

@@ -9,16 +9,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations
-from profkit.analysis.device_times import is_own, ranks_on_device, rows_of_ranks, uses_device
+from profkit.analysis.device_times import (
+    PhaseClock,
+    clock_of,
+    is_own,
+    ranks_on_device,
+    rows_of_ranks,
+)
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, Ints
-from profkit.analysis.exposed import is_exchange_timed, share_input, split_allreduce
+from profkit.analysis.exposed import share_input, split_allreduce, untimed_exchanges
 from profkit.analysis.kernels.windows import window_steps
 from profkit.analysis.own_cost import span_price_ns, switched_cost, without
 from profkit.analysis.phases import UNKNOWN, step_times
@@ -41,22 +46,13 @@ HIDDEN_EXCHANGE = "allreduce under backward"
 OUTLIER_FACTOR = 5.0
 """A step is an outlier if it takes more than this many times the median."""
 
+MOST_UNTIMED_SHARE = 0.5
+"""If the exchange is not timed in more than this share of the steps, it has no figure."""
+
 MOST_OUTLIERS_SHARE = 0.02
 """If more than this share of the steps is far out, that is how the job runs: none is excluded."""
 
 _COMPUTES = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
-
-
-class PhaseClock(str, Enum):
-    """The clock that a run's phases were timed on."""
-
-    HOST = "host"
-    """The host did the work itself, or nothing is known of a device."""
-    DEVICE = "device"
-    LAUNCH = "launch"
-    """The host's, of work that a device did: without device times, nobody knows when."""
-    MIXED = "mixed"
-    """Repeats differ in this."""
 
 
 @dataclass(frozen=True)
@@ -184,17 +180,19 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
     steps, collectives = rows_of_ranks(trace.steps, ranks), rows_of_ranks(trace.collectives, ranks)
     selection = steady
     if is_own(trace):  # a phase of an imported trace without device times launched nothing
-        selection = steady.without(NO_DEVICE_TIMES, sums.untimed > 0)
-        sums = sums.take(sums.untimed == 0)
+        missing = sums.untimed > 0
+        untimed = untimed_exchanges(collectives, sums.timed_exchange, steady.steps)
+        if sums.on_device and untimed.sum() <= MOST_UNTIMED_SHARE * len(untimed):
+            missing |= untimed
+        selection, sums = steady.without(NO_DEVICE_TIMES, missing), sums.take(~missing)
     selection = exclude_outliers(steps, sums, selection)
     sums = sums.take(np.isin(sums.steps, selection.steps))
     costs = cost_of_sums(steps, sums, collectives, selection, span_price_ns(trace.samples))
     outside = without(trace.steps, window_steps(trace.samples))
-    clock = costs.clock
-    if not sums.on_device and is_own(trace) and uses_device(trace):
-        clock = PhaseClock.LAUNCH
-        if not is_exchange_timed(collectives, sums.windows[:0], sums.untimed, sums.steps):
-            costs = costs.without_exchange()
+    clock = clock_of(trace, on_device=sums.on_device)
+    untimed = untimed_exchanges(collectives, sums.timed_exchange, sums.steps)
+    if clock is not PhaseClock.HOST and untimed.any():
+        costs = costs.without_exchange()
     return dataclasses.replace(
         costs,
         switched=switched_cost(outside, warm_up_of(trace, trace.steps)),
@@ -255,10 +253,7 @@ def cost_of_sums(
         return costs
     host = _by_part(sums, sums.host)
     host[UNKNOWN] = wall_ns - sum(host.values())
-    costs = dataclasses.replace(costs, clock=PhaseClock.DEVICE, host=host)
-    if is_exchange_timed(collectives, sums.windows, sums.untimed_exchange, sums.steps):
-        return costs
-    return costs.without_exchange()
+    return dataclasses.replace(costs, clock=PhaseClock.DEVICE, host=host)
 
 
 def _others(whole: pa.Table, kept: pa.Table) -> list[int]:

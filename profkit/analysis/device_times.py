@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from profkit.analysis.estimate import Ints
 from profkit.errors import UnreadableError
 from profkit.text import plural
 from profkit.trace import Trace
-from profkit.vocab import FAILURES, UNTIMED
+from profkit.vocab import FAILURES, UNTIMED, MissingTime
 
 HOST = "cpu"
 LAUNCHES = (
@@ -25,8 +26,20 @@ LAUNCHES = (
     "how long the device worked"
 )
 _MOST_RANKS_NAMED = 8
-_SITES = ("device times", "device events")
+_SITES = ("device times", "device events", "reading the device's clock")
 """The parts of profkit that take device times, by the name under which a failure is recorded."""
+
+
+class PhaseClock(str, Enum):
+    """The clock that a run's phases were timed on."""
+
+    HOST = "host"
+    """The host did the work itself, or nothing is known of a device."""
+    DEVICE = "device"
+    LAUNCH = "launch"
+    """The host's, of work that a device did: without device times, nobody knows when."""
+    MIXED = "mixed"
+    """Repeats differ in this."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,7 @@ class DeviceTimes:
 
 
 def find_device_times(trace: Trace) -> DeviceTimes | None:
-    """Count the device times of a run; `None` if it ran on no device, or another tool wrote it."""
+    """Count the device times of a run; `None` for other tools' runs, and without a device."""
     spans = trace.spans
     timed = has_device_times(spans)
     if not is_own(trace) or not (timed.any() or uses_device(trace)):
@@ -97,6 +110,13 @@ def is_own(trace: Trace) -> bool:
     return "imported_from" not in trace.manifest.config
 
 
+def clock_of(trace: Trace, *, on_device: bool) -> PhaseClock:
+    """Return the clock of a run's phases; `on_device` says that they have device times."""
+    if on_device:
+        return PhaseClock.DEVICE
+    return PhaseClock.LAUNCH if is_own(trace) and uses_device(trace) else PhaseClock.HOST
+
+
 def uses_device(trace: Trace) -> bool:
     """Return true if the run trained on devices other than the host: its ranks are alike."""
     for rank in trace.ranks:
@@ -124,16 +144,16 @@ def rows_of_ranks(rows: pa.Table, ranks: Ints) -> pa.Table:
 
 def _reasons(trace: Trace) -> Iterator[str]:
     """Yield what the run recorded about missing device times."""
-    largest: dict[str, float] = {}
+    metrics = trace.samples["metric"].cast(pa.string())
     for kind in (UNTIMED, FAILURES):
-        rows = trace.samples.filter(pc.starts_with(trace.samples["metric"].cast(pa.string()), kind))
-        for metric, value in zip(
-            rows["metric"].to_pylist(), rows["value"].to_pylist(), strict=True
-        ):
-            largest[metric] = max(value, largest.get(metric, value))
-    for metric, value in largest.items():
-        kind, _, name = metric.partition(":")
-        if f"{kind}:" == UNTIMED and value > 0:
-            yield f"{name}: {int(value):,}"
-        elif name in _SITES:
-            yield f"profkit's {name} failed {plural(int(value), 'time')}"
+        rows = trace.samples.filter(pc.starts_with(metrics, kind))
+        rows = rows.group_by(["metric", "rank"]).aggregate([("value", "max")])
+        rows = rows.group_by("metric").aggregate([("value_max", "sum")])
+        for row in rows.to_pylist():
+            name, count = row["metric"].removeprefix(kind), int(row["value_max_sum"])
+            if name == MissingTime.NO_EVENTS.value:
+                yield name
+            elif kind == UNTIMED and count > 0:
+                yield f"{name}: {count:,}"
+            elif name in _SITES:
+                yield f"profkit's {name} failed {plural(count, 'time')}"

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, rows_of_rank, rows_of_steps, step_places
+from profkit.analysis.columns import durations, rows_of_rank, step_places
+from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange import Matched, exposed_windows, match_collectives
 from profkit.analysis.intervals import covered_each, union
@@ -99,17 +100,17 @@ def _step_keys(rows: pa.Table, used: Ints) -> tuple[Ints, Ints]:
     return place, place + rows["rank"].to_numpy().astype(np.int64) * (len(used) + 1)
 
 
-def is_exchange_timed(collectives: pa.Table, windows: pa.Table, untimed: Ints, used: Ints) -> bool:
-    """Return true unless the device exchanges gradients and nobody timed its wait for them.
+def untimed_exchanges(collectives: pa.Table, timed: pa.Table, used: Ints) -> Bools:
+    """Return in which steps a device exchanged gradients and nobody timed its wait for them.
 
-    `windows` are the spans of the exposed exchange, `untimed` those without device times by step.
+    `timed` are the rank and step of each wait with device times.
     """
-    rows = rows_of_steps(collectives, used)
-    rows = rows.filter(rows["bucket"].is_valid())
+    rows = collectives.filter(collectives["bucket"].is_valid())
     by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS))
-    if pc.all(by_host).as_py() in (True, None):
-        return True
-    return rows_of_steps(windows, used).num_rows > 0 and not untimed.any()
+    rows = rows.filter(pc.invert(by_host))
+    place, key = _step_keys(rows, used)
+    missing = (place >= 0) & ~np.isin(key, _step_keys(timed, used)[1])
+    return np.asarray(np.bincount(place[missing], minlength=len(used)) > 0)
 
 
 def split_allreduce(collectives: pa.Table, spans: pa.Table, used: Ints) -> AllreduceSplit | None:

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.costs import INPUT, PhaseClock, RunCosts
-from profkit.analysis.device_times import DeviceTimes, find_device_times
+from profkit.analysis.costs import INPUT, RunCosts
+from profkit.analysis.device_times import DeviceTimes, PhaseClock, find_device_times
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
-from profkit.analysis.exchange import Exchange, LateRank, find_late_rank
+from profkit.analysis.exchange import Exchange, LateRank
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
 from profkit.analysis.notices import find_notices
@@ -119,24 +119,18 @@ def build_overview(
 ) -> Overview:
     """Return the figures of a run; raise `UnreadableError` if none of its steps can be read.
 
-    Without kernels, that table, which may be far larger than all others together, is not read.
+    Without kernels, that table, which may be far larger than all others, is not read.
     """
     steps, manifest = trace.steps, trace.manifest
     if not steps.num_rows:
         raise UnreadableError(_NO_STEPS.format(run=safe_text(str(trace.path))))
     selection, basis = steady_steps(trace), phase_basis(trace)
     used, windows = selection.steps, window_steps(trace.samples)
-    exchange = basis.exchange()
-    late_rank = None
-    if exchange:
-        late_rank = find_late_rank(exchange, basis.steps, basis.spans, basis.used)
-    kernels = by_kernel = None
+    exchange, kernels, by_kernel = basis.exchange(), None, None
     if with_kernels:
         kernels = kernel_windows(trace.kernels, steps, trace.samples, used)
         by_kernel = kernels_of(trace, ceilings)
     throughput, step_ns, phases = _estimate(trace, used)
-    if basis.costs is not None:
-        phases = phases_of(basis.costs)
     first_loss, last_loss = _losses(steps)
     return Overview(
         name=trace.name,
@@ -150,13 +144,13 @@ def build_overview(
         config=manifest.config,
         throughput=throughput,
         step_ns=step_ns,
-        phases=phases,
+        phases=phases_of(basis.costs) if basis.costs else phases,
         steps_seen=len(pc.unique(steps["step"])),
         selection=selection,
         first_loss=first_loss,
         last_loss=last_loss,
         exchange=exchange,
-        late_rank=late_rank,
+        late_rank=basis.late_rank(exchange),
         own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), windows),
         quality=(*find_notices(trace), *_untimed_exchange(basis)),
         kernels=kernels,

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.costs import PhaseClock, RunCosts, run_costs
+from profkit.analysis.costs import RunCosts, run_costs
 from profkit.analysis.device_clock import exposed_spans
-from profkit.analysis.device_times import is_own, ranks_on_device, rows_of_ranks, uses_device
+from profkit.analysis.device_times import PhaseClock, clock_of, ranks_on_device, rows_of_ranks
 from profkit.analysis.estimate import Ints
-from profkit.analysis.exchange import Exchange, split_exchange
-from profkit.analysis.exposed import is_exchange_timed
+from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
+from profkit.analysis.exposed import untimed_exchanges
 from profkit.analysis.selection import steady_steps
 from profkit.trace import Trace
 
 UNTIMED_EXCHANGE = (
-    "the device's wait for the gradient exchange was not timed: it is part of backward, and nothing "
-    "says how much of backward it is"
+    "the device's wait for the gradient exchange was not timed: it is part of backward, and "
+    "nothing says how much of backward it is"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class PhaseBasis:
-    """The ranks, steps and spans that phases are about, the spans on the device's clock if known.
+    """The ranks, steps and spans that phases are about.
 
-    `costs` are the ledger's if there are device times. Then all screens show these.
+    If there are device times, the spans are on the device's clock, and `costs` are the ledger's:
+    all screens show these.
     """
 
     steps: pa.Table
@@ -52,9 +52,18 @@ class PhaseBasis:
             return None
         return split_exchange(self.collectives, self.spans, self.used)
 
+    def late_rank(self, exchange: Exchange | None) -> LateRank | None:
+        """Return the rank that is late again and again in the exchange."""
+        if exchange is None:
+            return None
+        return find_late_rank(exchange, self.steps, self.spans, self.used)
+
 
 def phase_basis(trace: Trace, costs: RunCosts | None = None) -> PhaseBasis:
-    """Return the rows of a run that its phases are computed from; `costs` are the run's if known."""
+    """Return the rows of a run that its phases are computed from.
+
+    `costs` are the run's, if they are known already.
+    """
     used = steady_steps(trace).steps
     steps, spans, collectives = trace.steps, trace.spans, trace.collectives
     ranks = ranks_on_device(spans, used)
@@ -69,8 +78,7 @@ def phase_basis(trace: Trace, costs: RunCosts | None = None) -> PhaseBasis:
             costs.exchange_timed,
             costs,
         )
-    clock, exchange_timed = PhaseClock.HOST, True
-    if is_own(trace) and uses_device(trace):
-        clock, nothing = PhaseClock.LAUNCH, np.zeros(len(used), dtype=np.int64)
-        exchange_timed = is_exchange_timed(collectives, spans.slice(0, 0), nothing, used)
+    clock, exchange_timed = clock_of(trace, on_device=False), True
+    if clock is PhaseClock.LAUNCH:
+        exchange_timed = not untimed_exchanges(collectives, spans.slice(0, 0), used).any()
     return PhaseBasis(steps, spans, collectives, used, clock, exchange_timed)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import equals, step_places
+from profkit.analysis.columns import step_places
 from profkit.analysis.device_clock import Bools, exposed_spans, has_device_times, works
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exposed import input_pieces
@@ -24,9 +24,6 @@ from profkit.analysis.phases import sum_phases
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper, RankTrace, check_seen
 from profkit.vocab import PHASES, Phase
-
-EXPOSED = "exposed"
-"""The name of the recorder's own spans of the exposed exchange; others are a job's own calls."""
 
 _WINDOW = ("rank", "step", "phase", "start_ns", "end_ns")
 
@@ -53,8 +50,8 @@ class SpanSums:
     untimed: Ints
     """The phases per used step that lack device times which others of their rank have."""
 
-    untimed_exchange: Ints
-    """The spans of the exposed exchange per used step without device times."""
+    timed_exchange: pa.Table
+    """Rank and step of the spans of the exposed exchange that have device times."""
 
     damaged: bool = False
     """True if some spans could not be read."""
@@ -74,7 +71,6 @@ class SpanSums:
             waits=self.waits[kept],
             outer=self.outer[kept],
             untimed=self.untimed[kept],
-            untimed_exchange=self.untimed_exchange[kept],
         )
 
 
@@ -85,7 +81,7 @@ def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
     exposed = exposed_spans(spans) if on_device else spans
     host, outer = _whole_phases(spans, used)
     pieces, waits = input_pieces(spans, exposed, used)
-    untimed, untimed_exchange = untimed_work(spans, timed)
+    missing = place[untimed_work(spans, timed)]
     return SpanSums(
         steps=used,
         host=host,
@@ -95,26 +91,15 @@ def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
         waits=waits,
         windows=_windows(exposed),
         outer=outer,
-        untimed=_per_step(place[untimed], used),
-        untimed_exchange=_per_step(place[untimed_exchange], used),
+        untimed=np.bincount(missing[missing >= 0], minlength=len(used)),
+        timed_exchange=_windows(spans.filter(pa.array(timed))).select(["rank", "step"]),
     )
 
 
-def untimed_work(spans: pa.Table, timed: Bools) -> tuple[Bools, Bools]:
-    """Return which spans lack device times that others of their rank have.
-
-    The second are those of an exchange of which the rank has no device times at all.
-    """
+def untimed_work(spans: pa.Table, timed: Bools) -> Bools:
+    """Return which spans lack device times that others of their rank have."""
     rank = spans["rank"].to_numpy()
-    exchange = equals(spans["phase"], Phase.ALLREDUCE.value) & equals(spans["name"], EXPOSED)
-    knows_exchange = np.isin(rank, rank[timed & exchange])
-    missing = works(spans) | (exchange & knows_exchange)
-    unknown = exchange & ~knows_exchange
-    return missing & ~timed & np.isin(rank, rank[timed]), unknown
-
-
-def _per_step(place: Ints, used: Ints) -> Ints:
-    return np.bincount(place[place >= 0], minlength=len(used))
+    return np.asarray(works(spans) & ~timed & np.isin(rank, rank[timed]))
 
 
 def _whole_phases(spans: pa.Table, used: Ints) -> tuple[Ints, Ints]:
@@ -146,7 +131,7 @@ def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
         windows=joined("windows"),
         outer=total("outer"),
         untimed=total("untimed"),
-        untimed_exchange=total("untimed_exchange"),
+        timed_exchange=joined("timed_exchange"),
         damaged=bool(total("damaged")),
     )
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from profkit.analysis.config_join import NONE, join_config
-from profkit.analysis.costs import OWN, Apart, PhaseClock, RunCosts
+from profkit.analysis.costs import OWN, Apart, RunCosts
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, Floats, Ints, mean_of, student_95
 from profkit.analysis.selection import Selection
 from profkit.errors import UsageError

@@ -62,7 +62,8 @@ def find_meeting(
 ) -> Meeting | None:
     """Return where ranks wait, from all ranks' collectives and each rank's sums.
 
-    If the waits were not `timed`, nobody is named. The result is `None` if no rank recorded collectives, or if no step is used.
+    If the waits were not `timed`, nobody is named. The result is `None` if no rank recorded
+    collectives, or if no step is used.
     """
     if not sums:
         return None

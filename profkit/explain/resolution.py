@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import INPUT, OWN, PhaseClock, RunCosts
+from profkit.analysis.costs import INPUT, OWN, RunCosts
+from profkit.analysis.device_times import PhaseClock
 
 
 def at_one_resolution(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCosts]:
@@ -28,7 +29,7 @@ def at_one_resolution(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCo
 
 
 def unlike_clocks(base: RunCosts, target: RunCosts) -> str:
-    """Return why the phases of two runs cannot be compared for their clocks; empty if they can."""
+    """Return why the clocks of two runs rule out comparing phases; empty if they do not."""
     if PhaseClock.MIXED in (base.clock, target.clock):
         return (
             "some repeats of one side have device times and others have none: nobody knows how "

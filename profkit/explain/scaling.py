@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profkit.analysis.costs import INPUT, PhaseClock, RunCosts
-from profkit.analysis.device_times import LAUNCHES
+from profkit.analysis.costs import INPUT, RunCosts
+from profkit.analysis.device_times import LAUNCHES, PhaseClock
 from profkit.analysis.estimate import Estimate, Floats, divide, estimate_ratios, scale
 from profkit.analysis.exposed import WAITING
 from profkit.analysis.repeats import widen

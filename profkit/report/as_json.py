@@ -6,8 +6,7 @@ import json
 import math
 from typing import Any
 
-from profkit.analysis.costs import PhaseClock
-from profkit.analysis.device_times import DeviceTimes
+from profkit.analysis.device_times import DeviceTimes, PhaseClock
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from profkit.analysis.bandwidth import LinkUse
 from profkit.analysis.config_join import Recorded
-from profkit.analysis.costs import PhaseClock, RunCosts
+from profkit.analysis.costs import RunCosts
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, scale
 from profkit.analysis.exchange import LATE_SHARE
 from profkit.analysis.phase_basis import UNTIMED_EXCHANGE

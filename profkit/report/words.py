@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from profkit.analysis.costs import PhaseClock
-from profkit.analysis.device_times import LAUNCHES
+from profkit.analysis.device_times import LAUNCHES, PhaseClock
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from profkit import cli
-from profkit.analysis.costs import INPUT, NO_DEVICE_TIMES, REST, PhaseClock, run_costs
+from profkit.analysis.costs import INPUT, NO_DEVICE_TIMES, REST, run_costs
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, estimate_ratios
 from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.phase_basis import UNTIMED_EXCHANGE

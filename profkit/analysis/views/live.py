@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import rows_of_steps
-from profkit.analysis.costs import PhaseClock
 from profkit.analysis.device_clock import has_device_times
-from profkit.analysis.device_times import HOST, ranks_on_device, rows_of_ranks
+from profkit.analysis.device_times import HOST, PhaseClock, ranks_on_device, rows_of_ranks
 from profkit.analysis.estimate import Estimate, Ints, estimate_ratios
 from profkit.analysis.phases import StepTimes, step_times
 from profkit.analysis.rank_sums import untimed_work
@@ -132,7 +131,7 @@ def _parts(latest: Latest, recent: Ints) -> tuple[tuple[LivePart, ...], int, Pha
         clock = PhaseClock.LAUNCH
     if timed.any():
         clock = PhaseClock.DEVICE
-        missing, _ = untimed_work(spans, timed)
+        missing = untimed_work(spans, timed)
         used = used[~np.isin(used, spans["step"].filter(pa.array(missing)).to_numpy())]
         ranks = ranks_on_device(spans, recent)
         steps, spans = rows_of_ranks(steps, ranks), rows_of_ranks(spans, ranks)

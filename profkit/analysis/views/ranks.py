@@ -22,7 +22,6 @@ from profkit.analysis.exchange import (
     Matched,
     RankExchange,
     exposed_windows,
-    find_late_rank,
     match_collectives,
 )
 from profkit.analysis.intervals import covered_each, union_length
@@ -112,15 +111,13 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
     ranks = [_rank_times(trace, rank, phase_ns[rank.rank], median, used) for rank in trace.ranks]
     found = match_collectives(trace.collectives, used)
     exchange = basis.exchange()
-    waits = late_rank = None
+    waits = None
     why_no_waits = basis.why_no_exchange if found.count else ""
     if found.count > found.matched_count and not why_no_waits:
         missing = found.count - found.matched_count
         why_no_waits = f"{missing:,} of {found.count:,} collectives were not recorded on all ranks"
     if not why_no_waits:
         waits = find_waits(found, basis.spans, used)
-    if exchange:
-        late_rank = find_late_rank(exchange, basis.steps, basis.spans, used)
     return RanksView(
         ranks=tuple(ranks),
         phases=tuple(median),
@@ -131,7 +128,7 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
         collectives=found.count,
         matched=found.matched_count,
         exchange=exchange.ranks if exchange else (),
-        late_rank=late_rank,
+        late_rank=basis.late_rank(exchange),
         sizes=size_use(trace.collectives, used, ceilings),
         in_windows=window_collectives(trace),
     )

@@ -7,16 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.costs import (
-    EVALUATION,
-    INPUT,
-    OUTLIER,
-    REST,
-    Apart,
-    PhaseClock,
-    RunCosts,
-    run_costs,
-)
+from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, Apart, RunCosts, run_costs
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Ints
 from profkit.analysis.overview import Overview, build_overview, estimate_parts
 from profkit.analysis.phases import UNKNOWN

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import INPUT, REST, PhaseClock
+from profkit.analysis.costs import INPUT, REST
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.exposed import WAITING
 from profkit.explain.rules.base import (
     Case,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import INPUT, PhaseClock
+from profkit.analysis.costs import INPUT
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, scale
-from profkit.analysis.exchange import LateRank, find_late_rank
+from profkit.analysis.exchange import LateRank
 from profkit.analysis.lateness import minus
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
@@ -90,10 +91,7 @@ def _knows_own_work(case: Case) -> bool:
 def find_waited_rank(evidence: Evidence) -> LateRank | None:
     """Return the rank that most waiting in the exchange is for, if one stands out."""
     basis = evidence.basis
-    exchange = basis.exchange()
-    if not exchange:
-        return None
-    return find_late_rank(exchange, basis.steps, basis.spans, basis.used)
+    return basis.late_rank(basis.exchange())
 
 
 def _stands_out(excess: Estimate, case: Case) -> bool:
