@@ -56,6 +56,8 @@ class Plan:
     """The first step with an anchor."""
     unmarked: Collection[int] = ()
     """Steps in which no event was left."""
+    silent: bool = False
+    """True for a run that does not record why times are missing, as older ones."""
     control: Callable[[int], bool] = lambda step: False
 
     def device_ns(self, used: Collection[int]) -> dict[str, float]:
@@ -125,7 +127,8 @@ class _Timer(DeviceTimer):
     """A timer without events in the planned steps."""
 
     def __init__(self, machine: _Machine, spans: Append, samples: Append) -> None:
-        super().__init__(machine, spans, clock=machine.clock, samples=samples)
+        noted = None if machine.plan.silent else samples
+        super().__init__(machine, spans, clock=machine.clock, samples=noted)
         self._machine = machine
 
     def mark(self) -> Event | None:
@@ -152,11 +155,9 @@ class _Sink:
 def device_run(
     folder: Path,
     plan: Plan = Plan(),  # it is frozen
-    *,
-    noted: Mapping[str, float] | None = None,
     **config: Any,
 ) -> Path:
-    """Write a complete run into a new folder; `noted` are profkit's own readings."""
+    """Write a complete run into a new folder."""
     folder.mkdir(parents=True)
     shown = {
         "precision": "fp32",
@@ -178,16 +179,14 @@ def device_run(
     )
     manifest.write(folder)
     for rank in range(plan.ranks):
-        _write_rank(folder, plan, rank, noted or {})
+        _write_rank(folder, plan, rank)
     dataclasses.replace(manifest, state=RunState.COMPLETE, ended_ns=wall_ns()).write(folder)
     return folder
 
 
-def _write_rank(folder: Path, plan: Plan, rank: int, noted: Mapping[str, float]) -> None:
+def _write_rank(folder: Path, plan: Plan, rank: int) -> None:
     rows = no_rows()
     machine = _Machine(plan, rank)
-    for metric, value in noted.items():
-        rows["samples"].append((None, "profkit", metric, machine.host, value))
     timer = _Timer(machine, rows["spans"].append, rows["samples"].append)
     timer.collect()
     recorder = Recorder(

@@ -108,14 +108,16 @@ def clock_words(view: Overview) -> Iterator[str]:
 
 def live_parts_words(view: LiveView) -> Iterator[str]:
     """Yield the steps that the parts of a live view are about, and their clock."""
-    clocks = {
-        PhaseClock.DEVICE: "; times are the device's",
-        PhaseClock.LAUNCH: f"; no device times: {LAUNCHES}",
-    }
-    if view.parts_steps < view.recent_steps or view.clock in clocks:
+    of_steps = ""
+    if view.parts_steps < view.recent_steps:
         latest = plural(view.recent_steps, "step")
-        words = f"the phases of {view.parts_steps:,} of the latest {latest} are timed and known"
-        yield words + clocks.get(view.clock, "")
+        of_steps = f" of {view.parts_steps:,} of the latest {latest}, which are timed and known"
+    if view.clock is PhaseClock.DEVICE:
+        yield f"phases: the device's times{of_steps}"
+    elif view.clock is PhaseClock.LAUNCH:
+        yield f"phases{of_steps}: no device times; {LAUNCHES}"
+    elif of_steps:
+        yield f"phases{of_steps}"
 
 
 def why_not_judged(view: Overview) -> str:

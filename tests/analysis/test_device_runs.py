@@ -222,7 +222,7 @@ def test_a_run_without_device_times_says_so_first_and_calls_nothing_a_loss(make:
     assert (times.phases, times.missing, times.ranks) == (240, 240, (0,))
     for words in (_said("report", trace.path), _said("verify", trace.path)):
         assert "no device times for 240 of 240 phases" in words
-        assert "the run did not record why" in words
+        assert "(no idle stream: 300)" in words
     assert "No device times: the phases are on the host's clock" in _said("report", trace.path)
     figures = as_json.overview(view.overview)
     assert figures["device_times"]["missing"] == 240
@@ -246,11 +246,11 @@ def test_part_of_the_device_times_says_which(make: Make) -> None:
     assert build_ranks_view(rank).ranks[1].phase_ns == {}
 
 
-def test_the_reasons_that_were_recorded_are_told(tmp_path: Path) -> None:
-    reason = "untimed_count:no idle stream"
-    path = device_run(tmp_path / "run", Plan(without_anchor=(0,)), noted={reason: 7.0})
-    assert "(no idle stream: 7)" in _said("verify", path)
-    assert "(no idle stream: 7)" in _said("report", path)
+def test_the_reasons_are_those_of_all_ranks_or_not_recorded(make: Make) -> None:
+    both = make(ranks=2, tail_ns=75 * MS, without_anchor=(0, 1))
+    assert "(no idle stream: 720)" in _said("verify", both.path)
+    words = _said("report", make(without_anchor=(0,), silent=True).path)
+    assert "(the run did not record why)" in words
 
 
 def test_device_times_and_launch_times_are_not_compared(make: Make) -> None:
@@ -285,7 +285,7 @@ def test_control_steps_are_no_part_of_what_live_shows(make: Make) -> None:
     assert abs(unknown) < 0.001
     assert view.recent_steps == 50
     assert view.parts_steps == 44
-    assert "the phases of 44 of the latest 50 steps" in " ".join(live_parts_words(view))
+    assert "device's times of 44 of the latest 50 steps" in " ".join(live_parts_words(view))
 
 
 def test_a_cost_beyond_the_gap_says_why(make: Make) -> None:
