@@ -25,6 +25,7 @@ from profkit.analysis.device_times import (
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, Ints
 from profkit.analysis.exposed import share_input, split_allreduce, untimed_exchanges
 from profkit.analysis.kernels.windows import window_steps
+from profkit.analysis.notices import is_log
 from profkit.analysis.own_cost import span_price_ns, switched_cost, without
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.rank_sums import SpanSums, add_sums, sum_spans
@@ -126,13 +127,14 @@ class RunCosts:
         """Keep only input, if it is known, and a rest, as a training log supports them."""
         if INPUT not in self.parts:
             return self.of_wall_alone()
-        rest = self.wall_ns - self.parts[INPUT]
+        parts = {INPUT: self.parts[INPUT]}
+        if Phase.OTHER.value in self.parts and not self.knows_phases:  # a log's evaluations
+            parts[Phase.OTHER.value] = self.parts[Phase.OTHER.value]
+        rest = self.wall_ns - sum(parts.values())
         inside = {}
         if INPUT in self.inside:
             inside[INPUT] = self.inside[INPUT]
-        return dataclasses.replace(
-            self, parts={INPUT: self.parts[INPUT], REST: rest}, inside=inside
-        )
+        return dataclasses.replace(self, parts={**parts, REST: rest}, inside=inside)
 
     def without_own(self) -> RunCosts:
         """Add profkit's own time to `unknown`, where it is in a run that does not measure it."""
@@ -185,7 +187,8 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
         if sums.on_device and untimed.sum() <= MOST_UNTIMED_SHARE * len(untimed):
             missing |= untimed
         selection, sums = steady.without(NO_DEVICE_TIMES, missing), sums.take(~missing)
-    selection = exclude_outliers(steps, sums, selection)
+    if not is_log(trace):  # a log's figures are means over all its steps, and so are the report's
+        selection = exclude_outliers(steps, sums, selection)
     sums = sums.take(np.isin(sums.steps, selection.steps))
     costs = cost_of_sums(steps, sums, collectives, selection, span_price_ns(trace.samples))
     outside = without(trace.steps, window_steps(trace.samples))

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, places_in
+from profkit.analysis.columns import codes_of, equals, places_in
 from profkit.analysis.estimate import Ints
 from profkit.vocab import Phase
 
@@ -68,8 +68,12 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
         place = spans.schema.get_field_index(name)
         spans = spans.set_column(place, spans.schema.field(name), pa.array(values))
     # Only the host knows the pieces of a wait; they would not lie in the clipped wait any more.
-    piece = (depth > 0) & ~on_device & pc.equal(spans["phase"], Phase.DATA.value).to_numpy()
-    return spans.filter(pa.array(~(piece & np.isin(rank, ranks))))
+    dropped = (depth > 0) & ~on_device & equals(spans["phase"], Phase.DATA.value)
+    dropped &= np.isin(rank, ranks)
+    # The host only launches a collective that the device runs; its time there is no exchange.
+    exchange = equals(spans["phase"], Phase.ALLREDUCE.value)
+    dropped |= exchange & ~on_device & np.isin(rank, np.unique(rank[exchange & on_device]))
+    return spans.filter(pa.array(~dropped))
 
 
 def _clip(start: Ints, end: Ints, host_start: Ints, opens: Ints, closes: Ints) -> tuple[Ints, Ints]:

@@ -17,6 +17,7 @@ from profkit.analysis.costs import INPUT, RunCosts
 from profkit.analysis.device_times import DeviceTimes, PhaseClock, find_device_times
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
 from profkit.analysis.exchange import Exchange, LateRank
+from profkit.analysis.kernels.device_view import DeviceView, build_device_view
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
 from profkit.analysis.notices import find_notices
@@ -79,6 +80,8 @@ class Overview:
 
     If a run is very large, these are the kernels of one rank.
     """
+    devices: DeviceView | None = None
+    """Device time; null if no work of a device was recorded."""
     links: tuple[LinkUse, ...] = ()
     flags: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -126,8 +129,9 @@ def build_overview(
         raise UnreadableError(_NO_STEPS.format(run=safe_text(str(trace.path))))
     selection, basis = steady_steps(trace), phase_basis(trace)
     used, windows = selection.steps, window_steps(trace.samples)
-    exchange, kernels, by_kernel = basis.exchange(), None, None
+    exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
     if with_kernels:
+        devices = build_device_view(trace)
         kernels = kernel_windows(trace.kernels, steps, trace.samples, used)
         by_kernel = kernels_of(trace, ceilings)
     throughput, step_ns, phases = _estimate(trace, used)
@@ -155,6 +159,7 @@ def build_overview(
         quality=(*find_notices(trace), *_untimed_exchange(basis)),
         kernels=kernels,
         by_kernel=by_kernel if by_kernel and by_kernel.calls else None,
+        devices=devices,
         links=link_use(trace.collectives, used, ceilings),
         flags=manifest.flags,
         changed=trace.changed,

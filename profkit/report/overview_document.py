@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from profkit.analysis.overview import Overview, PhaseShare
 from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
+from profkit.report.device_sections import device_sections
 from profkit.report.document import (
     Document,
     Grid,
@@ -23,21 +25,28 @@ from profkit.report.document import (
 )
 from profkit.report.exchange_sections import exchange_sections
 from profkit.report.kernel_sections import kernel_sections
+from profkit.report.log_words import (
+    coverage,
+    log_meanings,
+    log_quality,
+    own_figure,
+    sample_unit,
+    source_rows,
+)
 from profkit.report.words import (
     clock_words,
+    exchange_meanings,
     interval_words,
     known,
     meaning,
     own_cost_words,
     plain,
     share_range,
-    source_rows,
     steps_line,
     why_not_judged,
 )
 from profkit.text import duration, percent, plural, significant
 from profkit.trace import Trace
-from profkit.vocab import Phase
 
 HEADROOM = 1.3
 """The axis of a strip of steps ends at this many times the longest steady step."""
@@ -109,7 +118,10 @@ def _subtitle(view: Overview) -> Iterator[str]:
 
 def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     throughput, step = view.throughput, view.step_ns
-    yield "throughput", f"{plain(throughput.value)} samples/s", interval_words(throughput, plain)
+    speed = f"{plain(throughput.value)} {sample_unit(view.config)}/s"
+    covered = filter(None, (interval_words(throughput, plain), coverage(view)))
+    yield "throughput", speed, ", ".join(covered)
+    yield from own_figure(view)
     yield "step", duration(step.value, 4), interval_words(step, duration)
     if view.first_loss is not None and view.last_loss is not None:
         last = f"{significant(view.last_loss, 5)} at the last step"
@@ -125,10 +137,12 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
 
 
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
+    yield from device_sections(view.devices)
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
         notes = tuple(clock_words(view))
-        grid = phase_grid(view.phases, exchange_timed=view.exchange_timed)
+        meanings = {**log_meanings(view.config), **exchange_meanings(view)}
+        grid = phase_grid(view.phases, meanings)
         yield Section("Where a step goes", notes, charts=(("", shares),), grid=grid)
     if drawn is not None:
         note = "The wall time of each step, as the mean over its ranks."
@@ -142,7 +156,9 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         yield Section("What ran", grid=settings, folded=True)
 
 
-def phase_grid(phases: Sequence[PhaseShare], *, exchange_timed: bool = True) -> Grid:
+def phase_grid(
+    phases: Sequence[PhaseShare], meanings: Mapping[str, str] = MappingProxyType({})
+) -> Grid:
     """Return a row for each phase, with the host's time if the device's was measured."""
     rows = []
     has_host = any(part.host_ns is not None for part in phases)
@@ -151,10 +167,7 @@ def phase_grid(phases: Sequence[PhaseShare], *, exchange_timed: bool = True) -> 
         cells = [part.name, share, share_range(part.share), step]
         if has_host:
             cells.append(known(part.host_ns, duration))
-        happens = meaning(part.name)
-        if part.name == Phase.BACKWARD.value and has_host and not exchange_timed:
-            happens += ", and their exchange"
-        rows.append((*cells, happens))
+        rows.append((*cells, meanings.get(part.name) or meaning(part.name)))
     header = ["phase", "share", "95 % interval", "per step"]
     if has_host:
         header.append("host")
@@ -186,7 +199,7 @@ def ranks_section(run: Illustrated, title: str) -> Iterator[Section]:
     yield Section(title, notes, (("", Heat(found)),), grid)
 
 
-def quality(sides: Mapping[str, Overview]) -> Section:
+def quality(sides: Mapping[str, Overview], *, with_flags: bool = True) -> Section:
     """Return what limits the confidence in the figures, and what measuring them cost.
 
     With more than one run, each row is labelled with its side.
@@ -195,11 +208,11 @@ def quality(sides: Mapping[str, Overview]) -> Section:
     for side, view in sides.items():
         prefix = f"{side}: " if side else ""
         rows.append((f"{prefix}profkit's cost", own_cost_words(view)))
-        notices = "; ".join(view.quality) or "complete, no rows dropped"
+        notices = "; ".join(view.quality) or log_quality(view) or "complete, no rows dropped"
         rows.append((f"{prefix}data quality", notices))
-        for label, text in source_rows(view):
+        for label, text in source_rows(view.config):
             rows.append((f"{prefix}{label}".strip(), text))
-        for flag in view.flags:
+        for flag in view.flags if with_flags else ():
             rows.append((f"{prefix}flag", flag))
     return Section("Confidence and data quality", grid=labelled(rows))
 

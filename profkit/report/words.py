@@ -17,9 +17,6 @@ from profkit.vocab import PHASES, Phase
 
 Number = TypeVar("Number", int, float)
 
-MOST_STATED = 4
-"""Results stated by an imported log that are shown; all of them are in the JSON."""
-
 NO_FIGURE = "-"
 """Shown for a figure that is not known."""
 
@@ -47,14 +44,19 @@ def interval_range(estimate: Estimate, show: Callable[[float], str]) -> str:
 def interval_words(estimate: Estimate, show: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None:
         return "no interval"
-    return f"95 % interval {interval_range(estimate, show)}"
+    return f"{level_words(estimate.level)} {interval_range(estimate, show)}"
 
 
 def interval_in_brackets(estimate: Estimate, show: Callable[[float], str]) -> str:
     """Return the interval as an addition to its figure, or an empty text."""
     if estimate.low is None or estimate.high is None:
         return ""
-    return f" (95 % interval {interval_range(estimate, show)})"
+    return f" ({level_words(estimate.level)} {interval_range(estimate, show)})"
+
+
+def level_words(level: float) -> str:
+    """Return the name of an interval, with its confidence."""
+    return f"{percent(level, 0)} interval"
 
 
 def share_range(share: Estimate) -> str:
@@ -104,6 +106,13 @@ def clock_words(view: Overview) -> Iterator[str]:
         words += f" and {costs.ranks:,} of {plural(ranks, 'rank')}"
     if fewer or costs.unclocked:
         yield f"The phases are those of {words}."
+
+
+def exchange_meanings(view: Overview) -> dict[str, str]:
+    """Return what happens in a phase that holds an exchange which was not timed."""
+    if view.exchange_timed or view.clock is not PhaseClock.DEVICE:
+        return {}
+    return {Phase.BACKWARD.value: f"{Phase.BACKWARD.meaning}, and their exchange"}
 
 
 def live_parts_words(view: LiveView) -> Iterator[str]:
@@ -175,24 +184,3 @@ def own_cost_words(view: Overview) -> str:
         else:
             words += "none, they took longer than measured steps"
     return words
-
-
-def source_rows(view: Overview) -> Iterator[tuple[str, str]]:
-    """Describe the log that a run was imported from, and list the results that it states."""
-    config = view.config
-    if "log_of" not in config:
-        return
-    every = ""
-    if config.get("steps_per_line") != 1:
-        every = f"every {config.get('steps_per_line')} steps, "
-    times = f"{every}times are means of {config.get('step_times')}"
-    counted = f"{config.get('sample_unit')} counted of {config.get('samples_counted_of')}"
-    yield "log", f"{config['log_of']}: {times}, {counted}"
-    stated = [found for found in config.get("stated") or [] if isinstance(found, dict)]
-    for found in stated[-MOST_STATED:]:
-        result = f"{found.get('what')} {found.get('value')} {found.get('unit')}".rstrip()
-        if found.get("how"):
-            result += f" ({found['how']})"
-        yield "stated", f"{result}, line {found.get('line')}"
-    if len(stated) > MOST_STATED:
-        yield "", f"{plural(len(stated) - MOST_STATED, 'more result')} in --json"

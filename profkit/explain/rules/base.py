@@ -162,7 +162,10 @@ def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
             if cost_ns.low is not None:  # what is left of a cost is no gain
                 cost_ns = dataclasses.replace(cost_ns, low=max(0.0, cost_ns.low))
             yield dataclasses.replace(
-                finding, cost_ns=cost_ns, share_of_gap=share_of(cost_ns.value, ledger)
+                finding,
+                cost_ns=cost_ns,
+                share_of_gap=share_of(cost_ns.value, ledger),
+                evidence=f"{finding.evidence}; other causes explain {duration(owed)} of it",
             )
 
 
