@@ -98,9 +98,9 @@ def _known(view: KernelsView) -> list[str]:
     known = []
     if view.tensor_core_share is not None:
         known.append(f"Tensor Cores: {percent(view.tensor_core_share)} of the time of matrix work")
-    if view.launch_bound_share is not None:
-        share = percent(view.launch_bound_share)
-        known.append(f"the device waited for launches worth {share} of the time")
+    if view.launched_late_share is not None:
+        share = percent(view.launched_late_share)
+        known.append(f"the device was idle for {share} of its time because the host launched late")
     if view.noun == "operator":
         known.append("operators on a CPU: no launches, no Tensor Cores")
     elif not view.ceilings:

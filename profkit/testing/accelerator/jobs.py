@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from profkit.instrument.blocks import always, off_blocks
+from profkit.instrument.blocks import off_blocks
 from profkit.instrument.frameworks.base import load_framework
 from profkit.testing.accelerator.devices import MOST_PENDING, AcceleratorError, Device, Event
 from profkit.testing.accelerator.hosts import BEGIN_NS, Host, World
@@ -170,7 +170,7 @@ def _record(rank: Rank) -> None:
         framework,
         rank.device,
         largest_pool=rank.job.largest_pool,
-        is_measured=off_blocks() if rank.job.control_steps else always,
+        is_measured=off_blocks() if rank.job.control_steps else lambda step: True,
     )
     rank.host.enter, rank.host.leave = rank.recording.hooks.enter, rank.recording.hooks.leave
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from profkit.clock import Anchor
-from profkit.instrument.blocks import always
 from profkit.instrument.device import DeviceTimer, note_no_events
 from profkit.instrument.frameworks.base import Framework, Seams
 from profkit.instrument.guard import Patches, guarded
@@ -35,7 +34,7 @@ class Recording:
         device: Device,
         *,
         largest_pool: int = 4_096,
-        is_measured: Callable[[int], bool] = always,
+        is_measured: Callable[[int], bool] = lambda step: True,
     ) -> None:
         self.device = device
         self.timer: DeviceTimer | None = None
