@@ -32,7 +32,7 @@ class Truth:
 
     @property
     def step(self) -> float:
-        return sum(self.parts.values())
+        return float(sum(self.parts.values()))
 
     @property
     def idle(self) -> float:

@@ -38,7 +38,8 @@ class SimulatedPaddle:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Replace the names, until the block ends."""
-        device, original = self.device, _Batches.__next__
+        device = self.device
+        original: Any = vars(_Batches)["__next__"]
 
         def copy(tensor: Any, *args: Any, **given: Any) -> Any:
             device().copy(self.copy_ns, waits=not getattr(tensor, "is_pinned_here", False))
