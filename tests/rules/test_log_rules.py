@@ -42,12 +42,12 @@ def even(step_s: float, data_s: float, count: int = 60) -> list[tuple[float, flo
 @pytest.fixture
 def compare(tmp_path: Path) -> Explain:
     def compare(base: str, target: str) -> Explained:
-        traces = []
+        sides = {}
         for name, text in (("before.log", base), ("after.log", target)):
             (tmp_path / name).write_text(text)
             (made,) = IMPORTER.read([tmp_path / name], Target(tmp_path / "runs"))
-            traces.append(Trace.open(made.run))
-        return explain(*traces)
+            sides[name] = Trace.open(made.run)
+        return explain(sides["before.log"], sides["after.log"])
 
     return compare
 

@@ -93,14 +93,24 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
         str.strip,
     ),
     ("run_benchmark.sh", r"run_benchmark\.sh (?:sp|mp) (\d{1,7})", "command_batch", _batch),
-    ("--batch", r"--batch[_-]size[ =](\d{1,7})(?!\d)", "command_batch", _batch),
+    (
+        "--batch",
+        r"\.(?:py|sh)\s.{0,4000}?--batch[_-]size[ =](\d{1,7})(?!\d)",
+        "command_batch",
+        _batch,
+    ),
     (
         "run_benchmark.sh",
         r"run_benchmark\.sh (?:sp|mp) \d{1,7} (fp32|fp16|amp)",
         "command_precision",
         _precision,
     ),
-    ("--amp", r"(?<!\S)(--amp)(?![\w=-]| (?:False|false|0))", "command_precision", _amp),
+    (
+        "--amp",
+        r"\.(?:py|sh)\s.{0,4000}?(?<!\S)(--amp)(?![\w=-]| (?:False|false|0))",
+        "command_precision",
+        _amp,
+    ),
     (" iters", r"max: (\d{1,12}) iters", "last_step", as_count),
 )
 """Text that each matching line contains, a pattern, the fact in its first group, and its reader."""

@@ -69,7 +69,15 @@ def test_a_command_that_contradicts_its_log_is_flagged(command: str, said: str) 
     (log,) = parse(f"+ {command}\n" + SAMPLES["dllogger_pytorch"].text)
     assert said in flags(log)
     if not said:
-        assert "asks for a batch" not in flags(log)
+        assert "the command asks" not in flags(log)
+
+
+def test_a_notice_about_an_option_is_no_command() -> None:
+    text = SAMPLES["dllogger_pytorch"].text.replace("amp : True", "amp : False")
+    (log,) = parse("| NOTICE: your device may support faster training with --amp\n" + text)
+    assert "the command asks" not in flags(log)
+    (log,) = parse("+ python main.py --amp --lr 1\n" + text)
+    assert "the command asks for precision amp, the log says fp32" in flags(log)
 
 
 def test_psenet_trains_in_fp32_whatever_its_name_says() -> None:
