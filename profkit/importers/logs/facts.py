@@ -63,7 +63,7 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("GPUs used:", r"GPUs used: (\d{1,6})", "cards_per_node", _cards),
     (
         "devices: ",
-        r"(?<!\w)devices: (\d{1,3}(?:,\d{1,3}){0,63})(?![\d,])",
+        r"(?:^|\d )devices: (\d{1,3}(?:,\d{1,3}){0,63})(?![\d,])",
         "cards_per_node",
         _listed,
     ),
