@@ -9,7 +9,7 @@ from typing import Any
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
-from profkit.report import view_json
+from profkit.report import device_sections, view_json
 from profkit.report.log_words import coverage
 from profkit.trace import Verification
 
@@ -87,6 +87,7 @@ def overview(view: Overview) -> dict[str, Any]:
         "own_cost_ms_per_step": own_cost(view),
         "own_cost_opening_ms": _ms(view.own_cost.opening_ns),
         "collectives": view_json.links(view.links),
+        "device_time": device_sections.as_json(view.devices),
         "kernels": kernels(view),
         "kernels_by_name": view_json.of(view.by_kernel),
         "data_quality": list(view.quality),

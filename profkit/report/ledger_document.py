@@ -29,7 +29,7 @@ from profkit.report.document import (
 )
 from profkit.report.log_words import sample_unit
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
-from profkit.report.words import interval_words
+from profkit.report.words import interval_words, level_words
 from profkit.text import amount, percent, plural, signed, significant
 from profkit.trace import Trace
 
@@ -142,7 +142,7 @@ def rows_that_add_up(ledger: Ledger) -> Section:
             named.append((f"{row.name} › {part.name}", part))
     for name, row in [*named, ("total", ledger.total)]:
         cells.append(tuple(ledger_words.row_cells(ledger, row, name, factor)))
-    header = ("", BASE, TARGET, "difference", "95 % interval", "verdict")
+    header = ("", BASE, TARGET, "difference", level_words(ledger.total.delta.level), "verdict")
     grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}), total=True)
     return Section("Where the time goes", tuple(notes), tuple(_waterfall(ledger, factor)), grid)
 
@@ -164,9 +164,11 @@ def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
         return
     captured = (
         f"{found.noun.capitalize()}s in the captured steps ({found.base_steps:,} and "
-        f"{found.target_steps:,} of all ranks), which are slower than others."
+        f"{found.target_steps:,} of all ranks)"
     )
-    notes = (captured, *ledger_words.kernel_words(found, view.ledger))
+    if "imported_from" not in view.case.base.config:
+        captured += ", which are slower than others"
+    notes = (f"{captured}.", *ledger_words.kernel_words(found, view.ledger))
     rows = []
     for phase in found.phases:
         rows.append((phase, *ledger_words.kernel_cells(found.of_phase(phase))))

@@ -153,7 +153,9 @@ def kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:
         yield f"Casts and layout copies: {signed(found.moving_added_ns)} per captured step."
     shares = {
         "Share of eligible work that runs on Tensor Cores": found.tensor_core_share,
-        "Share of kernel time that the idle device waited for launches": found.launch_bound_share,
+        "Share of the device's time in which it was idle because the host launched late": (
+            found.launched_late_share
+        ),
         "Share of its ceiling that work of known size reaches": found.ceiling_share,
     }
     for words, share in shares.items():

@@ -10,6 +10,7 @@ from typing import Any
 
 from profkit.analysis.overview import Overview, PhaseShare
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
+from profkit.report.device_sections import device_sections
 from profkit.report.document import (
     Document,
     Grid,
@@ -130,6 +131,7 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
 
 
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
+    yield from device_sections(view.devices)
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
         yield Section(

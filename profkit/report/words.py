@@ -42,14 +42,19 @@ def interval_range(estimate: Estimate, show: Callable[[float], str]) -> str:
 def interval_words(estimate: Estimate, show: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None:
         return "no interval"
-    return f"95 % interval {interval_range(estimate, show)}"
+    return f"{level_words(estimate.level)} {interval_range(estimate, show)}"
 
 
 def interval_in_brackets(estimate: Estimate, show: Callable[[float], str]) -> str:
     """Return the interval as an addition to its figure, or an empty text."""
     if estimate.low is None or estimate.high is None:
         return ""
-    return f" (95 % interval {interval_range(estimate, show)})"
+    return f" ({level_words(estimate.level)} {interval_range(estimate, show)})"
+
+
+def level_words(level: float) -> str:
+    """Return the name of an interval, with its confidence."""
+    return f"{percent(level, 0)} interval"
 
 
 def share_range(share: Estimate) -> str:

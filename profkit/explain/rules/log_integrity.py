@@ -5,6 +5,7 @@ from __future__ import annotations
 from profkit.analysis.notices import is_log
 from profkit.explain.rules.base import Case, Finding
 from profkit.text import plural
+from profkit.vocab import HINTS
 
 _REMEDY = (
     "see 'profkit verify' and 'profkit report' of that run; measure it again if what is missing "
@@ -20,8 +21,9 @@ def find(case: Case) -> Finding | None:
     for name, evidence in ((case.base_name, case.before), (case.target_name, case.after)):
         trace = evidence.trace
         problems = []
-        if flags := len(trace.manifest.flags) + len(trace.problems):
-            problems.append(f"{plural(flags, 'doubt')}, which the notes above name")
+        flags = [flag for flag in trace.manifest.flags if not flag.startswith(HINTS)]
+        if doubts := len(flags) + len(trace.problems):
+            problems.append(f"{plural(doubts, 'doubt')}, which the notes above name")
         if trace.missing_ranks and not is_log(trace):
             ranks = trace.manifest.world_size
             problems.append(f"{len(trace.missing_ranks)} of {ranks} ranks have no files")
