@@ -75,6 +75,8 @@ class RunCosts:
     apart: tuple[Apart, ...] = field(default=())
     repeats: tuple[int, ...] = ()
     """The number of steps of each run, if these are the costs of several."""
+    of_lines: bool = False
+    """True if the steps are those of a log with several steps per line: equal ones are one figure."""
     switched: Estimate | None = None
     """How much longer a step took than control steps, in ns; null if the run has none.
 
@@ -150,7 +152,11 @@ def run_costs(trace: Trace, sums: SpanSums | None = None) -> RunCosts:
     price_ns = span_price_ns(trace.samples)
     costs = cost_of_sums(steps, sums, trace.collectives, selection, price_ns)
     outside = without(steps, window_steps(trace.samples))
-    return dataclasses.replace(costs, switched=switched_cost(outside, warm_up_of(trace, steps)))
+    return dataclasses.replace(
+        costs,
+        switched=switched_cost(outside, warm_up_of(trace, steps)),
+        of_lines=is_log(trace) and trace.manifest.config.get("steps_per_line") != 1,
+    )
 
 
 def exclude_outliers(steps: pa.Table, sums: SpanSums, selection: Selection) -> Selection:

@@ -164,6 +164,19 @@ def test_an_efficiency_with_a_reason_is_judged(compare: Explain) -> None:
     assert "ranks cannot be" not in page(view)
 
 
+def test_the_steps_of_a_line_are_one_figure(compare: Explain) -> None:
+    """Two lines of three steps are no six steps, of which any order would be unlikely."""
+    texts = []
+    for step_s in (0.2, 0.3):
+        lines = [(step_s, 0.001), (step_s, 0.001), (1.01 * step_s, 0.001)]
+        texts.append(
+            paddleseg(8, lines).replace("iter: 10/", "iter: 3/").replace("iter: 20/", "iter: 6/")
+        )
+    view = compare(*(text.replace("iter: 30/30", "iter: 9/9") for text in texts))
+    assert (view.ledger.base.steps, view.ledger.target.steps) == (6, 6)
+    assert view.ledger.verdict is Verdict.CANNOT_JUDGE
+
+
 def test_each_flag_is_printed_once(compare: Explain) -> None:
     steps = even(0.2, 0.001)
     steps[30] = (0.2, 0.9)
