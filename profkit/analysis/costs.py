@@ -76,7 +76,7 @@ class RunCosts:
     repeats: tuple[int, ...] = ()
     """The number of steps of each run, if these are the costs of several."""
     of_lines: bool = False
-    """True if the steps are those of a log with several steps per line: equal ones are one figure."""
+    """True if a log has several steps per line: equal neighbours are one figure."""
     switched: Estimate | None = None
     """How much longer a step took than control steps, in ns; null if the run has none.
 

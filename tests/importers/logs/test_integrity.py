@@ -58,7 +58,7 @@ def test_a_run_on_one_card_and_one_on_eight_are_no_contradiction() -> None:
     ("command", "said"),
     [
         ("bash run_benchmark.sh sp 32 fp32 2", "asks for a batch of 32, the log shows 40"),
-        ("bash run_benchmark.sh sp 40 fp32 2", ""),
+        ("bash run_benchmark.sh sp 40 amp 2", ""),
         ("python train.py --batch-size 32", "asks for a batch of 32, the log shows 40"),
         ("python train.py --batch-size=160", ""),  # of all four cards
         ("python train.py --amp", ""),
