@@ -94,27 +94,22 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ),
     ("run_benchmark.sh", r"run_benchmark\.sh (?:sp|mp) (\d{1,7})", "command_batch", _batch),
     (
-        "--batch",
-        r"\.(?:py|sh)\s.{0,4000}?--batch[_-]size[ =](\d{1,7})(?!\d)",
-        "command_batch",
-        _batch,
-    ),
-    (
         "run_benchmark.sh",
         r"run_benchmark\.sh (?:sp|mp) \d{1,7} (fp32|fp16|amp)",
         "command_precision",
         _precision,
     ),
-    (
-        "--amp",
-        r"\.(?:py|sh)\s.{0,4000}?(?<!\S)(--amp)(?![\w=-]| (?:False|false|0))",
-        "command_precision",
-        _amp,
-    ),
     (" iters", r"max: (\d{1,12}) iters", "last_step", as_count),
 )
 """Text that each matching line contains, a pattern, the fact in its first group, and its reader."""
 _COMPILED = [(marker, re.compile(words), fact, read) for marker, words, fact, read in _PATTERNS]
+
+_COMMAND = re.compile(r"\.(?:py|sh)\s")
+"""The end of a script's name: options after it are those of a command, and not words about them."""
+_OPTIONS = (
+    (re.compile(r"--batch[_-]size[ =](\d{1,7})(?!\d)"), "command_batch", _batch),
+    (re.compile(r"(?<!\S)(--amp)(?![\w=-]| (?:False|false|0))"), "command_precision", _amp),
+)
 
 _VERSION = re.compile(
     r"^(PaddlePaddle|PaddleSeg|PyTorch|TorchVision|MMCV|MMSegmentation|OpenCV|cudnn|NVCC|GCC|Python"
@@ -142,6 +137,10 @@ def read_facts(line: Line, found: Found) -> None:
     for marker, pattern, fact, read in _COMPILED:
         if marker in text and (match := pattern.search(text)):
             found.add_facts(**{fact: read(match[1])})
+    if "--" in text and (command := _COMMAND.search(text)):
+        for pattern, fact, read in _OPTIONS:
+            if option := pattern.search(text, command.end() - 1):
+                found.add_facts(**{fact: read(option[1])})
     if match := _VERSION.match(text):
         package = match[1].removesuffix(" version").removesuffix(" =")
         found.versions.setdefault(package, match[2].strip())
