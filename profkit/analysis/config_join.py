@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from profkit.trace import RunManifest
 from profkit.vocab import BAD_TIMES
@@ -59,6 +59,10 @@ _PROVENANCE = re.compile(
 )
 """The origin of a run, how it is read, and the ports of its ranks are no settings of the job."""
 
+_VERSIONS = re.compile(r"packages\..*|python|nvidia_driver")
+_ALWAYS = frozenset({"workload", "framework", "profkit_version", "world_size"})
+"""Every run has these; that they are equal says nothing about the job's settings."""
+
 _CAVEATS = {
     "batch_size": "batch a rank",
     "world_size": "ranks",
@@ -87,6 +91,25 @@ def join_config(base: RunManifest, target: RunManifest) -> tuple[Difference, ...
         if left.get(name) != right.get(name) and not _PROVENANCE.fullmatch(name):
             found.append(Difference(name, before, after, affected_rows(name)))
     return tuple(sorted(found, key=lambda each: each.rows == NONE))
+
+
+class Recorded(NamedTuple):
+    """The kinds of settings that both runs recorded, so that they can be called equal."""
+
+    knobs: bool
+    versions: bool
+    variables: bool
+
+
+def find_recorded(base: RunManifest, target: RunManifest) -> Recorded:
+    """Return what both runs recorded of their configuration and environment."""
+    alike = set(_settings(base)) & set(_settings(target))
+    names = {name for name in alike if not _PROVENANCE.fullmatch(name)}
+    versions = {name for name in names if _VERSIONS.fullmatch(name)}
+    # That no variable was set is recorded as an empty table.
+    variables = all("variables" in each.environment for each in (base, target))
+    knobs = {name for name in names - versions if name not in _ALWAYS}
+    return Recorded(bool(knobs), bool(versions), variables)
 
 
 def affected_rows(name: str) -> str:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from profkit.analysis.ceilings import Ceilings
+from profkit.analysis.device_times import DeviceTimes
 from profkit.analysis.overview import Overview
 from profkit.report import overview_document
 from profkit.report.document import Cause, Document, Grid, Section, Shares
@@ -217,11 +218,16 @@ _STATE_MEANINGS = {
 }
 
 
-def verification(found: Verification) -> str:
-    """Return what `profkit verify` prints: the state, why, and the rows of each table."""
+def verification(found: Verification, device_times: DeviceTimes | None = None) -> str:
+    """Return what `profkit verify` prints: the state, why, and the rows of each table.
+
+    If the run is on devices, that includes the device times that are missing.
+    """
     lines = [f"{found.state.value}: {_STATE_MEANINGS[found.state]}"]
     for reason in found.reasons:
         lines.append(fold(reason))
+    if device_times is not None:
+        lines += map(fold, device_times.notices)
     by_table = defaultdict(list)
     for check in found.tables:
         by_table[check.table].append(check)
