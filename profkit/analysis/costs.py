@@ -87,6 +87,8 @@ class RunCosts:
     apart: tuple[Apart, ...] = field(default=())
     repeats: tuple[int, ...] = ()
     """The number of steps of each run, if these are the costs of several."""
+    of_lines: bool = False
+    """True if a log has several steps per line: equal neighbours are one figure."""
     switched: Estimate | None = None
     """How much longer a step took than control steps, in ns; null if the run has none.
 
@@ -201,6 +203,7 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
         switched=switched_cost(outside, warm_up_of(trace, trace.steps)),
         clock=clock,
         unclocked=tuple(_others(trace.steps, steps)),
+        of_lines=is_log(trace) and trace.manifest.config.get("steps_per_line") != 1,
     )
 
 
