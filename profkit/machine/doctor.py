@@ -14,6 +14,8 @@ from typing import Any
 
 from profkit.machine import probes
 from profkit.plugins import COLLECTORS
+from profkit.run.facts import shared_memory_bytes
+from profkit.text import byte_size
 
 WORKS, PARTLY, CANNOT = "works", "partly", "cannot"
 
@@ -25,6 +27,9 @@ _COMM_CHARS = 15
 
 _CROWDED_PERCENT = 10
 """Above this share of the last minute, figures of speed are about other programs, too."""
+
+_SMALL_SHARED_BYTES = 1 << 30
+"""Some workers with batches of images fill less than this."""
 
 _FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle"}
 
@@ -68,6 +73,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
             "pip install 'profkit[dali]'",
         ),
         scanner(),
+        shared_memory(shared_memory_bytes()),
         pressure(Path("/proc/pressure/cpu")),
         switched_off(environ),
     ]
@@ -86,7 +92,11 @@ def _framework(name: str, found: Found) -> Finding:
     title = f"{title} {found['version']}"
     if found["devices"]:
         devices = ", ".join(device for _, device in found["devices"])
-        return Finding(title, measures, WORKS, f"on {devices}")
+        why = f"on {devices}; CUDA {found['cuda']}"
+        for library, version in found.get("libraries", {}).items():
+            if version:
+                why += f", {library} {version}"
+        return Finding(title, measures, WORKS, why)
     if found["cuda"]:
         why = f"built for CUDA {found['cuda']}, and sees no GPU"
         helps = "a driver new enough for that CUDA, and --gpus all for a container"
@@ -251,6 +261,18 @@ def scanner() -> Finding:
         return finding(WORKS)
     why = "not compiled: a slower one in Python does the same"
     return finding(PARTLY, why, "pip install profkit where a C compiler is")
+
+
+def shared_memory(size: int) -> Finding:
+    """Report on `/dev/shm`: a container has 64 MB by default, and loader workers need more."""
+    measures = "batches that loader workers pass on"
+    finding = functools.partial(Finding, "shared memory", measures)
+    if not size:
+        return finding(CANNOT, "there is no /dev/shm", "mount a tmpfs there, or use --workers 0")
+    if size < _SMALL_SHARED_BYTES:
+        why = f"{byte_size(size)} in /dev/shm: workers may end with a bus error"
+        return finding(PARTLY, why, "start the container with --shm-size 8g or --ipc=host")
+    return finding(WORKS, f"{byte_size(size)} in /dev/shm")
 
 
 def pressure(path: Path) -> Finding:

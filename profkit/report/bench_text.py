@@ -80,7 +80,7 @@ def as_json(view: Benched) -> dict[str, Any]:
         contradictions.append(row)
     return {
         "workload": view.workload,
-        "framework": view.framework or None,
+        "framework": ", ".join(view.frameworks) or None,
         "cells": rows(view),
         "effects": list(map(effect_json, view.effects.effects)),
         "interactions": list(map(interaction_json, view.effects.interactions)),
@@ -144,4 +144,5 @@ def setting_json(setting: Any) -> dict[str, Any]:
         "precision": setting.precision,
         "batch_size": setting.batch_size,
         "loader": setting.loader or None,
+        "framework": setting.framework or None,
     }

@@ -37,7 +37,7 @@ from profkit.run.wiring import (
     note_failures,
     note_span_cost,
 )
-from profkit.vocab import OPENING_CPU, RunState
+from profkit.vocab import OPENING_CPU
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
@@ -106,12 +106,12 @@ class Job:
         self.sink.close()
         is_written = self._opener is not None and not self.sink.failure
         if self._owns_run and self._place.rank == 0 and is_written:
-            self._write_run(RunState.COMPLETE)
-            guarded("the record of its own cost", self._record_own_cost, None)()
+            guarded("the end of the run", self._conclude_run, None)()
 
-    def _record_own_cost(self) -> None:
-        from profkit.run.session import record_own_cost
+    def _conclude_run(self) -> None:
+        from profkit.run.session import finish_run, record_own_cost
 
+        finish_run(self.run)
         record_own_cost(self.run)
 
     def _begin(self) -> None:
@@ -170,7 +170,7 @@ class Job:
         complete = guarded("device times", functools.partial(_before_flush, timer), None)
         try:
             if self._owns_run and place.rank == 0:
-                self._write_run(RunState.RUNNING)
+                self._write_run()
             writer = RankWriter(
                 self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
             )
@@ -190,7 +190,7 @@ class Job:
         self.unhook()
         log.warning("profkit: this process is not recorded: %s", why)
 
-    def _write_run(self, state: RunState) -> None:
+    def _write_run(self) -> None:
         """Write `run.json`; no launcher of ours does."""
         from profkit.environment import plain_words
         from profkit.trace import RunManifest
@@ -199,12 +199,10 @@ class Job:
         manifest = RunManifest(
             workload=Path(sys.argv[0]).stem,
             framework=framework.name if framework else "",
-            state=state,
             world_size=self._place.world_size,
-            ended_ns=None if state is RunState.RUNNING else wall_ns(),
             config={"command": plain_words(sys.argv)},
         )
-        complete_manifest(manifest, created_ns=self._created_ns).write(self.run)
+        complete_manifest(manifest, created_ns=self._created_ns, in_job=True).write(self.run)
 
 
 def _before_flush(timer: DeviceTimer | None, final: bool) -> None:

@@ -22,7 +22,7 @@ from profkit.attached import NOTES_FILE, RUN_VARIABLE, disabled
 from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError, UsageError
-from profkit.run.session import make_run, record_own_cost
+from profkit.run.session import first_libraries, make_run, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RunManifest
@@ -182,6 +182,7 @@ def _conclude(run: Path, code: int, witness: Witness) -> None:
             state=RunState.ABORTED if why else RunState.COMPLETE,
             why=why,
             ended_ns=wall_ns(),
+            environment={**trace.manifest.environment, **first_libraries(run)},
             world_size=max((place.world_size for place in places), default=1),
             framework=places[0].framework if places else "",
         ).write(run)

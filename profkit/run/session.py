@@ -32,6 +32,7 @@ from profkit.run.wiring import (
 from profkit.text import safe_text
 from profkit.trace import RankWriter, RunManifest, Trace
 from profkit.trace.files import new_run_folder
+from profkit.trace.reader import find_ranks
 from profkit.trace.writer import no_rows
 from profkit.vocab import RunState
 
@@ -188,6 +189,16 @@ def reason(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_CHARS]
 
 
+def first_libraries(run: Path) -> dict[str, Any]:
+    """Return the libraries of a run's first rank that has any, for `run.json`."""
+    for rank in find_ranks(run):
+        with contextlib.suppress(ProfkitError):
+            libraries = rank.manifest.environment.get("libraries")
+            if libraries:
+                return {"libraries": libraries}
+    return {}
+
+
 def finish_run(path: Path, why: str = "", **changes: Any) -> None:
     """Write into `run.json` that the run has ended, and why it was aborted, if so."""
     try:
@@ -197,6 +208,7 @@ def finish_run(path: Path, why: str = "", **changes: Any) -> None:
             state=RunState.ABORTED if why else RunState.COMPLETE,
             why=why,
             ended_ns=wall_ns(),
+            environment={**manifest.environment, **first_libraries(path)},
             **changes,
         ).write(path)
     except (ProfkitError, OSError) as error:
