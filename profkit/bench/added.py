@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from profkit.analysis.matrix import Setting
 from profkit.bench.run import AMP, FULL, is_whole
+from profkit.environment import read_environment
 from profkit.errors import UsageError
 from profkit.text import safe_text
 from profkit.trace.folders import check_folder, find_runs
@@ -42,6 +44,29 @@ def find_added(places: Iterable[Path], workload: str) -> tuple[Added, str]:
     if len(scales) > 1:
         raise _refusal(scales["--ranks"], "trained on the CPU, and others on GPUs")
     return added, next(iter(scales), "")
+
+
+def check_machines(added: Added, settings: Collection[Setting], scale: str) -> None:
+    """Refuse cells whose repeats come from different models of GPUs, or of CPUs without GPUs.
+
+    The cells of `settings` are run on this machine.
+    """
+    fact = "gpu_models" if scale == "--gpus" else "cpu"
+    here = _model(read_environment(), fact)
+    for setting, runs in added.items():
+        known = here if setting in settings else ""
+        for run in runs:
+            model = _model(RunManifest.read(run).environment, fact)
+            if known and model and model != known:
+                why = f"its machine has {model}, and other repeats of its cell have {known}"
+                raise _refusal(run, safe_text(why))
+            known = known or model
+
+
+def _model(environment: Mapping[str, Any], fact: str) -> str:
+    """Return the model of a machine's processors, whatever their number."""
+    found = environment.get(fact) or ""
+    return found if isinstance(found, str) else ", ".join(sorted(set(map(str, found))))
 
 
 def _setting_of(run: Path, manifest: RunManifest) -> Setting:

@@ -136,7 +136,7 @@ def find_effects(timings: Iterable[Timing]) -> Effects:
 
 
 def _levels(axis: str, settings: Iterable[Setting]) -> list[Any]:
-    """Return the levels of an axis; full precision, the framework's loader and torch are first."""
+    """Return the levels of an axis; full precision, own loaders and torch come first."""
     found = set(map(attrgetter(axis), settings))
     if axis == "precision":
         return sorted(found, key=lambda level: (Setting(1, level, 1).mixed, level))

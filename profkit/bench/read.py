@@ -133,13 +133,16 @@ def read_matrix(
     costs: dict[Setting, list[RunCosts]] = {}
     manifests = []
     for setting in sorted({*plan.settings, *added}):
+        runs[setting], costs[setting] = [], []
         own, _ = progress.of(setting)
-        runs[setting] = [read_run(path) for path in (*own, *added.get(setting, ()))]
-        costs[setting] = [run.costs for run in runs[setting]]
-        manifests += [run.manifest for run in runs[setting]]
+        for path in (*own, *added.get(setting, ())):
+            run = read_run(path)
+            runs[setting].append(run)
+            costs[setting].append(run.costs)
+            manifests.append(run.manifest)
     timings = time_cells(costs)
     by_setting = {timing.setting: timing for timing in timings}
-    benched = []
+    benched, cells = [], []
     for setting, repeats in runs.items():
         cell = _describe_cell(plan.workload, setting, repeats)
         timing = by_setting.get(setting)
@@ -151,15 +154,16 @@ def read_matrix(
             planned += plan.repeats
         _, why = progress.of(setting)
         benched.append(BenchedCell(cell, timing, tuple(repeats), planned, why))
+        cells.append(benched[-1].cell)
     return Benched(
         plan.workload,
         title,
-        tuple(dict.fromkeys(each.cell.framework for each in benched)),
+        tuple(dict.fromkeys(map(attrgetter("framework"), cells))),
         plan.unit,
         tuple(benched),
         find_effects(timings),
         _tables(published_cells(plan.workload)),
-        find_contradictions([each.cell for each in benched]),
+        find_contradictions(cells),
         tuple(_unlike_machines(manifests)),
     )
 

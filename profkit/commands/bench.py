@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.bench.added import find_added
+    from profkit.bench.added import check_machines, find_added
     from profkit.bench.read import read_matrix, read_published
     from profkit.plugins import WORKLOADS
 
@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.DONE
     added, scale = find_added(args.add, args.workload)
     plan = _plan(args, workload, scale)
+    check_machines(added, plan.settings, plan.scale)
     names = "-".join(dict.fromkeys(args.framework.split(",")))
     folder = args.output or DEFAULT_RUNS / f"bench-{args.workload}-{names}"
     progress = _measure(plan, folder)

@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.report import as_json, as_text
+    from profkit.report import as_json, as_text, machine_sections
     from profkit.trace.integrity import verify
     from profkit.trace.reader import check_folder
 
@@ -29,5 +29,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(as_json.dumps(as_json.verification(found)))
     else:
-        print(as_text.verification(found))
+        print(as_text.sections(machine_sections.verification(found)))
     return ExitCode.UNREADABLE if found.state is Integrity.TORN else ExitCode.DONE

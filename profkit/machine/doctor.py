@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -52,9 +52,13 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Return all findings, in the order in which they are shown."""
     frameworks = {name: probes.probe(name) for name in _FRAMEWORKS}
     holders = find_programs(_HOLDERS)
+    findings = [_framework(name, found) for name, found in frameworks.items()]
+    loaded, broken = COLLECTORS.load_all()
+    findings += [collector_finding(name, collector) for name, collector in loaded.items()]
+    for name, error in broken.items():
+        findings.append(Finding(name, "", CANNOT, f"cannot be loaded: {error}"))
     return [
-        *(_framework(name, found) for name, found in frameworks.items()),
-        *_collectors(),
+        *findings,
         kernels(frameworks, holders),
         cupti(),
         collectives(frameworks),
@@ -135,14 +139,6 @@ def not_built_for(found: Found) -> tuple[str, str] | None:
         why = f"{device} has sm_{capability}, and this build's kernels are for {kernels_for}"
         return why, helps
     return None
-
-
-def _collectors() -> Iterator[Finding]:
-    loaded, broken = COLLECTORS.load_all()
-    for name, collector in loaded.items():
-        yield collector_finding(name, collector)
-    for name, error in broken.items():
-        yield Finding(name, "", CANNOT, f"cannot be loaded: {error}")
 
 
 def collector_finding(name: str, collector: Any) -> Finding:

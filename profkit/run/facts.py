@@ -1,4 +1,4 @@
-"""Facts that identify the machine and the code of a run. Each is optional, and none blocks.
+"""Facts that identify the machine and code of a run. All are optional, and none blocks.
 
 A file system or a driver that hangs must not delay a job. So a thread reads the facts one after
 the other, and what is not known after a short time is left out. No fact holds a path of a user.
@@ -48,19 +48,20 @@ def read_facts(command: Sequence[str] = (), *, in_job: bool = False) -> dict[str
 
     In the job's own process (`in_job`) no other program is started.
     """
+    scripts = [word for word in command if word.endswith(".py")]
     readers: dict[str, Callable[[], Any]] = {
         "distribution": lambda: platform.freedesktop_os_release().get("PRETTY_NAME"),
         "container": read_container,
         "shm_bytes": shared_memory_bytes,
         "limits": read_limits,
         "gpu_memory_bytes": gpu_memory_bytes,
-        "revision": lambda: read_revision(job_folder(command), in_job=in_job),
+        "revision": lambda: read_revision(Path(*scripts[:1]).absolute(), in_job=in_job),
     }
     return read_within(LIMIT_S, readers)
 
 
 def read_within(limit_s: float, readers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Return what the readers return within this time; one that raises or finds nothing is out."""
+    """Return what the readers find within this time, without those that raise."""
     found: dict[str, Any] = {}
 
     def read() -> None:
@@ -145,21 +146,13 @@ def gpu_memory_bytes() -> list[int]:
     return sizes
 
 
-def job_folder(command: Sequence[str]) -> Path:
-    """Return the folder of the script that a command runs, or else the working folder."""
-    for word in command:
-        if word.endswith(".py"):
-            return Path(word).absolute().parent
-    return Path.cwd()
-
-
-def read_revision(folder: Path, *, in_job: bool = False) -> dict[str, Any]:
-    """Return the commit of the git work tree around a folder, and if it has changes.
+def read_revision(place: Path, *, in_job: bool = False) -> dict[str, Any]:
+    """Return the commit of the git work tree around a file or folder, and if it has changes.
 
     The commit is read from git's files. Only git itself knows of changes, and it looks at every
     tracked file, so it has a time limit of its own.
     """
-    for tree in (folder, *folder.parents):
+    for tree in (place, *place.parents):
         if (tree / ".git").exists():
             break
     else:

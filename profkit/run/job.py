@@ -154,33 +154,29 @@ class Job:
 
     def _open_files(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
         """Import the writer and open the rank's files, without a garbage collection of our own."""
-        with collection_paused():
-            self._start_writer(place, device, timer)
-        opening = float(time.thread_time_ns())
-        self.sink.appender("samples")((None, "profkit", OPENING_CPU, now_ns(), opening))
-
-    def _start_writer(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
-        from profkit.trace import RankWriter
-
+        samples = self.sink.appender("samples")
         framework = self._framework_in_use()
-        if self._collecting is not None:
-            guarded("collectors", self._collecting.start, None)()
-        manifest = describe_rank(place, device, framework.name if framework else "")
-        note_span_cost(self.sink.appender("samples"), self.ranges, repeats=SPAN_COST_REPEATS)
         complete = guarded("device times", functools.partial(_before_flush, timer), None)
-        try:
-            if self._owns_run and place.rank == 0:
-                self._write_run()
-            writer = RankWriter(
-                self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
-            )
-            self.sink.attach(writer)
-        except FileExistsError:
-            self._stay_out(
-                f"another process of the job trains as rank {place.rank} and is recorded already"
-            )
-        except OSError as error:
-            self._stay_out(f"{self.run}: {error.strerror}")
+        with collection_paused():
+            from profkit.trace import RankWriter
+
+            if self._collecting is not None:
+                guarded("collectors", self._collecting.start, None)()
+            manifest = describe_rank(place, device, framework.name if framework else "")
+            note_span_cost(samples, self.ranges, repeats=SPAN_COST_REPEATS)
+            try:
+                if self._owns_run and place.rank == 0:
+                    self._write_run()
+                writer = RankWriter(
+                    self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
+                )
+                self.sink.attach(writer)
+            except FileExistsError:
+                others = f"another process of the job trains as rank {place.rank}"
+                self._stay_out(f"{others} and is recorded already")
+            except OSError as error:
+                self._stay_out(f"{self.run}: {error.strerror}")
+        samples((None, "profkit", OPENING_CPU, now_ns(), float(time.thread_time_ns())))
 
     def _stay_out(self, why: str) -> None:
         """Record nothing in this process, and say why."""

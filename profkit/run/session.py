@@ -20,7 +20,7 @@ from profkit.instrument.frameworks.base import Framework, InnerBooks, Place, loa
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import COLUMNS, Append
+from profkit.instrument.rows import COLUMNS
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.wiring import (
     complete_manifest,
@@ -108,12 +108,14 @@ def open_rank(
 
     If the disk fails meanwhile, `on_failure` is called when the block has ended.
     """
-    known = None
+    known = timer = complete = None
+    rows = no_rows()
     if framework:
         known = guarded("the framework's hooks", load_framework, None)(framework)
-    rows = no_rows()
-    timer = _open_timer(known, rows["spans"].append)
-    complete = guarded("device times", timer.collect, None) if timer else None
+    timed_device = guarded("the device's clock", known.device, None)() if known else None
+    if timed_device is not None:
+        timer = DeviceTimer(timed_device, rows["spans"].append)
+        complete = guarded("device times", timer.collect, None)
     try:
         manifest = describe_rank(place or Place(), device, framework)
         writer = RankWriter(path, manifest, rows=rows, columns=COLUMNS, complete=complete)
@@ -143,14 +145,6 @@ def open_rank(
         writer.close(state)
         if writer.failure:
             on_failure(writer.failure)
-
-
-def _open_timer(framework: Framework | None, spans: Append) -> DeviceTimer | None:
-    """Return a timer for the framework's device; `None` if it has none."""
-    if framework is None:
-        return None
-    device = guarded("the device's clock", framework.device, None)()
-    return DeviceTimer(device, spans) if device is not None else None
 
 
 def _hook_inside(framework: Framework | None, recorder: Recorder, writer: RankWriter) -> Patches:

@@ -11,7 +11,8 @@ from profkit.collectors._nvml_door import Door
 from profkit.collectors.nvml import NvmlCollector
 from profkit.machine import doctor, probes
 from profkit.plugins import COLLECTORS
-from profkit.report.as_text import WIDTH, examination
+from profkit.report.as_text import WIDTH, sections
+from profkit.report.machine_sections import examination
 from tests.cli.conftest import Command
 from tests.collectors.fake_nvml import WORKING, FakeGpu, FakeNvml
 
@@ -127,7 +128,7 @@ def test_the_text_fits_the_screen_and_steers_no_terminal() -> None:
             "install it " * 15,
         )
     ]
-    text = examination(findings)
+    text = sections(examination(findings))
     assert all(len(line) <= WIDTH for line in text.splitlines())
     assert "\x1b" not in text
 
