@@ -236,8 +236,8 @@ def _run_one(plan: Plan, folder: Path, setting: Setting, repeat: int, progress: 
         code = run_logged(plan.words(setting, place), log, plan.limit_s)
         made = [run for run in find_runs(place) if run not in before]
         why = _why_failed(code, made, log, setting)
-    except subprocess.TimeoutExpired:
-        why = f"{TIMED_OUT}: it was ended after {plan.limit_s:g} s (--time-limit), see {log.name}"
+    except subprocess.TimeoutExpired as error:
+        why = f"{TIMED_OUT}: it was ended after {error.timeout:g} s (--time-limit), see {log.name}"
     if why:
         progress.failures[setting, repeat] = why
         return f"failed: {why}"

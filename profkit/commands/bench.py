@@ -14,8 +14,8 @@ to the output folder as Markdown, CSV and JSON rows.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,9 @@ def run(args: argparse.Namespace) -> int:
     check_machines(added, plan.settings, plan.scale)
     names = "-".join(dict.fromkeys(args.framework.split(",")))
     folder = args.output or DEFAULT_RUNS / f"bench-{args.workload}-{names}"
+    for run in itertools.chain(*added.values()):
+        if args.repeats and run.parent == folder.resolve():
+            raise UsageError(f"--add: {safe_text(str(run))} is in the output folder already")
     progress = _measure(plan, folder)
     view = read_matrix(plan, workload.title, progress, added)
     _write_results(view, folder)
@@ -140,7 +143,7 @@ def _cells(
     precisions = {"off": (FULL,), "on": (AMP,), "both": (FULL, AMP)}[args.amp]
     loaders = {"off": (loader,), "on": (DALI,), "both": (loader, DALI)}[args.dali]
     cells = []
-    for gpus, batch, precision, decoder in product(counts, batches, precisions, loaders):
+    for gpus, batch, precision, decoder in itertools.product(counts, batches, precisions, loaders):
         cells.append(Setting(gpus, precision, batch, decoder, framework))
     return cells
 

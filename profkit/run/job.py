@@ -88,10 +88,6 @@ class Job:
         while self._patches:
             self._patches.pop().undo()
 
-    def begin_step(self) -> None:
-        """Begin a step that the loop delimits itself, as all that follow."""
-        self.tracker.begin_explicit_step()
-
     def finish(self) -> None:
         """Close the last step and the files. In a forked child this does nothing."""
         if os.getpid() != self._pid:

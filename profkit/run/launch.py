@@ -21,7 +21,7 @@ from typing import Any
 from profkit.attached import NOTES_FILE, RUN_VARIABLE, disabled
 from profkit.clock import wall_ns
 from profkit.environment import plain_words
-from profkit.errors import ExitCode, ProfkitError, UsageError
+from profkit.errors import ExitCode, ProfkitError
 from profkit.run.session import first_libraries, make_run, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
@@ -217,15 +217,3 @@ def end_like(code: int) -> int:
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
     return 128 - code
-
-
-def check_command(command: Sequence[str]) -> Sequence[str]:
-    """Return the command without a leading `--`; an empty one is a `UsageError`."""
-    words = list(command)
-    if words[:1] == ["--"]:
-        del words[0]
-    if not words:
-        raise UsageError(
-            "no command was given; write it behind '--', as in: profkit run -- python train.py"
-        )
-    return words

@@ -239,7 +239,7 @@ def test_a_cell_that_timed_out_is_not_repeated_and_the_others_are(
     def hang(words: Sequence[str], log: Path, limit_s: float | None) -> int:
         if "--amp" in words:
             trace.calls.append(words)
-            raise subprocess.TimeoutExpired("profkit", limit_s or 0.0)
+            raise subprocess.TimeoutExpired("profkit", 2.0)
         return trace(words, log, limit_s)
 
     monkeypatch.setattr(runner, "run_logged", hang)
@@ -293,6 +293,28 @@ def test_runs_of_other_machines_become_cells(
     calls = len(trace.calls)
     assert bench(tmp_path / "merged", "--repeats", "0", *added[:2]) == 0
     assert len(trace.calls) == calls, "--repeats 0 runs nothing"
+
+
+def test_a_cell_never_pools_repeats_of_different_machines(
+    tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, model in enumerate(("A", "B")):
+        words = ["--ranks", "1", "--batch-size", "4", "--framework", "torch", "--output"]
+        trace([*words, str(tmp_path / "runs")], tmp_path / "log", None)
+        path = tmp_path / "runs" / f"run-{number + 1}" / "run.json"
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({**content, "environment": {"cpu": f"processor {model}"}}))
+    assert bench(tmp_path / "out", "--repeats", "0", "--add", str(tmp_path / "runs")) == 2
+    assert "its machine has processor B" in capsys.readouterr().err
+
+
+def test_runs_of_the_output_folder_are_not_added_to_it(
+    tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--ranks", "1", "--batch-size", "4", "--repeats", "1")
+    assert bench(tmp_path, *options) == 0
+    assert bench(tmp_path, *options, "--add", str(tmp_path)) == 2
+    assert "is in the output folder already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
