@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,7 +45,8 @@ def test_a_reader_that_hangs_delays_nothing_and_loses_only_what_follows() -> Non
     def fail() -> None:
         raise OSError("stale file handle")
 
-    readers = {"first": lambda: 1, "broken": fail, "empty": str, "second": lambda: 2}
+    readers: dict[str, Callable[[], object]] = {"first": lambda: 1, "broken": fail, "empty": str}
+    readers |= {"second": lambda: 2}
     readers |= {"hung": lambda: released.wait(60), "last": lambda: 3}
     begin = time.monotonic()
     found = facts.read_within(0.2, readers)
