@@ -15,7 +15,7 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.own_cost import as_record
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
-from profkit.instrument.device import DeviceTimer
+from profkit.instrument.device import DeviceTimer, note_no_events
 from profkit.instrument.frameworks.base import Framework, InnerBooks, Place, load_framework
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
@@ -114,7 +114,7 @@ def open_rank(
         known = guarded("the framework's hooks", load_framework, None)(framework)
     timed_device = guarded("the device's clock", known.device, None)() if known else None
     if timed_device is not None:
-        timer = DeviceTimer(timed_device, rows["spans"].append)
+        timer = DeviceTimer(timed_device, rows["spans"].append, samples=rows["samples"].append)
         complete = guarded("device times", timer.collect, None)
     try:
         manifest = describe_rank(place or Place(), device, framework)
@@ -122,6 +122,8 @@ def open_rank(
     except OSError as error:
         raise _not_writable(path, error) from error
     samples = writer.appender("samples")
+    if timer is None and device != "cpu":
+        note_no_events(samples)
     ranges = nvtx_ranges()
     note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
     choice = Choice.read()
