@@ -42,8 +42,8 @@ def sections(view: Benched) -> Iterator[Section]:
 def measured(view: Benched) -> Section:
     grid = matrix_grid([each.cell for each in view.cells], f"{view.unit}s", measured_figure)
     title = (
-        f"{view.title}, {', '.join(view.frameworks)}: samples/sec of all {view.unit}s, steady steps, "
-        "with 95 % intervals"
+        f"{view.title}, {' and '.join(view.frameworks)}: samples/sec of all {view.unit}s, "
+        "steady steps, with 95 % intervals"
     )
     return Section(title, tuple(measured_notes(view)), grid=grid)
 

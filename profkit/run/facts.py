@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -31,6 +32,9 @@ LIMITS = {
 }
 CONTAINER_FILES = {"docker": ".dockerenv", "podman": "run/.containerenv"}
 COMMIT = re.compile(r"[0-9a-f]{40,64}")
+CPU_NS: list[int] = []
+"""The processor time of each reading that has ended, which a job adds to its cost."""
+
 VERSION = re.compile(r"\d[\d.]*")
 LIBRARIES = {
     "torch": {
@@ -70,6 +74,7 @@ def read_within(limit_s: float, readers: Mapping[str, Callable[[], Any]]) -> dic
                 value = reader()
                 if value:
                     found[name] = value
+        CPU_NS.append(time.thread_time_ns())
 
     thread = threading.Thread(target=read, name="profkit-facts", daemon=True)
     thread.start()

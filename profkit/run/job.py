@@ -160,6 +160,7 @@ class Job:
         framework = self._framework_in_use()
         complete = guarded("device times", functools.partial(_before_flush, timer), None)
         with collection_paused():
+            from profkit.run.facts import CPU_NS
             from profkit.trace import RankWriter
 
             if self._collecting is not None:
@@ -178,7 +179,8 @@ class Job:
                 self._stay_out(f"{others} and is recorded already")
             except OSError as error:
                 self._stay_out(f"{self.run}: {error.strerror}")
-        samples((None, "profkit", OPENING_CPU, now_ns(), float(time.thread_time_ns())))
+        spent_ns = float(time.thread_time_ns() + sum(CPU_NS))
+        samples((None, "profkit", OPENING_CPU, now_ns(), spent_ns))
 
     def _stay_out(self, why: str) -> None:
         """Record nothing in this process, and say why."""

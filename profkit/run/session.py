@@ -20,7 +20,7 @@ from profkit.instrument.frameworks.base import Framework, InnerBooks, Place, loa
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import COLUMNS
+from profkit.instrument.rows import COLUMNS, Row
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.wiring import (
     complete_manifest,
@@ -108,22 +108,18 @@ def open_rank(
 
     If the disk fails meanwhile, `on_failure` is called when the block has ended.
     """
-    known = timer = complete = None
-    rows = no_rows()
+    known = None
     if framework:
         known = guarded("the framework's hooks", load_framework, None)(framework)
-    timed_device = guarded("the device's clock", known.device, None)() if known else None
-    if timed_device is not None:
-        timer = DeviceTimer(timed_device, rows["spans"].append, samples=rows["samples"].append)
-        complete = guarded("device times", timer.collect, None)
+    rows = no_rows()
+    timer = _open_timer(known, device, rows)
+    complete = guarded("device times", timer.collect, None) if timer else None
     try:
         manifest = describe_rank(place or Place(), device, framework)
         writer = RankWriter(path, manifest, rows=rows, columns=COLUMNS, complete=complete)
     except OSError as error:
         raise _not_writable(path, error) from error
     samples = writer.appender("samples")
-    if timer is None and device != "cpu":
-        note_no_events(samples)
     ranges = nvtx_ranges()
     note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
     choice = Choice.read()
@@ -147,6 +143,19 @@ def open_rank(
         writer.close(state)
         if writer.failure:
             on_failure(writer.failure)
+
+
+def _open_timer(
+    framework: Framework | None, device: str, rows: dict[str, list[Row]]
+) -> DeviceTimer | None:
+    """Return a timer for the framework's device; `None` if it has none, which is noted."""
+    samples = rows["samples"].append
+    timed = guarded("the device's clock", framework.device, None)() if framework else None
+    if timed is not None:
+        return DeviceTimer(timed, rows["spans"].append, samples=samples)
+    if device != "cpu":
+        note_no_events(samples)
+    return None
 
 
 def _hook_inside(framework: Framework | None, recorder: Recorder, writer: RankWriter) -> Patches:
