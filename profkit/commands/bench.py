@@ -2,6 +2,7 @@
 
   profkit bench resnet50 --gpus 1,8 --amp both --batch-size 128,256 --dali both
   profkit bench resnet50 --ranks 1,2 --batch-size 4,8    ranks on the CPU
+  profkit bench resnet50 --gpus 1 --batch-size max       the largest batch that fits
   profkit bench resnet50 --published                     what others measured; nothing is run
 
 Each cell runs as 'profkit trace' does, --repeats times, interleaved with the other cells. After an
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 
 SWITCHES = ("off", "on", "both")
 """Values of an axis that can be switched; `both` makes two cells."""
+
+LOADERS = ("off", "on", "gpu", "both", "all")
+"""Values of the axis of DALI."""
+
+LARGEST = "max"
+"""The value of --batch-size that searches the largest batch."""
 
 RESULTS = ("results.md", "results.csv", "results.jsonl")
 
@@ -78,9 +85,10 @@ def _add_axes(group: Any) -> None:
     )
     group.add_argument(
         "--batch-size",
-        type=several(1),
+        type=batch_sizes,
         metavar="LIST",
-        help="samples per step on each rank, such as 128,256",
+        help="samples per step on each rank, such as 128,256; or 'max' for the largest batch that "
+        "fits into the memory of the GPUs, which is searched for each cell",
     )
     group.add_argument(
         "--amp",
@@ -90,9 +98,10 @@ def _add_axes(group: Any) -> None:
     )
     group.add_argument(
         "--dali",
-        choices=SWITCHES,
+        choices=LOADERS,
         default="off",
-        help="decode with NVIDIA DALI (default: %(default)s)",
+        help="decode with NVIDIA DALI: 'on' on the CPU, 'gpu' on the GPU; 'both' compares off and "
+        "on, 'all' also gpu (default: %(default)s)",
     )
 
 
@@ -145,6 +154,11 @@ def several(least: int, most: int | None = None) -> Callable[[str], tuple[int, .
     return convert
 
 
+def batch_sizes(word: str) -> tuple[int, ...] | str:
+    """Convert the value of --batch-size."""
+    return word if word == LARGEST else several(1)(word)
+
+
 def run(args: argparse.Namespace) -> int:
     from profkit.bench.read import read_matrix, read_published
     from profkit.bench.run import exit_code
@@ -158,8 +172,8 @@ def run(args: argparse.Namespace) -> int:
             print(words, file=sys.stderr)
         _print(published, as_json=args.json)
         return ExitCode.DONE
-    plan = _plan(args, workload)
     folder = args.output or DEFAULT_RUNS / f"bench-{args.workload}-{args.framework}"
+    plan = _plan(args, workload, folder)
     progress = _measure(plan, folder)
     view = read_matrix(plan, workload.title, progress)
     _write_results(view, folder)
@@ -176,7 +190,8 @@ def run(args: argparse.Namespace) -> int:
 # -- the plan --------------------------------------------------------------------------------------
 
 
-def _plan(args: argparse.Namespace, workload: Workload) -> Plan:
+def _plan(args: argparse.Namespace, workload: Workload, folder: Path) -> Plan:
+    from profkit.bench.largest import with_largest_batches
     from profkit.bench.run import Plan
     from profkit.workloads.base import Settings
     from profkit.workloads.training import prepare
@@ -188,8 +203,18 @@ def _plan(args: argparse.Namespace, workload: Workload) -> Plan:
     usual = workload.defaults.reduced_batch_size
     if scale == "--gpus":
         usual = workload.defaults.batch_size
-    cells = _cells(args, counts, args.batch_size or (usual,))
-    return Plan(args.workload, args.framework, scale, cells, args.repeats, args.seed, _shared(args))
+    is_search = args.batch_size == LARGEST
+    batches = (usual,) if is_search or not args.batch_size else args.batch_size
+    cells = _cells(args, counts, batches)
+    plan = Plan(args.workload, args.framework, scale, cells, args.repeats, args.seed, _shared(args))
+    if not is_search:
+        return plan
+    if scale != "--gpus":
+        raise UsageError(
+            "--batch-size max: on a CPU there is no device memory to search; "
+            "give sizes, such as 4,8"
+        )
+    return with_largest_batches(plan, folder, _report_progress)
 
 
 def _scale(args: argparse.Namespace) -> tuple[str, tuple[int, ...]]:
@@ -215,13 +240,19 @@ def _cells(
     args: argparse.Namespace, counts: tuple[int, ...], batches: tuple[int, ...]
 ) -> tuple[Setting, ...]:
     from profkit.analysis.matrix import Setting
-    from profkit.bench.run import AMP, DALI, FULL
+    from profkit.bench.run import AMP, DALI, DALI_GPU, FULL
 
     loader = f"{args.framework} DataLoader"
     if args.data == "synthetic":
         loader = "none"
     precisions = {"off": (FULL,), "on": (AMP,), "both": (FULL, AMP)}[args.amp]
-    loaders = {"off": (loader,), "on": (DALI,), "both": (loader, DALI)}[args.dali]
+    loaders = {
+        "off": (loader,),
+        "on": (DALI,),
+        "gpu": (DALI_GPU,),
+        "both": (loader, DALI),
+        "all": (loader, DALI, DALI_GPU),
+    }[args.dali]
     cells = []
     for gpus, batch, precision, decoder in product(counts, batches, precisions, loaders):
         cells.append(Setting(gpus, precision, batch, decoder))

@@ -201,9 +201,7 @@ def loss_of(ops: Ops, model: Any, batch: Any) -> Tensor:
     return ops.masked_cross_entropy(ops.to_float(model(images)), labels, IGNORED)
 
 
-def predict(ops: Ops, model: Any, image: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-    """Return the class of each pixel of one image."""
-    classes: npt.NDArray[np.int64] = ops.to_numpy(
-        model(ops.to_tensor(image[None], model))[0].argmax(0)
-    )
+def predict(ops: Ops, model: Any, images: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """Return the class of each pixel of images of one size."""
+    classes: npt.NDArray[np.int64] = ops.to_numpy(model(ops.to_tensor(images, model)).argmax(1))
     return classes

@@ -62,6 +62,7 @@ class CocoInstances:
 
     def __init__(self, index: CocoIndex, scaling: Scaling, seed: int, bad: BadSamples) -> None:
         self.scenes = tuple(scene for scene in index.scenes if scene.trains)
+        self.categories = index.categories
         self.scaling = scaling
         self.seed = seed
         self.bad = bad

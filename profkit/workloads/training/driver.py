@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,24 @@ from profkit.errors import ProfkitError
 from profkit.workloads.base import Parts
 from profkit.workloads.training.loop import Driver
 from profkit.workloads.training.samples import BadSamples, Guarded
-from profkit.workloads.training.sampling import Batches
+from profkit.workloads.training.sampling import Batches, run_length
 
 MAX_REASON = 200
 """Characters of a framework's error that are shown."""
+
+OUT_OF_MEMORY = ("out of memory", "resourceexhausted", "alloc_failed")
+"""Words of the frameworks' errors, in small letters, if a device has no memory left."""
+
+
+class OutOfMemoryError(ProfkitError):
+    """The device has no memory left."""
+
+
+class DeviceArray:
+    """An array on the device that another library made, and that the driver takes over."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
 
 
 class SharedDriver:
@@ -26,7 +40,8 @@ class SharedDriver:
 
     They set `bare`, the model without the wrapper for its ranks, and `model`, the wrapped one.
     `framework` is torch or paddle itself, `move` copies a batch to the device, and `autocast`
-    returns the context of mixed precision.
+    returns the context of mixed precision. `casts_evaluation` says that the model's own weights
+    are of lower precision, so that it cannot be evaluated without that context.
     """
 
     framework: Any
@@ -34,6 +49,7 @@ class SharedDriver:
     model: Any
     move: Callable[[Any], Any]
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
+    casts_evaluation = False
 
     def __init__(self, parts: Parts, config: Mapping[str, Any]) -> None:
         self.parts = parts
@@ -52,13 +68,15 @@ class SharedDriver:
         elif parts.dataset is None:
             raise ProfkitError("this workload has no data set of its own; use --data synthetic")
         else:
+            samples = len(parts.dataset)
             self._sampler = Batches(
-                len(parts.dataset),
+                samples,
                 config["batch_size"],
                 seed=config["seed"],
                 rank=config["rank"],
                 world_size=config["world_size"],
                 groups=parts.groups,
+                copies=run_length(config, samples, parts.groups).copies,
             )
             self._loader = self.make_loader(Guarded(parts.dataset, bad), self._sampler)
 
@@ -66,9 +84,9 @@ class SharedDriver:
         """Return the framework's own loader."""
         raise NotImplementedError
 
-    def batches(self, epoch: int) -> Iterable[Any]:
+    def batches(self, epoch: int, start: int = 0) -> Iterable[Any]:
         if self._sampler is not None:
-            self._sampler.epoch = epoch
+            self._sampler.epoch, self._sampler.start = epoch, start
         return self._loader
 
     def count(self, batch: Any) -> int:
@@ -90,7 +108,8 @@ class SharedDriver:
         if self.parts.evaluate is None:
             raise ProfkitError("this workload has no evaluation; leave --evaluate out")
         self.bare.eval()
-        with self.framework.no_grad():
+        casts = self.autocast() if self.casts_evaluation else contextlib.nullcontext()
+        with casts, self.framework.no_grad():
             figures = self.parts.evaluate(self.bare)
         self.bare.train()
         return figures
@@ -104,6 +123,10 @@ class Kit:
     driver: Callable[..., Driver]
     world_size: int
     threads: int
+    read: Callable[[str], Any]
+    """The framework's function that reads what its `save` wrote."""
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the framework that change its speed, for the run's configuration."""
 
     def share(self, text: str) -> str:
         """Return the text of rank 0 on every rank."""
@@ -111,6 +134,18 @@ class Kit:
         if self.world_size > 1:
             self.framework.distributed.broadcast_object_list(words, src=0)
         return words[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in their order, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        if self.framework.__name__ == "torch":
+            values = [None] * self.world_size
+            self.framework.distributed.all_gather_object(values, value)
+            return values
+        values = []
+        self.framework.distributed.all_gather_object(values, value)
+        return values
 
     def leave(self) -> None:
         """Leave the other ranks."""
@@ -127,6 +162,15 @@ def meet(join: Callable[[], object]) -> None:
         place = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
         reason = " ".join(str(error).split())[:MAX_REASON]
         raise ProfkitError(f"the ranks could not meet at {place}: {reason}") from error
+
+
+def explain_memory(error: Exception, batch_size: int) -> None:
+    """Raise an error with the remedy, if this one is that the device has no memory left."""
+    text = f"{type(error).__name__}: {error}".lower()
+    if any(words in text for words in OUT_OF_MEMORY):
+        raise OutOfMemoryError(
+            f"out of device memory with batch {batch_size} per rank; choose a smaller --batch-size"
+        ) from error
 
 
 def map_leaves(batch: Any, kind: type, change: Callable[[Any], Any]) -> Any:

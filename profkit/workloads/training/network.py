@@ -7,7 +7,7 @@ Nothing here imports a framework before a builder is called.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -18,6 +18,17 @@ Ops = ModuleType
 
 Tensor = Any
 """A tensor of the framework that `ops` belongs to."""
+
+Factors = tuple[float, float]
+"""A weight's factors on the learning rate and on the weight decay."""
+
+Rule = Callable[[str, Sequence[int]], Factors]
+"""Returns the factors of a weight from its name and shape."""
+
+
+def alike(name: str, shape: Sequence[int]) -> Factors:
+    """Return the same factors for every weight."""
+    return 1.0, 1.0
 
 
 class Part:

@@ -11,6 +11,8 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional
 
+from profkit.workloads.training.network import Factors, Rule, alike
+
 Module = nn.Layer
 ModuleList = nn.LayerList
 Sequential = nn.Sequential
@@ -57,7 +59,18 @@ def masked_cross_entropy(scores: Tensor, labels: Tensor, ignored: int) -> Tensor
     return mean
 
 
+def set_nhwc(model: nn.Layer) -> None:
+    """Let all layers work on NHWC images; the model is one without other operations on channels."""
+    for layer in model.sublayers():
+        for name in ("data_format", "_data_format"):
+            if hasattr(layer, name):
+                setattr(layer, name, "NHWC")
+    model.takes_nhwc = True
+
+
 def to_tensor(array: npt.NDArray[Any], model: nn.Layer) -> Tensor:
+    if getattr(model, "takes_nhwc", False):
+        array = array.transpose(0, 2, 3, 1)
     return paddle.to_tensor(array, place=model.parameters()[0].place)
 
 
@@ -71,10 +84,19 @@ def set_weights(model: nn.Layer, draw: Callable[[str, Sequence[int]], npt.NDArra
             weight.set_value(draw(name, weight.shape))
 
 
-def make_sgd(model: nn.Layer, config: Mapping[str, Any]) -> paddle.optimizer.Optimizer:
+def make_sgd(
+    model: nn.Layer, config: Mapping[str, Any], rule: Rule = alike
+) -> paddle.optimizer.Optimizer:
+    found: dict[Factors, list[Any]] = {}
+    for name, weight in model.named_parameters():
+        if weight.trainable:
+            found.setdefault(rule(name, weight.shape), []).append(weight)
+    decay = config["weight_decay"]
+    groups = []
+    for (lr_factor, decay_factor), weights in found.items():
+        # Here a group's rate is a factor on the optimizer's.
+        group = {"learning_rate": lr_factor, "weight_decay": float(decay * decay_factor)}
+        groups.append({"params": weights, **group})
     return paddle.optimizer.Momentum(
-        config["lr"],
-        config["momentum"],
-        parameters=model.parameters(),
-        weight_decay=config["weight_decay"],
+        config["lr"], config["momentum"], parameters=groups, weight_decay=decay
     )

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from profkit.workloads.base import Parts
-from profkit.workloads.training.driver import Kit, SharedDriver, map_leaves, meet
+from profkit.workloads.training.driver import DeviceArray, Kit, SharedDriver, map_leaves, meet
 from profkit.workloads.training.samples import BadSamples, Guarded
 from profkit.workloads.training.sampling import Batches, stack
 from profkit.workloads.training.settings import Seat
@@ -30,13 +30,26 @@ def open_torch(config: Mapping[str, Any], seat: Seat) -> Kit:
     if on_gpu:
         torch.cuda.set_device(device)
         torch.cuda.init()
+        torch.backends.cudnn.benchmark = config["autotune"]
     random.seed(config["seed"])
     np.random.seed(config["seed"])  # noqa: NPY002  # what parts of others draw from
     torch.manual_seed(config["seed"])
     if seat.world_size > 1:
         init = torch.distributed.init_process_group
         meet(functools.partial(init, "nccl" if on_gpu else "gloo", timeout=RENDEZVOUS))
-    return Kit(torch, TorchDriver, seat.world_size, torch.get_num_threads())
+    read = functools.partial(torch.load, map_location="cpu", weights_only=True)
+    flags = {"tf32": _describe_tf32()} if on_gpu else {}
+    return Kit(torch, TorchDriver, seat.world_size, torch.get_num_threads(), read, flags)
+
+
+def _describe_tf32() -> str:
+    """Return the fp32 operations for which TF32 is allowed, as the framework is set."""
+    allowed = []
+    if torch.backends.cudnn.allow_tf32:
+        allowed.append("convolutions")
+    if torch.backends.cuda.matmul.allow_tf32:
+        allowed.append("matrix products")
+    return " and ".join(allowed) or "off"
 
 
 class TorchDriver(SharedDriver):
@@ -65,7 +78,14 @@ class TorchDriver(SharedDriver):
         self._wrap(device)
         self._optimizer = parts.optimizer
         self._base_lrs = [group["lr"] for group in self._optimizer.param_groups]
-        self._scaler = torch.amp.GradScaler(device.type, enabled=config["precision"] == "fp16")
+        self._scaler = torch.amp.GradScaler(
+            device.type,
+            init_scale=parts.mixed.first_scale,
+            enabled=config["precision"] == "fp16",
+        )
+        self._scale: float | None = None
+        if self._scaler.is_enabled():
+            self._scale = parts.mixed.first_scale
         self.open_loader(bad, other_loader)
         self.model.train()
 
@@ -103,11 +123,15 @@ class TorchDriver(SharedDriver):
         if self.parts.clip_norm is not None:
             self._scaler.unscale_(self._optimizer)
             torch.nn.utils.clip_grad_norm_(self.bare.parameters(), self.parts.clip_norm)
-        before = self._scaler.get_scale()
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
-        return self._scaler.get_scale() >= before
+        if self._scale is None:
+            return True
+        # The scale is read once per step, because each reading waits for the device. The scaler
+        # makes it smaller if, and only if, it skipped the step.
+        before, self._scale = self._scale, self._scaler.get_scale()
+        return self._scale >= before
 
     def value(self, loss: Any) -> float:
         return float(loss.detach())
@@ -118,7 +142,37 @@ class TorchDriver(SharedDriver):
 
     @property
     def grad_scale(self) -> float | None:
-        return self._scaler.get_scale() if self._scaler.is_enabled() else None
+        return self._scale
+
+    def state(self) -> tuple[Any, Any]:
+        shared = {
+            "model": self.bare.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+        }
+        kind, words, *rest = np.random.get_state()  # noqa: NPY002  # as open_torch seeds it
+        own = {
+            "buffers": dict(self.bare.named_buffers()),
+            "random": random.getstate(),
+            "numpy": (kind, np.asarray(words).tolist(), *rest),
+            "torch": torch.get_rng_state(),
+        }
+        if self.config["device"] != "cpu":
+            own["cuda"] = torch.cuda.get_rng_state()
+        return shared, own
+
+    def load_state(self, shared: Any, own: Any) -> None:
+        self.bare.load_state_dict(shared["model"])
+        self.bare.load_state_dict(own["buffers"], strict=False)
+        self._optimizer.load_state_dict(shared["optimizer"])
+        if self._scaler.is_enabled():
+            self._scaler.load_state_dict(shared["scaler"])
+            self._scale = self._scaler.get_scale()
+        random.setstate(own["random"])
+        np.random.set_state(own["numpy"])  # noqa: NPY002  # as open_torch seeds it
+        torch.set_rng_state(own["torch"])
+        if "cuda" in own:
+            torch.cuda.set_rng_state(own["cuda"])
 
 
 def _collate(make: Callable[[Sequence[Any]], Any], samples: Sequence[Any]) -> Any:
@@ -134,5 +188,7 @@ def to_device(batch: Any, device: torch.device, layout: torch.memory_format) -> 
             memory_format = layout
         return value.to(device, non_blocking=True, memory_format=memory_format)
 
-    tensors = map_leaves(batch, np.ndarray, torch.from_numpy)
+    # Another library owns a device array and reuses its memory for a later batch.
+    tensors = map_leaves(batch, DeviceArray, lambda made: torch.from_dlpack(made.array).clone())
+    tensors = map_leaves(tensors, np.ndarray, torch.from_numpy)
     return map_leaves(tensors, torch.Tensor, move)
