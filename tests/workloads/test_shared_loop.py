@@ -25,7 +25,7 @@ from profkit.workloads.datasets.generated import Picture
 from profkit.workloads.datasets.image_tree import check_tree
 from profkit.workloads.datasets.imagenet import GeneratedSet, encode
 from profkit.workloads.resnet50 import WORKLOAD
-from profkit.workloads.resnet50.classify import CentreCrops, TrainingCrops
+from profkit.workloads.resnet50.classify import Crops
 from profkit.workloads.training.loop import NotFiniteError, Plan, Training
 from profkit.workloads.training.prepare import Seat, check, final_config, find_data
 from profkit.workloads.training.samples import GREY, BadSampleError, BadSamples, Guarded, as_raised
@@ -133,18 +133,18 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_a_sample_follows_from_seed_epoch_and_index_alone(tree: Path) -> None:
-    crops = TrainingCrops(check_tree(tree), BadSamples(), 32, seed=5)
+    crops = Crops(check_tree(tree), BadSamples(), 32, seed=5)
     image, label = crops[0, 3]
     assert (image.shape, str(image.dtype), label) == ((3, 32, 32), "float32", 1)
     assert np.array_equal(crops[0, 3][0], image)
     assert not np.array_equal(crops[1, 3][0], image)
-    assert not np.array_equal(TrainingCrops(crops.index, crops.bad, 32, seed=6)[0, 3][0], image)
+    assert not np.array_equal(Crops(crops.index, crops.bad, 32, seed=6)[0, 3][0], image)
 
 
 def test_a_grey_png_is_read_as_rgb_and_normalised(tmp_path: Path) -> None:
     (tmp_path / "train" / "n1").mkdir(parents=True)
     Image.new("L", (40, 30), 124).save(tmp_path / "train" / "n1" / "grey.PNG")
-    image, label = CentreCrops(check_tree(tmp_path), BadSamples(), 16)[0]
+    image, label = Crops(check_tree(tmp_path), BadSamples(), 16, 0, training=False)[0, 0]
     assert (image.shape, label) == ((3, 16, 16), 0)
     assert np.allclose(image[0], (124 / 255 - 0.485) / 0.229, atol=1e-5)
 
@@ -155,11 +155,11 @@ def test_a_broken_image_is_named_skipped_or_grey(tree: Path, kept: int) -> None:
     path = Path(index.samples[1][0])
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(BadSampleError, match=rf"{path.name}: not a whole image: .*--bad-samples"):
-        Guarded(TrainingCrops(index, BadSamples(), 32, 0), BadSamples())[0, 1]
+        Guarded(Crops(index, BadSamples(), 32, 0), BadSamples())[0, 1]
     skip, pad = BadSamples("skip"), BadSamples("pad")
-    skipped: Any = Guarded(TrainingCrops(index, skip, 32, 0), skip)[0, 1]
-    assert np.array_equal(skipped[0], TrainingCrops(index, skip, 32, 0)[0, 2][0])
-    padded = TrainingCrops(index, pad, 32, 0)[0, 1]
+    skipped: Any = Guarded(Crops(index, skip, 32, 0), skip)[0, 1]
+    assert np.array_equal(skipped[0], Crops(index, skip, 32, 0)[0, 2][0])
+    padded = Crops(index, pad, 32, 0)[0, 1]
     assert np.abs(padded[0]).max() < 0.02
     for bad in (skip, pad):
         (news,) = bad.news()
@@ -194,7 +194,7 @@ def test_a_set_of_nothing_but_broken_images_ends_with_a_message(tree: Path) -> N
         Path(path).write_bytes(b"")
     bad = BadSamples("skip")
     with pytest.raises(UnreadableError, match="bad samples in a row"):
-        Guarded(TrainingCrops(index, bad, 32, 0), bad)[0, 1]
+        Guarded(Crops(index, bad, 32, 0), bad)[0, 1]
 
 
 def test_workers_of_any_start_write_into_one_book(tmp_path: Path) -> None:

@@ -54,7 +54,11 @@ class Exchange(Part):
         ops = self.ops
         branches, paths = [], []
         for target, width in enumerate(channels):
-            branches.append(ops.Sequential(*[basic_block(ops, width) for _ in range(BLOCKS)]))
+            blocks = []
+            for _ in range(BLOCKS):
+                body = (conv_norm(ops, width, width), conv_norm(ops, width, width, relu=False))
+                blocks.append(make_part(ops, Residual, ops.Sequential(*body), ops.Identity()))
+            branches.append(ops.Sequential(*blocks))
             sources = range(len(channels))
             paths.append(ops.ModuleList([_path(ops, channels, one, target) for one in sources]))
         self.branches = ops.ModuleList(branches)
@@ -140,14 +144,6 @@ def conv_norm(
     if relu:
         layers.append(ops.Relu())
     return ops.Sequential(*layers)
-
-
-def basic_block(ops: Ops, channels: int) -> Any:
-    """Return a residual block of two 3x3 convolutions."""
-    body = ops.Sequential(
-        conv_norm(ops, channels, channels), conv_norm(ops, channels, channels, relu=False)
-    )
-    return make_part(ops, Residual, body, ops.Identity())
 
 
 def bottleneck(ops: Ops, inside: int, inner: int) -> Any:

@@ -81,27 +81,24 @@ def _aligned(length: float) -> int:
 def _draw_way(
     rng: np.random.Generator, scaled: tuple[int, int], quads: list[Floats], size: int
 ) -> Floats:
-    """Draw the 2x3 matrix from the scaled image into the crop: a flip, a turn and a shift."""
+    """Draw the 2x3 matrix from the scaled image into the crop: a flip, a turn and a shift.
+
+    The crop is anywhere, or so that it can contain text.
+    """
     flip = -1.0 if rng.random() < 0.5 else 1.0
     angle = np.deg2rad(rng.uniform(-MAX_TURN_DEG, MAX_TURN_DEG))
     turn = np.array([(np.cos(angle), np.sin(angle)), (-np.sin(angle), np.cos(angle))]) * (flip, 1.0)
     middle = np.array(scaled) / 2
     way = np.column_stack([turn, middle - turn @ middle])
-    way[:, 2] -= _draw_corner(rng, scaled, [move(quad, way) for quad in quads], size)
-    return way
-
-
-def _draw_corner(
-    rng: np.random.Generator, scaled: tuple[int, int], quads: list[Floats], size: int
-) -> npt.NDArray[np.int64]:
-    """Draw the crop's upper left corner: anywhere, or so that the crop can contain text."""
     room = np.maximum(np.array(scaled) - size, 0)
     lowest, highest = np.zeros(2, dtype=int), room
     if rng.random() < TEXT_SHARE and quads:
-        points = np.clip(np.concatenate(quads), 0, np.array(scaled) - 1).astype(int)
+        turned = np.concatenate([move(quad, way) for quad in quads])
+        points = np.clip(turned, 0, np.array(scaled) - 1).astype(int)
         highest = np.minimum(np.maximum(points.max(axis=0) - size, 0), room)
         lowest = np.minimum(np.maximum(points.min(axis=0) - size, 0), highest)
-    return rng.integers(lowest, highest + 1)
+    way[:, 2] -= rng.integers(lowest, highest + 1)
+    return way
 
 
 def move(points: Floats, way: Floats) -> Floats:

@@ -12,7 +12,7 @@ from profkit.workloads.datasets import generate_default
 from profkit.workloads.training.network import Ops, builders
 
 if TYPE_CHECKING:
-    from profkit.workloads.resnet50.classify import TrainingCrops
+    from profkit.workloads.resnet50.classify import Crops
 
 LR_EPOCHS = (30, 60, 80)
 """Epochs at which the learning rate falls to a tenth."""
@@ -24,14 +24,14 @@ CONVERGE = {"steps": 80, "batch_size": 16, "image_size": 64, "lr": 0.005, "facto
 """A short run on the generated set in which the loss falls below `factor` of its first value."""
 
 
-def training_set(build: Build) -> TrainingCrops:
+def training_set(build: Build) -> Crops:
     """Open the samples to train on."""
     from profkit.workloads.datasets.image_tree import check_tree
-    from profkit.workloads.resnet50.classify import TrainingCrops
+    from profkit.workloads.resnet50.classify import Crops
 
     config = build.config
     index = check_tree(build.data or Path())
-    return TrainingCrops(index, build.bad, config["image_size"], config["seed"])
+    return Crops(index, build.bad, config["image_size"], config["seed"])
 
 
 def make_parts(build: Build, ops: Ops) -> Parts:
@@ -65,11 +65,12 @@ def make_parts(build: Build, ops: Ops) -> Parts:
 def evaluate(ops: Ops, build: Build, data: Path, model: Any) -> Mapping[str, float]:
     """Return the share of validation images whose class is the model's first guess."""
     from profkit.workloads.datasets.image_tree import check_tree
-    from profkit.workloads.resnet50.classify import CentreCrops
+    from profkit.workloads.resnet50.classify import Crops
     from profkit.workloads.training.evaluation import top1
 
-    crops = CentreCrops(check_tree(data, "val"), build.bad, build.config["image_size"])
-    return top1(ops, model, crops.__getitem__, len(crops), build, if_empty=float("nan"))
+    index, size = check_tree(data, "val"), build.config["image_size"]
+    crops = Crops(index, build.bad, size, build.config["seed"], training=False)
+    return top1(ops, model, lambda at: crops[0, at], len(crops), build, if_empty=float("nan"))
 
 
 def _dali(build: Build) -> Iterable[Any]:

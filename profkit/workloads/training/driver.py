@@ -13,7 +13,6 @@ import numpy as np
 
 from profkit.errors import ProfkitError
 from profkit.workloads.base import Parts
-from profkit.workloads.training.loop import Driver
 from profkit.workloads.training.samples import BadSamples, Guarded
 from profkit.workloads.training.sampling import Batches, run_length
 
@@ -28,15 +27,24 @@ class OutOfMemoryError(ProfkitError):
     """The device has no memory left."""
 
 
+@dataclass(frozen=True)
 class DeviceArray:
     """An array on the device that another library made, and that the driver takes over."""
 
-    def __init__(self, array: Any) -> None:
-        self.array = array
+    array: Any
 
 
 class SharedDriver:
     """Feeds and evaluates a model; subclasses train it on one device, alone or as a rank.
+
+    Subclasses have these methods:
+
+    - `make_loader(dataset, sampler)` returns the framework's own loader.
+    - `backward(loss)` computes the gradients.
+    - `update(step)` steps the optimizer and clears the gradients. It returns false if the gradient
+      scaler skipped the step. It sets `lr` and `grad_scale`.
+    - `state()` returns the state that all ranks share, and that of this rank. `load_state` continues
+      from both.
 
     They set `bare`, the model without the wrapper for its ranks, and `model`, the wrapped one.
     `framework` is torch or paddle itself, `move` copies a batch to the device, and `autocast`
@@ -45,11 +53,18 @@ class SharedDriver:
     """
 
     framework: Any
+    make_loader: Callable[[Guarded, Batches], Iterable[Any]]
+    backward: Callable[[Any], None]
+    update: Callable[[int], bool]
+    state: Callable[[], tuple[Any, Any]]
+    load_state: Callable[[Any, Any], None]
     bare: Any
     model: Any
     move: Callable[[Any], Any]
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
     casts_evaluation = False
+    lr: float
+    grad_scale: float | None = None
 
     def __init__(self, parts: Parts, config: Mapping[str, Any]) -> None:
         self.parts = parts
@@ -80,11 +95,8 @@ class SharedDriver:
             )
             self._loader = self.make_loader(Guarded(parts.dataset, bad), self._sampler)
 
-    def make_loader(self, dataset: Guarded, sampler: Batches) -> Iterable[Any]:
-        """Return the framework's own loader."""
-        raise NotImplementedError
-
     def batches(self, epoch: int, start: int = 0) -> Iterable[Any]:
+        """Start a new pass over the training set, after its first `start` batches."""
         if self._sampler is not None:
             self._sampler.epoch, self._sampler.start = epoch, start
         return self._loader
@@ -92,11 +104,16 @@ class SharedDriver:
     def count(self, batch: Any) -> int:
         return self.parts.count(batch)
 
+    def value(self, loss: Any) -> float:
+        """Wait for the device, and return the loss as a number."""
+        return float(loss.detach())
+
     def forward(self, batch: Any) -> Any:
         with self.autocast():
             return self.parts.loss_of(self.model, batch)
 
     def agree(self, stop: bool, loss: float) -> tuple[bool, float]:
+        """Return if any rank wants to stop, and the mean of the ranks' losses."""
         world = self.config["world_size"]
         if world == 1:
             return stop, loss
@@ -105,6 +122,7 @@ class SharedDriver:
         return bool(sums[0] > 0), float(sums[1]) / world
 
     def evaluate(self) -> Mapping[str, float]:
+        """Compute the quality figures on the validation set, alike on all ranks."""
         if self.parts.evaluate is None:
             raise ProfkitError("this workload has no evaluation; leave --evaluate out")
         self.bare.eval()
@@ -120,7 +138,7 @@ class Kit:
     """A framework with its device and seed set, joined to its other ranks."""
 
     framework: Any
-    driver: Callable[..., Driver]
+    driver: Callable[..., SharedDriver]
     world_size: int
     threads: int
     read: Callable[[str], Any]

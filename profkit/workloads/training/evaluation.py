@@ -20,19 +20,15 @@ READ_AHEAD = 16
 """Samples that are read before the model asks for them, in addition to a batch."""
 
 
-def own_share(count: int, build: Build) -> range:
-    """Return the indices of the samples that this rank evaluates."""
-    return range(build.config.get("rank", 0), count, build.config.get("world_size", 1))
-
-
 def read_ahead(load: Callable[[int], T], count: int, build: Build) -> Iterator[T]:
     """Yield `load(index)` for each of this rank's indices, in order.
 
     With `--bad-samples skip` bad samples are noted and excluded, so that none counts twice.
     """
-    indices = iter(own_share(count, build))
-    ahead = READ_AHEAD + build.config["batch_size"]
-    with ThreadPoolExecutor(max(1, build.config.get("workers", 1))) as pool:
+    config = build.config
+    indices = iter(range(config.get("rank", 0), count, config.get("world_size", 1)))
+    ahead = READ_AHEAD + config["batch_size"]
+    with ThreadPoolExecutor(max(1, config.get("workers", 1))) as pool:
         pending = deque(pool.submit(load, index) for index in itertools.islice(indices, ahead))
         while pending:
             coming = pending.popleft()

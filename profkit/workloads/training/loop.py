@@ -7,9 +7,9 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from profkit.errors import ProfkitError, UnreadableError
 from profkit.instrument.loop_recorder import LoopRecorder
@@ -20,6 +20,9 @@ from profkit.workloads.base import Outcome
 from profkit.workloads.training.checkpoints import Checkpoints, Progress
 from profkit.workloads.training.samples import BadSamples, as_raised
 from profkit.workloads.training.target import Target
+
+if TYPE_CHECKING:
+    from profkit.workloads.training.driver import SharedDriver
 
 Tell = Callable[[int, int, float], None]
 """Called after each step with the steps done, the planned steps and the loss."""
@@ -36,48 +39,6 @@ CHECKPOINT = "checkpoint"
 
 class NotFiniteError(ProfkitError):
     """The loss is NaN or infinite."""
-
-
-class Driver(Protocol):
-    """The operations of a training step in one framework."""
-
-    def batches(self, epoch: int, start: int = 0) -> Iterable[Any]:
-        """Start a new pass over the training set, after its first `start` batches."""
-
-    def count(self, batch: Any) -> int:
-        """Count the samples of a batch."""
-
-    def move(self, batch: Any) -> Any:
-        """Copy the batch to the device."""
-
-    def forward(self, batch: Any) -> Any:
-        """Compute the loss, a scalar of the framework."""
-
-    def backward(self, loss: Any) -> None: ...
-
-    def update(self, step: int) -> bool:
-        """Step the optimizer and clear the gradients; false if the scaler skipped the step."""
-
-    def value(self, loss: Any) -> float:
-        """Wait for the device, and return the loss as a number."""
-
-    @property
-    def lr(self) -> float: ...
-
-    @property
-    def grad_scale(self) -> float | None: ...
-
-    def agree(self, stop: bool, loss: float) -> tuple[bool, float]:
-        """Return if any rank wants to stop, and the mean of the ranks' losses."""
-
-    def evaluate(self) -> Mapping[str, float]:
-        """Compute the quality figures on the validation set, alike on all ranks."""
-
-    def state(self) -> tuple[Any, Any]:
-        """Return the state that all ranks share, and that of this rank."""
-
-    def load_state(self, shared: Any, own: Any) -> None:
-        """Continue from the two states."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +60,7 @@ class Training:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: SharedDriver,
         plan: Plan,
         bad: BadSamples,
         recorder: LoopRecorder,
@@ -218,24 +179,21 @@ class Training:
         asks = done % STEPS_PER_AGREEMENT == 0 or done >= plan.steps
         if (plan.until or plan.max_time) and asks:
             with self._recorder.phase(Phase.OTHER, "whether to stop"):
-                self._ask_to_stop()
+                took, recent = self._elapsed_s(), self._recent
+                late = plan.max_time is not None and took >= plan.max_time
+                late, mean = self._driver.agree(late, sum(recent) / len(recent))
+                first = sum(self._losses) / len(self._losses)
+                if plan.until and plan.until.loss_reached(mean, first):
+                    self._stopped = (
+                        f"{plan.until.text} reached at step {done - 1} after {took:.1f} s "
+                        f"(mean of {len(recent)} steps: {significant(mean, 4)})"
+                    )
+                elif late:
+                    self._stopped = f"--max-time reached after {took:.1f} s"
         if plan.evaluate_every and done % plan.evaluate_every == 0:
             self._evaluate()
         if self._checkpoints.is_due(done):
             self._save()
-
-    def _ask_to_stop(self) -> None:
-        plan, took, recent = self._plan, self._elapsed_s(), self._recent
-        late = plan.max_time is not None and took >= plan.max_time
-        late, mean = self._driver.agree(late, sum(recent) / len(recent))
-        first = sum(self._losses) / len(self._losses)
-        if plan.until and plan.until.loss_reached(mean, first):
-            self._stopped = (
-                f"{plan.until.text} reached at step {self._done.steps - 1} after {took:.1f} s "
-                f"(mean of {len(recent)} steps: {significant(mean, 4)})"
-            )
-        elif late:
-            self._stopped = f"--max-time reached after {took:.1f} s"
 
     def _elapsed_s(self) -> float:
         """Return the seconds of training so far, with those before the checkpoint."""

@@ -7,6 +7,8 @@ Nothing here imports a framework before a builder is called.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar
@@ -46,17 +48,11 @@ def make_part(ops: Ops, kind: type[Part], *given: Any) -> Any:
 def builders(make: Callable[[Build, Ops], Parts]) -> Mapping[str, Callable[[Build], Parts]]:
     """Return one builder per framework from a function that builds with given operations."""
 
-    def build_torch(build: Build) -> Parts:
-        from profkit.workloads.training import ops_torch
+    def build(framework: str, given: Build) -> Parts:
+        ops = importlib.import_module(f"profkit.workloads.training.ops_{framework}")
+        return make(given, ops)
 
-        return make(build, ops_torch)
-
-    def build_paddle(build: Build) -> Parts:
-        from profkit.workloads.training import ops_paddle
-
-        return make(build, ops_paddle)
-
-    return {"torch": build_torch, "paddle": build_paddle}
+    return {name: functools.partial(build, name) for name in ("torch", "paddle")}
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import os
 import random
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -91,12 +92,11 @@ class PaddleDriver(SharedDriver):
                 self.bare, self._optimizer, level="O2", dtype=dtype
             )
         self.model = paddle.DataParallel(self.bare) if config["world_size"] > 1 else self.bare
-        self._base_lr = float(self._optimizer.get_lr())
+        self._base_lr = self.lr = float(self._optimizer.get_lr())
         self._scaler: Any = None
-        self._scale: float | None = None
         if config["precision"] == "fp16":
-            self._scale = parts.mixed.first_scale
-            self._scaler = amp.GradScaler(init_loss_scaling=self._scale)
+            self.grad_scale = parts.mixed.first_scale
+            self._scaler = amp.GradScaler(init_loss_scaling=self.grad_scale)
         self.open_loader(bad, other_loader)
         self.model.train()
 
@@ -125,7 +125,8 @@ class PaddleDriver(SharedDriver):
 
     def update(self, step: int) -> bool:
         if self.parts.lr_at:
-            self._optimizer.set_lr(self._base_lr * self.parts.lr_at(step))
+            self.lr = self._base_lr * self.parts.lr_at(step)
+            self._optimizer.set_lr(self.lr)
         if self._scaler:
             self._scaler.unscale_(self._optimizer)
         if self.parts.clip_norm is not None:
@@ -135,22 +136,11 @@ class PaddleDriver(SharedDriver):
             self._scaler.step(self._optimizer)
             stepped = not bool(self._scaler._found_inf)  # noqa: SLF001  # nothing public says so
             self._scaler.update()
-            self._scale = float(np.ravel(self._scaler.state_dict()["scale"])[0])
+            self.grad_scale = float(np.ravel(self._scaler.state_dict()["scale"])[0])
         else:
             self._optimizer.step()
         self._optimizer.clear_grad()
         return stepped
-
-    def value(self, loss: Any) -> float:
-        return float(loss)
-
-    @property
-    def lr(self) -> float:
-        return float(self._optimizer.get_lr())
-
-    @property
-    def grad_scale(self) -> float | None:
-        return self._scale
 
     def state(self) -> tuple[Any, Any]:
         shared = {"model": self.bare.state_dict(), "optimizer": self._optimizer.state_dict()}
@@ -172,12 +162,13 @@ class PaddleDriver(SharedDriver):
         self._optimizer.set_state_dict(shared["optimizer"])
         if self._scaler:
             self._scaler.load_state_dict(shared["scaler"])
-            self._scale = float(np.ravel(shared["scaler"]["scale"])[0])
+            self.grad_scale = float(np.ravel(shared["scaler"]["scale"])[0])
         random.setstate(own["random"])
         np.random.set_state(own["numpy"])  # noqa: NPY002  # as open_paddle seeds it
         paddle.set_rng_state(own["paddle"])
 
 
+@dataclass(frozen=True)
 class Reporting:
     """A data set that returns the error of a sample in the sample's place.
 
@@ -185,8 +176,7 @@ class Reporting:
     of a worker. `PaddleDriver.count` raises the error in the training process.
     """
 
-    def __init__(self, dataset: Guarded) -> None:
-        self.dataset = dataset
+    dataset: Guarded
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -25,8 +25,8 @@ from profkit.workloads.base import (
     wait_passively,
 )
 from profkit.workloads.training.checkpoints import Checkpoints
-from profkit.workloads.training.driver import Kit, explain_memory
-from profkit.workloads.training.loop import Driver, Plan, Tell, Training
+from profkit.workloads.training.driver import Kit, SharedDriver, explain_memory
+from profkit.workloads.training.loop import Plan, Tell, Training
 from profkit.workloads.training.samples import BadSamples
 from profkit.workloads.training.sampling import Length, run_length
 from profkit.workloads.training.settings import Seat, check, final_config
@@ -41,7 +41,7 @@ class ReadyJob:
 
     config: Mapping[str, Any]
     device: str
-    _drive: Callable[[], Driver]
+    _drive: Callable[[], SharedDriver]
     _plan: Plan
     _bad: BadSamples
     _kit: Kit
@@ -87,6 +87,8 @@ def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     other_loader = workload.dali(build) if settings.dali and workload.dali else None
     if config["evaluate"] and parts.evaluate is None:
         raise UsageError("--evaluate needs a data set with a validation part")
+    # A quality figure that is the target is checked after each epoch, unless the user says when.
+    is_figure = target is not None and target.figure != "loss"
     plan = Plan(
         steps=length.steps,
         batch_size=config["batch_size"],
@@ -94,7 +96,7 @@ def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
         max_time=settings.max_time,
         stop_at_nan=settings.nan == "stop",
         evaluate=config["evaluate"],
-        epoch_ends=settings.epochs is not None or _stops_at_figure(target, settings),
+        epoch_ends=settings.epochs is not None or (is_figure and not settings.evaluate_every),
         evaluate_every=settings.evaluate_every,
     )
     shown = {**config, "threads": kit.threads}
@@ -125,11 +127,6 @@ def _planned_length(settings: Settings, config: Mapping[str, Any], parts: Parts)
     if settings.epochs and settings.steps is None:
         raise UsageError("--epochs needs a data set; with --data synthetic, use --steps")
     return Length(config["steps"], config["steps"])
-
-
-def _stops_at_figure(target: Target | None, settings: Settings) -> bool:
-    """Return if a quality figure is the target, to be checked at the end of each epoch."""
-    return target is not None and target.figure != "loss" and settings.evaluate_every is None
 
 
 def _open_kit(framework: str, config: Mapping[str, Any], seat: Seat) -> Kit:

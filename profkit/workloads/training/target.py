@@ -30,9 +30,10 @@ class Target:
             return None
         match = re.fullmatch(rf"\s*(?:loss\s*<\s*({NUMBER})(x?)|(\w+)\s*>\s*({NUMBER}))\s*", text)
         if not match:
+            example = figures[0] if figures else "top1"
             raise UsageError(
                 f"--until '{text}' is not understood; write loss<0.05, loss<0.3x for a share of "
-                f"the first steps' loss, or a quality figure such as {_example(figures)}"
+                f"the first steps' loss, or a quality figure such as {example}>0.7"
             )
         if match[1]:
             return cls(text, "loss", float(match[1]), bool(match[2]))
@@ -53,7 +54,3 @@ class Target:
         if self.figure != "loss":
             return False
         return mean < self.value * (first if self.relative else 1.0)
-
-
-def _example(figures: Sequence[str]) -> str:
-    return f"{figures[0] if figures else 'top1'}>0.7"

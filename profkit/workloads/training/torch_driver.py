@@ -75,7 +75,15 @@ class TorchDriver(SharedDriver):
             torch.autocast, device.type, dtype, enabled=dtype is not None
         )
         self.bare = parts.model.to(device, memory_format=layout)
-        self._wrap(device)
+        on_gpu, ranks = device.type == "cuda", config["world_size"]
+        if ranks > 1 and parts.sync_bn and on_gpu:
+            self.bare = torch.nn.SyncBatchNorm.convert_sync_batchnorm(self.bare)
+        if config["compile"]:
+            self.bare.compile()
+        self.model = self.bare
+        if ranks > 1:
+            devices = [device] if on_gpu else None
+            self.model = torch.nn.parallel.DistributedDataParallel(self.bare, device_ids=devices)
         self._optimizer = parts.optimizer
         self._base_lrs = [group["lr"] for group in self._optimizer.param_groups]
         self._scaler = torch.amp.GradScaler(
@@ -83,23 +91,11 @@ class TorchDriver(SharedDriver):
             init_scale=parts.mixed.first_scale,
             enabled=config["precision"] == "fp16",
         )
-        self._scale: float | None = None
+        self.lr = self._base_lrs[0]
         if self._scaler.is_enabled():
-            self._scale = parts.mixed.first_scale
+            self.grad_scale = parts.mixed.first_scale
         self.open_loader(bad, other_loader)
         self.model.train()
-
-    def _wrap(self, device: torch.device) -> None:
-        """Compile the model and wrap it for its ranks."""
-        on_gpu, ranks = device.type == "cuda", self.config["world_size"]
-        if ranks > 1 and self.parts.sync_bn and on_gpu:
-            self.bare = torch.nn.SyncBatchNorm.convert_sync_batchnorm(self.bare)
-        if self.config["compile"]:
-            self.bare.compile()
-        self.model = self.bare
-        if ranks > 1:
-            devices = [device] if on_gpu else None
-            self.model = torch.nn.parallel.DistributedDataParallel(self.bare, device_ids=devices)
 
     def make_loader(self, dataset: Guarded, sampler: Batches) -> Iterable[Any]:
         config, workers = self.config, self.config["workers"]
@@ -120,29 +116,19 @@ class TorchDriver(SharedDriver):
         factor = self.parts.lr_at(step) if self.parts.lr_at else 1.0
         for group, base in zip(self._optimizer.param_groups, self._base_lrs, strict=True):
             group["lr"] = base * factor
+        self.lr = self._base_lrs[0] * factor
         if self.parts.clip_norm is not None:
             self._scaler.unscale_(self._optimizer)
             torch.nn.utils.clip_grad_norm_(self.bare.parameters(), self.parts.clip_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
-        if self._scale is None:
+        if self.grad_scale is None:
             return True
         # The scale is read once per step, because each reading waits for the device. The scaler
         # makes it smaller if, and only if, it skipped the step.
-        before, self._scale = self._scale, self._scaler.get_scale()
-        return self._scale >= before
-
-    def value(self, loss: Any) -> float:
-        return float(loss.detach())
-
-    @property
-    def lr(self) -> float:
-        return float(self._optimizer.param_groups[0]["lr"])
-
-    @property
-    def grad_scale(self) -> float | None:
-        return self._scale
+        before, self.grad_scale = self.grad_scale, self._scaler.get_scale()
+        return self.grad_scale >= before
 
     def state(self) -> tuple[Any, Any]:
         shared = {
@@ -167,7 +153,7 @@ class TorchDriver(SharedDriver):
         self._optimizer.load_state_dict(shared["optimizer"])
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(shared["scaler"])
-            self._scale = self._scaler.get_scale()
+            self.grad_scale = self._scaler.get_scale()
         random.setstate(own["random"])
         np.random.set_state(own["numpy"])  # noqa: NPY002  # as open_torch seeds it
         torch.set_rng_state(own["torch"])
