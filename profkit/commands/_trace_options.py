@@ -189,7 +189,9 @@ def add_end(group: Any) -> None:
 
 def dali_device(word: str) -> str:
     """Convert the value of --dali; truth values are accepted, as in files of earlier versions."""
-    known = dict.fromkeys(TRUE, "cpu") | dict.fromkeys(FALSE, "") | {"cpu": "cpu", "gpu": "gpu"}
+    known = (
+        dict.fromkeys(TRUE, "cpu") | dict.fromkeys(FALSE, "") | {"": "", "cpu": "cpu", "gpu": "gpu"}
+    )
     if word.lower() not in known:
         raise argparse.ArgumentTypeError(f"'{word}' is neither cpu nor gpu")
     return known[word.lower()]

@@ -186,15 +186,17 @@ def test_dali_on_a_gpu_copies_small_numbers_and_normalises_there(
 
         return call
 
-    def pipeline_def(**options: Any) -> Any:
-        def wrap(define: Any) -> Any:
-            return lambda: (define(), SimpleNamespace(build=lambda: None, options=options))[1]
+    def pipeline_def(define: Any, **options: Any) -> Any:
+        def make(*given: Any, **named: Any) -> Any:
+            define(*given, **named)
+            return SimpleNamespace(build=lambda: None, options=options)
 
-        return wrap
+        return make
 
     functions = SimpleNamespace(
         readers=SimpleNamespace(file=recorded("read")),
         decoders=SimpleNamespace(image_random_crop=recorded("decode")),
+        get_property=recorded("name"),
         random=SimpleNamespace(coin_flip=recorded("flip")),
         **{name: recorded(name) for name in ("resize", "cast", "squeeze", "crop_mirror_normalize")},
     )

@@ -194,7 +194,10 @@ def test_what_departs_from_the_published_settings_is_named(tree: Path) -> None:
 
 @pytest.mark.usefixtures("without_model")
 def test_epochs_count_as_their_steps(tree: Path) -> None:
-    assert build(tree, epochs=1000).notes["lr_warmup_steps"] == 500
+    """An epoch of this tree is one step, as a batch has scenes of one orientation only."""
+    said = "250, a quarter of the steps (published: 500)"
+    assert build(tree, epochs=1000).notes["lr_warmup_steps"] == said
+    assert build(tree, epochs=2000).notes["lr_warmup_steps"] == 500
 
 
 @pytest.mark.usefixtures("without_model")

@@ -171,29 +171,26 @@ def _instance(
             f"annotation {number} has category {category}, which is not in the list of categories"
         )
     left, top, width, height = map(float, annotation["bbox"])
-    segmentation = _usable(annotation["segmentation"], sizes[image], number)
-    crowd = bool(annotation.get("iscrowd", 0))
-    return Instance(labels[category], (left, top, width, height), segmentation, crowd)
-
-
-def _usable(segmentation: Any, size: Size, number: object) -> Segmentation:
-    """Exclude polygons of fewer than three points, as other readers of COCO do.
-
-    Polygons are packed into arrays, as COCO has about a million of them.
-    """
-    shape = [size[1], size[0]]
-    if isinstance(segmentation, dict):
-        if list(segmentation["size"]) != shape:
+    shape = [sizes[image][1], sizes[image][0]]
+    given = annotation["segmentation"]
+    segmentation: Segmentation = []
+    if isinstance(given, dict):
+        if list(given["size"]) != shape:
             raise ValueError(
-                f"annotation {number} has a mask of {segmentation['size']} "
+                f"annotation {number} has a mask of {given['size']} "
                 f"in an image of {shape} (height, width)"
             )
-        return {"counts": segmentation["counts"], "size": shape}
-    polygons = []
-    for polygon in segmentation:
-        if len(polygon) >= MIN_POLYGON and len(polygon) % 2 == 0:
-            polygons.append(array("f", polygon))
-    return polygons
+        segmentation = {"counts": given["counts"], "size": shape}
+    else:
+        # Polygons are packed into arrays, as COCO has about a million of them. Other readers of
+        # COCO exclude those of fewer than three points as well.
+        polygons = []
+        for polygon in given:
+            if len(polygon) >= MIN_POLYGON and len(polygon) % 2 == 0:
+                polygons.append(array("f", polygon))
+        segmentation = polygons
+    crowd = bool(annotation.get("iscrowd", 0))
+    return Instance(labels[category], (left, top, width, height), segmentation, crowd)
 
 
 def _check_scenes(index: CocoIndex, images: Path) -> None:

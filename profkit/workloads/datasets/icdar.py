@@ -70,7 +70,16 @@ def check_tree(path: Path, split: str = "train") -> TextIndex:
         names = [name for name in os.listdir(images) if name.lower().endswith(IMAGE_SUFFIXES)]
         # By number first, so that `img_2` is before `img_10`.
         names.sort(key=lambda name: (int("".join(filter(str.isdecimal, name)) or 0), name))
-        _check_pairs(images, truths, names)
+        if not names:
+            raise unreadable(images, "no JPEG or PNG files in it")
+        annotations = set(os.listdir(truths))
+        alone = [name for name in names if _truth_name(name) not in annotations]
+        if alone:
+            raise unreadable(
+                truths,
+                f"no '{safe_text(_truth_name(alone[0]))}' for {safe_text(alone[0])} "
+                f"({len(alone)} of {plural(len(names), 'image')} have none)",
+            )
         scenes = []
         for name in names:
             scenes.append(Scene(str(images / name), read_words(truths / _truth_name(name))))
@@ -99,19 +108,6 @@ def _remedy(path: Path) -> str:
     if any(path.glob("gt_*.txt")) or any(path.glob("img_*.jpg")):
         return "; its files must lie in folders named as in the published set"
     return ""
-
-
-def _check_pairs(images: Path, truths: Path, names: list[str]) -> None:
-    if not names:
-        raise unreadable(images, "no JPEG or PNG files in it")
-    annotations = set(os.listdir(truths))
-    alone = [name for name in names if _truth_name(name) not in annotations]
-    if alone:
-        raise unreadable(
-            truths,
-            f"no '{safe_text(_truth_name(alone[0]))}' for {safe_text(alone[0])} "
-            f"({len(alone)} of {plural(len(names), 'image')} have none)",
-        )
 
 
 def read_words(path: Path) -> tuple[Word, ...]:

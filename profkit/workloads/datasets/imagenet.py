@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from profkit.errors import UsageError
 from profkit.progress import Progress
-from profkit.text import plural
 from profkit.workloads.datasets.generated import (
     GeneratedTree,
     Picture,
@@ -64,6 +63,7 @@ class GeneratedSet(GeneratedTree):
     """The contents of a generated set. A larger set has all images of a smaller one."""
 
     layout: ClassVar[str] = "imagenet"
+    noun: ClassVar[str] = "JPEG file"
     version: ClassVar[int] = 2
 
     classes: int = 10
@@ -84,9 +84,6 @@ class GeneratedSet(GeneratedTree):
             raise UsageError(
                 f"generated images are at least {MIN_SIDE} pixels long, not {self.long_side}"
             )
-
-    def describe(self) -> str:
-        return plural(self.classes * (self.train_per_class + self.val_per_class), "JPEG file")
 
     def pictures(self) -> list[Picture]:
         """Return every image of the set, class by class."""
@@ -155,7 +152,10 @@ def render(spec: GeneratedSet, picture: Picture) -> Image.Image:
     clouds = [_draw_cloud(rng, width, height, coarse) for coarse in (2, 3, 5)]
     ground = _blend((clouds[0], 5), (_draw_grating(look, clouds[1], spec.long_side), 3))
     things = _blend((clouds[1], 5), (clouds[2], 3))
-    grain = _draw_grain(rng, clouds[2], clouds[0])
+    # Noise of a pixel or two, strong in some places and weak in others, as texture is.
+    noise = np.frombuffer(rng.bytes(2 * ground.size), dtype=np.int8)
+    noises = noise.reshape(2, *ground.shape).astype(np.int16)
+    grain = (noises[0] * (clouds[2] >> 2) + noises[1] * (clouds[0] >> 3)) // 128
     back = _colour(rng, ground + grain, look.hue)
     front = _colour(rng, things + grain, look.hue + 0.4)
     return Image.composite(front, back, _draw_objects(rng, look, width, height))
@@ -205,20 +205,8 @@ def _blend(*layers: tuple[Bytes, int]) -> Bytes:
     for layer, weight in layers:
         total += weight
         mixed += (layer.astype(np.int16) - 128) * weight
-    return _to_bytes(mixed * 3 // (2 * total) + 128)
-
-
-def _draw_grain(rng: np.random.Generator, rough: Bytes, fine: Bytes) -> Shorts:
-    """Draw noise of a pixel or two, strong in some places and weak in others, as texture is."""
-    noise = np.frombuffer(rng.bytes(2 * rough.size), dtype=np.int8)
-    noises = noise.reshape(2, *rough.shape).astype(np.int16)
-    grain: Shorts = (noises[0] * (rough >> 2) + noises[1] * (fine >> 3)) // 128
-    return grain
-
-
-def _to_bytes(values: Shorts) -> Bytes:
-    clipped: Bytes = np.clip(values, 0, 255).astype(np.uint8)
-    return clipped
+    blended: Bytes = np.clip(mixed * 3 // (2 * total) + 128, 0, 255).astype(np.uint8)
+    return blended
 
 
 def _colour(rng: np.random.Generator, tone: Shorts, hue: float) -> Image.Image:
@@ -233,7 +221,7 @@ def _colour(rng: np.random.Generator, tone: Shorts, hue: float) -> Image.Image:
     )
     colours = np.array([colorsys.hsv_to_rgb(*stop) for stop in stops]) * 255
     channels = [np.interp(np.arange(256), (0, 128, 255), channel) for channel in colours.T]
-    image = Image.fromarray(_to_bytes(tone))
+    image = Image.fromarray(np.clip(tone, 0, 255).astype(np.uint8))
     image.putpalette(np.stack(channels, axis=1).astype(np.uint8).tobytes())
     return image.convert("RGB")
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from profkit.errors import UsageError
 from profkit.progress import Progress
-from profkit.text import plural
 from profkit.workloads.datasets.generated import (
     GeneratedTree,
     Picture,
@@ -72,6 +71,7 @@ class GeneratedClips(GeneratedTree):
     """The contents of a generated set."""
 
     layout: ClassVar[str] = "kinetics"
+    noun: ClassVar[str] = "clip"
     version: ClassVar[int] = 2
 
     classes: int = len(MOTIONS)
@@ -87,9 +87,6 @@ class GeneratedClips(GeneratedTree):
     def __post_init__(self) -> None:
         if not 1 <= self.classes <= len(MOTIONS):
             raise UsageError(f"a generated set has 1 to {len(MOTIONS)} classes, not {self.classes}")
-
-    def describe(self) -> str:
-        return plural(self.classes * (self.train_per_class + self.val_per_class), "clip")
 
     def write(self, folder: Path, progress: Progress) -> None:
         """Write the clips and their lists."""

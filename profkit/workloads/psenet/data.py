@@ -53,7 +53,7 @@ class TextCrops:
         return len(self.index.scenes)
 
     def __getitem__(self, key: Key) -> Sample:
-        from PIL import ImageEnhance
+        from PIL import Image, ImageEnhance
 
         epoch, number = key
         rng = np.random.default_rng((self.seed, epoch, number))
@@ -66,7 +66,12 @@ class TextCrops:
         for word in scene.words:
             quads.append(np.trunc(np.array(word.corners, dtype=float) * scaled / image.size))
         way = _draw_way(rng, scaled, quads, self.size)
-        crop = _move_image(image, scaled, way, self.size)
+        # Beyond the edge of the image the crop is black.
+        back = np.linalg.inv(np.vstack([way, (0, 0, 1)]))[:2].ravel().tolist()
+        resized = image.resize(scaled, Image.Resampling.BILINEAR)
+        square = (self.size, self.size)
+        affine, bilinear = Image.Transform.AFFINE, Image.Resampling.BILINEAR
+        crop = resized.transform(square, affine, back, bilinear)
         light, colour = ImageEnhance.Brightness, ImageEnhance.Color
         crop = light(crop).enhance(rng.uniform(1 - BRIGHTNESS, 1 + BRIGHTNESS))
         crop = colour(crop).enhance(rng.uniform(1 - SATURATION, 1 + SATURATION))
@@ -105,17 +110,6 @@ def move(points: Floats, way: Floats) -> Floats:
     """Transform points by a 2x3 matrix."""
     moved: Floats = points @ way[:, :2].T + way[:, 2]
     return moved
-
-
-def _move_image(image: Image.Image, scaled: tuple[int, int], way: Floats, size: int) -> Image.Image:
-    """Return the crop; it is black beyond the edge of the image."""
-    from PIL import Image
-
-    back = np.linalg.inv(np.vstack([way, (0, 0, 1)]))[:2]
-    resized = image.resize(scaled, Image.Resampling.BILINEAR)
-    return resized.transform(
-        (size, size), Image.Transform.AFFINE, back.ravel().tolist(), Image.Resampling.BILINEAR
-    )
 
 
 def normalise(image: Image.Image) -> Pixels:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +17,31 @@ from profkit.workloads.training.driver import DeviceArray
 from profkit.workloads.training.samples import BadSampleError, BadSamples
 
 
+@dataclass
 class DaliBatches:
     """One pass over an image folder for each `iter`.
 
-    Batches are tuples of images and labels: numpy arrays, or arrays on the GPU. `name_files` opens
-    a pipeline that returns the files of the same batches.
+    Batches are tuples of images and labels: numpy arrays, or arrays on the GPU. `naming` is the
+    pipeline that returns the files of the same batches.
     """
 
-    def __init__(
-        self, pipeline: Any, batches: int, name_files: Callable[[], Any], *, on_gpu: bool = False
-    ) -> None:
-        self._pipeline = pipeline
-        self._batches = batches
-        self._name_files = name_files
-        self._on_gpu = on_gpu
-        self._delivered = 0
+    pipeline: Any
+    naming: Any
+    batches: int
+    on_gpu: bool = False
+    delivered: int = 0
 
     def __len__(self) -> int:
-        return self._batches
+        return self.batches
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        for _ in range(self._batches):
+        for _ in range(self.batches):
             try:
-                images, labels = self._pipeline.run()
+                images, labels = self.pipeline.run()
             except RuntimeError as error:
                 raise self._explain(error) from error
-            self._delivered += 1
-            if self._on_gpu:
+            self.delivered += 1
+            if self.on_gpu:
                 yield DeviceArray(images.as_tensor()), DeviceArray(labels.as_tensor())
             else:
                 yield images.as_array(), labels.as_array()[:, 0].astype("int64")
@@ -52,10 +51,10 @@ class DaliBatches:
 
         The files of the batch that failed are read again, and decoded by Pillow.
         """
-        names = self._name_files()
-        for _ in range(self._delivered):
-            names.run()
-        (sources,) = names.run()
+        self.naming.build()
+        for _ in range(self.delivered):
+            self.naming.run()
+        (sources,) = self.naming.run()
         with contextlib.closing(BadSamples()) as bad:
             for source in sources:
                 try:
@@ -72,15 +71,8 @@ class DaliBatches:
 
 
 def open_image_folder(build: Build) -> DaliBatches:
-    """Open the training split with as many threads as the framework's loader has workers.
-
-    Without a GPU everything happens on the CPU. With one, the normalised batch is made on the GPU:
-    from JPEG files there, or from small whole-number images that the CPU decoded, which DALI copies
-    from pinned memory.
-    """
+    """Open the training split with as many threads as the framework's loader has workers."""
     import nvidia.dali
-    import nvidia.dali.types
-    from nvidia.dali import fn
 
     from profkit.workloads.datasets.image_tree import check_tree
     from profkit.workloads.training.sampling import run_length
@@ -89,66 +81,75 @@ def open_image_folder(build: Build) -> DaliBatches:
     index = check_tree(build.data or Path())
     paths, labels = map(list, zip(*index.samples, strict=True))
     on_gpu = config["device"] != "cpu"
-    device = "gpu" if on_gpu else "cpu"
-    decoder = "mixed" if config["loader"] == "DALI on the GPU" else "cpu"
-    dali: Any = nvidia.dali  # its annotations know no pipeline without a GPU
-    options = _pipeline_options(config, on_gpu=on_gpu)
-
-    def read() -> tuple[Any, Any]:
-        files, classes = fn.readers.file(
-            files=paths,
-            labels=labels,
-            random_shuffle=True,
-            seed=config["seed"],
-            shard_id=config["rank"],
-            num_shards=config["world_size"],
-            name="images",
-        )
-        return files, classes
-
-    @dali.pipeline_def(**options)  # type: ignore[untyped-decorator]  # as above
-    def training() -> tuple[Any, Any]:
-        files, classes = read()
-        images: Any = fn.decoders.image_random_crop(
-            files, device=decoder, random_area=list(AREA), random_aspect_ratio=list(ASPECT)
-        )
-        images = fn.resize(images, resize_x=config["image_size"], resize_y=config["image_size"])
-        if on_gpu:
-            images = images.gpu()
-            classes = fn.cast(fn.squeeze(classes, axes=[0]), dtype=dali.types.INT64).gpu()
-        images = fn.crop_mirror_normalize(
-            images,
-            device=device,
-            dtype=dali.types.FLOAT,
-            output_layout="CHW",
-            mean=MEAN.tolist(),
-            std=STD.tolist(),
-            mirror=fn.random.coin_flip(probability=0.5),
-        )
-        return images, classes
-
-    @dali.pipeline_def(**{**options, "device_id": None})  # type: ignore[untyped-decorator]  # as above
-    def naming() -> Any:
-        files, _ = read()
-        return fn.get_property(files, key="source_info")
-
-    def open_names() -> Any:
-        names = naming()
-        names.build()
-        return names
-
-    pipeline = training()
-    pipeline.build()
-    batches = run_length(config, len(index.samples)).steps_per_epoch
-    return DaliBatches(pipeline, batches, open_names, on_gpu=on_gpu)
-
-
-def _pipeline_options(config: Mapping[str, Any], *, on_gpu: bool) -> dict[str, Any]:
-    device_id = int(config["device"].rpartition(":")[2]) if on_gpu else None
-    return {
+    options = {
         "batch_size": config["batch_size"],
         "num_threads": max(1, config["workers"]),
-        "device_id": device_id,
         "seed": config["seed"],
         "prefetch_queue_depth": config["prefetch"],
     }
+    dali: Any = nvidia.dali  # its annotations know no pipeline without a GPU
+    device_id = int(config["device"].rpartition(":")[2]) if on_gpu else None
+    define = dali.pipeline_def(_define_training, device_id=device_id, **options)
+    pipeline = define(paths, labels, config, on_gpu=on_gpu)
+    naming = dali.pipeline_def(_define_naming, device_id=None, **options)(paths, labels, config)
+    pipeline.build()
+    batches = run_length(config, len(index.samples)).steps_per_epoch
+    return DaliBatches(pipeline, naming, batches, on_gpu)
+
+
+def _read(paths: Sequence[str], labels: Sequence[int], config: Mapping[str, Any]) -> Any:
+    """Return this rank's files and labels, in the same order in both pipelines."""
+    from nvidia.dali import fn
+
+    return fn.readers.file(
+        files=paths,
+        labels=labels,
+        random_shuffle=True,
+        seed=config["seed"],
+        shard_id=config["rank"],
+        num_shards=config["world_size"],
+        name="images",
+    )
+
+
+def _define_training(
+    paths: Sequence[str], labels: Sequence[int], config: Mapping[str, Any], *, on_gpu: bool
+) -> Any:
+    """Return normalised images and their labels.
+
+    Without a GPU everything happens on the CPU. With one, the normalised batch is made on the GPU:
+    from JPEG files there, or from small whole-number images that the CPU decoded, which DALI copies
+    from pinned memory.
+    """
+    from nvidia.dali import fn, types
+
+    size = config["image_size"]
+    files, classes = _read(paths, labels, config)
+    images: Any = fn.decoders.image_random_crop(
+        files,
+        device="mixed" if config["loader"] == "DALI on the GPU" else "cpu",
+        random_area=list(AREA),
+        random_aspect_ratio=list(ASPECT),
+    )
+    images = fn.resize(images, resize_x=size, resize_y=size)
+    if on_gpu:
+        images = images.gpu()
+        classes = fn.cast(fn.squeeze(classes, axes=[0]), dtype=types.INT64).gpu()
+    images = fn.crop_mirror_normalize(
+        images,
+        device="gpu" if on_gpu else "cpu",
+        dtype=types.FLOAT,
+        output_layout="CHW",
+        mean=MEAN.tolist(),
+        std=STD.tolist(),
+        mirror=fn.random.coin_flip(probability=0.5),
+    )
+    return images, classes
+
+
+def _define_naming(paths: Sequence[str], labels: Sequence[int], config: Mapping[str, Any]) -> Any:
+    """Return the paths of the files of each batch, without decoding any."""
+    from nvidia.dali import fn
+
+    files, _ = _read(paths, labels, config)
+    return fn.get_property(files, key="source_info")

@@ -42,7 +42,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where a run keeps its checkpoints, and the one that it continues from.
+    """The place of a run's checkpoints, and the one that it continues from.
 
     `read` and `write` are the framework's functions for files, and `gather` waits for all ranks.
     `config` are the run's settings.

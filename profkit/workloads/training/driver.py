@@ -43,8 +43,8 @@ class SharedDriver:
     - `backward(loss)` computes the gradients.
     - `update(step)` steps the optimizer and clears the gradients. It returns false if the gradient
       scaler skipped the step. It sets `lr` and `grad_scale`.
-    - `state()` returns the state that all ranks share, and that of this rank. `load_state` continues
-      from both.
+    - `state()` returns the state that all ranks share, and that of this rank.
+    - `load_state(shared, own)` continues from both.
 
     They set `bare`, the model without the wrapper for its ranks, and `model`, the wrapped one.
     `framework` is torch or paddle itself, `move` copies a batch to the device, and `autocast`

@@ -11,7 +11,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional
 
-from profkit.workloads.training.network import Factors, Rule, alike
+from profkit.workloads.training.network import Rule, alike
 
 Module = nn.Layer
 ModuleList = nn.LayerList
@@ -60,7 +60,10 @@ def masked_cross_entropy(scores: Tensor, labels: Tensor, ignored: int) -> Tensor
 
 
 def set_nhwc(model: nn.Layer) -> None:
-    """Let all layers work on NHWC images; the model is one without other operations on channels."""
+    """Let all layers work on NHWC images.
+
+    The model must be one in which only layers depend on the order of dimensions.
+    """
     for layer in model.sublayers():
         for name in ("data_format", "_data_format"):
             if hasattr(layer, name):
@@ -87,16 +90,13 @@ def set_weights(model: nn.Layer, draw: Callable[[str, Sequence[int]], npt.NDArra
 def make_sgd(
     model: nn.Layer, config: Mapping[str, Any], rule: Rule = alike
 ) -> paddle.optimizer.Optimizer:
-    found: dict[Factors, list[Any]] = {}
-    for name, weight in model.named_parameters():
-        if weight.trainable:
-            found.setdefault(rule(name, weight.shape), []).append(weight)
     decay = config["weight_decay"]
-    groups = []
-    for (lr_factor, decay_factor), weights in found.items():
-        # Here a group's rate is a factor on the optimizer's.
-        group = {"learning_rate": lr_factor, "weight_decay": float(decay * decay_factor)}
-        groups.append({"params": weights, **group})
+    for name, weight in model.named_parameters():
+        factors = rule(name, weight.shape)
+        if weight.trainable and factors != (1.0, 1.0):
+            # Paddle's groups of parameters ignore a decay of their own in this optimizer.
+            weight.optimize_attr["learning_rate"] = factors[0]
+            weight.regularizer = paddle.regularizer.L2Decay(decay * factors[1])
     return paddle.optimizer.Momentum(
-        config["lr"], config["momentum"], parameters=groups, weight_decay=decay
+        config["lr"], config["momentum"], parameters=model.parameters(), weight_decay=decay
     )

@@ -146,10 +146,12 @@ class PaddleDriver(SharedDriver):
         shared = {"model": self.bare.state_dict(), "optimizer": self._optimizer.state_dict()}
         if self._scaler:
             shared["scaler"] = self._scaler.state_dict()
+        kind, words, *rest = np.random.get_state()  # noqa: NPY002  # as open_paddle seeds it
         own = {
             "buffers": dict(self.bare.named_buffers()),
             "random": random.getstate(),
-            "numpy": np.random.get_state(),  # noqa: NPY002  # as open_paddle seeds it
+            # Paddle's files turn arrays into tensors, which have no such type of number.
+            "numpy": (kind, np.asarray(words).tolist(), *rest),
             "paddle": paddle.get_rng_state(),
         }
         return shared, own
