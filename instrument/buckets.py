@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from profkit.clock import Clock, now_ns
@@ -13,6 +13,13 @@ from profkit.vocab import Phase
 
 EXPOSED = "exposed"
 """The name of the region in which a backward waits for the exchange."""
+
+
+COMPLETES_WHEN_DONE = frozenset({"gloo"})
+"""Backends whose futures are complete when the exchange is done, so that the host can time it.
+
+NCCL's are complete when the exchange is launched: only the device knows when it is done.
+"""
 
 
 @dataclass(slots=True)
@@ -39,6 +46,10 @@ class BucketLog:
     and holds the interpreter that the job waits for. `end_of_backward` makes the rows. A backward
     that has returned has all results, so a bucket whose `done` is late ends there.
 
+    On a device, the host is ahead of the work. There, the exposed part lies between two marks on
+    the stream that computes: one when the last gradient is ready, and one when the backward has
+    returned, for which that stream waits for all buckets.
+
     `completed` and `exposed` take the times of buckets that are over. Reducers of one communicator
     share the `sequence` that numbers its collectives.
     """
@@ -53,15 +64,21 @@ class BucketLog:
         *,
         sequence: Iterator[int] | None = None,
         clock: Clock = now_ns,
+        unmeasured: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._recorder = recorder
         self._append = append
         self._communicator = communicator
         self._group_size = group_size
         self._backend = backend
+        self._host_knows_end = backend in COMPLETES_WHEN_DONE
         self._clock = clock
         self._sequence = sequence or itertools.count()
+        self._unmeasured = unmeasured
         self._pending: list[Bucket] = []
+        self._tail: Event | None = None
+        self.expected = 0
+        """Number of buckets of the backward before, which tells which bucket is the last."""
 
     @property
     def pending(self) -> int:
@@ -75,20 +92,27 @@ class BucketLog:
     def launched(self, index: int, size: int, dtype: str) -> Bucket:
         """Note that a bucket is ready and goes to the library now."""
         step = self._recorder.step_index
-        if self._pending and self._pending[-1].step != step:  # nobody reported the backward's end
-            self.end_of_backward()
+        pending = self._pending
+        if pending and pending[-1].step != step:  # nobody reported the backward's end
+            self._end(is_reported=False)
+            pending = self._pending
         device = self._recorder.device
-        mark = device.mark() if device is not None else None
+        mark = None
+        if device is not None:
+            mark = device.mark()
+            if len(pending) + 1 >= self.expected:
+                device.drop(self._tail)
+                self._tail = device.mark()
         now = self._clock()
         bucket = Bucket(index, size, dtype, now, now, step, next(self._sequence), mark)
-        self._pending.append(bucket)
+        pending.append(bucket)
         return bucket
 
     def done(self, bucket: Bucket) -> None:
         """Note that a bucket has its result."""
         bucket.end_ns = self._clock()
         device = self._recorder.device
-        if device is not None:
+        if device is not None and not self._host_knows_end:
             bucket.end_mark = device.mark()
 
     def completed(
@@ -125,22 +149,50 @@ class BucketLog:
 
     def end_of_backward(self) -> None:
         """Write the rows of the buckets. Time after the last gradient was exposed."""
+        if self._pending:
+            self._end(is_reported=True)
+
+    def _end(self, *, is_reported: bool) -> None:
         buckets, self._pending = self._pending, []
-        if not buckets or not self._recorder.recording:
+        tail, self._tail = self._tail, None
+        self.expected = len(buckets)
+        recorder, device = self._recorder, self._recorder.device
+        if not recorder.recording:
+            if device is not None:
+                device.drop(tail)
+                for bucket in buckets:
+                    recorder.drop_marks(bucket.mark, bucket.end_mark)
             return
         now = self._clock()
-        device = self._recorder.device
         last_ready = last_end = 0
         for bucket in buckets:
             bucket.end_ns = bucket.end_ns or now
             last_ready = max(last_ready, bucket.ready_ns)
             last_end = max(last_end, bucket.end_ns)
-            row = self._row(bucket, bucket.end_ns)
-            if device is None or bucket.end_mark is None:
-                self._append(row)
+            self._write(bucket)
+        if device is None:
+            if self._host_knows_end:
+                recorder.keep_inner(Phase.ALLREDUCE.value, EXPOSED, last_ready, last_end)
             else:
-                device.hold_collective(row, bucket.mark, bucket.end_mark, self._append)
-        self._recorder.keep_inner(Phase.ALLREDUCE.value, EXPOSED, last_ready, last_end)
+                self._unmeasured(f"gradient exchange over {self._backend} without device times")
+            return
+        end = device.mark() if is_reported else None
+        if tail is None or end is None:
+            recorder.drop_marks(tail, end)
+            return
+        recorder.keep_marked(Phase.ALLREDUCE.value, EXPOSED, (last_ready, now), (tail, end))
+
+    def _write(self, bucket: Bucket) -> None:
+        """Write a bucket's row if its end is known, by the host or by the device."""
+        row = self._row(bucket, bucket.end_ns)
+        device = self._recorder.device
+        if device is None:
+            if self._host_knows_end:
+                self._append(row)
+        elif bucket.end_mark is not None or (self._host_knows_end and bucket.mark is not None):
+            device.hold_collective(row, bucket.mark, bucket.end_mark, self._append)
+        else:
+            device.drop(bucket.mark)
 
     def _row(self, bucket: Bucket, end: int) -> CollectiveRow:
         return CollectiveRow(

@@ -7,28 +7,36 @@ never waits for one. Without a device the columns of device times stay null.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Protocol
 
 from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns
-from profkit.instrument.rows import Append, CollectiveRow, Event, Row, SpanRow
+from profkit.instrument.captures import CAPTURES, Captures, relax_this_thread
+from profkit.instrument.guard import report_failure
+from profkit.instrument.rows import Append, CollectiveRow, Event, Row, SampleRow, SpanRow
+from profkit.vocab import UNTIMED, MissingTime
 
 LARGEST_POOL = 4_096
 """Maximum number of pending events, so that a device that lags behind costs no memory."""
 
+ANCHOR_TRIES = 4
+"""Rows wait this many rounds for the first anchor, because the first try may be too slow."""
+
 _SPAN_TIMES = tuple(map(SpanRow._fields.index, ("device_start_ns", "device_end_ns")))
 """Positions of the device's times in a row of `spans`, next to the host's."""
 
-_COLLECTIVE_TIMES = tuple(map(CollectiveRow._fields.index, ("start_ns", "end_ns")))
-"""Positions of the device's times in a row of `collectives`, in place of the host's."""
+_READY, _START, _END = map(CollectiveRow._fields.index, ("ready_ns", "start_ns", "end_ns"))
+_COMMUNICATOR = CollectiveRow._fields.index("communicator")
 
 
 class Device(Protocol):
     """Makes events, and ties its clock to the host's."""
 
     def make_event(self) -> Event: ...
+
+    def is_capturing(self) -> bool:
+        """Return true if the calling thread's current stream captures a graph."""
 
     def reach_idle_event(self, clock: Clock) -> tuple[Event, int, int] | None:
         """Return an event just reached on an idle stream, the host's time and its uncertainty.
@@ -50,27 +58,37 @@ class DeviceAnchor:
         return self.host_ns + round(event.ns_since(self.event))
 
 
-_Held = tuple[Row, Event | None, Event | None, tuple[int, ...], Append]
-"""A row, its events, the positions that their times get in it, and the receiver of the row."""
+Times = tuple[int | None, int | None]
+"""When the device reached a row's two events."""
+
+_Held = tuple[Row, Event | None, Event | None, Append | None]
+"""A row, its events, and the receiver of a row of `collectives`."""
 
 
 class DeviceTimer:
     """Marks phase boundaries on the device, and adds the device's times to rows.
 
     `mark`, `drop` and `hold` are called by the training thread, `collect` by the writer's thread.
+
+    A row whose times cannot be read is counted in `missing`. A span is written with the host's
+    times then. A collective is left out, because the host only knows when it was launched.
     """
 
     def __init__(
         self,
         device: Device,
-        append: Callable[[Row], None],
+        append: Append,
         *,
         clock: Clock = now_ns,
         largest_pool: int = LARGEST_POOL,
+        captures: Captures = CAPTURES,
+        samples: Append | None = None,
     ) -> None:
         self._device = device
         self._append = append
+        self._samples = samples
         self._clock = clock
+        self._captures = captures
         self._largest_pool = largest_pool
         self._free: list[Event] = []
         self.pool_size = 0
@@ -78,35 +96,45 @@ class DeviceTimer:
         self._held: deque[_Held] = deque()
         self._anchor: DeviceAnchor | None = None
         self._next_anchor_ns = 0
-        self.unmarked = 0
-        """Number of boundaries without an event because the pool was exhausted."""
+        self._tries = 0
+        self._last_end: dict[object, int] = {}
+        self.missing: Counter[MissingTime] = Counter()
+        """Number of boundaries and rows without a device time, by reason."""
+        self._noted: Counter[MissingTime] = Counter()
 
     def mark(self) -> Event | None:
-        """Record an event on the current stream; return `None` if the pool is exhausted."""
+        """Record an event on the current stream; return `None` if that cannot be done."""
+        if self._captures.open or self._device.is_capturing():
+            self.missing[MissingTime.CAPTURE] += 1
+            return None
         if self._free:
             event = self._free.pop()
         elif self.pool_size < self._largest_pool:
             self.pool_size += 1
             event = self._device.make_event()
         else:
-            self.unmarked += 1
+            self.missing[MissingTime.POOL] += 1
             return None
         event.record()
         return event
 
-    def drop(self, event: Event) -> None:
+    def drop(self, event: Event | None) -> None:
         """Return an event that no row needs to the pool."""
-        self._free.append(event)
+        if event is not None:
+            self._free.append(event)
 
     def hold(self, row: Row, start: Event | None, end: Event | None) -> None:
         """Hold a row of `spans` until its events are reached."""
-        self._held.append((row, start, end, _SPAN_TIMES, self._append))
+        self._held.append((row, start, end, None))
 
     def hold_collective(
         self, row: Row, start: Event | None, end: Event | None, append: Append
     ) -> None:
-        """Hold a row of `collectives` until its events are reached, then hand it to `append`."""
-        self._held.append((row, start, end, _COLLECTIVE_TIMES, append))
+        """Hold a row of `collectives` until its events are reached, then hand it to `append`.
+
+        `start` is the time at which its data was ready. A row without `end` keeps the host's.
+        """
+        self._held.append((row, start, end, append))
 
     def collect(self, final: bool = False) -> None:
         """Append the rows whose events have been reached, in order.
@@ -114,27 +142,105 @@ class DeviceTimer:
         With `final`, rows that still wait are appended without device times.
         """
         self._renew_anchor()
-        while self._held:
-            row, start, end, positions, append = self._held[0]
-            reached = (start is None or start.done()) and (end is None or end.done())
-            if not reached and not final:
-                return
-            self._held.popleft()
-            if not reached:
-                append(row)
-                continue
+        waits_for_anchor = self._anchor is None and self._tries < ANCHOR_TRIES
+        if final or not waits_for_anchor:
+            while self._held and self._finish(self._held[0], final):
+                self._held.popleft()
+        self._note_missing()
+
+    def _finish(self, held: _Held, final: bool) -> bool:
+        """Append one row; return false if the device has not reached its events yet."""
+        row, start, end, append = held
+        times: Times | None = None
+        why = MissingTime.CAPTURE if self._captures.open else MissingTime.UNREACHED
+        try:
+            times = self._read(start, end)
+        except Exception as error:  # noqa: BLE001  # a device that fails must not stop the rows
+            why = MissingTime.FAILED
+            report_failure("reading the device's clock", error)
+        else:
+            if times is None and not final:
+                return False
+        if times is None:
+            self.missing[why] += 1
+            times = (None, None)
+        else:
+            events = [event for event in (start, end) if event is not None]
+            self._free.extend(events)
+            if events and self._anchor is None:
+                self.missing[MissingTime.NO_ANCHOR] += 1
+        if append is not None:
+            self._finish_collective(row, times, append, has_end=end is not None)
+        elif times == (None, None):
+            self._append(row)
+        else:
             values = list(row)
-            for position, event in zip(positions, (start, end), strict=True):
-                if event is not None and self._anchor is not None:
-                    values[position] = self._anchor.host_ns_of(event)
-            append(tuple(values))
-            self._free.extend(event for event in (start, end) if event is not None)
+            for position, at in zip(_SPAN_TIMES, times, strict=True):
+                values[position] = at
+            self._append(tuple(values))
+        return True
+
+    def _finish_collective(self, row: Row, times: Times, append: Append, *, has_end: bool) -> None:
+        """Append a collective if the device's times are known.
+
+        The collectives of a communicator run one after the other, in the order of their launch.
+        """
+        ready, end = times
+        if (has_end and end is None) or (ready is None and not has_end):
+            return
+        values = list(row)
+        if ready is not None:
+            values[_READY] = values[_START] = ready
+        if end is not None:
+            values[_END] = end
+            if ready is not None:
+                before = self._last_end.get(row[_COMMUNICATOR], ready)
+                values[_START] = min(max(ready, before), end)
+            self._last_end[row[_COMMUNICATOR]] = end
+        append(tuple(values))
+
+    def _read(self, start: Event | None, end: Event | None) -> Times | None:
+        """Return when the events were reached, or `None` if they are not, or may not be asked."""
+        with self._captures.lock:
+            if self._captures.open:
+                return None
+            for event in (end, start):
+                if event is not None and not event.done():
+                    return None
+            anchor = self._anchor
+            if anchor is None:
+                return (None, None)
+            return (
+                None if start is None else anchor.host_ns_of(start),
+                None if end is None else anchor.host_ns_of(end),
+            )
 
     def _renew_anchor(self) -> None:
         now = self._clock()
         if now < self._next_anchor_ns:
             return
-        reached = self._device.reach_idle_event(self._clock)
+        if not self._tries:
+            relax_this_thread()
+        self._tries += 1
+        with self._captures.lock:
+            if self._captures.open:
+                return
+            reached = self._device.reach_idle_event(self._clock)
         if reached is not None:
             self._anchor = DeviceAnchor(*reached)
             self._next_anchor_ns = now + ANCHOR_INTERVAL_NS
+
+    def _note_missing(self) -> None:
+        """Write down how many times are missing, if there are more than the last time."""
+        if self._samples is None or self.missing == self._noted:
+            return
+        self._noted = self.missing.copy()
+        for why, count in self._noted.items():
+            metric = f"{UNTIMED}{why.value}"
+            self._samples(SampleRow(None, "profkit", metric, self._clock(), float(count)))
+
+
+def note_no_events(samples: Append, clock: Clock = now_ns) -> None:
+    """Write down that this device gives no times at all."""
+    metric = f"{UNTIMED}{MissingTime.NO_EVENTS.value}"
+    samples(SampleRow(None, "profkit", metric, clock(), 1.0))

@@ -155,6 +155,19 @@ class SpanRecorder:
         depth = nest.depth + notes.open_regions()
         notes.keep_rows([SpanRow(self.step_index, phase, name, depth, nest.thread, start, end)])
 
+    def keep_marked(
+        self, phase: str, name: str, times: tuple[int, int], marks: tuple[Event, Event]
+    ) -> None:
+        """Record a region inside the open phase that lies between two events of the device."""
+        if not self.recording:
+            self.drop_marks(*marks)
+            return
+        if self._noted:
+            self._catch_up()  # rows with events cannot be buffered
+        nest = self._local.nest
+        row = SpanRow(self.step_index, phase, name, nest.depth, nest.thread, *times)
+        self._keep(row, *marks)
+
     def redirect(self, keep: Keep, notes: Notes, catch_up: Callable[[], None]) -> Keep:
         """Send spans through `keep`, and rows of other threads through `notes`.
 
@@ -169,8 +182,7 @@ class SpanRecorder:
         """Release the events of a region that is not recorded."""
         if self.device is not None:
             for mark in marks:
-                if mark is not None:
-                    self.device.drop(mark)
+                self.device.drop(mark)
 
     def nest(self) -> Nest:
         """Return the nesting of the calling thread."""

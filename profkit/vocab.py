@@ -83,6 +83,21 @@ FAILURES: Final = "failures_count:"
 UNMEASURED: Final = "unmeasured:"
 """Metric prefix: a part of the job is not measured. Its name follows."""
 
+UNTIMED: Final = "untimed_count:"
+"""Metric prefix: how many device times are missing so far for one reason. The reason follows."""
+
+
+class MissingTime(str, Enum):
+    """The reasons for which a device time can be missing, in the words of the report."""
+
+    NO_EVENTS = "the framework's events hold no time"
+    NO_ANCHOR = "no idle stream"  # so the device's clock could not be tied to the host's
+    POOL = "all events in use"  # because the device was far behind
+    CAPTURE = "a CUDA graph was captured"
+    FAILED = "the device answered with an error"
+    UNREACHED = "the job ended before the device got there"
+
+
 HANGS: Final = "hung_ns:"
 """Metric prefix: how long a part of profkit did not answer. Its name follows."""
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from profkit.attached import RUN_VARIABLE, TRAINED, note
 from profkit.clock import now_ns, wall_ns
-from profkit.instrument.device import DeviceTimer
+from profkit.instrument.device import DeviceTimer, note_no_events
 from profkit.instrument.frameworks.base import Place, Seams
 from profkit.instrument.garbage import check_collection, collection_paused
 from profkit.instrument.guard import Patches, guarded
@@ -126,9 +126,15 @@ class Job:
         timed_device = framework.device() if framework else None
         timer = None
         if timed_device is not None:
-            timer = DeviceTimer(timed_device, self.sink.appender("spans"))
+            timer = DeviceTimer(
+                timed_device,
+                self.sink.appender("spans"),
+                samples=self.sink.appender("samples"),
+            )
             self.recorder.time_device(timer)
         device = framework.device_name() if framework else "cpu"
+        if timer is None and device != "cpu":
+            note_no_events(self.sink.appender("samples"))
         self._collecting = Collecting(
             self._choice,
             self.recorder,

@@ -15,7 +15,7 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.own_cost import as_record
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
-from profkit.instrument.device import DeviceTimer
+from profkit.instrument.device import DeviceTimer, note_no_events
 from profkit.instrument.frameworks.base import Framework, InnerBooks, Place, load_framework
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
@@ -111,7 +111,7 @@ def open_rank(
     if framework:
         known = guarded("the framework's hooks", load_framework, None)(framework)
     rows = no_rows()
-    timer = _open_timer(known, rows["spans"].append)
+    timer = _open_timer(known, rows["spans"].append, rows["samples"].append)
     complete = guarded("device times", timer.collect, None) if timer else None
     try:
         manifest = describe_rank(place or Place(), device, framework)
@@ -119,6 +119,8 @@ def open_rank(
     except OSError as error:
         raise _not_writable(path, error) from error
     samples = writer.appender("samples")
+    if timer is None and device != "cpu":
+        note_no_events(samples)
     ranges = nvtx_ranges()
     note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
     choice = Choice.read()
@@ -144,12 +146,12 @@ def open_rank(
             on_failure(writer.failure)
 
 
-def _open_timer(framework: Framework | None, spans: Append) -> DeviceTimer | None:
+def _open_timer(framework: Framework | None, spans: Append, samples: Append) -> DeviceTimer | None:
     """Return a timer for the framework's device; `None` if it has none."""
     if framework is None:
         return None
     device = guarded("the device's clock", framework.device, None)()
-    return DeviceTimer(device, spans) if device is not None else None
+    return None if device is None else DeviceTimer(device, spans, samples=samples)
 
 
 def _hook_inside(framework: Framework | None, recorder: Recorder, writer: RankWriter) -> Patches:

@@ -32,6 +32,7 @@ class FakeDevice:
     clock: FakeClock
     offset_ns: int = 5_000_000_000
     idle_answers: bool = True
+    captures: bool = False
     busy_until_ns: int = 0
     made: list[FakeEvent] = field(default_factory=list)
 
@@ -42,6 +43,9 @@ class FakeDevice:
     def make_event(self) -> Event:
         self.made.append(FakeEvent(self))
         return self.made[-1]
+
+    def is_capturing(self) -> bool:
+        return self.captures
 
     def reach_idle_event(self, clock: Clock) -> tuple[Event, int, int] | None:
         """Return an event that is reached at once, or `None` if `idle_answers` is off."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import paddle
 
+from profkit.instrument.captures import CAPTURES
 from profkit.instrument.device import Device
 from profkit.instrument.frameworks.base import Books, Place, Seams
 from profkit.instrument.frameworks.paddlepaddle.collectives import hook_collectives
@@ -50,11 +51,13 @@ class PaddlePaddle:
         hook_scaler(patches, seams)
         hook_saving(patches, seams, paddle)
         hook_programs(patches, seams)
+        CAPTURES.watch(patches, paddle.device.cuda.graphs.CUDAGraph)
         return patches
 
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
         patches = Patches()
         hook_workers(patches, books)
+        CAPTURES.watch(patches, paddle.device.cuda.graphs.CUDAGraph)
         return patches, _hook_exchange(patches, books)
 
     def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:

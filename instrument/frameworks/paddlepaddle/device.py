@@ -47,6 +47,9 @@ class CudaDevice:
     def make_event(self) -> TimingEvent:
         return TimingEvent(paddle.device.cuda.Event(enable_timing=True))
 
+    def is_capturing(self) -> bool:
+        return bool(paddle.base.core.is_cuda_graph_capturing())
+
     def counts_time(self) -> bool:
         """Return true if the device counts time between two events. This waits for the device."""
         first = self.reach_idle_event(now_ns)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from profkit.instrument.captures import CAPTURES
 from profkit.instrument.device import Device
 from profkit.instrument.frameworks.base import Books, Place, Seams
 from profkit.instrument.frameworks.pytorch.collectives import hook_collectives
@@ -44,11 +45,13 @@ class PyTorch:
         hook_optimizers(patches, seams)
         hook_scaler(patches, seams)
         hook_saving(patches, seams, torch)
+        CAPTURES.watch(patches, torch.cuda.CUDAGraph)
         return patches
 
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
         patches = Patches()
         hook_workers(patches, books)
+        CAPTURES.watch(patches, torch.cuda.CUDAGraph)
         return patches, _hook_exchange(patches, books).end_of_backward
 
     def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:

@@ -16,6 +16,9 @@ import torch
 
 _EVAL: Any = torch._C._dynamo.eval_frame  # noqa: SLF001  # what torch.compiler.disable uses
 
+set_eval_frame: Callable[[Any], Any] = _EVAL.set_eval_frame
+"""Sets what the compiler does with this thread's frames, and returns what it did; `None` is off."""
+
 
 def skip_code(code: CodeType) -> None:
     """Have the compiler leave frames of this code alone, though not what they call."""
@@ -33,11 +36,11 @@ def outside_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        before = _EVAL.set_eval_frame(None)
+        before = set_eval_frame(None)
         try:
             return function(*args)
         finally:
-            _EVAL.set_eval_frame(before)
+            set_eval_frame(before)
 
     skip_code(getattr(call, "__code__"))  # noqa: B009  # wraps() hides it from mypy
     return call

@@ -113,7 +113,15 @@ class Exchanges:
         # Modules that share a communicator number its collectives together.
         name = str(getattr(real, "group_name", "") or "default")
         sequence = self._sequences[name]
-        log = BucketLog(recorder, collectives, name, real.size(), backend, sequence=sequence)
+        log = BucketLog(
+            recorder,
+            collectives,
+            name,
+            real.size(),
+            backend,
+            sequence=sequence,
+            unmeasured=self.say_unmeasured,
+        )
         group = ObservedGroup(real, log, recorder)
         if "process_group" in kwargs:
             return group, args, {**kwargs, "process_group": group}

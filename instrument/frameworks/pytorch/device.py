@@ -23,6 +23,9 @@ class CudaDevice:
     def make_event(self) -> TimingEvent:
         return TimingEvent(torch.cuda.Event(enable_timing=True))
 
+    def is_capturing(self) -> bool:
+        return torch.cuda.is_current_stream_capturing()
+
     def reach_idle_event(self, clock: Clock) -> tuple[Event, int, int] | None:
         event = self.make_event()
 

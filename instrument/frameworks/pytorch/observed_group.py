@@ -7,7 +7,11 @@ from typing import Any
 import torch
 
 from profkit.instrument.buckets import Bucket, BucketLog
-from profkit.instrument.frameworks.pytorch.compiler import outside_compiler
+from profkit.instrument.frameworks.pytorch.compiler import (
+    outside_compiler,
+    set_eval_frame,
+    skip_code,
+)
 from profkit.instrument.guard import guarded
 from profkit.instrument.recorder import Recorder
 
@@ -45,7 +49,6 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         self.log = log
         self._real = real
         self._recorder = recorder
-        self._expected = 0
         self._known: list[tuple[int, Any, tuple[int, str]]] = []
         self._begin = guarded("bucket launched", self._begin_bucket, None)
         self._follow = guarded("bucket followed", self._follow_bucket, None)
@@ -70,32 +73,43 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> Any:
         return self._real.allreduce_coalesced(tensors, opts)
 
-    @outside_compiler
     def allreduce(self, tensors: Any, opts: Any) -> Any:
-        """Reduce as the real group does; what is reduced here is a bucket of gradients."""
-        bucket = self._begin(tensors[0])
-        work = self._real.allreduce(tensors, opts)
-        if bucket is not None and not self._ends_with_backward(bucket):
-            self._follow(work, bucket)
-        return work
+        """Reduce as the real group does; what is reduced here is a bucket of gradients.
 
-    def _ends_with_backward(self, bucket: Bucket) -> bool:
-        """Return true for a last bucket so small that the backward's end is its own."""
-        if bucket.bytes > SMALL_BYTES or self._recorder.device is not None:
-            return False
-        return bucket.index + 1 == self._expected
+        This is `outside_compiler` written out, and nothing follows the launch of a last small
+        bucket: gloo's thread needs the processor then, and other ranks wait for it.
+        """
+        before = set_eval_frame(None)
+        try:
+            bucket = self._begin(tensors[0])
+            if bucket is None:
+                return self._real.allreduce(tensors, opts)
+            work = self._real.allreduce(tensors, opts)
+            self._follow(work, bucket)
+            return work
+        finally:
+            set_eval_frame(before)
+
+    skip_code(allreduce.__code__)
 
     def _begin_bucket(self, tensor: torch.Tensor) -> Bucket | None:
-        """Note a bucket; `None` for the map of used parameters, which holds integers."""
+        """Note a bucket; return it if its end is to be timed.
+
+        The end of a last bucket that is small is the backward's own. The map of used parameters,
+        which holds integers, is no bucket.
+        """
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return None
-        if not self._recorder.recording:
-            self.log.skipped()
+        log, recorder = self.log, self._recorder
+        if not recorder.recording:
+            log.skipped()
             return None
-        index = self.log.pending
-        if not index:
-            self._expected = len(self._known)
-        return self.log.launched(index, *self._describe(index, tensor))
+        index = log.pending
+        bucket = log.launched(index, *self._describe(index, tensor))
+        ends_with_backward = bucket.bytes <= SMALL_BYTES and recorder.device is None
+        if ends_with_backward and index + 1 == log.expected:
+            return None
+        return bucket
 
     def _describe(self, index: int, tensor: torch.Tensor) -> tuple[int, str]:
         """Return the bucket's bytes and type, which mostly are those of the backward before."""
