@@ -65,6 +65,8 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
         "compile": settings.compile,
         "autotune": on_gpu and autotune,
         "evaluate": evaluates(settings),
+        "evaluate_every": settings.evaluate_every,
+        "checkpoint_every": settings.checkpoint_every,
         "until": settings.until,
         "reduced": _reductions(workload, batch, image),
     }
