@@ -91,7 +91,7 @@ def print_outcome(outcome: Outcome) -> None:
 
 
 def notes(outcome: Outcome) -> tuple[str, ...]:
-    """Return why training stopped early, what else is to be said, and the evaluation's figures."""
+    """Return why training stopped early, other remarks, and the evaluation's figures."""
     lines = [outcome.stopped] if outcome.stopped else []
     lines += outcome.remarks
     if outcome.figures:

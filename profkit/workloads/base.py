@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from profkit.errors import UsageError
 from profkit.workloads.training.samples import BadSamples
@@ -99,15 +99,11 @@ class Build:
     gather: Callable[[Any], list[Any]] = lambda value: [value]
 
 
-class Dataset(Protocol):
-    """A map-style data set of one split.
+Dataset = Any
+"""A map-style data set of one split, with a length and an item for each `Key`.
 
-    A sample is a tuple of numpy arrays and numbers, or whatever `Parts.collate` takes.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, key: Key) -> Any: ...
+A sample is a tuple of numpy arrays and numbers, or whatever `Parts.collate` takes.
+"""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from profkit.commands import bench, trace
-from profkit.commands.bench import LARGEST
+from profkit.commands._bench_options import LARGEST
 from profkit.plugins import WORKLOADS
 from profkit.workloads.base import Build, Settings
 from profkit.workloads.training.samples import BadSamples

@@ -233,35 +233,31 @@ def _draw(canvas: Bytes, shape: Shape, rng: np.random.Generator) -> Mask:
 def _annotation(
     number: int, image: int, shapes: list[Shape], mask: Mask, *, crowd: bool
 ) -> dict[str, Any]:
+    from pycocotools import mask as codec
+
     down, across = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = [0.0] * 4
     if len(down):
         width, height = across[-1] - across[0] + 1, down[-1] - down[0] + 1
         box = [float(across[0]), float(down[0]), float(width), float(height)]
+    # Crowds and shapes with a hole have a run-length code. Every other shape's is compressed.
+    segmentation: Any = {"size": list(mask.shape)}
+    if not crowd and not shapes[0].hollow:
+        segmentation = [list(itertools.chain.from_iterable(points)) for points in shapes[0].solid]
+    elif crowd or number % 2 == 0:
+        segmentation = {"counts": run_lengths(mask), **segmentation}
+    else:
+        code = codec.encode(np.asfortranarray(mask, dtype=np.uint8))
+        segmentation = {"counts": code["counts"].decode("ascii"), **segmentation}
     return {
         "id": number,
         "image_id": image,
         "category_id": IDS[shapes[0].rank],
-        "segmentation": _segmentation(number, shapes, mask, crowd=crowd),
+        "segmentation": segmentation,
         "area": float(mask.sum()),
         "bbox": box,
         "iscrowd": int(crowd),
     }
-
-
-def _segmentation(number: int, shapes: list[Shape], mask: Mask, *, crowd: bool) -> Any:
-    """Return polygons, or a run-length code for crowds and shapes with a hole.
-
-    Every other run-length code of a shape is compressed.
-    """
-    from pycocotools import mask as codec
-
-    if not crowd and not shapes[0].hollow:
-        return [list(itertools.chain.from_iterable(points)) for points in shapes[0].solid]
-    if crowd or number % 2 == 0:
-        return {"counts": run_lengths(mask), "size": list(mask.shape)}
-    code = codec.encode(np.asfortranarray(mask, dtype=np.uint8))
-    return {"counts": code["counts"].decode("ascii"), "size": list(mask.shape)}
 
 
 def run_lengths(mask: Mask) -> list[int]:

@@ -92,22 +92,19 @@ def _truth_name(image_name: str) -> str:
 
 def _check_layout(path: Path, split: str) -> None:
     check_folder(path, f"ICDAR2015's '{FOLDERS[split][0]}'")
-    for needed in FOLDERS[split]:
-        if not (path / needed).is_dir():
-            raise unreadable(path, f"no '{needed}' folder in it{_remedy(path)}")
-
-
-def _remedy(path: Path) -> str:
+    missing = [name for name in FOLDERS[split] if not (path / name).is_dir()]
+    if not missing:
+        return
     known = {*FOLDERS["train"], *FOLDERS["test"]}
-    here = path.absolute()
-    if here.name in known:
-        return f"; it is the '{here.name}' folder itself{give_above(path)}"
-    for below in sorted(path.iterdir()):
-        if any((below / name).is_dir() for name in known):
-            return f"; the folder below it has some, so give {safe_text(str(below))}"
+    here, remedy = path.absolute(), ""
     if any(path.glob("gt_*.txt")) or any(path.glob("img_*.jpg")):
-        return "; its files must lie in folders named as in the published set"
-    return ""
+        remedy = "; its files must lie in folders named as in the published set"
+    for below in sorted(path.iterdir(), reverse=True):
+        if any((below / name).is_dir() for name in known):
+            remedy = f"; the folder below it has some, so give {safe_text(str(below))}"
+    if here.name in known:
+        remedy = f"; it is the '{here.name}' folder itself{give_above(path)}"
+    raise unreadable(path, f"no '{missing[0]}' folder in it{remedy}")
 
 
 def read_words(path: Path) -> tuple[Word, ...]:

@@ -150,7 +150,13 @@ def render(spec: GeneratedSet, picture: Picture) -> Image.Image:
     longer = spec.long_side - int(rng.integers(spec.long_side // 20 + 1)) * int(rng.integers(2))
     width, height = (longer * side // max(across, down) for side in (across, down))
     clouds = [_draw_cloud(rng, width, height, coarse) for coarse in (2, 3, 5)]
-    ground = _blend((clouds[0], 5), (_draw_grating(look, clouds[1], spec.long_side), 3))
+    # Waves in the class's direction, bent by a cloud; 256 steps of phase are one wave.
+    steps = 65_536 / (look.period * spec.long_side)
+    right, below = round(steps * math.cos(look.angle)), round(steps * math.sin(look.angle))
+    rows = np.arange(height, dtype=np.int32)[:, None] * below
+    plane = rows + np.arange(width, dtype=np.int32) * right
+    grating: Bytes = SINE[((plane >> 8) + clouds[1]) & 255]
+    ground = _blend((clouds[0], 5), (grating, 3))
     things = _blend((clouds[1], 5), (clouds[2], 3))
     # Noise of a pixel or two, strong in some places and weak in others, as texture is.
     noise = np.frombuffer(rng.bytes(2 * ground.size), dtype=np.int8)
@@ -183,17 +189,6 @@ def _stretch(tone: Bytes, width: int, height: int) -> Bytes:
     from PIL import Image
 
     return np.asarray(Image.fromarray(tone).resize((width, height), Image.Resampling.BICUBIC))
-
-
-def _draw_grating(look: Look, warp: Bytes, long_side: int) -> Bytes:
-    """Draw waves in the class's direction, bent by `warp`; 256 steps of phase are one wave."""
-    height, width = warp.shape
-    steps = 65_536 / (look.period * long_side)
-    across, down = round(steps * math.cos(look.angle)), round(steps * math.sin(look.angle))
-    rows = np.arange(height, dtype=np.int32)[:, None] * down
-    plane = rows + np.arange(width, dtype=np.int32) * across
-    wave: Bytes = SINE[((plane >> 8) + warp) & 255]
-    return wave
 
 
 def _blend(*layers: tuple[Bytes, int]) -> Bytes:

@@ -183,11 +183,13 @@ class Painter:
     def _paint_pole(self) -> None:
         across, foot, size = self._draw_place()
         thick, top = 0.012 * size * self.width, foot - 0.5 * size * self.height
-        self._rectangle(across, thick, top, foot, POLE)
+        self.pen.rectangle(_box(across, thick, top, foot), fill=POLE)
         if self.rng.random() < 1 / 2:
-            self._ellipse(across, 4 * thick, top - 4 * thick, top + 4 * thick, SIGN)
+            self.pen.ellipse(_box(across, 4 * thick, top - 4 * thick, top + 4 * thick), fill=SIGN)
         else:
-            self._rectangle(across, 2 * thick, top - 3 * thick, top + 5 * thick, LIGHT)
+            self.pen.rectangle(
+                _box(across, 2 * thick, top - 3 * thick, top + 5 * thick), fill=LIGHT
+            )
 
     def _paint_person(self) -> None:
         across, foot, size = self._draw_place()
@@ -195,10 +197,10 @@ class Painter:
         kind = PERSON
         if self.rng.random() < 1 / 3:
             kind = RIDER
-            self._ellipse(across, 2.5 * thick, foot - 0.4 * tall, foot, BICYCLE)
+            self.pen.ellipse(_box(across, 2.5 * thick, foot - 0.4 * tall, foot), fill=BICYCLE)
             foot -= 0.25 * tall
-        self._rectangle(across, thick, foot - 0.8 * tall, foot, kind)
-        self._ellipse(across, thick, foot - tall, foot - 0.75 * tall, kind)
+        self.pen.rectangle(_box(across, thick, foot - 0.8 * tall, foot), fill=kind)
+        self.pen.ellipse(_box(across, thick, foot - tall, foot - 0.75 * tall), fill=kind)
 
     def _paint_vehicle(self) -> None:
         across, foot, size = self._draw_place()
@@ -206,9 +208,9 @@ class Painter:
         length, height = VEHICLES[kind]
         long, tall = length * size * self.width, height * size * self.height
         roof = 0.5 if kind in (CAR, MOTORCYCLE, BICYCLE) else 1.0
-        self._rectangle(across, long / 2, foot - roof * tall, foot, kind)
+        self.pen.rectangle(_box(across, long / 2, foot - roof * tall, foot), fill=kind)
         if roof < 1:
-            self._ellipse(across, long / 3, foot - tall, foot, kind)
+            self.pen.ellipse(_box(across, long / 3, foot - tall, foot), fill=kind)
 
     def _draw_place(self) -> tuple[float, float, float]:
         """Draw a place across, a foot and a size: a thing that is lower in the image is nearer."""
@@ -217,11 +219,9 @@ class Painter:
         foot = self.horizon + near * 0.9 * (self.height - self.horizon)
         return across, foot, 0.4 + 1.1 * near
 
-    def _rectangle(self, middle: float, half: float, top: float, bottom: float, kind: int) -> None:
-        self.pen.rectangle((middle - half, top, middle + half, bottom), fill=kind)
 
-    def _ellipse(self, middle: float, half: float, top: float, bottom: float, kind: int) -> None:
-        self.pen.ellipse((middle - half, top, middle + half, bottom), fill=kind)
+def _box(middle: float, half: float, top: float, bottom: float) -> tuple[float, ...]:
+    return (middle - half, top, middle + half, bottom)
 
 
 def _colour(rng: np.random.Generator, labels: Bytes) -> Bytes:

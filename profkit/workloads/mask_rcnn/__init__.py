@@ -50,6 +50,7 @@ def make_parts(build: Build) -> Parts:
     from profkit.workloads.datasets.coco import CATEGORIES, check_tree
     from profkit.workloads.mask_rcnn import torch_net as net
     from profkit.workloads.mask_rcnn.data import collate, made_up_batch
+    from profkit.workloads.training.ops_torch import make_sgd
     from profkit.workloads.training.sampling import run_length
 
     config, scaling = build.config, scaling_of(build.config)
@@ -62,24 +63,6 @@ def make_parts(build: Build) -> Parts:
             judge = functools.partial(evaluate, build, scenes, scaling, net.predict)
     rois = round(ROIS * min(1.0, scaling.short / SHORT_SIDE))
     warm_up = min(WARM_UP, run_length(config, samples, groups).steps // 4)
-    model = net.make_model(categories, scaling, rois)
-    return Parts(
-        model=model,
-        optimizer=net.make_optimizer(model, config),
-        loss_of=net.loss_of,
-        dataset=dataset,
-        synthetic=lambda count: made_up_batch(count, scaling, config["seed"]),
-        count=lambda batch: len(batch[0]),
-        collate=collate,
-        groups=groups,
-        lr_at=schedule(warm_up, config["global_batch_size"]),
-        evaluate=judge,
-        notes=_departures(rois, warm_up),
-    )
-
-
-def _departures(rois: int, warm_up: int) -> dict[str, Any]:
-    """Return the departures from the published settings, for the run's configuration."""
     notes: dict[str, Any] = {
         "norm": "batch norm, learned (published: frozen; no backbone is downloaded, "
         "and random weights learn nothing behind a frozen norm)",
@@ -90,7 +73,23 @@ def _departures(rois: int, warm_up: int) -> dict[str, Any]:
         notes["rois_per_image"] = f"{rois}, as the short side is reduced (published: {ROIS})"
     if warm_up < WARM_UP:
         notes["lr_warmup_steps"] = f"{warm_up}, a quarter of the steps (published: {WARM_UP})"
-    return notes
+    model = net.make_model(categories, scaling, rois)
+    return Parts(
+        model=model,
+        # Biases learn at twice the rate and without decay, as published.
+        optimizer=make_sgd(
+            model, config, lambda name, shape: (2.0, 0.0) if name.endswith("bias") else (1.0, 1.0)
+        ),
+        loss_of=net.loss_of,
+        dataset=dataset,
+        synthetic=lambda count: made_up_batch(count, scaling, config["seed"]),
+        count=lambda batch: len(batch[0]),
+        collate=collate,
+        groups=groups,
+        lr_at=schedule(warm_up, config["global_batch_size"]),
+        evaluate=judge,
+        notes=notes,
+    )
 
 
 def schedule(warm_up: int, global_batch: int) -> Callable[[int], float]:

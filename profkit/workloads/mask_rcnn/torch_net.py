@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torchvision.models.detection import maskrcnn_resnet50_fpn
 
 from profkit.workloads.mask_rcnn.data import Scaling
-from profkit.workloads.training.ops_torch import make_sgd
 
 
 def make_model(categories: int, scaling: Scaling, rois: int) -> torch.nn.Module:
@@ -34,15 +33,6 @@ def make_model(categories: int, scaling: Scaling, rois: int) -> torch.nn.Module:
     for frozen in (body.conv1, body.bn1, body.layer1):
         frozen.requires_grad_(requires_grad=False)
     return model  # type: ignore[no-any-return]  # as torchvision's annotations see it
-
-
-def make_optimizer(model: torch.nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """Return SGD with biases at twice the rate and without decay, as published."""
-    return make_sgd(
-        model,
-        config,
-        lambda name, shape: (2.0, 0.0) if name.endswith("bias") else (1.0, 1.0),
-    )
 
 
 def loss_of(model: torch.nn.Module, batch: Any) -> torch.Tensor:

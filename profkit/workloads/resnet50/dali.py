@@ -31,9 +31,6 @@ class DaliBatches:
     on_gpu: bool = False
     delivered: int = 0
 
-    def __len__(self) -> int:
-        return self.batches
-
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         for _ in range(self.batches):
             try:

@@ -99,28 +99,24 @@ class Checkpoints:
         try:
             content = json.loads((place / PROGRESS).read_text(encoding="utf-8"))
             settings, progress = content["settings"], Progress(**content["progress"])
-            self._check_same(settings, place)
-            shared = self.read(str(place / SHARED))
-            own = self.read(str(place / f"rank-{self.config['rank']}.state"))
-            driver.load_state(shared, own)
-        except ProfkitError:
-            raise
+            unlike = []
+            for name in SAME:
+                if settings[name] != self.config[name]:
+                    unlike.append(f"{name} {settings[name]} there, {self.config[name]} now")
+            if not unlike:
+                shared = self.read(str(place / SHARED))
+                own = self.read(str(place / f"rank-{self.config['rank']}.state"))
+                driver.load_state(shared, own)
         except Exception as error:  # the frameworks' readers raise any class for a torn file
             words = " ".join(str(error).split())[:200]
             raise UnreadableError(
                 f"{safe_text(str(place))}: not a whole checkpoint of this workload: {words}"
             ) from error
-        return progress
-
-    def _check_same(self, settings: Mapping[str, Any], place: Path) -> None:
-        unlike = []
-        for name in SAME:
-            if settings.get(name) != self.config[name]:
-                unlike.append(f"{name} {settings.get(name)} there, {self.config[name]} now")
         if unlike:
             raise UsageError(
                 f"{safe_text(str(place))}: a checkpoint of other settings ({'; '.join(unlike)})"
             )
+        return progress
 
 
 def find_checkpoints(folder: Path) -> list[Path]:

@@ -182,6 +182,16 @@ def meet(join: Callable[[], object]) -> None:
         raise ProfkitError(f"the ranks could not meet at {place}: {reason}") from error
 
 
+def describe_tf32(convolutions: bool, products: bool) -> str:
+    """Return the fp32 operations for which TF32 is allowed, as the framework is set."""
+    allowed = []
+    if convolutions:
+        allowed.append("convolutions")
+    if products:
+        allowed.append("matrix products")
+    return " and ".join(allowed) or "off"
+
+
 def explain_memory(error: Exception, batch_size: int) -> None:
     """Raise an error with the remedy, if this one is that the device has no memory left."""
     text = f"{type(error).__name__}: {error}".lower()

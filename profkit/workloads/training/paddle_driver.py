@@ -16,7 +16,14 @@ import paddle
 
 from profkit.errors import ProfkitError, UnreadableError
 from profkit.workloads.base import Parts
-from profkit.workloads.training.driver import DeviceArray, Kit, SharedDriver, map_leaves, meet
+from profkit.workloads.training.driver import (
+    DeviceArray,
+    Kit,
+    SharedDriver,
+    describe_tf32,
+    map_leaves,
+    meet,
+)
 from profkit.workloads.training.ops_paddle import set_nhwc
 from profkit.workloads.training.samples import BadSamples, Guarded
 from profkit.workloads.training.sampling import Batches, stack
@@ -40,20 +47,11 @@ def open_paddle(config: Mapping[str, Any], seat: Seat) -> Kit:
     np.random.seed(config["seed"])  # noqa: NPY002  # what parts of others draw from
     paddle.seed(config["seed"])
     threads = int(os.environ["OMP_NUM_THREADS"].split(",")[0])
-    flags = {"tf32": _describe_tf32()} if seat.gpu is not None else {}
+    flags = {}
+    core = paddle.base.core
+    if hasattr(core, "get_cudnn_switch"):  # builds without CUDA have no such switches
+        flags["tf32"] = describe_tf32(core.get_cudnn_switch(), core.get_cublas_switch())
     return Kit(paddle, PaddleDriver, seat.world_size, threads, paddle.load, flags)
-
-
-def _describe_tf32() -> str:
-    """Return the fp32 operations for which TF32 is allowed; builds without CUDA cannot say it."""
-    allowed = []
-    for name, words in (("cudnn", "convolutions"), ("cublas", "matrix products")):
-        is_on = getattr(paddle.base.core, f"get_{name}_switch", None)
-        if is_on is None:
-            return "unknown"
-        if is_on():
-            allowed.append(words)
-    return " and ".join(allowed) or "off"
 
 
 class PaddleDriver(SharedDriver):

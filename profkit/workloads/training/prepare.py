@@ -28,7 +28,7 @@ from profkit.workloads.training.checkpoints import Checkpoints
 from profkit.workloads.training.driver import Kit, SharedDriver, explain_memory
 from profkit.workloads.training.loop import Plan, Tell, Training
 from profkit.workloads.training.samples import BadSamples
-from profkit.workloads.training.sampling import Length, run_length
+from profkit.workloads.training.sampling import run_length
 from profkit.workloads.training.settings import Seat, check, final_config
 from profkit.workloads.training.target import Target
 
@@ -76,21 +76,22 @@ def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     kit = _open_kit(settings.framework, config, seat)
     build = Build(config, root, bad, kit.gather)
     parts = workload.builders[settings.framework](build)
-    length = _planned_length(settings, config, parts)
-    config["steps"] = length.steps
+    if parts.dataset is not None:
+        length = run_length(config, len(parts.dataset), parts.groups)
+        config |= {"steps": length.steps, "distinct_samples": len(parts.dataset)}
+    elif config["epochs"]:
+        raise UsageError("--epochs needs a data set; with --data synthetic, use --steps")
     if settings.warmup is None:
-        config["warmup"] = min(config["warmup"], length.steps // 5)
+        config["warmup"] = min(config["warmup"], config["steps"] // 5)
     reduced = "; ".join(filter(None, (config["reduced"], *_departures(parts, seat))))
     config |= {"reduced": reduced, **kit.flags, **parts.notes}
-    if parts.dataset is not None:
-        config["distinct_samples"] = len(parts.dataset)
     other_loader = workload.dali(build) if settings.dali and workload.dali else None
     if config["evaluate"] and parts.evaluate is None:
         raise UsageError("--evaluate needs a data set with a validation part")
     # A quality figure that is the target is checked after each epoch, unless the user says when.
     is_figure = target is not None and target.figure != "loss"
     plan = Plan(
-        steps=length.steps,
+        steps=config["steps"],
         batch_size=config["batch_size"],
         until=target,
         max_time=settings.max_time,
@@ -118,15 +119,6 @@ def set_environment(world_size: int) -> None:
     """Set the variables that a framework reads when it is imported."""
     wait_passively()
     share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world_size > 1 else 1)
-
-
-def _planned_length(settings: Settings, config: Mapping[str, Any], parts: Parts) -> Length:
-    """Return the real number of steps, and refuse epochs of nothing."""
-    if parts.dataset is not None:
-        return run_length(config, len(parts.dataset), parts.groups)
-    if settings.epochs and settings.steps is None:
-        raise UsageError("--epochs needs a data set; with --data synthetic, use --steps")
-    return Length(config["steps"], config["steps"])
 
 
 def _open_kit(framework: str, config: Mapping[str, Any], seat: Seat) -> Kit:

@@ -13,7 +13,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from profkit.workloads.base import Parts
-from profkit.workloads.training.driver import DeviceArray, Kit, SharedDriver, map_leaves, meet
+from profkit.workloads.training.driver import (
+    DeviceArray,
+    Kit,
+    SharedDriver,
+    describe_tf32,
+    map_leaves,
+    meet,
+)
 from profkit.workloads.training.samples import BadSamples, Guarded
 from profkit.workloads.training.sampling import Batches, stack
 from profkit.workloads.training.settings import Seat
@@ -38,18 +45,11 @@ def open_torch(config: Mapping[str, Any], seat: Seat) -> Kit:
         init = torch.distributed.init_process_group
         meet(functools.partial(init, "nccl" if on_gpu else "gloo", timeout=RENDEZVOUS))
     read = functools.partial(torch.load, map_location="cpu", weights_only=True)
-    flags = {"tf32": _describe_tf32()} if on_gpu else {}
+    flags = {}
+    if on_gpu:
+        cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+        flags["tf32"] = describe_tf32(cudnn.allow_tf32, matmul.allow_tf32)
     return Kit(torch, TorchDriver, seat.world_size, torch.get_num_threads(), read, flags)
-
-
-def _describe_tf32() -> str:
-    """Return the fp32 operations for which TF32 is allowed, as the framework is set."""
-    allowed = []
-    if torch.backends.cudnn.allow_tf32:
-        allowed.append("convolutions")
-    if torch.backends.cuda.matmul.allow_tf32:
-        allowed.append("matrix products")
-    return " and ".join(allowed) or "off"
 
 
 class TorchDriver(SharedDriver):

@@ -1,0 +1,106 @@
+"""The options of `profkit bench`: the settings that vary, and those of all cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from profkit.commands._options import whole
+
+SWITCHES = ("off", "on", "both")
+"""Values of an axis that can be switched; `both` makes two cells."""
+
+LOADERS = ("off", "on", "gpu", "both", "all")
+"""Values of the axis of DALI."""
+
+LARGEST = "max"
+"""The value of --batch-size that searches the largest batch."""
+
+
+def add_axes(group: Any) -> None:
+    group.add_argument(
+        "--gpus",
+        type=several(1, 1024),
+        metavar="LIST",
+        help="numbers of GPUs of this machine, such as 1,8",
+    )
+    group.add_argument(
+        "--ranks",
+        type=several(1, 1024),
+        metavar="LIST",
+        help="numbers of processes on the CPU, such as 1,2",
+    )
+    group.add_argument(
+        "--batch-size",
+        type=batch_sizes,
+        metavar="LIST",
+        help="samples per step on each rank, such as 128,256; or 'max' for the largest batch that "
+        "fits into the memory of the GPUs, which is searched for each cell",
+    )
+    group.add_argument(
+        "--amp",
+        choices=SWITCHES,
+        default="off",
+        help="mixed precision (default: %(default)s)",
+    )
+    group.add_argument(
+        "--dali",
+        choices=LOADERS,
+        default="off",
+        help="decode with NVIDIA DALI: 'on' on the CPU, 'gpu' on the GPU; 'both' compares off and "
+        "on, 'all' also gpu (default: %(default)s)",
+    )
+
+
+def add_shared(group: Any) -> None:
+    group.add_argument(
+        "--framework",
+        default="torch",
+        metavar="NAME",
+        help="torch or paddle (default: %(default)s)",
+    )
+    group.add_argument("--steps", type=whole(1), metavar="N", help="steps to train")
+    group.add_argument(
+        "--warmup", type=whole(0), metavar="N", help="steps to exclude from the figures"
+    )
+    group.add_argument(
+        "--image-size",
+        type=whole(32, 4096),
+        metavar="PX",
+        help="image size, as the workload's publication names it",
+    )
+    group.add_argument(
+        "--workers",
+        type=whole(0, 512),
+        metavar="N",
+        help="loader processes (DALI: threads) of each rank",
+    )
+    group.add_argument("--channels-last", action="store_true", help="images as NHWC in memory")
+    group.add_argument(
+        "--data",
+        default="generated",
+        metavar="WHAT",
+        help="'generated', 'synthetic', or the folder of the data set (default: %(default)s)",
+    )
+    group.add_argument(
+        "--seed",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="seed of the training and of the order of the cells (default: %(default)s)",
+    )
+
+
+def several(least: int, most: int | None = None) -> Callable[[str], tuple[int, ...]]:
+    """Return a converter for whole numbers with commas between them."""
+    one = whole(least, most)
+
+    def convert(word: str) -> tuple[int, ...]:
+        return tuple(sorted(set(map(one, word.split(",")))))
+
+    return convert
+
+
+def batch_sizes(word: str) -> tuple[int, ...] | str:
+    """Convert the value of --batch-size."""
+    return word if word == LARGEST else several(1)(word)
