@@ -40,7 +40,7 @@ def train_alone(request: TraceRequest) -> int:
 def prepare_job(request: TraceRequest, place: Place) -> ReadyJob:
     from profkit.workloads.training import prepare
 
-    prepare.set_environment(place.world_size)
+    prepare.set_environment(request.settings.framework, place.world_size)
     seat = find_seat(request, place)
     prepare.check(request.workload, request.settings, on_gpu=seat.gpu is not None)
     return prepare.prepare(request.workload, request.settings, seat)

@@ -37,8 +37,15 @@ def test_the_fastest_convolutions_are_searched_by_default(
     name: str, settings: Settings, expected: bool
 ) -> None:
     assert final_config(WORKLOADS.load(name), settings, GPU)["autotune"] is expected
-    without = Settings("torch", autotune=None)
+    without = Settings("torch")
     assert final_config(WORKLOADS.load(name), without, Seat())["autotune"] is False
+
+
+def test_paddle_s_own_variable_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGS_cudnn_exhaustive_search", "0")
+    assert final_config(WORKLOAD, Settings("paddle"), GPU)["autotune"] is False
+    assert final_config(WORKLOAD, Settings("paddle", autotune=True), GPU)["autotune"] is True
+    assert final_config(WORKLOAD, Settings("torch"), GPU)["autotune"] is True
 
 
 @pytest.mark.parametrize("autotune", [True, False])
@@ -144,7 +151,10 @@ def test_without_a_scaler_there_is_no_scale() -> None:
 
 def test_an_array_that_another_library_made_is_copied() -> None:
     made = torch.ones(2, 3)
-    batch = torch_driver().move((DeviceArray(made), np.arange(2)))
+    given = (DeviceArray(made, 2), np.arange(2))
+    driver = torch_driver()
+    assert driver.count(given) == 2
+    batch = driver.move(given)
     made.zero_()
     assert batch[0].tolist() == [[1, 1, 1]] * 2
 

@@ -382,6 +382,7 @@ def test_a_run_stops_at_a_quality_and_says_when_it_was_reached() -> None:
     assert outcome.figures["top1"] == pytest.approx(0.3)
     assert outcome.stopped.startswith("top1>0.25 reached at step 14 after ")
     assert "s evaluation (top1 0.3)" in outcome.stopped
+    assert [row[2] for row in sink.rows["samples"]][-1] == "time_to_target_s"
     assert outcome.remarks == ()
     assert len(sink.rows["steps"]) == 15
 

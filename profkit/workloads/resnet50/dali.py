@@ -39,7 +39,8 @@ class DaliBatches:
                 raise self._explain(error) from error
             self.delivered += 1
             if self.on_gpu:
-                yield DeviceArray(images.as_tensor()), DeviceArray(labels.as_tensor())
+                made = images.as_tensor(), labels.as_tensor()
+                yield DeviceArray(made[0], len(images)), DeviceArray(made[1], len(labels))
             else:
                 yield images.as_array(), labels.as_array()[:, 0].astype("int64")
 

@@ -32,6 +32,10 @@ class DeviceArray:
     """An array on the device that another library made, and that the driver takes over."""
 
     array: Any
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
 
 
 class SharedDriver:

@@ -218,6 +218,7 @@ class Training:
         self._best = max(self._best, (value, step))
         if value > target.value and not self._stopped:
             took, evaluating = self._elapsed_s(), self._done.evaluation_s
+            self._recorder.note("time_to_target_s", took)
             self._stopped = (
                 f"{target.text} reached at step {step - 1} after {took:.1f} s, "
                 f"of which {evaluating:.1f} s evaluation ({target.figure} {value:.4g})"

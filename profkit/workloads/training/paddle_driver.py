@@ -27,7 +27,7 @@ from profkit.workloads.training.driver import (
 from profkit.workloads.training.ops_paddle import set_nhwc
 from profkit.workloads.training.samples import BadSamples, Guarded
 from profkit.workloads.training.sampling import Batches, stack
-from profkit.workloads.training.settings import Seat
+from profkit.workloads.training.settings import PADDLE_AUTOTUNE, Seat
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 ERROR = "profkit_error"
@@ -38,7 +38,7 @@ def open_paddle(config: Mapping[str, Any], seat: Seat) -> Kit:
     """Set device and seed, and join the other ranks."""
     paddle.device.set_device(config["device"].replace("cuda", "gpu"))
     if seat.gpu is not None:
-        paddle.set_flags({"FLAGS_cudnn_exhaustive_search": config["autotune"]})
+        paddle.set_flags({PADDLE_AUTOTUNE: config["autotune"]})
     if seat.world_size > 1:
         backend = "gloo" if seat.gpu is None else "nccl"
         os.environ.setdefault("PADDLE_DISTRI_BACKEND", backend)

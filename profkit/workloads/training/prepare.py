@@ -68,7 +68,7 @@ class ReadyJob:
 
 def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     """Find the data, build the model and join the ranks, without training."""
-    set_environment(seat.world_size)
+    set_environment(settings.framework, seat.world_size)
     config = final_config(workload, settings, seat)
     target = Target.parse(settings.until, workload.figures)
     root = find_data(workload, settings)
@@ -115,10 +115,17 @@ def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     return ReadyJob(shown, config["device"], drive, plan, bad, kit, checkpoints)
 
 
-def set_environment(world_size: int) -> None:
-    """Set the variables that a framework reads when it is imported."""
+def set_environment(framework: str, world_size: int) -> None:
+    """Set the variables that a framework reads when it is imported.
+
+    Several ranks of a machine share its cores. Paddle alone would take one core, PyTorch alone
+    chooses well.
+    """
     wait_passively()
-    share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world_size > 1 else 1)
+    if world_size > 1:
+        share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    elif framework == "paddle":
+        share_cores(1)
 
 
 def _open_kit(framework: str, config: Mapping[str, Any], seat: Seat) -> Kit:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from typing import Any
 
 from profkit.errors import UsageError
 from profkit.workloads.base import Settings, Workload
+
+PADDLE_AUTOTUNE = "FLAGS_cudnn_exhaustive_search"
+"""Paddle's own variable for --autotune; the published runs set it."""
 
 DALI_LOADERS = {"cpu": "DALI", "gpu": "DALI on the GPU"}
 """The name of the loader for each device on which DALI decodes."""
@@ -38,7 +42,10 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
     loader = DALI_LOADERS.get(settings.dali, f"{settings.framework} DataLoader")
     if settings.data == "synthetic":
         loader = "none"
-    autotune = defaults.autotune if settings.autotune is None else settings.autotune
+    autotune = settings.autotune
+    if autotune is None:
+        flag = os.environ.get(PADDLE_AUTOTUNE) if settings.framework == "paddle" else None
+        autotune = defaults.autotune if flag is None else flag.lower() in {"1", "true"}
     return {
         "precision": _precision(settings, on_gpu=on_gpu),
         "amp": settings.amp if settings.amp in {"O1", "O2"} else "",
