@@ -95,8 +95,7 @@ class CollectorModes(Modes):
         events: Events = []
         with self._profkit(), self._collecting() as collecting:
             pollers: Any = collecting._pollers  # noqa: SLF001
-            for poller in pollers._pollers:  # noqa: SLF001
-                poller._read = noting(events, poller._read)  # noqa: SLF001
+            pollers._read = noting(events, pollers._read)  # noqa: SLF001
             yield {THREADS: events}
 
 

@@ -102,10 +102,6 @@ class Door:
                 raise LostGpuError(str(error)) from error
             raise
 
-    def constant(self, name: str) -> Any:
-        """Return a constant of the library; `None` if its version has none of that name."""
-        return getattr(self.library, name, None)
-
     def gpus(self, environ: Mapping[str, str] = os.environ) -> list[Gpu]:
         """Return the devices that this process trains on, as far as its environment says."""
         handles = {}
@@ -121,11 +117,6 @@ class Door:
             if handles[number] is not None:
                 gpus.append(Gpu(number, f"cuda:{place}", handles[number]))
         return gpus
-
-    def is_split(self, gpu: Gpu) -> bool:
-        """Return true if MIG has split the device: its values then include other jobs."""
-        mode = self.ask("nvmlDeviceGetMigMode", gpu.handle)
-        return bool(mode and mode[0])
 
 
 def visible_gpus(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from types import ModuleType
+from typing import Any
 
 from profkit.collectors.base import Reading
 
@@ -34,36 +35,38 @@ class AllocatorCollector:
         self._modules = modules
 
     def why_not(self) -> str:
-        if self._torch_trains() or self._paddle_trains():
+        if self._find_frameworks():
             return ""
         return (
             "no framework of this process uses a GPU (yet); on the CPU, memory is the process's own"
         )
 
     def read(self) -> Iterator[Reading]:
-        if self._torch_trains():
+        frameworks = self._find_frameworks()
+        if "torch" in frameworks:
             cuda = self._modules["torch"].cuda
             device = cuda.current_device()
             known = cuda.memory_stats(device)
             for theirs, ours in _TORCH.items():
                 if theirs in known:
                     yield Reading(ours, known[theirs], f"cuda:{device}")
-        if self._paddle_trains():
+        if "paddle" in frameworks:
             paddle = self._modules["paddle"].device
             place = paddle.get_device().replace("gpu", "cuda")
             for theirs, ours in _PADDLE.items():
                 yield Reading(ours, getattr(paddle.cuda, theirs)(), place)
 
-    def _torch_trains(self) -> bool:
-        """Return true if torch has a context on a GPU; asking must not create one."""
-        torch = self._modules.get("torch")
-        return torch is not None and torch.cuda.is_initialized()
-
-    def _paddle_trains(self) -> bool:
-        paddle = self._modules.get("paddle")
-        if paddle is None or not paddle.device.is_compiled_with_cuda():
-            return False
-        return bool(paddle.device.get_device().startswith("gpu"))
+    def _find_frameworks(self) -> set[str]:
+        """Return the frameworks that have a context on a GPU; asking must not create one."""
+        found = set()
+        torch: Any = self._modules.get("torch")
+        paddle: Any = self._modules.get("paddle")
+        if torch is not None and torch.cuda.is_initialized():
+            found.add("torch")
+        has_cuda = paddle is not None and paddle.device.is_compiled_with_cuda()
+        if has_cuda and paddle.device.get_device().startswith("gpu"):
+            found.add("paddle")
+        return found
 
 
 COLLECTOR = AllocatorCollector()

@@ -29,13 +29,10 @@ class Collector(Protocol):
     `limits()`, which returns what it can measure only in part.
     """
 
-    @property
-    def name(self) -> str:
-        """Return the text of the `source` column: the file's name."""
-
-    @property
-    def interval_s(self) -> float:
-        """Return the seconds from one reading to the next."""
+    name: str
+    """The text of the `source` column: the file's name."""
+    interval_s: float
+    """The seconds from one reading to the next."""
 
     def why_not(self) -> str:
         """Return why it cannot measure on this machine and what helps; empty if it can.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,25 @@ _CPU_STATES = {"busy": (0, 1, 2, 5, 6), "idle": (3,), "disk_wait": (4,), "stolen
 """The columns of `/proc/stat` that count as each state."""
 
 
+_NUMBERS = {
+    "proc/meminfo": (
+        ("memory_available_bytes", (b"MemAvailable:",), _KIB, 1),
+        ("page_cache_bytes", (b"Cached:",), _KIB, 1),
+        ("swap_used_bytes", (b"SwapTotal:", b"SwapFree:"), _KIB, 1),
+    ),
+    "proc/vmstat": (
+        ("page_faults_count", (b"pgfault ",), 1, 1),
+        ("major_page_faults_count", (b"pgmajfault ",), 1, 1),
+    ),
+    # How long the container's processor quota held its threads back, if it has a quota.
+    "sys/fs/cgroup/cpu.stat": (("cpu_throttled_seconds", (b"throttled_usec ",), 1, 1e6),),
+}
+"""By file: the metric, how its lines begin, and a factor and divisor that make it the unit.
+
+The metric is the number behind the first beginning, less those behind the others.
+"""
+
+
 @dataclass(frozen=True)
 class HostCollector:
     """Reads `/proc`, `/sys` and the container's own limits.
@@ -31,8 +51,8 @@ class HostCollector:
     Counters grow from the machine's start; only their differences matter.
     """
 
-    name: str = "host"
-    interval_s: float = 1.0
+    name = "host"
+    interval_s = 1.0
     root: Path = Path("/")
 
     def why_not(self) -> str:
@@ -42,9 +62,9 @@ class HostCollector:
 
     def read(self) -> Iterator[Reading]:
         """Yield the readings; of several ranks on a machine, the first one reads the machine."""
-        parts = [read_workers]
-        if local_rank_of() in {None, 0}:
-            parts = [*MACHINE_PARTS, read_workers]
+        parts = (*MACHINE_PARTS, read_workers)
+        if local_rank_of() not in {None, 0}:
+            parts = (read_workers,)
         for part in parts:
             # A kernel or a container that hides one file shows the others.
             with contextlib.suppress(OSError, ValueError, LookupError):
@@ -67,24 +87,20 @@ def read_run_queue(root: Path) -> Iterator[Reading]:
     yield Reading("threads_count", int(existing))
 
 
-def read_memory(root: Path) -> Iterator[Reading]:
-    found = _content(root / "proc/meminfo")
-    swap = _number(found, b"SwapTotal:") - _number(found, b"SwapFree:")
-    yield Reading("memory_available_bytes", _number(found, b"MemAvailable:") * _KIB)
-    yield Reading("page_cache_bytes", _number(found, b"Cached:") * _KIB)
-    yield Reading("swap_used_bytes", swap * _KIB)
+def read_numbers(file: str, root: Path) -> Iterator[Reading]:
+    """Yield the numbers of one file.
 
-
-def read_page_faults(root: Path) -> Iterator[Reading]:
-    found = _content(root / "proc/vmstat")
-    yield Reading("page_faults_count", _number(found, b"pgfault "))
-    yield Reading("major_page_faults_count", _number(found, b"pgmajfault "))
-
-
-def read_throttling(root: Path) -> Iterator[Reading]:
-    """Yield how long the container's processor quota held its threads back, if it has a quota."""
-    found = _content(root / "sys/fs/cgroup/cpu.stat")
-    yield Reading("cpu_throttled_seconds", _number(found, b"throttled_usec ") / 1e6)
+    Searching is faster than parsing: some of these files have two hundred other lines.
+    """
+    content = b"\n" + _content(root / file)
+    for metric, names, factor, divisor in _NUMBERS[file]:
+        numbers = []
+        for name in names:
+            _, here, rest = content.partition(b"\n" + name)
+            if not here:
+                raise LookupError(name)
+            numbers.append(int(rest[:_LONGEST_NUMBER].split(None, 1)[0]))
+        yield Reading(metric, (numbers[0] - sum(numbers[1:])) * factor / divisor)
 
 
 def read_disks(root: Path) -> Iterator[Reading]:
@@ -106,12 +122,12 @@ def read_networks(root: Path) -> Iterator[Reading]:
         yield Reading("network_sent_bytes", int(words[8]), interface.strip())
 
 
-MACHINE_PARTS = (
+MACHINE_PARTS: tuple[Callable[[Path], Iterator[Reading]], ...] = (
     read_processors,
     read_run_queue,
-    read_memory,
-    read_page_faults,
-    read_throttling,
+    functools.partial(read_numbers, "proc/meminfo"),
+    functools.partial(read_numbers, "proc/vmstat"),
+    functools.partial(read_numbers, "sys/fs/cgroup/cpu.stat"),
     read_disks,
     read_networks,
 )
@@ -126,30 +142,12 @@ def read_workers(root: Path) -> Iterator[Reading]:
             children += map(int, _content(task / "children").split())
     for pid in sorted(children)[:MAX_WORKERS]:
         with contextlib.suppress(OSError):  # the process has ended meanwhile
-            yield from _read_worker(root, pid)
-
-
-def _read_worker(root: Path, pid: int) -> Iterable[Reading]:
-    """Return what one child process has used."""
-    words = _content(root / "proc" / str(pid) / "stat").rpartition(b")")[2].split()
-    device = f"process {pid}"
-    cpu_seconds = (int(words[11]) + int(words[12])) / _TICKS_PER_S
-    return (
-        Reading("worker_cpu_seconds", cpu_seconds, device),
-        Reading("worker_major_faults_count", int(words[9]), device),
-        Reading("worker_resident_bytes", int(words[21]) * _PAGE_BYTES, device),
-    )
-
-
-def _number(content: bytes, name: bytes) -> int:
-    """Return the whole number behind a name that begins a line.
-
-    Searching is faster than parsing: some of these files have two hundred other lines.
-    """
-    _, here, rest = (b"\n" + content).partition(b"\n" + name)
-    if not here:
-        raise LookupError(name)
-    return int(rest[:_LONGEST_NUMBER].split(None, 1)[0])
+            words = _content(root / "proc" / str(pid) / "stat").rpartition(b")")[2].split()
+            device = f"process {pid}"
+            cpu_seconds = (int(words[11]) + int(words[12])) / _TICKS_PER_S
+            yield Reading("worker_cpu_seconds", cpu_seconds, device)
+            yield Reading("worker_major_faults_count", int(words[9]), device)
+            yield Reading("worker_resident_bytes", int(words[21]) * _PAGE_BYTES, device)
 
 
 def _content(path: Path) -> bytes:

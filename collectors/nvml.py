@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from profkit.collectors._nvml_door import Door, Gpu, LostGpuError, NoDriverError
 from profkit.collectors.base import Reading
@@ -25,62 +25,47 @@ THROTTLING = {
 }
 """The library's names of the reasons that cost speed; an idle device has reasons, too."""
 
-Question = Callable[[Door, Gpu], Iterator[Reading]]
-"""Yields readings of one kind; its name is the one that `profkit doctor` shows."""
+
+def ask_once(question: str, fields: Mapping[str, str], door: Door, gpu: Gpu) -> Iterator[Reading]:
+    """Yield fields of the one answer to a question, each under its metric."""
+    answer = door.ask(question, gpu.handle)
+    if answer is not None:
+        for metric, field in fields.items():
+            yield Reading(metric, getattr(answer, field), gpu.device)
 
 
-def utilisation(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    rates = door.ask("nvmlDeviceGetUtilizationRates", gpu.handle)
-    if rates is not None:
-        yield Reading("busy_percent", rates.gpu, gpu.device)
-        yield Reading("memory_busy_percent", rates.memory, gpu.device)
+def ask_each(
+    questions: Sequence[tuple[str, float, str, str]], door: Door, gpu: Gpu
+) -> Iterator[Reading]:
+    """Yield the answers to several questions.
+
+    Each has a metric, the answer's scale in the metric's unit, and a constant or an empty string.
+    """
+    for metric, scale, question, constant in questions:
+        arguments = [gpu.handle]
+        if constant:  # `None` if this version of the library does not have it
+            arguments.append(getattr(door.library, constant, None))
+        answer = door.ask(question, *arguments)
+        if answer is not None:
+            yield Reading(metric, answer * scale, gpu.device)
 
 
-def memory(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    found = door.ask("nvmlDeviceGetMemoryInfo", gpu.handle)
-    if found is not None:
-        yield Reading("memory_used_bytes", found.used, gpu.device)
-        yield Reading("memory_total_bytes", found.total, gpu.device)
-
-
-def power(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    yield from _ask_one(door, gpu, "power_watts", 1e-3, "nvmlDeviceGetPowerUsage")
-    yield from _ask_one(door, gpu, "energy_joules", 1e-3, "nvmlDeviceGetTotalEnergyConsumption")
-
-
-def clocks(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    for metric, name in (("sm_clock_mhz", "SM"), ("memory_clock_mhz", "MEM")):
-        clock = door.constant(f"NVML_CLOCK_{name}")
-        yield from _ask_one(door, gpu, metric, 1.0, "nvmlDeviceGetClockInfo", clock)
-
-
-def temperature(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    sensor = door.constant("NVML_TEMPERATURE_GPU")
-    yield from _ask_one(door, gpu, "temperature_celsius", 1.0, "nvmlDeviceGetTemperature", sensor)
-
-
-def throttling(door: Door, gpu: Gpu) -> Iterator[Reading]:
+def ask_throttling(door: Door, gpu: Gpu) -> Iterator[Reading]:
     reasons = door.ask("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
     if reasons is None:
         reasons = door.ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu.handle)
     for ours, theirs in THROTTLING.items():
-        flag = door.constant(f"nvmlClocksThrottleReason{theirs}")
+        flag = getattr(door.library, f"nvmlClocksThrottleReason{theirs}", None)
         if flag is None:  # the library has renamed some of them
-            flag = door.constant(f"nvmlClocksEventReason{theirs}")
+            flag = getattr(door.library, f"nvmlClocksEventReason{theirs}", None)
         if reasons is not None and flag is not None:
             yield Reading(f"throttled_by_{ours}_ratio", float(bool(reasons & flag)), gpu.device)
 
 
-def pcie(door: Door, gpu: Gpu) -> Iterator[Reading]:
-    for metric, name in (("pcie_sent_bytes_per_s", "TX"), ("pcie_received_bytes_per_s", "RX")):
-        counter = door.constant(f"NVML_PCIE_UTIL_{name}_BYTES")
-        yield from _ask_one(door, gpu, metric, 1000.0, "nvmlDeviceGetPcieThroughput", counter)
-
-
-def nvlink(door: Door, gpu: Gpu) -> Iterator[Reading]:
+def ask_nvlink(door: Door, gpu: Gpu) -> Iterator[Reading]:
     """Yield the bytes over all links since the driver was loaded."""
     for metric, name in (("nvlink_sent_bytes", "TX"), ("nvlink_received_bytes", "RX")):
-        field = door.constant(f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{name}")
+        field = getattr(door.library, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{name}", None)
         if field is None:
             continue
         answers = door.ask("nvmlDeviceGetFieldValues", gpu.handle, [(field, _ALL_LINKS)])
@@ -88,23 +73,33 @@ def nvlink(door: Door, gpu: Gpu) -> Iterator[Reading]:
             yield Reading(metric, answers[0].value.ullVal * _KIB, gpu.device)
 
 
-def _ask_one(
-    door: Door, gpu: Gpu, metric: str, scale: float, question: str, *arguments: Any
-) -> Iterator[Reading]:
-    answer = door.ask(question, gpu.handle, *arguments)
-    if answer is not None:
-        yield Reading(metric, answer * scale, gpu.device)
-
-
-QUESTIONS: tuple[Question, ...] = (
-    utilisation,
-    memory,
-    power,
-    clocks,
-    temperature,
-    throttling,
-    nvlink,
+_POWER = (
+    ("power_watts", 1e-3, "nvmlDeviceGetPowerUsage", ""),
+    ("energy_joules", 1e-3, "nvmlDeviceGetTotalEnergyConsumption", ""),
 )
+_CLOCKS = (
+    ("sm_clock_mhz", 1.0, "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
+    ("memory_clock_mhz", 1.0, "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),
+)
+_TEMPERATURE = (("temperature_celsius", 1.0, "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),)
+_PCIE = (
+    ("pcie_sent_bytes_per_s", 1000.0, "nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_TX_BYTES"),
+    ("pcie_received_bytes_per_s", 1000.0, "nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_RX_BYTES"),
+)
+_RATES = {"busy_percent": "gpu", "memory_busy_percent": "memory"}
+_MEMORY = {"memory_used_bytes": "used", "memory_total_bytes": "total"}
+
+QUESTIONS: Mapping[str, Callable[[Door, Gpu], Iterator[Reading]]] = {
+    "utilisation": functools.partial(ask_once, "nvmlDeviceGetUtilizationRates", _RATES),
+    "memory": functools.partial(ask_once, "nvmlDeviceGetMemoryInfo", _MEMORY),
+    "power": functools.partial(ask_each, _POWER),
+    "clocks": functools.partial(ask_each, _CLOCKS),
+    "temperature": functools.partial(ask_each, _TEMPERATURE),
+    "throttling": ask_throttling,
+    "nvlink": ask_nvlink,
+    "pcie": functools.partial(ask_each, _PCIE),
+}
+"""Functions that yield readings of one kind, by the name that `profkit doctor` shows."""
 
 
 class NvmlCollector:
@@ -119,7 +114,7 @@ class NvmlCollector:
     def __init__(self, door: Door | None = None) -> None:
         self._door = door or Door()
         self._gpus: list[Gpu] | None = None
-        self._unanswered: set[tuple[int, Question]] = set()
+        self._unanswered: set[tuple[int, str]] = set()
         self._rounds = itertools.count()
 
     def why_not(self) -> str:
@@ -133,34 +128,36 @@ class NvmlCollector:
     def limits(self) -> list[str]:
         """Return what cannot be measured although the library is there."""
         limits = []
-        split = ", ".join(gpu.device for gpu in self._find_gpus() if self._door.is_split(gpu))
+        split = []
+        for gpu in self._find_gpus():
+            mode = self._door.ask("nvmlDeviceGetMigMode", gpu.handle)
+            if mode and mode[0]:  # the values then include other jobs
+                split.append(gpu.device)
         if split:
             limits.append(
-                f"{split}: split by MIG; figures are the whole device's, "
+                f"{', '.join(split)}: split by MIG; figures are the whole device's, "
                 "and utilisation of a slice needs DCGM"
             )
         for gpu in self._find_gpus():
             unsupported = []
-            for question in (*QUESTIONS, pcie):
+            for name, question in QUESTIONS.items():
                 if not list(question(self._door, gpu)):
-                    unsupported.append(question.__name__)
+                    unsupported.append(name)
             if unsupported:
                 names = ", ".join(unsupported)
                 limits.append(f"{gpu.device}: {names} not supported by this device")
         return limits
 
     def read(self) -> Iterator[Reading]:
-        questions = QUESTIONS
-        if next(self._rounds) % SELDOM == 0:
-            questions = (*QUESTIONS, pcie)
+        without_pcie = next(self._rounds) % SELDOM != 0
         for gpu in list(self._find_gpus()):
             try:
-                for question in questions:
-                    if (gpu.number, question) in self._unanswered:
+                for name, question in QUESTIONS.items():
+                    if (gpu.number, name) in self._unanswered or (without_pcie and name == "pcie"):
                         continue
                     found = list(question(self._door, gpu))
                     if not found:
-                        self._unanswered.add((gpu.number, question))
+                        self._unanswered.add((gpu.number, name))
                     yield from found
             except LostGpuError:
                 self._find_gpus().remove(gpu)

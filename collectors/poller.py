@@ -29,63 +29,74 @@ MOST_READINGS = 10_000
 _METRIC = re.compile(r"[a-z0-9_]{1,100}")
 
 
-class Poller:
-    """Reads each collector at its interval and appends rows of the `samples` table."""
+class Pollers:
+    """Reads each collector at its interval and appends rows of the `samples` table.
+
+    Each collector has a thread of its own, so that one that hangs delays none of the others.
+    """
 
     def __init__(
         self, collectors: Sequence[Collector], append: Append, *, clock: Clock = now_ns
     ) -> None:
-        self._due = {collector.name: (collector, 0) for collector in collectors}
+        self._collectors = collectors
         self._append = append
         self._clock = clock
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="profkit-poller", daemon=True)
-        self._reading: tuple[str, int] | None = None
+        self._threads: list[threading.Thread] = []
+        self._began_ns: dict[str, int] = {}
+        """The beginning of each collector's reading that has not ended."""
         self.failures: Counter[str] = Counter()
         self.longest_ns: Counter[str] = Counter()
         """The longest reading of each collector that took too long."""
-        self.cpu_ns = 0
-        """Processor time that the thread has used."""
+        self.cpu_ns: Counter[str] = Counter()
+        """Processor time that each collector's thread has used."""
 
     def start(self) -> None:
-        self._thread.start()
+        for collector in self._collectors:
+            thread = threading.Thread(
+                target=self._run, args=(collector,), name="profkit-poller", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self, *, timeout_s: float = 0.5) -> None:
-        """End the polling; a collector that hangs stays on its daemon thread."""
-        self.end()
-        self._thread.join(timeout_s)
-        for collector, _ in self._due.values():
+        """End all of them within the one timeout, and record failures and hangs.
+
+        A collector that hangs stays on its daemon thread.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._ending.set()
+        for collector, thread in zip(self._collectors, self._threads, strict=False):
+            name = collector.name
+            self._note_time(name, self._began_ns.get(name))
+            thread.join(max(0.0, deadline - time.monotonic()))
             try:
                 # Remove what the collector hung into the process; most hang in nothing.
                 getattr(collector, "close", lambda: None)()
             except Exception as error:  # noqa: BLE001  # as in a reading
-                log.warning(
-                    "profkit: the %s collector could not be closed: %s", collector.name, error
-                )
+                log.warning("profkit: the %s collector could not be closed: %s", name, error)
+            now = self._clock()
+            if self.failures[name]:
+                count = float(self.failures[name])
+                self._append((None, "profkit", failure_metric(name), now, count))
+            self._append((None, "profkit", COLLECTORS_CPU, now, float(self.cpu_ns[name])))
+            if self.longest_ns[name]:
+                hang = f"{HANGS}{name} collector"
+                self._append((None, "profkit", hang, now, float(self.longest_ns[name])))
 
-    def end(self) -> None:
-        """Take no more readings, without waiting for the current one."""
-        self._ending.set()
-        if reading := self._reading:
-            self._note_time(*reading)
+    def poll(self, collector: Collector) -> float:
+        """Take a collector's readings, and return the seconds until the next ones."""
+        name = collector.name
+        self._began_ns[name] = began_ns = self._clock()
+        self._read(collector)
+        del self._began_ns[name]
+        self._note_time(name, began_ns)
+        return max(0.0, collector.interval_s - (self._clock() - began_ns) / 1e9)
 
-    def poll(self) -> float:
-        """Take the readings that are due, and return the seconds until the next one."""
-        now = self._clock()
-        for name, (collector, due_ns) in list(self._due.items()):
-            if now >= due_ns:
-                self._due[name] = (collector, now + int(collector.interval_s * 1e9))
-                self._reading = reading = (name, self._clock())
-                self._read(collector)
-                self._reading = None
-                self._note_time(*reading)
-        next_ns = min(due_ns for _, due_ns in self._due.values())
-        return max(0.0, (next_ns - self._clock()) / 1e9)
-
-    def _run(self) -> None:
-        while self._due and not self._ending.is_set():
-            wait = self.poll()
-            self.cpu_ns = time.thread_time_ns()
+    def _run(self, collector: Collector) -> None:
+        while not self._ending.is_set():
+            wait = self.poll(collector)
+            self.cpu_ns[collector.name] = time.thread_time_ns()
             self._ending.wait(wait)
 
     def _read(self, collector: Collector) -> None:
@@ -110,10 +121,9 @@ class Poller:
             log.warning("profkit: the %s collector failed and is tried again: %s", name, problem)
             self._append((None, "profkit", failure_metric(name), self._clock(), 1.0))
 
-    def _note_time(self, name: str, since_ns: int) -> None:
-        took = self._clock() - since_ns
-        if took > PATIENCE_NS:
-            self.longest_ns[name] = max(self.longest_ns[name], took)
+    def _note_time(self, name: str, began_ns: int | None) -> None:
+        if began_ns is not None and self._clock() - began_ns > PATIENCE_NS:
+            self.longest_ns[name] = max(self.longest_ns[name], self._clock() - began_ns)
 
 
 MAX_DEVICE_CHARS = 100
@@ -139,37 +149,3 @@ def find_problem(reading: Any) -> str:
 def failure_metric(name: str) -> str:
     """Return the metric that counts a collector's failures."""
     return f"{FAILURES}{name} collector"
-
-
-def hang_metric(name: str) -> str:
-    """Return the metric that holds how long a collector did not answer."""
-    return f"{HANGS}{name} collector"
-
-
-class Pollers:
-    """Each collector on a poller of its own, so that a hanging one delays none of the others."""
-
-    def __init__(
-        self, collectors: Sequence[Collector], append: Append, *, clock: Clock = now_ns
-    ) -> None:
-        self._append = append
-        self._clock = clock
-        self._pollers = [Poller([collector], append, clock=clock) for collector in collectors]
-
-    def start(self) -> None:
-        for poller in self._pollers:
-            poller.start()
-
-    def stop(self, *, timeout_s: float = 0.5) -> None:
-        """End all of them within the one timeout, and record failures and hangs."""
-        deadline = time.monotonic() + timeout_s
-        for poller in self._pollers:
-            poller.end()
-        for poller in self._pollers:
-            poller.stop(timeout_s=max(0.0, deadline - time.monotonic()))
-            now = self._clock()
-            for name, count in poller.failures.items():
-                self._append((None, "profkit", failure_metric(name), now, float(count)))
-            self._append((None, "profkit", COLLECTORS_CPU, now, float(poller.cpu_ns)))
-            for name, took_ns in poller.longest_ns.items():
-                self._append((None, "profkit", hang_metric(name), now, float(took_ns)))

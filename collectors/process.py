@@ -19,8 +19,8 @@ _THREADS_FIELD = 17
 class ProcessCollector:
     """Reads `/proc` and `getrusage`; a reading takes some tens of microseconds."""
 
-    name: str = "process"
-    interval_s: float = 1.0
+    name = "process"
+    interval_s = 1.0
     proc: Path = Path("/proc/self")
 
     def why_not(self) -> str:

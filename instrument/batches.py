@@ -36,20 +36,16 @@ def count_samples(batch: Any) -> int:
     if shape is not None:
         return int(shape[0]) if len(shape) else 1
     if isinstance(batch, list | tuple):
-        return _count_items(batch)
+        if _is_detection(batch):
+            return len(batch[0])
+        for item in batch:
+            if isinstance(item, dict | list | tuple) or getattr(item, "shape", None):
+                return count_samples(item)
+        return len(batch)
     try:
         return len(batch)
     except TypeError:
         return 0
-
-
-def _count_items(items: list[Any] | tuple[Any, ...]) -> int:
-    if _is_detection(items):
-        return len(items[0])
-    for item in items:
-        if isinstance(item, dict | list | tuple) or getattr(item, "shape", None):
-            return count_samples(item)
-    return len(items)
 
 
 def _is_detection(items: list[Any] | tuple[Any, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Random blocks of steps in which profkit is switched off, to measure its cost in the run."""
+"""Random blocks of control steps (recording off), which show the cost of profkit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WARM_UP = 12
 """The first steps are all measured."""
 
 WINDOW = 12
-"""Of so many steps, one block is switched off."""
+"""One in this many steps begins a block of control steps."""
 
 LENGTH = 2
 """A block has this many steps."""
@@ -19,15 +19,14 @@ LENGTH = 2
 def off_blocks(
     seed: int = 0, *, warm_up: int = WARM_UP, window: int = WINDOW, length: int = LENGTH
 ) -> Callable[[int], bool]:
-    """Return a function that returns true for measured steps.
+    """Return a function that returns true for measured steps, and false for control steps.
 
     In each window of steps, one block at a random place is not measured. The same seed gives the
-    same blocks, so that all ranks of a job are switched off together.
+    same blocks, so that all ranks of a job have their control steps together.
     """
-
-    @functools.lru_cache(maxsize=1)
-    def find_block(number: int) -> int:
-        return random.Random(seed * 1_000_003 + number).randrange(window - length + 1)
+    find_block = functools.lru_cache(maxsize=1)(
+        lambda number: random.Random(seed * 1_000_003 + number).randrange(window - length + 1)
+    )
 
     def is_measured(step: int) -> bool:
         number, place = divmod(step - warm_up, window)
@@ -37,8 +36,3 @@ def off_blocks(
         return not start <= place < start + length
 
     return is_measured
-
-
-def always(step: int) -> bool:
-    """Return true for every step."""
-    return True

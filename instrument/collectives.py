@@ -67,36 +67,29 @@ class Quiet(threading.local):
 QUIET = Quiet()
 
 
+@dataclass(frozen=True)
 class CallLog:
     """Makes the rows of these calls; `sequences` counts all collectives of each communicator."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        append: Append,
-        sequences: Mapping[str, Iterator[int]],
-        *,
-        clock: Clock = now_ns,
-    ) -> None:
-        self._recorder = recorder
-        self._append = append
-        self._sequences = sequences
-        self._clock = clock
+    recorder: Recorder
+    append: Append
+    sequences: Mapping[str, Iterator[int]]
+    clock: Clock = now_ns
 
     def begin(self, group: Group, op: str, message: Message) -> Sent:
-        device = self._recorder.device
+        device = self.recorder.device
         mark = device.mark() if device is not None and not group.blocks else None
-        sequence = next(self._sequences[group.name])
-        step = self._recorder.step_index
-        return Sent(group, op, message, sequence, step, self._clock(), mark)
+        sequence = next(self.sequences[group.name])
+        step = self.recorder.step_index
+        return Sent(group, op, message, sequence, step, self.clock(), mark)
 
     def end(self, sent: Sent, *, waited: bool) -> None:
         """Record a call whose result is there, or whose device knows when it is.
 
         With `waited`, this thread did nothing else from the call's beginning until now.
         """
-        now = self._clock()
-        recorder, group = self._recorder, sent.group
+        now = self.clock()
+        recorder, group = self.recorder, sent.group
         if not recorder.recording:
             return
         row = CollectiveRow(
@@ -114,35 +107,33 @@ class CallLog:
         )
         device = recorder.device
         if group.blocks:
-            self._append(row)
+            self.append(row)
         elif device is not None:
-            device.hold_collective(row, sent.mark, device.mark(), self._append)
+            device.hold_collective(row, sent.mark, device.mark(), self.append)
         if waited and group.blocks:
             recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, sent.start_ns, now)
 
 
+@dataclass(frozen=True)
 class Dialect:
     """The functions, groups and tensors of one framework."""
 
     calls: Mapping[str, Call]
 
-    def group(self, given: Any) -> Group | None:
-        """Return the group of a call, or `None` if this rank sends nothing."""
-        raise NotImplementedError
+    group: Callable[[Any], Group | None]
+    """Return the group of a call, or `None` if this rank sends nothing."""
 
-    def message(self, tensor: Any) -> Message:
-        raise NotImplementedError
+    message: Callable[[Any], Message]
+    """Return the size and type of a tensor."""
 
-    def waits(self, arguments: Mapping[str, Any]) -> bool:
-        """Return true if a call with these arguments returns only when it has ended."""
-        raise NotImplementedError
+    waits: Callable[[Mapping[str, Any]], bool]
+    """Return true if a call with these arguments returns only when it has ended."""
 
-    def when_done(self, work: Any, then: Callable[[], None]) -> None:
-        """Call `then` at the end of a call that did not wait, if the framework reports that."""
+    when_done: Callable[[Any, Callable[[], None]], object]
+    """Call a function at the end of a call that did not wait, if the framework reports that."""
 
-    def is_traced(self) -> bool:
-        """Return true if a compiler runs the call instead of the job."""
-        return False
+    is_traced: Callable[[], bool]
+    """Return true if a compiler runs the call instead of the job."""
 
 
 def hook_calls(patches: Patches, dialect: Dialect, log: CallLog, *owners: Any) -> None:
@@ -167,10 +158,11 @@ def _wrap(
         None,
     )
     finish = guarded("collective done", functools.partial(_finish, dialect, log), None)
+    is_traced = dialect.is_traced
 
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
-        if QUIET.inside or dialect.is_traced():
+        if QUIET.inside or is_traced():
             QUIET.sent_ns = QUIET.sent_ns or now_ns()
             return original(*args, **kwargs)
         begun = begin(args, kwargs)
@@ -201,7 +193,7 @@ def _begin(
     tensors = given[call.message]
     if not isinstance(tensors, list | tuple):
         tensors = [tensors]
-    parts = [dialect.message(tensor) for tensor in tensors]
+    parts = list(map(dialect.message, tensors))
     size = sum(part.bytes for part in parts)
     if call.is_part:
         size *= group.size

@@ -10,11 +10,13 @@ import contextlib
 import gc
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 PAUSED = 1_000_003
 """The threshold that pauses collections; a number that nobody else would choose."""
 
 
+@dataclass(eq=False)
 class _Pause:
     """Raises the threshold while at least one thread is inside.
 
@@ -22,10 +24,9 @@ class _Pause:
     has set another one in the meantime.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._before = gc.get_threshold()
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _inside: int = 0
+    _before: tuple[int, int, int] = field(default_factory=gc.get_threshold)
 
     def enter(self) -> None:
         with self._lock:

@@ -9,26 +9,34 @@ from typing import Protocol, TypeVar
 from profkit.vocab import Phase
 
 T = TypeVar("T")
+B = TypeVar("B", bound="_Block")
 
 
-class Region(Protocol):
-    """An open phase, or a region inside one."""
+class _Block(Protocol):
+    """A `with` block of a loop. Explicit subclasses that define nothing else do nothing."""
 
-    bytes: int | None
-
-    def rename(self, name: str) -> None: ...
-
-    def __enter__(self) -> Region: ...
+    def __enter__(self: B) -> B:  # noqa: PYI019  # Python 3.10 has no typing.Self
+        return self
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        return
 
 
-class Step(Protocol):
+class Region(_Block, Protocol):
+    """An open phase, or a region inside one."""
+
+    bytes: int | None
+
+    def rename(self, name: str) -> None:
+        return
+
+
+class Step(_Block, Protocol):
     """An open step. The loop sets what it knows of the step before it ends."""
 
     sample_count: int
@@ -36,34 +44,19 @@ class Step(Protocol):
     loss: float | None
     grad_scale: float | None
 
-    def __enter__(self) -> Step: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+class _Nothing(Region, Step):
+    """A region and a step whose fields nobody reads."""
+
+    bytes = epoch = loss = grad_scale = None
+    sample_count = 0
+
+
+NOTHING = _Nothing()
 
 
 class LoopRecorder(Protocol):
     """The calls of a training loop. `Recorder` records them; `NullRecorder` does nothing."""
-
-    def phase(self, phase: Phase | str, name: str = "") -> Region: ...
-
-    def step(self, sample_count: int, *, epoch: int | None = None) -> Step: ...
-
-    def batches(self, loader: Iterable[T]) -> Iterator[T]: ...
-
-    def begin(self) -> None: ...
-
-    def end_backward(self) -> None: ...
-
-    def note(self, metric: str, value: float) -> None: ...
-
-
-class NullRecorder:
-    """A recorder for loops that run without profkit: it times and keeps nothing."""
 
     def phase(self, phase: Phase | str, name: str = "") -> Region:
         return NOTHING
@@ -75,38 +68,14 @@ class NullRecorder:
         return iter(loader)
 
     def begin(self) -> None:
-        pass
+        return
 
     def end_backward(self) -> None:
-        pass
+        return
 
     def note(self, metric: str, value: float) -> None:
-        pass
+        return
 
 
-class _Nothing:
-    """A region and a step whose fields nobody reads."""
-
-    def __init__(self) -> None:
-        self.bytes: int | None = None
-        self.sample_count = 0
-        self.epoch: int | None = None
-        self.loss: float | None = None
-        self.grad_scale: float | None = None
-
-    def rename(self, name: str) -> None:
-        pass
-
-    def __enter__(self) -> _Nothing:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
-
-
-NOTHING = _Nothing()
+class NullRecorder(LoopRecorder):
+    """A recorder for loops that run without profkit: it times and keeps nothing."""

@@ -9,35 +9,30 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
 from profkit.clock import Clock, now_ns
-from profkit.instrument.blocks import always
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.loop_recorder import Step
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.rows import Append, Row, SampleRow, Sink
-from profkit.instrument.spans import SpanRecorder, do_nothing
+from profkit.instrument.spans import SpanRecorder
 from profkit.vocab import Phase
 
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class _OpenStep:
     """An open step. It becomes a row if its block ends without an exception."""
 
-    __slots__ = ("_clock", "_recorder", "epoch", "grad_scale", "loss", "sample_count")
-
-    def __init__(
-        self, recorder: Recorder, clock: Clock, sample_count: int, epoch: int | None
-    ) -> None:
-        self._recorder = recorder
-        self._clock = clock
-        self.sample_count = sample_count
-        self.epoch = epoch
-        self.loss: float | None = None
-        self.grad_scale: float | None = None
+    recorder: Recorder
+    sample_count: int
+    epoch: int | None
+    loss: float | None = None
+    grad_scale: float | None = None
 
     def __enter__(self) -> _OpenStep:
         return self
@@ -49,8 +44,8 @@ class _OpenStep:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            self._recorder.end_step(
-                self._clock(), self.sample_count, self.loss, self.grad_scale, self.epoch
+            self.recorder.end_step(
+                self.recorder.clock(), self.sample_count, self.loss, self.grad_scale, self.epoch
             )
 
 
@@ -67,20 +62,21 @@ class Recorder(SpanRecorder):
         *,
         ranges: Ranges | None = None,
         device: DeviceTimer | None = None,
-        is_measured: Callable[[int], bool] = always,
+        is_measured: Callable[[int], bool] = lambda step: True,
         clock: Clock = now_ns,
     ) -> None:
         super().__init__(sink, clock, ranges)
         self._append_step = sink.appender("steps")
         self._append_sample = sink.appender("samples")
-        self.settle_exchange: Callable[[], None] = do_nothing
+        self.settle_exchange: Callable[[], None] = lambda: None
         """Called at the end of a backward, for the framework's hooks."""
         self.at_border: Callable[[int], object] | None = None
         """Called between two steps, with the number of the one that begins."""
         self._boundary_ns = clock()
         self.last_step_ns = 0
         self._is_measured = is_measured
-        self._stopped = False
+        self.stopped = False
+        """True once the run has ended, and in a forked child."""
         self.measuring = self.recording = is_measured(0)
         """True if the phases of the current step are timed; its wall clock always is."""
         if device is not None:
@@ -89,19 +85,14 @@ class Recorder(SpanRecorder):
 
     def stop(self) -> None:
         """Take no more rows, because the run has ended or this is a forked child."""
-        self._stopped = True
+        self.stopped = True
         self.recording = False
         if self.notes is not None:
             self.notes.close()
 
     def step(self, sample_count: int, *, epoch: int | None = None) -> Step:
         """Return a step, from the end of the last one to the end of this block."""
-        return _OpenStep(self, self._clock, sample_count, epoch)
-
-    @property
-    def takes_rows(self) -> bool:
-        """True until the run has ended; false in a forked child."""
-        return not self._stopped
+        return _OpenStep(self, sample_count, epoch)
 
     def count_switched_off(self, most: int) -> int:
         """Return how many steps after this unmeasured one need no call between steps."""
@@ -114,7 +105,7 @@ class Recorder(SpanRecorder):
 
     def begin(self, now: int | None = None) -> None:
         """Begin the next step here; the time before belongs to no step."""
-        self._boundary_ns = self._clock() if now is None else now
+        self._boundary_ns = self.clock() if now is None else now
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """Yield the loader's batches and time each wait as data; the first starts the workers."""
@@ -133,8 +124,8 @@ class Recorder(SpanRecorder):
 
     def note(self, metric: str, value: float) -> None:
         """Record a reading of the loop's own, now, as a row of `samples`."""
-        if not self._stopped:
-            self._append_sample(SampleRow(None, "workload", metric, self._clock(), float(value)))
+        if not self.stopped:
+            self._append_sample(SampleRow(None, "workload", metric, self.clock(), float(value)))
 
     def end_step(
         self,
@@ -145,7 +136,7 @@ class Recorder(SpanRecorder):
         epoch: int | None = None,
     ) -> None:
         """Close the step at the time `end`; the next one begins there."""
-        if self._stopped:
+        if self.stopped:
             return
         is_full, index, start = self._sink.is_full(), self.step_index, self._boundary_ns
         if is_full:
@@ -170,12 +161,7 @@ _LIVE: weakref.WeakSet[Recorder] = weakref.WeakSet()
 """All recorders of the process, so that a forked child can stop them."""
 
 
-def _stop_all() -> None:
-    for recorder in list(_LIVE):
-        recorder.stop()
-
-
-os.register_at_fork(after_in_child=_stop_all)
+os.register_at_fork(after_in_child=lambda: list(map(Recorder.stop, list(_LIVE))))
 
 
 def measure_span_cost(
@@ -193,11 +179,11 @@ def measure_span_cost(
     return sorted(rounds)[len(rounds) // 2]
 
 
+@dataclass(eq=False)
 class MemorySink:
     """A sink that keeps its rows in memory, by table."""
 
-    def __init__(self) -> None:
-        self.rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[Row]] = field(default_factory=dict)
 
     def is_full(self) -> bool:
         return False

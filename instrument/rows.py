@@ -121,24 +121,21 @@ class BatchTimes(NamedTuple):
     processor_ns: int
 
 
-class Meter(Protocol):
+class Meter(NamedTuple):
     """Times the batches that this process makes."""
 
-    @property
-    def begin(self) -> Callable[[Any], Any]:
-        """Begin a fetcher's batch; returns what `end` takes, or `None` if it is not timed."""
+    begin: Callable[[Any], Any]
+    """Begin a fetcher's batch; returns what `end` takes, or `None` if it is not timed."""
 
-    @property
-    def end(self) -> Callable[[Any], None]:
-        """End a batch that was made."""
+    end: Callable[[Any], None]
+    """End a batch that was made."""
 
-    @property
-    def drop(self) -> Callable[[Any], None]:
-        """End a batch that raised, as at the end of a loader."""
+    drop: Callable[[Any], None]
+    """End a batch that raised, as at the end of a loader."""
 
 
 class Followed:
-    """An open region of the loop that trains, from its beginning until `Hooks.end`.
+    """An open region of the loop that trains, from its beginning until `Tracker.end`.
 
     A muted region produces no row, but its nesting is tracked. `outer` is the phase around it.
     """
@@ -157,90 +154,3 @@ class Followed:
 
 Opened = Followed | int | None
 """Returned by a hook that begins a region: the region, a note's number, or `None` if ignored."""
-
-
-class PhaseHooks(Protocol):
-    """Reports of a framework's hooks that `Notes` can buffer."""
-
-    def end_batch(self, span: Opened, batch: Any) -> None:
-        """End the wait for this batch."""
-
-    def begin_copy(self) -> Opened:
-        """Begin copying a batch to the device."""
-
-    def begin_forward(self, *, with_gradients: bool) -> Opened:
-        """Begin a call of a model by the loop."""
-
-    def begin_backward(self, framework: str, loss: float | None) -> Opened:
-        """Begin computing gradients of a loss; `None` if only the device knows its value."""
-
-    def begin_optimizer(self, optimizer: int) -> Opened:
-        """Begin an optimizer's step, or a gradient scaler's decision to take it."""
-
-    def name_skipped(self, span: Opened) -> None:
-        """Note that the scaler found infinities, and the optimizer did not step."""
-
-    def end(self, span: Opened, error: str | None = None) -> None:
-        """End a region. Does nothing if it is closed already."""
-
-
-class Hooks(PhaseHooks, Protocol):
-    """All reports of a framework's hooks; a `begin_...` returns what its `end...` takes."""
-
-    def begin_data(self, *, starts_epoch: bool = False) -> Opened:
-        """Begin waiting for a batch, or for a loader that starts an epoch."""
-
-    def end_data(self, span: Opened, samples: int, error: str | None = None) -> None:
-        """End the wait for a batch of this size; 0 samples if the loader has ended."""
-
-    def begin_checkpoint(self) -> Opened:
-        """Begin writing the job's state to a file."""
-
-    def begin_program(self, framework: str) -> bool | None:
-        """Begin a whole step that runs as one program; true if that is a step of its own."""
-
-    def end_program(self, samples: int, *, failed: bool = False) -> None:
-        """End a step that ran as one program; 0 samples if their number is unknown."""
-
-    def note_scale(self, scale: float | None) -> None:
-        """Note the gradient scaler's scale; `None` if only the device knows it."""
-
-
-class Replayed(Hooks, Protocol):
-    """Receives reports that cannot be buffered, and replays those that were."""
-
-    def keep_rows(self, rows: list[Row]) -> None:
-        """Take rows from the inside of loaders."""
-
-    def catch_up(self) -> None:
-        """Replay what this thread has buffered."""
-
-
-class Notes(PhaseHooks, Protocol):
-    """Buffers reports of the thread that trains; forwards those of other threads."""
-
-    def begin_batch(self) -> Opened:
-        """Begin waiting for the next batch of a loader that has started."""
-
-    def keep_rows(self, rows: list[Row]) -> None:
-        """Take rows from the inside of loaders."""
-
-    def open_regions(self) -> int:
-        """Return how many buffered regions of this thread are open."""
-
-    def close(self) -> None:
-        """Forward every report from now on."""
-
-    def measure_with(self, meter: Meter | None) -> None:
-        """Time batches that are made in the loop with `meter`."""
-
-    def begin_fetch(self, fetcher: Any) -> Any:
-        """Begin making a batch in the loop; returns what `end_fetch` takes."""
-
-    def end_fetch(self, making: Any) -> None:
-        """End a batch that was made in the loop."""
-
-    def drop_fetch(self, making: Any) -> None:
-        """End a batch that raised."""
-
-    def __len__(self) -> int: ...

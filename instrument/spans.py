@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sized
+from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Generic, TypeVar
 
 from profkit.clock import Clock
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import guarded, report_failure
 from profkit.instrument.loop_recorder import NOTHING, Region
 from profkit.instrument.ranges import Ranges
-from profkit.instrument.rows import Event, Keep, Notes, Row, Sink, SpanRow
+from profkit.instrument.rows import Event, Keep, Row, Sink, SpanRow
+from profkit.instrument.tracking.notes import Notes
 from profkit.vocab import Phase
 
+T = TypeVar("T")
 
+
+@dataclass(slots=True, eq=False)
 class Span:
     """A region of the loop. Closing it makes one row, also if an exception leaves it."""
 
-    __slots__ = ("_depth", "_mark", "_name", "_phase", "_recorder", "_start", "bytes")
-
-    def __init__(self, recorder: SpanRecorder, phase: str, name: str) -> None:
-        self._recorder = recorder
-        self._phase = phase
-        self._name = name
-        self.bytes: int | None = None
+    _recorder: SpanRecorder
+    _phase: str
+    _name: str
+    bytes: int | None = None
+    _depth: int = field(init=False)
+    _mark: Event | None = field(init=False)
+    _start: int = field(init=False)
 
     def rename(self, name: str) -> None:
         """Rename an open region."""
@@ -34,13 +40,13 @@ class Span:
         recorder = self._recorder
         if recorder._noted:
             recorder._catch_up()
-        nest = recorder._local.nest
+        nest = recorder.nests.own
         self._depth = nest.depth
         nest.depth += 1
         if recorder._ranges is not None:
             recorder._push(self._name)
         self._mark = recorder._mark() if recorder.device is not None else None
-        self._start = recorder._clock()
+        self._start = recorder.clock()
         return self
 
     def __exit__(
@@ -56,11 +62,11 @@ class Span:
         recorder = self._recorder
         if recorder._noted:
             recorder._catch_up()
-        end = recorder._clock()
+        end = recorder.clock()
         mark = recorder._mark() if recorder.device is not None else None
         if recorder._ranges is not None:
             recorder._pop()
-        nest = recorder._local.nest
+        nest = recorder.nests.own
         nest.depth = self._depth
         if not recorder.recording:
             recorder.drop_marks(self._mark, mark)
@@ -77,19 +83,19 @@ class Span:
         return end
 
 
+@dataclass(slots=True, eq=False)
 class Nest:
     """One thread's name and the depth of its open regions."""
 
-    __slots__ = ("depth", "thread")
-
-    def __init__(self) -> None:
-        self.depth = 0
-        self.thread = threading.current_thread().name
+    thread: str = field(default_factory=lambda: threading.current_thread().name)
+    depth: int = 0
 
 
-class _Local(threading.local):
-    def __init__(self) -> None:
-        self.nest = Nest()
+class PerThread(threading.local, Generic[T]):
+    """A value that each thread makes for itself."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self.own = make()
 
 
 class SpanRecorder:
@@ -97,16 +103,17 @@ class SpanRecorder:
 
     def __init__(self, sink: Sink, clock: Clock, ranges: Ranges | None) -> None:
         self._sink = sink
-        self._clock = clock
+        self.clock = clock
         self.append_span = sink.appender("spans")
         self.step_index = 0
         self.recording = False
         """True if spans of the current step are being recorded."""
-        self._local = _Local()
+        self.nests = PerThread(Nest)
+        """The nesting of each thread."""
         self._keep: Keep = self._keep_row
         self.keep_rows: Callable[[list[Row]], None] = self._keep_rows
         """Takes rows that another thread or process reports later, on the host's clock."""
-        self._catch_up: Callable[[], None] = do_nothing
+        self._catch_up: Callable[[], None] = lambda: None
         self._noted: Sized = ()
         self.notes: Notes | None = None
         """Buffers reports of hooks, if hooks follow this loop."""
@@ -128,11 +135,6 @@ class SpanRecorder:
         self.marker = self._mark
         self.device = device
 
-    @property
-    def clock(self) -> Clock:
-        """The clock of all regions."""
-        return self._clock
-
     def phase(self, phase: Phase | str, name: str = "") -> Region:
         """Return a region of the step, for `with recorder.phase("forward"): ...`."""
         return self.open(phase, name) if self.recording else NOTHING
@@ -146,7 +148,7 @@ class SpanRecorder:
         """Record a region inside the open phase whose times are known only afterwards."""
         if not self.recording:
             return
-        nest, notes = self._local.nest, self.notes
+        nest, notes = self.nests.own, self.notes
         if notes is None or not self._noted:
             row = SpanRow(self.step_index, phase, name, nest.depth, nest.thread, start, end)
             self._keep(row, None, None)
@@ -164,7 +166,7 @@ class SpanRecorder:
             return
         if self._noted:
             self._catch_up()  # rows with events cannot be buffered
-        nest = self._local.nest
+        nest = self.nests.own
         row = SpanRow(self.step_index, phase, name, nest.depth, nest.thread, *times)
         self._keep(row, *marks)
 
@@ -184,10 +186,6 @@ class SpanRecorder:
             for mark in marks:
                 self.device.drop(mark)
 
-    def nest(self) -> Nest:
-        """Return the nesting of the calling thread."""
-        return self._local.nest
-
     def _keep_row(self, row: Row, start: Event | None, end: Event | None) -> None:
         if self.span_copies is not None:
             self.span_copies.append(row)
@@ -199,7 +197,3 @@ class SpanRecorder:
     def _keep_rows(self, rows: list[Row]) -> None:
         for row in rows:
             self._keep(row, None, None)
-
-
-def do_nothing() -> None:
-    pass

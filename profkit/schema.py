@@ -93,7 +93,7 @@ _STEPS: Final = [
 _SPANS: Final = [
     _RANK,
     _STEP_OR_NULL,
-    _name("phase", "one of: " + ", ".join(PHASES)),
+    _name("phase", "one of: " + ", ".join(PHASES) + "; or unknown, in other tools' files"),
     _name("name", "the region's own name; equal to the phase if the phase has no parts"),
     _int("depth", "level", "0 for a phase, 1 and more for regions inside it", kind=pa.int16()),
     _name("thread", "the name of the thread that ran it"),

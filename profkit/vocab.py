@@ -74,6 +74,9 @@ WINDOW_STEP: Final = "window_step_index"
 WINDOW_BORDER: Final = "window_border_ns"
 """Metric: time that opening or closing a capture window blocked the loop."""
 
+HOST_SYNC: Final = "host_sync_ns"
+"""Metric: how long the host waited for the device in one call; the time is that of its end."""
+
 WINDOW_READING: Final = "window_reading_ns"
 """Metric: processor time that a thread took to read a capture window."""
 
@@ -131,6 +134,9 @@ LOST_GPU: Final = "lost_count"
 SKIPPED_STEP: Final = "skipped step"
 """Name of the span of an optimizer step that the gradient scaler skipped."""
 
+EXPOSED: Final = "exposed"
+"""Name of the span in which nothing but the exchange went on."""
+
 LOADER_WORKER: Final = "loader worker "
 """Thread name prefix of a data loader's worker. Its number follows."""
 
@@ -148,6 +154,9 @@ STREAM_SUFFIX: Final = ".arrows"
 def rank_folder(rank: int) -> str:
     return f"r{rank:05d}"
 
+
+HINTS: Final = ("the file does not say how many samples", "the file marks no", "the file has no")
+"""How flags begin that say how a source was read, or ask for more; nothing is wrong with it."""
 
 BAD_TIMES: Final = ("dropped ", "repaired ")
 """How flags about impossible times in a source begin. Runs with such a flag get no verdict."""

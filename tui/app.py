@@ -15,20 +15,20 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 
 from profkit import plugins
 from profkit.errors import ProfkitError
-from profkit.text import safe_text
 from profkit.trace.reader import find_runs
 from profkit.tui.library import Library
-from profkit.tui.screens.base import MARK_TWO_RUNS, Go, RunScreen, one_line
+from profkit.tui.screens.base import MARK_TWO_RUNS, RunScreen, one_line
 from profkit.tui.screens.runs import RunsScreen
 from profkit.tui.themes import PALETTES
 from profkit.tui.widgets.ask import Help
 from profkit.tui.widgets.frame import FrameScreen, Tab
-from profkit.tui.widgets.table_screen import TableScreen
 from profkit.vocab import RUN_FILE
 
 FIRST_SCREEN: Final = "overview"
 LIVE_SCREEN: Final = "live"
 FOLLOW_INTERVAL_S: Final = 2.0
+"""A followed run is checked for new data after this time."""
+
 MAX_PROCESSOR_SHARE: Final = 0.01
 """Following a run may take this share of a processor; costly views are built less often."""
 
@@ -68,7 +68,7 @@ class ProfkitApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "help", "help", key_display="?"),
         Binding("t", "next_theme", "theme", show=False),
-        Binding("ctrl+s", "picture", "screenshot", show=False),
+        Binding("ctrl+s", "screen.export('s')", "screenshot", show=False),
         Binding("ctrl+p", "command_palette", "all commands", show=False, priority=True),
         Binding("q,ctrl+q", "quit", "quit", key_display="q"),
     ]
@@ -125,16 +125,6 @@ class ProfkitApp(App[None]):
         if self.follow:
             self.set_interval(FOLLOW_INTERVAL_S, self._keep_up)
 
-    @property
-    def run_name(self) -> str:
-        """The name of the run's folder, safe to show."""
-        return safe_text(self.run_path.resolve().name) if self.run_path else ""
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks of the run."""
-        return self.library.ranks(self.run_path) if self.run_path else ()
-
     def open_run(
         self, path: Path, *, compared: Sequence[Path] = (), screen: str = FIRST_SCREEN
     ) -> None:
@@ -142,12 +132,7 @@ class ProfkitApp(App[None]):
         self.run_path, self.compared = path, tuple(compared)
         self.push_screen(self.screens[screen]())
 
-    def on_run_screen_wanted(self, message: RunScreen.Wanted) -> None:
-        """Build the view of a screen on a thread."""
-        build = functools.partial(self._build, message.screen)
-        self.run_worker(build, group=message.screen.NAME, thread=True, exclusive=True)
-
-    def _build(self, screen: RunScreen[Any]) -> None:
+    def build(self, screen: RunScreen[Any]) -> None:
         """Build a screen's view on a thread and hand it to the screen."""
         bases: Sequence[Path] = ()
         path = self.run_path
@@ -174,14 +159,8 @@ class ProfkitApp(App[None]):
         screen, run = self.screen, self.run_path
         if time.monotonic() < self._look_after or run is None:
             return
-        if isinstance(screen, RunScreen) and screen.KEEPS_UP and self.library.grew(run):
-            self.library.forget(run)
+        if isinstance(screen, RunScreen) and screen.KEEPS_UP and self.library.forget_grown(run):
             screen.ask_for_view()
-
-    def on_go(self, message: Go) -> None:
-        """Open a screen on top of the current one."""
-        if message.name in self.screens:
-            self.push_screen(self.screens[message.name](message.place))
 
     def action_show_screen(self, name: str) -> None:
         """Replace the screen by another one; in the list, open the run under the cursor."""
@@ -189,22 +168,17 @@ class ProfkitApp(App[None]):
             if name != self.screen.NAME:
                 self.switch_screen(self.screens[name]())
         elif isinstance(self.screen, RunsScreen):
-            self.screen.open_selected(name)
+            self.screen.open_selected(screen=name)
 
-    def show_runs(self) -> None:
-        """Replace the last screen by the list of runs, for a user who began with one run."""
-        if not isinstance(self.screen, RunsScreen):
-            self.switch_screen(RunsScreen(self._folder, at=self.run_path))
-
-    def action_compare(self) -> None:
-        """Show the list of runs with this run marked, so that the user can mark another."""
-        marked = self.run_path
+    def action_show_runs(self, purpose: str = "browse") -> None:
+        """Show the list of runs; to `compare`, with this run marked, so that users mark another."""
+        run, mark = self.run_path, purpose == "compare"
         while len(self.screen_stack) > 2:
             self.pop_screen()
-        if isinstance(self.screen, RunsScreen):
-            self.screen.mark(marked)
-        else:
-            self.switch_screen(RunsScreen(self._folder, at=marked, marked=marked))
+        if not isinstance(self.screen, RunsScreen):
+            self.switch_screen(RunsScreen(self._folder, at=run, mark=mark))
+        elif mark and run is not None:
+            self.screen.go_to(run, mark=True)
 
     def action_help(self) -> None:
         """Show all keys of the screen that have a meaning."""
@@ -220,7 +194,7 @@ class ProfkitApp(App[None]):
         if isinstance(self.screen, FrameScreen) and self.screen.TITLE:
             title = self.screen.TITLE
         facts = {" ".join(keys): meaning for meaning, keys in meanings.items()}
-        self.push_screen(Help(title, facts))
+        self.push_screen(Help(facts, (f"Keys of {title}", "")))
 
     def action_next_theme(self) -> None:
         names = list(PALETTES)
@@ -235,10 +209,6 @@ class ProfkitApp(App[None]):
                 screen.set_look()
                 screen.tell(f"theme: {theme}")
 
-    def action_picture(self) -> None:
-        if isinstance(self.screen, TableScreen):
-            self.screen.write_picture()
-
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         for tab in self.tabs:
             show = functools.partial(self.action_show_screen, tab.name)
@@ -246,7 +216,8 @@ class ProfkitApp(App[None]):
         for name in PALETTES:
             choose = functools.partial(setattr, self, "theme", name)
             yield SystemCommand(f"Theme: {name}", "the colours of all screens", choose)
+        write = functools.partial(self.run_action, "screen.export('s')")
         picture = "write an SVG picture to the current folder"
         yield SystemCommand("Help", "the keys of this screen", self.action_help)
-        yield SystemCommand("Screenshot", picture, self.action_picture)
+        yield SystemCommand("Screenshot", picture, write)
         yield SystemCommand("Quit", "leave profkit", self.action_quit)

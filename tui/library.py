@@ -87,17 +87,19 @@ class Library:
                 self._views.popitem(last=False)
         return view
 
-    def grew(self, path: Path) -> bool:
-        """Return True if the run's files have changed since it was opened."""
-        return self._stamps.get(path) != stamp(path)
+    def forget_grown(self, path: Path) -> bool:
+        """Drop a run and its views if its files have changed since it was opened.
 
-    def forget(self, path: Path) -> None:
-        """Drop a run and its views, so that they are read again."""
+        Return True if they have.
+        """
+        if self._stamps.get(path) == stamp(path):
+            return False
         with self._lock:
             self._traces.pop(path, None)
             for key in list(self._views):
                 if path == key.path or path in key.bases:
                     del self._views[key]
+        return True
 
 
 def stamp(run: Path) -> tuple[int, int, int]:

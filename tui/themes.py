@@ -6,7 +6,7 @@ a word or a symbol says the same, for people and terminals without colours.
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,34 +77,33 @@ class Palette:
         return Style.parse(self.colours[_ROLES.index(role)])
 
 
-def _theme(name: str, like: str, **changes: str) -> Theme:
-    """Return a copy of a built-in theme with another name and some other colours."""
-    theme = copy.deepcopy(BUILTIN_THEMES[like])
-    theme.name = name
-    for part, colour in changes.items():
-        setattr(theme, part, colour)
-    return theme
-
-
 PALETTES: Final[Mapping[str, Palette]] = MappingProxyType(
     {
         "dark": Palette(
-            _theme(
-                "dark", "textual-dark", background="#101418", surface="#161b20", panel="#1e252b"
+            dataclasses.replace(
+                BUILTIN_THEMES["textual-dark"],
+                name="dark",
+                background="#101418",
+                surface="#161b20",
+                panel="#1e252b",
             ),
             _DARK,
         ),
         "light": Palette(
-            _theme(
-                "light", "textual-light", background="#fbfbfb", surface="#f1f1f1", panel="#e6e6e6"
+            dataclasses.replace(
+                BUILTIN_THEMES["textual-light"],
+                name="light",
+                background="#fbfbfb",
+                surface="#f1f1f1",
+                panel="#e6e6e6",
             ),
             _LIGHT,
         ),
-        "ansi": Palette(_theme("ansi", "ansi-dark"), _ANSI),
+        "ansi": Palette(dataclasses.replace(BUILTIN_THEMES["ansi-dark"], name="ansi"), _ANSI),
         "colour-blind": Palette(
-            _theme(
-                "colour-blind",
-                "textual-dark",
+            dataclasses.replace(
+                BUILTIN_THEMES["textual-dark"],
+                name="colour-blind",
                 primary="#0072b2",
                 accent="#e69f00",
                 success="#56b4e9",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from profkit.attached import FRAMEWORKS
 from profkit.clock import now_ns
@@ -16,7 +15,10 @@ from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, SampleRow
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.instrument.windows.windows import KernelProfiler
+from profkit.rank import local_rank_of
 from profkit.vocab import AUTOCAST, UNMEASURED
+
+_FOLDER = "profkit.instrument.frameworks"
 
 
 @dataclass(frozen=True)
@@ -28,26 +30,17 @@ class Place:
     local_rank: int = 0
 
 
-class Books(Protocol):
-    """Receives rows from the inside of loaders and reducers; `Seams` and `InnerBooks` do."""
-
-    @property
-    def recorder(self) -> Recorder: ...
-
-    @property
-    def collectives(self) -> Append: ...
-
-    @property
-    def samples(self) -> Append: ...
-
-
-@dataclass(frozen=True)
-class InnerBooks:
-    """The books of a loop that reports its phases itself."""
+@dataclass
+class Books:
+    """Receives rows from the inside of loaders and reducers."""
 
     recorder: Recorder
     collectives: Append
     samples: Append
+
+
+class InnerBooks(Books):
+    """The books of a loop that reports its phases itself."""
 
 
 def note_unmeasured(books: Books, what: str) -> None:
@@ -55,71 +48,87 @@ def note_unmeasured(books: Books, what: str) -> None:
     books.samples(SampleRow(None, "profkit", f"{UNMEASURED}{what}", now_ns(), 1.0))
 
 
-class Framework(Protocol):
+@dataclass(frozen=True)
+class Framework:
     """One framework. A module of this folder holds one, under the name `FRAMEWORK`."""
 
-    @property
-    def name(self) -> str:
-        """The name in `run.json` and on the command line: `torch` or `paddle`."""
+    name: str
+    """The module whose import installs the hooks: `torch` or `paddle`, as in `run.json`."""
 
-    @property
-    def module(self) -> str:
-        """The module whose import installs the hooks."""
+    install: Callable[[Seams], Patches]
+    """Install all hooks; undoing the returned patches removes them."""
 
-    def install(self, seams: Seams) -> Patches:
-        """Install all hooks; undoing the returned patches removes them."""
+    hook_workers: Callable[[Patches, Books], None]
+    """Hook the inside of loaders."""
+
+    hook_exchange: Callable[[Patches, Books], Callable[[], None]]
+    """Hook captures of graphs, the gradient exchange, and the job's own collectives.
+
+    Buckets and collectives are numbered together.
+    The returned function must be called at the end of each backward, inside of it.
+    """
+
+    device: Callable[[], Device | None]
+    """Return the device that times phases, or `None` on a machine without one."""
+
+    device_name: Callable[[], str]
+    """Return the device that this process trains on: `cpu`, `cuda:0`, ..."""
 
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
         """Hook only loaders and the gradient exchange, for a loop that reports its own phases.
 
-        The returned function must be called at the end of each backward, inside of it.
+        The returned function is that of `hook_exchange`.
         """
+        patches = Patches()
+        self.hook_workers(patches, books)
+        return patches, self.hook_exchange(patches, books)
 
     def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:
         """Return the framework's own profiler, which gives way to the job's.
 
-        On a device it captures operators only with `operators`.
+        On a device torch captures operators only with `operators`. Paddle always does.
         """
+        windows = importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.windows")
+        profiler = windows.Kernels(operators=operators)
+        windows.watch_profiler(patches, profiler.give_way)
+        made: KernelProfiler = profiler
+        return made
 
     def watch_profiler(self, patches: Patches, begins: Callable[[], None]) -> Callable[[], bool]:
         """Call `begins` when the framework's profiler starts.
 
         Returns a function that returns true while that profiler runs.
         """
-
-    def device(self) -> Device | None:
-        """Return the device that times phases, or `None` on a machine without one."""
-
-    def device_name(self) -> str:
-        """Return the device that this process trains on: `cpu`, `cuda:0`, ..."""
+        windows = importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.windows")
+        windows.watch_profiler(patches, begins)
+        is_profiling: Callable[[], bool] = windows.is_profiling
+        return is_profiling
 
     def place(self) -> Place | None:
         """Return the rank that the framework knows, once its process group exists."""
+        distributed = importlib.import_module(f"{self.name}.distributed")
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return None
+        return Place(distributed.get_rank(), distributed.get_world_size(), local_rank_of() or 0)
 
 
 def load_framework(name: str) -> Framework:
     """Load the framework of this name, which must be installed."""
-    module = importlib.import_module(f"profkit.instrument.frameworks.{FRAMEWORKS[name]}")
-    framework: Framework = module.FRAMEWORK
+    framework: Framework = importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[name]}").FRAMEWORK
     return framework
 
 
-class Seams:
+class Seams(Books):
     """The hooks' way to the tracker: its `Hooks`, none of which can raise into the job."""
 
     def __init__(
         self, tracker: Tracker, collectives: Append, samples: Append = lambda row: None
     ) -> None:
+        super().__init__(tracker.recorder, collectives, samples)
         self.tracker = tracker
-        self.recorder = tracker.recorder
-        self.collectives = collectives
-        self.samples = samples
         notes = tracker.notes  # reports that may be buffered go here
         self.begin_data = guarded("begin_data", tracker.begin_data, None)
-        self.begin_batch = guarded("begin_batch", notes.begin_batch, None)
         self.end_data = guarded("end_data", tracker.end_data, None)
-        self.end_batch = guarded("end_batch", notes.end_batch, None)
-        self.begin_copy = guarded("begin_copy", notes.begin_copy, None)
         self.begin_forward = guarded("begin_forward", notes.begin_forward, None)
         self.begin_backward = guarded("begin_backward", notes.begin_backward, None)
         self.begin_optimizer = guarded("begin_optimizer", notes.begin_optimizer, None)

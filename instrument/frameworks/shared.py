@@ -48,56 +48,97 @@ def timed(
     return result
 
 
-def end_with_error(seams: Seams, span: Followed | int | None, error: BaseException) -> None:
-    """End the wait for a batch that did not come; a loader's regular end is no error."""
-    name = None if isinstance(error, StopIteration) else type(error).__name__
-    seams.end_data(span, 0, name)
-
-
 def hook_iteration(patches: Patches, seams: Seams, loader: type) -> None:
     """Count the start of a loader's workers as data."""
+    original: Function = getattr(loader, "__iter__")  # noqa: B009  # a type need not have it
 
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def iterate(self: Any) -> Any:
-            span = seams.begin_data(starts_epoch=True)
-            try:
-                return original(self)
-            finally:
-                seams.end_data(span, 0)
+    @functools.wraps(original)
+    def iterate(self: Any) -> Any:
+        span = seams.begin_data(starts_epoch=True)
+        try:
+            return original(self)
+        finally:
+            seams.end_data(span, 0)
 
-        return iterate
+    patches.replace(loader, "__iter__", lambda _: iterate)
 
-    patches.replace(loader, "__iter__", wrap)
+
+def hook_next(patches: Patches, seams: Seams, iterator: Any) -> None:
+    """Count the wait for a batch as data, with the start of the workers."""
+    notes = seams.tracker.notes
+    original: Function = iterator.__next__
+
+    @functools.wraps(original)
+    def next_batch(self: Any) -> Any:
+        try:
+            span = notes.begin_batch()
+        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            report_failure("begin_data", failure)
+            span = None
+        try:
+            batch = original(self)
+        except BaseException as error:
+            # A loader's regular end is no error.
+            name = None if isinstance(error, StopIteration) else type(error).__name__
+            seams.end_data(span, 0, name)
+            raise
+        try:
+            notes.end_batch(span, batch)
+        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            report_failure("end_data", failure)
+        return batch
+
+    patches.replace(iterator, "__next__", lambda _: next_batch)
+
+
+def hook_copy(
+    patches: Patches, seams: Seams, tensor: Any, name: str, is_traced: Callable[[], bool]
+) -> None:
+    """Count a tensor's method between a batch's arrival and its use as the batch's copy."""
+    notes = seams.tracker.notes
+    original: Function = getattr(tensor, name)
+
+    @functools.wraps(original)
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_traced():
+            return original(self, *args, **kwargs)
+        try:
+            span = notes.begin_copy()
+        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            report_failure("begin_copy", failure)
+            span = None
+        if span is None:
+            return original(self, *args, **kwargs)
+        return timed(seams, span, original, self, *args, **kwargs)
+
+    patches.replace(tensor, name, lambda _: copy)
 
 
 def hook_saving(patches: Patches, seams: Seams, framework: Any) -> None:
     """Count a file that the loop's own thread writes as a checkpoint, not as training."""
+    original: Function = framework.save
 
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def save(*args: Any, **kwargs: Any) -> Any:
-            return timed(seams, seams.begin_checkpoint(), original, *args, **kwargs)
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        return timed(seams, seams.begin_checkpoint(), original, *args, **kwargs)
 
-        return save
-
-    patches.replace(framework, "save", wrap)
+    patches.replace(framework, "save", lambda _: save)
 
 
-def scale_wrapper(seams: Seams, host_scale: Callable[[Any], float | None]) -> Wrap:
-    """Return a wrapper for a gradient scaler's methods that notes the loss scale."""
+def hook_scale(
+    patches: Patches, seams: Seams, scaler: Any, name: str, host_scale: Callable[[Any], Any]
+) -> None:
+    """Note the loss scale after each call of a gradient scaler's method."""
     read_scale = guarded("loss scale", host_scale, None)
+    original: Function = getattr(scaler, name)
 
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            seams.note_scale(read_scale(self))
-            return result
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        seams.note_scale(read_scale(self))
+        return result
 
-        return call
-
-    return wrap
+    patches.replace(scaler, name, lambda _: call)
 
 
 def call_first(act: Callable[[Any], object]) -> Wrap:
@@ -114,37 +155,28 @@ def call_first(act: Callable[[Any], object]) -> Wrap:
     return wrap
 
 
-def starts_workers(
+def hook_start(
+    patches: Patches,
     loaders: Loaders,
+    iterator: Any,
+    method: str,
     open_ring: Callable[..., None],
     then: Callable[[Any], object] = lambda iterator: None,
-) -> Wrap:
-    """Return a wrapper for the method that starts workers: they find their loader's ring."""
+) -> None:
+    """Hook the method that starts workers: they find their loader's ring."""
     open_guarded = guarded("loader: ring", open_ring, None)
+    original: Function = getattr(iterator, method)
 
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def start(self: Any, *args: Any, **kwargs: Any) -> None:
-            open_guarded(self, *args, **kwargs)
-            try:
-                original(self, *args, **kwargs)
-            finally:
-                loaders.started()
-            then(self)
+    @functools.wraps(original)
+    def start(self: Any, *args: Any, **kwargs: Any) -> None:
+        open_guarded(self, *args, **kwargs)
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            loaders.starting.ring = None
+        then(self)
 
-        return start
-
-    return wrap
-
-
-def begins_epoch(loaders: Loaders) -> Callable[[Any], None]:
-    """Return a function that begins an epoch of a loader's iterator, with its present workers."""
-
-    def begin(iterator: Any) -> None:
-        workers = iterator._workers  # noqa: SLF001  # loaders have no public name for them
-        loaders.begin_epoch(iterator, [process.pid for process in workers])
-
-    return guarded("loader: epoch", begin, None)
+    patches.replace(iterator, method, lambda _: start)
 
 
 class TimingEvent:
@@ -185,18 +217,16 @@ def reach_event(
 class SharedProfiler:
     """A framework's own profiler: a process has one, and the job's own use goes first."""
 
-    def __init__(self) -> None:
-        self._profiler: Any = None
-        self._starting = False
+    _saver: Callable[[Any], Callable[[Path], None]]
+    """Returns a function that writes the capture of a stopped profiler as Chrome JSON."""
+    _profiler: Any = None
+    _starting = False
 
     def give_way(self) -> None:
         """Give up a capture if the job starts a profiler of its own."""
-        if not self._starting:
-            self.give_up()
-
-    def give_up(self) -> None:
-        profiler, self._profiler = self._profiler, None
-        if profiler is not None:
+        profiler = self._profiler
+        if not self._starting and profiler is not None:
+            self._profiler = None
             profiler.stop()
 
     def stop(self) -> Callable[[Path], None] | None:
@@ -205,7 +235,3 @@ class SharedProfiler:
             return None
         profiler.stop()
         return self._saver(profiler)
-
-    def _saver(self, profiler: Any) -> Callable[[Path], None]:
-        """Return what writes the capture of a stopped profiler as Chrome JSON."""
-        raise NotImplementedError

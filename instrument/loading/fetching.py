@@ -9,12 +9,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from profkit.clock import now_ns
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import BatchTimes, Meter, Notes
+from profkit.instrument.rows import BatchTimes, Meter
+from profkit.instrument.spans import PerThread
+from profkit.instrument.tracking.notes import Notes
 
 SHORT_NS = 2_000_000
 """The wait for a core is not read for shorter batches: reading it costs 20 us per batch."""
@@ -114,78 +117,58 @@ _make_times: Callable[[tuple[int, ...]], BatchTimes] = functools.partial(tuple._
 _processor_ns = time.thread_time_ns
 
 
-class _NotesMeter(NamedTuple):
-    """A loop's notes as a meter."""
-
-    begin: Callable[[Any], Any]
-    end: Callable[[Any], None]
-    drop: Callable[[Any], None]
-
-
-def hook_fetch(patches: Patches, fetchers: Iterable[type], meter: Meter) -> None:
-    """Time every batch that a fetcher of these classes makes in this process."""
+def hook_fetch(patches: Patches, fetcher: Any, meter: Meter) -> None:
+    """Time every batch that a fetcher of this class makes in this process."""
     drop = guarded("loader: no batch", meter.drop, None)
     begin, end = meter.begin, meter.end
+    original: Callable[..., Any] = fetcher.fetch
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                making = begin(self)
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
-                report_failure("loader: begin of a batch", failure)
-                making = None
-            if making is None:
-                return original(self, *args, **kwargs)
-            try:
-                batch = original(self, *args, **kwargs)
-            except BaseException:
-                drop(making)
-                raise
-            try:
-                end(making)
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
-                report_failure("loader: end of a batch", failure)
-            return batch
+    @functools.wraps(original)
+    def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            making = begin(self)
+        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            report_failure("loader: begin of a batch", failure)
+            making = None
+        if making is None:
+            return original(self, *args, **kwargs)
+        try:
+            batch = original(self, *args, **kwargs)
+        except BaseException:
+            drop(making)
+            raise
+        try:
+            end(making)
+        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            report_failure("loader: end of a batch", failure)
+        return batch
 
-        return fetch
-
-    for fetcher in fetchers:
-        patches.replace(fetcher, "fetch", wrap)
+    patches.replace(fetcher, "fetch", lambda _: fetch)
 
 
+@dataclass(slots=True, eq=False)
 class _Making:
     """The batch that one thread makes."""
 
-    __slots__ = ("clock", "fetching", "thread", "took_ns")
-
-    def __init__(self) -> None:
-        self.clock: WaitClock | None = None
-        self.fetching = False
-        self.thread = threading.current_thread().name
-        self.took_ns = 0
+    thread: str = field(default_factory=lambda: threading.current_thread().name)
+    clock: WaitClock | None = None
+    fetching: bool = False
+    took_ns: int = 0
 
 
-class _InThread(threading.local):
-    """The state that each thread has of its own."""
-
-    def __init__(self) -> None:
-        self.own = _Making()
-
-
+@dataclass(eq=False)
 class LoopMeter:
-    """Times the batches of loaders without workers, which a thread of this process makes."""
+    """Times the batches of loaders without workers, which a thread of this process makes.
 
-    def __init__(
-        self, report: Callable[[BatchTimes, str, Any], None], recorder: Recorder | None = None
-    ) -> None:
-        """Report each batch; with a recorder, only those of recorded steps."""
-        self._report = report
-        self._recorder = recorder
-        self._local = _InThread()
+    Reports each batch; with a recorder, only those of recorded steps.
+    """
+
+    report: Callable[[BatchTimes, str, Any], None]
+    recorder: Recorder | None = None
+    _local: PerThread[_Making] = field(default_factory=lambda: PerThread(_Making))
 
     def begin(self, fetcher: Any) -> Fetch | None:
-        own, recorder = self._local.own, self._recorder
+        own, recorder = self._local.own, self.recorder
         if own.fetching or (recorder is not None and not recorder.recording):
             return None
         if own.took_ns < SHORT_NS:
@@ -201,7 +184,7 @@ class LoopMeter:
         own.fetching = False
         times = fetch.close(0)
         own.took_ns = times.end_ns - times.start_ns
-        self._report(times, own.thread, fetch.fetcher)
+        self.report(times, own.thread, fetch.fetcher)
 
     def drop(self, fetch: Fetch) -> None:
         self._local.own.fetching = False
@@ -209,7 +192,7 @@ class LoopMeter:
 
     def close(self) -> None:
         """Release the clocks of all threads."""
-        self._local = _InThread()
+        self._local = PerThread(_Making)
 
 
 def hook_loop_fetch(
@@ -217,10 +200,10 @@ def hook_loop_fetch(
 ) -> None:
     """Time the batches that this process makes itself; with a loop's notes, through these."""
     patches.on_undo(meter.close)
-    if notes is None:
-        hook_fetch(patches, fetchers, meter)
-        return
-    notes.measure_with(meter)
-    patches.on_undo(functools.partial(notes.measure_with, None))
-    through_notes = _NotesMeter(notes.begin_fetch, notes.end_fetch, notes.drop_fetch)
-    hook_fetch(patches, fetchers, through_notes)
+    used = Meter(meter.begin, meter.end, meter.drop)
+    if notes is not None:
+        notes.measure_with(used)
+        patches.on_undo(functools.partial(notes.measure_with, None))
+        used = Meter(notes.begin_fetch, notes.end_fetch, notes.drop_fetch)
+    for fetcher in fetchers:
+        hook_fetch(patches, fetcher, used)

@@ -23,7 +23,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from profkit.clock import now_ns
@@ -38,18 +39,18 @@ MAX_DEPTHS_BEFORE_TRAINING = 10_000
 _DATA = Phase.DATA.value
 
 
+@dataclass(eq=False)
 class Channel:
     """State of one loader that has workers, in the process that trains."""
 
-    def __init__(self, ring: Ring) -> None:
-        self.ring = ring
-        self.epoch = 0
-        self.arrived: deque[int] = deque()
-        """Numbers of arrived batches in the loop's order, if the loader does not keep them."""
-        self.latest = -1
-        """The number of the batch that arrived last."""
-        self.next_task = 0
-        """The first batch that the loop has not taken, if it takes them in order."""
+    ring: Ring
+    epoch: int = 0
+    arrived: deque[int] = field(default_factory=deque)
+    """Numbers of arrived batches in the loop's order, if the loader does not keep them."""
+    latest: int = -1
+    """The number of the batch that arrived last."""
+    next_task: int = 0
+    """The first batch that the loop has not taken, if it takes them in order."""
 
 
 class _Starting(threading.local):
@@ -66,43 +67,37 @@ class Waiting(NamedTuple):
     channel: Channel | None = None
 
 
+@dataclass(eq=False)
 class Loaders:
     """All loaders of the process that trains: their channels, and the rows of their batches."""
 
-    def __init__(self, recorder: Recorder, samples: Append) -> None:
-        self.recorder = recorder
-        self.starting = _Starting()
-        self._samples = samples
-        self._depths_kept = 0
-        self._channels: weakref.WeakKeyDictionary[Any, Channel] = weakref.WeakKeyDictionary()
+    recorder: Recorder
+    samples: Append
+    starting: _Starting = field(default_factory=_Starting)
+    channels: weakref.WeakKeyDictionary[Any, Channel] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    """The state of each loader, by its iterator."""
+    _depths_kept: int = 0
 
     def open(self, iterator: Any, workers: int, under_way: int) -> None:
         """Open a channel for a loader that is about to start its workers."""
         ring = Ring.create(workers, under_way)
-        self._channels[iterator] = Channel(ring)
+        self.channels[iterator] = Channel(ring)
         self.starting.ring = ring
 
-    def started(self) -> None:
-        self.starting.ring = None
-
-    def begin_epoch(self, iterator: Any, processes: Sequence[int]) -> None:
-        """Begin an epoch: the loader counts from 0 again, and has these worker processes."""
-        channel = self._channels.get(iterator)
+    def begin_epoch(self, iterator: Any) -> None:
+        """Begin an epoch: the loader counts from 0 again, with its present workers."""
+        channel = self.channels.get(iterator)
         if channel is not None:
             channel.epoch += 1
             channel.next_task = 0
-            channel.ring.name_workers(processes)
-
-    def forget(self, iterator: Any) -> None:
-        """Release the ring of a loader that has ended, even if its iterator is kept alive."""
-        self._channels.pop(iterator, None)
-
-    def channel(self, iterator: Any) -> Channel | None:
-        return self._channels.get(iterator)
+            workers = iterator._workers  # noqa: SLF001  # loaders have no public name for them
+            channel.ring.name_workers([process.pid for process in workers])
 
     def look(self, iterator: Any, tasks: Callable[[Channel], Iterable[int]]) -> Waiting | None:
         """Count the loader's `tasks` that are finished; `None` if nothing is recorded now."""
-        channel = self._channels.get(iterator)
+        channel = self.channels.get(iterator)
         if channel is None or not self.recorder.recording:
             return None
         now = now_ns()
@@ -126,7 +121,7 @@ class Loaders:
         if step or self._depths_kept < MAX_DEPTHS_BEFORE_TRAINING:
             self._depths_kept += 1
             reading = SampleRow(None, "loader", QUEUE_DEPTH, waiting.time_ns, float(waiting.depth))
-            self._samples(reading)
+            self.samples(reading)
 
     def keep(self, times: BatchTimes, thread: str, fetcher: object = None) -> None:
         """Record the making of a batch."""

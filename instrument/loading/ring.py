@@ -47,7 +47,17 @@ class Ring:
     def create(cls, workers: int, under_way: int) -> Ring:
         """Return a ring for a loader that makes `under_way` batches at once."""
         size = max(_MIN_SLOTS, _SLOTS_PER_BATCH * under_way)
-        memory = _share_memory(8 * _count_words(workers, size))
+        size_bytes = 8 * _count_words(workers, size)
+        try:
+            descriptor = os.memfd_create(_NAME)
+        except OSError:  # without a descriptor, only forks share the memory
+            memory = mmap.mmap(-1, size_bytes)
+        else:
+            try:
+                os.ftruncate(descriptor, size_bytes)
+                memory = mmap.mmap(descriptor, size_bytes)
+            finally:
+                os.close(descriptor)
         memory[: 8 * _HEADER] = array.array("q", (_MAGIC, workers, size)).tobytes()
         return cls(memory)
 
@@ -84,19 +94,6 @@ def _stamp(epoch: int, task: int) -> int:
 
 def _count_words(workers: int, size: int) -> int:
     return _HEADER + workers + size * (1 + _FIELDS)
-
-
-def _share_memory(size: int) -> mmap.mmap:
-    """Return zeroed memory for processes to share; without a descriptor only forks can."""
-    try:
-        descriptor = os.memfd_create(_NAME)
-    except OSError:
-        return mmap.mmap(-1, size)
-    try:
-        os.ftruncate(descriptor, size)
-        return mmap.mmap(descriptor, size)
-    finally:
-        os.close(descriptor)
 
 
 def find_ring(worker: int) -> Ring | None:

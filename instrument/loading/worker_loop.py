@@ -7,12 +7,14 @@ import inspect
 import pkgutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.fetching import Fetch, WaitClock, hook_fetch
 from profkit.instrument.loading.loaders import Loaders
 from profkit.instrument.loading.ring import Ring, find_ring
+from profkit.instrument.rows import Meter
 
 
 class WorkerMeter:
@@ -32,21 +34,17 @@ class WorkerMeter:
 
     def numbered(self, get: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `get` of the queue of tasks, so that each task's number is noted."""
-        note = guarded("loader: task", self._note, None)
 
         @functools.wraps(get)
         def get_and_note(*args: Any, **kwargs: Any) -> Any:
             task = get(*args, **kwargs)
-            note(task)
+            if type(task).__name__ == "_ResumeIteration":
+                self._epoch += 1
+            elif isinstance(task, tuple) and task:
+                self._task = task[0]
             return task
 
         return get_and_note
-
-    def _note(self, task: Any) -> None:
-        if isinstance(task, tuple):
-            self._task = task[0]
-        elif type(task).__name__ == "_ResumeIteration":
-            self._epoch += 1
 
     def begin(self, fetcher: Any) -> Fetch | None:
         task, self._task = self._task, None
@@ -62,10 +60,8 @@ class WorkerMeter:
         if self._ring is not None:
             self._ring.write(self._epoch, fetch.task, times)
 
-    def drop(self, fetch: Fetch) -> None:
-        fetch.drop()
 
-
+@dataclass(frozen=True, eq=False)
 class WorkerLoop:
     """The framework's own loop of a worker, after the process is set up for timing.
 
@@ -73,28 +69,16 @@ class WorkerLoop:
     runs what is in that place: this, or the framework's own loop if no hooks were installed.
     """
 
-    def __init__(
-        self, original: Callable[..., Any], place: str, set_up: Callable[[Mapping[str, Any]], None]
-    ) -> None:
-        self._original = original
-        self._place = place
-
-        def set_up_unguarded(*args: Any, **kwargs: Any) -> None:
-            set_up(_arguments(original, *args, **kwargs))
-
-        self._set_up = guarded("loader: worker", set_up_unguarded, None)
+    original: Callable[..., Any]
+    place: str
+    set_up: Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], None]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._set_up(*args, **kwargs)
-        return self._original(*args, **kwargs)
+        self.set_up(self.original, args, kwargs)
+        return self.original(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
-        return pkgutil.resolve_name, (self._place,)
-
-
-def _arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Mapping[str, Any]:
-    """Return the arguments of a call by the names of the function's parameters."""
-    return inspect.signature(function).bind(*args, **kwargs).arguments
+        return pkgutil.resolve_name, (self.place,)
 
 
 def hook_worker_loop(
@@ -106,14 +90,19 @@ def hook_worker_loop(
     """
     remove_hooks = guarded("loader: hooks in a worker", patches.undo, None)
 
-    def set_up(arguments: Mapping[str, Any]) -> None:
+    def set_up(
+        original: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        arguments = inspect.signature(original).bind(*args, **kwargs).arguments
         if threading.current_thread() is not threading.main_thread():
             return  # the worker is a thread of the process that trains
         loaders.recorder.stop()
         remove_hooks()
         meter = WorkerMeter(arguments["worker_id"], loaders.starting.ring)
         arguments[queue].get = meter.numbered(arguments[queue].get)
-        hook_fetch(Patches(), fetchers, meter)
+        for fetcher in fetchers:
+            hook_fetch(Patches(), fetcher, Meter(meter.begin, meter.end, Fetch.drop))
 
     place = f"{module.__name__}:{name}"
-    patches.replace(module, name, lambda original: WorkerLoop(original, place, set_up))
+    set_up_guarded = guarded("loader: worker", set_up, None)
+    patches.replace(module, name, lambda original: WorkerLoop(original, place, set_up_guarded))

@@ -7,12 +7,13 @@ that nobody sees the difference.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import contextlib
+from typing import Any
 
 from profkit.instrument.guard import report_failure
 from profkit.instrument.loading.loaders import make_rows
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Followed, Opened, Replayed
+from profkit.instrument.rows import Followed, Opened
 from profkit.instrument.tracking.notes import (
     BACKWARD,
     DATA,
@@ -25,7 +26,6 @@ from profkit.instrument.tracking.notes import (
     STEP,
     Note,
     Notes,
-    Plain,
 )
 from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import LoopState, StepMode
@@ -37,35 +37,22 @@ LONG_STEP_NS = 250_000_000
 """Longer steps are reported at once, so that a killed job loses no more than the last second."""
 
 
-def _find_compiled() -> type[Notes]:
-    """Return the notes in C, or those in Python if profkit was installed without a compiler."""
-    try:
-        from profkit.instrument.tracking import _notes
-    except ImportError:
-        return Notes
-    return _notes.Notes
+CompiledNotes: type[Notes] = Notes
+"""The notes in C, or those in Python if profkit was installed without a compiler."""
 
+with contextlib.suppress(ImportError):
+    from profkit.instrument.tracking import _notes
 
-CompiledNotes = _find_compiled()
-
-
-class Tracked(Replayed, Protocol):
-    """The part of a tracker that receives what is replayed."""
-
-    def take_plain(self, plain: Plain) -> None:
-        """Take a sequence of phases without nesting."""
-
-    def pass_boundary(self, end: int) -> None:
-        """Take the end of a step, at which a batch is waited for."""
+    CompiledNotes = _notes.Notes
 
 
 class Boundaries:
-    """The notes of one tracker, and the regions that were opened by a note."""
+    """The notes of one tracker, a `HookReports`, and the regions that were opened by a note."""
 
     __slots__ = ("_open", "_recorder", "_regions", "_state", "_tracker", "notes")
 
     def __init__(
-        self, tracker: Tracked, recorder: Recorder, regions: Regions, state: LoopState
+        self, tracker: Any, recorder: Recorder, regions: Regions, state: LoopState
     ) -> None:
         self._tracker = tracker
         self._recorder = recorder
@@ -75,16 +62,14 @@ class Boundaries:
         self._open: list[tuple[int, Followed | None]] = []
         """The number of each region opened by a note, and the region if it was accepted."""
 
-    def may_open(self) -> bool:
-        """Return true if reports may be noted: in short steps, without ranges to open."""
-        recorder = self._recorder
-        return (
-            not recorder.has_ranges and recorder.last_step_ns < LONG_STEP_NS and recorder.takes_rows
-        )
+    def open(self, thread: int) -> bool:
+        """Note the reports of this thread from now on; it waits for its next batch.
 
-    def open(self, thread: int) -> None:
-        """Note the reports of this thread from now on; it waits for its next batch."""
+        Returns false if reports must not be noted: in long steps, and with ranges to open.
+        """
         recorder = self._recorder
+        if recorder.has_ranges or recorder.last_step_ns >= LONG_STEP_NS or recorder.stopped:
+            return False
         if recorder.recording:
             ahead = None
         elif self._state.mode is not StepMode.INFERRED:
@@ -95,6 +80,7 @@ class Boundaries:
         if self._open:
             opened = self._regions.opened
             self._open = [pair for pair in self._open if pair[1] in opened]
+        return True
 
     def forget(self) -> None:
         """Drop all notes, because they came from a thread that does not train."""
@@ -102,17 +88,13 @@ class Boundaries:
         self.notes.take()
         self._open.clear()
 
-    def find(self, region: int) -> Followed | None:
-        """Return and forget the region of this number that was opened by a note."""
+    def find(self, region: int, *, ends: bool) -> Followed | None:
+        """Return the region of this number that was opened by a note; forget it if it ends."""
         for place in range(len(self._open) - 1, -1, -1):
             if self._open[place][0] == region:
-                return self._open.pop(place)[1]
-        return None
-
-    def look_up(self, region: int) -> Followed | None:
-        """Return the region of this number that was opened by a note and is not found yet."""
-        for number, span in self._open:
-            if number == region:
+                span = self._open[place][1]
+                if ends:
+                    del self._open[place]
                 return span
         return None
 
@@ -158,12 +140,12 @@ class Boundaries:
             rows = make_rows(what, self._recorder.step_index, regions.nest.thread)
             tracker.keep_rows(rows)
         elif kind == SKIPPED:
-            tracker.name_skipped(self.look_up(region))
+            tracker.name_skipped(self.find(region, ends=False))
         else:
             regions.note = note
             try:
                 if kind == END:
-                    span = self.find(region)
+                    span = self.find(region, ends=True)
                     if what is None:
                         tracker.end(span)
                     else:

@@ -9,7 +9,7 @@ from typing import Any
 from profkit.clock import Clock, now_ns
 from profkit.instrument.batches import count_batch
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Followed, Opened, Row
+from profkit.instrument.rows import Followed, Opened
 from profkit.instrument.tracking.boundaries import Boundaries
 from profkit.instrument.tracking.notes import Plain
 from profkit.instrument.tracking.pending import Pending
@@ -17,6 +17,7 @@ from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import (
     CHECKPOINT,
     IGNORED_INSIDE,
+    OPEN_MODES,
     UNKNOWN,
     LoopEvent,
     LoopState,
@@ -39,7 +40,9 @@ _this_thread = threading.get_ident
 
 
 class HookReports:
-    """Follows one training loop by its `Hooks`; `Tracker` adds what the loop reports itself.
+    """Follows one training loop by the reports of hooks.
+
+    `Tracker` adds what the loop reports itself.
 
     A report compares its thread before it asks the `ThreadFilter`, and the progress before it fires
     an event. Both only save calls on the hot path.
@@ -67,9 +70,14 @@ class HookReports:
         self.notes = notes = self._boundaries.notes
         """Buffers the reports of hooks in a loop that trains."""
         self._steps = Steps(recorder, notes, pending, state, clock)
+        self.keep_rows = pending.take_rows
+        """Takes rows from the inside of loaders, which have no events."""
+        self.pass_boundary = self._steps.pass_boundary
+        """Takes the end of a step, at which a batch is waited for."""
         pending.keep = recorder.redirect(pending.take, notes, self.catch_up)
 
     def begin_data(self, *, starts_epoch: bool = False) -> Opened:
+        """Begin waiting for a batch, or for a loader that starts an epoch."""
         threads = self._threads
         if _this_thread() != threads.thread and not threads.accepts():
             return None
@@ -81,12 +89,12 @@ class HookReports:
             for span in reversed(self._regions.opened.copy()):
                 self.end(span, UNKNOWN)
         self._steps.pass_boundary(starts_epoch=starts_epoch)
-        if self._has_trained and self._boundaries.may_open():
-            self._boundaries.open(_this_thread())
+        if self._has_trained and self._boundaries.open(_this_thread()):
             return self.notes.begin_wait()
         return self._regions.open(_DATA, _DATA)
 
     def end_data(self, span: Opened, samples: int, error: str | None = None) -> None:
+        """End the wait for a batch of this size; 0 samples if the loader has ended."""
         self.catch_up()
         if samples and self._follows():
             self._pending.batches.append(samples)
@@ -95,6 +103,7 @@ class HookReports:
             self.notes.allow_copies()
 
     def end_batch(self, span: Opened, batch: Any) -> None:
+        """End the wait for this batch."""
         self.end_data(span, count_batch(batch))
 
     def begin_copy(self) -> Followed | None:
@@ -108,6 +117,7 @@ class HookReports:
         return self._regions.open(_H2D, _H2D)
 
     def begin_forward(self, *, with_gradients: bool) -> Followed | None:
+        """Begin a call of a model by the loop."""
         self.catch_up()
         state, steps = self._state, self._steps
         if _this_thread() != self._threads.thread and not self._threads.accepts():
@@ -125,6 +135,7 @@ class HookReports:
         return self._regions.open(_FORWARD, _FORWARD)
 
     def begin_backward(self, framework: str = "", loss: float | None = None) -> Followed | None:
+        """Begin computing gradients of a loss; `None` if only the device knows its value."""
         self.catch_up()
         state, steps, threads = self._state, self._steps, self._threads
         if not threads.decided:
@@ -135,12 +146,14 @@ class HookReports:
         if state.progress is not _TRAINING:
             steps.fire(_TRAINING_EVENT)
         if not self._has_trained:
-            self._note_training()
+            self._has_trained = True
+            self._on_training()
         if loss is not None:
             steps.loss = loss / steps.loss_scale
         return self._regions.open(_BACKWARD, _BACKWARD)
 
     def begin_optimizer(self, optimizer: int) -> Followed | None:
+        """Begin an optimizer's step, or a gradient scaler's decision to take it."""
         self.catch_up()
         state, steps = self._state, self._steps
         if _this_thread() != self._threads.thread and not self._threads.accepts():
@@ -167,40 +180,41 @@ class HookReports:
         """End a region. Does nothing if it is closed, or if its thread is no longer followed."""
         self.catch_up()
         if isinstance(span, int):
-            span = self._boundaries.find(span)
+            span = self._boundaries.find(span, ends=True)
         if span is not None and span in self._regions.opened:
             self._steps.last_end_ns = self._regions.close(span, error)
 
     def name_skipped(self, span: Opened) -> None:
+        """Note that the scaler found infinities, and the optimizer did not step."""
         self.catch_up()
         if isinstance(span, int):
-            span = self._boundaries.look_up(span)
+            span = self._boundaries.find(span, ends=False)
         if span is not None:
             span.name = SKIPPED_STEP
 
     def note_scale(self, scale: float | None) -> None:
+        """Note the gradient scaler's scale; `None` if only the device knows it."""
         self.catch_up()
         self._steps.grad_scale = scale
         self._steps.loss_scale = scale or 1.0
 
-    def keep_rows(self, rows: list[Row]) -> None:
-        """Take rows from the inside of loaders, which have no events."""
-        self._pending.take_rows(rows)
-
     def begin_program(self, framework: str) -> bool:
+        """Begin a whole step that runs as one program; true if that is a step of its own."""
         self.catch_up()
         self._decide()
         if not self._follows():
             return False
         self.framework = framework
         if not self._has_trained:
-            self._note_training()
-        if self._state.mode.is_open:
+            self._has_trained = True
+            self._on_training()
+        if self._state.mode in OPEN_MODES:
             return False
         self.begin_explicit_step()
         return True
 
     def end_program(self, samples: int, *, failed: bool = False) -> None:
+        """End a step that ran as one program; 0 samples if their number is unknown."""
         self.catch_up()
         if failed:
             self._steps.change_mode(LoopEvent.STEP_CLOSED)
@@ -224,7 +238,7 @@ class HookReports:
         """
         self.catch_up()
         steps = self._steps
-        if self._state.mode.is_open:
+        if self._state.mode in OPEN_MODES:
             steps.change_mode(LoopEvent.STEP_CLOSED)
             steps.last_end_ns = self._clock()
             steps.end_step(steps.last_end_ns, sample_count, batches)
@@ -233,10 +247,6 @@ class HookReports:
         """Replay what this thread has buffered; another thread's loop is still running."""
         if self.notes and _this_thread() == self._threads.thread:
             self._boundaries.replay()
-
-    def pass_boundary(self, end: int) -> None:
-        """Take the end of a step, at which a batch is waited for."""
-        self._steps.pass_boundary(end)
 
     def take_plain(self, plain: Plain) -> None:
         """Take a sequence of phases without nesting."""
@@ -278,7 +288,3 @@ class HookReports:
         self._boundaries.forget()
         self._regions.forget()
         self._steps.forget_thread()
-
-    def _note_training(self) -> None:
-        self._has_trained = True
-        self._on_training()

@@ -13,7 +13,7 @@ from typing import Any
 
 from profkit.clock import Clock
 from profkit.instrument.batches import count_batch
-from profkit.instrument.rows import Event, Meter, Opened, Replayed, Row, TimedRow
+from profkit.instrument.rows import Event, Meter, Opened, Row, TimedRow
 from profkit.vocab import Phase
 
 ROOM = 1_000
@@ -51,11 +51,11 @@ _this_thread = threading.get_ident
 class Notes:
     """Buffers the reports of one thread while it is open for it; forwards all others.
 
-    A buffered report that begins a region returns the region's number. `rows.Notes` describes the
-    reports.
+    A buffered report that begins a region returns the region's number. The tracker, to which this
+    forwards, is the loop's `HookReports`, which describes the reports.
     """
 
-    def __init__(self, tracker: Replayed, clock: Clock) -> None:
+    def __init__(self, tracker: Any, clock: Clock) -> None:
         self._tracker = tracker
         self._clock = clock
         self._mark: Callable[[], Event | None] | None = None
@@ -63,7 +63,7 @@ class Notes:
         self._copies = False
         """True between a batch and the first model call: copies are noted only there."""
         self._quiet = False
-        """True in a step that is switched off, which makes no rows."""
+        """True in a control step (recording off), which makes no rows."""
         self._stepped = False
         """True if an optimizer has stepped since the last batch."""
         self._ahead = 0
@@ -77,9 +77,9 @@ class Notes:
     def open(self, thread: int, mark: Callable[[], Event | None] | None, ahead: int | None) -> None:
         """Buffer the reports of this thread from now on, with a device's events if it has one.
 
-        `ahead` is `None` in a measured step. In one that is switched off it is the number of
-        following steps that are switched off, too. Those are replayed together, so that the
-        difference to measured steps includes the cost of replaying.
+        `ahead` is `None` in a measured step. In a control step it is the number of control steps
+        that follow. Those are replayed together, so that the difference to measured steps includes
+        the cost of replaying.
         """
         self._thread = thread
         self._mark = mark
@@ -88,6 +88,7 @@ class Notes:
         self._ahead = ahead or 0
 
     def close(self) -> None:
+        """Forward every report from now on."""
         self._thread = NOBODY
 
     def take(self) -> list[Note]:
@@ -156,8 +157,10 @@ class Notes:
         return None if begun else len(self._notes)
 
     def begin_batch(self) -> Opened:
+        """Begin waiting for the next batch of a loader that has started."""
         if _this_thread() != self._thread or not self._stepped or self._ahead <= 0:
-            return self._tracker.begin_data()
+            opened: Opened = self._tracker.begin_data()
+            return opened
         self._note(STEP, 0, None)
         self._ahead -= 1
         self._stepped = self._copies = False
@@ -197,6 +200,7 @@ class Notes:
         return count
 
     def measure_with(self, meter: Meter | None) -> None:
+        """Time batches that are made in the loop with `meter`."""
         self._meter = meter
 
     def begin_fetch(self, fetcher: Any) -> Any:
@@ -213,23 +217,27 @@ class Notes:
     def begin_copy(self) -> Opened:
         """Begin copying a batch to the device; copies after a model call are ignored."""
         if _this_thread() != self._thread:
-            return self._tracker.begin_copy()
+            opened: Opened = self._tracker.begin_copy()
+            return opened
         return self._begin(COPY, None) if self._copies else None
 
     def begin_forward(self, *, with_gradients: bool) -> Opened:
         if _this_thread() != self._thread:
-            return self._tracker.begin_forward(with_gradients=with_gradients)
+            opened: Opened = self._tracker.begin_forward(with_gradients=with_gradients)
+            return opened
         self._copies = False
         return self._begin(FORWARD, with_gradients)
 
     def begin_backward(self, framework: str, loss: float | None) -> Opened:
         if _this_thread() != self._thread:
-            return self._tracker.begin_backward(framework, loss)
+            opened: Opened = self._tracker.begin_backward(framework, loss)
+            return opened
         return self._begin(BACKWARD, (framework, loss))
 
     def begin_optimizer(self, optimizer: int) -> Opened:
         if _this_thread() != self._thread:
-            return self._tracker.begin_optimizer(optimizer)
+            opened: Opened = self._tracker.begin_optimizer(optimizer)
+            return opened
         self._stepped = True
         return self._begin(OPTIMIZER, optimizer)
 

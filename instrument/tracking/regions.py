@@ -22,7 +22,7 @@ class Regions:
         self._recorder = recorder
         self._state = state
         self._take = take
-        self.nest = recorder.nest()
+        self.nest = recorder.nests.own
         self.opened: list[Followed] = []
         """The open regions, in the order in which they were opened."""
         self.note: Note | None = None
@@ -50,7 +50,7 @@ class Regions:
         if recorder._ranges is not None:
             recorder._push(name)
         span.mark = recorder._mark() if recorder.device is not None else None
-        span.start = recorder._clock()
+        span.start = recorder.clock()
         return span
 
     def close(self, span: Followed, error: str | None) -> int:
@@ -58,7 +58,7 @@ class Regions:
         recorder, note = self._recorder, self.note
         self.opened.remove(span)
         self._state.inside = span.outer
-        end = recorder._clock() if note is None else note[1]
+        end = recorder.clock() if note is None else note[1]
         if span.muted:
             return end
         if note is not None:
@@ -85,6 +85,6 @@ class Regions:
 
     def forget(self) -> None:
         """Drop the open regions and follow the calling thread's nesting."""
-        self.nest = self._recorder.nest()
+        self.nest = self._recorder.nests.own
         self._state.inside = ""
         self.opened.clear()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -35,13 +36,9 @@ class StepMode(_Member):
     MARKED = "the loop has marked this step, which ends when the next batch is waited for"
     OPEN_MARKED = "the loop has marked this step, then begun one"
 
-    @property
-    def is_open(self) -> bool:
-        return self in (StepMode.OPEN, StepMode.OPEN_MARKED)
 
-    @property
-    def is_marked(self) -> bool:
-        return self in (StepMode.MARKED, StepMode.OPEN_MARKED)
+OPEN_MODES = frozenset({StepMode.OPEN, StepMode.OPEN_MARKED})
+MARKED_MODES = frozenset({StepMode.MARKED, StepMode.OPEN_MARKED})
 
 
 class LoopEvent(_Member):
@@ -146,22 +143,20 @@ IGNORED_INSIDE: Final[Mapping[str, frozenset[str]]] = {
 """The open phases inside which a report of this phase is ignored, because it is part of them."""
 
 
+@dataclass(slots=True, eq=False)
 class LoopState:
     """The state of the followed loop, shared by the parts of the tracker."""
 
-    __slots__ = ("batch_seen", "inside", "mode", "model_called", "progress", "starts_epoch")
-
-    def __init__(self) -> None:
-        self.progress = Progress.IDLE
-        self.mode = StepMode.INFERRED
-        self.inside = ""
-        """The phase of the innermost open region, or nothing."""
-        self.model_called = True
-        """True from a model call, or an aside, until a batch is waited for: copies are ignored."""
-        self.batch_seen = False
-        """True if the open step has waited for a batch, so that loaders delimit the steps."""
-        self.starts_epoch = False
-        """True from the start of a loader until its first batch counts as trained or evaluated."""
+    progress: Progress = Progress.IDLE
+    mode: StepMode = StepMode.INFERRED
+    inside: str = ""
+    """The phase of the innermost open region, or nothing."""
+    model_called: bool = True
+    """True from a model call, or an aside, until a batch is waited for: copies are ignored."""
+    batch_seen: bool = False
+    """True if the open step has waited for a batch, so that loaders delimit the steps."""
+    starts_epoch: bool = False
+    """True from the start of a loader until its first batch counts as trained or evaluated."""
 
 
 def describe() -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from profkit.clock import Clock
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Notes
+from profkit.instrument.tracking.notes import Notes
 from profkit.instrument.tracking.pending import MOST_IN_A_ROW, Pending
 from profkit.instrument.tracking.states import (
+    MARKED_MODES,
+    OPEN_MODES,
     STEP_MODES,
     TRANSITIONS,
     Action,
@@ -55,9 +58,9 @@ class Steps:
             Action.BEGIN_LOOP: lambda end: recorder.begin(),
             Action.END_DUE_STEP: self.end_due_step,
             Action.SETTLE_USED: self._settle_used,
-            Action.SETTLE_FETCHED: self._settle_fetched,
-            Action.SETTLE_TRAINED: lambda end: self._settle(evaluation=False),
-            Action.SETTLE_EVALUATED: lambda end: self._settle(evaluation=True),
+            Action.SETTLE_FETCHED: functools.partial(self._settle_used, most_ahead=1),
+            Action.SETTLE_TRAINED: lambda end: self.settle(evaluation=False),
+            Action.SETTLE_EVALUATED: lambda end: self.settle(evaluation=True),
         }
         # Resolved here, so that an event costs two look-ups and no more.
         self._on: dict[Progress, dict[LoopEvent, tuple[tuple[Run, ...], Progress]]]
@@ -85,7 +88,7 @@ class Steps:
         if starts_epoch:
             self.fire(LoopEvent.NEW_EPOCH, end)
             state.starts_epoch = True
-        elif state.mode is not _INFERRED and state.mode.is_open:
+        elif state.mode is not _INFERRED and state.mode in OPEN_MODES:
             self.fire(LoopEvent.BATCH_IN_STEP, end)
         else:
             self.fire(_BATCH, end)
@@ -98,7 +101,7 @@ class Steps:
         if state.mode is _INFERRED:
             is_due = bool(self.stepped)
         else:
-            is_due = state.mode.is_marked and state.progress is _TRAINING
+            is_due = state.mode in MARKED_MODES and state.progress is _TRAINING
         if is_due:
             self.end_step(end)
 
@@ -128,7 +131,7 @@ class Steps:
     ) -> None:
         """End a step, now or at the time `end`."""
         self._notes.close()
-        self._settle(evaluation=False)
+        self.settle(evaluation=False)
         counted = self._pending.take_samples(batches)
         if end is None:
             end = self._clock()
@@ -143,26 +146,21 @@ class Steps:
         if self._state.mode is not _INFERRED:
             self.change_mode(_STEP_END)
 
-    def settle(self) -> None:
-        """Settle what is pending, as training if anything has trained since the last batch."""
-        self._settle(evaluation=self._state.progress is not _TRAINING)
-
-    def _settle(self, *, evaluation: bool) -> None:
+    def settle(self, *, evaluation: bool | None = None) -> None:
+        """Settle what is pending, as training if the loop has trained since the last batch."""
         state = self._state
+        if evaluation is None:
+            evaluation = state.progress is not _TRAINING
         if state.starts_epoch and not evaluation:
             self.epoch = 0 if self.epoch is None else self.epoch + 1
         state.starts_epoch = False
         self._pending.settle(evaluation=evaluation)
 
-    def _settle_used(self, end: int | None) -> None:
+    def _settle_used(self, end: int | None, *, most_ahead: int = MOST_IN_A_ROW) -> None:
         """Settle fetched batches, unless the loop may still train on them."""
         state, fetched = self._state, self._pending.batches
         used = state.model_called or state.progress is _TRAINING
-        if fetched and (used or len(fetched) >= MOST_IN_A_ROW):
-            self.settle()
-
-    def _settle_fetched(self, end: int | None) -> None:
-        if self._pending.batches:
+        if fetched and (used or len(fetched) >= most_ahead):
             self.settle()
 
     def forget_thread(self) -> None:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 _this_thread = threading.get_ident
 
 
+@dataclass(slots=True, eq=False)
 class ThreadFilter:
     """Follows one thread: the first that trains.
 
     Until one trains, this is the main thread, or the first thread that reports anything.
     """
 
-    __slots__ = ("_on_change", "decided", "thread")
-
-    def __init__(self, on_change: Callable[[], None]) -> None:
-        self._on_change = on_change
-        """Called when a thread is followed that was not followed before."""
-        self.thread: int | None = None
-        self.decided = False
-        """True once the followed thread has trained; then no other is followed any more."""
+    on_change: Callable[[], None]
+    """Called when a thread is followed that was not followed before."""
+    thread: int | None = None
+    decided: bool = False
+    """True once the followed thread has trained; then no other is followed any more."""
 
     def accepts(self) -> bool:
         """Return true if the calling thread is followed, or becomes the followed one."""
@@ -32,7 +31,8 @@ class ThreadFilter:
             return False
         if self.thread is not None and thread != threading.main_thread().ident:
             return False
-        self._follow(thread)
+        self.thread = thread
+        self.on_change()
         return True
 
     def decide(self) -> bool:
@@ -41,10 +41,7 @@ class ThreadFilter:
             return False
         thread = _this_thread()
         if thread != self.thread:
-            self._follow(thread)
+            self.thread = thread
+            self.on_change()
         self.decided = True
         return True
-
-    def _follow(self, thread: int) -> None:
-        self.thread = thread
-        self._on_change()

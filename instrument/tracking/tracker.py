@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from profkit.instrument.rows import Followed
 from profkit.instrument.tracking.hook_reports import HookReports
-from profkit.instrument.tracking.states import LoopEvent, Progress, StepMode
+from profkit.instrument.tracking.states import OPEN_MODES, LoopEvent, Progress, StepMode
 from profkit.vocab import Phase
 
 _OTHER = Phase.OTHER.value
@@ -66,7 +66,7 @@ class Tracker(HookReports):
         """
         self.catch_up()
         state, steps = self._state, self._steps
-        if state.mode.is_open or not self._threads.accepts():
+        if state.mode in OPEN_MODES or not self._threads.accepts():
             return
         steps.fire(LoopEvent.ACTIVITY)
         is_over = state.mode is StepMode.MARKED or not state.batch_seen

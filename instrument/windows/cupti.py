@@ -11,7 +11,7 @@ import ctypes
 import functools
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,16 +74,12 @@ def load_cupti() -> ModuleType:
         raise NoCuptiError(explain_refusal(error)) from error
 
 
-def wait_for_device() -> None:
-    """Wait until the device has done its work, as the frameworks' profilers do at their end."""
-    importlib.import_module("cuda.bindings.driver").cuCtxSynchronize()
-
-
 class CuptiKernels:
     """CUPTI's records from `start` until `stop`, unless the job profiles itself.
 
     A record is gone when the call that hands it over returns. So it is converted there: mostly in
-    `stop`, between two steps.
+    `stop`, between two steps. That waits until the device has done its work, as the frameworks'
+    profilers do at their end.
     """
 
     def __init__(
@@ -91,7 +87,9 @@ class CuptiKernels:
         watch: Watch,
         *,
         load: Callable[[], Any] = load_cupti,
-        wait: Callable[[], None] = wait_for_device,
+        wait: Callable[[], object] = lambda: importlib.import_module(
+            "cuda.bindings.driver"
+        ).cuCtxSynchronize(),
     ) -> None:
         self._is_profiled = watch(self.give_up)
         self._load = load
@@ -170,7 +168,13 @@ def as_event(cupti: Any, record: Any) -> Event | None:
     """Convert one record; `None` for a kind that was not asked for."""
     kinds = cupti.ActivityKind
     if record.kind == kinds.CONCURRENT_KERNEL:
-        return _device_event(record, "kernel", record.name, _launch_shape(record))
+        launch_shape = {
+            "grid": [record.grid_x, record.grid_y, record.grid_z],
+            "block": [record.block_x, record.block_y, record.block_z],
+            "registers per thread": record.registers_per_thread,
+            "shared memory": record.static_shared_memory + record.dynamic_shared_memory,
+        }
+        return _device_event(record, "kernel", record.name, launch_shape)
     if record.kind in {kinds.MEMCPY, kinds.MEMCPY2}:
         name = "PTOP"  # a copy between devices has a kind of its own
         if record.kind == kinds.MEMCPY:
@@ -210,60 +214,45 @@ def _device_event(record: Any, category: str, name: str, details: Mapping[str, A
     }
 
 
-def _launch_shape(record: Any) -> dict[str, Any]:
-    return {
-        "grid": [record.grid_x, record.grid_y, record.grid_z],
-        "block": [record.block_x, record.block_y, record.block_z],
-        "registers per thread": record.registers_per_thread,
-        "shared memory": record.static_shared_memory + record.dynamic_shared_memory,
-    }
-
-
 def save_capture(path: Path, events: list[Event], anchor: Anchor) -> None:
     """Write the device's work and the calls that launched it.
 
     Work without an end was still running. It is excluded, and reported.
     """
     wanted = set()
+    ended = []
     unfinished = 0
     for event in events:
+        has_ended = bool(event["start"] and event["end"])
+        if has_ended:
+            ended.append(event)
         if "device" in event["args"]:
             wanted.add(event["args"]["correlation"])
-            unfinished += not _has_ended(event)
+            unfinished += not has_ended
     if unfinished:
         message = f"{unfinished} kernels or copies had not ended when it closed, and are left out"
         report_failure("a kernel window", RuntimeError(message))
-    kept = []
-    for event in events:
-        if _has_ended(event) and event["args"]["correlation"] in wanted:
-            kept.append(event)
     # Of a runtime call and the driver call inside it, the outer one counts.
-    kept.sort(key=lambda event: event["start"])
-    document = {
-        "baseTimeNanoseconds": anchor.realtime_ns,
-        "traceEvents": list(_as_chrome(kept, anchor.monotonic_ns)),
-    }
-    path.write_text(json.dumps(document), encoding="utf-8")
-
-
-def _has_ended(event: Mapping[str, Any]) -> bool:
-    return bool(event["start"] and event["end"])
-
-
-def _as_chrome(events: Iterable[Event], origin: int) -> Iterator[dict[str, Any]]:
-    """Yield the events of Chrome JSON; a double holds their times in us exactly."""
+    ended.sort(key=lambda event: event["start"])
     demangle = find_demangler()
-    for event in events:
-        yield {
-            "ph": "X",
-            "cat": event["cat"],
-            "name": demangle(event["name"]),
-            "pid": event["pid"],
-            "tid": event["tid"],
-            "args": event["args"],
-            "ts": (event["start"] - origin) / 1000,
-            "dur": (event["end"] - event["start"]) / 1000,
-        }
+    written = []
+    for event in ended:
+        if event["args"]["correlation"] in wanted:
+            written.append(
+                {
+                    "ph": "X",
+                    "cat": event["cat"],
+                    "name": demangle(event["name"]),
+                    "pid": event["pid"],
+                    "tid": event["tid"],
+                    "args": event["args"],
+                    # A double holds times in us exactly.
+                    "ts": (event["start"] - anchor.monotonic_ns) / 1000,
+                    "dur": (event["end"] - event["start"]) / 1000,
+                }
+            )
+    document = {"baseTimeNanoseconds": anchor.realtime_ns, "traceEvents": written}
+    path.write_text(json.dumps(document), encoding="utf-8")
 
 
 def find_demangler() -> Callable[[str], str]:
@@ -280,8 +269,12 @@ def find_demangler() -> Callable[[str], str]:
 
     @functools.cache
     def readable(name: str) -> str:
-        made = demangle(name.encode(), None, None, None) if name.startswith("_Z") else None
-        text = ctypes.string_at(made).decode(errors="replace") if made else name
+        if not name.startswith("_Z"):
+            return name
+        made = demangle(name.encode(), None, None, None)
+        if not made:
+            return name
+        text = ctypes.string_at(made).decode(errors="replace")
         free(made)
         return text
 

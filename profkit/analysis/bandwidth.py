@@ -118,8 +118,10 @@ def link_use(
         sizes, which, counts = np.unique(size, return_inverse=True, return_counts=True)
         total_ns = 0.0
         for place, count in enumerate(counts):
-            # Each size counts with its median, so that messages that were disturbed do not.
-            total_ns += float(count * np.median(transfer[which == place]))
+            own = transfer[which == place]
+            # Each size counts with its median, so that messages that were disturbed do not. An
+            # unknown size is zero, and stands for many sizes that have no common median.
+            total_ns += float(count * np.median(own) if sizes[place] else own.sum())
         seconds = total_ns / 1e9
         algorithm = bus = None
         if seconds > 0 and size.any():

@@ -18,6 +18,7 @@ from profkit.analysis.columns import durations
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, Ints
 from profkit.analysis.exposed import share_input, split_allreduce
 from profkit.analysis.kernels.windows import window_steps
+from profkit.analysis.notices import is_log
 from profkit.analysis.own_cost import span_price_ns, switched_cost, without
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.rank_sums import SpanSums, sum_spans
@@ -107,13 +108,14 @@ class RunCosts:
         """Keep only input, if it is known, and a rest, as a training log supports them."""
         if INPUT not in self.parts:
             return self.of_wall_alone()
-        rest = self.wall_ns - self.parts[INPUT]
+        parts = {INPUT: self.parts[INPUT]}
+        if Phase.OTHER.value in self.parts and not self.knows_phases:  # a log's evaluations
+            parts[Phase.OTHER.value] = self.parts[Phase.OTHER.value]
+        rest = self.wall_ns - sum(parts.values())
         inside = {}
         if INPUT in self.inside:
             inside[INPUT] = self.inside[INPUT]
-        return dataclasses.replace(
-            self, parts={INPUT: self.parts[INPUT], REST: rest}, inside=inside
-        )
+        return dataclasses.replace(self, parts={**parts, REST: rest}, inside=inside)
 
     def without_own(self) -> RunCosts:
         """Add profkit's own time to `unknown`, where it is in a run that does not measure it."""
@@ -139,7 +141,11 @@ def run_costs(trace: Trace, sums: SpanSums | None = None) -> RunCosts:
     steady = steady_steps(trace)
     if sums is None:
         sums = sum_spans(trace.spans, steady.steps)
-    selection = exclude_outliers(steps, sums, steady)
+    selection = steady
+    if not is_log(
+        trace
+    ):  # a log's figures are means over all of its steps, and so are the report's
+        selection = exclude_outliers(steps, sums, steady)
     sums = sums.take(np.isin(steady.steps, selection.steps))
     price_ns = span_price_ns(trace.samples)
     costs = cost_of_sums(steps, sums, trace.collectives, selection, price_ns)

@@ -36,15 +36,18 @@ _HIGHEST_RATIO = 0.97
 """Ratios of neighbouring lags are capped here: towards 1 the memory grows without bound."""
 
 Z_95 = 1.959964
+USUAL_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval, which is `None` if there are too few steps."""
+    """A value with its interval, which is `None` if there are too few steps."""
 
     value: float
     low: float | None = None
     high: float | None = None
+    level: float = USUAL_LEVEL
+    """The confidence of the interval; that of few steps is lower."""
 
     @property
     def judged(self) -> bool:
@@ -229,7 +232,7 @@ def subtract(target: Estimate, base: Estimate) -> Estimate:
         return Estimate(value)
     below = math.hypot(target.value - target.low, base.high - base.value)
     above = math.hypot(target.high - target.value, base.value - base.low)
-    return Estimate(value, value - below, value + above)
+    return Estimate(value, value - below, value + above, min(target.level, base.level))
 
 
 def mean_of(found: Sequence[Estimate | None]) -> Estimate | None:
@@ -263,4 +266,5 @@ def scale(estimate: Estimate, factor: float) -> Estimate:
 def _mapped(estimate: Estimate, function: Callable[[float], float]) -> Estimate:
     if estimate.low is None or estimate.high is None:
         return Estimate(function(estimate.value))
-    return Estimate(function(estimate.value), function(estimate.low), function(estimate.high))
+    low, high = function(estimate.low), function(estimate.high)
+    return Estimate(function(estimate.value), low, high, estimate.level)

@@ -127,8 +127,12 @@ class Matched:
 
 
 def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
-    """Group the used steps' collectives over the ranks, by communicator and sequence number."""
-    rows = rows_of_steps(collectives, used)
+    """Group the used steps' collectives over the ranks."""
+    return match_all(rows_of_steps(collectives, used))
+
+
+def match_all(rows: pa.Table) -> Matched:
+    """Group collectives over the ranks, by communicator and sequence number."""
     # The gradient exchange alone, if the rows tell it from collectives that a job calls itself.
     buckets = rows.filter(rows["bucket"].is_valid())
     if buckets.num_rows:
@@ -146,7 +150,7 @@ def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
     matched = np.bincount(group, minlength=len(quickest)) == size[quickest]
     return Matched(
         rank=rank,
-        step=rows["step"].to_numpy(),
+        step=rows["step"].fill_null(-1).to_numpy(),
         start=start,
         end=end,
         transfer=(end - start)[quickest][group],
@@ -169,9 +173,22 @@ def split_exchange(collectives: pa.Table, spans: pa.Table, used: Ints) -> Exchan
 
 
 def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
-    """Return the exposed part of each backward: inside it, nothing but the exchange went on."""
+    """Return the exposed exchange of each step: inside it, nothing but the exchange went on.
+
+    On a rank whose device was timed, the host's time in a collective is only that of its launch.
+    """
     exposed = spans.filter(pc.equal(spans["phase"], Phase.ALLREDUCE.value))
-    return rows_of_steps(exposed, used).select(["rank", "step", "start_ns", "end_ns"])
+    exposed = rows_of_steps(exposed, used)
+    if "device_start_ns" in exposed.schema.names:
+        start, end = exposed["device_start_ns"], exposed["device_end_ns"]
+        timed = pc.and_(start.is_valid(), end.is_valid())
+        on_device = pc.is_in(exposed["rank"], pc.unique(exposed["rank"].filter(timed)))
+        for name, device in (("start_ns", start), ("end_ns", end)):
+            place = exposed.schema.get_field_index(name)
+            own = pc.coalesce(device, exposed[name])
+            exposed = exposed.set_column(place, exposed.schema.field(name), own)
+        exposed = exposed.filter(pc.or_(timed, pc.invert(on_device)))
+    return exposed.select(["rank", "step", "start_ns", "end_ns"])
 
 
 def _split_rank(rank: int, found: Matched, windows: pa.Table, steps: int) -> RankExchange:

@@ -59,8 +59,12 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
         place = spans.schema.get_field_index(name)
         spans = spans.set_column(place, spans.schema.field(name), pa.array(values))
     # Only the host knows the pieces of a wait; they would not lie in the clipped wait any more.
-    piece = (depth > 0) & pc.equal(spans["phase"], Phase.DATA.value).to_numpy()
-    return spans.filter(pa.array(~(piece & np.isin(rank, ranks))))
+    dropped = (depth > 0) & pc.equal(spans["phase"], Phase.DATA.value).to_numpy()
+    dropped &= np.isin(rank, ranks)
+    # The host only launches a collective that the device runs; its time there is no exchange.
+    exchange = pc.equal(spans["phase"], Phase.ALLREDUCE.value).to_numpy()
+    dropped |= exchange & ~on_device & np.isin(rank, np.unique(rank[exchange & on_device]))
+    return spans.filter(pa.array(~dropped))
 
 
 def _clip(start: Ints, end: Ints, host_start: Ints, opens: Ints, closes: Ints) -> tuple[Ints, Ints]:

@@ -27,6 +27,32 @@ def union_length(starts: Ints, ends: Ints) -> int:
     return int((highs - lows).sum())
 
 
+def subtract_union(starts: Ints, ends: Ints, opens: Ints, closes: Ints) -> tuple[Ints, Ints]:
+    """Return the parts of the intervals that lie in no window, sorted and without overlaps."""
+    if not len(starts) or not len(opens):
+        return union(starts, ends) if len(starts) else (starts, ends)
+    lows, highs = union(starts, ends)
+    opens, closes = union(opens, closes)
+    # The complement of the windows, as far as the intervals reach.
+    free_from = np.append(min(lows[0], opens[0]), closes)
+    free_until = np.append(opens, max(highs[-1], closes[-1]))
+    first = np.searchsorted(free_until, lows, side="right")
+    last = np.searchsorted(free_from, highs, side="left")
+    row, piece = ranges(first, np.maximum(first, last))
+    starts = np.maximum(lows[row], free_from[piece])
+    ends = np.minimum(highs[row], free_until[piece])
+    kept = ends > starts
+    return starts[kept], ends[kept]
+
+
+def ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Return every number from each `first` to before its `last`, and the place of that pair."""
+    counts = last - first
+    row = np.repeat(np.arange(len(first)), counts)
+    skipped = np.repeat(np.cumsum(counts) - counts, counts)
+    return row, first[row] + np.arange(len(row)) - skipped
+
+
 def covered_each(starts: Ints, ends: Ints, opens: Ints, closes: Ints) -> Floats:
     """Return how much of each window, from `opens` to `closes`, lies in an interval."""
     if not len(starts):

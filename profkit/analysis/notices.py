@@ -30,7 +30,7 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
         notices.append("the run has no end: it still runs, or it was killed")
     notices += _end_notices(trace)
     missing = len(trace.missing_ranks)
-    if missing:
+    if missing and not is_log(trace):
         notices.append(f"no files of {missing} of {trace.manifest.world_size} ranks")
     notices += _failures(trace)
     if pc.any(pc.equal(trace.samples["metric"], WHOLE_STEPS)).as_py():
@@ -39,6 +39,11 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
             " its steps are whole, and what is inside them is unknown"
         )
     return (*notices, *trace.problems)
+
+
+def is_log(trace: Trace) -> bool:
+    """Return true if a run is from a log, which one rank prints for all of them."""
+    return "log_of" in trace.manifest.config
 
 
 def _end_notices(trace: Trace) -> Iterator[str]:

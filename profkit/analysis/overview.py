@@ -15,6 +15,7 @@ from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
 from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
+from profkit.analysis.kernels.device_view import DeviceView, build_device_view
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
 from profkit.analysis.notices import find_notices
@@ -74,6 +75,8 @@ class Overview:
 
     If a run is very large, these are the kernels of one rank.
     """
+    devices: DeviceView | None = None
+    """Device time; null if no work of a device was recorded."""
     links: tuple[LinkUse, ...] = ()
     flags: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -116,8 +119,9 @@ def build_overview(
     used, windows = selection.steps, window_steps(trace.samples)
     exchange = split_exchange(trace.collectives, trace.spans, used)
     late_rank = find_late_rank(exchange, steps, trace.spans, used) if exchange else None
-    kernels = by_kernel = None
+    kernels = by_kernel = devices = None
     if with_kernels:
+        devices = build_device_view(trace)
         kernels = kernel_windows(trace.kernels, steps, trace.samples, used)
         by_kernel = kernels_of(trace, ceilings)
     throughput, step_ns, phases = _estimate(trace, used)
@@ -145,6 +149,7 @@ def build_overview(
         quality=find_notices(trace),
         kernels=kernels,
         by_kernel=by_kernel if by_kernel and by_kernel.calls else None,
+        devices=devices,
         links=link_use(trace.collectives, used, ceilings),
         flags=manifest.flags,
         changed=trace.changed,

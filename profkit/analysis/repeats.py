@@ -60,6 +60,9 @@ def group_repeats(traces: Sequence[Trace]) -> list[list[Trace]]:
     groups: list[list[Trace]] = []
     for trace in traces:
         for group in groups:
+            # Traces of other tools do not name their job, so nothing shows that it is the same.
+            if "imported_from" in trace.manifest.config and not trace.manifest.workload:
+                continue
             differences = join_config(group[0].manifest, trace.manifest)
             if all(difference.rows == NONE for difference in differences):
                 group.append(trace)

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
-from profkit.errors import ProfkitError
 from profkit.instrument.batches import count_samples
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.rows import Followed
@@ -17,14 +16,17 @@ from profkit.run.loop import _job
 CHECKPOINT = "checkpoint"
 LOGGING = "logging"
 
-__all__ = ["CHECKPOINT", "EVALUATION", "LOGGING", "Recording", "begins_training", "hook"]
+__all__ = ["CHECKPOINT", "EVALUATION", "LOGGING", "Recording", "begins_training", "hook", "report"]
 
 
 class Recording:
     """One training, as its callback reports it, from its begin to its end."""
 
+    tracker: Tracker
+    """The tracker of the job, while the recording is open."""
+
     def __init__(self) -> None:
-        self._tracker: Tracker | None = None
+        self.is_open = False
         self._patches = Patches()
         self._aside: Followed | None = None
         self._forget_batches()
@@ -39,32 +41,22 @@ class Recording:
         """Copy the callback without its state: a copy records nothing yet."""
         return Recording, ()
 
-    @property
-    def is_open(self) -> bool:
-        return self._tracker is not None
-
-    @property
-    def tracker(self) -> Tracker:
-        if self._tracker is None:
-            raise ProfkitError("no training is recorded")
-        return self._tracker
-
     def begin(self) -> None:
         """Begin a training and hook its framework; if profkit is off, nothing is recorded."""
         self.end()
         job = _job()
         if job is not None:
-            self._tracker = job.tracker
+            self.tracker, self.is_open = job.tracker, True
             self._forget_batches()
             job.tracker.start_over()
 
     def end(self) -> None:
         """End the training, finished or not; what follows is no step of it."""
         self._patches.undo()
-        if self._tracker is not None:
+        if self.is_open:
             self.end_aside()
-            self._tracker.start_over()
-            self._tracker = None
+            self.tracker.start_over()
+            self.is_open = False
 
     def begin_step(self) -> None:
         """Begin a step with a batch, or add the batch to the open step."""
@@ -79,7 +71,7 @@ class Recording:
         if loss is not None:
             self._losses.append(loss)
         if samples is not None:
-            self._count(samples)
+            self._samples = (self._samples or 0) + samples
 
     def end_step(self, epoch: int, join: Callable[[Iterable[float]], float]) -> None:
         """End the step of all batches since the last one; `join` makes one loss of theirs.
@@ -87,8 +79,9 @@ class Recording:
         If no samples were reported, the loader's are counted.
         """
         self.tracker.note_epoch(epoch)
-        has_all_losses = self._losses and len(self._losses) == self._batches
-        self.tracker.loss = join(self._losses) if has_all_losses else None
+        self.tracker.loss = None
+        if self._losses and len(self._losses) == self._batches:
+            self.tracker.loss = join(self._losses)
         self.tracker.end_explicit_step(self._samples, batches=self._batches)
         self._forget_batches()
 
@@ -101,57 +94,49 @@ class Recording:
         aside, self._aside = self._aside, None
         self.tracker.end(aside)
 
-    def name_calls(self, owner: Any, method: str, name: str) -> None:
-        """Record calls of `owner.method` under a name, as no training, until the training ends."""
-        tracker = self.tracker
-        self._time_calls(owner, method, lambda: tracker.begin_aside(name))
+    def name_calls(self, owner: Any, method: str, name: str = "") -> None:
+        """Record calls of `owner.method` under a name, as no training, until the training ends.
 
-    def time_forward(self, owner: Any, method: str) -> None:
-        """Record calls of `owner.method` as model and loss, until the training ends."""
-        tracker = self.tracker
-        self._time_calls(owner, method, lambda: tracker.begin_forward(with_gradients=True))
+        Without a name, they are calls of the model and the loss.
+        """
+        open_region = functools.partial(self.tracker.begin_forward, with_gradients=True)
+        if name:
+            open_region = functools.partial(self.tracker.begin_aside, name)
+        begin = guarded(method, open_region, None)
+        end = guarded(method, self.tracker.end, None)
+        original = getattr(owner, method)
+
+        @functools.wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            span = begin()
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                end(span, type(error).__name__)
+                raise
+            end(span)
+            return result
+
+        self._patches.replace(owner, method, lambda _: timed)
 
     def count_handed_out(self, loader: Any) -> None:
         """Count the batches that this loader hands to the rank, whichever rank fetched them."""
-        count = guarded("count_samples", lambda batch: self._count(count_samples(batch)), None)
+        count = guarded("count_samples", self._count, None)
         begin = guarded("loader", self.tracker.begin_data, None)
         end = guarded("loader", self.tracker.end_data, None)
-        dataset = loader.dataset
+        dataset, original = loader.dataset, type(loader).__iter__
 
-        def wrap(original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
-            def iterate(other: Any) -> Iterator[Any]:
-                # A loader that resumes an epoch is another object with the same data set.
-                if getattr(other, "dataset", None) is not dataset:
-                    return original(other)
-                return _counted(original(other), count, begin, end)
+        def iterate(other: Any) -> Iterator[Any]:
+            # A loader that resumes an epoch is another object with the same data set.
+            if getattr(other, "dataset", None) is not dataset:
+                iterator: Iterator[Any] = original(other)
+                return iterator
+            return _counted(original(other), count, begin, end)
 
-            return iterate
+        self._patches.replace(type(loader), "__iter__", lambda _: iterate)
 
-        self._patches.replace(type(loader), "__iter__", wrap)
-
-    def _count(self, samples: int) -> None:
-        self._samples = (self._samples or 0) + samples
-
-    def _time_calls(
-        self, owner: Any, method: str, begin: Callable[[], Followed | int | None]
-    ) -> None:
-        begin, end = guarded(method, begin, None), guarded(method, self.tracker.end, None)
-
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def timed(*args: Any, **kwargs: Any) -> Any:
-                span = begin()
-                try:
-                    result = original(*args, **kwargs)
-                except BaseException as error:
-                    end(span, type(error).__name__)
-                    raise
-                end(span)
-                return result
-
-            return timed
-
-        self._patches.replace(owner, method, wrap)
+    def _count(self, batch: Any) -> None:
+        self._samples = (self._samples or 0) + count_samples(batch)
 
 
 def _counted(
@@ -196,3 +181,13 @@ def hook(method: Hook) -> Hook:
             guarded_method(self, *args, **kwargs)
 
     return cast("Hook", call)
+
+
+def report(method: str, *given: Any) -> Callable[..., None]:
+    """Return a hook that calls this method of `Recording`, whatever the trainer passes."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        getattr(self.recording, method)(*given)
+
+    call.__name__ = method
+    return hook(call)

@@ -19,6 +19,7 @@ from profkit.callbacks._recording import (
     Recording,
     begins_training,
     hook,
+    report,
 )
 
 
@@ -34,12 +35,9 @@ class ProfkitCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.recording.begin()
-        self._count_samples(kwargs.get("train_dataloader"))
-
-    @hook
-    def _count_samples(self, loader: Any) -> None:
-        """Count what a rank is handed if the first rank fetches the batches of all ranks."""
-        if isinstance(loader, DataLoaderDispatcher):
+        loader = kwargs.get("train_dataloader")
+        # The first rank may fetch the batches of all ranks: count what this rank is handed.
+        if self.recording.is_open and isinstance(loader, DataLoaderDispatcher):
             self.recording.count_handed_out(loader)
 
     @hook
@@ -49,11 +47,7 @@ class ProfkitCallback(TrainerCallback):
         self._epoch = int(state.epoch or 0)
         self.recording.begin_step()
 
-    @hook
-    def on_substep_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.recording.end_batch()
+    on_substep_end = report("end_batch")
 
     @hook
     def on_step_end(
@@ -63,11 +57,7 @@ class ProfkitCallback(TrainerCallback):
         self.recording.end_step(self._epoch, sum)  # the trainer has divided the losses
         self._begin_next(control)
 
-    @hook
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.recording.end_aside()
+    on_epoch_begin = report("end_aside")
 
     @hook
     def on_epoch_end(
@@ -75,35 +65,17 @@ class ProfkitCallback(TrainerCallback):
     ) -> None:
         self._begin_next(control)
 
+    on_evaluate = on_save = on_epoch_end
+
     @hook
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        logs: Mapping[str, Any] | None = kwargs.get("logs")
         if logs and "loss" in logs:  # an evaluation logs, too, before it ends
             self._begin_next(control)
 
-    @hook
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._begin_next(control)
-
-    @hook
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._begin_next(control)
-
-    @hook
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.recording.end()
+    on_train_end = report("end")
 
     def _begin_next(self, control: TrainerControl) -> None:
         """End one of the parts between two steps, and begin the next one that is due."""

@@ -19,6 +19,7 @@ from profkit.callbacks._recording import (
     Recording,
     begins_training,
     hook,
+    report,
 )
 from profkit.instrument.batches import count_samples
 
@@ -53,25 +54,19 @@ class ProfkitCallback(Callback):
     @begins_training
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.recording.begin()
-        self._time_other_parts(trainer, pl_module)
-
-    @hook
-    def _time_other_parts(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self.recording.is_open:
+            return
         self.recording.name_calls(trainer, "save_checkpoint", CHECKPOINT)
         for logger in trainer.loggers:
             self.recording.name_calls(logger, "log_metrics", LOGGING)
         if pl_module.automatic_optimization:
-            self.recording.time_forward(trainer.strategy, "training_step")
+            self.recording.name_calls(trainer.strategy, "training_step")
 
     @hook
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._global_step = trainer.global_step
 
-    @hook
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        self.recording.begin_step()
+    on_train_batch_start = report("begin_step")
 
     @hook
     def on_train_batch_end(
@@ -86,28 +81,6 @@ class ProfkitCallback(Callback):
                 trainer.current_epoch, lambda losses: statistics.fmean(losses) * parts
             )
 
-    @hook
-    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.recording.begin_aside(EVALUATION)
-
-    @hook
-    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.recording.end_aside()
-
-    @hook
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.recording.begin_aside(EVALUATION)
-
-    @hook
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.recording.end_aside()
-
-    @hook
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.recording.end()
-
-    @hook
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
-        self.recording.end()
+    on_sanity_check_start = on_validation_start = report("begin_aside", EVALUATION)
+    on_sanity_check_end = on_validation_end = report("end_aside")
+    on_train_end = on_exception = report("end")

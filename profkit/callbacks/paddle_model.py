@@ -9,7 +9,14 @@ from typing import Any
 from paddle.callbacks import Callback
 from paddle.distributed import ParallelEnv
 
-from profkit.callbacks._recording import CHECKPOINT, EVALUATION, Recording, begins_training, hook
+from profkit.callbacks._recording import (
+    CHECKPOINT,
+    EVALUATION,
+    Recording,
+    begins_training,
+    hook,
+    report,
+)
 
 Logs = Mapping[str, Any] | None
 
@@ -25,19 +32,14 @@ class ProfkitCallback(Callback):
     @begins_training
     def on_train_begin(self, logs: Logs = None) -> None:
         self.recording.begin()
-        self._time_checkpoints()
-
-    @hook
-    def _time_checkpoints(self) -> None:
-        self.recording.name_calls(self.model, "save", CHECKPOINT)
+        if self.recording.is_open:
+            self.recording.name_calls(self.model, "save", CHECKPOINT)
 
     @hook
     def on_epoch_begin(self, epoch: int | None = None, logs: Logs = None) -> None:
         self._epoch = epoch or 0
 
-    @hook
-    def on_train_batch_begin(self, step: int | None = None, logs: Logs = None) -> None:
-        self.recording.begin_step()
+    on_train_batch_begin = report("begin_step")
 
     @hook
     def on_train_batch_end(self, step: int | None = None, logs: Logs = None) -> None:
@@ -47,14 +49,6 @@ class ProfkitCallback(Callback):
         if self.recording.tracker.stepped:
             self.recording.end_step(self._epoch, statistics.fmean)
 
-    @hook
-    def on_eval_begin(self, logs: Logs = None) -> None:
-        self.recording.begin_aside(EVALUATION)
-
-    @hook
-    def on_eval_end(self, logs: Logs = None) -> None:
-        self.recording.end_aside()
-
-    @hook
-    def on_train_end(self, logs: Logs = None) -> None:
-        self.recording.end()
+    on_eval_begin = report("begin_aside", EVALUATION)
+    on_eval_end = report("end_aside")
+    on_train_end = report("end")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from profkit.attached import disabled
-from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.run.attach.arming import watch
 from profkit.run.loop import _job
 
@@ -31,7 +31,12 @@ MODULES = ("ppcls.utils.profiler", "paddleseg.utils.train_profiler", "paddlevide
 
 def add_profiler_step(options_str: str | None = None) -> None:
     """Mark a training step, before it (PaddleClas, PaddleVideo) or after it (PaddleSeg)."""
-    _mark_step()
+    try:
+        job = _job()
+        if job is not None:
+            job.tracker.mark_step()
+    except Exception as failure:  # noqa: BLE001  # our errors must not stop the job
+        report_failure(HOOK_POINT, failure)
 
 
 def install() -> Patches:
@@ -53,7 +58,7 @@ class _Step:
         self._original = original
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        _mark_step()
+        add_profiler_step()
         return self._original(*args, **kwargs)
 
 
@@ -65,12 +70,3 @@ def _hook(patches: Patches, name: str) -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(HOOK_POINT) is original:
             patches.replace(module, HOOK_POINT, _Step)
-
-
-def _mark_step_unguarded() -> None:
-    job = _job()
-    if job is not None:
-        job.tracker.mark_step()
-
-
-_mark_step = guarded(HOOK_POINT, _mark_step_unguarded, None)

@@ -19,11 +19,12 @@ becomes the baseline if it passes. Exit code 3 means that the baseline is missin
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from profkit.commands._options import add_scheduler, use_old_file
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
@@ -67,6 +68,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="folder of baselines (default: %(default)s)",
     )
+    parser.add_argument(
+        "--published",
+        type=Path,
+        metavar="FILE",
+        help="compare with the published figures in this CSV file (see docs/import.md)",
+    )
     parser.add_argument("-o", type=Path, dest="old_file", help=argparse.SUPPRESS)
     add_scheduler(parser)
     add_shapes(parser)
@@ -92,7 +99,9 @@ def run(args: argparse.Namespace) -> int:
     if args.save_baseline and len(_repeats(paths[-1])) > 1:
         raise UsageError(f"--save-baseline keeps one run, and '{last}' names several")
     code = ExitCode.DONE
-    if len(paths) > 1:
+    if args.published is not None and len(paths) == 1:
+        code = _compare_with_published(paths[0], args)
+    elif len(paths) > 1:
         sides = []
         for path in paths:
             sides.append([Trace.open(repeat) for repeat in _repeats(path)])
@@ -106,10 +115,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_runs(args: argparse.Namespace) -> None:
     given = len(args.runs) + bool(args.baseline)
-    if given < 2 and (args.gate or not args.save_baseline):
+    is_alone = args.published is not None and not args.gate
+    if given < 2 and (args.gate or not args.save_baseline) and not is_alone:
         raise UsageError(
-            "two runs are compared: give BASE and TARGET, or --baseline NAME and TARGET "
-            "(see 'profkit explain --help')"
+            "two runs are compared: give BASE and TARGET, or --baseline NAME and TARGET, or one "
+            "run and --published FILE (see 'profkit explain --help')"
         )
     if args.gate and given > 2:
         raise UsageError("--gate takes two runs: BASE and one TARGET")
@@ -151,9 +161,11 @@ def _explain(
     args: argparse.Namespace,
 ) -> ExitCode:
     from profkit.analysis.kept_ceilings import load_ceilings
+    from profkit.analysis.published_file import read_published
     from profkit.explain.explained import explain_repeats
     from profkit.explain.gate import apply_gates, exit_code
-    from profkit.report import ledger_json
+    from profkit.explain.published import compare_with_published
+    from profkit.report import ledger_json, published_document
     from profkit.report.ledger_document import explained, illustrate_sides
     from profkit.run.scheduling import open_scheduler
 
@@ -164,18 +176,50 @@ def _explain(
             trace.read_with(scheduler)
     view = explain_repeats(bases, targets, ceilings)
     judgements = apply_gates(view.ledger, gates)
+    compared = []
+    if args.published is not None:
+        published = read_published(args.published)
+        for evidence in (view.case.before, view.case.after):
+            compared.append(compare_with_published(evidence.trace, published))
+
+    def with_published(document: Document) -> Document:
+        if not compared:
+            return document
+        sections = (*document.sections, published_document.section(compared))
+        return dataclasses.replace(document, sections=sections)
 
     def illustrated() -> Document:
         sides = illustrate_sides(view.case.before.trace, view.case.after.trace)
-        return explained(view, judgements, sides)
+        return with_published(explained(view, judgements, sides))
+
+    def figures() -> dict[str, Any]:
+        found = ledger_json.explained(view, judgements)
+        if compared:
+            found["published"] = list(map(published_document.as_json, compared))
+        return found
 
     makers = renderers(
-        brief=lambda: explained(view, judgements),
-        full=illustrated,
-        figures=lambda: ledger_json.explained(view, judgements),
+        brief=lambda: with_published(explained(view, judgements)), full=illustrated, figures=figures
     )
     deliver(args, makers)
     return exit_code(judgements)
+
+
+def _compare_with_published(path: Path, args: argparse.Namespace) -> ExitCode:
+    from profkit.analysis.published_file import read_published
+    from profkit.explain.published import compare_with_published
+    from profkit.report import published_document
+    from profkit.trace import Trace
+
+    published = read_published(args.published)
+    compared = compare_with_published(Trace.open(path), published)
+    makers = renderers(
+        brief=lambda: published_document.published(compared),
+        full=lambda: published_document.published(compared),
+        figures=lambda: published_document.as_json(compared),
+    )
+    deliver(args, makers)
+    return ExitCode.DONE
 
 
 def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:

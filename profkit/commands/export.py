@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--format",
         default="perfetto",
         metavar="NAME",
-        help="perfetto, chrome, parquet or csv (default: %(default)s)",
+        help="perfetto, chrome, parquet, csv or benchmark (default: %(default)s)",
     )
     parser.add_argument(
         "--steps",

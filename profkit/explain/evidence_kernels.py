@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from profkit.analysis.kernels.categories import COPY_CATEGORIES
-from profkit.analysis.kernels.device_time import HOST
+from profkit.analysis.kernels.idle import HOST
 from profkit.analysis.kernels.view import KernelsView
 from profkit.trace import Trace
 
@@ -34,8 +34,8 @@ class Windows:
     """Share of the time of copies to the device that is from unpinned memory, if there are any."""
     tensor_core_share: float | None
     """Share of the time of matrix work that ran on Tensor Cores, if the kernels' names show it."""
-    launch_bound_share: float | None
-    """Share of the kernels' time in calls that an idle device waited for, if launches are known."""
+    launched_late_share: float | None
+    """Share of the devices' time in which they were idle because the host launched late."""
     on_host: bool
 
     @property
@@ -79,6 +79,6 @@ def summarize_windows(trace: Trace, view: KernelsView) -> Windows:
         calls_by_phase={name: calls / view.steps for name, calls in calls_by_phase.items()},
         pageable_share=pageable_ns / copied_ns if copied_ns else None,
         tensor_core_share=view.tensor_core_share,
-        launch_bound_share=view.launch_bound_share,
+        launched_late_share=view.launched_late_share,
         on_host=view.devices == (HOST,),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -10,20 +11,23 @@ from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.config_join import find_caveats, find_unlike, join_config
 from profkit.analysis.costs import RunCosts, run_costs
+from profkit.analysis.estimate import USUAL_LEVEL
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.overview import silent_ranks
 from profkit.analysis.rank_sums import SpanSums, add_sums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import steady_steps
+from profkit.explain.efficiency import doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
 from profkit.explain.rules.base import Case, Finding, find_all
 from profkit.explain.scaling import ScalingRow, scaling_table
-from profkit.text import plural
+from profkit.text import percent, plural
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper
+from profkit.vocab import HINTS
 
 BothCeilings: TypeAlias = tuple[Ceilings | None, Ceilings | None]
 """The ceilings of the machines that the base and the target ran on, if they are known."""
@@ -78,19 +82,26 @@ def explain_sides(
         unlike=unlike,
         differences=join_config(*manifests),
     )
+    if doubt := doubt_efficiency(before.trace, after.trace, ledger):
+        ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, doubt))
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
-    caveats = [*find_caveats(*manifests)]
+    caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
     if not ledger.per_sample:
         caveats.append(
             "nothing says how many samples a step trains on, so steps are compared; that is fair "
             "only if the batches are equal"
         )
+    if (level := ledger.total.delta.level) < USUAL_LEVEL:
+        caveats.append(
+            f"few steps: the intervals are those of an exact test over {before.costs.steps} and "
+            f"{after.costs.steps} steps, at {percent(level, 0)}"
+        )
     for name, error in broken.items():
         caveats.append(f"the rule {name} could not be loaded: {error}")
     findings = find_all(case, rules.values())
-    for run in (*bases, *targets):  # after the rules: reading their tables may show more damage
-        caveats += _flags(run.trace)
+    # After the rules: reading their tables may show more damage.
+    caveats += _flags([run.trace for run in (*bases, *targets)])
     kernels = compare_kernels(before, after, ledger, ceilings)
     return Explained(case, findings, tuple(caveats), kernels)
 
@@ -110,15 +121,19 @@ def side_name(runs: Sequence[Evidence]) -> str:
     return f"{name} and {plural(len(runs) - 1, 'repeat')}" if len(runs) > 1 else name
 
 
-def _flags(trace: Trace) -> Iterator[str]:
-    """Yield what is wrong with a run, each with the run's name."""
-    flags = [*trace.manifest.flags]
-    silent = silent_ranks(trace)
-    if silent:
-        ranks = plural(trace.manifest.world_size, "rank")
-        flags.append(f"{silent:,} of {ranks} left no steps; the rows are about the others")
-    for flag in (*flags, *trace.problems):
-        yield f"{trace.name}: {flag}"
+def _flags(traces: Sequence[Trace]) -> Iterator[str]:
+    """Yield what is wrong with the runs, each once, with the names of the runs."""
+    names: dict[str, list[str]] = {}
+    for trace in traces:
+        flags = [flag for flag in trace.manifest.flags if not flag.startswith(HINTS[:1])]
+        silent = silent_ranks(trace)
+        if silent:
+            ranks = plural(trace.manifest.world_size, "rank")
+            flags.append(f"{silent:,} of {ranks} left no steps; the rows are about the others")
+        for flag in (*flags, *trace.problems):
+            names.setdefault(flag, []).append(trace.name)
+    for flag, own in names.items():
+        yield f"{' and '.join(dict.fromkeys(own))}: {flag}"
 
 
 def scale_runs(traces: Sequence[Trace], each: Mapper = map) -> tuple[ScalingRow, ...]:

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.ceilings import Ceilings
+from profkit.analysis.columns import equals
 from profkit.analysis.estimate import Ints
-from profkit.analysis.kernels.categories import COPY_CATEGORIES
-from profkit.analysis.kernels.device_time import HOST
-from profkit.analysis.kernels.view import KernelsView, kernels_of
+from profkit.analysis.kernels.idle import HOST, gaps_in_steps, idle_reasons
+from profkit.analysis.kernels.view import KernelsView, host_waits, kernels_of
 from profkit.analysis.kernels.windows import NO_PHASE, exclusive_times
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_kernels import MOVING
@@ -29,13 +29,19 @@ from profkit.vocab import PHASES
 
 LAUNCH_IDLE: Final = "launch-bound idle"
 SYNC_STALL: Final = "sync stall"
+OTHER_IDLE: Final = "idle for other reasons"
+"""The name of gaps before work that was launched in time, or whose launch is not known."""
 BETWEEN: Final = "between operators"
 """The name of gaps on a CPU: nothing is launched, the interpreter runs between operators."""
 
+NAMELESS: Final = "(no name)"
 OTHERS: Final = "other "
 """The prefix of a row that holds all operators of a category that only one side has."""
 
-_COLUMNS = ("rank", "device", "start_ns", "end_ns", "name", "category", "op", "phase", "step")
+_COLUMNS = (
+    *("rank", "device", "start_ns", "end_ns", "launch_ns"),
+    *("name", "category", "op", "phase", "step"),
+)
 
 
 class _Key(NamedTuple):
@@ -97,7 +103,7 @@ class KernelLedger:
     moving_added_ns: float
     """The growth of the time of casts and layout copies."""
     tensor_core_share: Sides
-    launch_bound_share: Sides
+    launched_late_share: Sides
     ceiling_share: Sides
     """The share of their ceilings that kernels of known work reach, weighted by time."""
 
@@ -130,7 +136,7 @@ def compare_kernels(
         noun=target.noun,
         moving_added_ns=sum(row.delta_ns for row in rows if row.category in MOVING),
         tensor_core_share=Sides(base.tensor_core_share, target.tensor_core_share),
-        launch_bound_share=Sides(base.launch_bound_share, target.launch_bound_share),
+        launched_late_share=Sides(base.launched_late_share, target.launched_late_share),
         ceiling_share=Sides(
             _ceiling_share(before, ceilings[0]), _ceiling_share(after, ceilings[1])
         ),
@@ -163,11 +169,12 @@ def _sum_side(side: Evidence, view: KernelsView, ledger: Ledger) -> _Sums:
     """Return the figures of a captured step in the base's batch, on average over its ranks."""
     scale = ledger.batch_factor(side.step_samples) / view.steps
     sums: _Sums = defaultdict(_Figures)
+    samples = host_waits(side.trace)
     for rank in side.trace.ranks:
         if rank.rank in view.ranks:
             rows = rank.select("kernels", _COLUMNS)[0]
-            rows = rows.filter(rows["step"].is_valid())
-            for key, ns, calls in (*_busy(rows), *_idle(rows)):
+            inside = rows.filter(rows["step"].is_valid())
+            for key, ns, calls in (*_busy(inside), *_idle(rows, samples)):
                 sums[key] = sums[key].plus(ns * scale, calls * scale)
     return sums
 
@@ -180,38 +187,19 @@ def _busy(rows: pa.Table) -> Iterator[_Total]:
     if not rows.num_rows:
         return
     category = rows["category"].cast(pa.string()).combine_chunks()
-    name = rows["op"].cast(pa.string()).combine_chunks()
-    if name.null_count == len(name):
-        name = rows["name"].cast(pa.string()).combine_chunks()
-    yield from _sum_up(rows["phase"], name.fill_null(""), category, exclusive_times(rows))
+    name = pc.coalesce(rows["op"].cast(pa.string()), rows["name"].cast(pa.string()))
+    name = pc.if_else(pc.equal(name, ""), NAMELESS, name)
+    yield from _sum_up(rows["phase"], name, category, exclusive_times(rows))
 
 
-def _idle(rows: pa.Table) -> Iterator[_Total]:
-    """Yield the time between two pieces of work of one step, in the phase of the later one.
-
-    After a copy to the host the time is called that copy's stall.
-    """
-    if rows.num_rows < 2:
-        return
-    device, step = rows["device"].combine_chunks(), rows["step"].to_numpy()
-    codes = device.indices.to_numpy().astype(np.int64)
-    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    lane = rows["rank"].to_numpy().astype(np.int64) * 2**31 + codes
-    order = np.lexsort((start, step, lane))
-    same = (np.diff(lane[order]) == 0) & (np.diff(step[order]) == 0)
-    latest_end = end[order]
-    for lane_step in np.split(np.arange(len(order)), np.flatnonzero(~same) + 1):
-        latest_end[lane_step] = np.maximum.accumulate(latest_end[lane_step])
-    gap = np.where(same, start[order][1:] - latest_end[:-1], 0)
-    later, earlier = order[1:][gap > 0], order[:-1][gap > 0]
-    is_host = pc.equal(device.dictionary.cast(pa.string()), HOST).to_numpy(zero_copy_only=False)
-    category = rows["category"].cast(pa.string())
-    is_copy = pc.equal(category, COPY_CATEGORIES["DtoH"]).fill_null(False).to_numpy()
-    names = np.where(is_copy[earlier], SYNC_STALL, LAUNCH_IDLE)
-    names = np.where(is_host[codes[later]], BETWEEN, names)
-    phase = rows["phase"].take(pa.array(later))
-    no_category = pa.array([""] * len(later), pa.string())
-    yield from _sum_up(phase, pa.array(names.tolist(), pa.string()), no_category, gap[gap > 0])
+def _idle(rows: pa.Table, samples: pa.Table | None) -> Iterator[_Total]:
+    """Yield the gaps of each device in the captured steps, in the phase of the later work."""
+    gaps = gaps_in_steps(rows)
+    names = np.array([LAUNCH_IDLE, SYNC_STALL, OTHER_IDLE])[idle_reasons(rows, gaps, samples)]
+    names = np.where(equals(rows["device"], HOST)[gaps.after], BETWEEN, names)
+    phase = rows["phase"].take(pa.array(gaps.after))
+    no_category = pa.array([""] * len(names), pa.string())
+    yield from _sum_up(phase, pa.array(names.tolist(), pa.string()), no_category, gaps.length)
 
 
 def _sum_up(

@@ -28,6 +28,7 @@ from profkit.analysis.estimate import (
 )
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.repeats import widen
+from profkit.explain.few_steps import each_step, exact_difference, plain_difference
 from profkit.explain.resolution import at_one_resolution
 from profkit.text import percent
 from profkit.vocab import PHASES
@@ -233,10 +234,14 @@ def _make_rows(
     if not names:
         return []
     rows = []
-    before, after = _per_sample(base_ns, names, base), _per_sample(target_ns, names, target)
-    for name, left, right in zip(names, before, after, strict=True):
+    lefts, rights = _per_sample(base_ns, names, base), _per_sample(target_ns, names, target)
+    for name, left, right in zip(names, lefts, rights, strict=True):
         exact = _exact(target_ns.get(name), target) - _exact(base_ns.get(name), base)
-        rows.append(Row(name, left, right, subtract(right, left), exact))
+        delta = subtract(right, left)
+        if min(base.steps, target.steps) < FEWEST_STEPS:
+            steps = each_step(base_ns.get(name), base), each_step(target_ns.get(name), target)
+            delta = exact_difference(*steps, delta.value)
+        rows.append(Row(name, left, right, delta, exact))
     return rows
 
 
@@ -279,14 +284,8 @@ def why_not_at_all(ledger: Ledger) -> str:
     """Return why no question about the two runs can be answered, or nothing if some can."""
     if ledger.unlike:
         return "; ".join(ledger.unlike)
-    base_needs, target_needs = ledger.steps_needed
-    needs = []
-    if base_needs:
-        needs.append(f"the base needs {base_needs} more used steps")
-    if target_needs:
-        needs.append(f"the target needs {target_needs} more used steps")
-    if needs:
-        return f"intervals take {FEWEST_STEPS} steps: " + ", ".join(needs)
     if ledger.total.base.value > 0 and ledger.total.delta.low is not None:
         return ""
-    return "the used steps took no time at all"
+    if not any(ledger.steps_needed):
+        return "the used steps took no time at all"
+    return plain_difference(ledger.base, ledger.target)

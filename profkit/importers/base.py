@@ -1,9 +1,7 @@
 """The contract of an importer, and the choice of the importer for a file.
 
-An importer recognises its format by a file's first bytes and writes runs. To add a format, add a
-module here whose `IMPORTER` has the members of `Importer`. An importer is given all files of a
-command that are in its format, and decides how many runs they make. What a source does not know
-stays null. What an importer drops or repairs is counted under a name that a reader understands.
+To add a format, add a module here whose `IMPORTER` has the members of `Importer`. What a source does
+not know stays null. What an importer drops or repairs is counted under a name.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import re
 import shutil
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,7 +33,6 @@ HEAD_BYTES = 65_536
 LONGEST_NAME = 4_096
 """Longer names are cut: kernels have long names, but a hostile one may fill the whole file."""
 LONGEST_FILE_NAME = 120
-
 _GZIP = b"\x1f\x8b"
 _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
 _SUFFIXES = (".gz", ".json", ".trace", ".pt", ".sqlite", ".log", ".txt", ".pkl", ".jsonl")
@@ -130,27 +127,34 @@ class RunDraft:
         for rank in self._ranks:
             rank.close()
             rows.update(rank.rows)
-        flags = tuple(map(safe_text, self.flags))
+        flags = _flags_of(self._sources, [*manifest.flags, *self.flags])
         config = {
             "imported_from": self._importer,
             "sources": [safe_text(path.name) for path in self._sources],
             **manifest.config,
         }
-        is_running = manifest.state is RunState.RUNNING
         dropped = [f"{count:,} {what}" for what, count in sorted(self.dropped.items())]
+        state = manifest.state if manifest.state is not RunState.RUNNING else RunState.COMPLETE
         whole = dataclasses.replace(
             manifest,
-            state=RunState.COMPLETE if is_running else manifest.state,
+            state=state,
             config=config,
             notes=(*manifest.notes, *dropped),
-            flags=(*manifest.flags, *flags),
+            flags=flags,
             profkit_version=manifest.profkit_version or __version__,
         )
         with _writing_into(self.run):
             whole.write(self.run)
         self._finished = True
-        ranks, drops = len(self._ranks), dict(self.dropped)
-        return Imported(self.run, self._importer, self._sources, ranks, dict(rows), drops, flags)
+        counts = len(self._ranks), dict(rows), dict(self.dropped)
+        return Imported(self.run, self._importer, self._sources, *counts, flags)
+
+
+def _flags_of(sources: Sequence[Path], flags: Iterable[str]) -> tuple[str, ...]:
+    """Return each flag once, without the sources' folders, which name users."""
+    for path in sources:
+        flags = [flag.replace(safe_text(str(path)), path.name) for flag in flags]
+    return tuple(dict.fromkeys(map(safe_text, flags)))
 
 
 @contextlib.contextmanager
@@ -265,6 +269,9 @@ def plan_import(
     sources: dict[str, list[Path]] = {}
     unknown = []
     for path in files:
+        # A pipe may wait for a writer for ever, and cannot be read twice.
+        if path.exists() and not path.is_file():
+            raise UnreadableError(f"{safe_text(str(path))}: not a regular file; copy it into one")
         name = format_name or recognise(path, importers)
         if name:
             sources.setdefault(name, []).append(path)

@@ -11,14 +11,16 @@ correlated steps: equal neighbours count as one. `config` says how many steps a 
 a mean cannot be split where one begins. The loss, which is of the printed step, belongs to the
 window's last step. Lines that are about one step in twenty say nothing about the other nineteen.
 
-If a tool counts the samples of all cards, each step has rank 0's share of them. `config` says how
-many ranks it represents, so that a report shows what the log shows.
+Each step has the samples of rank 0: if a tool counts those of all cards, rank 0's share of them.
+`config` says how many ranks that one speaks for, if the log or the file's name tells, and what the
+log counted, so that a report can show the throughput of the job next to the log's own figure.
 """
 
 from __future__ import annotations
 
 import functools
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,11 +34,18 @@ from profkit.importers.logs.assemble import (
     load_grammars,
     parse_log,
 )
-from profkit.importers.logs.parsed import ParsedLog, Scope
-from profkit.importers.logs.placing import PlacedSteps, place_steps, world_size
+from profkit.importers.logs.epoch_ends import find_fast_ends
+from profkit.importers.logs.parsed import ParsedLog
+from profkit.importers.logs.placing import (
+    PlacedSteps,
+    drop_untimed,
+    place_steps,
+    world_size,
+)
+from profkit.importers.logs.slow import as_config
 from profkit.importers.logs.text import read_lines
 from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
-from profkit.text import safe_text
+from profkit.text import plural, safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.vocab import RunState
 
@@ -85,9 +94,19 @@ class TrainingLog:
                     f"{safe_text(str(path))}: no line belongs to a training log that profkit knows "
                     f"(it knows {', '.join(GRAMMARS.names())}); name another format with --format"
                 )
+            usable = [log for log in logs if log.grammar == MARKS_ALONE or count_timed(log) > 1]
+            if not usable:
+                raise UnreadableError(_say_what_is_missing(path, logs))
+            for place, log in enumerate(logs, 1):
+                if log not in usable:
+                    problems.append(
+                        f"run {place} of the {len(logs)} in the file has "
+                        f"{plural(count_timed(log), 'usable line')} and was not imported"
+                    )
             for place, log in enumerate(logs, 1):
                 name = f"{path.stem}-run{place}" if len(logs) > 1 else ""
-                yield self._write(log, path, name, target, problems[-1:])
+                if log in usable:
+                    yield self._write(log, path, name, target, problems)
 
     def _write(
         self, log: ParsedLog, path: Path, name: str, target: Target, problems: Sequence[str]
@@ -114,12 +133,42 @@ class TrainingLog:
             return draft.finish(describe(log, placed))
 
 
+def count_timed(log: ParsedLog) -> int:
+    """Return the number of lines that say how long a step took."""
+    return len(drop_untimed(log.records, Counter()))
+
+
+def _say_what_is_missing(path: Path, logs: Sequence[ParsedLog]) -> str:
+    """Return why a file cannot be imported, and what to do about it, in one line."""
+    lines = sum(len(log.records) for log in logs)
+    timed = sum(map(count_timed, logs))
+    if timed:
+        why = (
+            f"has {plural(timed, 'line')} about training from which a step time follows, and a "
+            "figure needs two of one run; import a longer log"
+        )
+    elif lines:
+        first = min(log.records[0].line for log in logs if log.records)
+        why = (
+            f"has {plural(lines, 'line')} about training (the first is line {first:,}) and none "
+            "with a usable step time or throughput: they are missing, zero or nan; print them "
+            "with each line, or record the job itself (profkit run)"
+        )
+    else:
+        why = (
+            f"has lines of {logs[0].title} and none with a step and its figures; import the log of "
+            "the process that prints the training"
+        )
+    return f"{safe_text(str(path))}: {why}"
+
+
 def _read_whole(path: Path, problems: list[str]) -> Iterator[bytes]:
     """Yield the file; if it is damaged, what comes before, and add the reason to `problems`."""
     try:
         yield from read_blocks(path)
     except TornError as error:
-        problems.append(str(error))
+        # The run keeps the file's name only: a path may contain a user's name.
+        problems.append(str(error).replace(safe_text(str(path)), safe_text(path.name)))
 
 
 def describe(log: ParsedLog, placed: PlacedSteps) -> RunManifest:
@@ -149,7 +198,8 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
     for each in log.stated[-MAX_RESULTS:]:
         results.append({name: getattr(each, name) for name in _RESULT_FIELDS})
     windows = [each.steps for each in log.records]
-    config = {
+    config: dict[str, Any] = {
+        **{name: clean_name(value) for name, value in metadata.knobs.items()},
         "log_grammar": log.grammar,
         "log_of": log.title,
         "precision": metadata.precision,
@@ -160,8 +210,12 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "samples_counted_of": log.scope.value,
         "step_times": log.times.value,
         "steps_per_line": statistics.mode(windows) if windows else None,
-        "rows_speak_for_ranks": world_size(log) if log.scope is Scope.ALL else None,
+        "rows_speak_for_ranks": metadata.world_size,
+        "cards_of_one_node": metadata.cards_of_one_node,
+        "accumulation": metadata.accumulation,
         "warmup": placed.warm_up,
+        "slow_lines": as_config(log),
+        "fast_epoch_ends": find_fast_ends(log),
         "told_by_file_name": list(metadata.from_name) or None,
         "stated": results or None,
     }

@@ -16,7 +16,12 @@ from profkit.importers.base import clean_name
 from profkit.importers.kineto.events import Events, plain_name, sort_out, whole
 from profkit.importers.kineto.phases import NestedSpan, PhaseSpan
 from profkit.importers.kineto.steps import Steps
-from profkit.importers.kineto.tables import PhaseLookup, host_columns, kernel_columns
+from profkit.importers.kineto.tables import (
+    PhaseLookup,
+    describe_work,
+    host_columns,
+    kernel_columns,
+)
 from profkit.importers.kineto.work import find_work
 from profkit.importers.reading.chrome import read_chrome
 from profkit.importers.reading.sanity import TimeGate
@@ -42,7 +47,7 @@ def read_rows(path: Path, window: Window, *, device: str = "") -> list[Row]:
     work = find_work(events, gate)
     if not len(work.place):
         return _build_rows(_operator_columns(events, steps, phases), offset)
-    made = kernel_columns(events, work, steps, phases)
+    made = kernel_columns(events, work, describe_work(events, work), steps, phases)
     if device and len(set(work.device.tolist())) == 1:
         made["device"] = [device] * len(work.place)
     return _build_rows(made, offset)

@@ -9,7 +9,8 @@ from typing import Any
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
-from profkit.report import view_json
+from profkit.report import device_sections, view_json
+from profkit.report.log_words import coverage
 from profkit.trace import Verification
 
 NS_IN_MS = 1e-6
@@ -77,6 +78,7 @@ def overview(view: Overview) -> dict[str, Any]:
         "steps_needed": view.steps_needed,
         "steps_left_out": dict(view.selection.left_out),
         "throughput_samples_per_s": _estimate(view.throughput),
+        "throughput_covers": coverage(view) or None,
         "step_ms": _estimate(view.step_ns, NS_IN_MS),
         "phases": phases,
         "first_loss": _scaled(view.first_loss, 1.0),
@@ -85,6 +87,7 @@ def overview(view: Overview) -> dict[str, Any]:
         "own_cost_ms_per_step": own_cost(view),
         "own_cost_opening_ms": _ms(view.own_cost.opening_ns),
         "collectives": view_json.links(view.links),
+        "device_time": device_sections.as_json(view.devices),
         "kernels": kernels(view),
         "kernels_by_name": view_json.of(view.by_kernel),
         "data_quality": list(view.quality),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from profkit.analysis.bandwidth import LinkUse
 from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
 from profkit.report.document import Grid, Section
 from profkit.report.words import known
 from profkit.text import byte_size, bytes_per_second, duration, percent, plural, significant
 
+MIN_EXCESS = 0.25
+"""A phase that is longer by less than this share of the wait does not explain it."""
 MOST_RANKS = 8
 MOST_LINKS = 6
 
@@ -19,11 +20,11 @@ def exchange_sections(view: Overview) -> Iterator[Section]:
     if view.exchange is not None:
         yield by_rank(view, view.exchange.ranks)
     if view.links:
-        yield by_link(view.links)
+        yield by_link(view)
 
 
 def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
-    """Return the exchange by rank: hidden under backward, or exposed in its parts."""
+    """Return the exchange by rank: hidden, or exposed in its parts."""
     shown = sorted(ranks, key=lambda part: -part.exposed_ns)[:MOST_RANKS]
     rows = []
     for part in sorted(shown, key=lambda part: part.rank):
@@ -44,7 +45,10 @@ def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
         notes.append(words)
     header = ("rank", "exposed", "waiting", "transfer", "not ready", "hidden")
     grid = Grid(header, tuple(rows), frozenset(range(1, len(header))))
-    return Section("Gradient exchange per step", tuple(notes), grid=grid)
+    # Nothing in another tool's trace says which collectives carry gradients.
+    imported = "imported_from" in view.config
+    title = "Communication per step" if imported else "Gradient exchange per step"
+    return Section(title, tuple(notes), grid=grid)
 
 
 def waiting_words(view: Overview) -> str:
@@ -62,14 +66,14 @@ def waiting_words(view: Overview) -> str:
         f"rank {late.rank} is late: the others wait {duration(late.waited_ns)} per step, "
         f"{percent(late.share, 0)} of it for this rank"
     )
-    if late.excess_ns > 0:
+    if late.excess_ns >= MIN_EXCESS * late.waited_ns:
         words += f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'"
     return words
 
 
-def by_link(links: tuple[LinkUse, ...]) -> Section:
+def by_link(view: Overview) -> Section:
     """Return what each communicator moves per step, how fast, and what its link reaches alone."""
-    rows = []
+    rows, links = [], view.links
     for use in links[:MOST_LINKS]:
         row = [
             use.op,
@@ -85,6 +89,14 @@ def by_link(links: tuple[LinkUse, ...]) -> Section:
     notes = []
     if len(links) > MOST_LINKS:
         notes.append(f"The first {MOST_LINKS}; {len(links) - MOST_LINKS:,} more in --json.")
+    recorded = len(view.exchange.ranks) if view.exchange else view.ranks_seen
+    if recorded < view.world_size:
+        notes.append(
+            f"{plural(recorded, 'rank')} of {view.world_size:,} recorded them: "
+            "transfer includes waiting for the others."
+        )
+    if any(not use.bytes_per_step for use in links):
+        notes.append("Without a size, the transfer is the sum of all calls.")
     header = ("operation", "over", "messages", "bytes", "transfer", "algorithm", "bus", "alone")
     grid = Grid(header, tuple(rows), frozenset(range(2, len(header))))
     return Section("Collectives per step", tuple(notes), grid=grid)

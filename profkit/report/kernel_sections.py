@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from profkit.analysis.kernels.categories import UNCATEGORISED
 from profkit.analysis.kernels.groups import KernelGroup
 from profkit.analysis.kernels.view import KernelsView
 from profkit.analysis.kernels.windows import KernelWindows
@@ -16,6 +17,8 @@ MOST_KINDS = 6
 """Phases or categories that are listed; the others are summed up as the rest."""
 
 MOST_KERNELS = 5
+MIN_UNCATEGORISED = 0.005
+"""A smaller share of kernels without a category changes no figure."""
 
 
 def kernel_sections(view: Overview) -> Iterator[Section]:
@@ -73,6 +76,11 @@ def by_kernel(found: KernelsView) -> Section:
             del columns[title]
     right = frozenset(range(1, len(columns))) - {[*columns, "bound by"].index("bound by")}
     notes = []
+    if found.category_share:
+        notes.append(f"By category: {shares_in_words(found.category_share, 1.0)}.")
+    unknown = found.category_share.get(UNCATEGORISED, 0.0)
+    if unknown >= MIN_UNCATEGORISED:
+        notes.append(f"The names of {percent(unknown)} of the time say no category.")
     if len(found.groups) > MOST_KERNELS:
         more = f"{len(found.groups) - MOST_KERNELS:,} more"
         if len(found.ranks) < found.ranks_in_all:

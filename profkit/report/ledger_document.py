@@ -27,8 +27,9 @@ from profkit.report.document import (
     Waterfall,
     labelled,
 )
+from profkit.report.log_words import sample_unit
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
-from profkit.report.words import interval_words
+from profkit.report.words import interval_words, level_words
 from profkit.text import amount, percent, plural, signed, significant
 from profkit.trace import Trace
 
@@ -76,7 +77,7 @@ def explained(
         views = {side: illustrated.view for side, illustrated in sides.items()}
         if TARGET in sides:
             sections += ranks_section(sides[TARGET], "Ranks of the target")
-        sections.append(quality(views))
+        sections.append(quality(views, with_flags=False))  # they are among the caveats
         for side, run in views.items():
             copied.append((f"{side}: trace", run.path))
     return Document(
@@ -98,7 +99,9 @@ def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
         (BASE, case.base_name, ledger.total.base, case.base),
         (TARGET, case.target_name, ledger.total.target, case.target),
     ):
-        speed, _, where = ledger_words.pace(ledger, own, run.world_size).partition(" on ")
+        speed, _, where = ledger_words.pace(
+            ledger, own, run.world_size, sample_unit(run.config)
+        ).partition(" on ")
         yield side, speed, f"{where}: {name}".removeprefix(": ")
     change = ledger.change
     label = "time per sample and rank" if ledger.per_sample else "time per step and rank"
@@ -139,7 +142,7 @@ def rows_that_add_up(ledger: Ledger) -> Section:
             named.append((f"{row.name} › {part.name}", part))
     for name, row in [*named, ("total", ledger.total)]:
         cells.append(tuple(ledger_words.row_cells(ledger, row, name, factor)))
-    header = ("", BASE, TARGET, "difference", "95 % interval", "verdict")
+    header = ("", BASE, TARGET, "difference", level_words(ledger.total.delta.level), "verdict")
     grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}), total=True)
     return Section("Where the time goes", tuple(notes), tuple(_waterfall(ledger, factor)), grid)
 
@@ -161,9 +164,11 @@ def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
         return
     captured = (
         f"{found.noun.capitalize()}s in the captured steps ({found.base_steps:,} and "
-        f"{found.target_steps:,} of all ranks), which are slower than others."
+        f"{found.target_steps:,} of all ranks)"
     )
-    notes = (captured, *ledger_words.kernel_words(found, view.ledger))
+    if "imported_from" not in view.case.base.config:
+        captured += ", which are slower than others"
+    notes = (f"{captured}.", *ledger_words.kernel_words(found, view.ledger))
     rows = []
     for phase in found.phases:
         rows.append((phase, *ledger_words.kernel_cells(found.of_phase(phase))))

@@ -41,6 +41,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "change_share": estimate(ledger.change),
         "efficiency_share": estimate(ledger.efficiency),
         "samples_per_step_and_gpu": ledger.samples_per_step if ledger.per_sample else None,
+        "interval_confidence": ledger.total.delta.level,
         "total_ns": row_json(ledger.total),
         "largest_row": ledger.largest.name if ledger.largest else None,
         "rows_ns": list(map(row_json, ledger.rows)),
@@ -95,7 +96,7 @@ def kernels(found: KernelLedger | None) -> dict[str, Any] | None:
         "rows_ns_per_step": view_json.of(found.rows),
         "casts_and_layout_copies_added_ns_per_step": found.moving_added_ns,
         "tensor_core_share": found.tensor_core_share._asdict(),
-        "launch_bound_share": found.launch_bound_share._asdict(),
+        "launched_late_share": found.launched_late_share._asdict(),
         "ceiling_share": found.ceiling_share._asdict(),
     }
 

@@ -30,11 +30,12 @@ def verdict_name(verdict: Verdict) -> str:
     return str(verdict.value)
 
 
-def pace(ledger: Ledger, own: Estimate, gpus: int) -> str:
+def pace(ledger: Ledger, own: Estimate, gpus: int, unit: str = "samples") -> str:
     if not own.value > 0:
         return "no steps"
-    unit = "samples/s" if ledger.per_sample else "steps/s"
-    return f"{significant(1e9 * gpus / own.value, 4)} {unit} on {plural(gpus, 'rank')}"
+    if not ledger.per_sample:
+        unit = "steps"
+    return f"{significant(1e9 * gpus / own.value, 4)} {unit}/s on {plural(gpus, 'rank')}"
 
 
 def verdict_words(ledger: Ledger) -> str:
@@ -152,7 +153,9 @@ def kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:
         yield f"Casts and layout copies: {signed(found.moving_added_ns)} per captured step."
     shares = {
         "Share of eligible work that runs on Tensor Cores": found.tensor_core_share,
-        "Share of kernel time that the idle device waited for launches": found.launch_bound_share,
+        "Share of the device's time in which it was idle because the host launched late": (
+            found.launched_late_share
+        ),
         "Share of its ceiling that work of known size reaches": found.ceiling_share,
     }
     for words, share in shares.items():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from profkit.analysis.overview import Overview, PhaseShare
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
+from profkit.report.device_sections import device_sections
 from profkit.report.document import (
     Document,
     Grid,
@@ -21,13 +23,20 @@ from profkit.report.document import (
 )
 from profkit.report.exchange_sections import exchange_sections
 from profkit.report.kernel_sections import kernel_sections
+from profkit.report.log_words import (
+    coverage,
+    log_meanings,
+    log_quality,
+    own_figure,
+    sample_unit,
+    source_rows,
+)
 from profkit.report.words import (
     interval_words,
     meaning,
     own_cost_words,
     plain,
     share_range,
-    source_rows,
     steps_line,
     why_not_judged,
 )
@@ -103,7 +112,10 @@ def _subtitle(view: Overview) -> Iterator[str]:
 
 def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     throughput, step = view.throughput, view.step_ns
-    yield "throughput", f"{plain(throughput.value)} samples/s", interval_words(throughput, plain)
+    speed = f"{plain(throughput.value)} {sample_unit(view.config)}/s"
+    covered = filter(None, (interval_words(throughput, plain), coverage(view)))
+    yield "throughput", speed, ", ".join(covered)
+    yield from own_figure(view)
     yield "step", duration(step.value, 4), interval_words(step, duration)
     if view.first_loss is not None and view.last_loss is not None:
         last = f"{significant(view.last_loss, 5)} at the last step"
@@ -119,9 +131,14 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
 
 
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
+    yield from device_sections(view.devices)
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
-        yield Section("Where a step goes", charts=(("", shares),), grid=phase_grid(view.phases))
+        yield Section(
+            "Where a step goes",
+            charts=(("", shares),),
+            grid=phase_grid(view.phases, log_meanings(view.config)),
+        )
     if drawn is not None:
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))
@@ -134,11 +151,21 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         yield Section("What ran", grid=settings, folded=True)
 
 
-def phase_grid(phases: Sequence[PhaseShare]) -> Grid:
+def phase_grid(
+    phases: Sequence[PhaseShare], meanings: Mapping[str, str] = MappingProxyType({})
+) -> Grid:
     rows = []
     for part in phases:
         share, step = percent(part.share.value), duration(part.step_ns.value)
-        rows.append((part.name, share, share_range(part.share), step, meaning(part.name)))
+        rows.append(
+            (
+                part.name,
+                share,
+                share_range(part.share),
+                step,
+                meanings.get(part.name) or meaning(part.name),
+            )
+        )
     header = ("phase", "share", "95 % interval", "per step", "what happens")
     return Grid(header, tuple(rows), frozenset({1, 2, 3}))
 
@@ -167,7 +194,7 @@ def ranks_section(run: Illustrated, title: str) -> Iterator[Section]:
     yield Section(title, notes, (("", Heat(found)),), grid)
 
 
-def quality(sides: Mapping[str, Overview]) -> Section:
+def quality(sides: Mapping[str, Overview], *, with_flags: bool = True) -> Section:
     """Return what limits the confidence in the figures, and what measuring them cost.
 
     With more than one run, each row is labelled with its side.
@@ -176,11 +203,11 @@ def quality(sides: Mapping[str, Overview]) -> Section:
     for side, view in sides.items():
         prefix = f"{side}: " if side else ""
         rows.append((f"{prefix}profkit's cost", own_cost_words(view)))
-        notices = "; ".join(view.quality) or "complete, no rows dropped"
+        notices = "; ".join(view.quality) or log_quality(view) or "complete, no rows dropped"
         rows.append((f"{prefix}data quality", notices))
-        for label, text in source_rows(view):
+        for label, text in source_rows(view.config):
             rows.append((f"{prefix}{label}".strip(), text))
-        for flag in view.flags:
+        for flag in view.flags if with_flags else ():
             rows.append((f"{prefix}flag", flag))
     return Section("Confidence and data quality", grid=labelled(rows))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -14,9 +14,6 @@ from profkit.text import duration, percent, plural, significant
 from profkit.vocab import PHASES, Phase
 
 Number = TypeVar("Number", int, float)
-
-MOST_STATED = 4
-"""Results stated by an imported log that are shown; all of them are in the JSON."""
 
 NO_FIGURE = "-"
 """Shown for a figure that is not known."""
@@ -45,14 +42,19 @@ def interval_range(estimate: Estimate, show: Callable[[float], str]) -> str:
 def interval_words(estimate: Estimate, show: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None:
         return "no interval"
-    return f"95 % interval {interval_range(estimate, show)}"
+    return f"{level_words(estimate.level)} {interval_range(estimate, show)}"
 
 
 def interval_in_brackets(estimate: Estimate, show: Callable[[float], str]) -> str:
     """Return the interval as an addition to its figure, or an empty text."""
     if estimate.low is None or estimate.high is None:
         return ""
-    return f" (95 % interval {interval_range(estimate, show)})"
+    return f" ({level_words(estimate.level)} {interval_range(estimate, show)})"
+
+
+def level_words(level: float) -> str:
+    """Return the name of an interval, with its confidence."""
+    return f"{percent(level, 0)} interval"
 
 
 def share_range(share: Estimate) -> str:
@@ -133,24 +135,3 @@ def own_cost_words(view: Overview) -> str:
             f"{interval_words(control, duration)}"
         )
     return words
-
-
-def source_rows(view: Overview) -> Iterator[tuple[str, str]]:
-    """Describe the log that a run was imported from, and list the results that it states."""
-    config = view.config
-    if "log_of" not in config:
-        return
-    every = ""
-    if config.get("steps_per_line") != 1:
-        every = f"every {config.get('steps_per_line')} steps, "
-    times = f"{every}times are means of {config.get('step_times')}"
-    counted = f"{config.get('sample_unit')} counted of {config.get('samples_counted_of')}"
-    yield "log", f"{config['log_of']}: {times}, {counted}"
-    stated = [found for found in config.get("stated") or [] if isinstance(found, dict)]
-    for found in stated[-MOST_STATED:]:
-        result = f"{found.get('what')} {found.get('value')} {found.get('unit')}".rstrip()
-        if found.get("how"):
-            result += f" ({found['how']})"
-        yield "stated", f"{result}, line {found.get('line')}"
-    if len(stated) > MOST_STATED:
-        yield "", f"{plural(len(stated) - MOST_STATED, 'more result')} in --json"

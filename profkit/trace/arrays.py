@@ -51,17 +51,13 @@ def _to_array(values: Any, kind: pa.DataType) -> pa.Array:
         return values.cast(kind)
     is_numpy = hasattr(values, "__array_interface__") and values.dtype.kind in "iuf"
     if is_numpy and pa.types.is_primitive(kind):
-        return _from_numpy(values, kind)
+        data = values.astype(values.dtype.newbyteorder("="), copy=True, order="C")
+        found = pa.from_numpy_dtype(data.dtype)
+        return pa.Array.from_buffers(found, len(data), [None, pa.py_buffer(data)]).cast(kind)
     if isinstance(values, list | tuple | range):
         with contextlib.suppress(TypeError, OverflowError, AttributeError, UnicodeError, KeyError):
             return _from_sequence(values, kind)
     return pa.array(values, type=kind)  # also for the error that names a wrong value
-
-
-def _from_numpy(values: Any, kind: pa.DataType) -> pa.Array:
-    data = values.astype(values.dtype.newbyteorder("="), copy=True, order="C")
-    found = pa.from_numpy_dtype(data.dtype)
-    return pa.Array.from_buffers(found, len(data), [None, pa.py_buffer(data)]).cast(kind)
 
 
 def _from_sequence(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -75,19 +71,15 @@ def _from_sequence(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             raise TypeError("a flag is true or false")
         return pa.Array.from_buffers(kind, len(values), [validity, _bitmap(values)])
     if pa.types.is_string(kind):
-        return _from_text(values, validity)
+        encoded = [b"" if value is None else str.encode(value) for value in values]
+        offsets = packed_numbers("i", itertools.accumulate(map(len, encoded), initial=0))
+        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+        return pa.Array.from_buffers(kind, len(values), buffers)
     plain = values
     if validity is not None:
         plain = [0 if value is None else value for value in values]
     data = packed_numbers(_CODES[str(kind)], plain)
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(data)])
-
-
-def _from_text(values: Sequence[str | None], validity: pa.Buffer | None) -> pa.Array:
-    encoded = [b"" if value is None else str.encode(value) for value in values]
-    offsets = packed_numbers("i", itertools.accumulate(map(len, encoded), initial=0))
-    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
 def _from_extents(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

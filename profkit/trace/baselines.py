@@ -7,6 +7,7 @@ old baseline or the new one. A baseline that was changed is refused, never compa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -35,9 +36,13 @@ def save_baseline(folder: Path, name: str, run: Path) -> Path:
         problem = f"is {found.state.value} and makes no baseline ({reasons})"
         raise UnreadableError(f"{safe_text(str(run))}: {problem}")
     sums = {path: _checksum(run / path) for path in _files(run)}
-    copy = folder / f"{name}-{_digest(sums)}"
+    lines = "\n".join(f"{path} {digest}" for path, digest in sorted(sums.items()))
+    copy = folder / f"{name}-{hashlib.sha256(lines.encode()).hexdigest()[:_DIGITS]}"
+    pointer = folder / f"{name}.json"
+    before = None
     try:
-        before = _copy_of(folder, name)
+        with contextlib.suppress(UnreadableError):
+            before = _find_copy(folder, name, read_json(pointer))
         if not copy.exists():
             _copy(run, copy, sums)
         content = {
@@ -46,7 +51,7 @@ def save_baseline(folder: Path, name: str, run: Path) -> Path:
             "saved_from": os.fspath(run.resolve()),
             "sha256": sums,
         }
-        replace_json(_pointer(folder, name), content)
+        replace_json(pointer, content)
         if before is not None and before != copy:
             shutil.rmtree(before, ignore_errors=True)
     except OSError as error:
@@ -62,15 +67,19 @@ def find_baseline(folder: Path, name: str) -> Path:
     Raise an `UnreadableError` if it is missing or was changed.
     """
     _check_name(name)
-    pointer = _pointer(folder, name)
+    pointer = folder / f"{name}.json"
     if not pointer.exists():
-        raise UnreadableError(_no_baseline(folder, name))
+        problem = f"there is no baseline '{name}'"
+        known = [path.stem for path in sorted(folder.glob("*.json"))]
+        if known:
+            problem += f"{did_you_mean(name, known)} (there are: {safe_text(', '.join(known))})"
+        remedy = f"save one with 'profkit explain --save-baseline {name} RUN'"
+        raise UnreadableError(f"{safe_text(str(folder))}: {problem}; {remedy}")
     again = f"save it again with 'profkit explain --save-baseline {name} RUN'"
     content = read_json(pointer)
-    copy = folder / _folder_name(content, name)
+    copy = _find_copy(folder, name, content)
     sums = content.get("sha256")
-    is_baseline = content.get("format") == FORMAT and _is_copy(copy.name, name)
-    if not is_baseline or not isinstance(sums, dict):
+    if content.get("format") != FORMAT or copy is None or not isinstance(sums, dict):
         problem = f"not a profkit baseline, or damaged; {again}"
         raise UnreadableError(f"{safe_text(str(pointer))}: {problem}")
     for path in sorted({*sums, *_files(copy)}):
@@ -80,40 +89,21 @@ def find_baseline(folder: Path, name: str) -> Path:
     return copy
 
 
-def _no_baseline(folder: Path, name: str) -> str:
-    problem = f"there is no baseline '{name}'"
-    known = [path.stem for path in sorted(folder.glob("*.json"))]
-    if known:
-        problem += f"{did_you_mean(name, known)} (there are: {safe_text(', '.join(known))})"
-    remedy = f"save one with 'profkit explain --save-baseline {name} RUN'"
-    return f"{safe_text(str(folder))}: {problem}; {remedy}"
-
-
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         remedy = "use letters, digits, '.', '_' and '-', 64 at most"
         raise UsageError(f"'{safe_text(name)}' is no name for a baseline; {remedy}")
 
 
-def _pointer(folder: Path, name: str) -> Path:
-    return folder / f"{name}.json"
+def _find_copy(folder: Path, name: str, content: Mapping[str, Any]) -> Path | None:
+    """Return the copy that a baseline's file names.
 
-
-def _folder_name(content: Mapping[str, Any], name: str) -> str:
-    return str(content.get("run", name))
-
-
-def _is_copy(folder: str, name: str) -> bool:
-    """Return true for a name that `save_baseline` gives: the file may have been tampered with."""
-    return re.fullmatch(rf"{re.escape(name)}-[0-9a-f]{{{_DIGITS}}}", folder) is not None
-
-
-def _copy_of(folder: Path, name: str) -> Path | None:
-    try:
-        found = _folder_name(read_json(_pointer(folder, name)), name)
-    except UnreadableError:
-        return None
-    return folder / found if _is_copy(found, name) else None
+    Returns `None` for a name that `save_baseline` does not give: the file may have been changed.
+    """
+    copy = str(content.get("run", name))
+    if re.fullmatch(rf"{re.escape(name)}-[0-9a-f]{{{_DIGITS}}}", copy):
+        return folder / copy
+    return None
 
 
 def _files(run: Path) -> Iterator[str]:
@@ -132,11 +122,6 @@ def _checksum(path: Path) -> str:
         while part := file.read(1 << 20):
             digest.update(part)
     return digest.hexdigest()
-
-
-def _digest(sums: Mapping[str, str]) -> str:
-    lines = "\n".join(f"{path} {digest}" for path, digest in sorted(sums.items()))
-    return hashlib.sha256(lines.encode()).hexdigest()[:_DIGITS]
 
 
 def _copy(run: Path, copy: Path, sums: Mapping[str, str]) -> None:

@@ -50,13 +50,9 @@ class RankFiles:
         self._named = 0
         self._give_way = give_way
         self._reserve = folder / ".reserve"
-        self._take_reserve()
-
-    def _take_reserve(self) -> None:
-        """Reserve all of it or nothing: on a full disk, profkit must not take the last bytes."""
         try:
             self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
-        except OSError:
+        except OSError:  # on a full disk, profkit must not take the last bytes
             self._reserve.unlink(missing_ok=True)
             raise
 
@@ -81,28 +77,28 @@ class RankFiles:
             self.failure = f"{error.strerror or error} while writing {table}"
             self.dropped[table] += count - (self._written(table) - before)
         finally:
-            self._forget_unwritten_names()
+            # Forget names of refused rows: a gap in the ids would cost all names after it.
+            while len(self._ids) > self._named:
+                self._ids.popitem()
 
     def close(self, reason: str = "complete") -> None:
         """End every stream and write `end.json`, or as much of that as the disk allows."""
         try:
             self._reserve.unlink(missing_ok=True)
             for stream in self._streams.values():
-                self._end(stream)
+                try:
+                    stream.close()
+                except OSError as error:
+                    problem = f"{error.strerror or error} while ending a stream"
+                    self.failure = self.failure or problem
             self._write_end(self.failure or reason)
         except OSError as error:
             self.failure = self.failure or f"{error.strerror or error} while ending the trace"
 
-    def _end(self, stream: StreamWriter) -> None:
-        try:
-            stream.close()
-        except OSError as error:
-            self.failure = self.failure or f"{error.strerror or error} while ending a stream"
-
     def _write_end(self, reason: str, realtime: Clock = wall_ns) -> None:
         counts = {table: stream.count for table, stream in self._streams.items()}
         for table in self.dropped.keys() - counts.keys():
-            counts[table] = StreamCount(rows=0, batches=0, bytes=0, crc32=0)
+            counts[table] = StreamCount()
         tables = {}
         for table, count in counts.items():
             tables[table] = {**dataclasses.asdict(count), "dropped": self.dropped[table]}
@@ -141,17 +137,15 @@ class RankFiles:
         """Write new names before the rows with them: a killed writer leaves no unknown id."""
         if len(self._ids) == self._named:
             return
-        new = [_as_unicode(name) for name in list(self._ids)[self._named :]]
+        new = []
+        for name in list(self._ids)[self._named :]:
+            # Escape what no file can hold: half of a surrogate pair, from a path in other bytes.
+            new.append(str.encode(name, "utf-8", "backslashreplace").decode())
         ids = range(self._named, len(self._ids))
         ranks = [self.rank] * len(new)
         batch = build_batch("strings", {"rank": ranks, "id": ids, "value": new})
         self._stream("strings").write(batch)
         self._named = len(self._ids)
-
-    def _forget_unwritten_names(self) -> None:
-        """Forget names of refused rows: a gap in the ids would cost all names after it."""
-        while len(self._ids) > self._named:
-            self._ids.popitem()
 
     def _intern_all(self, values: Sequence[str | None]) -> Any:
         if isinstance(values, pa.DictionaryArray):
@@ -162,11 +156,6 @@ class RankFiles:
                 self._ids.setdefault(name, len(self._ids))
         ids = self._ids
         return [None if name is None else ids[name] for name in values]
-
-
-def _as_unicode(name: str) -> str:
-    """Escape what no file can hold: half of a surrogate pair, from a path in other bytes."""
-    return str.encode(name, "utf-8", "backslashreplace").decode()
 
 
 def new_run_folder(parent: Path, name: str) -> Path:

@@ -32,34 +32,27 @@ def find_runs(folder: Path) -> list[Path]:
 
 def check_folder(path: Path) -> None:
     """Raise an `UnreadableError` that says why a folder is not a run, and which one might be."""
-    problem = _why_not_a_run(path)
-    if problem:
-        raise UnreadableError(f"{safe_text(str(path))}: {problem}")
-
-
-def _why_not_a_run(path: Path) -> str:
     try:
         entries = [entry.name for entry in path.iterdir()]
     except FileNotFoundError:
-        return f"no such folder{_newest_run_near(path)}"
+        problem = f"no such folder{_newest_run_near(path)}"
     except NotADirectoryError:
-        return "a file, and a run is a folder; other tools' traces and logs are not runs"
+        problem = "a file, and a run is a folder; other tools' traces and logs are not runs"
     except PermissionError:
         remedy = "run as its owner, or have the owner allow it with chmod"
-        return f"no permission to read it; {remedy}"
-    if RUN_FILE in entries:
-        return ""
-    if not entries:
-        return "an empty folder; a run is made by 'profkit trace WORKLOAD'"
-    return _why_not_this(path)
-
-
-def _why_not_this(folder: Path) -> str:
-    runs = find_runs(folder)
-    if runs:
-        newest = safe_text(str(runs[-1]))
-        return f"holds {len(runs)} runs and is none itself; name one, such as {newest}"
-    return f"not a run (it has no {RUN_FILE}){_newest_run_near(folder)}"
+        problem = f"no permission to read it; {remedy}"
+    else:
+        if RUN_FILE in entries:
+            return
+        runs = find_runs(path)
+        if not entries:
+            problem = "an empty folder; a run is made by 'profkit trace WORKLOAD'"
+        elif runs:
+            newest = safe_text(str(runs[-1]))
+            problem = f"holds {len(runs)} runs and is none itself; name one, such as {newest}"
+        else:
+            problem = f"not a run (it has no {RUN_FILE}){_newest_run_near(path)}"
+    raise UnreadableError(f"{safe_text(str(path))}: {problem}")
 
 
 def _newest_run_near(path: Path) -> str:

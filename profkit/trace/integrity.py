@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,13 +26,10 @@ class TableCheck:
     table: str
     rows: int
     expected: int | None
+    lost: int
+    """Number of rows that the end record counts and that can no longer be read."""
     dropped: int
     problem: str
-
-    @property
-    def lost(self) -> int:
-        """Number of rows that the end record counts and that can no longer be read."""
-        return max(0, (self.expected or 0) - self.rows)
 
 
 @dataclass(frozen=True)
@@ -44,17 +41,9 @@ class Verification:
     reasons: tuple[str, ...]
     tables: tuple[TableCheck, ...]
 
-    @property
-    def rows(self) -> int:
-        return sum(check.rows for check in self.tables)
-
-    @property
-    def lost(self) -> int:
-        return sum(check.lost for check in self.tables)
-
-    @property
-    def dropped(self) -> int:
-        return sum(check.dropped for check in self.tables)
+    rows: int
+    lost: int
+    dropped: int
 
 
 class _Part(NamedTuple):
@@ -73,7 +62,9 @@ def verify(run: str | Path) -> Verification:
     try:
         manifest = RunManifest.read(path)
     except UnreadableError as error:
-        if not ranks or not _is_damage(path):
+        # Other errors: `run.json` is another program's, or a newer profkit's.
+        is_damage = "damaged" in str(error) or not (path / RUN_FILE).exists()
+        if not ranks or not is_damage:
             raise
         parts.append(_Part(Integrity.TORN, str(error)))
         manifest = RunManifest(workload="", world_size=len(ranks), state=RunState.COMPLETE)
@@ -87,25 +78,17 @@ def verify(run: str | Path) -> Verification:
     if missing and "imported_from" not in manifest.config:
         state = Integrity.RUNNING if running else Integrity.ENDED_EARLY
         parts.append(_Part(state, f"{_name_ranks(missing)} left no files"))
-    return _combine(path, parts)
-
-
-def _combine(path: Path, parts: Sequence[_Part]) -> Verification:
     worst = max((part.state for part in parts), key=lambda state: state.severity)
     tables: list[TableCheck] = []
     for part in parts:
         tables.extend(part.tables)
     reasons = tuple(part.reason for part in parts if part.reason)
-    return Verification(path, worst, reasons, tuple(tables))
-
-
-def _is_damage(path: Path) -> bool:
-    """Return true if `run.json` is broken, not another program's or a newer profkit's."""
-    try:
-        RunManifest.read(path)
-    except UnreadableError as error:
-        return "damaged" in str(error) or not (path / RUN_FILE).exists()
-    return False
+    rows, lost, dropped = 0, 0, 0
+    for check in tables:
+        rows += check.rows
+        lost += check.lost
+        dropped += check.dropped
+    return Verification(path, worst, reasons, tuple(tables), rows, lost, dropped)
 
 
 def _state_of_run(manifest: RunManifest) -> _Part:
@@ -152,10 +135,17 @@ def _state_of_rank(rank: RankTrace, *, running: bool) -> _Part:
         return _Part(Integrity.TORN, str(error), tuple(_check_tables(rank, None)))
     tables = tuple(_check_tables(rank, end))
     name = f"rank {rank.rank}"
+    broken = []
+    is_alive = False
+    if (rank.folder / RANK_FILE).exists():
+        try:
+            manifest = rank.manifest
+            is_alive = manifest.host != platform.node() or _start_of(manifest.pid) is not None
+        except UnreadableError as error:
+            broken.append(str(error))
     # While the rank runs, a message that is half written is no damage.
-    if end is None and running and _still_written(rank):
+    if end is None and running and is_alive:
         return _Part(Integrity.RUNNING, f"{name} wrote no end record yet", tables)
-    broken = list(_broken_manifest(rank))
     broken += [f"{check.table}: {check.problem}" for check in tables if check.problem]
     if broken:
         return _Part(Integrity.TORN, f"{name}: " + "; ".join(broken), tables)
@@ -164,23 +154,6 @@ def _state_of_rank(rank: RankTrace, *, running: bool) -> _Part:
     if end.reason != "complete":
         return _Part(Integrity.ENDED_EARLY, f"{name} stopped capturing: {end.reason}", tables)
     return _Part(Integrity.COMPLETE, tables=tables)
-
-
-def _broken_manifest(rank: RankTrace) -> Iterator[str]:
-    if (rank.folder / RANK_FILE).exists():
-        try:
-            _ = rank.manifest
-        except UnreadableError as error:
-            yield str(error)
-
-
-def _still_written(rank: RankTrace) -> bool:
-    """Return true if the process of a rank is alive, or is on another host."""
-    try:
-        manifest = rank.manifest
-    except UnreadableError:
-        return False
-    return manifest.host != platform.node() or _start_of(manifest.pid) is not None
 
 
 def _check_tables(rank: RankTrace, end: RankEnd | None) -> Iterator[TableCheck]:
@@ -197,7 +170,8 @@ def _check_tables(rank: RankTrace, end: RankEnd | None) -> Iterator[TableCheck]:
         if promised:
             expected = promised.get("rows", 0)
             dropped = promised.get("dropped", 0)
-        yield TableCheck(rank.rank, table, content.rows, expected, dropped, problem)
+        lost = max(0, (expected or 0) - content.rows)
+        yield TableCheck(rank.rank, table, content.rows, expected, lost, dropped, problem)
 
 
 def _name_ranks(ranks: list[int]) -> str:

@@ -61,7 +61,14 @@ class RunManifest:
                 f"{safe_text(str(path))}: not a profkit run (its format is not '{FORMAT}')"
             )
         take = _Taker(path, content)
-        version = take.schema_version()
+        version = take("schema_version", list, [])
+        if len(version) != 2 or not {int}.issuperset(map(type, version)):
+            raise take.wrong("schema_version", "two whole numbers")
+        major, minor = version
+        if major > SCHEMA_VERSION[0]:
+            limit = f"this profkit reads up to {SCHEMA_VERSION[0]}.x; install a newer profkit"
+            place = safe_text(str(path))
+            raise UnreadableError(f"{place}: written in schema {major}.{minor}, and {limit}")
         world_size = take("world_size", int, 1)
         if not 1 <= world_size <= MOST_RANKS:
             raise take.wrong("world_size", f"a number of ranks up to {MOST_RANKS:,}")
@@ -77,7 +84,7 @@ class RunManifest:
             created_ns=take("created_ns", int, 0),
             ended_ns=content["ended_ns"] if isinstance(content.get("ended_ns"), int) else None,
             profkit_version=take("profkit_version", str, ""),
-            schema_version=version,
+            schema_version=(major, minor),
             owner=take("owner", dict, {}),
             config=take("config", dict, {}),
             environment=take("environment", dict, {}),
@@ -133,18 +140,6 @@ class _Taker:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise self.wrong(name, kind.__name__)
         return value
-
-    def schema_version(self) -> tuple[int, int]:
-        """Return the schema's version; a newer major version cannot be read."""
-        version = self("schema_version", list, [])
-        if len(version) != 2 or not all(type(part) is int for part in version):
-            raise self.wrong("schema_version", "two whole numbers")
-        major, minor = version
-        if major > SCHEMA_VERSION[0]:
-            limit = f"this profkit reads up to {SCHEMA_VERSION[0]}.x; install a newer profkit"
-            place = safe_text(str(self.path))
-            raise UnreadableError(f"{place}: written in schema {major}.{minor}, and {limit}")
-        return major, minor
 
     def wrong(self, name: str, expected: str) -> UnreadableError:
         problem = f"field '{name}' is not {expected}; the file is damaged"

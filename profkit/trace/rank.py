@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import platform
@@ -30,27 +31,7 @@ class RankEnd:
 
     reason: str
     tables: Mapping[str, Mapping[str, int]]
-
-    @property
-    def dropped(self) -> int:
-        return sum(counts.get("dropped", 0) for counts in self.tables.values())
-
-    @classmethod
-    def read(cls, folder: Path) -> RankEnd | None:
-        """Read the end record; return `None` if the rank was killed before it wrote one."""
-        path = folder / END_FILE
-        if not path.exists():
-            return None
-        content = read_json(path)
-        tables = content.get("tables")
-        if not isinstance(tables, dict) or not all(map(_is_counts, tables.values())):
-            problem = "field 'tables' is not a table of counts; the file is damaged"
-            raise UnreadableError(f"{safe_text(str(path))}: {problem}")
-        return cls(str(content.get("reason", "")), tables)
-
-
-def _is_counts(value: Any) -> bool:
-    return isinstance(value, dict) and all(type(count) is int for count in value.values())
+    dropped: int
 
 
 class RankTrace:
@@ -59,11 +40,28 @@ class RankTrace:
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder = folder
         self.rank = rank
-        self._contents: dict[str, StreamContent] = {}
+        self.contents: dict[str, StreamContent] = {}
+        """The tables that were read, also those that `read_rank` has read in another process."""
 
     @functools.cached_property
     def end(self) -> RankEnd | None:
-        return RankEnd.read(self.folder)
+        """The end record, or `None` if the rank was killed before it wrote one."""
+        path = self.folder / END_FILE
+        if not path.exists():
+            return None
+        content = read_json(path)
+        tables: Any = content.get("tables")
+        is_sound = isinstance(tables, dict)
+        if is_sound:
+            for counts in tables.values():
+                is_sound &= isinstance(counts, dict) and {int}.issuperset(
+                    map(type, counts.values())
+                )
+        if not is_sound:
+            problem = "field 'tables' is not a table of counts; the file is damaged"
+            raise UnreadableError(f"{safe_text(str(path))}: {problem}")
+        dropped = sum(counts.get("dropped", 0) for counts in tables.values())
+        return RankEnd(str(content.get("reason", "")), tables, dropped)
 
     @functools.cached_property
     def manifest(self) -> RankManifest:
@@ -79,30 +77,26 @@ class RankTrace:
 
     def content(self, table: str) -> StreamContent:
         """Return the readable part of a table. A table that was never begun is empty and whole."""
-        if table not in self._contents:
-            self._contents[table] = self._check_against_end(table, self._read(table, None))
-        return self._contents[table]
-
-    def take(self, contents: Mapping[str, StreamContent]) -> None:
-        """Keep tables that `read_rank` has read in another process."""
-        self._contents.update(contents)
+        if table not in self.contents:
+            self.contents[table] = self._check_against_end(table, self._read(table, None))
+        return self.contents[table]
 
     def _read(self, table: str, columns: Sequence[str] | None) -> StreamContent:
         path = self.path(table)
         if not path.exists():
             return StreamContent((), "", closed=True)
-        return read_stream(path, table, mapped=self._is_ended, columns=columns)
-
-    @property
-    def _is_ended(self) -> bool:
-        return (self.folder / END_FILE).exists()
+        is_ended = (self.folder / END_FILE).exists()
+        return read_stream(path, table, mapped=is_ended, columns=columns)
 
     def _check_against_end(self, table: str, found: StreamContent) -> StreamContent:
         """Add the problem that the end record shows: missing rows, or a changed file.
 
         Without this check, a flipped bit in a well-formed file is a wrong figure.
         """
-        promised = self._promised(table)
+        promised = None
+        with contextlib.suppress(UnreadableError):  # `verify` reports a damaged end record
+            if self.end is not None:
+                promised = self.end.tables.get(table)
         if not promised or found.problem:
             return found
         expected = promised.get("rows", 0)
@@ -115,32 +109,19 @@ class RankTrace:
             return dataclasses.replace(found, problem=differs, changed=True)
         return found
 
-    def _promised(self, table: str) -> Mapping[str, int] | None:
-        """Return the end record's counts of a table. A damaged end record is reported elsewhere."""
-        try:
-            return self.end.tables.get(table) if self.end else None
-        except UnreadableError:
-            return None
-
     @property
     def problems(self) -> Iterator[str]:
-        """Damage in the tables that were read so far, in the order of the schema."""
-        for table, content in self._read_so_far():
+        """Damage in the tables that were read so far."""
+        for table, content in self.read_so_far():
             if content.problem:
                 lost = "" if content.changed else "; rows after that place are lost"
                 yield f"rank {self.rank}, {table}: {content.problem}{lost}"
 
-    @property
-    def changed(self) -> Iterator[str]:
-        """Tables, of those read so far, that differ from what was written."""
-        for table, content in self._read_so_far():
-            if content.changed:
-                yield f"rank {self.rank}, {table}"
-
-    def _read_so_far(self) -> Iterator[tuple[str, StreamContent]]:
+    def read_so_far(self) -> Iterator[tuple[str, StreamContent]]:
+        """Yield the tables that were read, in the order of the schema."""
         for table in SCHEMAS:
-            if table in self._contents:
-                yield table, self._contents[table]
+            if table in self.contents:
+                yield table, self.contents[table]
 
     @functools.cached_property
     def names(self) -> pa.Array:
@@ -164,18 +145,15 @@ class RankTrace:
 
     def row(self, table: str, place: int) -> dict[str, Any] | None:
         """Return one row, with names in place of ids, or `None` if it can no longer be read."""
-        row = read_row(self.path(table), table, place, mapped=self._is_ended)
+        is_ended = (self.folder / END_FILE).exists()
+        row = read_row(self.path(table), table, place, mapped=is_ended)
         if row is None:
             return None
         for name, value in row.items():
             if value is not None and is_name(SCHEMAS[table].field(name)):
-                row[name] = self._name_of(value)
+                is_known = 0 <= value < len(self.names) - 1
+                row[name] = str(self.names[value if is_known else -1].as_py())
         return row
-
-    def _name_of(self, identity: int) -> str:
-        lost = len(self.names) - 1
-        known = 0 <= identity < lost
-        return str(self.names[identity if known else lost].as_py())
 
     def _named(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
         columns = []

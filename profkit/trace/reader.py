@@ -41,6 +41,11 @@ larger; they are read only where they are shown.
 """
 
 
+def _kept_table(name: str) -> functools.cached_property[pa.Table]:
+    """Return a property of `Trace` that reads a table once."""
+    return functools.cached_property(lambda trace: trace.table(name))
+
+
 @dataclass(frozen=True)
 class Trace:
     """A run on disk, opened for reading. Each table is read once, when it is asked for."""
@@ -60,25 +65,11 @@ class Trace:
     def name(self) -> str:
         return safe_text(self.path.resolve().name)
 
-    @functools.cached_property
-    def steps(self) -> pa.Table:
-        return self.table("steps")
-
-    @functools.cached_property
-    def spans(self) -> pa.Table:
-        return self.table("spans")
-
-    @functools.cached_property
-    def kernels(self) -> pa.Table:
-        return self.table("kernels")
-
-    @functools.cached_property
-    def collectives(self) -> pa.Table:
-        return self.table("collectives")
-
-    @functools.cached_property
-    def samples(self) -> pa.Table:
-        return self.table("samples")
+    steps = _kept_table("steps")
+    spans = _kept_table("spans")
+    kernels = _kept_table("kernels")
+    collectives = _kept_table("collectives")
+    samples = _kept_table("samples")
 
     def table(self, table: str) -> pa.Table:
         """Return all ranks' rows of one table, rank after rank, with names as one dictionary."""
@@ -99,7 +90,7 @@ class Trace:
             sizes.append({table: rank.size(table) for table in TABLES_OF_FIGURES})
         found = each(read_rank, folders, numbers, sizes)
         for rank, contents in zip(self.ranks, found, strict=True):
-            rank.take(contents)
+            rank.contents.update(contents)
 
     @property
     def dropped(self) -> int:
@@ -114,7 +105,12 @@ class Trace:
     @property
     def changed(self) -> tuple[str, ...]:
         """Tables, of those read so far, that were changed since: no figure of them is reliable."""
-        return tuple(place for rank in self.ranks for place in rank.changed)
+        places = []
+        for rank in self.ranks:
+            for table, content in rank.read_so_far():
+                if content.changed:
+                    places.append(f"rank {rank.rank}, {table}")
+        return tuple(places)
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:

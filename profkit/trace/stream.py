@@ -29,34 +29,14 @@ DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, EOFError)
 """The exceptions that reading a damaged stream may raise."""
 
 
-class _Gather(io.RawIOBase):
-    """Collects the pieces of a message, so that each message is one write to the file."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._pieces: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        self._pieces.append(bytes(data))
-        return len(self._pieces[-1])
-
-    def take(self) -> bytes:
-        message = b"".join(self._pieces)
-        self._pieces.clear()
-        return message
-
-
-@dataclass(frozen=True)
+@dataclass
 class StreamCount:
-    """Counts of a written stream, as `end.json` states them."""
+    """Counts of a stream while it is written, as `end.json` states them in the end."""
 
-    rows: int
-    batches: int
-    bytes: int
-    crc32: int
+    rows: int = 0
+    batches: int = 0
+    bytes: int = 0
+    crc32: int = 0
 
 
 class StreamWriter:
@@ -68,28 +48,28 @@ class StreamWriter:
     def __init__(self, path: Path, table: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o600)
-        self._gather = _Gather()
-        self._ipc = pa.ipc.new_stream(self._gather, SCHEMAS[table], options=_OPTIONS)
-        self._rows = self._batches = self._bytes = self._crc = 0
-
-    @property
-    def count(self) -> StreamCount:
-        return StreamCount(self._rows, self._batches, self._bytes, self._crc)
+        self._buffer = io.BytesIO()
+        """Collects the pieces of a message, so that each message is one write to the file."""
+        self._ipc = pa.ipc.new_stream(self._buffer, SCHEMAS[table], options=_OPTIONS)
+        self.count = StreamCount()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append a batch, in parts if it is large."""
         for start in range(0, batch.num_rows, LARGEST_BATCH):
             part = batch.slice(start, LARGEST_BATCH)
-            self._append(self._message(part))
-            self._rows += part.num_rows
-            self._batches += 1
+            if self.count.batches and part.num_rows < SMALL_BATCH:
+                self._append(bytes(part.serialize()))
+            else:  # the first message also holds the schema
+                self._ipc.write_batch(part)
+                self._append(self._take_message())
+            self.count.rows += part.num_rows
+            self.count.batches += 1
 
-    def _message(self, batch: pa.RecordBatch) -> bytes:
-        """Return a batch as it is stored. The first message also holds the schema."""
-        if self._batches and batch.num_rows < SMALL_BATCH:
-            return bytes(batch.serialize())
-        self._ipc.write_batch(batch)
-        return self._gather.take()
+    def _take_message(self) -> bytes:
+        message = self._buffer.getvalue()
+        self._buffer.seek(0)
+        self._buffer.truncate()
+        return message
 
     def close(self) -> None:
         """End the stream with its marker. The file is closed even if the marker cannot be written.
@@ -98,8 +78,8 @@ class StreamWriter:
         """
         try:
             self._ipc.close()
-            if self._bytes:
-                self._append(self._gather.take())
+            if self.count.bytes:
+                self._append(self._take_message())
         finally:
             os.close(self._fd)
 
@@ -109,11 +89,11 @@ class StreamWriter:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError:
-            os.ftruncate(self._fd, self._bytes)
-            os.lseek(self._fd, self._bytes, os.SEEK_SET)  # or the next write leaves a hole
+            os.ftruncate(self._fd, self.count.bytes)
+            os.lseek(self._fd, self.count.bytes, os.SEEK_SET)  # or the next write leaves a hole
             raise
-        self._bytes += len(message)
-        self._crc = zlib.crc32(message, self._crc)
+        self.count.bytes += len(message)
+        self.count.crc32 = zlib.crc32(message, self.count.crc32)
 
 
 @dataclass(frozen=True)
@@ -161,7 +141,10 @@ def read_stream(
         return StreamContent(tuple(batches), problem, closed=False)
     if rest:
         return StreamContent(tuple(batches), f"{rest} bytes follow its end", closed=False)
-    return StreamContent(tuple(batches), "", closed=_ends_with_marker(path))
+    with open(path, "rb") as file:
+        file.seek(-len(END_OF_STREAM), os.SEEK_END)
+        is_closed = file.read() == END_OF_STREAM
+    return StreamContent(tuple(batches), "", closed=is_closed)
 
 
 def _open_file(path: Path, *, mapped: bool) -> pa.NativeFile:
@@ -265,12 +248,6 @@ def _conform(
             raise SchemaMismatchError(f"column '{field.name}' has nulls and may have none")
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _ends_with_marker(path: Path) -> bool:
-    with open(path, "rb") as file:
-        file.seek(-len(END_OF_STREAM), os.SEEK_END)
-        return file.read() == END_OF_STREAM
 
 
 def checksum(path: Path, size: int) -> int | None:

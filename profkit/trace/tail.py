@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from profkit.schema import SCHEMAS, is_name, open_schema
 from profkit.text import safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
-from profkit.trace.reader import LOST_NAME, RankTrace, find_ranks, name_ids
+from profkit.trace.reader import LOST_NAME, find_ranks, name_ids
 from profkit.trace.stream import DAMAGE, conform_batch
 from profkit.vocab import STREAM_SUFFIX
 
@@ -46,7 +46,18 @@ class StreamTail:
                 content = file.read(self._reach)
         except OSError:
             return []
-        found = list(self._messages(content))
+        found = []
+        source = pa.BufferReader(content)
+        start = self._at
+        with contextlib.suppress(*DAMAGE):
+            if self._schema is None:
+                self._schema = pa.ipc.read_schema(source)
+                self._at = start + source.tell()
+            while source.tell() < len(content):
+                batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), self._schema)
+                batch.validate(full=True)
+                found.append(conform_batch(batch, self.table))
+                self._at = start + source.tell()
         if found or len(content) < self._reach:
             self._reach = MOST_BYTES
         else:
@@ -60,21 +71,6 @@ class StreamTail:
             return self._reach > MOST_BYTES or self.path.stat().st_size - self._at >= MOST_BYTES
         except OSError:
             return False
-
-    def _messages(self, content: bytes) -> Iterator[pa.RecordBatch]:
-        source = pa.BufferReader(content)
-        start = self._at
-        try:
-            if self._schema is None:
-                self._schema = pa.ipc.read_schema(source)
-                self._at = start + source.tell()
-            while source.tell() < len(content):
-                batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), self._schema)
-                batch.validate(full=True)
-                yield conform_batch(batch, self.table)
-                self._at = start + source.tell()
-        except DAMAGE:
-            return
 
 
 @dataclass
@@ -94,7 +90,16 @@ class RunTail:
         for rank in ranks[:MOST_RANKS]:
             if rank.rank not in self._ranks:
                 self._ranks[rank.rank] = rank.manifest
-            self._look_at(rank)
+            new = {}
+            for table in (*KEPT_ROWS, "strings"):  # names last, so that those of all rows are there
+                tail = StreamTail(rank.folder / (table + STREAM_SUFFIX), table)
+                new[table] = self._tails.setdefault((rank.rank, table), tail).read()
+            for batch in new["strings"]:
+                self._names[rank.rank] += map(safe_text, batch["value"].to_pylist())
+            names = pa.array([*self._names[rank.rank], LOST_NAME], pa.string())
+            for table in KEPT_ROWS:
+                for batch in new[table]:
+                    self._rows[table].append(_named(batch, table, names))
         return Latest(
             manifest,
             dict(self._ranks),
@@ -103,20 +108,6 @@ class RunTail:
             len(ranks),
             any(tail.behind for tail in self._tails.values()),
         )
-
-    def _look_at(self, rank: RankTrace) -> None:
-        new = {table: self._read(rank, table) for table in KEPT_ROWS}
-        # Names are read last, so that the names of all rows are there.
-        for batch in self._read(rank, "strings"):
-            self._names[rank.rank] += map(safe_text, batch["value"].to_pylist())
-        names = pa.array([*self._names[rank.rank], LOST_NAME], pa.string())
-        for table, batches in new.items():
-            for batch in batches:
-                self._rows[table].append(_named(batch, table, names))
-
-    def _read(self, rank: RankTrace, table: str) -> list[pa.RecordBatch]:
-        tail = StreamTail(rank.folder / (table + STREAM_SUFFIX), table)
-        return self._tails.setdefault((rank.rank, table), tail).read()
 
     def _table(self, table: str) -> pa.Table:
         """Return the last rows of the followed ranks, and release older batches."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from profkit.analysis.kernels import categories
 from profkit.analysis.kernels.categories import (
+    CATEGORIES,
+    OPERATORS,
     categorise,
     categorise_operator,
     copy_category,
@@ -131,6 +134,75 @@ CASES = [
     ("triton_poi_fused_convolution_relu_4", "elementwise", False),
     ("triton_red_fused_native_layer_norm_2", "reduction", False),
     ("a name that nobody knows", "other", None),
+    ("Cijk_Ailk_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT256x256x64_MI16x16x1", "gemm", None),
+    ("Cijk_Alik_Bljk_HHS_BH_MT128x128x32_ISA942", "gemm", None),
+    ("_matmul_ogs_NNT_bf16xbf16xmxfp4_128x256x128x1_swiglu", "gemm", None),
+    ("bmm_Bfloat16_E2m1Bfloat16_Fp32_bA32_t128x8x512_swiGlu_dynBatch_sm100f", "gemm", None),
+    ("fused_moe_kernel", "gemm", None),
+    ("void marlin::Marlin<__nv_bfloat16, 256, 4, 16, 4, 4, false>(int4 const*)", "gemm", None),
+    ("void fbgemm_gpu::f8f8bf16_rowwise_gemm<64>(Params)", "gemm", None),
+    ("void wgrad_gemm_accum_fp32(float*)", "gemm", None),
+    ("triton_tem_fused_mm_3", "gemm", None),
+    ("attn_fwd.kd", "attention", None),
+    ("_attn_bwd_dkdv", "attention", None),
+    ("kernel_unified_attention_2d", "attention", None),
+    ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<64>(Params)", "attention", None),
+    ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(int)", "cast or copy", False),
+    ("_per_token_group_quant_8bit", "cast or copy", False),
+    ("void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*)", "elementwise", False),
+    ("void vllm::act_and_mul_kernel<c10::BFloat16>(int)", "elementwise", False),
+    ("void vllm::moe::topkGatingSoftmax<8, 128>(float const*)", "softmax", False),
+    ("void vllm::moe::moe_align_block_size_kernel<int>(int*)", "sort or scan", False),
+    ("void flashinfer::norm::RMSNormKernel<8>(bf16*)", "normalisation", False),
+    ("void transformer_engine::normalization::ln_fwd_tuned_kernel<X>(P)", "normalisation", False),
+    ("void dpsk::ep::internode_ll::dispatch<false, 7168>(void*)", "communication", False),
+    ("void deep_ep::intranode::combine<__nv_bfloat16, 8, 768>(X)", "communication", False),
+    ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(RankData*)", "communication", False),
+    ("igemm_fwd_gtcx2_nhwc_bf16_bx0_ex1", "convolution", None),
+    ("void embedding_dense_backward_kernel<float>(int)", "embedding", False),
+    ("void at::native::nll_loss_forward_reduce_cuda_kernel_2d<float>(float*)", "loss", False),
+    ("void at::native::max_pool_forward_nchw<float>(int)", "pooling", False),
+    ("void at::native::indexSelectLargeIndex<float>(X)", "embedding", False),
+    ("void at::native::distribution_elementwise_grid_stride_kernel<float>(X)", "random", False),
+    (
+        "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>(X)",
+        "cast or copy",
+        False,
+    ),
+    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(X)", "reduction", False),
+    (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(X)",
+        "elementwise",
+        False,
+    ),
+    ("triton_unk_fused_add_2", "elementwise", False),
+]
+
+
+OPERATOR_CASES = [
+    ("aten::conv2d", "convolution"),
+    ("autograd::engine::evaluate_function: ConvolutionBackward0", "convolution"),
+    ("Conv2dGradNode", "convolution"),
+    ("aten::linear", "gemm"),
+    ("autograd::engine::evaluate_function: AddmmBackward0", "gemm"),
+    ("MatmulGradNode", "gemm"),
+    ("matmul dygraph", "gemm"),
+    ("autograd::engine::evaluate_function: NativeBatchNormBackward0", "normalisation"),
+    ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "elementwise"),
+    ("GradNodeAccumulation", "elementwise"),
+    ("aten::relu_", "elementwise"),
+    ("aten::max_pool2d", "pooling"),
+    ("aten::_foreach_add_", "optimizer"),
+    ("sgd_ dygraph", "optimizer"),
+    ("autograd::engine::evaluate_function: TBackward0", "layout"),
+    ("autograd::engine::evaluate_function: NllLossBackward0", "loss"),
+    ("aten::stack", "cast or copy"),
+    ("c10d::allreduce_", "communication"),
+    ("gloo:send", "communication"),
+    ("aten::zeros", "fill"),
+    ("aten::sum", "reduction"),
+    ("aten::add", "elementwise"),
+    ("aten::mean", "reduction"),
 ]
 
 
@@ -144,34 +216,37 @@ def test_a_name_tells_the_work_and_the_cores(
     assert uses_tensor_cores(name, category) is tensor_core
 
 
+@pytest.mark.parametrize("word", ["gemm", "GEMM", "matmul", "bmm", "Cijk"])
+@pytest.mark.parametrize("after", ["_bias_relu", "_swiglu", "_gelu_elementwise_kernel", "_Bias_"])
+def test_a_name_that_says_gemm_is_never_elementwise(word: str, after: str) -> None:
+    for name in (f"{word}{after}", f"void lib::{word}{after}<float>(X)", f"my_{word}{after}"):
+        assert categorise(name) == "gemm", name
+
+
+@pytest.mark.parametrize("place", range(len(CATEGORIES)), ids=lambda place: CATEGORIES[place][0])
+def test_no_row_can_be_removed_unnoticed(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = tuple(row for at, row in enumerate(categories._CATEGORY) if at != place)
+    monkeypatch.setattr(categories, "_CATEGORY", rest)
+    uncached = categories._categorise.__wrapped__
+    assert any(uncached(name) != category for name, category, _ in CASES)
+
+
+@pytest.mark.parametrize("place", range(len(OPERATORS)), ids=lambda place: OPERATORS[place][0])
+def test_no_operators_row_can_be_removed_unnoticed(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = tuple(row for at, row in enumerate(categories._OPERATOR) if at != place)
+    monkeypatch.setattr(categories, "_OPERATOR", rest)
+    assert any(categorise_operator(name) != category for name, category in OPERATOR_CASES)
+
+
 def test_a_copy_tells_its_direction() -> None:
+    assert copy_category("hipMemcpyAsync CopyHostToDevice") == "copy to device"
     assert copy_category("Memcpy HtoD (Pinned -> Device)") == "copy to device"
     assert copy_category("Memcpy DtoD (Device -> Device)") == "copy on device"
     assert copy_category("Memcpy ??") == "copy"
 
 
-@pytest.mark.parametrize(
-    ("name", "category"),
-    [
-        ("aten::conv2d", "convolution"),
-        ("autograd::engine::evaluate_function: ConvolutionBackward0", "convolution"),
-        ("Conv2dGradNode", "convolution"),
-        ("aten::linear", "gemm"),
-        ("autograd::engine::evaluate_function: AddmmBackward0", "gemm"),
-        ("MatmulGradNode", "gemm"),
-        ("matmul dygraph", "gemm"),
-        ("autograd::engine::evaluate_function: NativeBatchNormBackward0", "normalisation"),
-        ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "elementwise"),
-        ("GradNodeAccumulation", "elementwise"),
-        ("aten::relu_", "elementwise"),
-        ("aten::max_pool2d", "pooling"),
-        ("aten::_foreach_add_", "optimizer"),
-        ("sgd_ dygraph", "optimizer"),
-        ("autograd::engine::evaluate_function: TBackward0", "layout"),
-        ("autograd::engine::evaluate_function: NllLossBackward0", "loss"),
-        ("aten::stack", "cast or copy"),
-        ("c10d::allreduce_", "communication"),
-    ],
-)
+@pytest.mark.parametrize(("name", "category"), OPERATOR_CASES)
 def test_an_operators_kind_is_told_by_its_name(name: str, category: str) -> None:
     assert categorise_operator(name) == category

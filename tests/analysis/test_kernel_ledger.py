@@ -13,9 +13,11 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import (
     BETWEEN,
     LAUNCH_IDLE,
+    OTHER_IDLE,
     SYNC_STALL,
     KernelLedger,
     KernelRow,
+    _idle,
     compare_kernels,
 )
 from profkit.explain.ledger import compare
@@ -102,10 +104,41 @@ def test_the_rows_add_up_to_the_steps_from_first_to_last_kernel(compared: Any) -
     assert _figures(found) == {
         "mm": (150, 150),
         "item": (10, 10),
-        LAUNCH_IDLE: (10, 10),
+        OTHER_IDLE: (10, 10),
         SYNC_STALL: (60, 60),
     }
     assert sum(row.base_ns for row in found.rows) == 230
+
+
+def test_idle_is_counted_once_however_many_steps_overlap() -> None:
+    """The gap before a kernel is no gap if a kernel of another step runs in it."""
+    rows = []
+    for step in range(4):
+        for begin, end in ((step * 10, step * 10 + 10), (500 + step * 10, 510 + step * 10)):
+            row = {"rank": 0, "step": step, "phase": "forward", "device": "cuda:0", "stream": step}
+            row |= {"name": "k", "category": "gemm", "op": "mm"}
+            rows.append(row | {"start_ns": begin, "end_ns": end, "launch_ns": begin - 5})
+    table = rows_table("kernels", rows)
+    found = {key.name: (ns, calls) for key, ns, calls in _idle(table, None)}
+    assert found == {LAUNCH_IDLE: (460, 1)}
+
+
+def test_the_gap_between_two_windows_is_none() -> None:
+    rows = []
+    for step, begin in ((20, 0), (21, 100), (120, 90_000)):
+        row = {"rank": 0, "step": step, "phase": "forward", "device": "cuda:0", "stream": 7}
+        row |= {"name": "k", "category": "gemm", "op": "mm", "launch_ns": begin}
+        rows.append(row | {"start_ns": begin + 1, "end_ns": begin + 11})
+    found = {key.name: ns for key, ns, _ in _idle(rows_table("kernels", rows), None)}
+    assert found == {LAUNCH_IDLE: 90}
+
+
+def test_work_without_an_operator_has_its_own_name(compared: Any) -> None:
+    kernels: list[Kernel] = [
+        ("a", "gemm", "mm", 0, 100),
+        ("Memcpy DtoD", "copy on device", None, 100, 120),
+    ]
+    assert _figures(compared(kernels, kernels)) == {"mm": (100, 100), "Memcpy DtoD": (20, 20)}
 
 
 def test_on_a_cpu_the_time_between_operators_is_the_interpreters(compared: Any) -> None:

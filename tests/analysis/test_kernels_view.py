@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_operators_of_a_cpu_know_neither_tensor_cores_nor_launches() -> None:
         group.queued_ratio,
         group.bound,
     ) == (None,) * 5
-    assert (view.tensor_core_share, view.launch_bound_share) == (None, None)
+    assert (view.tensor_core_share, view.launched_late_share) == (None, None)
 
 
 def test_a_kernel_that_its_device_waits_for_is_bound_by_its_launch() -> None:
@@ -151,7 +152,33 @@ def test_a_kernel_that_its_device_waits_for_is_bound_by_its_launch() -> None:
     assert (tiny.launch_bound_share, tiny.bound) == (1.0, "launch")
     assert tiny.queued_ratio == pytest.approx(5 / 2)
     assert (sgemm.launch_bound_share, sgemm.bound) == (0.0, None)
-    assert view.launch_bound_share == pytest.approx(8_000 / 198_000)
+    # The gaps before the tiny ones, and the one before the first queued: it was launched too late.
+    assert view.launched_late_share == pytest.approx((10_000 + 3 * 98_000 + 498_000) / 1_000_000)
+
+
+def test_the_idle_share_doubles_when_idle_doubles() -> None:
+    def share(pause: int) -> float | None:
+        period = 50_000 + pause
+        return _view(
+            [
+                _kernel(at * period, at * period + 50_000, launch_ns=at * period - 5_000)
+                for at in range(200)
+            ]
+        ).launched_late_share
+
+    assert share(10_000) == pytest.approx(1 / 6, rel=0.01)
+    assert share(20_000) == pytest.approx(2 / 7, rel=0.01)
+
+
+def test_many_distinct_names_take_memory_in_proportion() -> None:
+    """A table of names times categories would take 30 GB here."""
+    rows = [_kernel(at, at + 1, name=f"k{at}", category=f"c{at % 999}") for at in range(60_000)]
+    tracemalloc.start()
+    view = _view(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(view.groups) == 60_000
+    assert peak < 1 << 30
 
 
 def test_a_group_stands_under_the_ceiling_of_its_known_work() -> None:

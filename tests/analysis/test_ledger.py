@@ -143,11 +143,23 @@ def test_runs_of_different_batches_compare_by_sample(run: Run) -> None:
     assert found.change.value == pytest.approx(0, abs=0.03)
 
 
-def test_few_steps_are_not_judged_and_say_how_many_are_needed(run: Run) -> None:
-    found = compare(run(steps=200), run(steps=16, steps_per_epoch=0, config={"warmup": 10}))
+def test_few_steps_are_judged_by_an_exact_test(run: Run) -> None:
+    few = {"steps_per_epoch": 0, "config": {"warmup": 10}}
+    base = run(steps=200)
+    found = compare(base, run(steps=16, **few))
+    assert found.verdict is Verdict.NEUTRAL
+    assert found.total.delta.level >= 0.95
+    slow = run(steps=16, phase_ns={"forward": 40 * MS}, **few)
+    assert compare(base, slow).verdict is Verdict.REGRESSION
+    assert compare(slow, base).verdict is Verdict.IMPROVEMENT
+
+
+def test_two_steps_are_a_plain_before_and_after(run: Run) -> None:
+    few = run(steps=12, steps_per_epoch=0, config={"warmup": 10})
+    found = compare(run(steps=200), few)
     assert found.verdict is Verdict.CANNOT_JUDGE
-    assert found.steps_needed == (0, 2)
-    assert "the target needs 2 more used steps" in why_not(found)
+    assert "the target has 2 used steps of " in why_not(found)
+    assert "a plain before and after: a test takes 3 steps on each side" in why_not(found)
 
 
 def test_exposed_exchange_opens_into_waiting_and_transfer(run: Run) -> None:

@@ -190,7 +190,7 @@ def test_a_side_without_a_steady_step_is_shown_and_not_judged(
         code, text = explain(*pair, "--gate", "3%")
         assert code == ExitCode.NOT_JUDGED
         assert "no steps" in text
-        assert "needs 8 more used steps" in text
+        assert "has 0 used steps" in text
         assert _figures(explain, *pair)["time_is_per"] == "sample and rank"
 
 

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from profkit.collectors.base import Collector, Reading
-from profkit.collectors.poller import MOST_READINGS, Poller, Pollers
+from profkit.collectors.poller import MOST_READINGS, Pollers
 from profkit.collectors.process import ProcessCollector
 from profkit.plugins import COLLECTORS
 from profkit.schema import SCHEMAS
 from profkit.testing import FakeClock
+from tests.house.test_packaging import TOP
 
+PAGE = TOP / "docs" / "collectors.md"
 SECOND = 1_000_000_000
 PATIENCE_S = 120
 UNITS = (
@@ -77,25 +79,28 @@ def _eventually(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_a_collector_is_read_when_it_is_due_and_not_before() -> None:
-    clock, often, seldom = FakeClock(5 * SECOND), Fake("often", 0.5), Fake("seldom", 2.0)
-    poller = Poller([often, seldom], _nowhere, clock=clock)
-    seen = []
-    for _ in range(9):
-        poller.poll()
-        seen.append((often.reads, seldom.reads))
-        clock.advance(SECOND // 4)
-    assert seen == [(1, 1), (1, 1), (2, 1), (2, 1), (3, 1), (3, 1), (4, 1), (4, 1), (5, 2)]
+def _poll(
+    collector: Collector, append: Callable[[tuple[Any, ...]], None], times: int = 1
+) -> Pollers:
+    clock = FakeClock(9)
+    pollers = Pollers([collector], append, clock=clock)
+    for _ in range(times):
+        pollers.poll(collector)
+        clock.advance(SECOND)
+    return pollers
 
 
-def test_the_wait_is_until_the_next_one_is_due() -> None:
-    clock = FakeClock()
-    poller = Poller([Fake("often", 0.5), Fake("seldom", 2.0)], _nowhere, clock=clock)
-    assert poller.poll() == pytest.approx(0.5)
-    clock.advance(SECOND * 3 // 10)
-    assert poller.poll() == pytest.approx(0.2)
-    clock.advance(10 * SECOND)
-    assert poller.poll() == pytest.approx(0.5)
+def test_the_wait_is_the_rest_of_the_interval() -> None:
+    clock = FakeClock(5 * SECOND)
+
+    def read() -> list[Reading]:
+        clock.advance(SECOND * 3 // 10)
+        return []
+
+    often, seldom = Fake("often", 0.5, read), Fake("seldom", 2.0, read)
+    pollers = Pollers([often, seldom], _nowhere, clock=clock)
+    assert pollers.poll(often) == pytest.approx(0.2)
+    assert pollers.poll(seldom) == pytest.approx(1.7)
 
 
 def test_a_reading_that_took_long_does_not_make_the_wait_negative() -> None:
@@ -105,13 +110,14 @@ def test_a_reading_that_took_long_does_not_make_the_wait_negative() -> None:
         clock.advance(7 * SECOND)
         return [Reading("x_count", 1.0)]
 
-    assert Poller([Fake(act=slow)], _nowhere, clock=clock).poll() == 0
+    collector = Fake(act=slow)
+    assert Pollers([collector], _nowhere, clock=clock).poll(collector) == 0
 
 
 def test_a_reading_is_a_row_of_samples() -> None:
     rows: list[tuple[Any, ...]] = []
     readings = [Reading("power_watts", 250, "cuda:1"), Reading("load_ratio", 0.5)]
-    Poller([Fake("nvml", act=lambda: readings)], rows.append, clock=FakeClock(9)).poll()
+    _poll(Fake("nvml", act=lambda: readings), rows.append)
     assert rows == [
         ("cuda:1", "nvml", "power_watts", 9, 250.0),
         (None, "nvml", "load_ratio", 9, 0.5),
@@ -124,38 +130,27 @@ def _reads_words() -> Iterable[Any]:
 
 
 @pytest.mark.parametrize("failing", [_fails, _fails_half_way, _reads_words, lambda: 3])
-def test_a_collector_that_raises_is_warned_of_once_and_counted_and_the_others_go_on(
+def test_a_collector_that_raises_is_warned_of_once_and_counted(
     failing: Callable[[], Iterable[Reading]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows: list[tuple[Any, ...]] = []
-    clock, broken, sound = FakeClock(), Fake("broken", act=failing), Fake("sound")
-    poller = Poller([broken, sound], rows.append, clock=clock)
+    broken = Fake("broken", act=failing)
     with caplog.at_level(logging.WARNING, "profkit"):
-        for _ in range(4):
-            poller.poll()
-            clock.advance(SECOND)
-    assert (broken.reads, sound.reads) == (4, 4)
-    assert poller.failures == {"broken": 4}
-    assert [record.message for record in caplog.records if "broken" in record.message] == [
-        caplog.records[0].message
-    ]
-    assert len([row for row in rows if row[1] == "sound"]) == 4
+        pollers = _poll(broken, _nowhere, times=4)
+    assert broken.reads == 4
+    assert pollers.failures == {"broken": 4}
+    assert len([record for record in caplog.records if "broken" in record.message]) == 1
 
 
 def test_what_was_read_before_a_failure_is_kept() -> None:
     rows: list[tuple[Any, ...]] = []
-    Poller([Fake(act=_fails_half_way)], rows.append, clock=FakeClock()).poll()
+    _poll(Fake(act=_fails_half_way), rows.append)
     assert [row[2] for row in rows if row[1] == "fake"] == ["first_count"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_no_number_is_not_a_reading(value: float) -> None:
     rows: list[tuple[Any, ...]] = []
-    Poller(
-        [Fake(act=lambda: [Reading("a_ratio", value), Reading("b_ratio", 1.0)])],
-        rows.append,
-        clock=FakeClock(),
-    ).poll()
+    _poll(Fake(act=lambda: [Reading("a_ratio", value), Reading("b_ratio", 1.0)]), rows.append)
     assert [row[2] for row in rows if row[1] == "fake"] == ["b_ratio"]
 
 
@@ -179,17 +174,14 @@ def _without_end() -> Iterator[Reading]:
 def test_rubbish_is_counted_and_not_written(rubbish: list[Any]) -> None:
     """A row that the writer could not write would take the whole batch with it."""
     rows: list[tuple[Any, ...]] = []
-    poller = Poller(
-        [Fake(act=lambda: [*rubbish, Reading("good_count", 2.0)])], rows.append, clock=FakeClock()
-    )
-    poller.poll()
-    assert poller.failures == {"fake": 1}
+    pollers = _poll(Fake(act=lambda: [*rubbish, Reading("good_count", 2.0)]), rows.append)
+    assert pollers.failures == {"fake": 1}
     assert [row[2] for row in rows] == ["good_count", "failures_count:fake collector"]
 
 
 def test_readings_without_end_end() -> None:
     rows: list[tuple[Any, ...]] = []
-    Poller([Fake(act=_without_end)], rows.append, clock=FakeClock()).poll()
+    _poll(Fake(act=_without_end), rows.append)
     assert len(rows) == MOST_READINGS
 
 
@@ -241,10 +233,10 @@ def test_what_a_collector_hung_into_the_process_is_taken_back() -> None:
 
 def test_the_thread_reads_until_it_is_stopped() -> None:
     quick = Fake(interval_s=0.001)
-    poller = Poller([quick], _nowhere)
-    poller.start()
+    pollers = Pollers([quick], _nowhere)
+    pollers.start()
     assert _eventually(lambda: quick.reads >= 3)
-    poller.stop(timeout_s=PATIENCE_S)
+    pollers.stop(timeout_s=PATIENCE_S)
     reads = quick.reads
     time.sleep(0.02)
     assert quick.reads == reads
@@ -258,11 +250,11 @@ def test_stop_does_not_wait_for_a_collector_that_hangs() -> None:
         release.wait(PATIENCE_S)
         return []
 
-    poller = Poller([Fake(act=hang)], _nowhere)
-    poller.start()
+    pollers = Pollers([Fake(act=hang)], _nowhere)
+    pollers.start()
     assert reading.wait(PATIENCE_S)
-    poller.stop(timeout_s=0.1)
-    assert poller._thread.is_alive()
+    pollers.stop(timeout_s=0.1)
+    assert pollers._threads[0].is_alive()
     release.set()
 
 
@@ -273,18 +265,18 @@ def test_a_collector_that_ends_its_thread_does_not_end_the_others() -> None:
         raise SystemExit(3)
 
     sound, leaving = Fake("sound", 0.001), Fake("leaving", 0.001, leave)
-    poller = Poller([leaving, sound], _nowhere)
-    poller.start()
+    pollers = Pollers([leaving, sound], _nowhere)
+    pollers.start()
     assert _eventually(lambda: sound.reads >= 3)
-    poller.stop()
-    assert poller.failures["leaving"] >= 1
+    pollers.stop()
+    assert pollers.failures["leaving"] >= 1
 
 
 def test_without_collectors_there_is_nothing_to_wait_for() -> None:
-    poller = Poller([], _nowhere)
-    poller.start()
-    poller.stop(timeout_s=PATIENCE_S)
-    assert not poller._thread.is_alive()
+    pollers = Pollers([], _nowhere)
+    pollers.start()
+    assert not pollers._threads
+    pollers.stop(timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("name", COLLECTORS.names())
@@ -303,6 +295,12 @@ def test_a_collector_keeps_its_contract(name: str) -> None:
         assert re.fullmatch(r"[a-z0-9_]+", reading.metric)
         assert reading.metric.endswith(tuple(f"_{unit}" for unit in UNITS)), reading.metric
         assert reading.device is None or isinstance(reading.device, str)
+
+
+def test_the_page_on_collectors_names_each_one_with_its_interval() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) s \|", PAGE.read_text(), re.MULTILINE)
+    told = {name: float(interval) for name, interval in rows}
+    assert told == {name: COLLECTORS.load(name).interval_s for name in COLLECTORS.names()}
 
 
 def test_where_there_is_no_proc_the_process_collector_says_so(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -25,9 +26,16 @@ from profkit.analysis.kernels.device_time import DeviceTime, device_times
 from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
 from profkit.importers import nsys
+from profkit.importers.base import plan_import
 from profkit.importers.kineto import IMPORTER
+from profkit.importers.kineto.collectives import operation_of
 from profkit.importers.kineto.steps import FROM_LOADER, NOT_MARKED
-from profkit.importers.reading.rank_files import NO_SAMPLES
+from profkit.importers.reading.rank_files import (
+    DUPLICATES,
+    NO_DEVICE_WORK,
+    NO_SAMPLES,
+    UNKNOWN_EVENTS,
+)
 from profkit.report import as_json, as_text
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
@@ -539,3 +547,104 @@ def test_the_pure_path_writes_the_same_run(
             Trace.open(ours.run).table(table).to_pylist()
             == Trace.open(pure.run).table(table).to_pylist()
         )
+
+
+# ---- what a reader must know of a file ----
+
+
+def test_an_operator_keeps_its_kernels_after_many_children(
+    tmp_path: Path, import_files: Import
+) -> None:
+    """A CUDA graph replays thousands of operators in one."""
+    events = [host("cpu_op", "graph::replay", us("0"), "9000")]
+    for child in range(500):
+        events.append(host("cpu_op", f"child{child % 7}", us(str(10 + child)), "1"))
+    events.append(host("cuda_runtime", "cudaLaunchKernel", us("8000"), "5", correlation=1))
+    events.append(kernel("late", us("8010"), "10", 1))
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", events))
+    assert Trace.open(made.run).kernels["op"].to_pylist() == ["graph::replay"]
+
+
+def test_unknown_devices_and_shared_ids_are_flagged(tmp_path: Path, import_files: Import) -> None:
+    events = [*two_steps(), host("cuda_runtime", "cudaLaunchKernel", us("900"), "5", correlation=1)]
+    for place in range(3):
+        events.append(host("mtia_ccp_events", "job", us(str(place)), "1"))
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", events))
+    text = " ".join(as_text.overview(build_overview(Trace.open(made.run))).split())
+    for words in (f"{UNKNOWN_EVENTS} (3 mtia_ccp_events)", f"1 call {DUPLICATES}"):
+        assert words in made.flags
+        assert words in text
+
+
+def test_a_file_without_device_work_says_so(tmp_path: Path, import_files: Import) -> None:
+    events = [host("cpu_op", "aten::mm", us("0"), "10"), host("mtia", "x", us("5"), "1")]
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", events))
+    assert NO_DEVICE_WORK in made.flags
+    assert build_overview(Trace.open(made.run)).devices is None
+
+
+def test_the_users_folder_is_in_no_flag(tmp_path: Path, import_files: Import) -> None:
+    home = tmp_path / "home" / "alice"
+    home.mkdir(parents=True)
+    path = write_trace(home / "worker3.json", two_steps() * 50)
+    path.write_bytes(gzip.compress(path.read_bytes())[:-40])
+    (made,) = import_files(IMPORTER, path)
+    assert any("gzip data" in flag for flag in made.flags)
+    assert made.run.name == "worker3"
+    assert all(b"alice" not in file.read_bytes() for file in made.run.rglob("*") if file.is_file())
+
+
+def test_files_that_are_named_by_their_rank_give_the_folders_name(
+    tmp_path: Path, import_files: Import
+) -> None:
+    (tmp_path / "with_amp").mkdir()
+    path = write_trace(tmp_path / "with_amp" / "worker0.pt.trace.json", two_steps())
+    (made,) = import_files(IMPORTER, path)
+    assert made.run.name == "with_amp"
+    assert Trace.open(made.run).manifest.workload == ""
+
+
+def test_a_pipe_without_a_writer_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace.json")
+    with pytest.raises(UnreadableError, match="not a regular file"):
+        plan_import([tmp_path / "trace.json"], {"kineto": IMPORTER})
+
+
+@pytest.mark.parametrize("inner", ["[" * 3_000 + "]" * 3_000, '"' + "x" * 2_000_000 + '"'])
+def test_an_event_that_is_too_deep_or_too_long_is_no_early_end(
+    tmp_path: Path, import_files: Import, inner: str
+) -> None:
+    event = '{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":2,"args":{"a":%s}}'
+    (tmp_path / "job.json").write_text('{"traceEvents":[' + event % inner + "]}")
+    with pytest.raises(UnreadableError, match="nested too deeply, or are too long"):
+        import_files(IMPORTER, tmp_path / "job.json")
+    (tmp_path / "torn.json").write_text('{"traceEvents":[' + event % '"x' + "")
+    with pytest.raises(UnreadableError, match="it ends early"):
+        import_files(IMPORTER, tmp_path / "torn.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("wait_sparse_data_dist", "unknown"),
+        ("MPI_Init", "unknown"),
+        ("xfuser", "unknown"),
+        ("retrieval", "unknown"),
+        ("all2all:wait", "allreduce"),
+        ("record_param_comms: all_to_all", "allreduce"),
+        ("evaluate", "other"),
+        ("save_checkpoint", "other"),
+    ],
+)
+def test_an_annotation_that_nobody_knows_is_no_evaluation(
+    name: str, phase: str, tmp_path: Path, import_files: Import
+) -> None:
+    events = [host("user_annotation", name, us("0"), "100"), *two_steps()[:1]]
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", events))
+    assert Trace.open(made.run).spans["phase"].to_pylist() == [phase]
+
+
+def test_sends_and_receives_of_an_all_to_all_are_one() -> None:
+    kernel_name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    assert operation_of({}, kernel_name, "nccl:all_to_all") == "all_to_all"
+    assert operation_of({}, kernel_name, "nccl:send 0->1") == "send_recv"

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import itertools
 import json
+import mmap
 import os
 import statistics
 import subprocess
@@ -25,7 +26,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.pytorch.workers import hook_workers
 from profkit.instrument.guard import FAILURES, Patches
-from profkit.instrument.loading import fetching, ring, worker_loop
+from profkit.instrument.loading import fetching, worker_loop
 from profkit.instrument.loading.loaders import Loaders
 from profkit.instrument.loading.ring import Ring, find_ring
 from profkit.instrument.recorder import MemorySink, Recorder
@@ -425,11 +426,11 @@ FAULTS = [
     (Ring, "read"),
     (Ring, "count_finished"),
     (worker_loop.WorkerMeter, "__init__"),
-    (worker_loop.WorkerMeter, "_note"),
+    (worker_loop.WorkerMeter, "numbered"),
     (Loaders, "keep"),
     (Loaders, "take"),
     (fetching, "_processor_ns"),
-    (worker_loop, "_arguments"),
+    (worker_loop, "hook_fetch"),
     (fetch, "_MapDatasetFetcher"),
     (worker, "_worker_loop"),
 ]
@@ -561,7 +562,7 @@ def test_a_process_finds_no_ring_but_its_own() -> None:
 
 def test_other_memory_is_no_ring() -> None:
     with pytest.raises(ValueError, match="not a ring"):
-        Ring(ring._share_memory(4096))
+        Ring(mmap.mmap(-1, 4096))
 
 
 # -- whole jobs ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.instrument.rows import SpanRow
+from profkit.instrument.rows import Meter, SpanRow
 from profkit.instrument.tracking import boundaries
 from profkit.instrument.tracking import notes as notes_in_python
 from profkit.instrument.tracking.boundaries import LONG_STEP_NS
@@ -381,7 +381,7 @@ def test_batches_made_in_the_loop_are_timed_in_c(
     assert collate[6] - collate[5] == 30
 
 
-class Meter:
+class CountingMeter:
     """Counts what it is asked for."""
 
     def __init__(self) -> None:
@@ -405,8 +405,8 @@ def test_batches_that_take_long_are_timed_with_their_waits_for_a_core(
     monkeypatch.setattr(loop.recorder, "_is_measured", lambda step: True)
     loop.run(STEP)
     loop.run(STEP)
-    meter = Meter()
-    loop.notes.measure_with(meter)
+    meter = CountingMeter()
+    loop.notes.measure_with(Meter(meter.begin, meter.end, meter.drop))
     making = loop.notes.begin_fetch(Fetcher(None))
     assert (
         loop.notes.begin_fetch(Fetcher(None)) is None

@@ -55,7 +55,7 @@ ON_GPU = Windows(
     calls_by_phase={"forward": 200, "backward": 280, "optimizer": 20},
     pageable_share=0.0,
     tensor_core_share=0.9,
-    launch_bound_share=0.01,
+    launched_late_share=0.01,
     on_host=False,
 )
 SLOWER = {"phase_ns": {"forward": 16 * MS, "backward": 32 * MS, "optimizer": 5 * MS}}

@@ -33,10 +33,10 @@ class Expected(NamedTuple):
     verdict: Verdict
 
 
-_COMMUNICATION, _INPUT, _STALLS, _HIDDEN = (
+_COMMUNICATION, _INPUT, _SLOW, _HIDDEN = (
     "exposed_communication",
     "input_bound",
-    "input_stalls",
+    "slow_windows",
     "overlapped_reader",
 )
 
@@ -52,8 +52,8 @@ EXPECTED = {
     "R08": _expect(f"{_COMMUNICATION} {_INPUT}"),
     "R09": _expect(_COMMUNICATION, _INPUT),
     "R11": _expect("", _INPUT),
-    "H01": _expect(_STALLS),
-    "H04": _expect(_STALLS),
+    "H01": _expect(f"{_COMMUNICATION} {_SLOW}"),
+    "H04": _expect(_SLOW, _COMMUNICATION),
     "H05": _expect("", _INPUT, Verdict.CANNOT_JUDGE),
     "T01": _expect("", _INPUT, Verdict.CANNOT_JUDGE),
     "M01": _expect("", _INPUT, Verdict.IMPROVEMENT),

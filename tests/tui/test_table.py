@@ -95,7 +95,7 @@ def test_rows_without_a_value_stand_last_in_both_directions() -> None:
 def test_the_cursor_and_the_marks_stay_on_their_rows_when_others_come() -> None:
     def act(table: VirtualTable) -> None:
         table.select("b")
-        table.toggle_mark()
+        table.marked = {table.key}
         table.show_rows([Column("name", ["new", "a", "b", "c"])], keys=["new", "a", "b", "c"])
         assert table.key == "b"
         table.sort_by("name", descending=True)

@@ -24,10 +24,14 @@ def _table(driver: Driver, name: str = "") -> VirtualTable:
     return found
 
 
+def _texts(table: VirtualTable, row: int) -> list[str]:
+    return [column.text(row) for column in table.columns]
+
+
 def _cell(driver: Driver) -> str:
     table = _table(driver)
     assert table.row is not None
-    return table.texts(table.row)[0].strip()
+    return _texts(table, table.row)[0].strip()
 
 
 async def _mark(driver: Driver, name: str) -> None:
@@ -68,10 +72,10 @@ def test_from_two_runs_to_the_kernels_behind_their_difference(folder: Path) -> N
 def test_the_base_is_the_older_run_unless_they_are_swapped(folder: Path) -> None:
     async def walk(driver: Driver) -> None:
         assert "improvement:" in driver.text
-        assert driver.app.run_name == "two"
+        assert driver.app.run_path == folder / "two"
         await driver.press("s")
         assert "regression:" in driver.text
-        assert driver.app.run_name == "slow"
+        assert driver.app.run_path == folder / "slow"
 
     drive(folder / "two", walk, bases=[folder / "slow"], screen="explain")
 
@@ -83,7 +87,7 @@ def test_more_runs_are_compared_pair_by_pair(series: Path) -> None:
         for name in ("again", "four", "one", "two"):
             await _mark(driver, name)
         await driver.press("d")
-        assert [_table(driver, "scaling").texts(row)[:2] for row in range(3)] == [
+        assert [_texts(_table(driver, "scaling"), row)[:2] for row in range(3)] == [
             ["one", "1"],
             ["two and 1 repeat", "2"],
             ["four", "4"],
@@ -93,10 +97,10 @@ def test_more_runs_are_compared_pair_by_pair(series: Path) -> None:
         await driver.press("p")
         assert "From one to four" in driver.text
         assert "rank 2 is last in" in driver.text
-        assert driver.app.run_name == "four"
+        assert driver.app.run_path == series / "four"
         await driver.press("p", "s")
         assert "From four to two and 1 repeat" in driver.text
-        assert driver.app.run_name in {"two", "again"}
+        assert driver.app.run_path in {series / "two", series / "again"}
         await driver.press("p")
         assert "From one to two and 1 repeat" in driver.text
         _table(driver, "scaling").focus()
@@ -136,13 +140,65 @@ def test_the_kernels_below_are_those_of_the_row_under_the_cursor(folder: Path) -
         await driver.press("y")
         assert "Kernels of backward in the captured steps" in driver.text
         assert {
-            _table(driver, "kernels").texts(row)[1]
+            _texts(_table(driver, "kernels"), row)[1]
             for row in range(_table(driver, "kernels").count)
         } == {"backward"}
         await driver.press("home")
         assert "Kernels in the captured steps" in driver.text
 
     drive(folder / "slow", walk, size=(160, 80), bases=[folder / "two"], screen="explain")
+
+
+def test_the_filter_is_of_the_table_that_is_shown(folder: Path) -> None:
+    """Two runs have no table of scaling, so that the first table of the screen is hidden."""
+
+    async def walk(driver: Driver) -> None:
+        await driver.press("slash")
+        await driver.type("backward")
+        assert "filter 'backward': " in driver.text
+        assert _table(driver, "rows").pattern == "backward"
+        assert not _table(driver, "scaling").pattern
+        await driver.press("enter")
+        assert driver.app.focused is _table(driver, "rows")
+        await driver.press("escape")
+        assert not _table(driver, "rows").pattern
+
+    drive(folder / "slow", walk, bases=[folder / "two"], screen="explain")
+
+
+def test_the_filter_is_of_the_table_with_the_focus(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        _table(driver, "kernels").focus()
+        await driver.press("slash")
+        await driver.type("gemm")
+        assert _table(driver, "kernels").pattern == "gemm"
+        assert not _table(driver, "rows").pattern
+        await driver.press("enter")
+        assert driver.app.focused is _table(driver, "kernels")
+        await driver.press("slash", "escape")
+        assert not _table(driver, "kernels").pattern
+        assert driver.app.focused is _table(driver, "kernels")
+
+    drive(folder / "slow", walk, size=(160, 80), bases=[folder / "two"], screen="explain")
+
+
+def test_n_moves_between_the_matches_of_the_filter(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        await driver.press("n")
+        assert "nothing to look for: press / to enter a filter" in driver.text
+        assert _table(driver).cursor == 0
+        await driver.press("slash")
+        await driver.type("w")
+        await driver.press("enter", "home")
+        first = _cell(driver)
+        await driver.press("n")
+        assert {first, _cell(driver)} == {"two", "slow"}
+        await driver.press("n")
+        assert "no further match" in driver.text
+        await driver.press("N")
+        assert _cell(driver) == first
+
+    drive(folder, walk)
 
 
 def test_two_runs_are_asked_for_where_there_is_one(folder: Path) -> None:

@@ -5,11 +5,12 @@ by listing the folder; files that begin with an underscore are skipped. A screen
 
 - `NAME`, the file's name, which `--screen` and `self.go` use; `KEY`, the digit that opens it;
   `TITLE`.
-- `build(source) -> view`: a pure static method that makes a frozen value of `profkit.analysis` out
-  of a `Source`. It runs on a thread, so it touches no widget. A `ProfkitError` in it is shown as
-  one line, and the other screens still work.
-- `compose_view()`: its widgets, which are hidden until there is a view.
-- `show(view)`: puts the view into the widgets. Widgets hold no logic: all they draw is in the view.
+- `build(source) -> view`: a pure static function that makes a frozen value of `profkit.analysis`
+  out of a `Source`. It runs on a thread, so it touches no widget. A `ProfkitError` in it is shown
+  as one line, and the other screens still work.
+- `compose_view()`: its widgets, which are hidden until there is a view; by default a table.
+- `show(view)`: puts the view into the widgets; called again when the width or the theme changes.
+  Widgets hold no logic: all they draw is in the view.
 - `to_json(view)`: what `profkit tui RUN --screen NAME --json` prints. The default turns a dataclass
   into a dict, so give fields names with units (`_ns`, `_bytes`, `_share`, `_per_s`). It contains
   every figure on the screen.
@@ -17,9 +18,13 @@ by listing the folder; files that begin with an underscore are skipped. A screen
 - `COMPARES = True` if the screen compares runs: `source.bases` holds the others, the base first.
 - `KEEPS_UP = True` if the screen is built again while a followed run grows.
 - `look_at(place)`: called after `show` if another screen sent the user here, with what to look at.
-- `BINDINGS` for its own keys; `?` shows their descriptions. All screens have the keys `y` `Y` `e`
-  `/` `n` `N` `s` `,` `.` `[` `]` Esc, which act on the screen's `VirtualTable`. A screen without a
-  table overrides `row_text()` and `rows()` for `y`, `Y` and `e`.
+- `BINDINGS` for its own keys; `?` shows their descriptions, and `docs/tui.md` lists them. On all
+  screens `/` filters a table, `n` and `N` go to its next and previous match, `s` sorts it by a
+  column that the user chooses, `,` and `.` sort it by the previous and next column, `y` and `Y`
+  copy a row or the table, and `e` exports it. They act on the table with the focus, otherwise on
+  the first one in view that `MAIN_TABLE` selects. A screen may bind these keys to something else:
+  on the timeline `s` zooms out, and on Explain it swaps base and target. A screen without a table
+  overrides `row_text()` and `rows()` for `y`, `Y` and `e`.
 
 A screen uses
 
@@ -38,13 +43,13 @@ Everything that comes from a file goes through `profkit.text.safe_text` before i
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rich.style import Style
-from rich.text import Text
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.widgets import Static
 
 from profkit.errors import ProfkitError
@@ -79,14 +84,6 @@ class Place:
     """The row in the rank's `kernels` table."""
 
 
-@dataclass
-class Go(Message):
-    """Asks the app for another screen of the run."""
-
-    name: str
-    place: Place | None = None
-
-
 class RunScreen(TableScreen, Generic[ViewT]):
     """A screen about one run, or about several runs that are compared."""
 
@@ -96,16 +93,17 @@ class RunScreen(TableScreen, Generic[ViewT]):
     COMPARES: ClassVar[bool] = False
     KEEPS_UP: ClassVar[bool] = False
 
+    build: Callable[[Source], Any]
+    """Returns the view; called on a thread."""
+    show: Callable[[ViewT], None]
+    """Puts the view into the widgets."""
+    to_json: Callable[[Any], Any] = staticmethod(view_json.of)
+    """Returns the view as JSON values, with the unit in each key."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "rank(-1)", "previous rank", show=False, key_display="["),
         Binding("right_square_bracket", "rank(1)", "next rank", show=False, key_display="]"),
     ]
-
-    @dataclass
-    class Wanted(Message):
-        """Asks the app to build the view of a screen on a thread."""
-
-        screen: RunScreen[Any]
 
     def __init__(self, place: Place | None = None) -> None:
         super().__init__()
@@ -116,33 +114,18 @@ class RunScreen(TableScreen, Generic[ViewT]):
         self._place = place
         self._failed = False
 
-    @staticmethod
-    def build(source: Source) -> Any:
-        """Return the view; called on a thread."""
-        raise NotImplementedError
-
-    @staticmethod
-    def to_json(view: Any) -> Any:
-        """Return the view as JSON values, with the unit in each key."""
-        return view_json.of(view)
-
-    def show(self, view: ViewT) -> None:
-        """Put the view into the widgets."""
-        raise NotImplementedError
-
     def look_at(self, place: Place) -> None:
         """Put the cursor where another screen sent the user."""
 
     def content(self) -> Any:
         return None if self.view is None else self.to_json(self.view)
 
-    @property
-    def stem(self) -> str:
-        return f"{self.frame.run_name}-{self.NAME}"
-
-    def head(self) -> Text:
-        """Return the run's name and the tabs; with little room other tabs are digits alone."""
-        name, room = self.frame.run_name, self.app.size.width
+    def draw_head(self) -> None:
+        """Draw the run's name and the tabs; with little room other tabs are digits alone."""
+        name, room = "", self.app.size.width
+        if self.frame.run_path is not None:
+            name = safe_text(self.frame.run_path.resolve().name)
+        self.stem = f"{name}-{self.NAME}"
         titles = {tab.name: f" {tab.key} {tab.title} " for tab in self.frame.tabs}
         if sum(map(len, titles.values())) + MIN_RUN_NAME + 2 > room:
             for tab in self.frame.tabs:
@@ -155,26 +138,19 @@ class RunScreen(TableScreen, Generic[ViewT]):
             here = screen == self.NAME
             link = Style(reverse=here, bold=here, meta={"@click": f"app.show_screen('{screen}')"})
             head.append(title, self.palette.style("accent") + link)
-        return head
-
-    def on_resize(self) -> None:
-        self.draw_head()
-        if self.view is not None:
-            self.show(self.view)
+        self.query_one("#frame-head", Static).update(head)
 
     def on_mount(self) -> None:
+        self.set_look()
         self.query_one("#frame-view").visible = False
         self.ask_for_view()
 
     def ask_for_view(self) -> None:
-        """Have the view built, or built again."""
+        """Have the view built on a thread, or built again."""
         if self.view is None:
-            self.tell_reading()
-        self.post_message(self.Wanted(self))
-
-    def tell_reading(self) -> None:
-        """Show that the run is being read."""
-        self.tell("reading ..." if self.plain else "reading …")
+            self.tell("reading ..." if self.plain else "reading …")
+        build = functools.partial(self.frame.build, self)
+        self.app.run_worker(build, group=self.NAME, thread=True, exclusive=True)
 
     def take(self, view: ViewT) -> None:
         """Show a view that was built."""
@@ -204,6 +180,8 @@ class RunScreen(TableScreen, Generic[ViewT]):
         if self.view is not None:
             self.show(self.view)
 
+    on_resize = set_look  # what a view looks like may depend on the width
+
     def show_titles(self, **words: str) -> None:
         """Draw the titles of the screen's parts in the theme; `words` are new ones by widget id."""
         for title in self.query(".title").results(Static):
@@ -211,7 +189,7 @@ class RunScreen(TableScreen, Generic[ViewT]):
             title.update(line([(text, self.palette.style("title"))]))
 
     def show_table(
-        self, name: str, columns: list[Column], keys: list[Any], max_rows: int | None = None
+        self, name: str, columns: list[Column], keys: Sequence[Any], max_rows: int | None = None
     ) -> None:
         """Show a table that is as high as its rows, or `max_rows` of them."""
         table = self.query_one(f"#{name}", VirtualTable)
@@ -223,11 +201,14 @@ class RunScreen(TableScreen, Generic[ViewT]):
 
     def go(self, name: str, place: Place | None = None) -> None:
         """Open another screen of the run on top of this one."""
-        self.post_message(Go(name, place))
+        if name in self.frame.screens:
+            self.app.push_screen(self.frame.screens[name](place))
 
     def action_rank(self, by: int) -> None:
         """Show the next rank, or all ranks together, in a circle."""
-        ranks = self.frame.ranks
+        ranks: tuple[int, ...] = ()
+        if self.frame.run_path is not None:
+            ranks = self.frame.library.ranks(self.frame.run_path)
         if len(ranks) < 2:
             self.tell("the run has one rank")
         elif not self.BY_RANK:

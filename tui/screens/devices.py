@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from textual.app import ComposeResult
@@ -10,7 +9,6 @@ from textual.widgets import Static
 
 from profkit.analysis.views.devices import Curve, DevicesView, build_devices_view
 from profkit.text import duration, plural
-from profkit.tui.library import Source
 from profkit.tui.screens.base import RunScreen
 from profkit.tui.widgets.chart import chart, spark
 from profkit.tui.widgets.columns import GAP, Column, Columns
@@ -18,7 +16,9 @@ from profkit.tui.widgets.draw import Piece, lines
 from profkit.tui.widgets.readings import describe
 from profkit.tui.widgets.table import VirtualTable
 
-CURVE: Final = "over the run"
+STATISTICS: Final = {"mean": "average", "lowest": "least", "highest": "most"}
+"""The field of a series for each column of figures."""
+
 MIN_CURVE_WIDTH: Final = 20
 CURVE_MARGIN: Final = 5
 CHART_HEIGHT: Final = 5
@@ -55,91 +55,74 @@ class DevicesScreen(RunScreen[DevicesView]):
         )
         yield Static(id="chart")
 
-    @staticmethod
-    def build(source: Source) -> DevicesView:
-        return build_devices_view(source.trace)
+    build = staticmethod(lambda source: build_devices_view(source.trace))
 
     def show(self, view: DevicesView) -> None:
-        self.query_one("#summary", Static).update(lines(self._summary(view)))
-        self.query_one("#curves", VirtualTable).show_rows(self._columns(view))
+        summary: list[list[Piece]] = []
+        if view.curves:
+            words = f"{plural(len(view.curves), 'reading')} of {', '.join(view.sources)}"
+            summary.append([(f"{words} over {duration(view.length_ns)}", None)])
+            if not any(curve.source == "nvml" for curve in view.curves):
+                summary[0].append(("   no GPU was read", self.palette.style("dim")))
+        for rank, device in view.lost:
+            words = f"{device} of rank {rank} was lost during training; its readings end there"
+            summary.append([(words, self.palette.style("bad"))])
+        self.query_one("#summary", Static).update(lines(summary))
+        self._show_table(view)
         self.on_virtual_table_moved()
 
-    def _columns(self, view: DevicesView) -> list[Column]:
-        """Return the columns, with a curve that takes the room that the others leave.
+    def _show_table(self, view: DevicesView) -> None:
+        """Show the readings, with curves that take the room that the other columns leave.
 
-        If that is too little, the lowest and highest readings move out of sight.
+        If that is too little, the lowest and highest readings move out of sight. The curves are not
+        exported: they are of no use in a spreadsheet.
         """
         table: Columns[Curve] = Columns(view.curves)
-        table.text("where", _origin, widest=28)
+        table.text(
+            "where", lambda curve: f"rank {curve.rank} {curve.device or curve.source}", widest=28
+        )
         table.text("reading", lambda curve: describe(curve.metric)[0])
-        for title, read in (
-            ("mean", lambda curve: _figure(curve, curve.series.average)),
-            ("lowest", lambda curve: _figure(curve, curve.series.least)),
-            ("highest", lambda curve: _figure(curve, curve.series.most)),
-        ):
-            table.figure(title, read, lambda figure: str(figure.words))
+        for title, statistic in STATISTICS.items():
+            figures: list[Figure] = []
+            for curve in view.curves:
+                value = getattr(curve.series, statistic)
+                figures.append(Figure(value, describe(curve.metric)[1](value)))
+            table.columns.append(
+                Column(title, figures, lambda figure: str(figure.words), right=True, searched=False)
+            )
         widths = [column.natural_width(range(len(view.curves))) + GAP for column in table.columns]
         room = self.size.width - CURVE_MARGIN - sum(widths)
         if room < MIN_CURVE_WIDTH:
             room = max(1, room + sum(widths[3:]))
-        curves = Column(
-            CURVE,
-            [curve.series for curve in view.curves],
+        exported = list(table.columns)
+        table.text(
+            "over the run",
+            lambda curve: curve.series,
             lambda series: spark(series, room, plain=self.plain),
             role=lambda _: "accent",
             searched=False,
             widest=room,
         )
-        return [*table.columns[:3], curves, *table.columns[3:]]
-
-    def rows(self) -> Iterable[Sequence[str]]:
-        """Yield the rows without their curves, which are of no use in a spreadsheet."""
-        titles = [column.title for column in self.query_one("#curves", VirtualTable).columns]
-        for row in super().rows():
-            cells = list(row)
-            del cells[titles.index(CURVE)]
-            yield cells
-
-    def _summary(self, view: DevicesView) -> Iterator[list[Piece]]:
-        if view.curves:
-            words = f"{plural(len(view.curves), 'reading')} of {', '.join(view.sources)}"
-            pieces: list[Piece] = [(f"{words} over {duration(view.length_ns)}", None)]
-            if not any(curve.source == "nvml" for curve in view.curves):
-                pieces.append(("   no GPU was read", self.palette.style("dim")))
-            yield pieces
-        for rank, device in view.lost:
-            words = f"{device} of rank {rank} was lost during training; its readings end there"
-            yield [(words, self.palette.style("bad"))]
+        table.columns.insert(3, table.columns.pop())
+        self.table.show_rows(table.columns, exported=exported)
 
     def on_virtual_table_moved(self) -> None:
         """Draw the chart of the reading under the cursor."""
-        row = self.query_one("#curves", VirtualTable).row
-        widget = self.query_one("#chart", Static)
-        if self.view is None or row is None or row >= len(self.view.curves):
-            widget.update("")
-        else:
-            widget.update(lines(self._chart_lines(self.view.curves[row])))
-
-    def _chart_lines(self, curve: Curve) -> Iterator[list[Piece]]:
-        """Yield the heading and the rows of a chart."""
-        words, show = describe(curve.metric)
-        height = CHART_HEIGHT
-        if self.size.height < SMALL_SCREEN:
-            height = SMALL_CHART_HEIGHT
-        count = plural(curve.series.readings, "reading")
-        note = f"   {count}; filled up to the lowest, shaded up to the highest"
-        yield [(f"{_origin(curve)}: {words}", None), (note, self.palette.style("dim"))]
-        for row in chart(curve.series, self.size.width - 4, height, show, plain=self.plain):
-            yield [(row, self.palette.style("accent"))]
-
-
-def _origin(curve: Curve) -> str:
-    """Return what a reading is from: the device, otherwise the host or the process."""
-    return f"rank {curve.rank} {curve.device or curve.source}"
-
-
-def _figure(curve: Curve, value: float) -> Figure:
-    return Figure(value, describe(curve.metric)[1](value))
+        drawn: list[list[Piece]] = []
+        row = self.table.row
+        if self.view is not None and row is not None and row < len(self.view.curves):
+            curve = self.view.curves[row]
+            words, show = describe(curve.metric)
+            height = CHART_HEIGHT
+            if self.size.height < SMALL_SCREEN:
+                height = SMALL_CHART_HEIGHT
+            count = plural(curve.series.readings, "reading")
+            note = f"   {count}; filled up to the lowest, shaded up to the highest"
+            heading = f"{self.table.columns[0].text(row)}: {words}"
+            drawn.append([(heading, None), (note, self.palette.style("dim"))])
+            for text in chart(curve.series, self.size.width - 4, height, show, plain=self.plain):
+                drawn.append([(text, self.palette.style("accent"))])
+        self.query_one("#chart", Static).update(lines(drawn))
 
 
 SCREEN = DevicesScreen

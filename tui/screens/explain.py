@@ -21,7 +21,7 @@ from profkit.tui.library import Source
 from profkit.tui.screens.base import MARK_TWO_RUNS, Place, RunScreen, one_line
 from profkit.tui.widgets import explain_draw
 from profkit.tui.widgets.lines import Lines
-from profkit.tui.widgets.run_draw import phase_of, screen_of
+from profkit.tui.widgets.run_draw import SCREEN_OF, phase_of
 from profkit.tui.widgets.table import VirtualTable
 
 FALL_WIDTH: Final = 24
@@ -39,6 +39,7 @@ class ExplainScreen(RunScreen[Compared]):
     TITLE = "Explain"
     COMPARES = True
     AUTO_FOCUS = "#rows"
+    MAIN_TABLE = "#rows"
 
     DEFAULT_CSS = """
     ExplainScreen #sides { layout: vertical; height: auto; }
@@ -56,13 +57,15 @@ class ExplainScreen(RunScreen[Compared]):
         Binding("s", "swap", "swap base and target"),
         Binding("p", "pair(1)", "next pair"),
         Binding("P", "pair(-1)", "previous pair", show=False),
-        Binding("d", "app.compare", "compare with other runs", show=False),
+        Binding("d", "app.show_runs('compare')", "compare with other runs", show=False),
     ]
 
     _pair = Pair(0, 1)
     """The base and the target, as indices into the runs."""
-    _phase = ""
-    """The phase whose kernels are shown; empty for all."""
+    _found: Explained | None = None
+    """The comparison of the chosen pair, or `None` while it is being built."""
+    _phase: str | None = None
+    """The phase whose kernels are shown; `None` for all."""
 
     def compose_view(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
@@ -95,35 +98,22 @@ class ExplainScreen(RunScreen[Compared]):
             raise ProfkitError(MARK_TWO_RUNS)
         return compare_runs([*source.bases, source.trace])
 
-    @staticmethod
-    def to_json(view: Compared) -> Any:
-        return ledger_json.compared(view, view.pairs)
+    to_json = staticmethod(lambda view: ledger_json.compared(view, view.pairs))
 
     def content(self) -> Any:
         return None if self.view is None else ledger_json.compared(self.view, [self._pair])
-
-    def main_table(self) -> VirtualTable:
-        if isinstance(self.focused, VirtualTable):
-            return self.focused
-        return self.query_one("#rows", VirtualTable)
-
-    @property
-    def explained(self) -> Explained | None:
-        """The comparison of the chosen pair, or `None` while it is being built."""
-        if self.view is None or not self.view.is_known(self._pair):
-            return None
-        return self.view.between(self._pair)
 
     def show(self, view: Compared) -> None:
         self.show_titles()
         self.refresh_bindings()
         self._show_scaling(view)
-        found = self.explained
-        if found is None:
-            self.tell_reading()
+        self._found = None
+        if not view.is_known(self._pair):
+            self.tell("reading ..." if self.plain else "reading …")
             build = functools.partial(self._explain, view, self._pair)
             self.run_worker(build, group="pair", thread=True, exclusive=True)
             return
+        found = self._found = view.between(self._pair)
         palette = self.palette
         self.frame.run_path = found.case.after.trace.path
         self.draw_head()
@@ -142,18 +132,14 @@ class ExplainScreen(RunScreen[Compared]):
 
     def _explain(self, view: Compared, pair: Pair) -> None:
         """Compare a pair on a thread, and show it if it is still the chosen one."""
-
-        def show() -> None:
-            if self.view is not None and pair == self._pair:
-                self.tell("")
-                self.show(self.view)
-
         try:
             view.between(pair)
         except Exception as error:  # noqa: BLE001  # one pair's fault must not end the others
             self.later(self.fail, one_line(error))
-        else:
-            self.later(show)
+            return
+        if pair == self._pair:
+            self.later(self.tell, "")
+            self.later(self.show, view)
 
     def _show_scaling(self, view: Compared) -> None:
         """Show how the job scales over all runs, and what limits the target of the pair."""
@@ -169,10 +155,20 @@ class ExplainScreen(RunScreen[Compared]):
         base, target = rows[self._pair.base].name, rows[self._pair.target].name
         self.show_titles(pair=f"From {base} to {target}")
 
-    def _show_kernels(self, found: Explained) -> None:
-        """Show the kernels or operators that changed most, of the phase under the cursor if any."""
+    def _show_kernels(self, found: Explained, *, moved: bool = False) -> None:
+        """Show the kernels or operators that changed most, of the phase under the cursor if any.
+
+        If the cursor has `moved` to a row of the same phase, nothing changes.
+        """
         kernels = found.kernels
-        self._phase = self._phase_under_cursor(found)
+        row, phase = self.query_one("#rows", VirtualTable).row, None
+        if row is not None and kernels:
+            phase = phase_of(_top_row(waterfall(found.ledger), row))
+        if kernels is None or phase not in kernels.phases:
+            phase = None
+        if moved and phase == self._phase:
+            return
+        self._phase = phase
         rows: list[KernelRow] = []
         if kernels is not None:
             title = f"{kernels.noun.capitalize()}s"
@@ -187,35 +183,21 @@ class ExplainScreen(RunScreen[Compared]):
         keys = [(row.phase, row.category, row.name) for row in rows]
         self.show_table("kernels", explain_draw.kernel_columns(rows), keys, MAX_KERNEL_ROWS)
 
-    def _phase_under_cursor(self, found: Explained) -> str:
-        """Return the phase of the row under the cursor, if kernels of it were captured."""
-        row = self.query_one("#rows", VirtualTable).row
-        if row is None or not found.kernels:
-            return ""
-        phase = phase_of(_top_row(waterfall(found.ledger), row))
-        if phase is None or phase not in found.kernels.phases:
-            return ""
-        return phase
-
     def on_virtual_table_moved(self, event: VirtualTable.Moved) -> None:
         """Show the kernels of the row that the cursor moved to."""
-        found = self.explained
-        if event.table.id != "rows" or found is None:
-            return
-        if self._phase_under_cursor(found) != self._phase:
-            self._show_kernels(found)
+        if event.table.id == "rows" and self._found is not None:
+            self._show_kernels(self._found, moved=True)
 
     def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
         """Choose the pair of a run, or open the screen with details of a row."""
-        found = self.explained
         if event.table.id == "scaling" and event.row:
             self._choose(Pair(0, event.row))
         elif event.table.id == "kernels":
             phase, category, name = event.table.key
             self.go("kernels", Place(kernel=name, category=category, phase=phase_of(phase)))
-        elif found is not None and event.table.id == "rows":
-            name = _top_row(waterfall(found.ledger), event.row)
-            self.go(screen_of(name), Place(phase=phase_of(name)))
+        elif self._found is not None and event.table.id == "rows":
+            name = _top_row(waterfall(self._found.ledger), event.row)
+            self.go(SCREEN_OF.get(name, "timeline"), Place(phase=phase_of(name)))
 
     def action_pair(self, by: int) -> None:
         """Choose the next pair in a circle; a swapped pair has the neighbours of the original."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
 from textual.app import ComposeResult
@@ -13,9 +12,8 @@ from profkit.analysis.kernels.calls import KernelInstance, calls_of
 from profkit.analysis.kernels.groups import KernelGroup
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.text import plural
-from profkit.tui.library import Source
 from profkit.tui.screens.base import Place, RunScreen
-from profkit.tui.widgets.columns import fit_columns
+from profkit.tui.widgets.columns import GAP, MEASURED_ROWS
 from profkit.tui.widgets.draw import lines
 from profkit.tui.widgets.kernel_draw import (
     call_columns,
@@ -52,32 +50,26 @@ class KernelsScreen(RunScreen[KernelsView]):
         )
         yield Static(id="kernel")
 
-    @staticmethod
-    def build(source: Source) -> KernelsView:
-        return kernels_of(source.trace, source.ceilings, source.rank)
-
-    @property
-    def table(self) -> VirtualTable:
-        """The table of kernels."""
-        return self.query_one("#kernels", VirtualTable)
+    build = staticmethod(lambda source: kernels_of(source.trace, source.ceilings, source.rank))
 
     def show(self, view: KernelsView) -> None:
+        """Show the columns for which there is room; all columns are exported."""
         self.query_one("#summary", Static).update(lines(summary_lines(view, self.palette)))
+        columns = kernel_columns(view)
+        shown, room = columns[:1], self.size.width - MIN_NAME_WIDTH
+        for column in columns[1:]:
+            room -= column.natural_width(range(min(MEASURED_ROWS, len(view.groups)))) + GAP
+            if room < 0:
+                break
+            shown.append(column)
         self.table.show_rows(
-            fit_columns(kernel_columns(view), self.size.width, MIN_NAME_WIDTH),
+            shown,
             keys=[(group.name, group.category) for group in view.groups],
+            exported=columns,
         )
         if not self.table.sort_title and view.groups:
             self.table.sort_by("share", descending=True)
         self.on_virtual_table_moved()
-
-    def rows(self) -> Iterable[Sequence[str]]:
-        """Yield the rows with all columns, also those without room on the screen."""
-        if self.view is not None:
-            columns = kernel_columns(self.view)
-            yield [column.title for column in columns]
-            for row in self.table.order.tolist():
-                yield [column.text(row) for column in columns]
 
     def on_virtual_table_moved(self) -> None:
         """Show the figures of the kernel under the cursor."""
@@ -110,7 +102,7 @@ class KernelsScreen(RunScreen[KernelsView]):
                 self.table.select((group.name, group.category))
                 return
         if place.category is not None:
-            self.apply_filter(place.category)
+            self.action_filter(place.category)
 
 
 class CallsScreen(RunScreen[tuple[KernelInstance, ...]]):
@@ -123,20 +115,14 @@ class CallsScreen(RunScreen[tuple[KernelInstance, ...]]):
     def __init__(self, group: KernelGroup, rank: int | None) -> None:
         super().__init__(Place(rank=rank))
         self._group = group
+        self.build = lambda source: calls_of(
+            source.trace, group.name, group.category, source.ceilings, source.rank
+        )
         name = f"calls of {group.category} {group.name}"  # each kernel has a view of its own
         self.NAME = name  # type: ignore[misc]  # a class variable in all other screens
 
-    def compose_view(self) -> ComposeResult:
-        yield VirtualTable()
-
-    def build(  # type: ignore[override]  # it needs the kernel, so it is not static
-        self, source: Source
-    ) -> tuple[KernelInstance, ...]:
-        group = self._group
-        return calls_of(source.trace, group.name, group.category, source.ceilings, source.rank)
-
     def show(self, view: tuple[KernelInstance, ...]) -> None:
-        self.query_one(VirtualTable).show_rows(call_columns(view))
+        self.table.show_rows(call_columns(view))
         words = f"the longest calls of {self._group.name}"
         if len(view) == self._group.calls:
             words = f"the {plural(len(view), 'call')} of {self._group.name}"

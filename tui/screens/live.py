@@ -42,11 +42,6 @@ _STATE_ROLES: Final = {
 }
 
 
-def look(run: Path, tail: RunTail) -> LiveView:
-    """Read what is new in a run; a long run takes several calls until it has caught up."""
-    return build_live_view(safe_text(run.resolve().name), tail.look(), wall_ns())
-
-
 class LiveScreen(RunScreen[LiveView]):
     """The speed, the latest steps and the state of a run that trains."""
 
@@ -81,14 +76,18 @@ class LiveScreen(RunScreen[LiveView]):
 
     @staticmethod
     def build(source: Source) -> LiveView:
+        """Read the whole run, which takes several looks if it is long."""
         tail = RunTail(source.trace.path)
         while tail.look().behind:
             pass
-        return look(source.trace.path, tail)
+        name = safe_text(source.trace.path.resolve().name)
+        return build_live_view(name, tail.look(), wall_ns())
 
     def ask_for_view(self) -> None:
-        """Read the run on a thread; what was read before is kept."""
+        """Read what is new in the run on a thread, unless it is paused."""
         run = self.frame.run_path
+        if self._paused or not self.is_attached:
+            return
         if run is None:
             self.fail("no run is open")
             return
@@ -101,32 +100,25 @@ class LiveScreen(RunScreen[LiveView]):
     def _look(self, run: Path, tail: RunTail) -> None:
         """Read the run on a thread, and show it."""
         try:
-            view = look(run, tail)
+            view = build_live_view(safe_text(run.resolve().name), tail.look(), wall_ns())
         except ProfkitError as error:
             self.later(self.fail, one_line(error))
         else:
-            self.later(self._show_and_wait, view)
-
-    def _show_and_wait(self, view: LiveView) -> None:
-        self.take(view)
-        self.call_after_refresh(self._wait, view)
+            self.later(self.take, view)
+            self.later(self.call_after_refresh, self._wait, view)
 
     def _wait(self, view: LiveView) -> None:
         """Start the timer for the next look, so late that the last one's cost is spread."""
         if view.state is RunState.RUNNING and not self._paused:
             spent_s = time.process_time() - self._spent_s
-            self.set_timer(max(MIN_INTERVAL_S, spent_s / MAX_PROCESSOR_SHARE), self._look_again)
-
-    def _look_again(self) -> None:
-        if self.is_attached and not self._paused:
-            self.ask_for_view()
+            self.set_timer(max(MIN_INTERVAL_S, spent_s / MAX_PROCESSOR_SHARE), self.ask_for_view)
 
     def action_pause(self) -> None:
         self._paused = not self._paused
         self.tell("")
         if self._paused:
             self.tell("paused; press Space to continue")
-        self._look_again()
+        self.ask_for_view()
 
     def show(self, view: LiveView) -> None:
         palette, plain, height = self.palette, self.plain, self.app.size.height
@@ -135,7 +127,13 @@ class LiveScreen(RunScreen[LiveView]):
         self.query_one("#strip", Lines).show(
             lambda width: strip(view.points, palette, width, height, plain=plain)
         )
-        self.query_one("#behind", Lines).show(lambda _: _behind_lines(view, palette))
+        furthest = max((place.step for place in view.places), default=0)
+        behind: list[str] = []
+        for place in view.places:
+            if place.step < furthest - 1:
+                behind.append(f"rank {place.rank} at step {place.step:,}")
+        words = [("behind: ", palette.style("bad")), (", ".join(behind), None)]
+        self.query_one("#behind", Lines).show(lambda _: [line(words)] if behind else [])
         table: Columns[LivePart] = Columns(view.parts)
         table.text("part", lambda part: part.name, role=role_of)
         table.figure("per step", lambda part: part.step_ns, duration, searched=True)
@@ -181,17 +179,6 @@ def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
     if view.stalled:
         words = "no news for far longer than a step takes: the job is evaluating, saving or hanging"
         yield line([(words, bad)])
-
-
-def _behind_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
-    """Yield the ranks that are more than one step behind the furthest rank."""
-    furthest = max((place.step for place in view.places), default=0)
-    behind = []
-    for place in view.places:
-        if place.step < furthest - 1:
-            behind.append(f"rank {place.rank} at step {place.step:,}")
-    if behind:
-        yield line([("behind: ", palette.style("bad")), (", ".join(behind), None)])
 
 
 SCREEN = LiveScreen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from textual.app import ComposeResult
@@ -11,7 +10,6 @@ from textual.widgets import Static
 
 from profkit.analysis.views.loader import LoaderView, build_loader_view
 from profkit.text import percent, plural, significant
-from profkit.tui.library import Source
 from profkit.tui.screens.base import Place, RunScreen
 from profkit.tui.widgets.chart import spark
 from profkit.tui.widgets.draw import Piece, lines
@@ -49,9 +47,7 @@ class LoaderScreen(RunScreen[LoaderView]):
             yield Static("Other numbers of workers", classes="title")
             yield VirtualTable(id="model")
 
-    @staticmethod
-    def build(source: Source) -> LoaderView:
-        return build_loader_view(source.trace)
+    build = staticmethod(lambda source: build_loader_view(source.trace))
 
     def show(self, view: LoaderView) -> None:
         makers = self.query_one("#makers", VirtualTable)
@@ -59,26 +55,23 @@ class LoaderScreen(RunScreen[LoaderView]):
         makers.display = bool(view.makers)
         makers.show_rows(maker_columns(view))
         self.query_one("#summary", Static).update(lines(summary_lines(view, self.palette)))
-        queues = self.query_one("#queues", Static)
-        queues.update(lines(self._queue_lines(view)))
-        queues.display = bool(view.depths)
-        self.query_one("#more").display = view.model is not None
-        if view.model is not None:
-            self.query_one("#model", VirtualTable).show_rows(model_columns(view.model))
-
-    def _queue_lines(self, view: LoaderView) -> Iterator[list[Piece]]:
-        """Yield for each rank how many batches wait, as words and as a curve."""
+        queues: list[list[Piece]] = []
         for depth in view.depths[:MAX_QUEUES]:
             waiting = significant(depth.series.average)
             empty = percent(depth.empty_share, 0)
             words = f"rank {depth.rank}: {waiting} batches wait, none for {empty} of the time"
             curve = spark(depth.series, self.size.width - QUEUE_WORDS_WIDTH - 2, plain=self.plain)
-            pieces = [(f"{words:<{QUEUE_WORDS_WIDTH - 2}} ", None)]
-            yield [*pieces, (curve, self.palette.style("data"))]
+            words = f"{words:<{QUEUE_WORDS_WIDTH - 2}} "
+            queues.append([(words, None), (curve, self.palette.style("data"))])
         hidden = len(view.depths) - MAX_QUEUES
         if hidden > 0:
             words = f"and the queues of {plural(hidden, 'more rank')}, in --json"
-            yield [(words, self.palette.style("dim"))]
+            queues.append([(words, self.palette.style("dim"))])
+        self.query_one("#queues", Static).update(lines(queues))
+        self.query_one("#queues").display = bool(view.depths)
+        self.query_one("#more").display = view.model is not None
+        if view.model is not None:
+            self.query_one("#model", VirtualTable).show_rows(model_columns(view.model))
 
     def on_virtual_table_opened(self, message: VirtualTable.Opened) -> None:
         """Show the rank of a worker on the timeline."""

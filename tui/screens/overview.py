@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -11,7 +11,6 @@ from textual.widgets import Static
 
 from profkit.analysis.views.run import RunView, build_run_view
 from profkit.report import run_json
-from profkit.tui.library import Source
 from profkit.tui.screens.base import Place, RunScreen
 from profkit.tui.widgets import run_draw
 from profkit.tui.widgets.lines import Lines
@@ -40,7 +39,7 @@ class OverviewScreen(RunScreen[RunView]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012  # Textual's type
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("d", "app.compare", "compare with another run")
+        Binding("d", "app.show_runs('compare')", "compare with another run")
     ]
 
     def compose_view(self) -> ComposeResult:
@@ -59,13 +58,8 @@ class OverviewScreen(RunScreen[RunView]):
                     yield Static("Confidence and data quality", classes="title")
                     yield Lines(id="quality")
 
-    @staticmethod
-    def build(source: Source) -> RunView:
-        return build_run_view(source.trace, source.ceilings)
-
-    @staticmethod
-    def to_json(view: RunView) -> Any:
-        return run_json.run(view)
+    build = staticmethod(lambda source: build_run_view(source.trace, source.ceilings))
+    to_json = staticmethod(run_json.run)
 
     def show(self, view: RunView) -> None:
         palette, plain, height = self.palette, self.plain, self.app.size.height
@@ -79,15 +73,14 @@ class OverviewScreen(RunScreen[RunView]):
         }
         for name, draw in drawings.items():
             self.query_one(f"#{name}", Lines).show(draw)
-        rows = run_draw.part_rows(view)
-        columns = run_draw.part_columns(rows, plain=plain)
-        self.show_table("parts", columns, [row.label for row in rows])
+        columns, keys = run_draw.part_columns(view, plain=plain)
+        self.show_table("parts", columns, keys)
 
     def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
         """Open the screen with details of the part under the cursor."""
-        if self.view is not None:
-            part = run_draw.part_rows(self.view)[event.row].parent
-            self.go(run_draw.screen_of(part), Place(phase=run_draw.phase_of(part)))
+        part = event.table.key.parent
+        screen = run_draw.SCREEN_OF.get(part, "timeline")
+        self.go(screen, Place(phase=run_draw.phase_of(part)))
 
 
 SCREEN = OverviewScreen

@@ -12,7 +12,6 @@ from textual.widgets import Static
 
 from profkit.analysis.views.ranks import RanksView, build_ranks_view
 from profkit.report import view_json
-from profkit.tui.library import Source
 from profkit.tui.screens.base import Place, RunScreen
 from profkit.tui.widgets import ranks_draw
 from profkit.tui.widgets.draw import lines
@@ -66,9 +65,7 @@ class RanksScreen(RunScreen[RanksView]):
                     yield Static("Collectives in kernel windows", classes="title")
                     yield VirtualTable(id="kernels")
 
-    @staticmethod
-    def build(source: Source) -> RanksView:
-        return build_ranks_view(source.trace, source.ceilings)
+    build = staticmethod(lambda source: build_ranks_view(source.trace, source.ceilings))
 
     @staticmethod
     def to_json(view: RanksView) -> Any:
@@ -78,6 +75,7 @@ class RanksScreen(RunScreen[RanksView]):
         return {**view_json.of(view), "sizes": sizes}
 
     def show(self, view: RanksView) -> None:
+        self.query_one("#below").set_class(self.size.width >= SIDE_BY_SIDE_WIDTH, "-wide")
         summary = ranks_draw.summary_lines(view, self.palette)
         self.query_one("#summary", Static).update(lines(summary))
         tables = {
@@ -94,9 +92,6 @@ class RanksScreen(RunScreen[RanksView]):
         self.query_one("#links").display = bool(view.sizes)
         self.query_one("#windows").display = bool(view.in_windows)
         self.query_one("#below").display = bool(view.collectives or view.sizes or view.in_windows)
-
-    def on_resize(self) -> None:
-        self.query_one("#below").set_class(self.size.width >= SIDE_BY_SIDE_WIDTH, "-wide")
 
     def action_deviations(self) -> None:
         """Switch between each rank's times and its distance to the median rank."""

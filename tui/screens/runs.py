@@ -6,9 +6,9 @@ import functools
 from pathlib import Path
 from typing import ClassVar, Final
 
-from rich.text import Text
-from textual.app import ComposeResult
+from textual import on
 from textual.binding import Binding, BindingType
+from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from profkit.analysis.views.runs import RunFigures, RunHead, RunRow, arrange_runs, list_runs
@@ -21,6 +21,7 @@ from profkit.tui.widgets.table import VirtualTable
 from profkit.tui.widgets.table_screen import TableScreen
 
 LIST_INTERVAL_S: Final = 2.0
+"""The folder is listed again after this time, so that new runs appear."""
 
 
 class RunsScreen(TableScreen):
@@ -35,41 +36,37 @@ class RunsScreen(TableScreen):
         Binding("r", "read_again", "read the folder again", show=False),
     ]
 
-    def __init__(self, folder: Path, *, at: Path | None = None, marked: Path | None = None) -> None:
+    def __init__(self, folder: Path, *, at: Path | None = None, mark: bool = False) -> None:
         super().__init__()
+        self.stem = f"runs-{safe_text(folder.name)}"
         self._folder = folder
         self._at = at
-        self._first_mark = marked
+        self._mark_first = mark
         self._heads: tuple[RunHead, ...] = ()
         self._figures: dict[Path, RunFigures] = {}
         self._rows: tuple[RunRow, ...] = ()
         self._grouped = False
         self._problem = ""
+        """The problem of the run under the cursor, as the status line shows it."""
         self._stale = False
-
-    def compose_view(self) -> ComposeResult:
-        yield VirtualTable(
-            empty=f"no runs in {self._folder}; make one with 'profkit trace WORKLOAD'"
-        )
+        """True if figures have arrived since the list was drawn."""
 
     def on_mount(self) -> None:
+        self.table.empty = f"no runs in {self._folder}; make one with 'profkit trace WORKLOAD'"
+        self.set_look()
         self._look()
         self.table.focus()
         if self._at is not None:
-            self._select(self._at)
-        self.mark(self._first_mark)
+            self.go_to(self._at, mark=self._mark_first)
         self.set_interval(LIST_INTERVAL_S, self._look)
 
-    @property
-    def table(self) -> VirtualTable:
-        return self.query_one(VirtualTable)
-
-    def head(self) -> Text:
+    def draw_head(self) -> None:
         missing = [head for head in self._heads if head.path not in self._figures]
         words = f" {plural(len(self._heads), 'run')} in {self._folder}"
         if missing:
             words += f", figures of {len(self._heads) - len(missing):,} read"
-        return line([(" profkit ", self.palette.style("title")), (words, None)])
+        head = line([(" profkit ", self.palette.style("title")), (words, None)])
+        self.query_one("#frame-head", Static).update(head)
 
     def _look(self) -> None:
         """Read the manifests again; the figures of changed runs are read on a thread."""
@@ -115,23 +112,21 @@ class RunsScreen(TableScreen):
         self.table.show_rows(run_columns(self._rows), keys=[row.head.path for row in self._rows])
         self.draw_head()
 
-    def _select(self, run: Path) -> None:
+    def go_to(self, run: Path, *, mark: bool) -> None:
+        """Put the cursor on a run; with `mark`, mark it alone and ask for another one."""
+        if mark:
+            self.table.marked = set()
+            self.tell("marked; mark the runs to compare it with (Space), then press d")
         for head in self._heads:
             if head.path.resolve() == run.resolve():
                 self.table.select(head.path)
+                if mark:
+                    self.table.marked.add(head.path)
 
-    def mark(self, run: Path | None) -> None:
-        """Mark a run, and ask for another one."""
-        if run is None:
-            return
-        self.table.marked = set()
-        for head in self._heads:
-            if head.path.resolve() == run.resolve():
-                self.table.marked.add(head.path)
-        self._select(run)
-        self.tell("marked; mark the runs to compare it with (Space), then press d")
-
-    def open_selected(self, screen: str = "overview") -> None:
+    @on(VirtualTable.Opened)
+    def open_selected(
+        self, event: VirtualTable.Opened | None = None, *, screen: str = "overview"
+    ) -> None:
         """Open the run under the cursor; if it is marked, with the marked runs to compare."""
         path = self.table.key
         if isinstance(path, Path):
@@ -159,12 +154,12 @@ class RunsScreen(TableScreen):
             self._problem = problem
             self.tell(problem)
 
-    def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
-        self.open_selected()
-
     def action_mark(self) -> None:
         """Mark or unmark the run under the cursor."""
-        self.table.toggle_mark()
+        table = self.table
+        if table.row is not None:
+            table.marked ^= {table.key}
+            table.refresh()
         count = len(self._marked())
         if not count:
             self.tell("")
@@ -200,7 +195,3 @@ class RunsScreen(TableScreen):
 
     def content(self) -> object:
         return run_json.runs(self._rows)
-
-    @property
-    def stem(self) -> str:
-        return f"runs-{safe_text(self._folder.name)}"

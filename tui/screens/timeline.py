@@ -13,8 +13,11 @@ from profkit.tui.timeline.jump_screen import STEP_SHARE, JumpScreen
 from profkit.tui.timeline.words import event_lines, parse_time
 from profkit.tui.widgets.ask import Facts
 
-ZOOM: Final = 2.0
+ZOOM_IN, ZOOM_OUT = "move('zoom', 0.5)", "move('zoom', 2.0)"
+"""The actions of the keys that halve and double the time in view."""
+
 WHEEL_ZOOM: Final = 1.25
+"""The wheel zooms in smaller steps, because it is turned by several at once."""
 
 
 class TimelineScreen(JumpScreen):
@@ -26,22 +29,22 @@ class TimelineScreen(JumpScreen):
     KEEPS_UP = True
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h,a", "pan(-1)", "earlier", show=False),
-        Binding("right,l,d", "pan(1)", "later", show=False),
-        Binding("up,k", "row(-1)", "row above", show=False),
-        Binding("down,j", "row(1)", "row below", show=False),
-        Binding("plus", "zoom(-1)", "zoom in", key_display="+"),
-        Binding("equals_sign", "zoom(-1)", "zoom in", show=False, key_display="="),
-        Binding("w", "zoom(-1)", "zoom in", show=False),
-        Binding("minus", "zoom(1)", "zoom out", key_display="-"),
-        Binding("s", "zoom(1)", "zoom out", show=False),
-        Binding("0", "fit", "whole run", show=True),
-        Binding("shift+left", "cursor(-1)", "cursor left", show=False),
-        Binding("shift+right", "cursor(1)", "cursor right", show=False),
-        Binding("pageup", "pan(-8)", "one screen earlier", show=False),
-        Binding("pagedown", "pan(8)", "one screen later", show=False),
-        Binding("home", "end(-1)", "first step", show=False),
-        Binding("end", "end(1)", "last step", show=False),
+        Binding("left,h,a", "move('pan', -1)", "earlier", show=False),
+        Binding("right,l,d", "move('pan', 1)", "later", show=False),
+        Binding("up,k", "move('move_row', -1)", "row above", show=False),
+        Binding("down,j", "move('move_row', 1)", "row below", show=False),
+        Binding("plus", ZOOM_IN, "zoom in", key_display="+"),
+        Binding("equals_sign", ZOOM_IN, "zoom in", show=False, key_display="="),
+        Binding("w", ZOOM_IN, "zoom in", show=False),
+        Binding("minus", ZOOM_OUT, "zoom out", key_display="-"),
+        Binding("s", ZOOM_OUT, "zoom out", show=False),
+        Binding("0", "move('fit')", "whole run", show=True),
+        Binding("shift+left", "move('move_cursor', -1)", "cursor left", show=False),
+        Binding("shift+right", "move('move_cursor', 1)", "cursor right", show=False),
+        Binding("pageup", "move('pan', -8)", "one screen earlier", show=False),
+        Binding("pagedown", "move('pan', 8)", "one screen later", show=False),
+        Binding("home", "end(0)", "first step", show=False),
+        Binding("end", "end(-1)", "last step", show=False),
         Binding("g", "go_to", "go to"),
         Binding("slash", "filter", "find", key_display="/"),
         Binding("f", "filter", "find", show=False),
@@ -53,8 +56,8 @@ class TimelineScreen(JumpScreen):
         Binding("H", "late(-1)", "previous late rank", show=False),
         Binding("m", "at_least", "minimum duration", show=False),
         Binding("v", "rows_shown", "phases, kernels or collectives of each rank", show=False),
-        Binding("x,space", "expand", "open or close the rank", show=False),
-        Binding("z", "zoom_event", "zoom to the event", show=False),
+        Binding("x,space", "move('expand')", "open or close the rank", show=False),
+        Binding("z", "details('zoom')", "zoom to the event", show=False),
         Binding("enter", "details", "details"),
     ]
 
@@ -62,36 +65,21 @@ class TimelineScreen(JumpScreen):
         """Disable the timeline's keys until a timeline is open."""
         return self.sight is not None or action not in _OWN_ACTIONS
 
-    def action_pan(self, by: int) -> None:
-        self.seen.pan(by)
-        self.redraw()
-
-    def action_zoom(self, by: int) -> None:
-        self.seen.zoom(ZOOM**by)
-        self.redraw()
-
-    def action_fit(self) -> None:
-        self.seen.fit()
-        self.redraw()
-
-    def action_cursor(self, by: int) -> None:
-        self.seen.move_cursor(by)
-        self.redraw()
-
-    def action_row(self, by: int) -> None:
-        self.seen.move_row(by)
+    def action_move(self, method: str, *by: float) -> None:
+        """Call a method of `Sight`, which moves the view or the cursor, and draw the result."""
+        getattr(self.seen, method)(*by)
         self.redraw()
 
     def action_rank(self, by: int) -> None:
         """Open the next rank."""
-        if self.sight is None or len(self.sight.timeline.ranks) < 2:
+        sight = self.sight
+        if sight is None or len(sight.timeline.ranks) < 2:
             self.tell("the run has one rank")
             return
-        self.sight.step_ranks(by, self.canvas.room)
-        self.redraw()
-
-    def action_expand(self) -> None:
-        self.seen.expand()
+        ranks, rank = sight.timeline.ranks, sight.expanded
+        if rank is None:
+            rank = sight.here.rank if sight.here else ranks[0]
+        sight.open_rank(ranks[(ranks.index(rank) + by) % len(ranks)], self.canvas.room)
         self.redraw()
 
     def action_rows_shown(self) -> None:
@@ -100,32 +88,37 @@ class TimelineScreen(JumpScreen):
         self.tell(f"each rank's row shows its {self.seen.group.value}")
         self.redraw()
 
-    def action_at_least(self) -> None:
-        """Ask for the shortest duration that is shown."""
-        value = ""
-        if self.seen.at_least_ns:
-            value = duration(self.seen.at_least_ns).replace(" ", "")
-        question = "exclude events that are shorter than (20us; empty shows all)"
-        self.prompt(question, self._exclude_shorter, value)
-
-    def _exclude_shorter(self, text: str) -> None:
+    def action_at_least(self, text: str | None = None) -> None:
+        """Exclude events that are shorter than a duration; without one, ask for it."""
+        if text is None:
+            value = ""
+            if self.seen.at_least_ns:
+                value = duration(self.seen.at_least_ns).replace(" ", "")
+            question = "exclude events that are shorter than (20us; empty shows all)"
+            self.prompt(question, self.action_at_least, value)
+            return
         try:
             shortest_ns = parse_time(text) if text.strip() else 0
         except UsageError as error:
             self.tell(str(error))
             return
-        self.seen.exclude_shorter(shortest_ns)
+        self.seen.at_least_ns = shortest_ns
+        self.seen.point_at(self.seen.column, None)
         words = "all events are shown"
         if shortest_ns:
             words = f"excluded: events shorter than {duration(shortest_ns)}"
         self.tell(words)
         self.redraw()
 
-    def action_details(self) -> None:
-        """Show all fields of the event under the cursor."""
+    def action_details(self, kind: str = "fields") -> None:
+        """Show all fields of the event under the cursor, or `zoom` to it."""
         piece = self.seen.piece
         if piece is None:
             self.tell("no event here")
+            return
+        if kind == "zoom":
+            self.seen.show_piece(piece, share=STEP_SHARE)
+            self.redraw()
             return
         event = self.seen.timeline.event(*piece)
         if event is None:
@@ -133,29 +126,16 @@ class TimelineScreen(JumpScreen):
         else:
             self.app.push_screen(Facts(event_lines(event)))
 
-    def action_zoom_event(self) -> None:
-        """Zoom to the event under the cursor."""
-        piece = self.seen.piece
-        if piece is None:
-            self.tell("no event here")
-        else:
-            self.seen.show_piece(piece, share=STEP_SHARE)
-            self.redraw()
-
-    def on_canvas_clicked(self, message: Canvas.Clicked) -> None:
-        if self.sight is not None:
-            self.sight.point_at(message.column, message.row)
-            self.redraw()
-
-    def on_canvas_wheeled(self, message: Canvas.Wheeled) -> None:
-        """Pan with a sideways wheel, and zoom with the other one."""
+    def on_canvas_pointed(self, message: Canvas.Pointed) -> None:
+        """Put the cursor under the mouse; pan with a sideways wheel, zoom with the other one."""
         if self.sight is None:
             return
         if message.sideways:
             self.sight.pan(message.by)
         else:
-            self.sight.point_at(message.column, None)
-            self.sight.zoom(WHEEL_ZOOM**message.by)
+            self.sight.point_at(message.column, message.row)
+            if message.by:
+                self.sight.zoom(WHEEL_ZOOM**message.by)
         self.redraw()
 
 

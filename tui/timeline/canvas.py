@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from rich.style import Style
 from textual import events, on
-from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -17,9 +16,9 @@ from textual.widget import Widget
 from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline.lanes import Group
 from profkit.analysis.timeline.levels import NONE
-from profkit.analysis.timeline.view import READING, CounterRow, Row, TimelineView
+from profkit.analysis.timeline.view import READING, Row, TimelineView
 from profkit.text import duration
-from profkit.tui.timeline.painted import Look, Painted, legend, letters_for, strip
+from profkit.tui.timeline.painted import Look, Painted, filled, letters_for, strip
 from profkit.tui.timeline.row_paint import counter_cells, counter_words, row_cells
 from profkit.tui.timeline.rulers import step_ruler, time_ruler
 from profkit.tui.widgets.draw import fit
@@ -47,19 +46,17 @@ class Canvas(Widget, can_focus=True):
     """
 
     @dataclass
-    class Clicked(Message):
-        """A cell was clicked; `row` is its place in the view, or `None` outside all rows."""
+    class Pointed(Message):
+        """A cell was clicked, or the wheel was turned over a column.
+
+        `row` is the clicked place in the view, or `None` for the wheel and outside all rows. `by`
+        is the turn of the wheel, which is `sideways` with Shift or a second wheel.
+        """
 
         column: int
-        row: int | None
-
-    @dataclass
-    class Wheeled(Message):
-        """The wheel was turned over a column; `sideways` with Shift or a second wheel."""
-
-        column: int
-        by: int
-        sideways: bool
+        row: int | None = None
+        by: int = 0
+        sideways: bool = False
 
     class Resized(Message):
         """The number of cells that fit has changed."""
@@ -70,11 +67,17 @@ class Canvas(Widget, can_focus=True):
         self.column = 0
         self.row = 0
         self.words = ""
+        """The words about the cell under the cursor."""
         self._look: Look | None = None
         self._skip = 0
+        """The number of rows above the first one that is drawn."""
+        self._row_height = 1
+        """The number of lines of each row."""
         self._lines: list[Strip] = []
         self._ground = Style.null()
+        """The style of the widget when the lines were drawn."""
         self._widths: Ints = np.empty(0, dtype=np.int64)
+        """The ns that each cell covers."""
 
     @property
     def label_width(self) -> int:
@@ -82,33 +85,18 @@ class Canvas(Widget, can_focus=True):
         return WIDE_LABELS if self.size.width >= WIDE_SCREEN else NARROW_LABELS
 
     @property
-    def columns(self) -> int:
-        """The number of cells that fit next to the labels."""
-        return max(1, self.size.width - self.label_width)
-
-    @property
-    def _counters(self) -> tuple[CounterRow, ...]:
-        """The counters that there is room for."""
-        if self.view is None:
-            return ()
-        return self.view.counters[: self.size.height // LINES_PER_COUNTER]
-
-    @property
     def room(self) -> int:
-        """The number of lines for rows."""
-        return max(1, self.size.height - RULERS - FOOT - len(self._counters))
-
-    @property
-    def _row_height(self) -> int:
-        """The lines of each row."""
-        if self.view is None or not self.view.rows:
-            return min(MAX_ROW_HEIGHT, self.room)
-        return max(1, min(MAX_ROW_HEIGHT, self.room // len(self.view.rows)))
+        """The number of lines for rows, next to as many counters as there is room for."""
+        counters = 0
+        if self.view is not None:
+            counters = min(len(self.view.counters), self.size.height // LINES_PER_COUNTER)
+        return max(1, self.size.height - RULERS - FOOT - counters)
 
     def draw(self, view: TimelineView, look: Look, *, column: int, row: int, words: str) -> None:
         """Show a view with the cursor on a cell, and `words` about what the cursor is on."""
         self.view, self._look = view, look
         self.column, self.row, self.words = column, row, words
+        self._row_height = max(1, min(MAX_ROW_HEIGHT, self.room // max(1, len(view.rows))))
         visible = self.room // self._row_height
         self._ground = self.rich_style
         self._widths = np.diff(view.window.borders)
@@ -126,9 +114,6 @@ class Canvas(Widget, can_focus=True):
     def on_resize(self, event: events.Resize) -> None:
         self.post_message(self.Resized())
 
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return container.height
-
     def render_line(self, y: int) -> Strip:
         if y < len(self._lines):
             return self._lines[y]
@@ -136,10 +121,10 @@ class Canvas(Widget, can_focus=True):
 
     def _draw_lines(self, view: TimelineView, look: Look) -> list[Strip]:
         """Return all lines: rulers, rows, counters, words about the cursor, and the legend."""
-        dim = look.role("dim")
+        dim = look.palette.style("dim")
         steps = step_ruler(view.steps, view.window.columns, look)
         if self.column < len(steps):
-            steps[self.column] = (look.char("▼", "v"), look.role("accent"))
+            steps[self.column] = (look.char("▼", "v"), look.palette.style("accent"))
         title = ""
         if view.steps_of is not None:
             title = f"step of r{view.steps_of}"
@@ -154,10 +139,15 @@ class Canvas(Widget, can_focus=True):
         del lines[RULERS + self.room :]
         missing = RULERS + self.room - len(lines)
         lines += [Strip.blank(self.size.width, self._ground)] * missing
-        for counter in self._counters:
-            lines.append(self._counter_line(counter, look))
+        for counter in view.counters[: self.size.height // LINES_PER_COUNTER]:
+            name, value = counter_words(counter, self.column)
+            if counter.device and self.label_width == WIDE_LABELS:
+                name = f"{counter.device} {name}"
+            name_width = max(1, self.label_width - len(value) - 2)
+            label = fit(f" {name}", name_width, plain=look.plain) + f" {value}"
+            lines.append(self._line(label, dim, counter_cells(counter, look), look))
         words = fit(f" {self.words}", self.size.width, plain=look.plain)
-        for cells in ([(words, look.role("title"))], self._legend(view, look)):
+        for cells in ([(words, look.palette.style("title"))], self._legend(view, look)):
             lines.append(strip(cells, self.size.width, self._ground))
         return lines
 
@@ -170,11 +160,11 @@ class Canvas(Widget, can_focus=True):
         """Return the lines of a row: its cells with names, the same without, and a blank."""
         row = view.rows[place]
         here = place == self.row
-        style, pointer = look.role("title"), " "
+        style, pointer = look.palette.style("title"), " "
         if here:
-            style, pointer = look.role("marked"), look.char("▶", ">")
+            style, pointer = look.palette.style("marked"), look.char("▶", ">")
         elif row.group is Group.REGIONS:
-            style = look.role("dim")
+            style = look.palette.style("dim")
         label = row.label
         if self.label_width == NARROW_LABELS:
             label = _WITHOUT_DEVICE.sub(r"\1", label)
@@ -187,7 +177,7 @@ class Canvas(Widget, can_focus=True):
             if row.note == READING:
                 note += look.char(" …", " ...")
             text = fit(note, len(cells), plain=look.plain)
-            cells = [(char, look.role("dim")) for char in text]
+            cells = [(char, look.palette.style("dim")) for char in text]
         self._draw_cursor(cells, row, look, here=here)
         lines = [self._line(f"{pointer}{rank} {label}", style, cells, look)]
         if self._row_height > 1:
@@ -203,27 +193,19 @@ class Canvas(Widget, can_focus=True):
             return
         char, style = cells[self.column]
         if here and char == " " and not style.bgcolor:
-            style = look.role("accent")
+            style = look.palette.style("accent")
         elif here:
-            style += look.role("cursor")
+            style += look.palette.style("cursor")
         elif row.note or row.kinds[self.column] == NONE:
-            style = look.role("dim")
+            style = look.palette.style("dim")
         else:
             return
         if not char.strip():
             char = look.char("┃", "|") if here else look.char("│", ":")
         cells[self.column] = (char, style)
 
-    def _counter_line(self, row: CounterRow, look: Look) -> Strip:
-        name, value = counter_words(row, self.column)
-        if row.device and self.label_width == WIDE_LABELS:
-            name = f"{row.device} {name}"
-        room = max(1, self.label_width - len(value) - 2)
-        label = fit(f" {name}", room, plain=look.plain) + f" {value}"
-        return self._line(label, look.role("dim"), counter_cells(row, look), look)
-
     def _legend(self, view: TimelineView, look: Look) -> list[Painted]:
-        """Return the kinds in view, those of the cursor's row first."""
+        """Return the letter and the name of each kind in view, those of the cursor's row first."""
         found: dict[str, str] = {}
         for _, row in sorted(enumerate(view.rows), key=lambda each: each[0] != self.row):
             letters = letters_for(row.kind_names)
@@ -231,30 +213,30 @@ class Canvas(Widget, can_focus=True):
                 if kind != NONE:
                     name = row.kind_names[kind]
                     found.setdefault(name, letters[name])
-        return list(legend(found, look))
+        cells: list[Painted] = []
+        for kind_name, letter in found.items():
+            cells.append((f" {letter.upper()} ", filled(look.kind(kind_name))))
+            cells.append((f" {kind_name}  ", look.palette.style("dim")))
+        return cells
 
-    def _cell_at(self, event: events.MouseEvent) -> tuple[int, int | None]:
-        """Return the column under the mouse, and the row if there is one."""
-        column = min(max(0, event.x - self.label_width), self.columns - 1)
-        if self.view is not None and RULERS <= event.y < RULERS + self.room:
-            row = (event.y - RULERS) // self._row_height + self._skip
-            if row < len(self.view.rows):
-                return column, row
-        return column, None
-
-    def on_click(self, event: events.Click) -> None:
-        self.post_message(self.Clicked(*self._cell_at(event)))
-
+    @on(events.Click)
     @on(events.MouseScrollUp)
     @on(events.MouseScrollDown)
     @on(events.MouseScrollLeft)
     @on(events.MouseScrollRight)
-    def wheel(self, event: events.MouseEvent) -> None:
-        """Report a turn of the wheel, which scrolls nothing by itself."""
+    def report_mouse(self, event: events.MouseEvent) -> None:
+        """Report a click, or a turn of the wheel, which scrolls nothing by itself."""
+        if self.view is None:
+            return
+        column = min(max(0, event.x - self.label_width), self.view.window.columns - 1)
+        if isinstance(event, events.Click):
+            row = (event.y - RULERS) // self._row_height + self._skip
+            is_row = RULERS <= event.y < RULERS + self.room and row < len(self.view.rows)
+            self.post_message(self.Pointed(column, row if is_row else None))
+            return
         event.stop()
         by = 1
         if isinstance(event, events.MouseScrollUp | events.MouseScrollLeft):
             by = -1
         is_sideways = isinstance(event, events.MouseScrollLeft | events.MouseScrollRight)
-        column, _ = self._cell_at(event)
-        self.post_message(self.Wheeled(column, by, sideways=is_sideways or event.shift))
+        self.post_message(self.Pointed(column, by=by, sideways=is_sideways or event.shift))

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.analysis.timeline.lanes import Group, Lane
+from profkit.analysis.timeline.lanes import Group
 from profkit.errors import UsageError
 from profkit.text import duration
 from profkit.tui.screens.base import Place
@@ -15,6 +15,9 @@ from profkit.tui.timeline.lane_screen import LaneScreen
 from profkit.tui.timeline.sight import Piece
 from profkit.tui.timeline.words import parse_step, parse_time
 from profkit.tui.widgets.row_order import compile_filter
+
+DIRECTIONS: Final = {1: "after", -1: "before"}
+"""The word for each direction of a jump."""
 
 EVENT_SHARE: Final = 0.2
 """An event that another screen asked for takes this share of the width."""
@@ -26,22 +29,20 @@ STEP_SHARE: Final = 0.8
 class JumpScreen(LaneScreen):
     """A timeline with keys that move the cursor to what they look for."""
 
-    def __init__(self, place: Place | None = None) -> None:
-        super().__init__(place)
-        self._matches: Callable[[str], bool] | None = None
+    _matches: Callable[[str], bool] | None = None
+    """Tells the names of events that `n` and `N` look for."""
 
     def action_end(self, which: int) -> None:
         """Go to the first or the last step."""
         span = self.seen.timeline.step_range()
         if span is not None:
-            first, last = span
-            self._go_to_step(first if which < 0 else last)
+            self._go_to_step(span[which])
 
-    def action_go_to(self) -> None:
-        self.prompt("go to a step (120) or a time (12.5s, 300ms)", self._go_to)
-
-    def _go_to(self, text: str) -> None:
-        """Go to a step or a time that was typed."""
+    def action_go_to(self, text: str | None = None) -> None:
+        """Go to a step or a time; without a text, ask for it."""
+        if text is None:
+            self.prompt("go to a step (120) or a time (12.5s, 300ms)", self.action_go_to)
+            return
         step = parse_step(text)
         if step is not None:
             self._go_to_step(step)
@@ -74,9 +75,8 @@ class JumpScreen(LaneScreen):
 
     def _show_event(self, piece: Piece, *, share: float | None = None) -> None:
         """Put the cursor on an event, and show its name and duration."""
-        self.seen.show_piece(piece, share=share)
-        start, end = self.seen.stretch_of(piece)
-        self.tell(f"{self.seen.timeline.name(*piece)}  {duration(end - start)}")
+        length_ns = self.seen.show_piece(piece, share=share)
+        self.tell(f"{self.seen.timeline.name(*piece)}  {duration(length_ns)}")
         self.redraw()
 
     def action_event(self, by: int) -> None:
@@ -87,7 +87,7 @@ class JumpScreen(LaneScreen):
         rank, lane = sight.lane
         place = lane.level.beside(sight.at_ns - sight.timeline.shift(rank), by)
         if place is None:
-            self.tell(f"no event {_direction(by)} this one")
+            self.tell(f"no event {DIRECTIONS[by]} this one")
         else:
             self._show_event(Piece(rank, lane, place))
 
@@ -97,11 +97,11 @@ class JumpScreen(LaneScreen):
         if sight.lane is None:
             return
         rank, lane = sight.lane
-        gap = sight.timeline.gap(rank, lane, sight.at_ns, sight.threshold_ns, back=by < 0)
+        visible_ns = max(sight.at_least_ns, int(sight.window.cell_ns))
+        gap = sight.timeline.gap(rank, lane, sight.at_ns, visible_ns, back=by < 0)
         if gap is None:
-            least = duration(sight.threshold_ns)
-            place = f"{_direction(by)} here"
-            self.tell(f"no gap of more than {least} {place}; zoom in to find shorter ones")
+            words = f"no gap of more than {duration(visible_ns)} {DIRECTIONS[by]} here"
+            self.tell(f"{words}; zoom in to find shorter ones")
             return
         sight.show_stretch(*gap)
         self.tell(f"r{rank} {lane.label}: idle for {duration(gap.end_ns - gap.start_ns)}")
@@ -110,10 +110,11 @@ class JumpScreen(LaneScreen):
     def action_late(self, by: int) -> None:
         """Go to the next collective for which ranks waited, and open the late rank."""
         sight = self.seen
-        found = sight.timeline.late(sight.at_ns, sight.threshold_ns, back=by < 0)
+        visible_ns = max(sight.at_least_ns, int(sight.window.cell_ns))
+        found = sight.timeline.late(sight.at_ns, visible_ns, back=by < 0)
         if found is None:
-            least, place = duration(sight.threshold_ns), f"{_direction(by)} here"
-            words = f"no rank made others wait for more than {least} {place}"
+            least = f"{duration(visible_ns)} {DIRECTIONS[by]} here"
+            words = f"no rank made others wait for more than {least}"
             self.tell(f"{words}; zoom in to find shorter waits")
             return
         sight.open_rank(found.rank, self.canvas.room)
@@ -122,20 +123,20 @@ class JumpScreen(LaneScreen):
         self.tell(f"rank {found.rank} was last in step {found.step}: {waited}")
         self.redraw()
 
-    def action_filter(self) -> None:
-        question = "find: part of a name, or re: and a regular expression; then n and N"
-        self.prompt(question, self._find)
-
-    def _find(self, pattern: str) -> None:
-        if not pattern:
+    def action_filter(self, pattern: str | None = None) -> None:
+        """Find the events of a name; without a pattern, ask for it."""
+        if pattern is None:
+            question = "find: part of a name, or re: and a regular expression; then n and N"
+            self.prompt(question, self.action_filter)
+        elif not pattern:
             self._matches = None
-            return
-        try:
-            self._matches = compile_filter(pattern)
-        except UsageError as error:
-            self.tell(str(error))
         else:
-            self.action_match(1)
+            try:
+                self._matches = compile_filter(pattern)
+            except UsageError as error:
+                self.tell(str(error))
+            else:
+                self.action_match(1)
 
     def action_match(self, by: int) -> None:
         """Go to the next event whose name matches."""
@@ -146,7 +147,7 @@ class JumpScreen(LaneScreen):
         rank, lane = sight.lane
         place = sight.timeline.find(rank, lane, self._matches, sight.at_ns, back=by < 0)
         if place is None:
-            self.tell(f"no match {_direction(by)} here on r{rank} {lane.label}")
+            self.tell(f"no match {DIRECTIONS[by]} here on r{rank} {lane.label}")
         else:
             self._show_event(Piece(rank, lane, place))
 
@@ -183,21 +184,13 @@ class JumpScreen(LaneScreen):
         if place.step is not None:
             from_ns = sight.at_ns - 1
         for lane in sight.timeline.lanes(rank, Group.STREAMS):
-            found = self._find_kernel(rank, lane, place.row, from_ns)
+            found = None
+            if place.row is not None:
+                with_row = np.flatnonzero(lane.level.pieces.rows == place.row).tolist()
+                found = next(iter(with_row), None)
+            elif self._matches is not None:
+                found = sight.timeline.find(rank, lane, self._matches, from_ns)
             if found is not None:
                 self._show_event(Piece(rank, lane, found), share=EVENT_SHARE)
                 return
         self.tell("that kernel is not on this rank")
-
-    def _find_kernel(self, rank: int, lane: Lane, row: int | None, from_ns: int) -> int | None:
-        """Return the place of a kernel in a lane, by its row or by its name."""
-        if row is not None:
-            found = np.flatnonzero(lane.level.pieces.rows == row)
-            return int(found[0]) if len(found) else None
-        if self._matches is None:
-            return None
-        return self.seen.timeline.find(rank, lane, self._matches, from_ns)
-
-
-def _direction(by: int) -> str:
-    return "after" if by > 0 else "before"

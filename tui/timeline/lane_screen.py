@@ -31,9 +31,11 @@ class LaneScreen(RunScreen[OpenTimeline]):
 
     sight: Sight | None = None
     """The part of the timeline that is in view, or `None` before there is a timeline."""
+    canvas: Canvas
 
     def compose_view(self) -> ComposeResult:
-        yield Canvas()
+        self.canvas = Canvas()
+        yield self.canvas
 
     @staticmethod
     def build(source: Source) -> OpenTimeline:
@@ -43,9 +45,7 @@ class LaneScreen(RunScreen[OpenTimeline]):
             cache = None
         return open_timeline(source.trace, source.rank, cache, columns=HEADLESS_COLUMNS)
 
-    @staticmethod
-    def to_json(view: OpenTimeline) -> Any:
-        return as_json(view_timeline(view.timeline, view.first))
+    to_json = staticmethod(lambda view: as_json(view_timeline(view.timeline, view.first)))
 
     def content(self) -> Any:
         if self.sight is None or self.sight.view is None:
@@ -59,10 +59,6 @@ class LaneScreen(RunScreen[OpenTimeline]):
         if self.sight is None or self.sight.view is None:
             return ()
         return cell_rows(self.sight.view)
-
-    @property
-    def canvas(self) -> Canvas:
-        return self.query_one(Canvas)
 
     @property
     def seen(self) -> Sight:
@@ -96,13 +92,10 @@ class LaneScreen(RunScreen[OpenTimeline]):
     @on(Canvas.Resized)
     def redraw(self) -> None:
         """Draw what is in view, and start to read what is missing."""
-        if self.sight is None or not self.canvas.size.width:
-            return
-        self.sight.fit_into(self.canvas.columns, self.canvas.size.height)
-        if self.sight.look().pending:
-            read = functools.partial(self._read, self.sight.request())
-            self.run_worker(read, group="lanes", thread=True, exclusive=True)
         self._draw()
+        if self.sight is not None and self.sight.view is not None and self.sight.view.pending:
+            read = functools.partial(self._read, self.sight.request)
+            self.run_worker(read, group="lanes", thread=True, exclusive=True)
 
     def _read(self, request: Request) -> None:
         """Read on a thread what the view lacks, a rank at a time, until the view changes."""
@@ -111,7 +104,7 @@ class LaneScreen(RunScreen[OpenTimeline]):
             if worker.is_cancelled or not self._attempt(read):
                 return
             if not worker.is_cancelled:
-                self.later(self._redraw_if_shown)
+                self.later(self._draw)
 
     def _attempt(self, read: Callable[[], object]) -> bool:
         """Read something on a thread; show the problem and return False if that fails."""
@@ -125,18 +118,14 @@ class LaneScreen(RunScreen[OpenTimeline]):
             self.frame.has_cost(time.thread_time() - began)
         return True
 
-    def _redraw_if_shown(self) -> None:
-        if self.is_attached and self.sight is not None and self.sight.view is not None:
-            self.sight.look()
-            self._draw()
-
     def _draw(self) -> None:
-        """Draw the view with the words about the cursor."""
-        sight = self.seen
-        if sight.view is None:
+        """Draw what is in view and has been read, with the words about the cursor."""
+        sight, size = self.sight, self.canvas.size
+        if sight is None or not size.width or not self.is_attached:
             return
+        view = sight.look(max(1, size.width - self.canvas.label_width), size.height)
         words = ""
         if sight.here is not None:
-            words = describe_cell(sight.view, sight.here, sight.column, sight.step)
+            words = describe_cell(view, sight.here, sight.column, sight.step)
         look = Look(self.palette, self.plain, letters=self.plain or self.app.no_color)
-        self.canvas.draw(sight.view, look, column=sight.column, row=sight.row, words=words)
+        self.canvas.draw(view, look, column=sight.column, row=sight.row, words=words)

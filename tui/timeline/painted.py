@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,27 +72,20 @@ class Look:
     plain: bool
     letters: bool
 
-    def role(self, name: str) -> Style:
-        return self.palette.style(name)
-
     def kind(self, name: str) -> Style:
         """Return the style of a kind's letter."""
         role = _ROLE_OF.get(name)
         if role is None:
             role = _SPARE_ROLES[sum(map(ord, name)) % len(_SPARE_ROLES)]
-        return self.role(role)
-
-    def filled(self, name: str) -> Style:
-        """Return the style of a cell that is filled by a kind."""
-        return _filled(self.kind(name))
+        return self.palette.style(role)
 
     def char(self, fancy: str, plain: str) -> str:
         return plain if self.plain else fancy
 
 
 @functools.cache
-def _filled(style: Style) -> Style:
-    """Return a style with the colour as its ground, and letters that are readable on it."""
+def filled(style: Style) -> Style:
+    """Return the style of a cell that is filled with a colour, with letters readable on it."""
     colour = style.color or Color.default()
     brightness = 0.0
     for part, weight in zip(colour.get_truecolor(), _LUMINANCE, strict=True):
@@ -120,13 +113,6 @@ def letters_for(kinds: tuple[str, ...]) -> Mapping[str, str]:
     return found
 
 
-def legend(letters: Mapping[str, str], look: Look) -> Iterator[Painted]:
-    """Yield the letter and the name of each kind."""
-    for kind, letter in letters.items():
-        yield f" {letter.upper()} ", look.filled(kind)
-        yield f" {kind}  ", look.role("dim")
-
-
 def strip(cells: Sequence[Painted], width: int, ground: Style) -> Strip:
     """Return cells as a line of this width, with neighbours of one style in one segment.
 
@@ -146,9 +132,3 @@ def strip(cells: Sequence[Painted], width: int, ground: Style) -> Strip:
     if text and style is not None:
         segments.append(Segment(text, grounded[id(style)]))
     return Strip(segments).adjust_cell_length(width, ground).crop(0, width)
-
-
-def paint(cells: list[Painted], column: int, text: str, style: Style) -> None:
-    """Put a text with its own style over cells."""
-    for at, char in enumerate(text, start=column):
-        cells[at] = (char, style)

@@ -17,7 +17,7 @@ from rich.style import Style
 from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline.levels import NONE
 from profkit.analysis.timeline.view import SHORTEST_LABEL, CounterRow, Label, Row
-from profkit.tui.timeline.painted import Look, Painted, letters_for
+from profkit.tui.timeline.painted import Look, Painted, filled, letters_for
 from profkit.tui.widgets.draw import fit, level
 from profkit.tui.widgets.readings import describe
 
@@ -39,24 +39,24 @@ def row_cells(row: Row, widths: Ints, look: Look, *, names: bool = True) -> list
     for name in row.kind_names:
         looks.append((letters[name], look.kind(name)))
         capital = letters[name].upper() if look.letters else " "
-        looks.append((capital, look.filled(name)))
-    filled = (row.kinds != NONE) & (row.covered_ns >= FILLED_SHARE * widths)
-    cells = [looks[place] for place in (2 * (row.kinds - NONE) + filled).tolist()]
+        looks.append((capital, filled(look.kind(name))))
+    is_filled = (row.kinds != NONE) & (row.covered_ns >= FILLED_SHARE * widths)
+    cells = [looks[place] for place in (2 * (row.kinds - NONE) + is_filled).tolist()]
     if names and row.labels:
-        is_filled = filled.tolist()
+        filled_cells = is_filled.tolist()
         for label in row.labels:
-            place = _filled_part(label, is_filled)
+            place = _filled_part(label, filled_cells)
             if place.columns >= SHORTEST_LABEL:
                 _write(cells, place.column, label_text(place, letters, look))
     return cells
 
 
-def _filled_part(label: Label, filled: Sequence[bool]) -> Label:
+def _filled_part(label: Label, is_filled: Sequence[bool]) -> Label:
     """Return the longest filled stretch of a label's cells: names need a ground."""
     longest = first = label.column
     length = 0
     for column in range(label.column, label.column + label.columns):
-        if not filled[column]:
+        if not is_filled[column]:
             first = column + 1
         elif column + 1 - first > length:
             longest, length = first, column + 1 - first
@@ -109,8 +109,8 @@ def counter_cells(row: CounterRow, look: Look) -> list[Painted]:
     values = row.means.tolist()
     known = [value for value in values if math.isfinite(value)]
     low, high = min([0.0, *known]), max(known, default=0.0)
-    nothing = look.char("·", " "), look.role("dim")
-    style = look.role("accent")
+    nothing = look.char("·", " "), look.palette.style("dim")
+    style = look.palette.style("accent")
     cells: list[Painted] = []
     for value in values:
         if math.isfinite(value):

@@ -10,7 +10,7 @@ from rich.style import Style
 
 from profkit.analysis.timeline.view import StepMark
 from profkit.analysis.timeline.window import Window
-from profkit.tui.timeline.painted import Look, Painted, paint
+from profkit.tui.timeline.painted import Look, Painted
 
 _UNITS: Final[tuple[tuple[int, str], ...]] = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _ROUND: Final[tuple[int, ...]] = tuple(
@@ -24,7 +24,8 @@ MIN_GAP: Final = 3
 
 def time_ruler(window: Window, look: Look) -> list[Painted]:
     """Return round times, as close together as they can be read."""
-    cells: list[Painted] = [(look.char("─", "-"), look.role("dim"))] * window.columns
+    style = look.palette.style("dim")
+    cells: list[Painted] = [(look.char("─", "-"), style)] * window.columns
     scale, unit = _UNITS[-1]
     for larger_scale, larger_unit in reversed(_UNITS):
         if window.end_ns >= larger_scale:
@@ -38,7 +39,7 @@ def time_ruler(window: Window, look: Look) -> list[Painted]:
         column = window.column_of(number * tick)
         text = look.char("┬", "+") + _time_label(number * tick, tick, scale, unit)
         if column is not None and column + len(text) <= window.columns:
-            paint(cells, column, text, look.role("dim"))
+            cells[column : column + len(text)] = zip(text, [style] * len(text), strict=True)
     return cells
 
 
@@ -60,10 +61,11 @@ def step_ruler(marks: Sequence[StepMark], columns: int, look: Look) -> list[Pain
     for stride in _ROUND:
         if stride * room >= steps:
             break
-    free = 0
+    free, style = 0, look.palette.style("title")
     for mark in marks:
         text = look.char("│", "|") + str(mark.step)
         if mark.step % stride == 0 and mark.column >= free and mark.column + len(text) <= columns:
-            paint(cells, mark.column, text, look.role("title"))
-            free = mark.column + len(text) + 1
+            end = mark.column + len(text)
+            cells[mark.column : end] = zip(text, [style] * len(text), strict=True)
+            free = end + 1
     return cells

@@ -47,14 +47,18 @@ class Sight:
         self.expanded: int | None = opened.first.expanded
         self.group: Group = opened.first.group
         self.at_least_ns = 0
+        """Shorter events are excluded."""
         self.column = self.window.columns // 2
         self.row = 0
         self.view: TimelineView | None = None
-        self._height = 1
+        self.request: Request = opened.first
+        """What the view must show."""
         self._top = 0
         self._key: RowKey | None = None
         self._at_ns: int | None = None
+        """The time that the cursor was sent to."""
         self._piece: int | None = None
+        """The event that the cursor was sent to."""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -62,35 +66,30 @@ class Sight:
         start, end = self.timeline.bounds
         return start, max(end, start + self.window.columns)
 
-    def fit_into(self, columns: int, height: int) -> None:
-        """Use this many cells per line, and at most this many lines."""
-        self._height = height
+    def look(self, columns: int, height: int) -> TimelineView:
+        """Update the view for a number of cells per line and at most so many lines.
+
+        It does not wait for what is still to be read. The cursor stays on its row while other rows
+        come and go.
+        """
         if columns != self.window.columns:
             self.column = min(self.column, columns - 1)
             if self.view is None:
                 self.column = columns // 2
             self.window = dataclasses.replace(self.window, columns=columns)
         self.window = self.window.zoomed(1.0, self.window.start_ns, self.bounds)
-
-    def request(self) -> Request:
-        """Return what the view must show."""
         ranks = self.timeline.ranks
         self._top = max(0, min(self._top, len(ranks) - 1))
-        shown = ranks[self._top : self._top + self._height]
-        return Request(self.window, shown, self.group, self.expanded, self.at_least_ns)
-
-    def look(self) -> TimelineView:
-        """Update the view without waiting for what is still to be read.
-
-        The cursor stays on its row while other rows come and go.
-        """
-        self.view = view_timeline(self.timeline, self.request(), wait=False, before=self.view)
+        shown = ranks[self._top : self._top + height]
+        request = Request(self.window, shown, self.group, self.expanded, self.at_least_ns)
+        self.request = request
+        self.view = view_timeline(self.timeline, request, wait=False, before=self.view)
         keys = [RowKey(row.rank, row.group, row.label) for row in self.view.rows]
-        ranks = [key.rank for key in keys]
+        row_ranks = [key.rank for key in keys]
         if self._key in keys:
             self.row = keys.index(self._key)
-        elif self._key is not None and self._key.rank in ranks:
-            self.row = ranks.index(self._key.rank)
+        elif self._key is not None and self._key.rank in row_ranks:
+            self.row = row_ranks.index(self._key.rank)
         else:
             self.row = max(0, min(self.row, len(keys) - 1))
         if self.here is not None:
@@ -146,11 +145,6 @@ class Sight:
         return int(steps.number[place])
 
     @property
-    def threshold_ns(self) -> int:
-        """The shortest time to look for: neither excluded nor shorter than a cell."""
-        return max(self.at_least_ns, int(self.window.cell_ns))
-
-    @property
     def piece(self) -> Piece | None:
         """The event that the cursor was sent to, or the longest one in its cell."""
         if self.lane is None:
@@ -163,19 +157,10 @@ class Sight:
             place = lane.level.longest_in(start - shift, end - shift)
         return None if place is None else Piece(rank, lane, place)
 
-    def stretch_of(self, piece: Piece) -> tuple[int, int]:
-        """Return the begin and the end of an event on the axis."""
-        shift, pieces = self.timeline.shift(piece.rank), piece.lane.level.pieces
-        return int(pieces.starts[piece.place]) + shift, int(pieces.ends[piece.place]) + shift
-
-    def _leave_place(self) -> None:
-        """Forget the time and the event that the cursor was sent to."""
-        self._at_ns = self._piece = None
-
     def pan(self, by: int) -> None:
         by_ns = by * max(1, self.window.length_ns // PANS_PER_WIDTH)
         self.window = self.window.moved(by_ns, self.bounds)
-        self._leave_place()
+        self._at_ns = self._piece = None
 
     def zoom(self, factor: float) -> None:
         """Zoom about the cursor."""
@@ -195,7 +180,7 @@ class Sight:
         """Move the cursor by cells; beyond the edge the view moves."""
         if 0 <= self.column + by < self.window.columns:
             self.column += by
-            self._leave_place()
+            self._at_ns = self._piece = None
         else:
             self.pan(by)
 
@@ -210,21 +195,11 @@ class Sight:
         self._key = self._piece = None
 
     def point_at(self, column: int, row: int | None) -> None:
-        """Put the cursor on a cell; without a row it stays on its own."""
+        """Put the cursor on a cell, no longer on an event; without a row it stays on its own."""
         self.column = column
         if row is not None:
             self.row, self._key = row, None
-        self._leave_place()
-
-    def step_ranks(self, by: int, room: int) -> None:
-        """Open the next rank instead of the one that is open."""
-        ranks = self.timeline.ranks
-        rank = self.expanded
-        if rank is None:
-            rank = ranks[0]
-            if self.here is not None:
-                rank = self.here.rank
-        self.open_rank(ranks[(ranks.index(rank) + by) % len(ranks)], room)
+        self._at_ns = self._piece = None
 
     def open_rank(self, rank: int, room: int) -> None:
         """Show all lanes of a rank, with the rank among the lines that there is room for."""
@@ -248,11 +223,6 @@ class Sight:
         if self.here is not None:
             self._key = RowKey(self.here.rank, self.group, "")
 
-    def exclude_shorter(self, shortest_ns: int) -> None:
-        """Exclude events that are shorter than this."""
-        self.at_least_ns = shortest_ns
-        self._leave_place()
-
     def show_stretch(self, start_ns: int, end_ns: int, *, share: float | None = None) -> None:
         """Bring a stretch into view, and the cursor to its begin.
 
@@ -272,7 +242,10 @@ class Sight:
         self.column = self.window.column_of(start_ns) or 0
         self._at_ns, self._piece = start_ns, None
 
-    def show_piece(self, piece: Piece, *, share: float | None = None) -> None:
-        """Bring an event into view, and the cursor to its row and its begin."""
-        self.show_stretch(*self.stretch_of(piece), share=share)
+    def show_piece(self, piece: Piece, *, share: float | None = None) -> int:
+        """Bring an event into view, and the cursor to its row and begin; return its duration."""
+        shift, pieces = self.timeline.shift(piece.rank), piece.lane.level.pieces
+        start_ns, end_ns = int(pieces.starts[piece.place]), int(pieces.ends[piece.place])
+        self.show_stretch(start_ns + shift, end_ns + shift, share=share)
         self._key, self._piece = RowKey(piece.rank, piece.lane.group, piece.lane.label), piece.place
+        return end_ns - start_ns

@@ -46,15 +46,10 @@ def parse_step(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _at_time(time_ns: int) -> str:
-    """Return a place on the axis, to the microsecond."""
-    return f"{time_ns / 1e9:.6f} s"
-
-
 def describe_cell(view: TimelineView, row: Row, column: int, step: int | None) -> str:
     """Return what one cell shows."""
     start, end = view.window.cell(column)
-    parts = [f"r{row.rank} {row.label}", _at_time(start)]
+    parts = [f"r{row.rank} {row.label}", f"{start / 1e9:.6f} s"]
     if step is not None:
         parts.append(f"step {step}")
     kind = int(row.kinds[column])
@@ -91,7 +86,7 @@ def event_lines(event: Event) -> Mapping[str, str]:
         "rank": f"{event.rank}",
         "row": event.label,
         "kind": event.kind,
-        "start": f"{_at_time(event.start_ns)} after the start of the run's first step",
+        "start": f"{event.start_ns / 1e9:.6f} s after the start of the run's first step",
         "duration": duration(event.duration_ns),
     }
     for name, value in event.fields.items():

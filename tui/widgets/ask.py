@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -15,29 +15,34 @@ from textual.widgets import Input, Static
 
 from profkit.text import safe_text
 
-_WINDOW_CSS = """
-NAME { align: center middle; }
-NAME VerticalScroll { width: auto; max-width: 95%; height: auto; max-height: 95%; padding: 0 2;
-    border: round $accent; background: $panel; }
-NAME Static { width: auto; }
-"""
+
+class Window(ModalScreen[str]):
+    """Lines of text in a frame above a screen."""
+
+    CSS = """
+    Window { align: center middle; }
+    Window VerticalScroll { width: auto; max-width: 95%; height: auto; max-height: 95%;
+        padding: 0 2; border: round $accent; background: $panel; }
+    Window Static { width: auto; }
+    """
+
+    _lines: Sequence[str] = ()
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(Text("\n".join(self._lines)))
 
 
-class Choose(ModalScreen[str]):
+class Choose(Window):
     """Asks the user to choose one of a few options; each has a key of its own."""
 
-    CSS = _WINDOW_CSS.replace("NAME", "Choose")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss('')", "back", show=False)]
 
     def __init__(self, question: str, options: Mapping[str, str]) -> None:
         super().__init__()
-        self._question = question
         self._options = options
-
-    def compose(self) -> ComposeResult:
-        options = [f" {key}  {safe_text(label)}" for key, label in self._options.items()]
-        with VerticalScroll():
-            yield Static(Text("\n".join([self._question, "", *options, "", "Esc: cancel"])))
+        labels = [f" {key}  {safe_text(label)}" for key, label in options.items()]
+        self._lines = (question, "", *labels, "", "Esc: cancel")
 
     def on_key(self, event: events.Key) -> None:
         if event.character in self._options:
@@ -45,26 +50,19 @@ class Choose(ModalScreen[str]):
             self.dismiss(event.character)
 
 
-class Facts(ModalScreen[None]):
+class Facts(Window):
     """Shows names and values, a line each."""
 
-    CSS = _WINDOW_CSS.replace("NAME", "Facts")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "dismiss", "back", show=False)
     ]
 
     def __init__(self, facts: Mapping[str, str], heading: Iterable[str] = ()) -> None:
         super().__init__()
-        self._facts = facts
-        self._heading = heading
-
-    def compose(self) -> ComposeResult:
-        width = max(map(len, self._facts), default=0)
-        lines = list(self._heading)
-        for name, value in self._facts.items():
-            lines.append(f"{safe_text(name):>{width}}  {safe_text(value)}")
-        with VerticalScroll():
-            yield Static(Text("\n".join(lines)))
+        width = max(map(len, facts), default=0)
+        self._lines = [*heading]
+        for name, value in facts.items():
+            self._lines.append(f"{safe_text(name):>{width}}  {safe_text(value)}")
 
 
 class Help(Facts):
@@ -73,9 +71,6 @@ class Help(Facts):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "dismiss", "back", show=False)
     ]
-
-    def __init__(self, title: str, keys: Mapping[str, str]) -> None:
-        super().__init__(keys, (f"Keys of {title}", ""))
 
 
 class Prompt(Input):

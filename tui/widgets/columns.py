@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 import numpy.typing as npt
@@ -62,12 +62,12 @@ class Column:
         return min(self.widest, width)
 
 
+@dataclass
 class Columns(Generic[RowT]):
     """Builds the columns of a table out of its rows."""
 
-    def __init__(self, rows: Sequence[RowT]) -> None:
-        self.rows = rows
-        self.columns: list[Column] = []
+    rows: Sequence[RowT]
+    columns: list[Column] = field(default_factory=list)
 
     def text(
         self,
@@ -107,15 +107,3 @@ class Columns(Generic[RowT]):
             if any(value is not None for value in column.values):
                 found.append(column)
         return found
-
-
-def fit_columns(columns: Sequence[Column], room: int, least: int) -> list[Column]:
-    """Return the first column and as many of the next ones as leave it `least` cells."""
-    kept = list(columns[:1])
-    room -= least
-    for column in columns[1:]:
-        room -= column.natural_width(range(min(MEASURED_ROWS, len(column.values)))) + GAP
-        if room < 0:
-            break
-        kept.append(column)
-    return kept

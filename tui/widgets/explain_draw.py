@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.style import Style
 from rich.text import Text
@@ -21,7 +21,7 @@ from profkit.text import amount, duration, significant
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Column, Columns
 from profkit.tui.widgets.draw import folded, line
-from profkit.tui.widgets.run_draw import role_of
+from profkit.tui.widgets.run_draw import interval_of, role_of
 
 _ROLES: Final = {
     Verdict.REGRESSION: "bad",
@@ -35,6 +35,20 @@ _WORDS: Final = {
     Verdict.NEUTRAL: "neutral",
     Verdict.CANNOT_JUDGE: "inconclusive",
 }
+"""The word for each verdict on the screen."""
+
+
+class WaterfallRow(NamedTuple):
+    """A row of the ledger on the screen; a total has figures of one side alone."""
+
+    name: str
+    role: str
+    base_ns: float | None
+    target_ns: float | None = None
+    delta_ns: float | None = None
+    verdict: Verdict | str | None = None
+    """Empty if the runs cannot be compared."""
+    interval: str | None = None
 
 
 def scaling_columns(rows: Sequence[ScalingRow]) -> list[Column]:
@@ -102,44 +116,35 @@ def waterfall_columns(
 
     A bar begins where the row above ended. The totals at both ends have one side alone.
     """
-    factor = ledger.samples_per_step
+    scale = _scale(drops)
+    rows: list[WaterfallRow] = []
     names: list[str] = []
-    roles: list[str] = []
+    name_roles: list[str] = []
+    falls: list[str] = []
+    fall_roles: list[str] = []
     for drop in drops:
-        name, role = _name_and_role(drop)
-        names.append(name)
-        roles.append(role)
-    fall = functools.partial(_fall, scale=_scale(drops), width=width, plain=plain)
-    table = Columns(drops)
+        row = _waterfall_row(ledger, drop)
+        fall, fall_role = _fall(drop, scale, width, plain=plain)
+        rows.append(row)
+        names.append(row.name)
+        name_roles.append(row.role)
+        falls.append(fall)
+        fall_roles.append(fall_role)
+    table = Columns(rows)
     table.columns.append(
-        Column("where the time goes", names, stretches=True, roles=roles, widest=34)
+        Column("where the time goes", names, stretches=True, roles=name_roles, widest=34)
     )
-    table.figure(
-        "base",
-        lambda drop: None if drop.kind == "target" else drop.row.base.value * factor,
-        duration,
-        searched=True,
-    )
-    table.figure(
-        "target",
-        lambda drop: None if drop.kind == "base" else drop.row.target.value * factor,
-        duration,
-        searched=True,
-    )
-    table.figure(
-        "difference",
-        lambda drop: None if drop.kind == "base" else drop.row.delta.value * factor,
-        ledger_text.signed,
-        searched=True,
-    )
-    table.text("", lambda drop: drop, show=fall, searched=False, role=_fall_role, widest=width)
+    table.figure("base", lambda row: row.base_ns, duration, searched=True)
+    table.figure("target", lambda row: row.target_ns, duration, searched=True)
+    table.figure("difference", lambda row: row.delta_ns, ledger_text.signed, searched=True)
+    table.columns.append(Column("", falls, roles=fall_roles, searched=False, widest=width))
     table.text(
         "verdict",
-        lambda drop: _verdict(ledger, drop),
+        lambda row: row.verdict,
         show=lambda verdict: _WORDS.get(verdict, ""),
         role=lambda verdict: _ROLES.get(verdict, "dim"),
     )
-    table.text("95 % interval", lambda drop: _interval(drop, factor))
+    table.text("95 % interval", lambda row: row.interval)
     return table.columns
 
 
@@ -167,33 +172,25 @@ def difference_columns(found: Sequence[Difference]) -> list[Column]:
     return table.columns
 
 
-def _name_and_role(drop: Drop) -> tuple[str, str]:
-    """Return the text and the role of a row's name."""
-    if drop.kind in {"base", "target"}:
-        return f"total of {drop.kind}", "title"
-    if drop.kind == "overlapped":
-        return f"(overlapped) {drop.name}", "dim"
-    if drop.depth:
-        return "  " * drop.depth + drop.name, "dim"
-    return drop.name, role_of(drop.name)
-
-
-def _verdict(ledger: Ledger, drop: Drop) -> Verdict | str | None:
-    """Return a row's verdict; empty if the runs cannot be compared."""
+def _waterfall_row(ledger: Ledger, drop: Drop) -> WaterfallRow:
+    """Return the texts and figures of a row per step of a rank."""
+    factor, row = ledger.samples_per_step, drop.row
     if drop.kind == "base":
-        return None
-    if ledger.unlike:
-        return ""
-    return judge(drop.row.delta, ledger.total.base.value)
-
-
-def _interval(drop: Drop, factor: float) -> str | None:
-    if drop.kind == "base":
-        return None
-    low, high = drop.row.delta.low, drop.row.delta.high
-    if low is None or high is None:
-        return "-"
-    return f"{ledger_text.signed(low * factor)} to {ledger_text.signed(high * factor)}"
+        return WaterfallRow("total of base", "title", row.base.value * factor)
+    name, role = drop.name, role_of(drop.name)
+    base_ns: float | None = row.base.value * factor
+    if drop.kind == "target":
+        name, role, base_ns = "total of target", "title", None
+    elif drop.kind == "overlapped":
+        name, role = f"(overlapped) {drop.name}", "dim"
+    elif drop.depth:
+        name, role = "  " * drop.depth + drop.name, "dim"
+    verdict: Verdict | str = ""
+    if not ledger.unlike:
+        verdict = judge(row.delta, ledger.total.base.value)
+    interval = interval_of(row.delta, lambda ns: ledger_text.signed(ns * factor), missing="-")
+    target_ns, delta_ns = row.target.value * factor, row.delta.value * factor
+    return WaterfallRow(name, role, base_ns, target_ns, delta_ns, verdict, interval)
 
 
 def _scale(drops: Sequence[Drop]) -> tuple[float, float]:
@@ -212,30 +209,30 @@ def _scale(drops: Sequence[Drop]) -> tuple[float, float]:
     return lowest - margin, highest
 
 
-def _fall(drop: Drop, *, scale: tuple[float, float], width: int, plain: bool) -> str:
-    """Return a bar from a row's begin to its end: added time is solid, saved time hatched."""
+def _fall(drop: Drop, scale: tuple[float, float], width: int, *, plain: bool) -> tuple[str, str]:
+    """Return a bar from a row's begin to its end, and the bar's role.
+
+    Added time is solid, and saved time is hatched.
+    """
     low, high = scale
     start, end = drop.start_ns, drop.end_ns
+    role = "bad" if end > start else "good"
+    if drop.kind != "row":
+        role = "dim"
     is_total = drop.kind in {"base", "target"}
     if is_total:
         start = low
     finite = math.isfinite(drop.start_ns) and math.isfinite(end)
     if drop.kind == "overlapped" or high <= low or not finite:
-        return ""
+        return "", role
     left = round((min(start, end) - low) / (high - low) * width)
     right = round((max(start, end) - low) / (high - low) * width)
     added, saved, total, thin = ("+", "-", "=", "|") if plain else ("█", "▒", "━", "▏")
     if left == right:
-        return " " * min(left, width - 1) + thin
+        return " " * min(left, width - 1) + thin, role
     mark = saved
     if is_total:
         mark = total
     elif end > start:
         mark = added
-    return " " * left + mark * (right - left)
-
-
-def _fall_role(drop: Drop) -> str:
-    if drop.kind != "row":
-        return "dim"
-    return "bad" if drop.end_ns > drop.start_ns else "good"
+    return " " * left + mark * (right - left), role

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.runs import RunFigures, read_figures
@@ -28,24 +27,16 @@ def figures_of(run: Path) -> RunFigures:
         return read_figures(run)
     name = str(run.resolve()).encode("utf-8", "surrogateescape")
     file = cache_root() / "runs" / f"{hashlib.sha256(name).hexdigest()[:32]}.json"
-    kept = _load(file, current)
-    if kept is None:
-        kept = read_figures(run)
-        with contextlib.suppress(OSError):
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_json(file, json.loads(dumps({"stamp": current, "figures": of(kept)})))
-    return kept
-
-
-def _load(file: Path, current: list[Any]) -> RunFigures | None:
-    """Return kept figures, or `None` if they cannot be read or the run has changed."""
-    with contextlib.suppress(ProfkitError, TypeError, KeyError):
+    with contextlib.suppress(ProfkitError, TypeError, KeyError):  # then it is read again
         content = read_json(file)
         if content.get("stamp") == current:
-            figures = content["figures"]
-            for name in ("throughput", "step_ns"):
-                kept = figures[name]
-                value = math.nan if kept["value"] is None else kept["value"]
-                figures[name] = Estimate(value, kept["low"], kept["high"])
-            return RunFigures(**figures)
-    return None
+            kept = content["figures"]
+            for field in ("throughput", "step_ns"):
+                value = math.nan if kept[field]["value"] is None else kept[field]["value"]
+                kept[field] = Estimate(value, kept[field]["low"], kept[field]["high"])
+            return RunFigures(**kept)
+    figures = read_figures(run)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_json(file, json.loads(dumps({"stamp": current, "figures": of(figures)})))
+    return figures

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
-from rich.text import Text
 from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from profkit.errors import UsageError
+from profkit.tui.library import Library
 from profkit.tui.themes import PALETTES, Palette
 from profkit.tui.widgets.ask import Prompt
 from profkit.tui.widgets.draw import line
@@ -35,28 +34,30 @@ class Frame(Protocol):
 
     plain: bool
     """True if everything is drawn in ASCII."""
-    run_name: str
+    library: Library
+    """The runs that are open."""
     run_path: Path | None
     """The run that the screens show."""
-    ranks: tuple[int, ...]
     tabs: tuple[Tab, ...]
-
-    def open_run(
-        self, path: Path, *, compared: Sequence[Path] = (), screen: str = "overview"
-    ) -> None:
-        """Open a run on top of the list; `compared` are the runs to compare, the base first."""
-
-    def show_runs(self) -> None:
-        """Show the list of runs, for a user who began with one run."""
-
-    def has_cost(self, processor_s: float) -> None:
-        """Report processor time that a screen has used for reading."""
+    """The screens of a run, in the order of their keys."""
+    screens: Mapping[str, Callable[..., Screen[None]]]
+    """The screens of a run by name; each is made with the place that it shows first."""
+    open_run: Callable[..., None]
+    """Opens a run on top of the list; `compared` are the runs to compare, the base first."""
+    build: Callable[[Any], None]
+    """Builds the view of a screen; called on a thread."""
+    action_show_runs: Callable[[], None]
+    """Shows the list of runs, for a user who began with one run."""
+    has_cost: Callable[[float], None]
+    """Takes note of the processor time that a screen has used for reading."""
 
 
 class FrameScreen(Screen[None]):
     """A screen with a line on top, a status line, a prompt, a filter, and the keys below."""
 
     TITLE = ""
+    MAIN_TABLE = "VirtualTable"
+    """Selects the tables of which keys act on the first one in view, unless one has the focus."""
 
     DEFAULT_CSS = """
     FrameScreen { layout: vertical; background: $background; }
@@ -74,10 +75,16 @@ class FrameScreen(Screen[None]):
         Binding("escape", "back", "back", key_display="Esc"),
     ]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._words = ""
-        self._asked: Callable[[str], None] | None = None
+    draw_head: Callable[[], None]
+    """Draws the line on top again."""
+    stem = ""
+    """The name of exported files, without the suffix."""
+    _words = ""
+    """The message on the status line."""
+    _asked: Callable[[str], None] | None = None
+    """Takes the text that is typed into the prompt."""
+    _asked_on: VirtualTable | None = None
+    """The table that had the focus before the prompt."""
 
     def compose(self) -> ComposeResult:
         yield Static(id="frame-head")
@@ -89,13 +96,9 @@ class FrameScreen(Screen[None]):
 
     def compose_view(self) -> ComposeResult:
         """Yield the widgets between the status line and the keys."""
-        return iter(())
+        yield VirtualTable()
 
-    def on_mount(self) -> None:
-        # Textual calls `on_mount` of every class in turn, so no class calls its parent's.
-        self.set_look()
-
-    def later(self, callback: Callable[..., None], *arguments: Any) -> None:
+    def later(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Call something on the interface's thread, unless the user has left the screen."""
         self.app.call_later(self.if_shown, callback, *arguments)
 
@@ -119,53 +122,41 @@ class FrameScreen(Screen[None]):
         """True if everything is drawn in ASCII."""
         return self.frame.plain
 
-    @property
-    def stem(self) -> str:
-        """The name of exported files, without the suffix."""
-        return f"profkit-{self.TITLE.lower()}"
-
     def set_look(self) -> None:
         """Draw everything in the app's theme; called again when the theme changes."""
         for table in self.query(VirtualTable):
             table.set_look(self.palette, plain=self.plain)
         self.draw_head()
-        self._draw_words()
-
-    def draw_head(self) -> None:
-        """Draw the line on top again."""
-        self.query_one("#frame-head", Static).update(self.head())
-
-    def head(self) -> Text:
-        """Return the line on top."""
-        return line([(f" {self.TITLE} ", self.palette.style("title"))])
+        self.tell(self._words)
 
     def tell(self, words: str) -> None:
-        """Show a message on the status line."""
+        """Show a message on the status line, and behind it the filter if there is one."""
         self._words = words
-        self._draw_words()
-
-    def _draw_words(self) -> None:
-        """Draw the status line: the message, and the filter if there is one."""
-        words = [self._words]
+        parts = [words]
         table = self.main_table()
         if table and table.pattern:
-            words.append(f"filter '{table.pattern}': {len(table.order):,} of {table.count:,}")
-        text = line([("   ".join(filter(None, words)), self.palette.style("dim"))])
+            parts.append(f"filter '{table.pattern}': {len(table.order):,} of {table.count:,}")
+        text = line([("   ".join(filter(None, parts)), self.palette.style("dim"))])
         self.query_one("#frame-words", Static).update(text)
 
     def main_table(self) -> VirtualTable | None:
-        """Return the table that keys act on: the one with the focus, otherwise the first."""
+        """Return the table that keys act on: the one with the focus, otherwise the main one.
+
+        While the prompt has the focus, it is the table that had it before.
+        """
         if isinstance(self.focused, VirtualTable):
             return self.focused
-        try:
-            return self.query(VirtualTable).first()
-        except NoMatches:
-            return None
+        if isinstance(self.focused, Prompt) and self._asked_on is not None:
+            return self._asked_on
+        for table in self.query(self.MAIN_TABLE).results(VirtualTable):
+            if table.display:
+                return table
+        return None
 
     def prompt(self, question: str, then: Callable[[str], None], value: str = "") -> None:
         """Ask for a line of text; Enter calls `then` with it."""
         asked = self.query_one(Prompt)
-        self._asked = then
+        self._asked, self._asked_on = then, self.main_table()
         asked.placeholder = question
         asked.value = value
         asked.display = True
@@ -173,14 +164,15 @@ class FrameScreen(Screen[None]):
 
     def _leave_prompt(self) -> None:
         """Hide the prompt, and give the focus back to the table."""
+        table = self.main_table()
         self._asked = None
         self.query_one(Prompt).display = False
-        self.set_focus(self.main_table())
+        self.set_focus(table)
 
     def on_input_changed(self, event: Prompt.Changed) -> None:
-        if self._asked == self.apply_filter:
+        if self._asked_on is not None and self._asked == self.action_filter:
             event.stop()
-            self.apply_filter(event.value)
+            self.action_filter(event.value)
 
     def on_input_submitted(self, event: Prompt.Submitted) -> None:
         event.stop()
@@ -189,37 +181,33 @@ class FrameScreen(Screen[None]):
         if asked is not None:
             asked(event.value)
 
-    def action_filter(self) -> None:
-        if self.query_one(Prompt).display:
-            raise SkipAction  # the key belongs to the text in the prompt
+    def action_filter(self, pattern: str | None = None) -> None:
+        """Filter the table that keys act on; without a pattern, ask for it."""
         table = self.main_table()
+        if pattern is None and self.query_one(Prompt).display:
+            raise SkipAction  # the key belongs to the text in the prompt
         if table is None:
             self.tell("no table to filter on this screen")
-        else:
+        elif pattern is None:
             question = "filter: part of a name, or re: and a regular expression"
-            self.prompt(question, self.apply_filter, table.pattern)
-
-    def apply_filter(self, pattern: str) -> None:
-        """Filter the table with the focus, otherwise the first one."""
-        table = FrameScreen.main_table(self)
-        if table is None:
-            return
-        try:
-            table.filter_by(pattern)
-            self.tell("")
-        except UsageError as error:
-            self.tell(str(error))
+            self.prompt(question, self.action_filter, table.pattern)
+        else:
+            try:
+                table.filter_by(pattern)
+                self.tell("")
+            except UsageError as error:
+                self.tell(str(error))
 
     def action_back(self) -> None:
         """Go one step back: out of the prompt, then out of the filter, then off the screen."""
         table = self.main_table()
         if self.query_one(Prompt).display:
-            if self._asked == self.apply_filter:
-                self.apply_filter("")
+            if self._asked_on is not None and self._asked == self.action_filter:
+                self.action_filter("")
             self._leave_prompt()
         elif table is not None and table.pattern:
-            self.apply_filter("")
+            self.action_filter("")
         elif len(self.app.screen_stack) > 2:  # Textual's blank screen is below all others
             self.app.pop_screen()
         else:
-            self.frame.show_runs()
+            self.frame.action_show_runs()

@@ -39,7 +39,7 @@ def kernel_columns(view: KernelsView) -> list[Column]:
         role=lambda share: "" if share else "bad",
     )
     table.figure("waited for", lambda group: group.launch_bound_share, percent)
-    table.figure("queued", lambda group: group.queued_ratio, _times)
+    table.figure("queued", lambda group: group.queued_ratio, lambda r: f"{significant(r)} x")
     table.figure("total", lambda group: group.total_ns, duration)
     table.figure("longest", lambda group: group.longest.duration_ns, duration)
     return table.with_values() or table.columns[:1]
@@ -56,8 +56,8 @@ def call_columns(calls: Sequence[KernelInstance]) -> list[Column]:
     table.text("device", lambda call: call.device)
     table.figure("stream", lambda call: call.stream)
     table.figure("queued", lambda call: call.queued_ns, duration)
-    table.figure("grid", lambda call: call.grid, _extents)
-    table.figure("block", lambda call: call.block, _extents)
+    table.figure("grid", lambda call: call.grid, lambda sizes: " x ".join(map(str, sizes)))
+    table.figure("block", lambda call: call.block, lambda sizes: " x ".join(map(str, sizes)))
     table.figure("bytes", lambda call: call.bytes, byte_size)
     table.text("bound by", lambda call: call.bound)
     table.figure("of ceiling", lambda call: call.ceiling_share, percent)
@@ -98,9 +98,9 @@ def _known(view: KernelsView) -> list[str]:
     known = []
     if view.tensor_core_share is not None:
         known.append(f"Tensor Cores: {percent(view.tensor_core_share)} of the time of matrix work")
-    if view.launch_bound_share is not None:
-        share = percent(view.launch_bound_share)
-        known.append(f"the device waited for launches worth {share} of the time")
+    if view.launched_late_share is not None:
+        share = percent(view.launched_late_share)
+        known.append(f"the device was idle for {share} of its time because the host launched late")
     if view.noun == "operator":
         known.append("operators on a CPU: no launches, no Tensor Cores")
     elif not view.ceilings:
@@ -128,14 +128,6 @@ def kernel_lines(group: KernelGroup) -> Iterator[list[Piece]]:
     if group.launch_bound_share is not None:
         known.append(f"the device waited for {percent(group.launch_bound_share)} of it")
     if group.queued_ratio is not None:
-        known.append(f"queued {_times(group.queued_ratio)} as long as it runs")
+        known.append(f"queued {significant(group.queued_ratio)} x as long as it runs")
     if known:
         yield [("   ".join(known), None)]
-
-
-def _times(ratio: float) -> str:
-    return f"{significant(ratio)} x"
-
-
-def _extents(extents: tuple[int, ...]) -> str:
-    return " x ".join(map(str, extents))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from rich.text import Text
 from textual.widgets import Static
@@ -14,9 +13,7 @@ class Lines(Static):
 
     DEFAULT_CSS = "Lines { width: 1fr; height: auto; }"
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, **options)
-        self._draw: Callable[[int], Iterable[Text]] | None = None
+    _draw: Callable[[int], Iterable[Text]] | None = None
 
     def show(self, draw: Callable[[int], Iterable[Text]]) -> None:
         """Show the lines of a function, which is called again for another width."""

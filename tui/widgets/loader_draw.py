@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.analysis.views.loader import LOOP, LoaderView, Maker, Workers, WorkersModel
+from profkit.analysis.views.loader import LOOP, LoaderView, Maker, WorkersModel
 from profkit.text import duration, percent, plural, significant
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Column, Columns
@@ -80,20 +80,21 @@ def maker_columns(view: LoaderView) -> list[Column]:
 
 
 def model_columns(model: WorkersModel) -> list[Column]:
-    """Return what the model predicts for each number of workers."""
+    """Return what the model predicts for each number of workers.
 
-    def mark(row: Workers) -> str:
-        """Return a mark for the current number of workers, and for the one that is enough."""
+    The current number of workers and the one that is enough are marked.
+    """
+    marks: list[str] = []
+    for row in model.tried:
         words = []
         if row.workers == model.workers:
             words.append("now")
         if row.workers == model.enough:
             words.append("enough")
-        return ", ".join(words)
-
+        marks.append(", ".join(words))
     table = Columns(model.tried)
     table.figure("workers", lambda row: row.workers, searched=True)
-    table.text("", mark, role=lambda words: "accent" if words else "")
+    table.columns.append(Column("", marks, role=lambda words: "accent" if words else ""))
     table.figure("ready every", lambda row: row.delivery_ns, duration)
     table.figure("per step", lambda row: row.step_ns, duration)
     table.figure("waits", lambda row: row.wait_ns, duration)

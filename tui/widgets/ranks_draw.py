@@ -11,30 +11,17 @@ from profkit.text import byte_size, duration, percent, plural, significant
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Column, Columns
 from profkit.tui.widgets.draw import Piece
+from profkit.tui.widgets.readings import UNITS
 
 MIN_DEVIATION: Final = 0.02
 """A phase that is this share of a step away from the median rank's is marked."""
 
 
 class Cell(NamedTuple):
-    """A phase of a rank: its time, the distance to the median rank, and whether it is marked."""
+    """A phase of a rank: its time, by which it is sorted, and its text."""
 
     ns: float
-    deviation_ns: float
-    marked: bool
-
-    def sign(self, *, plain: bool) -> str:
-        """Return the mark behind the figure, so that it does not depend on colour."""
-        if not self.marked:
-            return "  "
-        up, down = (" ^", " v") if plain else (" ▲", " ▼")
-        return up if self.deviation_ns > 0 else down
-
-    def role(self) -> str:
-        """Return the role of the cell: bad if it is slow, good if it is fast."""
-        if not self.marked:
-            return ""
-        return "bad" if self.deviation_ns > 0 else "good"
+    words: str
 
 
 def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
@@ -64,14 +51,12 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
 
 
 def heat_columns(view: RanksView, *, deviations: bool, plain: bool) -> list[Column]:
-    """Return ranks in rows and phases in columns, as times or as deviations from the median."""
+    """Return ranks in rows and phases in columns, as times or as deviations from the median.
+
+    Phases that deviate have a mark behind the figure, so that it does not depend on colour.
+    """
     least_ns = MIN_DEVIATION * sum(view.median_ns.values())
-
-    def show(cell: Cell) -> str:
-        if not deviations:
-            return duration(cell.ns) + cell.sign(plain=plain)
-        return ledger_text.signed(cell.deviation_ns) + cell.sign(plain=plain)
-
+    slow, fast = (" ^", " v") if plain else (" ▲", " ▼")
     table = Columns(view.ranks)
     table.figure("rank", lambda row: row.rank, searched=True)
     if len({row.host for row in view.ranks}) > 1:
@@ -79,14 +64,25 @@ def heat_columns(view: RanksView, *, deviations: bool, plain: bool) -> list[Colu
     table.figure("step", lambda row: row.wall_ns, duration, searched=True)
     for phase in view.phases:
         cells: list[Cell | None] = []
+        roles: list[str] = []
         for row in view.ranks:
             ns, deviation_ns = row.phase_ns.get(phase), row.deviation_ns.get(phase)
+            role, mark = "", "  "
             if ns is None or deviation_ns is None:
                 cells.append(None)
             else:
-                cells.append(Cell(ns, deviation_ns, abs(deviation_ns) > least_ns))
-        column = Column(phase, cells, show, right=True, role=Cell.role, searched=False)
-        table.columns.append(column)
+                if deviation_ns > least_ns:
+                    role, mark = "bad", slow
+                elif deviation_ns < -least_ns:
+                    role, mark = "good", fast
+                words = ledger_text.signed(deviation_ns) if deviations else duration(ns)
+                cells.append(Cell(ns, words + mark))
+            roles.append(role)
+        table.columns.append(
+            Column(
+                phase, cells, lambda cell: str(cell.words), right=True, roles=roles, searched=False
+            )
+        )
     return table.columns
 
 
@@ -107,8 +103,8 @@ def size_columns(view: RanksView) -> list[Column]:
     table = Columns(view.sizes)
     table.text("collective", lambda use: use.op)
     table.figure("message", lambda use: use.bytes, byte_size)
-    table.figure("bus", lambda use: use.bus_bytes_per_s, _rate)
-    table.figure("ceiling", lambda use: use.ceiling_bus_bytes_per_s, _rate)
+    table.figure("bus", lambda use: use.bus_bytes_per_s, UNITS["_bytes_per_s"])
+    table.figure("ceiling", lambda use: use.ceiling_bus_bytes_per_s, UNITS["_bytes_per_s"])
     table.figure("of ceiling", lambda use: use.share_of_ceiling, lambda share: percent(share, 0))
     table.figure("transfer", lambda use: use.transfer_ns, duration)
     table.figure("per step", lambda use: use.messages_per_step, significant)
@@ -134,7 +130,3 @@ def window_columns(view: RanksView) -> list[Column]:
         searched=False,
     )
     return table.columns
-
-
-def _rate(bytes_per_s: float) -> str:
-    return f"{byte_size(bytes_per_s)}/s"

@@ -1,10 +1,10 @@
-"""The order in which a table shows its rows: sorted by a column, and filtered."""
+"""Tools for the rows of a table: filters, and the order by a column."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,35 +31,21 @@ def compile_filter(pattern: str) -> Callable[[str], bool]:
 
 def sort_rows(column: Column, *, descending: bool) -> Ints:
     """Return the rows in the order of a column's values; rows without a value come last."""
-    if getattr(column.values, "dtype", None) is not None:
-        ascending = np.argsort(np.asarray(column.values), kind="stable")
+    if isinstance(column.values, np.ndarray):
+        ascending = np.argsort(column.values, kind="stable")
+        count = len(ascending)
+        if column.values.dtype.kind == "f":
+            count -= int(np.isnan(column.values).sum())  # NaN is sorted to the end
     else:
-        known: list[int] = []
-        unknown: list[int] = []
+        keys: dict[int, Any] = {}
+        missing: list[int] = []
         for row, value in enumerate(column.values):
-            (unknown if _is_missing(value) else known).append(row)
-        known.sort(key=lambda row: _sort_key(column.values[row]))
-        ascending = np.array([*known, *unknown], dtype=np.int64)
+            if value is None or (isinstance(value, float) and math.isnan(value)):
+                missing.append(row)
+            else:
+                keys[row] = value.casefold() if isinstance(value, str) else value
+        ascending = np.array([*sorted(keys, key=keys.__getitem__), *missing], dtype=np.int64)
+        count = len(keys)
     if not descending:
         return ascending
-    count = len(ascending) - sum(map(_is_missing, column.values))
     return np.concatenate([ascending[:count][::-1], ascending[count:]])
-
-
-def filter_rows(columns: Sequence[Column], order: Ints, pattern: str) -> Ints:
-    """Return the rows that have a match in a searched column, in the same order."""
-    matches = compile_filter(pattern)
-    searched = [column for column in columns if column.searched]
-    found: list[int] = []
-    for row in order.tolist():
-        if any(matches(column.text(row)) for column in searched):
-            found.append(row)
-    return np.array(found, dtype=np.int64)
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _sort_key(value: Any) -> Any:
-    return value.casefold() if isinstance(value, str) else value

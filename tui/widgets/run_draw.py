@@ -22,23 +22,22 @@ from profkit.vocab import PHASES, Phase
 _ROLE_OF = {"input": Phase.DATA.value, "rest": Phase.OTHER.value}
 """The role of ledger parts whose name is not that of a phase."""
 
-_SCREEN_OF = {
+SCREEN_OF = {
     "input": "loader",
     Phase.ALLREDUCE.value: "ranks",
     Phase.FORWARD.value: "kernels",
     Phase.BACKWARD.value: "kernels",
     Phase.OPTIMIZER.value: "kernels",
 }
+"""The screen with details of a part; the timeline has those of all others."""
 
 BAR_WIDTH = 16
 
 
-class PartRow(NamedTuple):
-    """A row of the table of parts."""
+class PartKey(NamedTuple):
+    """Identifies a row of the table of parts."""
 
     label: str
-    part: Part
-    role: str
     parent: str
     """The part that the row is about or is inside of; empty for time that is hidden."""
 
@@ -46,11 +45,6 @@ class PartRow(NamedTuple):
 def role_of(part: str) -> str:
     """Return the role of a part: that of its phase."""
     return _ROLE_OF.get(part, part)
-
-
-def screen_of(part: str) -> str:
-    """Return the screen with details of a part; the timeline has those of all others."""
-    return _SCREEN_OF.get(part, "timeline")
 
 
 def phase_of(part: str) -> str | None:
@@ -91,10 +85,12 @@ def headline(view: RunView, palette: Palette) -> Iterator[Text]:
         yield line([(why, palette.style("unsure"))])
 
 
-def interval_of(found: Estimate, show: Callable[[float], str] = as_text.plain) -> str:
-    """Return the 95 % interval of an estimate as text."""
+def interval_of(
+    found: Estimate, show: Callable[[float], str] = as_text.plain, missing: str = "no interval"
+) -> str:
+    """Return the 95 % interval of an estimate as text, or `missing` if there is none."""
     if found.low is None or found.high is None:
-        return "no interval"
+        return missing
     return f"{show(found.low)} to {show(found.high)}"
 
 
@@ -137,58 +133,53 @@ def loss_lines(view: RunView, palette: Palette) -> Iterator[Text]:
 def quality_lines(view: RunView, palette: Palette) -> Iterator[Text]:
     """Yield what limits confidence in the figures, and the overhead of measuring them."""
     run = view.overview
-    dim = palette.style("dim")
-
-    def row(label: str, words: str, style: Style | None = None) -> Text:
-        return folded((f"{label:<15}", dim), (words, style))
-
-    alarm = run.own_cost.exceeds_budget(run.step_ns.value)
-    yield row("steps", as_text.steps_line(run).removeprefix("steps").strip())
-    style = palette.style("bad") if alarm else None
-    yield row("overhead", as_text.own_cost_words(run), style)
+    rows = [
+        ("steps", as_text.steps_line(run).removeprefix("steps").strip()),
+        ("overhead", as_text.own_cost_words(run)),
+    ]
     if run.first_loss is not None and run.last_loss is not None:
         first, last = significant(run.first_loss, 5), significant(run.last_loss, 5)
-        yield row("loss", f"{first} at the first step, {last} at the last")
-    yield row("data quality", "; ".join(run.quality) or "complete, no rows dropped")
+        rows.append(("loss", f"{first} at the first step, {last} at the last"))
+    rows.append(("data quality", "; ".join(run.quality) or "complete, no rows dropped"))
     for flag in run.flags:
-        yield row("flag", flag)
-    reduced = run.config.get("reduced")
-    if reduced:
-        yield row("reduced", str(reduced))
+        rows.append(("flag", flag))
+    if run.config.get("reduced"):
+        rows.append(("reduced", str(run.config["reduced"])))
+    for label, words in rows:
+        style = None
+        if label == "overhead" and run.own_cost.exceeds_budget(run.step_ns.value):
+            style = palette.style("bad")
+        yield folded((f"{label:<15}", palette.style("dim")), (words, style))
 
 
-def part_rows(view: RunView) -> list[PartRow]:
-    """Return a row for each part and for what is inside it, and then for hidden time."""
-    rows: list[PartRow] = []
+def part_columns(view: RunView, *, plain: bool) -> tuple[list[Column], list[PartKey]]:
+    """Return the columns of the table of parts, and the key of each row.
+
+    The rows are the parts, each with what is inside it, and then hidden time.
+    """
+    rows: list[tuple[PartKey, Part, str]] = []
     for part in view.parts:
-        rows.append(PartRow(part.name, part, role_of(part.name), part.name))
+        rows.append((PartKey(part.name, part.name), part, role_of(part.name)))
         for inner in part.inside:
-            rows.append(PartRow(f"  {inner.name}", inner, "dim", part.name))
+            rows.append((PartKey(f"  {inner.name}", part.name), inner, "dim"))
     for part in view.hidden:
-        rows.append(PartRow(f"hidden: {part.name}", part, "dim", ""))
-    return rows
-
-
-def part_columns(rows: list[PartRow], *, plain: bool) -> list[Column]:
-    """Return the columns of the table of parts."""
+        rows.append((PartKey(f"hidden: {part.name}", ""), part, "dim"))
+    keys: list[PartKey] = []
+    roles: list[str] = []
+    shares: list[float] = []
+    intervals: list[str] = []
+    for key, part, role in rows:
+        share = part.share
+        keys.append(key)
+        roles.append(role)
+        shares.append(share.value if math.isfinite(share.value) else math.nan)
+        intervals.append(interval_of(share, percent, "-").replace(" % to ", " to "))
     table = Columns(rows)
-    names = [row.label for row in rows]
-    roles = [row.role for row in rows]
-    table.columns.append(Column("part", names, stretches=True, roles=roles))
-    table.figure("per step", lambda row: row.part.step_ns.value, duration, searched=True)
-    table.figure("share", _share, percent, searched=True)
-    table.text("95 % interval", lambda row: _interval(row.part.share))
+    labels = [key.label for key in keys]
+    table.columns.append(Column("part", labels, stretches=True, roles=roles))
+    table.figure("per step", lambda row: row[1].step_ns.value, duration, searched=True)
+    table.columns.append(Column("share", shares, percent, right=True))
+    table.columns.append(Column("95 % interval", intervals))
     draw_bar = functools.partial(bar, width=BAR_WIDTH, plain=plain)
-    table.text("", _share, show=draw_bar, searched=False)
-    return table.columns
-
-
-def _share(row: PartRow) -> float:
-    share = row.part.share.value
-    return share if math.isfinite(share) else math.nan
-
-
-def _interval(share: Estimate) -> str:
-    if share.low is None or share.high is None:
-        return "-"
-    return f"{percent(share.low).removesuffix(' %')} to {percent(share.high)}"
+    table.columns.append(Column("", shares, draw_bar, searched=False))
+    return table.columns, keys

@@ -20,6 +20,7 @@ from profkit.text import safe_text
 
 COPIED_FILE = "copied.txt"
 MAX_STEM = 80
+"""The names of exported files are cut to this length, without the suffix."""
 _FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 _UNSAFE_IN_NAME = re.compile(r"[^\w.-]")
 

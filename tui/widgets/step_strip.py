@@ -32,7 +32,12 @@ def strip(
         return []
     rows = TALL_ROWS if height >= MIN_HEIGHT_FOR_TALL else 1
     cells = _cells(points, width)
-    kinds = list(map(_kind, cells))
+    kinds: list[str] = []
+    for cell in cells:
+        kinds.append(USED)
+        for point in reversed(cell):  # so that the first unusual kind remains
+            if point.kind != USED:
+                kinds[-1] = point.kind
     marks = _marks(points)
     times = [point.high_ns for point in points]
     usual = [point.high_ns for point in points if point.kind == USED] or times
@@ -73,14 +78,6 @@ def _cells(points: Sequence[StepPoint], width: int) -> list[Sequence[StepPoint]]
         begin, end = place * len(points) // count, (place + 1) * len(points) // count
         cells += [points[begin:end]] * wide
     return cells
-
-
-def _kind(cell: Sequence[StepPoint]) -> str:
-    """Return the first kind in a cell that is not the usual one."""
-    for point in cell:
-        if point.kind != USED:
-            return point.kind
-    return USED
 
 
 def _marks(points: Sequence[StepPoint]) -> dict[str, str]:

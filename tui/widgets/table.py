@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
+from rich.segment import Segment
 from textual import events
 from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
@@ -25,8 +26,12 @@ from textual.widget import Widget
 from profkit.analysis.estimate import Ints
 from profkit.tui.themes import PALETTES, Palette
 from profkit.tui.widgets.columns import GAP, MEASURED_ROWS, Column
-from profkit.tui.widgets.row_order import compile_filter, filter_rows, sort_rows
+from profkit.tui.widgets.draw import fit
+from profkit.tui.widgets.row_order import compile_filter, sort_rows
 from profkit.tui.widgets.table_paint import TablePainter
+
+MAX_ROWS: Final = 10**9
+"""No table has more rows; `Home` and `End` move by this many."""
 
 MIN_STRETCHED_WIDTH: Final = 28
 """The stretching column keeps this many cells; with less room the table scrolls sideways."""
@@ -45,8 +50,8 @@ class VirtualTable(ScrollView, can_focus=True):
         Binding("down,j", "move(1)", "down", show=False),
         Binding("pageup", "page(-1)", "page up", show=False),
         Binding("pagedown", "page(1)", "page down", show=False),
-        Binding("home", "jump(0)", "first row", show=False),
-        Binding("end,G", "jump(-1)", "last row", show=False),
+        Binding("home", f"step({-MAX_ROWS})", "first row", show=False),
+        Binding("end,G", f"step({MAX_ROWS})", "last row", show=False),
         Binding("left,h", "scroll_left", "scroll left", show=False),
         Binding("right,l", "scroll_right", "scroll right", show=False),
         Binding("enter", "open", "open", key_display="Enter"),
@@ -57,13 +62,9 @@ class VirtualTable(ScrollView, can_focus=True):
 
     @dataclass
     class TableMessage(Message):
-        """Is about a row: `row` is its index in the columns' values, `control` the table."""
+        """Is about a row of a table: `row` is its index in the columns' values."""
 
         table: VirtualTable
-
-        @property
-        def control(self) -> VirtualTable:
-            return self.table
 
     @dataclass
     class Opened(TableMessage):
@@ -80,6 +81,12 @@ class VirtualTable(ScrollView, can_focus=True):
     def __init__(self, *, empty: str = "nothing to show", **options: Any) -> None:
         super().__init__(**options)
         self.columns: tuple[Column, ...] = ()
+        self.exported: tuple[Column, ...] = ()
+        """The columns that are copied and exported with all rows."""
+        self.titles: list[str] = []
+        """The titles that the table can be sorted by."""
+        self.count = 0
+        """The number of rows, with those that the filter hides."""
         self.empty = empty
         self.marked: set[Hashable] = set()
         self.sort_title = ""
@@ -97,20 +104,24 @@ class VirtualTable(ScrollView, can_focus=True):
         self._palette, self._plain = palette, plain
         self.refresh()
 
-    def show_rows(self, columns: Sequence[Column], *, keys: Sequence[Any] | None = None) -> None:
+    def show_rows(
+        self,
+        columns: Sequence[Column],
+        *,
+        keys: Sequence[Any] | None = None,
+        exported: Sequence[Column] | None = None,
+    ) -> None:
         """Show new columns; the sort order, the filter and the row under the cursor stay."""
         kept = self.key
         self.columns = tuple(columns)
+        self.exported = self.columns if exported is None else tuple(exported)
+        self.titles = [column.title for column in columns if column.title]
+        self.count = len(columns[0].values) if columns else 0
         self._keys = range(self.count) if keys is None else keys
-        if self._sort_column() is None:
+        if self.sort_title not in self.titles:
             self.sort_title = ""
         self._sort()
         self._filter(kept)
-
-    @property
-    def count(self) -> int:
-        """The number of rows, with those that the filter hides."""
-        return len(self.columns[0].values) if self.columns else 0
 
     @property
     def row(self) -> int | None:
@@ -124,10 +135,6 @@ class VirtualTable(ScrollView, can_focus=True):
         """The key of the row under the cursor."""
         return None if self.row is None else self._keys[self.row]
 
-    def texts(self, row: int) -> list[str]:
-        """Return the cells of a row as they are shown, at full length."""
-        return [column.text(row) for column in self.columns]
-
     def sort_by(self, title: str, *, descending: bool | None = None) -> None:
         """Sort by a column, or reverse the order if the table is sorted by it already.
 
@@ -139,23 +146,17 @@ class VirtualTable(ScrollView, can_focus=True):
         if descending is None and again:
             descending = not self.descending
         elif descending is None:
-            column = self._sort_column()
-            descending = column is not None and column.right
+            descending = any(column.right for column in self.columns if column.title == title)
         self.descending = descending
         self._sort()
         self._filter(kept)
 
-    def _sort_column(self) -> Column | None:
+    def _sort(self) -> None:
+        self._sorted = np.arange(self.count)
         for column in self.columns:
             if self.sort_title and column.title == self.sort_title:
-                return column
-        return None
-
-    def _sort(self) -> None:
-        column = self._sort_column()
-        self._sorted = np.arange(self.count)
-        if column is not None:
-            self._sorted = sort_rows(column, descending=self.descending)
+                self._sorted = sort_rows(column, descending=self.descending)
+                return
 
     def filter_by(self, pattern: str) -> None:
         """Show the rows that match; an invalid pattern raises a `UsageError`."""
@@ -168,19 +169,18 @@ class VirtualTable(ScrollView, can_focus=True):
         """Update the rows that are shown, and put the cursor back on the row of this key."""
         self.order = self._sorted
         if self.pattern:
-            self.order = filter_rows(self.columns, self._sorted, self.pattern)
+            matches = compile_filter(self.pattern)
+            searched = [column for column in self.columns if column.searched]
+            found: list[int] = []
+            for row in self._sorted.tolist():
+                if any(matches(column.text(row)) for column in searched):
+                    found.append(row)
+            self.order = np.array(found, dtype=np.int64)
         if kept is None or not self.select(kept):
-            self.step(0)
-        self._measure()
-        self._scroll_to_cursor()
+            self.action_step(0)
+        self.on_resize()
         self.refresh()
         self.post_message(self.Moved(self, self.row))
-
-    def toggle_mark(self) -> None:
-        """Mark or unmark the row under the cursor."""
-        if self.row is not None:
-            self.marked ^= {self.key}
-            self.refresh()
 
     def select(self, key: Any) -> bool:
         """Put the cursor on the row of a key; return False if that row is not shown."""
@@ -195,7 +195,7 @@ class VirtualTable(ScrollView, can_focus=True):
                 return True
         return False
 
-    def _measure(self) -> None:
+    def on_resize(self) -> None:
         """Give each column the width of its rows; the stretching one takes what is left."""
         measured = self.order[:MEASURED_ROWS].tolist()
         widths = [column.natural_width(measured) for column in self.columns]
@@ -207,29 +207,15 @@ class VirtualTable(ScrollView, can_focus=True):
                 widths[place] = max(least, widths[place] + missing)
         self._widths = tuple(widths)
         self.virtual_size = Size(sum(widths) + gaps, len(self.order) + 1)
-
-    def on_resize(self, event: events.Resize) -> None:
-        self._measure()
         self._scroll_to_cursor()
 
     def watch_cursor(self, before: int, now: int) -> None:
+        """Show the row under the cursor, also if a widget around the table scrolls."""
         self._scroll_to_cursor()
-        if before != now:
-            self._scroll_parents_to_cursor()
-            self.refresh()
-            self.post_message(self.Moved(self, self.row))
-
-    def _scroll_to_cursor(self) -> None:
-        """Scroll the table so that the cursor is in view."""
-        height = max(1, self.scrollable_content_region.height - 1)
-        top = round(self.scroll_y)
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False)
-        elif self.cursor >= top + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False)
-
-    def _scroll_parents_to_cursor(self) -> None:
-        """Show the row under the cursor if the table is inside a widget that scrolls."""
+        if before == now:
+            return
+        self.refresh()
+        self.post_message(self.Moved(self, self.row))
         line = 1 + self.cursor - round(self.scroll_y)
         inner: Widget = self
         for outer in self.ancestors:
@@ -241,22 +227,28 @@ class VirtualTable(ScrollView, can_focus=True):
                 return
             inner = outer
 
+    def _scroll_to_cursor(self) -> None:
+        """Scroll the table so that the cursor is in view."""
+        height = max(1, self.scrollable_content_region.height - 1)
+        top = round(self.scroll_y)
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False)
+
     def action_move(self, by: int) -> None:
         if self.max_scroll_y == 0 and not 0 <= self.cursor + by < len(self.order):
             raise SkipAction  # the widget around the table scrolls
-        self.step(by)
+        self.action_step(by)
 
-    def step(self, by: int) -> None:
+    def action_step(self, by: int) -> None:
         """Move the cursor by this many rows, at most to the first or last one."""
         self.cursor = max(0, min(self.cursor + by, len(self.order) - 1))
 
     def action_page(self, by: int) -> None:
         if self.max_scroll_y == 0:
             raise SkipAction
-        self.step(by * max(1, self.scrollable_content_region.height - 2))
-
-    def action_jump(self, to: int) -> None:
-        self.cursor = 0 if to == 0 else max(0, len(self.order) - 1)
+        self.action_step(by * max(1, self.scrollable_content_region.height - 2))
 
     def action_open(self) -> None:
         if self.row is not None:
@@ -286,7 +278,7 @@ class VirtualTable(ScrollView, can_focus=True):
             strip = painter.heading(self.sort_title, descending=self.descending)
         elif y == 1 and not len(self.order):
             words = f"nothing matches '{self.pattern}'" if self.pattern else self.empty
-            return painter.message(words, width)
+            return Strip([Segment(" " + fit(words, width - 1, plain=self._plain), base)])
         elif place >= len(self.order):
             return Strip.blank(width, base)
         else:

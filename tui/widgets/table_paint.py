@@ -1,4 +1,4 @@
-"""The lines of a table: the heading, a row, and the message of an empty table."""
+"""The lines of a table: the heading and a row."""
 
 from __future__ import annotations
 
@@ -60,7 +60,3 @@ class TablePainter:
             text = fit(column.text(row), width, right=column.right, plain=self.plain)
             segments += [Segment(text, style), Segment(" " * GAP, ground)]
         return Strip(segments)
-
-    def message(self, words: str, width: int) -> Strip:
-        """Return a message that fills one line."""
-        return Strip([Segment(" " + fit(words, width - 1, plain=self.plain), self.base)])

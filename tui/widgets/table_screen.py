@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
@@ -12,6 +12,10 @@ from profkit.report import as_json
 from profkit.tui.widgets import share
 from profkit.tui.widgets.ask import Choose
 from profkit.tui.widgets.frame import FrameScreen
+from profkit.tui.widgets.table import VirtualTable
+
+EXPORTS: Final = {"c": "CSV", "j": "JSON", "s": "SVG picture"}
+"""The formats of exported files, each with the key that chooses it."""
 
 
 class TableScreen(FrameScreen):
@@ -28,24 +32,28 @@ class TableScreen(FrameScreen):
         Binding("e", "export", "export", show=False),
     ]
 
+    content: Callable[[], Any]
+    """Returns what is shown as JSON values, or `None` before there is anything."""
+
+    @property
+    def table(self) -> VirtualTable:
+        """The first table of the screen."""
+        return self.query_one(VirtualTable)
+
     def row_text(self) -> str:
         """Return what `y` copies: the row under the cursor, or an empty string."""
         table = self.main_table()
         if table is None or table.row is None:
             return ""
-        return share.as_tsv([table.texts(table.row)])
+        return share.as_tsv([[column.text(table.row) for column in table.columns]])
 
     def rows(self) -> Iterable[Sequence[str]]:
         """Yield the heading and the rows that are shown, which `Y` copies and `e` exports."""
         table = self.main_table()
         if table is not None and table.columns:
-            yield [column.title for column in table.columns]
-            yield from map(table.texts, table.order.tolist())
-
-    def content(self) -> Any:
-        """Return what is shown as JSON values, or `None` before there is anything."""
-        header, *rows = list(self.rows()) or [()]
-        return [dict(zip(header, row, strict=True)) for row in rows]
+            yield [column.title for column in table.exported]
+            for row in table.order.tolist():
+                yield [column.text(row) for column in table.exported]
 
     def action_copy(self, kind: str) -> None:
         """Copy the row or the table to the clipboard and to a file."""
@@ -62,53 +70,51 @@ class TableScreen(FrameScreen):
             words += f" and to {file}"
         self.tell(words)
 
-    def action_export(self) -> None:
-        formats = {"c": "CSV", "j": "JSON", "s": "SVG picture"}
-        self.app.push_screen(Choose("export what is shown as", formats), self._export)
-
-    def _export(self, choice: str | None) -> None:
-        # Files are written after the next refresh, when the question is off the screen.
-        if choice == "c":
-            self.call_after_refresh(self.write, "csv", lambda: share.as_csv(self.rows()))
-        elif choice == "j":
-            self.call_after_refresh(
-                self.write, "json", lambda: as_json.dumps(self.content()) + "\n"
+    def action_export(self, choice: str | None = None) -> None:
+        """Write what is shown to a new file; without a choice of its format, ask for it."""
+        if choice is None:
+            # The file is written after the next refresh, when the question is off the screen.
+            self.app.push_screen(
+                Choose("export what is shown as", EXPORTS),
+                lambda choice: self.later(
+                    self.call_after_refresh, self.action_export, choice or ""
+                ),
             )
-        elif choice == "s":
-            self.call_after_refresh(self.write_picture)
-
-    def write_picture(self) -> None:
-        """Export an SVG picture of the screen."""
-        self.write("svg", lambda: share.picture_of(self.app))
-
-    def write(self, suffix: str, make: Callable[[], str]) -> None:
-        """Export a text to a new file, and show the file's name or the problem."""
+            return
         try:
-            self.tell(f"wrote {share.export(make(), self.stem, suffix)}")
+            if choice == "c":
+                file = share.export(share.as_csv(self.rows()), self.stem, "csv")
+            elif choice == "j":
+                file = share.export(as_json.dumps(self.content()) + "\n", self.stem, "json")
+            elif choice == "s":
+                file = share.export(share.picture_of(self.app), self.stem, "svg")
+            else:
+                return
         except ProfkitError as error:
             self.tell(str(error))
+        else:
+            self.tell(f"wrote {file}")
 
     def action_match(self, by: int) -> None:
-        """Move the cursor to the next row that the filter shows."""
+        """Move the cursor to the next row that matches the filter: other rows are not shown."""
         table = self.main_table()
-        if table is not None:
-            table.step(by)
-
-    def _titles(self) -> list[str]:
-        """Return the titles that the main table can be sorted by."""
-        table = self.main_table()
-        if table is None:
-            return []
-        return [column.title for column in table.columns if column.title]
+        if table is None or not table.pattern:
+            self.tell("nothing to look for: press / to enter a filter")
+            return
+        before, words = table.cursor, ""
+        table.action_step(by)
+        if table.cursor == before:
+            words = "no further match"
+        self.tell(words)
 
     def action_sort(self) -> None:
         """Ask for a column to sort by; each has a letter of its own."""
-        titles, table = self._titles(), self.main_table()
-        if table is None or not titles:
+        table = self.main_table()
+        if table is None or not table.titles:
             self.tell("nothing to sort here")
             return
         keys: dict[str, str] = {}  # for each title the first of its letters that is free
-        for title in titles:
+        for title in table.titles:
             for char in (*title.lower(), *"0123456789"):
                 if char.isalnum() and char not in keys:
                     keys[char] = title
@@ -118,9 +124,9 @@ class TableScreen(FrameScreen):
 
     def action_sort_beside(self, by: int) -> None:
         """Sort by the column before or after the one that the table is sorted by."""
-        titles, table = self._titles(), self.main_table()
-        if table is not None and titles:
+        table = self.main_table()
+        if table is not None and table.titles:
             place = 0
-            if table.sort_title in titles:
-                place = titles.index(table.sort_title) + by
-            table.sort_by(titles[place % len(titles)])
+            if table.sort_title in table.titles:
+                place = table.titles.index(table.sort_title) + by
+            table.sort_by(table.titles[place % len(table.titles)])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
 
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
-from profkit.instrument.frameworks.shared import Function, scale_wrapper, timed
+from profkit.instrument.frameworks.shared import Function, hook_scale, timed
 from profkit.instrument.guard import Patches, guarded
 
 
@@ -35,32 +34,23 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
                 patches.replace(optimizer, name, wrap)
 
     base = paddle.optimizer.Optimizer
-    for optimizer in dict.fromkeys((base, *_subclasses(base))):  # each one once
+    optimizers = [base]
+    for optimizer in optimizers:
+        optimizers += optimizer.__subclasses__()
+    for optimizer in dict.fromkeys(optimizers):  # each one once
         hook(optimizer)
-    _hook_new_subclasses(patches, base, guarded("new optimizer", hook, None))
+    hook_guarded = guarded("new optimizer", hook, None)
 
+    def init_subclass(subclass: type, /, **kwargs: Any) -> None:
+        super(base, subclass).__init_subclass__(**kwargs)
+        hook_guarded(subclass)
 
-def _subclasses(base: type[Any]) -> Iterator[type]:
-    for subclass in base.__subclasses__():
-        yield subclass
-        yield from _subclasses(subclass)
-
-
-def _hook_new_subclasses(patches: Patches, base: Any, hook: Callable[[type], None]) -> None:
-    def wrap(original: Function) -> Any:
-        def init_subclass(subclass: type, /, **kwargs: Any) -> None:
-            super(base, subclass).__init_subclass__(**kwargs)
-            hook(subclass)
-
-        return classmethod(init_subclass)
-
-    patches.replace(base, "__init_subclass__", wrap)
+    patches.replace(base, "__init_subclass__", lambda _: classmethod(init_subclass))
 
 
 def hook_scaler(patches: Patches, seams: Seams) -> None:
     """Name steps that the scaler skips because gradients overflowed, and note the loss scale."""
     was_skipped = guarded("skipped step", _was_skipped, instead=False)
-    wrap_scale = scale_wrapper(seams, _host_scale)
 
     def wrap_step(original: Function) -> Function:
         @functools.wraps(original)
@@ -79,14 +69,10 @@ def hook_scaler(patches: Patches, seams: Seams) -> None:
         return step
 
     scaler = paddle.amp.GradScaler
-    for name, wrap in (
-        ("step", wrap_step),
-        ("minimize", wrap_step),
-        ("minimize", wrap_scale),
-        ("update", wrap_scale),
-        ("scale", wrap_scale),
-    ):
-        patches.replace(scaler, name, wrap)
+    for name in ("step", "minimize"):
+        patches.replace(scaler, name, wrap_step)
+    for name in ("minimize", "update", "scale"):
+        hook_scale(patches, seams, scaler, name, _host_scale)
 
 
 def _was_skipped(scaler: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The phases of a step in Paddle: the wait for a batch, its copy, forward, and backward."""
+"""The forward and the backward of a step in Paddle."""
 
 from __future__ import annotations
 
@@ -8,64 +8,12 @@ from typing import Any
 
 import paddle
 from paddle.base import core, framework
-from paddle.io.dataloader.dataloader_iter import (
-    _DataLoaderIterMultiProcess,
-    _DataLoaderIterSingleProcess,
-)
 from paddle.jit.sot.psdb import in_sot
 
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
-from profkit.instrument.frameworks.shared import (
-    Function,
-    Nesting,
-    end_with_error,
-    hook_iteration,
-    timed,
-)
-from profkit.instrument.guard import Patches, guarded
-
-
-def hook_loader(patches: Patches, seams: Seams) -> None:
-    """Count the wait for a batch as data, with the start of the workers.
-
-    Calling a loader iterates it, too.
-    """
-
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def next_batch(self: Any) -> Any:
-            span = seams.begin_batch()
-            try:
-                batch = original(self)
-            except BaseException as error:
-                end_with_error(seams, span, error)
-                raise
-            seams.end_batch(span, batch)
-            return batch
-
-        return next_batch
-
-    for iterator in (_DataLoaderIterSingleProcess, _DataLoaderIterMultiProcess):
-        patches.replace(iterator, "__next__", wrap)
-    hook_iteration(patches, seams, paddle.io.DataLoader)
-
-
-def hook_copies(patches: Patches, seams: Seams) -> None:
-    """Count `Tensor.to` and `Tensor.cuda` between a batch's arrival and its use as its copy."""
-
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-            span = None if is_traced() else seams.begin_copy()
-            if span is None:
-                return original(self, *args, **kwargs)
-            return timed(seams, span, original, self, *args, **kwargs)
-
-        return copy
-
-    for name in ("to", "cuda"):
-        patches.replace(paddle.Tensor, name, wrap)
+from profkit.instrument.frameworks.shared import Function, Nesting, timed
+from profkit.instrument.guard import Patches, guarded, report_failure
 
 
 def hook_layers(patches: Patches, seams: Seams) -> None:
@@ -76,23 +24,22 @@ def hook_layers(patches: Patches, seams: Seams) -> None:
     nesting = Nesting()
     autocasts = guarded("autocast", _autocasts, instead=False)
 
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if in_sot() or nesting.inside or is_traced():
-                return original(self, *args, **kwargs)
-            nesting.inside = True
-            try:
-                if (enabled := autocasts()) is not seams.autocast:
-                    seams.note_autocast(enabled)
-                span = seams.begin_forward(with_gradients=paddle.is_grad_enabled())
-                return timed(seams, span, original, self, *args, **kwargs)
-            finally:
-                nesting.inside = False
+    original: Function = paddle.nn.Layer.__call__
 
-        return call
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if in_sot() or nesting.inside or is_traced():
+            return original(self, *args, **kwargs)
+        nesting.inside = True
+        try:
+            if (enabled := autocasts()) is not seams.autocast:
+                seams.note_autocast(enabled)
+            span = seams.begin_forward(with_gradients=paddle.is_grad_enabled())
+            return timed(seams, span, original, self, *args, **kwargs)
+        finally:
+            nesting.inside = False
 
-    patches.replace(paddle.nn.Layer, "__call__", wrap)
+    patches.replace(paddle.nn.Layer, "__call__", lambda _: call)
 
 
 def _autocasts() -> bool:
@@ -107,34 +54,33 @@ def hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> N
     Recomputation calls it, too, inside another backward.
     """
     nesting = Nesting()
-    read_loss = guarded("loss", _read_loss, None)
 
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if nesting.inside:
-                return original(tensors, *args, **kwargs)
-            nesting.inside = True
-            loss = read_loss(tensors) if seams.recorder.recording else None
-            span = seams.begin_backward("paddle", loss)
-            try:
-                result = original(tensors, *args, **kwargs)
-            except BaseException as error:
-                seams.end(span, type(error).__name__)
-                raise
-            finally:
-                nesting.inside = False
-            done()
-            seams.end(span)
-            return result
+    original: Function = core.eager.run_backward
 
-        return run_backward
+    @functools.wraps(original)
+    def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if nesting.inside:
+            return original(tensors, *args, **kwargs)
+        nesting.inside = True
+        loss = None
+        try:
+            # Only a loss that the host has is read: reading it from a device would wait.
+            if seams.recorder.recording and len(tensors) == 1:
+                (tensor,) = tensors
+                if tensor.size == 1 and tensor.place.is_cpu_place():
+                    loss = float(tensor.item())
+        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            report_failure("loss", failure)
+        span = seams.begin_backward("paddle", loss)
+        try:
+            result = original(tensors, *args, **kwargs)
+        except BaseException as error:
+            seams.end(span, type(error).__name__)
+            raise
+        finally:
+            nesting.inside = False
+        done()
+        seams.end(span)
+        return result
 
-    patches.replace(core.eager, "run_backward", wrap)
-
-
-def _read_loss(tensors: Any) -> float | None:
-    """Return the loss if the host has it; reading it from a device would wait."""
-    if len(tensors) != 1 or tensors[0].size != 1 or not tensors[0].place.is_cpu_place():
-        return None
-    return float(tensors[0].item())
+    patches.replace(core.eager, "run_backward", lambda _: run_backward)

@@ -11,7 +11,7 @@ import paddle
 
 from profkit.clock import now_ns
 from profkit.instrument.frameworks.base import Seams
-from profkit.instrument.frameworks.shared import Function
+from profkit.instrument.frameworks.shared import Function, call_first
 from profkit.instrument.guard import Patches, guarded
 from profkit.vocab import WHOLE_STEPS
 
@@ -28,53 +28,41 @@ def hook_programs(patches: Patches, seams: Seams) -> None:
     evaluate, or set initial values.
     """
     training: weakref.WeakSet[Any] = weakref.WeakSet()
-    note = guarded("static program", functools.partial(_note_training_program, training), None)
-    is_training = guarded(
-        "static program", functools.partial(_is_training, training), instead=False
-    )
+
+    def note(optimizer: Any) -> None:
+        if not paddle.in_dynamic_mode():
+            training.add(paddle.static.default_main_program())
+
+    def find_training(program: Any) -> bool:
+        """Return true if the program trains, or the one that was compiled into it."""
+        known = program
+        if known is None:  # Paddle runs the default program then
+            known = paddle.static.default_main_program()
+        return bool(training) and getattr(known, "_program", known) in training
+
+    is_training = guarded("static program", find_training, instead=False)
     report_once = functools.cache(functools.partial(_report_whole_steps, seams))
-
-    def wrap_pass(original: Function) -> Function:
-        @functools.wraps(original)
-        def optimize(*args: Any, **kwargs: Any) -> Any:
-            note()
-            return original(*args, **kwargs)
-
-        return optimize
-
-    def wrap_run(original: Function) -> Function:
-        @functools.wraps(original)
-        def run(self: Any, program: Any = None, feed: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if not is_training(program) or not seams.begin_program("paddle"):
-                return original(self, program, feed, *args, **kwargs)
-            report_once()
-            try:
-                result = original(self, program, feed, *args, **kwargs)
-            except BaseException:
-                seams.end_program(0, failed=True)
-                raise
-            seams.end_program(seams.count_samples(feed) if feed else 0)
-            return result
-
-        return run
-
     for name in _OPTIMIZES:
         if hasattr(paddle.optimizer.Optimizer, name):
-            patches.replace(paddle.optimizer.Optimizer, name, wrap_pass)
-    patches.replace(paddle.static.Executor, "run", wrap_run)
+            patches.replace(
+                paddle.optimizer.Optimizer, name, call_first(guarded("static program", note, None))
+            )
+    original: Function = paddle.static.Executor.run
 
+    @functools.wraps(original)
+    def run(self: Any, program: Any = None, feed: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not is_training(program) or not seams.begin_program("paddle"):
+            return original(self, program, feed, *args, **kwargs)
+        report_once()
+        try:
+            result = original(self, program, feed, *args, **kwargs)
+        except BaseException:
+            seams.end_program(0, failed=True)
+            raise
+        seams.end_program(seams.count_samples(feed) if feed else 0)
+        return result
 
-def _note_training_program(training: weakref.WeakSet[Any]) -> None:
-    if not paddle.in_dynamic_mode():
-        training.add(paddle.static.default_main_program())
-
-
-def _is_training(training: weakref.WeakSet[Any], program: Any) -> bool:
-    """Return true if the program trains, or the one that was compiled into it."""
-    known = program
-    if known is None:  # Paddle runs the default program then
-        known = paddle.static.default_main_program()
-    return bool(training) and getattr(known, "_program", known) in training
+    patches.replace(paddle.static.Executor, "run", lambda _: run)
 
 
 def _report_whole_steps(seams: Seams) -> None:

@@ -223,9 +223,11 @@ def _open_exchange(
         int(process_group.size()),
         backend,
         sequence=sequences[name],
+        clock=recorder.clock,
     )
     described = [_describe(parameters, is_sparse, members) for members in groups]
-    return Exchange(recorder, log, described, blocking=backend == BLOCKING)
+    blocking = backend == BLOCKING
+    return Exchange(recorder, log, described, blocking=blocking, clock=recorder.clock)
 
 
 def _name_communicator(process_group: Any) -> str:

@@ -9,15 +9,14 @@ from typing import Any
 from paddle.profiler import Profiler, ProfilerTarget, utils
 
 from profkit.instrument.frameworks.paddlepaddle.device import on_device
-from profkit.instrument.frameworks.shared import SharedProfiler
+from profkit.instrument.frameworks.shared import SharedProfiler, call_first
 from profkit.instrument.guard import Patches, guarded
 
 
-class PaddleKernels(SharedProfiler):
+class Kernels(SharedProfiler):
     """`paddle.profiler`, unless the job uses it itself. It always captures operators."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, operators: bool) -> None:
         self._targets = [ProfilerTarget.CPU]
         if on_device():
             self._targets.append(ProfilerTarget.GPU)
@@ -44,15 +43,7 @@ class PaddleKernels(SharedProfiler):
 def watch_profiler(patches: Patches, begins: Callable[[], None]) -> None:
     """Call `begins` when a profiler is made."""
     report = guarded("giving way to the job's profiler", begins, None)
-
-    def wrap(original: Callable[..., None]) -> Callable[..., None]:
-        def make(profiler: Any, *args: Any, **kwargs: Any) -> None:
-            report()
-            original(profiler, *args, **kwargs)
-
-        return make
-
-    patches.replace(Profiler, "__init__", wrap)
+    patches.replace(Profiler, "__init__", call_first(lambda profiler: report()))
 
 
 def is_profiling() -> bool:

@@ -18,8 +18,8 @@ from paddle.io.dataloader.dataloader_iter import (
 
 from profkit.clock import now_ns
 from profkit.instrument.frameworks.base import Books
-from profkit.instrument.frameworks.shared import Function, begins_epoch, call_first, starts_workers
-from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.frameworks.shared import Function, call_first, hook_start
+from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.loading.fetching import LoopMeter, hook_loop_fetch
 from profkit.instrument.loading.loaders import Loaders, Waiting
 from profkit.instrument.loading.worker_loop import hook_worker_loop
@@ -34,7 +34,21 @@ def _hook_workers(patches: Patches, books: Books) -> None:
     loaders = Loaders(books.recorder, books.samples)
     fetchers = (fetcher._MapDatasetFetcher, fetcher._IterableDatasetFetcher)
     _hook_thread(patches, loaders, fetchers)
-    _hook_start(patches, loaders)
+    # Open a ring before the workers start, and begin an epoch before its first task is sent.
+    begin_epoch = guarded("loader: epoch", loaders.begin_epoch, None)
+    forget = guarded("loader: end", lambda iterator: loaders.channels.pop(iterator, None), None)
+    iterator = _DataLoaderIterMultiProcess
+    hook_start(
+        patches,
+        loaders,
+        iterator,
+        "_init_workers",
+        lambda self: loaders.open(self, self._num_workers, self._outstanding_capacity),
+        then=begin_epoch,
+    )
+    patches.replace(iterator, "_reset", call_first(begin_epoch))
+    # The ring of a loader that has ended is released, even if its iterator is kept alive.
+    patches.replace(iterator, "_try_shutdown_all", call_first(forget))
     _hook_arrivals(patches, loaders)
     _hook_next(
         patches,
@@ -48,51 +62,32 @@ def _hook_workers(patches: Patches, books: Books) -> None:
 hook_workers = guarded("loader: hooks", _hook_workers, None)
 
 
-def _hook_start(patches: Patches, loaders: Loaders) -> None:
-    """Open a ring before the workers start, and begin an epoch before its first task is sent."""
-
-    def open_ring(iterator: Any) -> None:
-        loaders.open(iterator, iterator._num_workers, iterator._outstanding_capacity)
-
-    begin_epoch = begins_epoch(loaders)
-    forget = guarded("loader: end", loaders.forget, None)
-    iterator = _DataLoaderIterMultiProcess
-    start = starts_workers(loaders, open_ring, then=begin_epoch)
-    patches.replace(iterator, "_init_workers", start)
-    patches.replace(iterator, "_reset", call_first(begin_epoch))
-    patches.replace(iterator, "_try_shutdown_all", call_first(forget))
-
-
 def _hook_arrivals(patches: Patches, loaders: Loaders) -> None:
     """Keep the numbers of arriving batches: the loop gets them in the order of their arrival."""
+    original: Function = _DataLoaderIterMultiProcess._get_data
 
-    def note_unguarded(iterator: Any, arrived: Any) -> None:
-        channel = loaders.channel(iterator)
-        if channel is None or arrived is None:
-            return
-        if type(arrived).__name__ == "_ResumeIteration":
-            # The last worker resumes after the last epoch's remaining batches have arrived.
-            channel.arrived.clear()
-        else:
-            channel.arrived.append(iterator._rcvd_idx)
+    @functools.wraps(original)
+    def get_data(self: Any) -> Any:
+        arrived = original(self)
+        try:
+            channel = loaders.channels.get(self)
+            if channel is None or arrived is None:
+                return arrived
+            if type(arrived).__name__ == "_ResumeIteration":
+                # The last worker resumes after the last epoch's remaining batches have arrived.
+                channel.arrived.clear()
+            else:
+                channel.arrived.append(self._rcvd_idx)
+        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            report_failure("loader: arrival", failure)
+        return arrived
 
-    note = guarded("loader: arrival", note_unguarded, None)
-
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def get_data(self: Any) -> Any:
-            arrived = original(self)
-            note(self, arrived)
-            return arrived
-
-        return get_data
-
-    patches.replace(_DataLoaderIterMultiProcess, "_get_data", wrap)
+    patches.replace(_DataLoaderIterMultiProcess, "_get_data", lambda _: get_data)
 
 
 def _hook_next(
     patches: Patches,
-    iterator: type,
+    iterator: Any,
     look: Callable[[Any], Waiting | None],
     take: Callable[[Any, Waiting | None], None],
 ) -> None:
@@ -100,22 +95,21 @@ def _hook_next(
     look = guarded("loader: queue", look, None)
     take = guarded("loader: batch", take, None)
 
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def next_batch(self: Any) -> Any:
-            waiting = look(self)
-            batch = original(self)
-            take(self, waiting)
-            return batch
+    original: Function = iterator.__next__
 
-        return next_batch
+    @functools.wraps(original)
+    def next_batch(self: Any) -> Any:
+        waiting = look(self)
+        batch = original(self)
+        take(self, waiting)
+        return batch
 
-    patches.replace(iterator, "__next__", wrap)
+    patches.replace(iterator, "__next__", lambda _: next_batch)
 
 
 def _take(loaders: Loaders, iterator: Any, waiting: Waiting | None) -> None:
     """Report the batches that the loop got: one for each place."""
-    channel = loaders.channel(iterator)
+    channel = loaders.channels.get(iterator)
     if channel is None:
         return
     for _ in iterator._places[: len(channel.arrived)]:
@@ -128,12 +122,9 @@ def _take(loaders: Loaders, iterator: Any, waiting: Waiting | None) -> None:
 def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -> None:
     """Time the batches of a loader without workers: its thread makes them ahead of the loop."""
     finished: weakref.WeakKeyDictionary[Any, deque[BatchTimes]] = weakref.WeakKeyDictionary()
-
-    def keep(times: BatchTimes, thread: str, fetcher: Any) -> None:
-        finished.setdefault(fetcher, deque()).append(times)
-
-    def look(iterator: Any) -> Waiting:
-        return Waiting(now_ns(), len(finished.get(iterator._dataset_fetcher, ())))
+    meter = LoopMeter(
+        lambda times, thread, fetcher: finished.setdefault(fetcher, deque()).append(times)
+    )
 
     def take(iterator: Any, waiting: Waiting | None) -> None:
         made = finished.get(iterator._dataset_fetcher, deque())
@@ -142,5 +133,10 @@ def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -
             if waiting is not None:
                 loaders.keep_queued(times, THREAD, waiting)
 
-    _hook_next(patches, _DataLoaderIterSingleProcess, look, take)
-    hook_loop_fetch(patches, fetchers, LoopMeter(keep))
+    _hook_next(
+        patches,
+        _DataLoaderIterSingleProcess,
+        lambda self: Waiting(now_ns(), len(finished.get(self._dataset_fetcher, ()))),
+        take,
+    )
+    hook_loop_fetch(patches, fetchers, meter)

@@ -120,6 +120,7 @@ class Exchanges:
             real.size(),
             backend,
             sequence=sequence,
+            clock=recorder.clock,
             unmeasured=self.say_unmeasured,
         )
         group = ObservedGroup(real, log, recorder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from types import FrameType
 from typing import Any
 
@@ -15,17 +14,11 @@ from torch.optim.optimizer import (
 )
 
 from profkit.instrument.frameworks.base import Seams
-from profkit.instrument.frameworks.shared import Function, scale_wrapper
+from profkit.instrument.frameworks.shared import Function, hook_scale
 from profkit.instrument.guard import Patches, guarded, report_failure
-from profkit.instrument.rows import Followed
+from profkit.instrument.rows import Opened
+from profkit.instrument.spans import PerThread
 from profkit.instrument.tracking.states import UNKNOWN
-
-
-class _Steps(threading.local):
-    """The regions of the optimizers that step now in this thread, the innermost last."""
-
-    def __init__(self) -> None:
-        self.open: list[Followed | int | None] = []
 
 
 def hook_optimizers(patches: Patches, seams: Seams) -> None:
@@ -36,23 +29,24 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
     batch.
     """
     notes = seams.tracker.notes
-    steps = _Steps()
+    steps: PerThread[list[Opened]] = PerThread(list)
+    """The regions of the optimizers that step now in a thread, the innermost last."""
     count_around = guarded("optimizers around", _count_steps_around, 0)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        while steps.open and len(steps.open) > count_around(inspect.currentframe()):
-            seams.end(steps.open.pop(), UNKNOWN)
+        while steps.own and len(steps.own) > count_around(inspect.currentframe()):
+            seams.end(steps.own.pop(), UNKNOWN)
         try:
             span = notes.begin_optimizer(id(optimizer))
         except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
             report_failure("begin_optimizer", failure)
             span = None
-        steps.open.append(span)
+        steps.own.append(span)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if steps.open:
+        if steps.own:
             try:
-                notes.end(steps.open.pop())
+                notes.end(steps.own.pop())
             except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
                 report_failure("end", failure)
 
@@ -75,38 +69,37 @@ def _count_steps_around(hook: FrameType | None) -> int:
 
 def hook_scaler(patches: Patches, seams: Seams) -> None:
     """Name steps that the scaler skips because gradients overflowed, and note the loss scale."""
-    watch = guarded("scaler", _watch_step, None)
-    wrap_scale = scale_wrapper(seams, _host_scale)
+    watch = guarded(
+        "scaler",
+        lambda optimizer, stepped: optimizer.register_step_pre_hook(
+            lambda *_: stepped.append(True)
+        ),
+        None,
+    )
+    scaler = torch.amp.GradScaler
+    original: Function = scaler.step
 
-    def wrap_step(original: Function) -> Function:
-        @functools.wraps(original)
-        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            span = seams.begin_optimizer(id(optimizer))
-            stepped: list[bool] = []
-            handle = watch(optimizer, stepped)
-            try:
-                result = original(self, optimizer, *args, **kwargs)
-                if handle and not stepped and self.is_enabled():
-                    seams.name_skipped(span)
-            except BaseException as error:
-                seams.end(span, type(error).__name__)
-                raise
-            finally:
-                if handle:
-                    handle.remove()
-            seams.end(span)
-            return result
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        span = seams.begin_optimizer(id(optimizer))
+        stepped: list[bool] = []
+        handle = watch(optimizer, stepped)
+        try:
+            result = original(self, optimizer, *args, **kwargs)
+            if handle and not stepped and self.is_enabled():
+                seams.name_skipped(span)
+        except BaseException as error:
+            seams.end(span, type(error).__name__)
+            raise
+        finally:
+            if handle:
+                handle.remove()
+        seams.end(span)
+        return result
 
-        return step
-
-    patches.replace(torch.amp.GradScaler, "scale", wrap_scale)
-    patches.replace(torch.amp.GradScaler, "step", wrap_step)
-    patches.replace(torch.amp.GradScaler, "update", wrap_scale)
-
-
-def _watch_step(optimizer: Any, stepped: list[bool]) -> Any:
-    """Fill the list if the optimizer steps; the handle that is returned ends that."""
-    return optimizer.register_step_pre_hook(lambda *_: stepped.append(True))
+    patches.replace(scaler, "step", lambda _: step)
+    for name in ("scale", "update"):
+        hook_scale(patches, seams, scaler, name, _host_scale)
 
 
 def _host_scale(scaler: Any) -> float | None:

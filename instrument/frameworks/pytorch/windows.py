@@ -10,18 +10,21 @@ from typing import Any
 import torch
 
 from profkit.instrument.frameworks.pytorch.device import on_device
-from profkit.instrument.frameworks.shared import Function, SharedProfiler
+from profkit.instrument.frameworks.shared import SharedProfiler, call_first
 from profkit.instrument.guard import Patches, guarded
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _SILENT = "99"
 
+_AUTOGRAD: Any = torch._C._autograd  # noqa: SLF001  # it has no public name
+is_profiling: Callable[[], bool] = _AUTOGRAD._profiler_enabled  # noqa: SLF001  # as above
+"""Returns true while torch's profiler runs."""
 
-class PyTorchKernels(SharedProfiler):
+
+class Kernels(SharedProfiler):
     """`torch.profiler`, unless the job uses it itself."""
 
     def __init__(self, *, operators: bool) -> None:
-        super().__init__()
         activity = torch.profiler.ProfilerActivity
         self._activities = [activity.CPU]
         if on_device():
@@ -50,17 +53,6 @@ class PyTorchKernels(SharedProfiler):
 def watch_profiler(patches: Patches, begins: Callable[[], None]) -> None:
     """Call `begins` when a profiler starts."""
     report = guarded("giving way to the job's profiler", begins, None)
-
-    def wrap(original: Function) -> Function:
-        def prepare(profile: Any) -> Any:
-            report()
-            return original(profile)
-
-        return prepare
-
     if hasattr(torch.autograd.profiler.profile, "_prepare_trace"):
+        wrap = call_first(lambda profile: report())
         patches.replace(torch.autograd.profiler.profile, "_prepare_trace", wrap)
-
-
-def is_profiling() -> bool:
-    return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001  # it has no public name

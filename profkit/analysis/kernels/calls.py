@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.columns import equals
-from profkit.analysis.kernels.device_time import HOST
+from profkit.analysis.kernels.idle import HOST
 from profkit.analysis.kernels.roofline import place_kernels
 from profkit.analysis.kernels.view import chosen_ranks, matrix_precision
 from profkit.schema import open_schema

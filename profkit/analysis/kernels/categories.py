@@ -6,6 +6,7 @@ the narrow ones come first.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Final, TypeVar
@@ -18,6 +19,7 @@ COPY_CATEGORIES: Final = {
     "DtoD": "copy on device",
     "PtoP": "copy between devices",
 }
+_ROCM_DIRECTIONS: Final = {"HtoD": "HostToDevice", "DtoH": "DeviceToHost", "DtoD": "DeviceToDevice"}
 MEMSET: Final = "memset"
 """A fill by the driver; kernels that fill have a category of their own."""
 
@@ -25,26 +27,38 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     (
         COMMUNICATION,
         (
-            r"nccl(?:Dev)?Kernel|^nccl|rccl|hccl|oneccl|nvshmem|deep_ep|all_?reduce|allgather|"
-            r"reduce_?scatter|all_?to_?all|multimem"
+            r"nccl(?:Dev)?Kernel|^nccl|rccl|hccl|oneccl|mscclpp|nvshmem|deep_?ep|dpsk::ep|"
+            r"all_?reduce|all_?gather|reduce_?scatter|all_?(?:to|2)_?all|multimem|userbuffers_|"
+            r"cross_device_reduce|(?:one|two)_?shot_"
         ),
     ),
     ("reduction", r"^triton_(?:red|per)"),
     ("elementwise", r"^triton_poi"),
-    ("attention", r"flash|fmha|attention|sdpa|mha_(?:fwd|bwd)|paged_attn"),
-    ("embedding", r"embedding|fbgemm|bounds_check"),
+    ("cast or copy", r"reshape_and_cache|concat_and_cache|set_(?:mla_)?kv_buffer"),
+    ("gemm", r"gemm_accum"),
+    (
+        "attention",
+        (
+            r"flash(?!infer::)|fmha|attention|sdpa|mha_(?:fwd|bwd)|(?:^|[^a-z])attn|KVCacheKernel|"
+            r"bwd_kernel_d[kq]|qk_int\d_sv"
+        ),
+    ),
+    ("elementwise", r"rotary|(?:^|[^a-z])rope(?![a-z])"),
+    ("embedding", r"embedding|fbgemm(?!.*gemm)|bounds_check"),
     (
         "convolution",
         (
             r"conv(?!ert)|scudnn|hcudnn|\d(?:cudnn)|cudnn_(?:volta|turing|ampere|hopper)|winograd|"
-            r"dgrad|wgrad|fprop|implicit_gemm|fft[12]d|flip_filter|cask_cudnn"
+            r"dgrad|wgrad|fprop|implicit_gemm|igemm_(?:fwd|bwd|wrw)|fft[12]d|flip_filter|"
+            r"cask_cudnn"
         ),
     ),
     (
         "gemm",
         (
-            r"gemm|gemv|nvjet|splitKreduce|cublas|cutlass|dot_kernel|reduce_1Block|epilogue::impl|"
-            r"^triton_(?:mm|tem)"
+            r"gemm|gemv|matmul|(?:^|[^a-z])(?:b|add|badd)?mm(?![a-z])|Cijk_|fused_moe_kernel|"
+            r"marlin|machete|wvSplitK|nvjet|splitKreduce|cublas|cutlass|dot_kernel|reduce_1Block|"
+            r"epilogue::impl|^triton_tem"
         ),
     ),
     (
@@ -58,7 +72,8 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
         "normalisation",
         (
             r"batch_?norm|layer_?norm|group_?norm|instance_?norm|rms_?norm|cudnn.*bn_|"
-            r"(?:^|[:_])bn_[bf]w|(?:^|[:_ ])norm_|RowwiseMoments|GammaBeta|ComputeInternalGradients"
+            r"(?:^|[:_])bn_[bf]w|(?:^|[:_])ln_(?:fwd|bwd)|"
+            r"(?:^|[:_ ])norm_|RowwiseMoments|GammaBeta|ComputeInternalGradients"
         ),
     ),
     ("softmax", r"softmax"),
@@ -78,22 +93,28 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
             r"elementwise)|indexSelect|linearize_index"
         ),
     ),
-    ("random", r"distribution|philox|dropout|random|curand|bernoulli"),
+    ("random", r"distribution|philox|dropout|random|curand|rocrand|bernoulli|sampling"),
     ("fill", r"FillFunctor|fill_kernel|arange|fill_reverse_indices|memset"),
     (
         "cast or copy",
         (
             r"copy_kernel|copy_device_to_device|CatArray|direct_copy|LoadWithCast|StoreWithCast|"
-            r"cast|concat|slice|split_kernel|TensorCopy"
+            r"cast|concat|slice|split_kernel|TensorCopy|quant"
         ),
     ),
-    ("sort or scan", r"cub::|thrust|radix|sort|scan|topk|bitonic|unique|nms|searchsorted|cumsum"),
+    (
+        "sort or scan",
+        (
+            r"cub::|thrust|rocprim|radix|sort|scan|top_?k|moe_align|bitonic|unique|nms|"
+            r"searchsorted|cumsum"
+        ),
+    ),
     ("reduction", r"reduce|argmax|argmin|\bnorm\b"),
     (
         "elementwise",
         (
-            r"elementwise|Functor|pointwise|triton_poi|Eltwise|activation|relu|gelu|silu|threshold|"
-            r"op_tensor|OpTensor|rotary|swiglu|bias"
+            r"elementwise|Functor|pointwise|Eltwise|activation|relu|gelu|silu|threshold|"
+            r"op_tensor|OpTensor|swiglu|act_and_mul|bias"
         ),
     ),
     ("elementwise", r"^triton_"),
@@ -106,7 +127,6 @@ OPERATORS: Final[tuple[tuple[str, str], ...]] = (
         r"_foreach_|_fused_|^(?:sgd|adam|adamw|momentum|merged_\w+|lamb)_?(?:\s|$)|Optimizer",
     ),
     ("loss", r"nll_loss|NllLoss|cross_entropy|CrossEntropy"),
-    ("normalisation", r"batch_?norm|BatchNorm|layer_?norm|LayerNorm|group_?norm|GroupNorm"),
     (
         "gemm",
         (
@@ -189,6 +209,12 @@ _TENSOR_CORE = _compile(TENSOR_CORES)
 
 def categorise(name: str) -> str:
     """Return the kind of work that a kernel of this name does; `other` if no row matches."""
+    return _categorise(name[:LONGEST_NAME])
+
+
+@functools.lru_cache(maxsize=8_192)
+def _categorise(name: str) -> str:
+    """Search all rows, which takes a millisecond; the ranks of a job have the same names."""
     return _first_match(_CATEGORY, name) or UNCATEGORISED
 
 
@@ -198,8 +224,9 @@ def categorise_operator(name: str) -> str:
 
 
 def _first_match(table: Sequence[tuple[_T, re.Pattern[str]]], name: str) -> _T | None:
+    name = name[:LONGEST_NAME]
     for value, pattern in table:
-        if pattern.search(name[:LONGEST_NAME]):
+        if pattern.search(name):
             return value
     return None
 
@@ -216,6 +243,6 @@ def uses_tensor_cores(name: str, category: str) -> bool | None:
 def copy_category(name: str) -> str:
     """Return the direction of a copy, from a name like `Memcpy HtoD (Pinned -> Device)`."""
     for direction, category in COPY_CATEGORIES.items():
-        if direction in name:
+        if direction in name or _ROCM_DIRECTIONS.get(direction, direction) in name:
             return category
     return "copy"

@@ -6,19 +6,33 @@ are lengths of unions of intervals. Everything is in whole nanoseconds and exact
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.columns import codes_of, names_and_codes
+from profkit.analysis.columns import names_and_codes
 from profkit.analysis.estimate import Ints
-from profkit.analysis.intervals import union_length
+from profkit.analysis.exchange import match_all
+from profkit.analysis.intervals import covered_each, split_lanes, subtract_union, union_length
 from profkit.analysis.kernels.categories import COMMUNICATION, COPY_CATEGORIES, MEMSET
+from profkit.analysis.kernels.idle import (
+    HOST,
+    LATE,
+    SYNCHRONISED,
+    device_lanes,
+    find_gaps,
+    idle_reasons,
+)
 
-HOST = "cpu"
 _MOVES = frozenset({*COPY_CATEGORIES.values(), "copy", MEMSET})
-_COMPUTING, _COMMUNICATING, _MOVING = range(3)
+COMPUTING, COMMUNICATING, MOVING = range(3)
+
+Waits = Mapping[int, tuple[Ints, Ints]]
+"""The times in which each rank waits in a collective for another one."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +41,7 @@ class DeviceTime:
 
     `compute` is kernels other than communication, `moves` is copies and fills by the driver.
     `overlap` is communication while something computes; `exposed` is the rest of communication.
+    Computing, exposed communication, moves next to nothing else, and idle time fill the window.
     """
 
     rank: int
@@ -37,6 +52,14 @@ class DeviceTime:
     communication_ns: int
     moves_ns: int
     overlap_ns: int
+    moves_alone_ns: int
+    """Copies and fills while nothing computes or communicates."""
+    late_ns: int
+    """Idle until work that began as soon as the host had launched it."""
+    synchronised_ns: int
+    """The same after the host had waited until the device had nothing to do."""
+    waiting_ns: int | None
+    """The part of `exposed` in which other ranks had not come; null if that is not known."""
 
     @property
     def idle_ns(self) -> int:
@@ -46,51 +69,124 @@ class DeviceTime:
     def exposed_ns(self) -> int:
         return self.communication_ns - self.overlap_ns
 
-    @classmethod
-    def sum_up(cls, rank: int, device: str, start: Ints, end: Ints, kind: Ints) -> DeviceTime:
-        """Sum up the work of one device; `kind` says what each piece of work is."""
-        computing, communicating = kind == _COMPUTING, kind == _COMMUNICATING
-        moving = kind == _MOVING
-        compute = union_length(start[computing], end[computing])
-        communication = union_length(start[communicating], end[communicating])
-        either = union_length(start[~moving], end[~moving])
-        return cls(
-            rank=rank,
-            device=device,
-            window_ns=int(end.max() - start.min()),
-            busy_ns=union_length(start, end),
-            compute_ns=compute,
-            communication_ns=communication,
-            moves_ns=union_length(start[moving], end[moving]),
-            overlap_ns=compute + communication - either,
-        )
+    @property
+    def queued_ns(self) -> int:
+        """Idle although the next work was launched in time, or for no known reason."""
+        return self.idle_ns - self.late_ns - self.synchronised_ns
+
+    def plus(self, other: DeviceTime) -> DeviceTime:
+        """Add up two windows of one device, or of several."""
+        sums: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            if field.name.endswith("_ns"):
+                mine, theirs = getattr(self, field.name), getattr(other, field.name)
+                sums[field.name] = None if mine is None or theirs is None else mine + theirs
+        return dataclasses.replace(self, **sums)
 
 
-def device_times(kernels: pa.Table) -> tuple[DeviceTime, ...]:
-    """Return a row for each rank and device that ran anything, except for the host."""
-    rank = kernels["rank"].to_numpy().astype(np.int64)
-    devices, device = names_and_codes(kernels["device"])
-    categories, category = names_and_codes(kernels["category"])
-    kinds = np.full(len(categories), _COMPUTING, dtype=np.int64)
+def work_kinds(categories: Sequence[str]) -> Ints:
+    """Return for each category whether it computes, communicates or moves."""
+    kinds = np.full(len(categories), COMPUTING, dtype=np.int64)
     for place, name in enumerate(categories):
         if name == COMMUNICATION:
-            kinds[place] = _COMMUNICATING
+            kinds[place] = COMMUNICATING
         elif name in _MOVES:
-            kinds[place] = _MOVING
-    kind = kinds[category]
-    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    found = []
-    for key in np.unique(rank * len(devices) + device).tolist():
-        number, place = divmod(key, len(devices))
-        if devices[place] != HOST:
-            mine = (rank == number) & (device == place)
-            found.append(
-                DeviceTime.sum_up(number, devices[place], start[mine], end[mine], kind[mine])
-            )
-    return tuple(found)
+            kinds[place] = MOVING
+    return kinds
 
 
-def device_lanes(kernels: pa.Table) -> Ints:
-    """Return a number for the rank and device of each kernel."""
+def device_times(
+    kernels: pa.Table,
+    samples: pa.Table | None = None,
+    waits: Waits | None = None,
+    *,
+    in_windows: bool = False,
+) -> tuple[DeviceTime, ...]:
+    """Return a row for each rank and device that ran anything, except for the host.
+
+    `samples` hold the waits of the host, if its calls were recorded. `waits` are the ranks' waits
+    for each other. If only windows of steps were captured, the time between them does not count.
+    """
+    if in_windows:
+        kernels = kernels.filter(kernels["step"].is_valid())
+    if not kernels.num_rows:
+        return ()
+    devices, device = names_and_codes(kernels["device"])
+    categories, category = names_and_codes(kernels["category"])
+    kind = work_kinds(categories)[category]
     rank = kernels["rank"].to_numpy().astype(np.int64)
-    return np.asarray(rank * 2**31 + codes_of(kernels["device"]))
+    _, lane = np.unique(device_lanes(kernels), return_inverse=True)
+    if in_windows:
+        window = _windows_of(kernels["step"].to_numpy())
+        lane = lane * (int(window.max()) + 1) + window
+    gaps = find_gaps(kernels, lane)
+    reasons, idle = idle_reasons(kernels, gaps, samples), []
+    for reason in (LATE, SYNCHRONISED):
+        ns = np.where(reasons == reason, gaps.length, 0)
+        idle.append(np.bincount(lane[gaps.after], weights=ns, minlength=int(lane.max()) + 1))
+    late, synchronised = np.rint(idle).astype(np.int64).tolist()
+    found: dict[tuple[int, str], DeviceTime] = {}
+    for rows in split_lanes(np.argsort(lane, kind="stable"), lane):
+        place = int(lane[rows[0]])
+        key = int(rank[rows[0]]), devices[device[rows[0]]]
+        if key[1] == HOST:
+            continue
+        wait = waits.get(key[0]) if waits is not None else None
+        time = _sum_up(key, kernels.take(pa.array(rows)), kind[rows], wait)
+        time = dataclasses.replace(time, late_ns=late[place], synchronised_ns=synchronised[place])
+        found[key] = found[key].plus(time) if key in found else time
+    return tuple(found[key] for key in sorted(found))
+
+
+def _windows_of(step: Ints) -> Ints:
+    """Return which run of successive steps each step is in."""
+    numbers, place = np.unique(step, return_inverse=True)
+    return np.asarray(np.cumsum(np.diff(numbers, prepend=numbers[:1]) > 1)[place])
+
+
+def _sum_up(
+    key: tuple[int, str], work: pa.Table, kind: Ints, wait: tuple[Ints, Ints] | None
+) -> DeviceTime:
+    """Sum up the work of one device."""
+    start, end = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    computing, communicating, moving = kind == COMPUTING, kind == COMMUNICATING, kind == MOVING
+    compute = union_length(start[computing], end[computing])
+    communication = union_length(start[communicating], end[communicating])
+    either = union_length(start[~moving], end[~moving])
+    busy = union_length(start, end)
+    waiting = None
+    if wait is not None:
+        opens, closes = exposed_communication(start, end, kind)
+        waiting = int(covered_each(*wait, opens, closes).sum())
+    return DeviceTime(
+        *key,
+        window_ns=int(end.max() - start.min()),
+        busy_ns=busy,
+        compute_ns=compute,
+        communication_ns=communication,
+        moves_ns=union_length(start[moving], end[moving]),
+        overlap_ns=compute + communication - either,
+        moves_alone_ns=busy - either,
+        late_ns=0,
+        synchronised_ns=0,
+        waiting_ns=waiting,
+    )
+
+
+def exposed_communication(start: Ints, end: Ints, kind: Ints) -> tuple[Ints, Ints]:
+    """Return when a device communicated and computed nothing, from its work and their kinds."""
+    mine, others = kind == COMMUNICATING, kind == COMPUTING
+    return subtract_union(start[mine], end[mine], start[others], end[others])
+
+
+def waits_for_ranks(collectives: pa.Table) -> dict[int, tuple[Ints, Ints]] | None:
+    """Return when each rank waits in a collective; `None` unless all were seen everywhere."""
+    found = match_all(collectives)
+    if not found.count or found.count > found.matched_count:
+        return None
+    waits = {}
+    for rank in np.unique(found.rank).tolist():
+        mine = found.rank == rank
+        start, end = found.start[mine], found.end[mine]
+        waits[rank] = start, np.maximum(start, end - found.transfer[mine])
+    return waits

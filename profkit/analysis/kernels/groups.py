@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profkit.analysis.columns import equals, names_and_codes
-from profkit.analysis.estimate import Floats
+from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.kernels.categories import MATRIX_WORK
-from profkit.analysis.kernels.device_time import HOST
+from profkit.analysis.kernels.idle import HOST
 from profkit.analysis.kernels.roofline import LAUNCH, Places, bound_by_work
 
+_FEW_KEYS = 1_000_000
 LAUNCH_BOUND = 0.5
 """A kernel is launch-bound if more than this share of its time is in calls waited for."""
 
@@ -92,8 +93,7 @@ def sum_by_kernel(
     names, name = names_and_codes(kernels["name"])
     categories, category = names_and_codes(kernels["category"])
     key = name * len(categories) + category
-    keys = np.flatnonzero(np.bincount(key))
-    group = np.searchsorted(keys, key)
+    keys, group = _distinct(key, len(names) * len(categories))
     columns = []
     for values, rows in _summed_columns(kernels, places):
         sums = np.bincount(group[rows], weights=values[rows], minlength=len(keys))
@@ -110,6 +110,17 @@ def sum_by_kernel(
         name_code, category_code = divmod(int(keys[place]), len(categories))
         call = Call(rank, int(first_row[place]), float(longest[place]))
         yield (names[name_code], categories[category_code]), KernelSums(*totals), call
+
+
+def _distinct(key: Ints, count: int) -> tuple[Ints, Ints]:
+    """Return the keys that occur, ascending, and each row's place among them.
+
+    Counting is faster than sorting, but many names of a run need more places than it has rows.
+    """
+    if count > max(_FEW_KEYS, len(key)):
+        return np.unique(key, return_inverse=True)
+    keys = np.flatnonzero(np.bincount(key))
+    return keys, np.searchsorted(keys, key)
 
 
 def _summed_columns(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,9 @@ from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.columns import durations, equals
 from profkit.analysis.estimate import Floats
 from profkit.analysis.intervals import split_lanes
-from profkit.analysis.kernels.device_time import HOST, device_lanes
+from profkit.analysis.kernels.idle import HOST, LAUNCH_LATENCY_NS, device_lanes
 
 LAUNCH, MEMORY, ARITHMETIC = "launch", "memory", "arithmetic"
-
-LAUNCH_LATENCY_NS: Final = 20_000
-"""A kernel that begins this soon after its launch has not waited in a queue."""
 
 
 @dataclass(frozen=True)

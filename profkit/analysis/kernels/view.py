@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.kernels.device_time import HOST
+from profkit.analysis.columns import equals
 from profkit.analysis.kernels.groups import Call, KernelGroup, KernelSums, make_group, sum_by_kernel
+from profkit.analysis.kernels.idle import HOST, LATE, gaps_in_steps, idle_reasons
 from profkit.analysis.kernels.roofline import place_kernels
+from profkit.analysis.kernels.windows import exclusive_times
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
 
@@ -57,7 +59,11 @@ class KernelsView:
     """Shares of all kernels' time, the largest first."""
     tensor_core_share: float | None
     """The share of the time of work that Tensor Cores can do, if the names tell."""
-    launch_bound_share: float | None
+    launched_late_share: float | None
+    """The share of the devices' time in which they were idle because the host launched late.
+
+    It is null without launches.
+    """
     ceilings: bool
     """True if the machine's ceilings are known."""
     problems: tuple[str, ...] = ()
@@ -83,9 +89,18 @@ def kernels_of(
             yield table
 
     view = build_kernels_view(
-        read_tables(), ceilings, trace.manifest.config, ranks_in_all=len(trace.ranks)
+        read_tables(),
+        ceilings,
+        trace.manifest.config,
+        ranks_in_all=len(trace.ranks),
+        samples=host_waits(trace),
     )
     return dataclasses.replace(view, problems=tuple(problems))
+
+
+def host_waits(trace: Trace) -> pa.Table | None:
+    """Return the samples that hold the host's waits for its device; only importers see these."""
+    return trace.samples if "imported_from" in trace.manifest.config else None
 
 
 def chosen_ranks(trace: Trace, rank: int | None) -> tuple[RankTrace, ...]:
@@ -112,33 +127,35 @@ def build_kernels_view(
     config: Mapping[str, Any],
     *,
     ranks_in_all: int = 1,
+    samples: pa.Table | None = None,
 ) -> KernelsView:
-    """Group the kernels of each rank's table, which needs `COLUMNS` only."""
+    """Group the kernels of each rank's table, which needs `COLUMNS` only.
+
+    `samples` hold the host's waits for its device, if they were recorded.
+    """
     sums: dict[tuple[str, str], KernelSums] = {}
     longest: dict[tuple[str, str], Call] = {}
     devices: set[str] = set()
     ranks: list[int] = []
-    steps = calls = 0
-    precision = matrix_precision(config)
+    steps = calls = late_ns = window_ns = 0
     for table in tables:
         if not table.num_rows:
             continue
+        precision = matrix_precision(config)
         places = place_kernels(table, ceilings or Ceilings(), matrix_precision=precision)
         for key, found, call in sum_by_kernel(table, places):
             sums[key] = sums[key].plus(found) if key in sums else found
             if key not in longest or call.duration_ns > longest[key].duration_ns:
                 longest[key] = call
+        times = _late_and_window(table, samples)
+        late_ns, window_ns = late_ns + times[0], window_ns + times[1]
         devices.update(map(str, pc.unique(table["device"]).to_pylist()))
-        ranks.append(int(table["rank"][0].as_py()))
+        ranks.append(table["rank"][0].as_py())
         calls += table.num_rows
         steps += len(pc.unique(table["step"].drop_null()))
     whole_ns = sum((each.total for each in sums.values()), 0.0)
     groups = [make_group(key, sums[key], longest[key], whole_ns, steps) for key in sums]
     groups.sort(key=lambda group: -group.total_ns)
-    shares: dict[str, float] = {}
-    for group in groups:
-        shares[group.category] = shares.get(group.category, 0.0) + group.share
-    matrix_work = [group for group in groups if group.eligible]
     return KernelsView(
         groups=tuple(groups),
         devices=tuple(sorted(devices)),
@@ -147,19 +164,37 @@ def build_kernels_view(
         calls=calls,
         steps=steps,
         total_ns=whole_ns,
-        category_share=dict(sorted(shares.items(), key=lambda item: -item[1])),
-        tensor_core_share=_mean_share(matrix_work, "tensor_core_share"),
-        launch_bound_share=_mean_share(groups, "launch_bound_share"),
+        category_share=_category_shares(groups),
+        tensor_core_share=_tensor_core_share(groups),
+        launched_late_share=late_ns / window_ns if window_ns else None,
         ceilings=ceilings is not None,
     )
 
 
-def _mean_share(groups: Iterable[KernelGroup], name: str) -> float | None:
-    """Return the mean of a share over the groups that know it, weighted by their time."""
+def _late_and_window(kernels: pa.Table, samples: pa.Table | None) -> tuple[int, int]:
+    """Return the time in which devices waited for launches, and all time with known launches."""
+    known = kernels.filter(pa.array(~equals(kernels["device"], HOST)))
+    if not known.num_rows or known["launch_ns"].null_count == known.num_rows:
+        return 0, 0
+    gaps = gaps_in_steps(known)
+    late = gaps.length[idle_reasons(known, gaps, samples) == LATE]
+    inside = known.filter(known["step"].is_valid())
+    return int(late.sum()), int(gaps.length.sum() + exclusive_times(inside).sum())
+
+
+def _category_shares(groups: Iterable[KernelGroup]) -> dict[str, float]:
+    """Return the share of each category, the largest first."""
+    shares: dict[str, float] = {}
+    for group in groups:
+        shares[group.category] = shares.get(group.category, 0.0) + group.share
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def _tensor_core_share(groups: Iterable[KernelGroup]) -> float | None:
+    """Return the share of matrix work on Tensor Cores, weighted by time, if it is known."""
     total = known_ns = 0.0
     for group in groups:
-        share = getattr(group, name)
-        if share is not None:
-            total += share * group.total_ns
+        if group.eligible and group.tensor_core_share is not None:
+            total += group.tensor_core_share * group.total_ns
             known_ns += group.total_ns
     return total / known_ns if known_ns else None

@@ -17,7 +17,7 @@ from profkit.analysis.columns import durations, equals, names_and_codes, reading
 from profkit.analysis.estimate import Ints
 from profkit.analysis.intervals import split_lanes
 from profkit.analysis.kernels.categories import MATRIX_WORK
-from profkit.analysis.kernels.device_time import HOST, device_lanes
+from profkit.analysis.kernels.idle import HOST, device_lanes
 from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
 
 NO_PHASE = "no phase"

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations, rows_of_rank, rows_of_steps
 from profkit.analysis.exposed import exposed_spans
-from profkit.analysis.kernels.device_time import HOST
+from profkit.analysis.kernels.idle import HOST
 from profkit.analysis.selection import steady_steps
 from profkit.analysis.views.batches import (
     COLLATE,

@@ -36,7 +36,9 @@ class RunHead:
     @property
     def kind(self) -> Kind:
         """The configuration that runs share if their throughput per rank can be compared."""
-        return self.workload, self.framework, self.precision, self.device, self.batch_size
+        # A trace of another tool does not name its job: it is comparable with itself alone.
+        job = self.workload or self.name
+        return job, self.framework, self.precision, self.device, self.batch_size
 
 
 def list_runs(folder: Path) -> tuple[RunHead, ...]:

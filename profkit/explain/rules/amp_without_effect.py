@@ -94,8 +94,8 @@ def _reasons(before: Windows | None, after: Windows | None) -> Iterator[str]:
             f"{percent(after.tensor_core_share, 0)} of matrix work runs on Tensor Cores: "
             "look at shapes, layout, or operators that stay in fp32"
         )
-    if after.launch_bound_share is not None and after.launch_bound_share > LAUNCH_BOUND_SHARE:
-        waited = percent(after.launch_bound_share, 0)
+    if after.launched_late_share is not None and after.launched_late_share > LAUNCH_BOUND_SHARE:
+        waited = percent(after.launched_late_share, 0)
         yield f"the device waits for {waited} of its work to be launched"
     matrix_share = 0.0
     if after.busy_ns:

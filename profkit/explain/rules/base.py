@@ -160,7 +160,10 @@ def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
         elif owed < MOSTLY_EXPLAINED_SHARE * finding.cost_ns.value:
             left = finding.cost_ns.value - owed
             yield dataclasses.replace(
-                finding, cost_ns=shift(finding.cost_ns, -owed), share_of_gap=share_of(left, ledger)
+                finding,
+                cost_ns=shift(finding.cost_ns, -owed),
+                share_of_gap=share_of(left, ledger),
+                evidence=f"{finding.evidence}; other causes explain {duration(owed)} of it",
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from profkit.analysis.config_join import NOT_SAID
 from profkit.analysis.costs import INPUT, REST
 from profkit.analysis.exposed import WAITING
 from profkit.explain.rules.base import (
@@ -10,6 +11,7 @@ from profkit.explain.rules.base import (
     cost,
     from_to,
     grew,
+    shift,
     stated_input_ns,
 )
 from profkit.text import duration, percent
@@ -20,6 +22,12 @@ MAX_WAITING_SHARE = 0.5
 
 MIN_SHARE_IN_LOGS = 0.5
 """In logs, everything but input must make at least this share of the gap."""
+
+RANKS_KNOWN = "rows_speak_for_ranks"
+"""The setting of a log's run that is missing if nothing tells the number of ranks."""
+
+CONFOUNDERS = ("framework", "precision", "batch_size", "memory_format", "dali", "loader", "xla")
+"""Settings that can make a step longer as well."""
 
 _REMEDY = (
     "larger batches or gradient accumulation, smaller first buckets, and a look at the links "
@@ -45,24 +53,61 @@ def find(case: Case) -> Finding | None:
 
 def _find_in_log(case: Case) -> Finding | None:
     ledger, row = case.ledger, case.ledger.find(REST)
-    has_more_ranks = case.target.world_size > case.base.world_size
-    if row is None or not has_more_ranks or not (grew(row, ledger) and grew(ledger.total, ledger)):
+    if row is None or not _has_more_ranks(case):
         return None
-    input_row = ledger.find(INPUT)
-    if input_row is not None:
-        input_ns = input_row.delta.value * ledger.samples_per_step
-    else:
-        before, after = stated_input_ns(case.base), stated_input_ns(case.target)
-        if before is None or after is None:
-            return None
-        input_ns = after - before
-    share = 1 - input_ns / (ledger.total.delta.value * ledger.samples_per_step)
-    if share < MIN_SHARE_IN_LOGS:
+    if not (grew(row, ledger) and grew(ledger.total, ledger)):
         return None
-    evidence = (
-        f"with {case.base.world_size} to {case.target.world_size} ranks everything but input adds "
-        f"{percent(share, 0)} of the gap, input {duration(input_ns)} per step; "
-        "a log cannot separate the exchange from waiting for other ranks' input"
-    )
+    input_ns = _added_input_ns(case)
+    gap = cost(ledger.total, ledger)
+    if input_ns is None or gap.value - input_ns < MIN_SHARE_IN_LOGS * gap.value:
+        return None
+    price, evidence = cost(row, ledger), ""
+    ranks = f"with {case.base.world_size} to {case.target.world_size} ranks"
+    if price.value > gap.value:
+        price = gap
+        evidence = (
+            f"{ranks} the step is {duration(gap.value)} longer, though its wait for input is "
+            f"{duration(-input_ns)} shorter: that wait was at least partly hidden in the base, so "
+            "everything but input grew by more than the gap, and the exchange costs at most the gap"
+        )
+    elif ledger.find(INPUT) is None:
+        price = shift(gap, -input_ns)
+    if not evidence:
+        evidence = (
+            f"{ranks} everything but input adds {percent(price.value / gap.value, 0)} of the gap, "
+            f"input {duration(input_ns)} per step"
+        )
+    evidence += "; a log cannot separate the exchange from waiting for other ranks' input"
+    if others := other_differences(case):
+        evidence += f"; part of it can be what else differs: {others}"
     remedy = "trace the job itself (profkit run) on all ranks: then the exchange is measured"
-    return Finding("exposed_communication", cost(row, ledger), share, evidence, remedy)
+    share = price.value / gap.value
+    return Finding("exposed_communication", price, share, evidence, remedy)
+
+
+def _has_more_ranks(case: Case) -> bool:
+    """Return true if the target has more ranks, and both logs say how many they have."""
+    known = all(RANKS_KNOWN in run.config for run in (case.base, case.target))
+    return known and case.target.world_size > case.base.world_size
+
+
+def _added_input_ns(case: Case) -> float | None:
+    """Return the growth of the wait for input per step, by the rows or by what the logs state."""
+    input_row = case.ledger.find(INPUT)
+    if input_row is not None:
+        return cost(input_row, case.ledger).value
+    before, after = stated_input_ns(case.base), stated_input_ns(case.target)
+    if before is None or after is None:
+        return None
+    base_factor = case.ledger.batch_factor(case.before.step_samples)
+    target_factor = case.ledger.batch_factor(case.after.step_samples)
+    return after * target_factor - before * base_factor
+
+
+def other_differences(case: Case) -> str:
+    """Return what both state, differs besides the ranks, and can change the time of a sample."""
+    words = []
+    for each in case.ledger.differences:
+        if each.name in CONFOUNDERS and NOT_SAID not in {each.base, each.target}:
+            words.append(f"{each.name} {each.base} and {each.target}")
+    return ", ".join(words)

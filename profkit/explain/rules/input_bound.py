@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from profkit.analysis.costs import INPUT
+from profkit.analysis.notices import is_log
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules._input import (
     NO_WORKERS,
@@ -12,6 +13,7 @@ from profkit.explain.rules._input import (
     is_slow_on_all_ranks,
     slow_piece,
 )
+from profkit.explain.rules._input_in_log import DALI_REMEDY, describe_input_in_log, uses_dali
 from profkit.explain.rules.base import (
     Case,
     Finding,
@@ -55,10 +57,10 @@ def find(case: Case) -> Finding | None:
         words.append(f"most of it is {largest.name}, {from_to(largest, ledger)}")
         remedy = _REMEDIES.get(largest.name, _OTHERWISE)
     words += knobs_for(case, INPUT)
-    if case.target.config.get("imported_from") == "training_log" and case.target.world_size > 1:
-        words.append(
-            "rank 0's wait is a lower bound: other ranks' waits appear as its gradient exchange"
-        )
+    if is_log(case.after.trace):
+        words += describe_input_in_log(case, row)
+        if uses_dali(case.target):
+            remedy = DALI_REMEDY
     exchange, latest = ledger.find(Phase.ALLREDUCE.value), case.after.work.latest()
     if (
         exchange is not None

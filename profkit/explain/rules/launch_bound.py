@@ -15,7 +15,7 @@ MAX_MOVED_SHARE = 0.5
 """If copies and casts make more than this share of what computing adds, they are the cause."""
 
 MIN_ADDED_WAITING_SHARE = 0.1
-"""The device waits for launches if this much more of the kernels' time is in awaited calls."""
+"""The device waits for launches if it is idle for them for this much more of its time."""
 
 EXPLAINS = ("thread_oversubscription",)
 _REMEDY = (
@@ -30,7 +30,7 @@ def find(case: Case) -> Finding | None:
     row = compute_row(ledger)
     if before is None or after is None or not grew(row, ledger):
         return None
-    waited, waits = before.launch_bound_share or 0.0, after.launch_bound_share
+    waited, waits = before.launched_late_share or 0.0, after.launched_late_share
     waits_more = waits is not None and waits > waited + MIN_ADDED_WAITING_SHARE
     has_smaller_calls = (
         after.calls > MIN_CALLS_RATIO * before.calls
@@ -47,8 +47,8 @@ def find(case: Case) -> Finding | None:
     )
     if waits is not None:
         evidence += (
-            f"calls that the idle device waited for hold {percent(waits, 0)} of their time, "
-            f"{percent(waited, 0)} in the base; "
+            f"the device is idle for {percent(waits, 0)} of its time because the host launches "
+            f"late, {percent(waited, 0)} in the base; "
         )
     evidence += f"computing went from {from_to(row, ledger)} per step"
     return Finding.from_row("launch_bound", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from profkit.analysis.notices import is_log
 from profkit.explain.rules.base import Case, Finding
 from profkit.text import plural
+from profkit.vocab import HINTS
 
 _REMEDY = (
     "see 'profkit verify' and 'profkit report' of that run; measure it again if what is missing "
     "matters"
+)
+_REMEDY_OF_LOG = (
+    "look at the lines of the log that are named; what is wrong in it cannot be repaired"
 )
 
 
@@ -15,8 +20,11 @@ def find(case: Case) -> Finding | None:
     said = []
     for name, evidence in ((case.base_name, case.before), (case.target_name, case.after)):
         trace = evidence.trace
-        problems = [*trace.manifest.flags, *trace.problems]
-        if trace.missing_ranks:
+        problems = []
+        flags = [flag for flag in trace.manifest.flags if not flag.startswith(HINTS)]
+        if doubts := len(flags) + len(trace.problems):
+            problems.append(f"{plural(doubts, 'doubt')}, which the notes above name")
+        if trace.missing_ranks and not is_log(trace):
             ranks = trace.manifest.world_size
             problems.append(f"{len(trace.missing_ranks)} of {ranks} ranks have no files")
         if trace.dropped:
@@ -24,4 +32,7 @@ def find(case: Case) -> Finding | None:
         said += [f"{name}: {problem}" for problem in problems]
     if not said:
         return None
-    return Finding("log_integrity", None, None, "; ".join(said), _REMEDY)
+    remedy = _REMEDY
+    if is_log(case.before.trace) and is_log(case.after.trace):
+        remedy = _REMEDY_OF_LOG
+    return Finding("log_integrity", None, None, "; ".join(said), remedy)

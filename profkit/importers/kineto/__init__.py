@@ -8,7 +8,13 @@ from pathlib import Path
 
 from profkit.importers.base import Imported, Target, read_head
 from profkit.importers.reading.chrome import read_chrome
-from profkit.importers.reading.rank_files import RankFile, RunSummary, stated_rank, write_rank
+from profkit.importers.reading.rank_files import (
+    RankFile,
+    RunSummary,
+    name_of_run,
+    stated_rank,
+    write_rank,
+)
 
 
 class Kineto:
@@ -37,7 +43,7 @@ class Kineto:
                 yield self._import({path: None}, target)
 
     def _import(self, ranks: Mapping[Path, int | None], target: Target) -> Imported:
-        with target.new_run(self.name, list(ranks)) as draft:
+        with target.new_run(self.name, list(ranks), name_of_run(list(ranks))) as draft:
             world_size, summary = len(ranks), RunSummary()
             for path, rank in ranks.items():
                 file = RankFile(path, read_chrome(path), rank)

@@ -42,6 +42,7 @@ _KERNEL_OP = re.compile(
     r"nccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|SendRecv|Reduce|AllToAll)",
     re.IGNORECASE,
 )
+_ALL_TO_ALL = re.compile(r"all_?(?:to|2)_?all", re.IGNORECASE)
 
 
 def collective_columns(
@@ -66,7 +67,9 @@ def collective_columns(
         communicators.append(communicator)
         sequences[row] = counts.get(communicator, 0)
         counts[communicator] = int(sequences[row]) + 1
-        ops.append(operation_of(args, events.names[int(events.name[place[row]])]))
+        around = work.op[mine[row]]
+        operator = events.names[events.name[around]] if around >= 0 else ""
+        ops.append(operation_of(args, events.names[int(events.name[place[row]])], operator))
         dtype, sizes[row] = message_of(args)
         dtypes.append(dtype)
         ranks = whole(args.get("Group size"), world_size)
@@ -132,14 +135,19 @@ def message_of(args: dict[str, Any]) -> tuple[str, int]:
     return dtype, min(max(-1, whole(args.get(MESSAGE_BYTES), -1)), MAX_BYTES)
 
 
-def operation_of(args: dict[str, Any], kernel: str) -> str:
-    """Return the collective's name from its arguments, else from the kernel's name."""
+def operation_of(args: dict[str, Any], kernel: str, operator: str = "") -> str:
+    """Return the collective's name from its arguments, else from the kernel's name.
+
+    NCCL sends and receives in an all-to-all as well; there only the operator's name tells.
+    """
     name = str(args.get("Collective name") or "").removeprefix("_")
     if name:
         for theirs in ("allreduce", "allgather", "reducescatter"):
             name = name.replace(theirs, OPS[theirs])
         return name
     found = _KERNEL_OP.search(kernel)
+    if found and found[1].casefold() == "sendrecv" and _ALL_TO_ALL.search(operator):
+        return OPS["alltoall"]
     return OPS[found[1].casefold()] if found else "other"
 
 

@@ -13,19 +13,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from profkit.analysis.phases import UNKNOWN
 from profkit.importers.kineto.events import Events, Role, plain_name
-from profkit.importers.kineto.steps import LOADER_CALL, OPTIMIZER_CALL, Steps
+from profkit.importers.kineto.steps import COLLECTIVE_CALL, LOADER_CALL, OPTIMIZER_CALL, Steps
 from profkit.importers.reading.numbers import Bools, Ints
 from profkit.vocab import Phase
 
 _NAMES = {
     Phase.DATA: r"^enumerate\(DataLoader\)|dataloader|next_batch|wait_for_batch|data_load",
     Phase.H2D: r"copy_batch_to_gpu|h2d|host_to_device|to_device",
-    Phase.ALLREDUCE: r"^nccl[:A-Z]|^gloo:|all_?reduce|reduce_?scatter|all_?gather",
+    Phase.ALLREDUCE: COLLECTIVE_CALL.pattern,
     Phase.OPTIMIZER: r"^Optimizer\.|optimizer|zero_grad|Optimization Step",
     Phase.BACKWARD: r"(?<![a-z])backward|(?:^|\W)bwd(?:\W|$)",
     Phase.FORWARD: r"(?<![a-z])forward|(?:^|\W)fwd(?:\W|$)",
-    Phase.OTHER: r"eval|valid|checkpoint|save|logging",
+    Phase.OTHER: r"(?<![a-z])(?:eval|valid|sav(?:e|ing)|logging)|checkpoint(?!function|ing)",
 }
 """Patterns of names in small or capital letters; the first one that matches counts."""
 _PHASE_OF_NAME = [(phase, re.compile(words, re.IGNORECASE)) for phase, words in _NAMES.items()]
@@ -177,7 +178,7 @@ def nest(spans: Sequence[PhaseSpan]) -> tuple[list[NestedSpan], int]:
     """Return each span with its depth and phase, and the number of excluded spans.
 
     `spans` are sorted by thread and time. A region of unknown meaning has the phase of the span
-    around it. At the top it is `other`, or is excluded if it contains phases, which say more.
+    around it. At the top it is unknown, or is excluded if it contains phases, which say more.
     """
     nested: list[NestedSpan] = []
     open_spans: list[NestedSpan] = []
@@ -194,7 +195,7 @@ def nest(spans: Sequence[PhaseSpan]) -> tuple[list[NestedSpan], int]:
         if not phase and _contains_phase(spans, index):
             excluded += 1
             continue
-        open_spans.append(NestedSpan(span, phase or Phase.OTHER.value, len(open_spans)))
+        open_spans.append(NestedSpan(span, phase or UNKNOWN, len(open_spans)))
         nested.append(open_spans[-1])
     return nested, excluded
 

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from profkit.importers.base import clean_name
 from profkit.importers.kineto.events import STEP_NAME, Events, Role
+from profkit.importers.kineto.repetition import MIN_PERIODS, find_period_starts
+from profkit.importers.kineto.work import DeviceWork
 from profkit.importers.reading import columns
 from profkit.importers.reading.numbers import Ints
 
 NOT_MARKED = "the file marks no steps; all of it counts as one step"
 FROM_LOADER = "the file marks no steps; they were taken from the data loader's calls"
 FROM_OPTIMIZER = "the file marks no steps; they were taken from the optimizer's calls"
+FROM_ANNOTATION = "the file marks no steps; they were taken from the annotation {}, which repeats"
+FROM_KERNELS = (
+    "the file marks no steps; its kernels repeat, and each period counts as a step "
+    "(it may be a layer of the model)"
+)
 LOADER_CALL = "enumerate(DataLoader)"
 OPTIMIZER_CALL = "Optimizer.step"
+COLLECTIVE_CALL = re.compile(
+    r"^nccl|^gloo:|^c10d::|all_?reduce|reduce_?scatter|all_?gather|all_?(?:to|2)_?all",
+    re.IGNORECASE,
+)
+MIN_ANNOTATED = 0.25
+"""An annotation with less of the annotated time says too little about the steps."""
 _MARK_ROUNDING_NS = 1_000
 """Steps may overlap by a microsecond, to which old versions round their marks."""
 
@@ -72,27 +87,45 @@ def find_main_lane(events: Events) -> int:
     return -1
 
 
-def find_steps(events: Events, main: int) -> Steps:
-    """Return the steps that are marked, else those between calls of the training thread."""
+def find_steps(events: Events, main: int, work: DeviceWork) -> Steps:
+    """Return the steps that are marked, else those that repeat.
+
+    These are taken from calls of the loader or the optimizer, an annotation, or the kernels.
+    """
     places = events.of(Role.STEP)
     if len(places):
         return find_marked(events, places)
     loads = _find_calls(events, main, LOADER_CALL)
     if len(loads) > 1:
-        start = np.sort(events.start[loads])
-        last = events.end[events.of(Role.OP, Role.LAUNCH, Role.ANNOTATION)].max()
-        end = np.append(start[1:], max(int(last), int(start[-1])))
-        return Steps(np.arange(len(start)), start, end, FROM_LOADER)
+        return _from_starts(events, loads, FROM_LOADER)
     updates = _find_calls(events, main, OPTIMIZER_CALL)
     if len(updates) > 1:
         end = np.sort(events.end[updates])
         start = np.append(min(int(events.start.min()), int(end[0])), end[:-1])
         return Steps(np.arange(len(end)), start, end, FROM_OPTIMIZER)
+    if repeated := _find_repeated(events, main, work):
+        return repeated
     if not len(events.start):
         nothing = np.empty(0, dtype=np.int64)
         return Steps(nothing, nothing, nothing, NOT_MARKED)
     first, last = events.start.min(), events.end.max()
     return Steps(np.zeros(1, dtype=np.int64), first[None], last[None], NOT_MARKED)
+
+
+def _find_repeated(events: Events, main: int, work: DeviceWork) -> Steps | None:
+    """Return the steps that an annotation or the kernels show by their repetition."""
+    regions = _find_repeated_annotation(events, main)
+    if len(regions):
+        name = events.names[events.name[regions[0]]]
+        return _from_starts(events, regions, FROM_ANNOTATION.format(clean_name(name)))
+    kernels = np.flatnonzero(events.role[work.place] == Role.KERNEL)
+    kernels = kernels[np.argsort(work.launch_time[kernels], kind="stable")]
+    times = work.launch_time[kernels]
+    starts = find_period_starts(events.name[work.place[kernels]], times)
+    if len(starts) > 1:
+        count = len(starts) - 1
+        return Steps(np.arange(count), times[starts[:-1]], times[starts[1:]], FROM_KERNELS)
+    return None
 
 
 def find_marked(events: Events, places: Ints) -> Steps:
@@ -112,9 +145,53 @@ def find_marked(events: Events, places: Ints) -> Steps:
     return Steps(number[first][sound], start[sound], end[sound], overlapping=overlapping)
 
 
+def _from_starts(events: Events, calls: Ints, flag: str) -> Steps:
+    """Return a step from each of these events to the next one."""
+    start = np.sort(events.start[calls])
+    last = events.end[events.of(Role.OP, Role.LAUNCH, Role.ANNOTATION)].max()
+    end = np.append(start[1:], max(int(last), int(start[-1])))
+    return Steps(np.arange(len(start)), start, end, flag)
+
+
 def _find_calls(events: Events, main: int, call: str) -> Ints:
-    """Return the places of the training thread's annotations of a call."""
-    annotated = events.of(Role.ANNOTATION)
-    annotated = annotated[events.lane[annotated] == main]
-    found = [place for place in annotated if events.names[events.name[place]].startswith(call)]
-    return np.array(found, dtype=np.int64)
+    """Return the places of a call on the training thread, as old files have it an operator.
+
+    A step may have several such calls of different names; the rarest of them ends it.
+    """
+    known = np.array([name.startswith(call) for name in events.names], dtype=bool)
+    for role in (Role.ANNOTATION, Role.OP):
+        places = events.of(role)
+        if not known.any() or not len(places):
+            continue
+        places = places[known[events.name[places]] & (events.lane[places] == main)]
+        names, counts = np.unique(events.name[places], return_counts=True)
+        repeated = counts > 1
+        if repeated.any():
+            rarest = names[repeated][np.argmin(counts[repeated])]
+            return np.asarray(places[events.name[places] == rarest])
+    return np.empty(0, dtype=np.int64)
+
+
+def _find_repeated_annotation(events: Events, main: int) -> Ints:
+    """Return the places of the training thread's annotation that repeats and takes most time.
+
+    Regions inside others are left out, and so are collectives: a step has many.
+    """
+    places = events.of(Role.ANNOTATION)
+    places = places[events.lane[places] == main]
+    places = places[np.lexsort((-events.end[places], events.start[places]))]
+    nothing = np.empty(0, dtype=np.int64)
+    if not len(places):
+        return nothing
+    reach = np.maximum.accumulate(events.end[places])
+    places = places[np.append(True, events.start[places[1:]] >= reach[:-1])]
+    names, which, counts = np.unique(events.name[places], return_inverse=True, return_counts=True)
+    total = np.bincount(which, weights=(events.end - events.start)[places])
+    for place, name in enumerate(names.tolist()):
+        if counts[place] < MIN_PERIODS or COLLECTIVE_CALL.search(events.names[name]):
+            total[place] = 0
+    most = int(np.argmax(total))
+    span = int(events.end[places[-1]] - events.start[places[0]])
+    if total[most] < MIN_ANNOTATED * span:
+        return nothing
+    return np.asarray(places[which == most])

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from profkit.analysis.intervals import union
 from profkit.analysis.kernels.categories import (
     MEMSET,
     categorise,
     copy_category,
     uses_tensor_cores,
 )
+from profkit.analysis.phases import UNKNOWN
+from profkit.importers.kineto.device_phases import NOWHERE, PlacedSpan
 from profkit.importers.kineto.events import Events, Role, thread_names
 from profkit.importers.kineto.phases import NestedSpan
 from profkit.importers.kineto.steps import Steps
 from profkit.importers.kineto.work import DeviceWork
 from profkit.importers.reading import columns
 from profkit.importers.reading.numbers import MISSING, Ints
+from profkit.vocab import HOST_SYNC, KERNELS
+
+_WAITING_CALL = re.compile(r"Synchronize|^(?:cuda|cu|hip)(?:Memcpy|Free|Malloc(?!Async))")
+"""Calls in which the host may wait until the device has done all its work."""
 
 
 def kernel_columns(
-    events: Events, work: DeviceWork, steps: Steps, phases: PhaseLookup
+    events: Events, work: DeviceWork, described: Described, steps: Steps, phases: PhaseLookup
 ) -> dict[str, Any]:
     """Return the device work as rows of `kernels`."""
     works, has = events.trace.works, work.detail >= 0
@@ -30,7 +38,7 @@ def kernel_columns(
         detail = works[np.maximum(work.detail, 0)]
     else:
         detail = np.zeros(len(work.place), works.dtype)
-    categories, category, cores = describe_work(events, work)
+    categories, category, cores = described
     devices, device = np.unique(work.device, return_inverse=True)
     correlation = events.column("correlation", work.place)
     op = work.op
@@ -58,8 +66,16 @@ def kernel_columns(
     }
 
 
-def describe_work(events: Events, work: DeviceWork) -> tuple[list[str], Ints, Ints]:
-    """Return categories, each work's category, and its use of Tensor Cores, -1 if unknown."""
+class Described(NamedTuple):
+    """Categories, each work's category, and its use of Tensor Cores, -1 if unknown."""
+
+    categories: list[str]
+    category: Ints
+    cores: Ints
+
+
+def describe_work(events: Events, work: DeviceWork) -> Described:
+    """Return what the names of the work say of it."""
     role, name = events.role[work.place], events.name[work.place]
     count = len(events.names)
     pairs, which = np.unique(role.astype(np.int64) * count + name, return_inverse=True)
@@ -77,7 +93,7 @@ def describe_work(events: Events, work: DeviceWork) -> tuple[list[str], Ints, In
         category.append(ids.setdefault(kind, len(ids)))
         cores.append(-1 if used is None else int(used))
     categories = np.array(category, dtype=np.int64)
-    return list(ids), categories[which], np.array(cores, dtype=np.int64)[which]
+    return Described(list(ids), categories[which], np.array(cores, dtype=np.int64)[which])
 
 
 def host_columns(events: Events, steps: Steps) -> dict[str, Any]:
@@ -118,7 +134,7 @@ class PhaseLookup:
         ids: dict[str, int] = {}
         rows = []
         for each in spans:
-            if each.depth == 0 and each.span.lane == main:
+            if each.depth == 0 and each.span.lane == main and each.phase != UNKNOWN:
                 phase = ids.setdefault(each.phase, len(ids))
                 rows.append((each.span.start, each.span.end, phase))
         self._names = list(ids)
@@ -142,18 +158,42 @@ class PhaseLookup:
         return np.where(inside, self._phase[at], columns.NULL)
 
 
-def span_columns(events: Events, spans: Sequence[NestedSpan], steps: Steps) -> dict[str, Any]:
+def wait_columns(events: Events, work: DeviceWork) -> dict[str, Any]:
+    """Return the host's waits for the device as samples, if the device ran dry meanwhile."""
+    dry = []
+    for device in np.unique(work.device).tolist():
+        own = work.device == device
+        dry.append(union(work.start[own], work.end[own])[1])
+    moments = np.sort(np.concatenate(dry))
+    waits = np.zeros(max(1, len(events.names)), dtype=bool)
+    calls = events.of(Role.LAUNCH)
+    for name in np.unique(events.name[calls]).tolist():
+        waits[name] = _WAITING_CALL.search(events.names[name]) is not None
+    calls = calls[waits[events.name[calls]]]
+    start, end = events.start[calls], events.end[calls]
+    ran_dry = np.searchsorted(moments, end, side="right") > np.searchsorted(moments, start)
+    start, end = start[ran_dry], end[ran_dry]
+    return {
+        "source": columns.constant(KERNELS, len(end)),
+        "metric": columns.constant(HOST_SYNC, len(end)),
+        "time_ns": end,
+        "value": (end - start).astype(np.float64),
+    }
+
+
+def span_columns(events: Events, spans: Sequence[PlacedSpan], steps: Steps) -> dict[str, Any]:
     """Return the phases and regions as rows of `spans`."""
     known = thread_names(events.trace)
     phases, names, threads = [], [], []
-    numbers = np.zeros((3, len(spans)), dtype=np.int64)
-    for place, (span, phase, depth) in enumerate(spans):
+    numbers = np.zeros((5, len(spans)), dtype=np.int64)
+    for place, ((span, phase, depth), *on_device) in enumerate(spans):
         process, thread = divmod(span.lane, len(events.names))
         phases.append(phase)
         names.append(span.name)
         threads.append(known.get((process, thread)) or f"thread {events.names[thread]}")
-        numbers[:, place] = depth, span.start, span.end
-    depths, start, end = numbers
+        numbers[:, place] = depth, span.start, span.end, *on_device
+    depths, start, end, device_start, device_end = numbers
+    is_timed = device_end != NOWHERE
     return {
         "step": steps.column_at(start),
         "phase": phases,
@@ -162,4 +202,6 @@ def span_columns(events: Events, spans: Sequence[NestedSpan], steps: Steps) -> d
         "thread": threads,
         "start_ns": start,
         "end_ns": end,
+        "device_start_ns": columns.numbers(device_start, is_timed),
+        "device_end_ns": columns.numbers(device_end, is_timed),
     }

@@ -14,8 +14,8 @@ from profkit.importers.reading.sanity import TimeGate
 UNKNOWN_STREAM = 2**32 - 1
 """Some versions write -1 as an unsigned number."""
 MAX_DEVICE, MAX_STREAM = 2**20, 2**40
-MAX_NESTED_OPERATORS = 64
-"""If the file does not name the operator around a call, this many earlier ones are tried."""
+_MOST_MOMENTS = 2**50
+"""Lane and time make one number, which is multiplied by a depth. Long files have ranks for times."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class DeviceWork:
     op: Ints
     launch_time: Ints
     """The beginning of the call, or of the work itself if the call is unknown."""
+    duplicates: int = 0
+    """Calls whose correlation id an earlier call has too, though some work names it."""
 
 
 def find_work(events: Events, gate: TimeGate) -> DeviceWork:
@@ -54,7 +56,13 @@ def find_work(events: Events, gate: TimeGate) -> DeviceWork:
     launch = _find_first(events.column("correlation", calls), calls, correlation)
     launch_time = np.where(launch >= 0, events.start[launch], start)
     op = find_operators(events, place, launch, launch_time)
-    return DeviceWork(place, start, end, device, stream, detail, launch, op, launch_time)
+    ids, counts = np.unique(events.column("correlation", calls), return_counts=True)
+    repeated = ids[(counts > 1) & (ids != MISSING)]
+    shared = np.isin(repeated, correlation)
+    duplicates = int((counts[np.isin(ids, repeated[shared])] - 1).sum())
+    return DeviceWork(
+        place, start, end, device, stream, detail, launch, op, launch_time, duplicates
+    )
 
 
 def find_streams(events: Events, place: Ints, detail: Ints) -> tuple[Ints, Ints]:
@@ -118,26 +126,47 @@ def find_operators(events: Events, place: Ints, launch: Ints, launch_time: Ints)
 
 
 def find_innermost(events: Events, places: Ints, lane: Ints, time: Ints) -> Ints:
-    """Return for each time which of these events ran on its lane and began last, or -1."""
+    """Return for each time which of these events ran on its lane and began last, or -1.
+
+    Events of one lane are nested. So at a time at which n of them run, the innermost is the last
+    one of depth n - 1 that has begun, however many of its children have ended.
+    """
     found = np.full(len(time), -1, dtype=np.int64)
     if not len(places) or not len(time):
         return found
+    places = places[np.isin(events.lane[places], np.unique(lane))]
     order = places[np.lexsort((-events.end[places], events.start[places], events.lane[places]))]
+    start, end = events.start[order], events.end[order]
+    if not len(order):
+        return found
     lanes, lane_of = np.unique(events.lane[order], return_inverse=True)
-    moments, moment_of = np.unique(np.concatenate([events.start[order], time]), return_inverse=True)
-    key = lane_of * len(moments) + moment_of[: len(order)]
     lane_place = np.minimum(np.searchsorted(lanes, lane), len(lanes) - 1)
-    wanted = lane_place * len(moments) + moment_of[len(order) :]
-    at = np.searchsorted(key, wanted, side="right") - 1
-    unsettled = np.flatnonzero((at >= 0) & (lanes[lane_place] == lane))
-    for _ in range(MAX_NESTED_OPERATORS):
-        candidate = order[at[unsettled]]
-        same_lane = events.lane[candidate] == lane[unsettled]
-        holds = (events.end[candidate] >= time[unsettled]) & same_lane
-        found[unsettled[holds]] = candidate[holds]
-        unsettled = unsettled[~holds]
-        at[unsettled] -= 1
-        unsettled = unsettled[at[unsettled] >= 0]
-        if not len(unsettled):
-            break
+    known = np.flatnonzero(lanes[lane_place] == lane)
+    times = np.concatenate([start, end, time[known]])
+    times -= times.min()
+    if len(lanes) * int(times.max()) > _MOST_MOMENTS:
+        times = np.unique(times, return_inverse=True)[1]
+    moments = int(times.max()) + 1
+    of_start, of_end, of_time = np.split(times, [len(order), 2 * len(order)])
+    begun, wanted = lane_of * moments + of_start, lane_place[known] * moments + of_time
+    ends = np.sort(lane_of * moments + of_end)
+    # What takes no time has ended as it begins, but what begins with it is not behind it.
+    moment = begun[start == end]
+    at_once = np.searchsorted(moment, begun, side="right") - np.searchsorted(moment, begun)
+    depth = np.arange(len(order)) - np.searchsorted(ends, begun, side="right") + at_once
+    shelf = np.lexsort((begun, depth))
+    row = len(lanes) * moments
+    key = depth[shelf] * row + begun[shelf]
+    count = np.searchsorted(begun, wanted, side="right")
+    # What began last is the innermost if it still runs. A call may begin as its operator ends, so
+    # both counts of what has ended are tried.
+    tried = [count - 1]
+    for side in ("right", "left"):
+        running = count - np.searchsorted(ends, wanted, side=side)
+        at = np.searchsorted(key, (running - 1) * row + wanted, side="right") - 1
+        tried.append(np.where(at >= 0, shelf[np.maximum(at, 0)], -1))
+    for candidate in tried:
+        holds = (candidate >= 0) & (lane_of[candidate] == lane_place[known]) & (found[known] < 0)
+        holds &= end[candidate] >= time[known]
+        found[known[holds]] = order[candidate[holds]]
     return found

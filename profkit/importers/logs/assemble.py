@@ -10,16 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from profkit.importers.logs.cumulative import undo_cumulative
+from profkit.importers.logs.evaluations import part_evaluations
 from profkit.importers.logs.facts import read_facts, read_name
 from profkit.importers.logs.formats.airank import read_marks
 from profkit.importers.logs.grammar import Found, Grammar
 from profkit.importers.logs.integrity import check, flag_unlike_runs
 from profkit.importers.logs.integrity.evidence import Evidence
+from profkit.importers.logs.knobs import read_knobs
 from profkit.importers.logs.metadata import (
     add_name_hints,
     batch_size,
     learn_batch,
     metadata_from_log,
+    settle_accumulation,
 )
 from profkit.importers.logs.parsed import Flag, ParsedLog, Record
 from profkit.importers.logs.samples import fill_samples
@@ -150,6 +153,9 @@ class LogReader:
             self._header = (line.number, time_s)
         read_marks(line, found)
         read_facts(line, found)
+        last = found.records[-1].line if found.records else 0
+        if not last or (found.header_lines and found.header_lines[-1] > last):
+            read_knobs(line, found)
         for words, meaning in _WARNINGS.items():
             if words in line.text:
                 found.warn(meaning, line.number)
@@ -176,10 +182,14 @@ class LogReader:
         grammar, found, hints = self._grammar, self._found, self._hints
         facts = metadata_from_log(found, part.start, part.end, self._samples_per_step)
         metadata = add_name_hints(facts, hints, grammar, part.records)
+        last_of_kind = {each.what: each for each in found.stated if part.holds(each.line)}
+        stated = tuple(last_of_kind.values())
+        metadata, doubts = settle_accumulation(metadata, part.records, stated)
         undone, falling = undo_cumulative(count_steps(part.records, grammar), grammar)
         batch = batch_size(metadata, grammar.scope)
         filled, partial = fill_samples(undone, batch, timed_by_clock=grammar.timed_by_clock)
-        last_of_kind = {each.what: each for each in found.stated if part.holds(each.line)}
+        if not grammar.evaluates_apart:
+            filled = part_evaluations(filled, found.evaluation_lines, grammar.times)
         log = ParsedLog(
             grammar=grammar.name,
             title=grammar.title,
@@ -189,8 +199,8 @@ class LogReader:
             records=tuple(filled),
             metadata=learn_batch(metadata, filled, grammar),
             epochs=tuple(each for each in found.epochs if part.holds(each.line)),
-            stated=tuple(last_of_kind.values()),
-            flags=(*part.flags, *flags, *falling, *partial),
+            stated=stated,
+            flags=(*part.flags, *flags, *falling, *partial, *doubts),
             warm_up=count_warm_up(filled, grammar),
             aborted="" if part.place < part.count - 1 else self._aborted,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,12 @@ from profkit.importers.logs.text import Line, as_count
 
 MAX_CARDS = 100_000
 _LARGEST_BATCH = 10_000_000
-_AMP, _FP32 = "amp", "fp32"
+_AMP, _FP32, _FP16, _BF16 = "amp", "fp32", "fp16", "bf16"
 _PRECISIONS = {
     **dict.fromkeys(("true", "fp16", "float16", "amp", "o1", "o2", "bf16"), _AMP),
     **dict.fromkeys(("false", "fp32", "float32"), _FP32),
 }
+_DATA_TYPES = {"float16": _FP16, "fp16": _FP16, "bfloat16": _BF16, "float32": _FP32}
 
 
 def _cards(word: str | int) -> int | None:
@@ -29,6 +30,10 @@ def _listed(words: str) -> int:
 
 def _precision(word: str) -> str | None:
     return _PRECISIONS.get(word.lower())
+
+
+def _data_type(word: str) -> str | None:
+    return _DATA_TYPES.get(word.lower())
 
 
 def _batch(word: str) -> int | None:
@@ -45,6 +50,7 @@ def _amp(word: str) -> str:
 
 
 _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
+    ("WORLD_SIZE", r"(?<!\w)WORLD_SIZE\s{0,9}[:=]\s{0,9}(\d{1,6})", "world_size", _cards),
     ("world_size", r"(?<!\w)world_size\s{0,9}[:=]\s{0,9}(\d{1,6})", "world_size", _cards),
     ("PADDLE_TRAINERS_NUM", r"PADDLE_TRAINERS_NUM\s{1,60}(\d{1,6})", "world_size", _cards),
     ("gpu_ids", r"gpu_ids = range\(0, (\d{1,6})\)", "world_size", _cards),
@@ -64,11 +70,15 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("gpus: ", r"(?<!\w)gpus: (\d{1,3}(?:,\d{1,3}){0,63})(?![\d,])", "cards_per_node", _listed),
     ("gpus : [", r"(?<!\w)gpus : \[(\d{1,3}(?:, \d{1,3}){0,63})\]", "cards_per_node", _listed),
     ("nnodes: ", r"(?<!\w)nnodes: (\d{1,5})(?!\d)", "nodes", _cards),
+    ("--nnodes", r"--nnodes[= ](\d{1,5})(?![\d:])", "nodes", _cards),
     ("samples_per_gpu", r"samples_per_gpu=(\d{1,8})", "batch_size", _batch),
-    ("amp : ", r"(?<![\w.])amp : (True|False)", "precision", _precision),
-    ("amp=", r"(?<![\w.])amp=(True|False)", "precision", _precision),
-    ("use_amp", r"'use_amp': (True)", "precision", _precision),
+    ("amp : ", r"(?<![\w.])amp : (True|False)", "autocast", _precision),
+    ("amp=", r"(?<![\w.])amp=(True|False)", "autocast", _precision),
+    ("use_amp", r"'use_amp': (True)", "autocast", _precision),
+    ("dtype", r"(?<![\w.])dtype(?: : |=')(float16|float32|bfloat16)", "data_type", _data_type),
+    ("--dtype", r"--dtype[ =](float16|float32|bfloat16)", "data_type", _data_type),
     ("use_pure_fp16", r"'use_pure_fp16': (True)", "precision", _precision),
+    ("fp16 : True", r"(?<!\w)fp16 : (True)", "precision", _precision),
     ("precision=", r"(?<!\w)precision=(fp16|fp32|amp)", "precision", _precision),
     ("DTYPE: ", r"(?<!\w)DTYPE: (float16|float32)", "precision", _precision),
     ("16-bits training", r"16-bits training: (True|False)", "precision", _precision),
@@ -82,6 +92,15 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
         "device",
         str.strip,
     ),
+    ("run_benchmark.sh", r"run_benchmark\.sh (?:sp|mp) (\d{1,7})", "command_batch", _batch),
+    ("--batch", r"--batch[_-]size[ =](\d{1,7})(?!\d)", "command_batch", _batch),
+    (
+        "run_benchmark.sh",
+        r"run_benchmark\.sh (?:sp|mp) \d{1,7} (fp32|fp16|amp)",
+        "command_precision",
+        _precision,
+    ),
+    ("--amp", r"(?<!\S)(--amp)(?![\w=-]| (?:False|false|0))", "command_precision", _amp),
     (" iters", r"max: (\d{1,12}) iters", "last_step", as_count),
 )
 """Text that each matching line contains, a pattern, the fact in its first group, and its reader."""
@@ -91,6 +110,20 @@ _VERSION = re.compile(
     r"^(PaddlePaddle|PaddleSeg|PyTorch|TorchVision|MMCV|MMSegmentation|OpenCV|cudnn|NVCC|GCC|Python"
     r"|NCCL version|Container nvidia build =):?\s{1,4}(\S.{0,78})"
 )
+
+
+def settle_precision(facts: Mapping[str, Any]) -> str | None:
+    """Return the precision of a run from all that its log states about it.
+
+    A 16-bit data type decides, then any option that turns mixed precision on. An option that is off
+    rules only itself out: NVIDIA's MXNet has `dtype : float16` next to `amp : False`.
+    """
+    if facts.get("data_type") in {_FP16, _BF16}:
+        return str(facts["data_type"])
+    stated = [facts[name] for name in ("precision", "autocast", "data_type") if facts.get(name)]
+    if not stated:
+        return None
+    return _AMP if _AMP in stated else _FP32
 
 
 def read_facts(line: Line, found: Found) -> None:

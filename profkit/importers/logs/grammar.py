@@ -49,7 +49,11 @@ from profkit.importers.logs.text import Line
 MAX_RECORDS = 500_000
 """Over 100 MB of record lines have this many; later ones are counted and not kept."""
 MAX_RESULTS = 10_000
-_RELATED_FACTS = ({"world_size", "cards_per_node", "nodes"}, {"batch_size", "global_batch_size"})
+_RELATED_FACTS = (
+    {"world_size", "cards_per_node", "nodes"},
+    {"batch_size", "global_batch_size", "accumulation"},
+    {"precision", "autocast", "data_type"},
+)
 """A run that states one fact of a group takes none of the group from another run."""
 
 
@@ -134,8 +138,9 @@ class Found:
             for group in _RELATED_FACTS:
                 if group & facts.keys():
                     settled |= group
-            for name in more.keys() - settled:
-                facts[name] = more[name]
+            for name, value in more.items():
+                if name not in settled:
+                    facts[name] = value
         return facts
 
     def add_result(self, line: int, what: str, value: float, unit: str = "", how: str = "") -> None:
@@ -202,6 +207,8 @@ class Grammar:
     """The number of leading records that the tool's users exclude, because start-up is in them."""
     warm_up_steps: int = 0
     """Leading records of steps below this number are excluded as well."""
+    evaluates_apart: bool = False
+    """Whether no figure includes an evaluation: then a long window after one is long otherwise."""
     rounding_s: float = 0.0
     """The largest rounding error of a printed mean: half of its last digit."""
 

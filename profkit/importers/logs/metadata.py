@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from profkit.importers.logs.facts import NameHints
+from profkit.importers.logs.facts import NameHints, settle_precision
 from profkit.importers.logs.grammar import Found, Grammar
-from profkit.importers.logs.parsed import Metadata, Record, Scope
+from profkit.importers.logs.knobs import PREFIX
+from profkit.importers.logs.parsed import Flag, Metadata, Record, Scope, Stated
 
-_FIELDS = ("batch_size", "global_batch_size", "precision", "model", "device", "last_step")
+_FIELDS = ("batch_size", "global_batch_size", "model", "device", "last_step", "accumulation")
+_SAME_BATCH = 0.15
+"""A batch fits a stated throughput if it differs by a smaller share: start-up is in the latter."""
 
 
 def metadata_from_log(
@@ -23,13 +28,27 @@ def metadata_from_log(
     that the user gave replaces the log's batch sizes.
     """
     facts = found.facts_between(first, end)
-    world = facts.get("world_size")
+    world, of_one_node = facts.get("world_size"), False
     if world is None and facts.get("cards_per_node"):
+        of_one_node = not facts.get("nodes")
         world = facts["cards_per_node"] * (facts.get("nodes") or 1)
     fields: dict[str, Any] = {name: facts.get(name) for name in _FIELDS}
     if samples_per_step:
-        fields.update(batch_size=samples_per_step, global_batch_size=None)
-    return Metadata(world_size=world, versions=found.versions, **fields)
+        fields.update(batch_size=samples_per_step, global_batch_size=None, accumulation=None)
+    knobs = {}
+    for name, value in facts.items():
+        if name.startswith(PREFIX):
+            knobs[name.removeprefix(PREFIX)] = value
+    return Metadata(
+        world_size=world,
+        cards_of_one_node=world if of_one_node else None,
+        precision=settle_precision(facts),
+        command_batch=facts.get("command_batch"),
+        command_precision=facts.get("command_precision"),
+        versions=found.versions,
+        knobs=knobs,
+        **fields,
+    )
 
 
 def add_name_hints(
@@ -37,12 +56,12 @@ def add_name_hints(
 ) -> Metadata:
     """Fill what neither the log nor its records say from the file's name.
 
-    The name's number of cards also replaces that of the log if the log speaks of one node of
-    several.
+    The name's number of cards also replaces the log's if the log only states the cards of a node.
     """
     from_name: dict[str, Any] = {}
     named, stated = hints.world_size or 0, metadata.world_size
-    is_one_of_several_nodes = stated and named > stated and named % stated == 0
+    of_node = metadata.cards_of_one_node
+    is_one_of_several_nodes = (of_node or 0) > 1 and named > of_node and named % of_node == 0
     if named and (stated is None or is_one_of_several_nodes):
         from_name["world_size"] = named
     if metadata.precision is None and hints.precision:
@@ -73,9 +92,55 @@ def batch_size(metadata: Metadata, scope: Scope) -> float | None:
     return total or None
 
 
+def settle_accumulation(
+    metadata: Metadata, records: Sequence[Record], stated: Sequence[Stated]
+) -> tuple[Metadata, list[Flag]]:
+    """Settle if the batch that a log states is an update's or a micro batch's.
+
+    NVIDIA's BERT has `train_batch_size` for either. The throughput that the log itself states, over
+    the time between its lines, decides; otherwise a batch that the accumulation divides is an
+    update's, because a script divides it before it starts.
+    """
+    times, batch = metadata.accumulation or 1, metadata.batch_size
+    if times == 1 or batch is None or metadata.global_batch_size:
+        return metadata, []
+    world = metadata.world_size or 1
+    update_samples = _samples_of_update(records, stated)
+    if update_samples is None:
+        if batch > times and batch % times == 0:
+            return metadata, []
+        text = (
+            f"the log does not say whether its batch of {batch} is one of {times} that an update "
+            "accumulates; it counts as one of them. Give --samples-per-step"
+        )
+        return dataclasses.replace(metadata, batch_size=batch * times), [Flag(text)]
+    for of_card in (batch, batch * times, batch / world):
+        if abs(of_card * world / update_samples - 1) <= _SAME_BATCH:
+            return dataclasses.replace(metadata, batch_size=round(of_card)), []
+    samples = round(update_samples / world)
+    text = (
+        f"neither the batch of {batch} nor {times} of them fit the throughput that the log states; "
+        f"that one gives {samples:,} samples per update and card. Give --samples-per-step"
+    )
+    return dataclasses.replace(metadata, batch_size=samples), [Flag(text)]
+
+
+def _samples_of_update(records: Sequence[Record], stated: Sequence[Stated]) -> float | None:
+    """Return the samples of all cards between two lines, by the stated throughput."""
+    passed = []
+    for before, record in itertools.pairwise(records):
+        if before.time_s is not None and record.time_s is not None:
+            passed.append((record.time_s - before.time_s) / max(1, record.index - before.index))
+    for each in stated:
+        if each.what == "throughput" and each.value > 0 and passed:
+            samples = each.value * statistics.median(passed)
+            return samples if samples >= 1 else None
+    return None
+
+
 def learn_batch(metadata: Metadata, records: Sequence[Record], grammar: Grammar) -> Metadata:
     """Fill missing batch sizes from the records' samples, unless these are words."""
-    sizes = Counter(round(each.samples) for each in records if each.samples)
+    sizes = Counter(round(each.samples) for each in records if each.samples and not each.partial)
     if grammar.unit == "words" or not sizes:
         return metadata
     usual = sizes.most_common(1)[0][0]

@@ -54,6 +54,12 @@ class Record:
     """Whether the record is about an epoch's first step alone, in which workers start."""
     skipped: int | None = None
     """The number of updates that the gradient scaler had skipped so far."""
+    compute_throughput: float | None = None
+    """Samples per second without the wait for data, which follows from it and the throughput."""
+    other_s: float | None = None
+    """Time per step of an evaluation or a checkpoint, which is in `step_s` and not in `data_s`."""
+    partial: bool = False
+    """Whether the batch was partial: its samples, or its time, are no ordinary step's."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +113,23 @@ class Metadata:
     """Samples per card and step."""
     global_batch_size: int | None = None
     world_size: int | None = None
+    cards_of_one_node: int | None = None
+    """The number of cards, if the log only states those of the node that prints."""
+    accumulation: int | None = None
+    """Micro batches per update, if the log states them."""
     precision: str | None = None
+    command_batch: int | None = None
+    """The batch size in the command that the log shows; of a card or of all, by the tool."""
+    command_precision: str | None = None
+    """The precision that this command asks for."""
     model: str | None = None
     framework: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str | None = None
     last_step: int | None = None
     """The step at which the run ends, according to the log."""
+    knobs: Mapping[str, str] = field(default_factory=dict)
+    """The settings that the log states, under profkit's names."""
     from_name: tuple[str, ...] = ()
 
 
@@ -140,7 +156,10 @@ class ParsedLog:
     @property
     def steady(self) -> tuple[Record, ...]:
         """The records that figures are computed from."""
-        records = [each for each in self.records[self.warm_up :] if not each.starts_epoch]
+        records = []
+        for each in self.records[self.warm_up :]:
+            if not each.starts_epoch and not each.partial:
+                records.append(each)
         return tuple(records) or self.records
 
     @property

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from profkit.clock import Anchor
 from profkit.importers.logs.parsed import Mean, ParsedLog, Record, Scope
 from profkit.importers.logs.times import has_year
-from profkit.importers.reading.columns import constant, numbers
+from profkit.importers.reading.columns import constant, names, numbers
 from profkit.importers.reading.numbers import Bools, Ints
 from profkit.vocab import Phase
 
@@ -30,6 +30,7 @@ LONGEST_RUN_NS = 100 * 366 * 86_400 * 10**9
 _SMALLEST_GAP_NS = 2_500_000_000
 """Timestamps are in whole seconds and printed late: only a larger gap between two lines is one."""
 _MAX_SAMPLES = 1e12
+EVALUATION = "evaluation or checkpoint"
 _SAME_SIZE = 0.02
 """Batch sizes that differ by a smaller share are the same: the rest is rounding."""
 
@@ -49,6 +50,8 @@ class PlacedSteps:
     samples: Ints
     data_ns: Ints
     has_data: Bools
+    other_ns: Ints
+    """Evaluations and checkpoints in the step, after its wait for data; 0 without any."""
     loss: Floats
     epoch: Ints
     warm_up: int
@@ -67,18 +70,23 @@ class PlacedSteps:
         }
 
     def span_columns(self) -> dict[str, Any]:
-        known = self.has_data
-        count = int(known.sum())
-        name = constant(Phase.DATA.value, count)
-        start = self.start_ns[known]
+        """Return the wait for data at each step's beginning, and what follows it in some."""
+        evaluated = self.other_ns > 0
+        rows = np.concatenate([np.flatnonzero(self.has_data), np.flatnonzero(evaluated)])
+        data_count, count = int(self.has_data.sum()), len(rows)
+        start = self.start_ns[rows]
+        end = start + self.data_ns[rows]
+        start[data_count:] = end[data_count:]
+        end[data_count:] += self.other_ns[rows[data_count:]]
+        is_other = (np.arange(count) >= data_count).astype(np.int64)
         return {
-            "step": self.step[known],
-            "phase": name,
-            "name": name,
+            "step": self.step[rows],
+            "phase": names(is_other, (Phase.DATA.value, Phase.OTHER.value)),
+            "name": names(is_other, (Phase.DATA.value, EVALUATION)),
             "depth": np.zeros(count, dtype=np.int16),
             "thread": constant("main", count),
             "start_ns": start,
-            "end_ns": start + self.data_ns[known],
+            "end_ns": end,
         }
 
 
@@ -98,6 +106,7 @@ def place_steps(log: ParsedLog) -> PlacedSteps:
     start = np.repeat(np.array(begin, dtype=np.int64), counts)
     step_ns = np.repeat(_nanoseconds([each.step_s for each in records]), counts)
     data_ns = np.repeat(_nanoseconds([each.data_s for each in records]), counts)
+    other_ns = np.repeat(_nanoseconds([each.other_s for each in records]), counts)
     step = np.repeat(np.array(first_step, dtype=np.int64), counts) + place_in_window
     loss = np.full(len(step), np.nan)
     printed_steps = np.cumsum(counts) - 1
@@ -114,6 +123,7 @@ def place_steps(log: ParsedLog) -> PlacedSteps:
         samples=np.repeat(samples_per_step(log, records), counts),
         data_ns=np.nan_to_num(data_ns).astype(np.int64),
         has_data=np.isfinite(data_ns),
+        other_ns=np.nan_to_num(other_ns).astype(np.int64),
         loss=loss,
         epoch=np.repeat(epochs, counts),
         warm_up=count_warm_up_steps(log, records, step),
@@ -127,9 +137,9 @@ def drop_untimed(records: Sequence[Record], dropped: Counter[str]) -> list[Recor
     timed = []
     for record in records:
         if record.step_s is None:
-            dropped["lines that do not say how long a step took"] += 1
+            dropped["x a line that does not say how long a step took"] += 1
         elif not 0 < record.step_s < WEEK_S:
-            dropped["lines with an impossible step time"] += 1
+            dropped["x a line with an impossible step time"] += 1
         else:
             timed.append(record)
     return timed

@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from profkit.importers.logs.parsed import Flag, Record, flag_lines
 from profkit.importers.logs.steps import neighbours
 
+_ROUNDED = 1.001
+"""Two throughputs that are rounded may contradict each other by this factor."""
 _PARTIAL = 0.98
 """A batch below this share of the usual one is partial."""
 _TOO_LONG = 3
-"""A last step that would take this many times the time that passed was of a partial batch."""
+"""A last step that would take this many times the time that passed was of a partial batch.
+
+So was one that is this many times slower than the usual one, if nothing tells the time that passed.
+"""
 
 
 def fill_samples(
@@ -21,32 +26,71 @@ def fill_samples(
 ) -> tuple[list[Record], list[Flag]]:
     """Fill missing step times from throughputs, else from timestamps, and samples per step.
 
-    If an epoch's last throughput is too low for the time that passed, its batch was partial.
+    If an epoch's last throughput is too low for the time that passed, or far below the usual one,
+    its batch was partial. It is no step to be compared.
     """
     batch = batch or estimate_batch(records)
     filled: list[Record] = []
     partial: list[int] = []
+    by_clock: list[int] = []
+    usual = statistics.median([each.throughput for each in records if each.throughput] or [0.0])
     for before, record, after in neighbours(records):
         passed_s = _seconds_since(before, record)
-        step_s, size = record.step_s, record.samples
         throughput = None if timed_by_clock else record.throughput
-        if size is None:
-            size = batch
+        step_s, size = record.step_s, batch if record.samples is None else record.samples
         if step_s is None and throughput and throughput > 0 and size:
-            step_s = size / throughput
             ends_epoch = after is None or after.epoch != record.epoch
-            can_be_partial = ends_epoch and record.samples is None and record.steps == 1
-            if can_be_partial and passed_s and step_s > _TOO_LONG * passed_s:
-                step_s, size = passed_s, min(size, throughput * passed_s)
-        if step_s is None:
-            step_s = passed_s
-        if size is None and record.throughput is not None and step_s is not None:
-            size = record.throughput * step_s
-        filled.append(dataclasses.replace(record, step_s=step_s, samples=size))
-        is_small = batch and size is not None and size < _PARTIAL * batch
-        if is_small and record.samples is None:
+            step_s = size / throughput
+            if ends_epoch and record.samples is None and record.steps == 1:
+                step_s, size = _shrink(size, throughput, usual, passed_s)
+        elif step_s is None and passed_s and not timed_by_clock:
+            by_clock.append(record.line)
+        made = _complete(record, passed_s if step_s is None else step_s, size, batch)
+        if made.partial and record.samples is None:
             partial.append(record.line)
-    return filled, flag_lines("a partial batch", partial)
+        filled.append(made)
+    flags = flag_lines("a partial batch, or a stall at the end of an epoch", partial)
+    what = "a line without a usable time or throughput: its step time is from the timestamps"
+    return filled, [*flags, *flag_lines(what, by_clock)]
+
+
+def _shrink(
+    size: float, throughput: float, usual: float, passed_s: float | None
+) -> tuple[float, float]:
+    """Return the time and the samples of an epoch's last step, whose batch may be partial."""
+    step_s = size / throughput
+    if passed_s and step_s > _TOO_LONG * passed_s:
+        return passed_s, min(size, throughput * passed_s)
+    if _TOO_LONG * throughput < usual:
+        return step_s, size * throughput / usual
+    return step_s, size
+
+
+def _complete(
+    record: Record, step_s: float | None, size: float | None, batch: float | None
+) -> Record:
+    """Return the record with its step time, what follows from it, and whether it is partial."""
+    if size is None and record.throughput is not None and step_s is not None:
+        size = record.throughput * step_s
+    data_s = record.data_s
+    if data_s is None and step_s is not None:
+        data_s = _wait_from_throughputs(record, step_s)
+    is_small = bool(batch and size is not None and size < _PARTIAL * batch)
+    return dataclasses.replace(
+        record,
+        step_s=step_s,
+        data_s=data_s,
+        samples=size,
+        partial=is_small and record.steps == 1,
+    )
+
+
+def _wait_from_throughputs(record: Record, step_s: float) -> float | None:
+    """Return the wait for data of a step whose line has the throughput with and without it."""
+    whole, computing = record.throughput, record.compute_throughput
+    if not whole or not computing or whole > _ROUNDED * computing:
+        return None
+    return max(0.0, step_s * (1 - whole / computing))
 
 
 def estimate_batch(records: Sequence[Record]) -> float | None:

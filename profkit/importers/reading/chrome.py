@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,10 @@ LARGEST_HEADER = 16 << 20
 _FIRST_CHARACTERS = 65_536
 """A value of the header is searched in this many characters, then in four times as many."""
 _SPACE_STEP = 64
+_TAIL_BYTES = 256
+_DOCUMENT_END = re.compile(rb"\]\s*\}?\s*\Z")
+_WHOLE = "its last events are nested too deeply, or are too long to be read"
+"""The problem of a file that has its end, which was taken for a part of a broken event."""
 
 
 def _fields(kind: str, names: str) -> list[Any]:
@@ -156,6 +161,7 @@ class _Text:
         self.block = b""
         self.at = 0
         self.final = False
+        self._tail = b""
         self._blocks = blocks
         self._shown = shown
 
@@ -163,6 +169,7 @@ class _Text:
         """Add the next block; return false if there is none."""
         block = next(self._blocks, b"")
         self.final = not block
+        self._tail = (self._tail + block[-_TAIL_BYTES:])[-_TAIL_BYTES:]
         self.block = self.block[self.at :] + block
         self.at = 0
         return not self.final
@@ -188,7 +195,7 @@ class _Text:
         """Read the next character, which must be one of these."""
         found = self.peek()
         if not found:
-            raise self.error("it ends early")
+            raise self.error(_WHOLE if _DOCUMENT_END.search(self._tail) else "it ends early")
         if found not in characters:
             raise self.error(f"{found!a} instead of one of {characters!a}")
         self.at += 1

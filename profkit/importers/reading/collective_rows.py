@@ -106,7 +106,7 @@ def write_rows(
         draft.flags += [NO_STEPS, *rows.flags, *gate.flags]
         return draft.finish(
             RunManifest(
-                clean_name(sources[0].name.partition(".")[0]),
+                "",
                 world_size=rows.world_size,
                 config={"backend": BACKEND},
             )

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from profkit.analysis.kernels.device_time import work_kinds
 from profkit.clock import Anchor
 from profkit.importers.base import RunDraft, Target, clean_name
 from profkit.importers.kineto.collectives import SIZES_UNKNOWN, collective_columns
+from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
 from profkit.importers.kineto.phases import find_phases, nest
 from profkit.importers.kineto.steps import Steps, find_main_lane, find_steps
 from profkit.importers.kineto.tables import (
     PhaseLookup,
+    describe_work,
     host_columns,
     kernel_columns,
     span_columns,
+    wait_columns,
 )
-from profkit.importers.kineto.work import find_work
+from profkit.importers.kineto.work import DeviceWork, find_work
 from profkit.importers.reading.chrome import ChromeTrace
 from profkit.importers.reading.sanity import TimeGate
 from profkit.text import plural
@@ -32,10 +36,18 @@ NO_SAMPLES = (
     "the file does not say how many samples a step trains on, so there is no throughput; "
     "give --samples-per-step"
 )
+UNKNOWN_EVENTS = "events of categories that profkit does not know are in no figure"
+NO_DEVICE_WORK = (
+    "the file has no device work that profkit knows: the host's operators stand in for kernels"
+)
+DUPLICATES = "share a correlation id with another: launches of their kernels may be wrong"
+MOST_UNKNOWN = 3
 MAX_RANKS = 100_000
 MAX_DEVICES = 64
 MAX_DEVICES_NAMED = 8
 
+_HOMES = frozenset({"home", "Users"})
+_NAMELESS = frozenset({"", "tmp", "root"})
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|trainer)[-_.]?(\d{1,5})(?!\d)", re.IGNORECASE)
 _RANK_IN_HEAD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d{1,5})\b')
 _PUBLIC_FIELDS = [
@@ -89,6 +101,19 @@ def rank_in_name(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
+def name_of_run(paths: Sequence[Path]) -> str:
+    """Return the folder's name if the files are named by their rank; empty if it says nothing.
+
+    A home folder has the name of its user, which is private.
+    """
+    if rank_in_name(paths[0]) is None:
+        return ""
+    folder = paths[0].absolute().parent
+    if folder == Path.home() or folder.parent.name in _HOMES or folder.name in _NAMELESS:
+        return ""
+    return folder.name
+
+
 class RunSummary:
     """Collects what the ranks' files say of the run as a whole."""
 
@@ -98,14 +123,12 @@ class RunSummary:
         self._created_ns = 0
         self._devices: list[dict[str, Any]] = []
         self._environment: dict[str, Any] = {}
-        self._workload = ""
         self._config: dict[str, Any] = {}
 
     def add(self, file: RankFile, events: Events, anchor: Anchor) -> None:
         """Take what one rank's file says."""
         header = file.trace.header
         self._framework = events.framework
-        self._workload = self._workload or clean_name(file.path.name.partition(".")[0])
         if anchor.realtime_ns and len(events.start):
             self._created_ns = int(events.start.min()) - anchor.monotonic_ns + anchor.realtime_ns
         self._devices = self._devices or _describe_devices(header.get("deviceProperties"))
@@ -133,7 +156,7 @@ class RunSummary:
 
     def manifest(self, world_size: int) -> RunManifest:
         return RunManifest(
-            workload=self._workload,
+            workload="",  # no profiler's file names its job, and a file's name is none
             framework=self._framework,
             world_size=world_size,
             created_ns=self._created_ns,
@@ -166,8 +189,8 @@ def write_rank(
     rank = file.rank or 0
     events = sort_out(file.trace, gate)
     main = find_main_lane(events)
-    steps = find_steps(events, main)
     work = find_work(events, gate)
+    steps = find_steps(events, main, work)
     spans, excluded_spans = nest(find_phases(events, main, steps))
     anchor = find_anchor(events)
     host = ""
@@ -175,22 +198,23 @@ def write_rank(
         host = clean_name(str(file.trace.header.get("host_name", "")))
     devices = np.unique(work.device)[:MAX_DEVICES_NAMED].tolist()
     label = ", ".join(f"cuda:{each}" for each in devices) or "cpu"
+    framework = events.framework
     manifest = RankManifest(
-        rank,
-        host,
-        0,
-        label,
-        anchor,
-        world_size=world_size,
-        framework=events.framework,
+        rank, host, 0, label, anchor, world_size=world_size, framework=framework
     )
     tables = draft.rank(manifest)
     tables.write("steps", steps.table(options.samples_per_step or 0))
-    tables.write("spans", span_columns(events, spans, steps))
     if len(work.place):
-        kernels = kernel_columns(events, work, steps, PhaseLookup(spans, main))
+        described = describe_work(events, work)
+        kind = work_kinds(described.categories)[described.category]
+        lane = events.lane[work.launch]
+        placed = place_spans(spans, main, work, lane, kind)
+        kernels = kernel_columns(events, work, described, steps, PhaseLookup(spans, main))
+        tables.write("samples", wait_columns(events, work))
     else:
+        placed = list(map(PlacedSpan, spans))
         kernels = host_columns(events, steps)
+    tables.write("spans", span_columns(events, placed, steps))
     tables.write("kernels", kernels)
     collectives, unsized = collective_columns(events, work, steps, world_size)
     tables.write("collectives", collectives)
@@ -201,6 +225,7 @@ def write_rank(
     if not options.samples_per_step:
         summary.flag(NO_SAMPLES)
     summary.flag_problems(file, gate, one_of_several=world_size > 1)
+    _flag_gaps(events, work, summary)
     _count_dropped(draft, events, excluded_spans, steps)
 
 
@@ -224,3 +249,19 @@ def _count_dropped(draft: RunDraft, events: Events, excluded_spans: int, steps: 
     for what, count in counts.items():
         if count:
             draft.dropped[what] += count
+
+
+def _flag_gaps(events: Events, work: DeviceWork, summary: RunSummary) -> None:
+    """Flag what a reader would miss in the figures."""
+    unknown = events.of(Role.UNKNOWN)
+    if len(unknown):
+        codes, counts = np.unique(events.column("category", unknown), return_counts=True)
+        kinds = []
+        for place in np.argsort(-counts)[:MOST_UNKNOWN].tolist():
+            kinds.append(f"{counts[place]:,} {clean_name(events.names[codes[place]]) or 'without'}")
+        more = ", ..." if len(codes) > MOST_UNKNOWN else ""
+        summary.flag(f"{UNKNOWN_EVENTS} ({', '.join(kinds)}{more})")
+    if not len(work.place):
+        summary.flag(NO_DEVICE_WORK)
+    elif duplicates := work.duplicates:
+        summary.flag(f"{plural(duplicates, 'call')} {DUPLICATES}")

@@ -101,7 +101,7 @@ def test_a_counter_that_jumps_far_makes_no_endless_run() -> None:
 def test_times_that_cannot_be_are_left_out_and_counted() -> None:
     text = SAMPLES["paddleseg"].text.replace("batch_cost: 0.5000, ", "batch_cost: 9999999.0, ", 1)
     (log,) = parse_log(lambda: [text.encode()])
-    assert place_steps(log).dropped == {"lines with an impossible step time": 1}
+    assert place_steps(log).dropped == {"x a line with an impossible step time": 1}
 
 
 def test_memory_does_not_grow_with_lines_that_are_no_records() -> None:

@@ -38,6 +38,48 @@ def test_runs_too_far_apart_for_one_configuration_say_so() -> None:
     assert "differ 1.90 x in throughput" in flags(second)
 
 
+def test_a_run_on_one_card_and_one_on_eight_are_no_contradiction() -> None:
+    """As in NVIDIA's MXNet benchmark: eight cards have eight times the throughput."""
+    one = SAMPLES["dllogger_mxnet"].text.replace("gpus : [0, 1]", "gpus : [0]")
+    eight = SAMPLES["dllogger_mxnet"].text.replace(
+        "gpus : [0, 1]", "gpus : [0, 1, 2, 3, 4, 5, 6, 7]"
+    )
+    eight = eight.replace("batch_size : 80", "batch_size : 640").replace(
+        "train.ips : ", "train.ips : 9"
+    )
+    for log in parse(one + eight):
+        assert "the runs in the file differ" not in flags(log)
+    again = SAMPLES["dllogger_mxnet"].text.replace("train.ips : ", "train.ips : 9")
+    for log in parse(SAMPLES["dllogger_mxnet"].text + again):
+        assert "in throughput per card" in flags(log)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("bash run_benchmark.sh sp 32 fp32 2", "asks for a batch of 32, the log shows 40"),
+        ("bash run_benchmark.sh sp 40 fp32 2", ""),
+        ("python train.py --batch-size 32", "asks for a batch of 32, the log shows 40"),
+        ("python train.py --batch-size=160", ""),  # of all four cards
+        ("python train.py --amp", ""),
+        ("bash run_benchmark.sh mp 160 fp32 2", "asks for precision fp32, the log says amp"),
+    ],
+)
+def test_a_command_that_contradicts_its_log_is_flagged(command: str, said: str) -> None:
+    (log,) = parse(f"+ {command}\n" + SAMPLES["dllogger_pytorch"].text)
+    assert said in flags(log)
+    if not said:
+        assert "asks for a batch" not in flags(log)
+
+
+def test_psenet_trains_in_fp32_whatever_its_name_says() -> None:
+    text = SAMPLES["psenet"].text
+    (log,) = parse(text, "psenet_mp_fp16_bs40.txt")
+    assert "the log says precision fp32, the file's name says amp" in flags(log)
+    (log,) = parse(text.replace("Loss: 0", "Loss: 9", 1))
+    assert "a loss above 1" in flags(log)
+
+
 def test_parameters_printed_again_begin_a_run() -> None:
     text = SAMPLES["dllogger_mxnet"].text
     again = text.replace("Epoch: 0 ", "Epoch: 1 ")
@@ -110,8 +152,8 @@ def test_an_evaluation_booked_as_data_time_is_flagged() -> None:
     )
     (log,) = parse("\n".join(lines) + "\n")
     assert (
-        "1 x an evaluation or a checkpoint that the next line includes, as data time or step time "
-        "(line 12)" in flags(log)
+        "1 x an evaluation or a checkpoint that the next line includes; what it takes longer than "
+        "usual counts as other (line 12)" in flags(log)
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from profkit.analysis.overview import build_overview
 from profkit.importers.base import Target
 from profkit.importers.logs.assemble import parse_log
-from profkit.importers.logs.parsed import Mean, ParsedLog
+from profkit.importers.logs.parsed import Mean, ParsedLog, Scope
 from profkit.importers.training_log import IMPORTER
 from profkit.trace import Trace
 from tests.importers.logs.samples import mean_data_s
@@ -124,7 +124,9 @@ def test_reports_of_imported_logs_show_the_logs_throughput(tmp_path: Path) -> No
             assert view.flags == made.flags
             assert len(made.flags) >= len(log.flags)
             if log.mean_throughput:
-                assert view.throughput.value == pytest.approx(log.mean_throughput, rel=0.02), path
+                ranks = view.world_size if log.scope is Scope.CARD else 1
+                throughput = pytest.approx(log.mean_throughput * ranks, rel=0.02)
+                assert view.throughput.value == throughput, path
             assert view.step_ns.value / 1e9 == pytest.approx(log.mean_step_s, rel=0.02), path
 
 

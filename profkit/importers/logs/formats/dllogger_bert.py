@@ -4,7 +4,8 @@
 
 An iteration is one update of accumulated gradients. The counter stands still or goes back if the
 scaler skips an update, so lines are counted. Times are those between the timestamps. The
-throughput of all cards is stated once at the end, over the raw training time.
+throughput of all cards is stated once at the end, over the raw training time. `train_batch_size`
+is the batch of an update of one card in NVIDIA's scripts, and a micro batch in others.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _RECORD = re.compile(
 )
 _SEQUENCES = re.compile(r"\+\+ expr (\d{1,9}) / \d{1,7} / \d{1,5}")
 _BATCH = re.compile(r"train_batch_size[= :]{1,3}(\d{1,8})")
+_ACCUMULATION = re.compile(r"gradient_accumulation_steps[= :]{1,3}(\d{1,7})")
 _STEPS = re.compile(r"--max_steps[ =](\d{1,9})|(?<!\w)max_steps=(\d{1,9})")
 
 
@@ -35,6 +37,8 @@ def read(line: Line, found: Found) -> None:
         found.add_facts(global_batch_size=as_count(match[1]))
     elif "train_batch_size" in text and (match := _BATCH.search(text)):
         found.add_facts(batch_size=as_count(match[1]))
+    if "gradient_accumulation_steps" in text and (match := _ACCUMULATION.search(text)):
+        found.add_facts(accumulation=as_count(match[1]))
     if "max_steps" in text and (match := _STEPS.search(text)):
         found.add_facts(last_step=as_count(match[1] or match[2]))
     label = "training_sequences_per_second :"

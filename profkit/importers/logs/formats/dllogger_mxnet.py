@@ -41,7 +41,7 @@ def read(line: Line, found: Found) -> None:
         if size and size <= LARGEST_BATCH:
             found.add_facts(global_batch_size=int(size))
     elif "Summary:" in text:
-        what, how = "throughput of the last epoch", "arithmetic mean over its lines"
+        what, how = "throughput of the run", "mean of the epochs' means, start-up too"
         read_result(line, found, "train.ips :", what, "images/s", how)
     else:
         read_table(line, found)

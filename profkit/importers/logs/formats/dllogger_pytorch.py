@@ -5,7 +5,7 @@
 The throughput is of all cards: the world size times rank 0's batch over rank 0's time of this one
 iteration, with the device synchronised. A partial last batch counts as a whole one, so it looks
 slow. `Summary` has the arithmetic mean of the throughputs of all iterations, also the first.
-`compute_ips` excludes the wait for data.
+`compute_ips` excludes the wait for data, which therefore follows from the two.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def read(line: Line, found: Found) -> None:
             as_count(match[1]),
             time_s=find_time(text),
             throughput=throughput,
+            compute_throughput=number_after(text, "train.compute_ips :"),
             loss=number_after(text, "train.loss :"),
             lr=number_after(text, "train.lr :"),
         )

@@ -60,4 +60,5 @@ GRAMMAR = Grammar(
     restarts_each_epoch=False,
     first_step=1,
     warm_up_records=1,
+    evaluates_apart=True,
 )

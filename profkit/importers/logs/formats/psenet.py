@@ -4,7 +4,8 @@
 
 `ips` is of all cards, because one process drives them, over the two iterations since the line
 before. `Batch` and `Loss` are means since the epoch began. The mean of the loss is undone. The mean
-batch time serves only to find the batch size: its three digits are too few to be undone.
+batch time serves only to find the batch size: its three digits are too few to be undone. PSENet
+trains in fp32 whatever its command or the file's name says, and no loss of it exceeds 1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from profkit.importers.logs.times import find_time
 _RECORD = re.compile(
     r"\((\d{1,12})/(\d{1,12})\) LR: [\d.e-]{1,20} \| Batch: .{1,120}?\| Loss: .{1,300}?ips: "
 )
+LARGEST_LOSS = 1.0
+"""The loss is 0.7 and 0.3 of two dice losses, each at most 1."""
+_ROUNDING = 1e-3
+"""The mean loss has three digits; undoing it multiplies their error by the steps."""
 _EPOCH = re.compile(r"^Epoch: \[(\d{1,9}) \| (\d{1,9})\]")
 
 
@@ -32,13 +37,17 @@ def read(line: Line, found: Found) -> None:
         mean_s = number_after(text, "Batch:")
         if not step or not throughput or not mean_s:
             return
+        found.add_facts(precision="fp32")
+        loss = undo_loss(step, number_after(text, "Loss:"), found)
+        if loss is not None and loss > LARGEST_LOSS + _ROUNDING * step:
+            found.warn("a loss above 1, which this model's loss cannot have", line.number)
         found.add_record(
             line,
             step,
             find_epoch(step, found),
             time_s=find_time(text),
             throughput=throughput,
-            loss=undo_loss(step, number_after(text, "Loss:"), found),
+            loss=loss,
             lr=number_after(text, "LR:"),
             samples=find_batch(throughput * mean_s, found),
         )

@@ -1,7 +1,7 @@
 """Checks of a run's figures against each other, its timestamps and the file's name.
 
-Each check is a function that takes the run and the evidence around it and returns flags: at most
-one, which counts the lines that show the contradiction and lists the first few.
+Each check is a function that takes the run and the evidence around it and returns flags: one for
+each contradiction, which counts the lines that show it and lists the first few.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from profkit.importers.logs.integrity import clock, figures, statements
 from profkit.importers.logs.integrity.evidence import Check, Evidence
-from profkit.importers.logs.parsed import Flag, ParsedLog
+from profkit.importers.logs.parsed import Flag, ParsedLog, Scope
 from profkit.text import significant
 
 MAX_THROUGHPUT_RATIO = 1.2
@@ -23,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     statements.check_precision,
     statements.check_cards,
     statements.check_batch,
+    statements.check_command,
     figures.check_throughputs,
     figures.check_evaluations,
     figures.check_data_waits,
@@ -51,12 +52,31 @@ def check(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 
 def flag_unlike_runs(runs: Sequence[ParsedLog]) -> list[ParsedLog]:
     """Flag the runs of one file if their throughputs differ too much for one configuration."""
-    means = list(filter(None, [each.mean_throughput for each in runs]))
-    if len(means) < 2 or max(means) <= MAX_THROUGHPUT_RATIO * min(means):
+    means = []
+    for each in runs:
+        throughput = each.mean_throughput
+        if throughput is not None and each.scope is Scope.ALL:
+            throughput /= each.metadata.world_size or 1
+        if throughput:
+            means.append(throughput)
+    if len(means) < 2 or max(means) <= MAX_THROUGHPUT_RATIO * min(means) or _have_a_reason(runs):
         return list(runs)
     ratio = significant(max(means) / min(means), 3)
     flag = Flag(
-        f"the runs in the file differ {ratio} x in throughput: "
+        f"the runs in the file differ {ratio} x in throughput per card: "
         "what the file's name says is true for at most one of them"
     )
     return [dataclasses.replace(each, flags=(*each.flags, flag)) for each in runs]
+
+
+def _have_a_reason(runs: Sequence[ParsedLog]) -> bool:
+    """Return true if the log states different settings for the runs: then none is another's."""
+    stated = set()
+    for each in runs:
+        metadata = each.metadata
+        own = [metadata.world_size, metadata.batch_size, metadata.precision]
+        for place, name in enumerate(("world_size", "batch_size", "precision")):
+            if name in metadata.from_name:
+                own[place] = None
+        stated.add(tuple(own))
+    return len(stated) > 1

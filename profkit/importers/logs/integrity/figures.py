@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from bisect import bisect_right
 
 from profkit.importers.logs.integrity.evidence import (
     MIN_VALUES,
@@ -19,12 +18,6 @@ _FAST = 0.4
 _SLOW = 4
 _SHORT_STEP_S = 0.02
 """Shorter step times have too few digits to be compared with a throughput."""
-_LONGER_STEP = 1.2
-"""An evaluation that is included makes a step longer than this many usual ones."""
-_LONGER_WAIT = 2.0
-"""An evaluation that is included makes a wait for data longer than this many usual ones."""
-_NOTICEABLE_WAIT = 0.1
-"""A wait for data counts as longer only by this share of a step."""
 
 
 def check_throughputs(log: ParsedLog, evidence: Evidence) -> list[Flag]:
@@ -44,23 +37,11 @@ def check_throughputs(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 
 def check_evaluations(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     """Flag records that include the time of an evaluation or a checkpoint before them."""
-    if log.times is Mean.STEP:
-        return []
-    waits = [each.data_s for each in log.records if each.data_s is not None]
-    usual_wait_s = statistics.median(waits or [0.0])
-    usual_step_s = statistics.median(_step_times(log) or [0.0])
-    lines = sorted(evidence.evaluation_lines)
-    included = []
-    for before, record in itertools.pairwise(log.records):
-        place = bisect_right(lines, before.line)
-        if place == len(lines) or lines[place] >= record.line:
-            continue
-        wait_s, step_s = record.data_s or 0, record.step_s or 0
-        extra_s = wait_s - usual_wait_s
-        is_wait = extra_s > _NOTICEABLE_WAIT * usual_step_s and wait_s > _LONGER_WAIT * usual_wait_s
-        if is_wait or step_s > _LONGER_STEP * usual_step_s > 0:
-            included.append(record)
-    what = "an evaluation or a checkpoint that the next line includes, as data time or step time"
+    included = [each for each in log.records if each.other_s]
+    what = (
+        "an evaluation or a checkpoint that the next line includes; what it takes longer than "
+        "usual counts as other"
+    )
     return flag_records(what, included)
 
 

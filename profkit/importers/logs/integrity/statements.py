@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.importers.logs.integrity.evidence import TOLERANCE, Evidence
 from profkit.importers.logs.parsed import Flag, Mean, ParsedLog, Stated
 from profkit.text import plural, significant
@@ -14,7 +15,7 @@ _FEW_RECORDS = 8
 
 def check_precision(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     stated, named = evidence.facts.precision, evidence.hints.precision
-    if not stated or not named or stated == named:
+    if not stated or not named or (stated in FULL_PRECISIONS) == (named in FULL_PRECISIONS):
         return []
     return [Flag(f"the log says precision {stated}, the file's name says {named}")]
 
@@ -37,6 +38,21 @@ def check_batch(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     if log.unit == "words" or "batch_size" in log.metadata.from_name:
         return []
     return [Flag(f"the log says {stated} samples per card, the file's name says {named}")]
+
+
+def check_command(log: ParsedLog, evidence: Evidence) -> list[Flag]:
+    """Flag a command that asks for something else than the log then shows."""
+    flags = []
+    metadata, asked = log.metadata, log.metadata.command_batch
+    card, total = metadata.batch_size, metadata.global_batch_size
+    if asked and (card or total) and log.unit != "words":
+        times = metadata.accumulation or 1
+        if asked not in {card, total, (card or 0) / times, (total or 0) / times}:
+            flags.append(Flag(f"the command asks for a batch of {asked}, the log shows {card}"))
+    wanted, stated = metadata.command_precision, evidence.facts.precision
+    if wanted and stated and (wanted in FULL_PRECISIONS) != (stated in FULL_PRECISIONS):
+        flags.append(Flag(f"the command asks for precision {wanted}, the log says {stated}"))
+    return flags
 
 
 def check_last_step(log: ParsedLog, evidence: Evidence) -> list[Flag]:

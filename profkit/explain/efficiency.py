@@ -1,0 +1,57 @@
+"""Doubts about comparing two logs: efficiencies that cannot be, and what neither states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from profkit.analysis.estimate import divide
+from profkit.analysis.notices import is_log
+from profkit.explain.ledger import Ledger
+from profkit.text import percent, plural
+from profkit.trace import Trace
+
+HIGHEST = 1.05
+"""Two runs of one job differ by as much; a larger gain per rank needs a reason."""
+
+_REASONS = frozenset(
+    {"framework", "precision", "batch_size", "device", "memory_format", "xla", "dali", "loader"}
+)
+"""Settings that can make each rank faster; if one differs, the efficiency can be true."""
+
+
+def log_caveats(base: Trace, target: Trace) -> Iterator[str]:
+    """Yield what nothing shows to be alike, because a log does not state it."""
+    if not (is_log(base) and is_log(target)):
+        return
+    for name, words in (("device", "device"), ("rows_speak_for_ranks", "number of ranks")):
+        silent = [each.name for each in (base, target) if name not in each.manifest.config]
+        if len(silent) == 2:
+            yield f"neither log states its {words}"
+        elif silent:
+            yield f"{silent[0]} does not state its {words}"
+
+
+def doubt_efficiency(base: Trace, target: Trace, ledger: Ledger) -> str:
+    """Return why two logs cannot be of one job, or nothing if they can.
+
+    More ranks make no rank faster: the least that they do is to exchange gradients.
+    """
+    few, many = base.manifest, target.manifest
+    efficiency = ledger.efficiency
+    if few.world_size > many.world_size:
+        few, many = many, few
+        efficiency = divide(ledger.total.target, ledger.total.base)
+    if not (is_log(base) and is_log(target) and ledger.per_sample):
+        return ""
+    if few.world_size == many.world_size or not efficiency.value > HIGHEST:
+        return ""
+    if efficiency.low is not None and efficiency.low <= 1:
+        return ""
+    if any(each.name in _REASONS for each in ledger.differences):
+        return ""
+    return (
+        f"an efficiency of {percent(efficiency.value, 0)} from {few.world_size} to "
+        f"{plural(many.world_size, 'rank')} cannot be: more ranks make no rank faster, so the two "
+        "logs differ in something that they do not state (precision, batch, machine, number of "
+        "ranks), or a figure is wrong"
+    )

@@ -1,0 +1,126 @@
+"""The words for runs that were imported from a training log: what their figures cover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from profkit.analysis.estimate import scale
+from profkit.analysis.overview import Overview
+from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.slow_lines import (
+    describe_fast_ends,
+    describe_slow_lines,
+    fast_ends,
+    slow_lines,
+)
+from profkit.text import plural, significant
+from profkit.vocab import Phase
+
+MOST_STATED = 4
+"""Results stated by an imported log that are shown; all of them are in the JSON."""
+
+_NAMED_FIELDS = {
+    "world_size": "the number of ranks",
+    "precision": "precision",
+    "batch_size": "batch size",
+    "global_batch_size": "batch size",
+}
+
+
+def sample_unit(config: Mapping[str, Any]) -> str:
+    """Return the plural of a run's sample, as its log names it."""
+    unit = config.get("sample_unit")
+    return unit if isinstance(unit, str) and unit.isalpha() else "samples"
+
+
+def is_log(config: Mapping[str, Any]) -> bool:
+    return "log_of" in config
+
+
+def log_meanings(config: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return what the phases of a log's run are, which differ from measured ones."""
+    if not is_log(config):
+        return {}
+    return {
+        Phase.DATA.value: "waiting for data; the device may work meanwhile",
+        Phase.OTHER.value: "evaluation and checkpoints, estimated",
+        UNKNOWN: "all that the log does not divide",
+    }
+
+
+def log_quality(view: Overview) -> str:
+    """Return what a log does not hold, or nothing for other runs."""
+    if not is_log(view.config):
+        return ""
+    if view.world_size > 1:
+        return f"the log is of one rank; nothing tells what the other {view.world_size - 1:,} did"
+    return "all lines about training were read" if not view.flags else "see the flags"
+
+
+def own_figure(view: Overview) -> Iterator[tuple[str, str, str]]:
+    """Yield the throughput of one rank, if a log of several ranks is of one."""
+    if not is_log(view.config) or view.world_size < 2 or not view.samples_known:
+        return
+    per_rank = scale(view.throughput, 1 / view.world_size)
+    counted = "the log counts all ranks"
+    if view.config.get("samples_counted_of") == "one card":
+        counted = "the log counts this rank alone"
+    unit = sample_unit(view.config)
+    yield "of one rank", f"{significant(per_rank.value, 4)} {unit}/s", counted
+
+
+def coverage(view: Overview) -> str:
+    """Return the ranks that a log's throughput covers, or nothing for other runs."""
+    config = view.config
+    if not is_log(config) or not view.samples_known:
+        return ""
+    if "rows_speak_for_ranks" not in config:
+        return "of one rank: the log does not say of how many"
+    return f"of all {plural(view.world_size, 'rank')}" if view.world_size > 1 else "of 1 rank"
+
+
+def source_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Describe the log that a run was imported from, and list the results that it states."""
+    if not is_log(config):
+        return
+    every = ""
+    if config.get("steps_per_line") != 1:
+        every = f"every {config.get('steps_per_line')} steps, "
+    times = f"{every}times are means of {config.get('step_times')}"
+    counted = f"{config.get('sample_unit')} counted of {config.get('samples_counted_of')}"
+    yield "log", f"{config['log_of']}: {times}, {counted}"
+    accumulated = config.get("accumulation")
+    if isinstance(accumulated, int) and accumulated > 1:
+        yield "step", f"an update of {accumulated:,} accumulated micro batches"
+    if slow := slow_lines(config):
+        yield "slow lines", describe_slow_lines(slow)
+    if ends := fast_ends(config):
+        yield "epoch ends", describe_fast_ends(ends)
+    if named := _told_by_name(config):
+        yield "file name", named
+    stated = [found for found in config.get("stated") or [] if isinstance(found, dict)]
+    for found in stated[-MOST_STATED:]:
+        result = f"{found.get('what')} {found.get('value')} {found.get('unit')}".rstrip()
+        if found.get("how"):
+            result += f" ({found['how']})"
+        yield "stated", f"{result}, line {found.get('line')}"
+    if len(stated) > MOST_STATED:
+        yield "", f"{plural(len(stated) - MOST_STATED, 'more result')} in --json"
+
+
+def _told_by_name(config: Mapping[str, Any]) -> str:
+    """Return which facts come from the file's name, because the log does not state them."""
+    names = config.get("told_by_file_name")
+    if not isinstance(names, list):
+        return ""
+    told = dict.fromkeys(_NAMED_FIELDS[name] for name in names if name in _NAMED_FIELDS)
+    if not told:
+        return ""
+    words = f"tells {' and '.join(told)}; the log does not state it"
+    if len(told) > 1:
+        words = f"tells {', '.join(told)}; the log does not state them"
+    of_node = config.get("cards_of_one_node")
+    if "world_size" in names and isinstance(of_node, int):
+        words += f" (it states {plural(of_node, 'card')} of one node)"
+    return words

@@ -1,0 +1,122 @@
+"""The values of each screen for a run, as mean ns per step of a rank, by the names of `Truth`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from profkit.analysis.overview import build_overview
+from profkit.analysis.selection import steady_steps
+from profkit.analysis.timeline.lanes import Group
+from profkit.analysis.timeline.timeline import Timeline
+from profkit.explain.explained import explain, scale_runs
+from profkit.report import as_json, ledger_json
+from profkit.trace import Trace
+from profkit.tui.headless import twin
+
+Values = Mapping[str, float]
+
+_NAMES = {"data": "input"}
+MS = 1e6
+
+
+def _named(values: Mapping[str, float | None]) -> dict[str, float]:
+    named: dict[str, float] = {}
+    for name, value in values.items():
+        if value is not None:
+            key = _NAMES.get(name, name)
+            named[key] = named.get(key, 0.0) + value
+    return named
+
+
+def report(run: Path) -> Values:
+    """What `profkit report --json` prints."""
+    found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))
+    values = {each["phase"]: each["step_ms"]["value"] * MS for each in found["phases"]}
+    return {"step": found["step_ms"]["value"] * MS, **_named(values)}
+
+
+def exchange(run: Path) -> list[Values]:
+    """The parts of each rank's exchange, in `profkit report --json`."""
+    found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))["exchange"]
+    rows = []
+    for rank in found["ranks_ms_per_step"] if found else []:
+        named = {name: rank[name] for name in ("exposed", "waiting", "transfer", "hidden")}
+        rows.append({name: value * MS for name, value in named.items() if value is not None})
+    return rows
+
+
+def quality(run: Path) -> list[str]:
+    """The notices on the quality of a run's data, which every report prints."""
+    found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))
+    return [*found["data_quality"], *found["flags"]]
+
+
+def overview(run: Path) -> Values:
+    """The first screen of the TUI."""
+    found = twin(run, "overview")
+    values = {each["name"]: each["ns_per_step"]["value"] for each in found["parts"]}
+    return {"step": found["wall_ns_per_step"], **_named(values)}
+
+
+def live(run: Path) -> Values:
+    """The screen of a run that goes on: its latest steps."""
+    found = twin(run, "live")
+    values = {each["name"]: each["step_ns"] for each in found["parts"]}
+    return {"step": found["step_ns"]["value"], **_named(values)}
+
+
+def ranks(run: Path) -> list[Values]:
+    """Each rank's own step."""
+    found = twin(run, "ranks")
+    rows = []
+    for rank in found["ranks"]:
+        rows.append({"step": rank["wall_ns"], **_named(rank["phase_ns"])})
+    return rows
+
+
+def ledger(base: Path, run: Path, samples: int) -> tuple[Values, dict[str, Any]]:
+    """A run's side of the ledger, per step of so many samples; and the JSON of `explain`."""
+    found = ledger_json.explained(explain(Trace.open(base), Trace.open(run)))
+    values = {row["name"]: row["target"]["value"] * samples for row in found["rows_ns"]}
+    return {"step": found["total_ns"]["target"]["value"] * samples, **_named(values)}, found
+
+
+def scaling(base: Path, run: Path) -> dict[str, Any]:
+    """The row of a run in the scaling table, behind its base."""
+    found = ledger_json.scaling(scale_runs([Trace.open(base), Trace.open(run)]))
+    row: dict[str, Any] = found["runs"][1]
+    return row
+
+
+def timeline(run: Path) -> list[Values]:
+    """What each rank's row of phases covers between the first and the last used step."""
+    trace = Trace.open(run)
+    used = steady_steps(trace).steps
+    opened = Timeline(trace)
+    rows = []
+    for rank in trace.ranks:
+        steps = opened.steps(rank.rank)
+        inside = np.isin(steps.number, used)
+        begin, end = int(steps.start_ns[inside].min()), int(steps.end_ns[inside].max())
+        covered: dict[str, float] = {"step": (end - begin) / len(used)}
+        for lane in opened.lanes(rank.rank, Group.PHASES):
+            pieces = lane.level.pieces
+            shift = opened.shift(rank.rank)
+            for kind, name in enumerate(lane.level.kinds):
+                own = pieces.kinds == kind
+                starts = np.clip(pieces.starts[own] + shift, begin, end)
+                ends = np.clip(pieces.ends[own] + shift, begin, end)
+                covered[name] = float((ends - starts).sum()) / len(used)
+        rows.append(_named(covered))
+    return rows
+
+
+SINGLE: Mapping[str, Callable[[Path], Values]] = {
+    "report": report,
+    "overview": overview,
+    "live": live,
+}

@@ -1,0 +1,112 @@
+"""What a report says of devices equals an oracle that reads the trace's text on its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.analysis.overview import build_overview
+from profkit.importers import nsys
+from profkit.importers.kineto import IMPORTER
+from profkit.report import as_html, as_json, as_markdown, as_text
+from profkit.report.overview_document import illustrate, overview
+from profkit.text import duration
+from profkit.trace import Trace
+from tests.importers.conftest import KINETO, NSYS, Import, needs_data
+from tests.importers.oracle import device_table, read_kineto, read_nsys
+
+KEYS = {
+    "window": "window_ns",
+    "busy": "busy_ns",
+    "compute": "compute_ns",
+    "exchange": "communication_ns",
+    "move": "copies_ns",
+    "exposed": "communication_exposed_ns",
+    "hidden": "communication_hidden_ns",
+    "alone": "copies_alone_ns",
+    "idle": "idle_ns",
+    "late": "idle_launched_late_ns",
+    "synchronised": "idle_after_synchronisation_ns",
+    "other": "idle_for_other_reasons_ns",
+}
+
+
+def reported(run: Path) -> list[dict[str, Any]]:
+    figures = as_json.overview(build_overview(Trace.open(run)))["device_time"]
+    found: list[dict[str, Any]] = figures["devices"]
+    return found
+
+
+def by_name(device: dict[str, Any]) -> dict[str, int]:
+    return {name: device[key] for name, key in KEYS.items()}
+
+
+def says_exposure(run: Path, exposed: int, hidden: int, steps: int) -> bool:
+    """Whether the first table of every format has the sentence with these figures."""
+    trace = Trace.open(run)
+    view = build_overview(trace)
+    document = overview(view, illustrate(trace, view))
+    sentence = (
+        f"Communication: {duration(exposed / steps)} per step exposed, "
+        f"{duration(hidden / steps)} hidden by compute."
+    )
+    first = document.sections[0]
+    texts = [
+        as_text.document(document),
+        as_markdown.document(document),
+        as_html.document(document, "1"),
+    ]
+    flat = [" ".join(text.split()) for text in texts]
+    return first.title == "What the device did" and all(sentence in text for text in flat)
+
+
+@needs_data
+@pytest.mark.parametrize("path", KINETO, ids=lambda path: f"{path.parent.name}-{path.name[:12]}")
+def test_a_kineto_trace(path: Path, import_files: Import) -> None:
+    (made,) = import_files(IMPORTER, path)
+    (found,) = reported(made.run)
+    expected = device_table(*read_kineto(path))
+    assert by_name(found) == expected
+    if expected["exchange"]:
+        sums = expected["exposed"], expected["hidden"]
+        assert says_exposure(made.run, *sums, found["steps"])
+
+
+@needs_data
+@pytest.mark.parametrize("path", NSYS, ids=lambda path: path.stem)
+def test_an_nsys_export(path: Path, import_files: Import) -> None:
+    (made,) = import_files(nsys.IMPORTER, path)
+    exposed = hidden = steps = 0
+    for device in reported(made.run):
+        expected = device_table(*read_nsys(path, int(device["device"].removeprefix("cuda:"))))
+        assert by_name(device) == expected
+        exposed, hidden = exposed + expected["exposed"], hidden + expected["hidden"]
+        steps += device["steps"]
+    assert says_exposure(made.run, exposed, hidden, steps)
+
+
+@needs_data
+def test_the_exchange_and_the_ledger_agree_with_the_device(import_files: Import) -> None:
+    """Eight ranks: exposed communication is the same figure on every screen that has it."""
+    from profkit.analysis.costs import run_costs
+
+    paths = [path for path in KINETO if path.parent.name == "dlrm_8rank_v100"]
+    (made,) = import_files(IMPORTER, *paths)
+    trace = Trace.open(made.run)
+    view = build_overview(trace)
+    tables = {}
+    for path in paths:
+        tables[int(path.name[len("worker")])] = device_table(*read_kineto(path))
+    assert view.exchange is not None
+    for rank in view.exchange.ranks:
+        expected = tables[rank.rank]
+        assert (rank.exposed_ns, rank.hidden_ns) == (expected["exposed"], expected["hidden"])
+    exposed = sum(table["exposed"] for table in tables.values())
+    costs = run_costs(trace)
+    assert int(costs.parts["allreduce"].sum()) == exposed
+    assert sum(int(part.sum()) for part in costs.inside["allreduce"].values()) == exposed
+    assert view.late_rank is not None
+    assert view.late_rank.rank == 7
+    assert view.late_rank.waited_ns == pytest.approx(6.27e6, rel=0.01)

@@ -1,0 +1,192 @@
+"""Causes of the gap between two logs, and what a log cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from profkit.explain.explained import Explained, explain
+from profkit.explain.ledger import Verdict
+from profkit.explain.rules.base import Finding
+from profkit.importers.base import Target
+from profkit.importers.training_log import IMPORTER
+from profkit.report import as_text
+from profkit.report.ledger_document import explained
+from profkit.trace import Trace
+
+Explain = Callable[..., Explained]
+STEPS_PER_LINE = 10
+
+
+def paddleseg(
+    cards: int, steps: Sequence[tuple[float, float]], epochs: Sequence[int] = (), head: str = ""
+) -> str:
+    """Return a log of one rank with these step times and waits for data, in seconds."""
+    lines = [f"GPUs used: {cards}", "batch_size: 8", "fp16: false", head]
+    for place, (step_s, data_s) in enumerate(steps):
+        epoch = epochs[place] if epochs else 1
+        lines.append(
+            f"[TRAIN] epoch: {epoch}, iter: {STEPS_PER_LINE * (place + 1)}/{10 * len(steps)}, loss: 1.0, "
+            f"lr: 0.1, batch_cost: {step_s:.5f}, reader_cost: {data_s:.5f}, "
+            f"ips: {8 / step_s:.5f} samples/sec"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def even(step_s: float, data_s: float, count: int = 60) -> list[tuple[float, float]]:
+    return [(step_s * (1 + 0.01 * (place * 37 % 5 - 2)), data_s) for place in range(count)]
+
+
+@pytest.fixture
+def compare(tmp_path: Path) -> Explain:
+    def compare(base: str, target: str) -> Explained:
+        traces = []
+        for name, text in (("before.log", base), ("after.log", target)):
+            (tmp_path / name).write_text(text)
+            (made,) = IMPORTER.read([tmp_path / name], Target(tmp_path / "runs"))
+            traces.append(Trace.open(made.run))
+        return explain(*traces)
+
+    return compare
+
+
+def find(view: Explained, kind: str) -> Finding | None:
+    return next((each for each in view.findings if each.kind == kind), None)
+
+
+def page(view: Explained) -> str:
+    return " ".join(as_text.document(explained(view)).split())
+
+
+def test_slow_lines_are_a_cause_with_the_part_that_is_no_wait_for_data(compare: Explain) -> None:
+    """An epoch begins in every fifth line: 100 ms a step, 60 of which are the reader's."""
+    steps, epochs = even(0.2, 0.001), []
+    for place in range(60):
+        epochs.append(place // 5)
+        if place % 5 == 0:
+            steps[place] = (0.3, 0.061)
+    view = compare(paddleseg(8, even(0.2, 0.001)), paddleseg(8, steps, epochs))
+    slow = find(view, "slow_windows")
+    assert slow is not None
+    assert slow.cost_ns is not None
+    assert slow.cost_ns.value == pytest.approx(100e6 * 11 / 59, rel=0.03)
+    assert slow.share_of_gap == pytest.approx(1, abs=0.05)
+    assert "11 of 59 windows of 10 steps take 300 ms per step" in slow.evidence
+    assert "an epoch begins in each of them" in slow.evidence
+    assert "they come every 50.0 steps" in slow.evidence
+    assert "explains 61 % of the difference" in slow.evidence
+    assert find(view, "input_bound") is None
+    assert find(view, "input_stalls") is None
+
+
+def test_slow_lines_that_wait_for_no_data_name_no_input(compare: Explain) -> None:
+    steps = even(0.2, 0.001)
+    for place in range(3, 60, 9):
+        steps[place] = (0.5, 0.001)
+    slow = find(compare(paddleseg(8, even(0.2, 0.001)), paddleseg(8, steps)), "slow_windows")
+    assert slow is not None
+    assert "does not explain the difference" in slow.evidence
+    assert "persistent_workers" not in slow.remedy
+
+
+def test_steps_that_are_faster_without_work_for_workers_name_them(compare: Explain) -> None:
+    """The last of each ten lines takes 200 ms, as the base does, and the others 240 ms."""
+    steps = [(0.2 if place % 10 == 9 else 0.24, 0.001) for place in range(60)]
+    epochs = [place // 10 for place in range(60)]
+    base = paddleseg(1, even(0.2, 0.001), epochs)
+    view = compare(base, paddleseg(8, steps, epochs))
+    found = find(view, "loader_contention")
+    assert found is not None
+    assert found.cost_ns is not None
+    assert found.cost_ns.value == pytest.approx(40e6, rel=0.02)
+    assert "the last lines of 5 epochs, when no batch is left to make" in found.evidence
+    assert find(view, "exposed_communication") is None
+    slower = [(0.24, 0.001)] * 60
+    assert find(compare(base, paddleseg(8, slower, epochs)), "loader_contention") is None
+
+
+def test_the_same_slow_lines_on_both_sides_are_no_cause(compare: Explain) -> None:
+    steps = even(0.2, 0.001)
+    for place in range(3, 60, 9):
+        steps[place] = (0.5, 0.001)
+    view = compare(paddleseg(8, steps), paddleseg(8, steps))
+    assert find(view, "slow_windows") is None
+    assert view.ledger.verdict is Verdict.NEUTRAL
+
+
+def test_an_exchange_never_costs_more_than_the_gap(compare: Explain) -> None:
+    """The base's reader was hidden behind the device: 150 of 200 ms, and 1 ms in the target."""
+    view = compare(paddleseg(1, even(0.2, 0.15)), paddleseg(8, even(0.24, 0.001)))
+    exchange = find(view, "exposed_communication")
+    assert exchange is not None
+    assert exchange.cost_ns is not None
+    gap_ns = view.ledger.total.delta.value * view.ledger.samples_per_step
+    assert exchange.cost_ns.value == pytest.approx(gap_ns)
+    assert exchange.share_of_gap == pytest.approx(1)
+    assert "partly hidden in the base" in exchange.evidence
+    for each in view.findings:
+        assert each.share_of_gap is None or each.share_of_gap <= 1.05
+
+
+def test_nothing_is_exchanged_between_ranks_that_no_log_counts(compare: Explain) -> None:
+    base = paddleseg(1, even(0.2, 0.001)).replace("GPUs used: 1\n", "")
+    assert find(compare(base, paddleseg(8, even(0.3, 0.001))), "exposed_communication") is None
+    known = compare(paddleseg(1, even(0.2, 0.001)), paddleseg(8, even(0.3, 0.001)))
+    assert find(known, "exposed_communication") is not None
+
+
+def test_other_settings_share_the_blame_for_what_more_ranks_cost(compare: Explain) -> None:
+    target = paddleseg(8, even(0.3, 0.001)).replace("batch_size: 8", "batch_size: 4")
+    exchange = find(compare(paddleseg(1, even(0.2, 0.001)), target), "exposed_communication")
+    assert exchange is not None
+    assert "part of it can be what else differs: batch_size 8 and 4" in exchange.evidence
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_impossible_efficiency_is_no_improvement(compare: Explain, *, swapped: bool) -> None:
+    sides = [paddleseg(1, even(0.3, 0.001)), paddleseg(8, even(0.2, 0.001))]
+    if swapped:
+        sides.reverse()
+    view = compare(*sides)
+    assert view.ledger.verdict is Verdict.CANNOT_JUDGE
+    assert "an efficiency of 150 % from 1 to 8 ranks cannot be" in page(view)
+
+
+def test_an_efficiency_with_a_reason_is_judged(compare: Explain) -> None:
+    """Mixed precision makes each rank faster, and so does another batch."""
+    mixed = paddleseg(8, even(0.2, 0.001)).replace("fp16: false", "fp16: true")
+    view = compare(paddleseg(1, even(0.3, 0.001)), mixed)
+    assert view.ledger.verdict is Verdict.IMPROVEMENT
+    assert "ranks cannot be" not in page(view)
+    view = compare(paddleseg(1, even(0.3, 0.001)), paddleseg(8, even(0.295, 0.001)))
+    assert "ranks cannot be" not in page(view)
+
+
+def test_each_flag_is_printed_once(compare: Explain) -> None:
+    steps = even(0.2, 0.001)
+    steps[30] = (0.2, 0.9)
+    view = compare(paddleseg(8, even(0.2, 0.001)), paddleseg(8, steps))
+    flag = "1 x a wait for data longer than its step"
+    assert flag in page(view)
+    assert page(view).count(flag) == 1
+    integrity = find(view, "log_integrity")
+    assert integrity is not None
+    assert "after: " in integrity.evidence
+
+
+def test_a_log_of_one_rank_misses_no_files(compare: Explain) -> None:
+    view = compare(paddleseg(8, even(0.2, 0.001)), paddleseg(8, even(0.2, 0.001)))
+    assert find(view, "log_integrity") is None
+    assert "no files" not in page(view)
+
+
+def test_settings_that_logs_state_are_compared(compare: Explain) -> None:
+    base, target = (
+        paddleseg(8, even(0.2, 0.001), head=f"num_workers: {workers}") for workers in (8, 2)
+    )
+    found = {
+        each.name: (each.base, each.target) for each in compare(base, target).ledger.differences
+    }
+    assert found == {"workers": ("8", "2")}
