@@ -90,7 +90,7 @@ def test_a_small_generated_set_is_repeated_until_its_epoch_has_fifty_steps(
     assert (own.copies, own.steps_per_epoch, own.steps) == (1, 0, 20)
     ranks = []
     for rank in range(8):
-        options = {"seed": 1, "rank": rank, "world_size": 8, "groups": groups}
+        options: Any = {"seed": 1, "rank": rank, "world_size": 8, "groups": groups}
         ranks.append(list(Batches(40, 16, copies=length.copies, **options)))
     assert [len(batches) for batches in ranks] == [length.steps_per_epoch] * 8
     keys = [key for batches in ranks for batch in batches for key in batch]
@@ -264,8 +264,9 @@ class FakeDriver:
 
 def _train(driver: FakeDriver, plan: Plan, bad: BadSamples | None = None) -> tuple[Any, MemorySink]:
     sink = MemorySink()
+    given: Any = driver
     outcome = Training(
-        driver, plan, bad or BadSamples(), Recorder(sink), lambda step, steps, loss: None
+        given, plan, bad or BadSamples(), Recorder(sink), lambda step, steps, loss: None
     ).run()
     return outcome, sink
 
