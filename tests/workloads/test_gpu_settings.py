@@ -192,7 +192,7 @@ def test_dali_on_a_gpu_copies_small_numbers_and_normalises_there(
         def call(*inputs: Any, **options: Any) -> Any:
             calls.append((name, options))
             node: Any = SimpleNamespace()
-            node.gpu = lambda: recorded("gpu")()
+            node.gpu = recorded("gpu")
             return (node, node) if name == "read" else node
 
         return call
