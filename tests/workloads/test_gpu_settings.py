@@ -52,7 +52,7 @@ def test_paddle_s_own_variable_is_heeded(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_torch_searches_if_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, autotune: bool) -> None:
     from profkit.workloads.training.torch_driver import open_torch
 
-    set_to = []
+    set_to: list[Any] = []
     monkeypatch.setattr(torch.cuda, "set_device", set_to.append)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
@@ -191,7 +191,8 @@ def test_dali_on_a_gpu_copies_small_numbers_and_normalises_there(
     def recorded(name: str) -> Any:
         def call(*inputs: Any, **options: Any) -> Any:
             calls.append((name, options))
-            node = SimpleNamespace(gpu=lambda: calls.append(("gpu", {})) or node)
+            node: Any = SimpleNamespace()
+            node.gpu = recorded("gpu")
             return (node, node) if name == "read" else node
 
         return call

@@ -119,8 +119,10 @@ def _define_training(
     from JPEG files there, or from small whole-number images that the CPU decoded, which DALI copies
     from pinned memory.
     """
-    from nvidia.dali import fn, types
+    import nvidia.dali.types
+    from nvidia.dali import fn
 
+    types: Any = nvidia.dali.types  # its annotations have no types of numbers
     size = config["image_size"]
     files, classes = _read(paths, labels, config)
     images: Any = fn.decoders.image_random_crop(

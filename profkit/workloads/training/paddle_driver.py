@@ -99,7 +99,7 @@ class PaddleDriver(SharedDriver):
         self.model.train()
 
     def make_loader(self, dataset: Guarded, sampler: Batches) -> Iterable[Any]:
-        return self.framework.io.DataLoader(
+        loader: Iterable[Any] = self.framework.io.DataLoader(
             Reporting(dataset),
             batch_sampler=sampler,
             num_workers=self.config["workers"],
@@ -107,6 +107,7 @@ class PaddleDriver(SharedDriver):
             prefetch_factor=self.config["prefetch"],
             use_shared_memory=True,
         )
+        return loader
 
     def count(self, batch: Any) -> int:
         """Count the samples of a batch; raise the error of a loader that could not make one."""

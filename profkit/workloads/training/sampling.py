@@ -84,7 +84,7 @@ class Batches:
         self._global = batch_size * world_size
         self._groups = None if groups is None else np.asarray(groups)
         counts = np.array([length])
-        if groups is not None:
+        if self._groups is not None:
             counts = np.unique(self._groups, return_counts=True)[1]
         self._count = int((counts * copies // self._global).sum())
 

@@ -42,10 +42,6 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
     loader = DALI_LOADERS.get(settings.dali, f"{settings.framework} DataLoader")
     if settings.data == "synthetic":
         loader = "none"
-    autotune = settings.autotune
-    if autotune is None:
-        flag = os.environ.get(PADDLE_AUTOTUNE) if settings.framework == "paddle" else None
-        autotune = defaults.autotune if flag is None else flag.lower() in {"1", "true"}
     return {
         "precision": _precision(settings, on_gpu=on_gpu),
         "amp": settings.amp if settings.amp in {"O1", "O2"} else "",
@@ -70,13 +66,23 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
         "bad_samples": settings.bad_samples,
         "memory_format": "NHWC" if settings.channels_last else "NCHW",
         "compile": settings.compile,
-        "autotune": on_gpu and autotune,
+        "autotune": on_gpu and _autotunes(workload, settings),
         "evaluate": evaluates(settings),
         "evaluate_every": settings.evaluate_every,
         "checkpoint_every": settings.checkpoint_every,
         "until": settings.until,
         "reduced": _reductions(workload, batch, image),
     }
+
+
+def _autotunes(workload: Workload, settings: Settings) -> bool:
+    """Return if cuDNN searches convolutions: by the option, Paddle's variable or the default."""
+    if settings.autotune is not None:
+        return settings.autotune
+    flag = os.environ.get(PADDLE_AUTOTUNE)
+    if settings.framework == "paddle" and flag is not None:
+        return flag.lower() in {"1", "true"}
+    return workload.defaults.autotune
 
 
 def evaluates(settings: Settings) -> bool:

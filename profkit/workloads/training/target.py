@@ -29,7 +29,7 @@ class Target:
         if not text:
             return None
         match = re.fullmatch(rf"\s*(?:loss\s*<\s*({NUMBER})(x?)|(\w+)\s*>\s*({NUMBER}))\s*", text)
-        if not match:
+        if not match or (match[3] or "").lower() == "loss":
             example = figures[0] if figures else "top1"
             raise UsageError(
                 f"--until '{text}' is not understood; write loss<0.05, loss<0.3x for a share of "

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.dlpack import from_dlpack
 
 from profkit.workloads.base import Parts
 from profkit.workloads.training.driver import (
@@ -175,6 +176,6 @@ def to_device(batch: Any, device: torch.device, layout: torch.memory_format) -> 
         return value.to(device, non_blocking=True, memory_format=memory_format)
 
     # Another library owns a device array and reuses its memory for a later batch.
-    tensors = map_leaves(batch, DeviceArray, lambda made: torch.from_dlpack(made.array).clone())
+    tensors = map_leaves(batch, DeviceArray, lambda made: from_dlpack(made.array).clone())
     tensors = map_leaves(tensors, np.ndarray, torch.from_numpy)
     return map_leaves(tensors, torch.Tensor, move)
