@@ -145,7 +145,7 @@ def _make_scene(
     spec: GeneratedScenes, split: str, number: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]], bytes]:
     """Return an image's entry, its annotations and its file: the same alone or in its set."""
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
     rng = np.random.default_rng((spec.seed, split == "val", number))
     size = SIZES[rng.integers(len(SIZES))]
@@ -160,7 +160,17 @@ def _make_scene(
     for place, (shapes, crowd) in enumerate(_arrange(rng, width, height)):
         mask = np.zeros((height, width), dtype=bool)
         for shape in shapes:
-            mask |= _draw(canvas, shape, rng)
+            stencil = Image.new("L", (width, height))
+            pen = ImageDraw.Draw(stencil)
+            for points in shape.solid:
+                pen.polygon(points, fill=1)
+            for points in shape.hollow:
+                pen.polygon(points, fill=0)
+            drawn = np.asarray(stencil, dtype=bool)
+            light = rng.uniform(0.75, 1.0) + rng.uniform(-0.08, 0.08, (int(drawn.sum()), 1))
+            colour = COLOURS[LOOKS[shape.rank][0]]
+            canvas[drawn] = np.clip(light * colour, 0, 255).astype(np.uint8)
+            mask |= drawn
         annotations.append(_annotation(100 * name + place, name, shapes, mask, crowd=crowd))
     image = {"id": name, "file_name": f"{name:012d}.jpg", "width": width, "height": height}
     return image, annotations, encode_image(Image.fromarray(canvas), "JPEG", quality=QUALITY)
@@ -212,22 +222,6 @@ def _make_shape(
         return Shape(rank, [first, outline(x + aside, y + below, 0.42 * radius)], [])
     hollow = [outline(x, y, radius / 2)] if kind == "ring" else []
     return Shape(rank, [outline(x, y, radius)], hollow)
-
-
-def _draw(canvas: Bytes, shape: Shape, rng: np.random.Generator) -> Mask:
-    """Draw onto the canvas, and return where."""
-    from PIL import Image, ImageDraw
-
-    stencil = Image.new("L", (canvas.shape[1], canvas.shape[0]))
-    pen = ImageDraw.Draw(stencil)
-    for points in shape.solid:
-        pen.polygon(points, fill=1)
-    for points in shape.hollow:
-        pen.polygon(points, fill=0)
-    mask = np.asarray(stencil, dtype=bool)
-    light = rng.uniform(0.75, 1.0) + rng.uniform(-0.08, 0.08, (int(mask.sum()), 1))
-    canvas[mask] = np.clip(light * COLOURS[LOOKS[shape.rank][0]], 0, 255).astype(np.uint8)
-    return mask
 
 
 def _annotation(
