@@ -166,6 +166,27 @@ def check_ledger(runs: Runs, scenario: Scenario) -> Outcome:
     return outcome
 
 
+def check_cause(runs: Runs, scenario: Scenario) -> Outcome:
+    """`explain` names the cause of the gap with its cost, and nothing else that costs as much."""
+    base, _ = runs.base_of(scenario)
+    _, found = screens.ledger(base, runs.of(scenario), scenario.samples)
+    if scenario.says_missing and found["verdict"] == "cannot judge":
+        return Outcome(refused=str(found["why_not_judged"]))
+    step = mean(scenario.truths).step
+    named = {}
+    for finding in found["findings"]:
+        cost = finding["cost_ns_per_step"]
+        phase = str(finding["cause"] or "")
+        named[finding["kind"], phase] = float(cost["value"]) if cost else 0.0
+    if scenario.says_missing and not named:
+        return Outcome(refused="no cause is named")
+    expected = {(cause.kind, cause.phase): cause.cost for cause in scenario.causes}
+    pairs = []
+    for key in {*named, *expected}:
+        pairs.append((" ".join(key).strip(), named.get(key, 0.0), expected.get(key, 0.0)))
+    return worst(step, pairs)
+
+
 def check_scaling(runs: Runs, scenario: Scenario) -> Outcome:
     """The scaling table of one rank and of all."""
     if len(scenario.jobs) == 1:
@@ -236,6 +257,7 @@ CHECKS: Mapping[str, Callable[[Runs, Scenario], Outcome]] = {
     "ranks": functools.partial(check_each_rank, screens.ranks),
     "timeline": functools.partial(check_each_rank, screens.timeline),
     "ledger": check_ledger,
+    "cause": check_cause,
     "scaling": check_scaling,
     "exchange": check_exchange,
     "agreement": check_agreement,

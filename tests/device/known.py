@@ -35,7 +35,7 @@ _WITHOUT_TIMES = (
     "paddle_2.6*",
 )
 
-KNOWN = (
+KNOWN: Sequence[Known] = (
     Known(
         "the timeline's row of phases shows the host's launches, not the device's time",
         ("timeline",),

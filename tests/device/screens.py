@@ -42,7 +42,7 @@ def report(run: Path) -> Values:
 def exchange(run: Path) -> list[Values]:
     """The parts of each rank's exchange, in `profkit report --json`."""
     found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))["exchange"]
-    rows = []
+    rows: list[Values] = []
     for rank in found["ranks_ms_per_step"] if found else []:
         named = {name: rank[name] for name in ("exposed", "waiting", "transfer", "hidden")}
         rows.append({name: value * MS for name, value in named.items() if value is not None})
@@ -72,7 +72,7 @@ def live(run: Path) -> Values:
 def ranks(run: Path) -> list[Values]:
     """Each rank's own step."""
     found = twin(run, "ranks")
-    rows = []
+    rows: list[Values] = []
     for rank in found["ranks"]:
         rows.append({"step": rank["wall_ns"], **_named(rank["phase_ns"])})
     return rows
@@ -97,7 +97,7 @@ def timeline(run: Path) -> list[Values]:
     trace = Trace.open(run)
     used = steady_steps(trace).steps
     opened = Timeline(trace)
-    rows = []
+    rows: list[Values] = []
     for rank in trace.ranks:
         steps = opened.steps(rank.rank)
         inside = np.isin(steps.number, used)
