@@ -70,9 +70,6 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
     # Only the host knows the pieces of a wait; they would not lie in the clipped wait any more.
     dropped = (depth > 0) & ~on_device & equals(spans["phase"], Phase.DATA.value)
     dropped &= np.isin(rank, ranks)
-    # The host only launches a collective that the device runs; its time there is no exchange.
-    exchange = equals(spans["phase"], Phase.ALLREDUCE.value)
-    dropped |= exchange & ~on_device & np.isin(rank, np.unique(rank[exchange & on_device]))
     return spans.filter(pa.array(~dropped))
 
 

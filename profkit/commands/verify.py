@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.analysis.device_times import read_device_times
-    from profkit.report import as_json, as_text
+    from profkit.report import as_json, as_text, machine_sections
     from profkit.trace.integrity import verify
     from profkit.trace.reader import check_folder
 
@@ -30,5 +30,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(as_json.dumps(as_json.verification(found, device_times)))
     else:
-        print(as_text.verification(found, device_times))
+        print(as_text.sections(machine_sections.verification(found, device_times)))
     return ExitCode.UNREADABLE if found.state is Integrity.TORN else ExitCode.DONE
