@@ -24,7 +24,7 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     ),
     (
         (
-            r"workers|prefetch|data|loader|dali|bad_samples|generated.*|"
+            r"workers|prefetch|data|loader|dali|bad_samples|distinct_samples|generated.*|"
             r"packages\.(nvidia-dali.*|pillow|torchvision)|variables\.DALI_.*"
         ),
         "input",
@@ -38,13 +38,16 @@ AFFECTS: tuple[tuple[str, str], ...] = (
         "input, and any launch",
     ),
     (
-        r"precision|amp|memory_format|compile|image_size|variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*",
+        (
+            r"precision|amp|memory_format|compile|autotune|tf32|image_size|"
+            r"variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*"
+        ),
         "h2d, compute",
     ),
     (r"sync_bn", "forward, backward"),
     (r"batch_size|global_batch_size", "any, per sample"),
     (r"world_size|gpus|nodes|variables\.(NCCL|GLOO)_.*|bucket.*|backend", "allreduce, input"),
-    (r"evaluate|validate.*|checkpoint.*|log_every", "other"),
+    (r"evaluate.*|validate.*|checkpoint.*|log_every", "other"),
 )
 """The rows that a knob can affect, by the first pattern that matches its whole name.
 

@@ -32,6 +32,7 @@ from profkit.vocab import Integrity
 MATRIX_FILE: Final = "bench.json"
 UNFINISHED: Final = "unfinished"
 DALI: Final = "DALI"
+DALI_GPU: Final = "DALI on the GPU"
 AMP: Final = "amp"
 FULL: Final = "fp32"
 TIMED_OUT: Final = "timed out"
@@ -66,11 +67,13 @@ class Plan:
             words.append("--amp")
         if setting.loader == DALI:
             words.append("--dali")
+        elif setting.loader == DALI_GPU:
+            words += ["--dali", "gpu"]
         return [*words, *self.shared, "--output", str(output)]
 
     def name(self, setting: Setting, repeat: int) -> str:
         """Return a name in the style of the published logs: model, GPUs, precision, batch size."""
-        loader = "_dali" if setting.loader == DALI else ""
+        loader = {DALI: "_dali", DALI_GPU: "_dali-gpu"}.get(setting.loader, "")
         return (
             f"{self.workload}_{setting.framework}_{self.unit}{setting.gpus}_{setting.precision}"
             f"_bs{setting.batch_size}{loader}_r{repeat + 1}"

@@ -12,6 +12,12 @@ from profkit.commands._options import duration_s, whole
 SWITCHES = ("off", "on", "both")
 """Values of an axis that can be switched; `both` makes two cells."""
 
+LOADERS = ("off", "on", "gpu", "both", "all")
+"""Values of the axis of DALI."""
+
+LARGEST = "max"
+"""The value of --batch-size that searches the largest batch."""
+
 
 def add_axes(group: Any) -> None:
     group.add_argument(
@@ -34,9 +40,10 @@ def add_axes(group: Any) -> None:
     )
     group.add_argument(
         "--batch-size",
-        type=several(1),
+        type=batch_sizes,
         metavar="LIST",
-        help="samples per step on each rank, such as 128,256",
+        help="samples per step on each rank, such as 128,256; or 'max' for the largest batch that "
+        "fits into the memory of the GPUs, which is searched for each cell",
     )
     group.add_argument(
         "--amp",
@@ -46,9 +53,10 @@ def add_axes(group: Any) -> None:
     )
     group.add_argument(
         "--dali",
-        choices=SWITCHES,
+        choices=LOADERS,
         default="off",
-        help="decode with NVIDIA DALI (default: %(default)s)",
+        help="decode with NVIDIA DALI: 'on' on the CPU, 'gpu' on the GPU; 'both' compares off and "
+        "on, 'all' also gpu (default: %(default)s)",
     )
 
 
@@ -125,3 +133,8 @@ def several(least: int, most: int | None = None) -> Callable[[str], tuple[int, .
         return tuple(sorted(set(map(one, word.split(",")))))
 
     return convert
+
+
+def batch_sizes(word: str) -> tuple[int, ...] | str:
+    """Convert the value of --batch-size."""
+    return word if word == LARGEST else several(1)(word)

@@ -3,6 +3,7 @@
   profkit bench resnet50 --gpus 1,8 --amp both --batch-size 128,256 --dali both
   profkit bench resnet50 --ranks 1,2 --batch-size 4,8    ranks on the CPU
   profkit bench resnet50 --framework torch,paddle        both frameworks in one table
+  profkit bench resnet50 --gpus 1 --batch-size max       the largest batch that fits
   profkit bench resnet50 --published                     what others measured; nothing is run
 
 Each cell runs as 'profkit trace' does, --repeats times, interleaved with the other cells. After an
@@ -19,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profkit.commands._bench_options import add_axes, add_runs, add_shared
+from profkit.commands._bench_options import LARGEST, add_axes, add_runs, add_shared
 from profkit.commands._options import DEFAULT_RUNS, add_json
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import safe_text
@@ -64,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
         _print(published, as_json=args.json)
         return ExitCode.DONE
     added, scale = find_added(args.add, args.workload)
-    plan = _plan(args, workload, scale)
-    check_machines(added, plan.settings, plan.scale)
     names = "-".join(dict.fromkeys(args.framework.split(",")))
     folder = args.output or DEFAULT_RUNS / f"bench-{args.workload}-{names}"
+    plan = _plan(args, workload, folder, scale)
+    check_machines(added, plan.settings, plan.scale)
     for run in itertools.chain(*added.values()):
         if args.repeats and run.parent == folder.resolve():
             raise UsageError(f"--add: {safe_text(str(run))} is in the output folder already")
@@ -87,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
 # -- the plan --------------------------------------------------------------------------------------
 
 
-def _plan(args: argparse.Namespace, workload: Workload, scale_of_added: str) -> Plan:
+def _plan(args: argparse.Namespace, workload: Workload, folder: Path, scale_of_added: str) -> Plan:
+    from profkit.bench.largest import with_largest_batches
     from profkit.bench.run import Plan
     from profkit.workloads.base import Settings
     from profkit.workloads.training import prepare
@@ -103,13 +105,23 @@ def _plan(args: argparse.Namespace, workload: Workload, scale_of_added: str) -> 
     usual = workload.defaults.reduced_batch_size
     if scale == "--gpus":
         usual = workload.defaults.batch_size
+    is_search = args.batch_size == LARGEST
+    batches = (usual,) if is_search or not args.batch_size else args.batch_size
     cells: list[Setting] = []
     for framework in dict.fromkeys(args.framework.split(",")):
         settings = Settings(framework=framework, data=args.data)
         prepare.check(workload, settings, on_gpu=scale == "--gpus")
         prepare.find_data(workload, settings)
-        cells += _cells(args, framework, counts, args.batch_size or (usual,))
-    return Plan(args.workload, scale, tuple(cells), *fixed)
+        cells += _cells(args, framework, counts, batches)
+    plan = Plan(args.workload, scale, tuple(cells), *fixed)
+    if not is_search:
+        return plan
+    if scale != "--gpus":
+        raise UsageError(
+            "--batch-size max: on a CPU there is no device memory to search; "
+            "give sizes, such as 4,8"
+        )
+    return with_largest_batches(plan, folder, _report_progress)
 
 
 def _scale(args: argparse.Namespace) -> tuple[str, tuple[int, ...]]:
@@ -135,13 +147,19 @@ def _cells(
     args: argparse.Namespace, framework: str, counts: tuple[int, ...], batches: tuple[int, ...]
 ) -> list[Setting]:
     from profkit.analysis.matrix import Setting
-    from profkit.bench.run import AMP, DALI, FULL
+    from profkit.bench.run import AMP, DALI, DALI_GPU, FULL
 
     loader = f"{framework} DataLoader"
     if args.data == "synthetic":
         loader = "none"
     precisions = {"off": (FULL,), "on": (AMP,), "both": (FULL, AMP)}[args.amp]
-    loaders = {"off": (loader,), "on": (DALI,), "both": (loader, DALI)}[args.dali]
+    loaders = {
+        "off": (loader,),
+        "on": (DALI,),
+        "gpu": (DALI_GPU,),
+        "both": (loader, DALI),
+        "all": (loader, DALI, DALI_GPU),
+    }[args.dali]
     cells = []
     for gpus, batch, precision, decoder in itertools.product(counts, batches, precisions, loaders):
         cells.append(Setting(gpus, precision, batch, decoder, framework))

@@ -84,7 +84,7 @@ def change_words(axis: str, levels: tuple[Any, Any], unit: str) -> str:
     if axis == "precision" and base in FULL_PRECISIONS and target not in FULL_PRECISIONS:
         return "AMP"
     if axis == "loader" and "dali" in str(target).lower():
-        return "DALI"
+        return str(target)
     if axis == "gpus":
         return f"{plural(target, unit)} instead of {base}"
     if axis != "batch_size":

@@ -48,11 +48,6 @@ KNOWN: Sequence[Known] = (
         ("copy_overlapped",),
     ),
     Known(
-        "an anchor that raises keeps all rows from being written",
-        ("job",),
-        ("event_can_never_be_made", "query_fails_from_the_start"),
-    ),
-    Known(
         "with one hardware queue, the mark behind each bucket holds up the computation",
         ("job", "ledger", "scaling"),
         ("one_rank_with_one_queue",),

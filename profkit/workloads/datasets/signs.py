@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.progress import Progress
-from profkit.text import plural
 from profkit.workloads.datasets.generated import (
     GeneratedTree,
     Picture,
@@ -51,6 +50,7 @@ class GeneratedSigns(GeneratedTree):
     """The contents of a generated set."""
 
     layout: ClassVar[str] = "icdar2015"
+    noun: ClassVar[str] = "text scene"
     version: ClassVar[int] = 2
 
     train: int = 60
@@ -59,9 +59,6 @@ class GeneratedSigns(GeneratedTree):
     height: int = 720
     quality: int = 90
     seed: int = 0
-
-    def describe(self) -> str:
-        return f"{plural(self.train + self.test, 'scene')} with text"
 
     def write(self, folder: Path, progress: Progress) -> None:
         """Write images and annotations with the line ends of the published files."""
