@@ -15,8 +15,8 @@ A baseline is a copy of a run under a name. 'profkit explain --save-baseline mai
 'profkit explain --baseline main TARGET --gate 3%' compares with it. With both options, the target
 becomes the baseline if it passes. Exit code 3 means that the baseline is missing or was changed.
 
-'profkit explain RUN published' compares a run with the figures that are published for its setting of
-a reference system. Other figures can be given with --published FILE.
+'profkit explain RUN published' compares a run with the figures that are published for its setting
+of a reference system. Other figures can be given with --published FILE.
 """
 
 from __future__ import annotations
