@@ -129,13 +129,10 @@ class RunCosts:
         """Keep only input, if it is known, and a rest, as a training log supports them."""
         if INPUT not in self.parts:
             return self.of_wall_alone()
-        parts = {INPUT: self.parts[INPUT]}
-        if Phase.OTHER.value in self.parts and not self.knows_phases:  # a log's evaluations
-            parts[Phase.OTHER.value] = self.parts[Phase.OTHER.value]
+        kept = {INPUT} if self.knows_phases else {INPUT, Phase.OTHER.value}  # a log's evaluations
+        parts = {name: ns for name, ns in self.parts.items() if name in kept}
+        inside = {name: parted for name, parted in self.inside.items() if name == INPUT}
         rest = self.wall_ns - sum(parts.values())
-        inside = {}
-        if INPUT in self.inside:
-            inside[INPUT] = self.inside[INPUT]
         return dataclasses.replace(self, parts={**parts, REST: rest}, inside=inside)
 
     def without_own(self) -> RunCosts:
