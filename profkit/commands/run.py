@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 
 from profkit.commands._options import add_collect, add_output, pass_on_collect
+from profkit.errors import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.run.launch import check_command, end_like, run_job
+    from profkit.run.launch import end_like, run_job
 
     pass_on_collect(args)
-    return end_like(run_job(check_command(args.command), args.output))
+    command = list(args.command)
+    if command[:1] == ["--"]:
+        del command[0]
+    if not command:
+        raise UsageError(
+            "no command was given; write it behind '--', as in: profkit run -- python train.py"
+        )
+    return end_like(run_job(command, args.output))

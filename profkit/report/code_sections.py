@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.line_changes import LineChange, LineChanges
+from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.stack_samples import Place
 from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, LineTime, PhaseLines
@@ -76,8 +78,9 @@ def _line_rows(part: PhaseLines, folder: str) -> Iterator[tuple[str, ...]]:
         yield label, percent(rest / part.samples), "", "", left
 
 
-def unknown_note(places: Sequence[UnknownPlace], step_ns: float) -> tuple[str, ...]:
+def unknown_note(view: Overview) -> tuple[str, ...]:
     """Return where the time is that no phase covers, if it is a considerable part of the step."""
+    places, step_ns = view.unknown_places, view.step_ns.value
     total = sum(place.step_ns for place in places)
     if not step_ns > 0 or total < LEAST_SHARE * step_ns:
         return ()
@@ -85,7 +88,10 @@ def unknown_note(places: Sequence[UnknownPlace], step_ns: float) -> tuple[str, .
     for place in places:
         if place.step_ns >= LEAST_SHARE * total:
             parts.append(f"{duration(place.step_ns)} from {place.after} to {place.before}")
-    return (f"{UNKNOWN} is between the phases: {', '.join(parts)}.",)
+    words = f"{UNKNOWN} is between the phases"
+    if view.clock is not PhaseClock.HOST:
+        words = f"On the host, {duration(total)} are in no phase"
+    return (f"{words}: {', '.join(parts)}.",)
 
 
 # -- two runs --------------------------------------------------------------------------------------

@@ -106,6 +106,8 @@ class RankManifest:
     local_rank: int = 0
     world_size: int = 1
     framework: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """The allowed variables of the rank's own process, and the libraries of its framework."""
 
     def write(self, folder: Path) -> None:
         content = {**dataclasses.asdict(self), "anchor": self.anchor._asdict()}
@@ -125,6 +127,7 @@ class RankManifest:
             local_rank=take("local_rank", int, 0),
             world_size=take("world_size", int, 1),
             framework=take("framework", str, ""),
+            environment=take("environment", dict, {}),
         )
 
 

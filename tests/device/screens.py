@@ -42,17 +42,20 @@ def report(run: Path) -> Values:
 def exchange(run: Path) -> list[Values]:
     """The parts of each rank's exchange, in `profkit report --json`."""
     found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))["exchange"]
-    rows = []
+    rows: list[Values] = []
     for rank in found["ranks_ms_per_step"] if found else []:
         named = {name: rank[name] for name in ("exposed", "waiting", "transfer", "hidden")}
         rows.append({name: value * MS for name, value in named.items() if value is not None})
     return rows
 
 
-def quality(run: Path) -> list[str]:
-    """The notices on the quality of a run's data, which every report prints."""
+def refusal(run: Path) -> str:
+    """The notice that no device times are there, if phases are named as the host's launches."""
     found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))
-    return [*found["data_quality"], *found["flags"]]
+    for notice in found["data_quality"]:
+        if "device time" in notice and found.get("phases_clock") == "launch":
+            return str(notice)
+    return ""
 
 
 def overview(run: Path) -> Values:
@@ -72,7 +75,7 @@ def live(run: Path) -> Values:
 def ranks(run: Path) -> list[Values]:
     """Each rank's own step."""
     found = twin(run, "ranks")
-    rows = []
+    rows: list[Values] = []
     for rank in found["ranks"]:
         rows.append({"step": rank["wall_ns"], **_named(rank["phase_ns"])})
     return rows
@@ -97,7 +100,7 @@ def timeline(run: Path) -> list[Values]:
     trace = Trace.open(run)
     used = steady_steps(trace).steps
     opened = Timeline(trace)
-    rows = []
+    rows: list[Values] = []
     for rank in trace.ranks:
         steps = opened.steps(rank.rank)
         inside = np.isin(steps.number, used)
