@@ -98,7 +98,7 @@ def test_no_frame_of_profkit_is_stored(job: tuple[Trace, str]) -> None:
     own = str(Path(stacks.__file__).parents[1])
     assert frames
     assert not [frame for frame in frames if f"{own}/instrument" in frame["file"]]
-    assert {frame["origin"] for frame in frames} == {"job", "package", "python"}
+    assert {"job", "package"} <= {frame["origin"] for frame in frames}
 
 
 def test_the_report_shows_the_lines(job: tuple[Trace, str]) -> None:

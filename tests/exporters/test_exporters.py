@@ -225,7 +225,16 @@ def test_microseconds_are_exact() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", EXPORTERS.names())
+def test_a_run_without_stacks_has_none_to_export(
+    window: Window, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = str(tmp_path / "out")
+    assert cli.main(["export", str(window.trace.path), "--stacks", "-w", output]) == 2
+    assert "record with --collect usual,stacks" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*out*"))
+
+
+@pytest.mark.parametrize("name", sorted({*EXPORTERS.names()} - {"stacks"}))
 def test_the_verb_tells_the_size_before_and_after(
     name: str, window: Window, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
