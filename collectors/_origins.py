@@ -6,7 +6,6 @@ import os
 import sys
 import sysconfig
 
-import profkit
 from profkit.vocab import OWN_CODE, PACKAGE_CODE, PYTHON_CODE
 
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
@@ -25,7 +24,7 @@ class Origins:
     """Names the origin of files and shortens their paths. It opens no file."""
 
     def __init__(self) -> None:
-        own = os.path.dirname(os.path.abspath(profkit.__file__))
+        own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         self._profkit = tuple({own + os.sep, os.path.realpath(own) + os.sep})
         folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
         self._python = tuple(folder + os.sep for folder in folders if folder)

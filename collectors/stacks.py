@@ -120,7 +120,7 @@ NOTHING = -1
 
 def _places(frame: FrameType | None) -> list[tuple[CodeType, int]]:
     """Return where each frame is, innermost first, and keep no frame."""
-    found = []
+    found: list[tuple[CodeType, int]] = []
     while frame is not None and len(found) < MOST_DEPTH:
         found.append((frame.f_code, frame.f_lineno or 0))
         frame = frame.f_back

@@ -20,7 +20,7 @@ After the second, Python makes a thread release it, on whatever line it is. In b
 released it of its own accord, on a line that says nothing about where it was before.
 """
 
-HELD = "on a line before one that released the interpreter"
+HELD = "line not known: the thread held the interpreter"
 NO_LINE = "no line of the job's own code"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from profkit.analysis.estimate import Z_95, Estimate, Floats, Ints
@@ -89,7 +90,7 @@ def view_code(
         part = _open_phase(found, names.index(name), step_ns, step_ns / wall_ns if wall_ns else 0.0)
         opened.append(part)
     opened.sort(key=lambda part: -part.step_ns)
-    files = set()
+    files: set[str] = set()
     for part in opened:
         files.update(line.place.file for line in part.lines if line.place.line)
     return CodeView(len(found.phase), found.lost, tuple(opened), _common_folder(sorted(files)))
@@ -152,7 +153,9 @@ def _times(share: Estimate, step_ns: float) -> Estimate:
     return Estimate(share.value * step_ns, share.low * step_ns, share.high * step_ns)
 
 
-def estimate_share(hits: Ints, weight: Floats, step: Ints) -> tuple[Estimate, float]:
+def estimate_share(
+    hits: npt.NDArray[np.bool_], weight: Floats, step: Ints
+) -> tuple[Estimate, float]:
     """Return the share of hits with Wilson's interval, and the effective number of samples.
 
     Samples of one step depend on each other: if a line runs for a second in one step of a hundred,

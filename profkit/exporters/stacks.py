@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from profkit.analysis.columns import rows_of_rank
-from profkit.analysis.stack_samples import FrameTree
+from profkit.analysis.stack_samples import PROMPT_NS, SWITCH_NS, FrameTree
 from profkit.errors import UsageError
 from profkit.exporters.base import Window
 from profkit.version import __version__
 
 NOT_STORED = "(stack not stored)"
+LATE = "(late: the thread was before this line)"
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 Stack = tuple[str, ...]
@@ -57,10 +58,16 @@ def read_stacks(window: Window) -> dict[int, Counter[Stack]]:
     for rank in np.unique(samples["rank"].to_numpy()).tolist():
         own, tree = rows_of_rank(samples, rank), FrameTree(rows_of_rank(frames, rank))
         found[rank] = Counter()
-        ids = own["stack"].fill_null(-1).to_numpy()
+        ids, late = own["stack"].fill_null(-1).to_numpy(), own["late_ns"].to_numpy()
+        is_unsure = (late >= PROMPT_NS) & (late < SWITCH_NS)
         for leaf in np.unique(ids).tolist():
-            every_ns = int(own["every_ns"].to_numpy()[ids == leaf].sum())
-            found[rank][_words(tree, leaf)] += every_ns
+            words = _words(tree, leaf)
+            for stack, rows in (
+                (words, (ids == leaf) & ~is_unsure),
+                ((*words, LATE), (ids == leaf) & is_unsure),
+            ):
+                found[rank][stack] += int(own["every_ns"].to_numpy()[rows].sum())
+        found[rank] = +found[rank]
     return found
 
 

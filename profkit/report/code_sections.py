@@ -12,6 +12,7 @@ from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.stack_samples import Place
 from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, LineTime, PhaseLines
 from profkit.analysis.unknown_places import UnknownPlace
+from profkit.explain.explained import Explained
 from profkit.report import view_json
 from profkit.report.document import Grid, Section
 from profkit.report.words import interval_range, share_range
@@ -25,9 +26,9 @@ MOST_CHANGES = 12
 MOST_NAME_CHARS = 40
 """A longer name of a function is cut."""
 
+SAMPLED = "Shares of samples of the training thread's stack, in the used steps."
 HOST_TIMES = (
-    "Shares of samples of the training thread's stack, in the used steps. The times are the "
-    "host's: a device may still compute what an earlier line has launched."
+    "The times are the host's: the device may still compute what an earlier line has launched."
 )
 
 
@@ -40,11 +41,19 @@ def place_words(place: Place, folder: str = "") -> str:
     return f"{place.file.removeprefix(folder)}:{place.line} {name}{below}"
 
 
-def code_sections(view: CodeView | None) -> Iterator[Section]:
+def _sampled(*clocks: PhaseClock) -> str:
+    """Return what the figures are shares of; with a device, also that it works later."""
+    if {PhaseClock.HOST}.issuperset(clocks):
+        return SAMPLED
+    return f"{SAMPLED} {HOST_TIMES}"
+
+
+def code_sections(run: Overview) -> Iterator[Section]:
     """Yield the top lines of each phase with more than a few percent of the step."""
+    view = run.code
     if view is None:
         return
-    notes = [HOST_TIMES]
+    notes = [_sampled(run.clock)]
     if view.folder:
         notes.append(f"Files are below {view.folder}")
     rows: list[tuple[str, ...]] = []
@@ -72,10 +81,10 @@ def _line_rows(part: PhaseLines, folder: str) -> Iterator[tuple[str, ...]]:
         share, bounds = percent(line.share.value), share_range(line.share)
         yield label, share, bounds, duration(line.step_ns.value), place_words(line.place, folder)
         label = ""
-    rest = part.samples - sum(line.samples for line in shown)
-    if rest:
-        left = plural(len(part.lines) - len(shown), "other line")
-        yield label, percent(rest / part.samples), "", "", left
+    left = len(part.lines) - len(shown)
+    if left:
+        rest = 1 - sum(line.share.value for line in shown)
+        yield label, percent(rest), "", duration(rest * part.step_ns), plural(left, "other line")
 
 
 def unknown_note(view: Overview) -> tuple[str, ...]:
@@ -97,13 +106,14 @@ def unknown_note(view: Overview) -> tuple[str, ...]:
 # -- two runs --------------------------------------------------------------------------------------
 
 
-def changed_lines(found: LineChanges | None, base: str, target: str) -> Iterator[Section]:
+def changed_lines(view: Explained, base: str, target: str) -> Iterator[Section]:
     """Yield the lines whose time certainly differs."""
+    found = view.lines
     if found is None:
         return
-    notes = [
-        f"{HOST_TIMES} Lines are matched by file, number and function: an edit moves those below."
-    ]
+    sampled = _sampled(view.case.before.costs.clock, view.case.after.costs.clock)
+    matched = "Lines are matched by file, number and function: an edit moves those below."
+    notes = [f"{sampled} {matched}"]
     for phase, before, after in found.too_few:
         least = f"at least {FEWEST_SAMPLES} of each for an interval"
         notes.append(f"{phase}: {before:,} and {plural(after, 'sample')} only: {least}.")
@@ -150,7 +160,8 @@ def _place_json(place: Place) -> dict[str, Any]:
     known = {"file": place.file, "line": place.line, "function": place.function}
     if not place.line:
         known = {"file": None, "line": None, "function": None}
-    return known | {"calls": place.below or None}
+    no_line = None if place.line else place.file
+    return known | {"calls": place.below or None, "why_no_line": no_line}
 
 
 def changes_json(found: LineChanges | None) -> list[dict[str, Any]] | None:

@@ -68,7 +68,7 @@ def explained(
     sections = [
         *gates(judgements),
         rows_that_add_up(ledger),
-        *changed_lines(view.lines, BASE, TARGET),
+        *changed_lines(view, BASE, TARGET),
         *kernels(view, is_page=is_page),
         causes(view),
         differences(view, is_page=is_page),

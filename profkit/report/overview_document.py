@@ -145,7 +145,7 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         meanings = {**log_meanings(view.config), **exchange_meanings(view)}
         grid = phase_grid(view.phases, meanings)
         yield Section("Where a step goes", notes, charts=(("", shares),), grid=grid)
-    yield from code_sections(view.code)
+    yield from code_sections(view)
     if drawn is not None:
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))

@@ -10,8 +10,10 @@ from profkit.clock import Anchor
 from profkit.testing.synthetic_kernels import kernel_columns
 from profkit.testing.synthetic_tables import (
     collective_columns,
+    frame_columns,
     sample_columns,
     span_columns,
+    stack_columns,
     step_columns,
 )
 from profkit.testing.synthetic_timeline import BEGIN_NS, PHASE_ORDER, Plan, Timeline, build_timeline
@@ -52,6 +54,7 @@ def synthetic_trace(
     last_batch_size: int | None = None,
     buckets: int = 4,
     device: str = "cpu",
+    stacks: bool = False,
     workload: str = "synthetic",
     framework: str = "pytorch",
     config: Mapping[str, Any] | None = None,
@@ -82,13 +85,13 @@ def synthetic_trace(
     folder.mkdir(mode=0o700, parents=True)
     timeline = build_timeline(plan)
     for rank in range(ranks):
-        _write_rank(folder, plan, timeline, rank)
+        _write_rank(folder, plan, timeline, rank, stacks=stacks)
     knobs = {"gpus": ranks, "batch_size": batch_size, "amp": False, **(config or {})}
     _write_manifest(folder, timeline, workload, framework, knobs)
     return folder
 
 
-def _write_rank(folder: Path, plan: Plan, timeline: Timeline, rank: int) -> None:
+def _write_rank(folder: Path, plan: Plan, timeline: Timeline, rank: int, *, stacks: bool) -> None:
     """Write the manifest and the tables of one rank."""
     files = RankFiles(folder / rank_folder(rank), rank)
     device = plan.device
@@ -109,6 +112,9 @@ def _write_rank(folder: Path, plan: Plan, timeline: Timeline, rank: int) -> None
     if plan.ranks > 1:
         files.write("collectives", collective_columns(plan, timeline, rank))
     files.write("samples", sample_columns(timeline, rank))
+    if stacks:
+        files.write("stacks", stack_columns(timeline, rank))
+        files.write("frames", frame_columns())
     files.close()
 
 

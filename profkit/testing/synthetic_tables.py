@@ -21,6 +21,7 @@ BUCKET_BYTES = 26_214_400
 WRITER_SAMPLE_NS = 250_000_000
 """The writer reports its processor time at this interval."""
 
+STACK_SAMPLE_NS = 50_000_000
 SPAN_COST_NS, WRITER_CPU_NS = 450, 120_000
 """The time to record one span, and the writer's processor time per interval."""
 
@@ -101,4 +102,29 @@ def sample_columns(timeline: Timeline, rank: int) -> dict[str, Any]:
         "metric": names(metric_ids, ("span_cost_ns", "writer_cpu_ns")),
         "time_ns": np.concatenate([[begin], times]),
         "value": np.concatenate([[SPAN_COST_NS], writer_cpu_ns]),
+    }
+
+
+def stack_columns(timeline: Timeline, rank: int) -> dict[str, Any]:
+    """Return samples at a fixed interval, in turn on the two inner frames of `frame_columns`."""
+    begin, end = int(timeline.step_begin_ns[rank, 0]), int(timeline.step_end_ns[rank, -1])
+    times = np.arange(begin, end, STACK_SAMPLE_NS)
+    return {
+        "time_ns": times,
+        "late_ns": np.zeros(len(times), np.int64),
+        "every_ns": np.full(len(times), STACK_SAMPLE_NS),
+        "thread": constant("MainThread", len(times)),
+        "stack": 1 + np.arange(len(times)) % 2,
+    }
+
+
+def frame_columns() -> dict[str, Any]:
+    """Return a script that calls a function of its own and one of a package."""
+    return {
+        "id": [0, 1, 2],
+        "parent": [None, 0, 0],
+        "file": ["~/job/train.py", "~/job/model.py", "/lib/site-packages/torch/optim.py"],
+        "function": ["main", "Net.forward", "SGD.step"],
+        "line": [12, 34, 56],
+        "origin": ["job", "job", "package"],
     }

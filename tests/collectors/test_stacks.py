@@ -127,7 +127,7 @@ def test_a_killed_job_leaves_its_stacks(tmp_path: Path) -> None:
 
 
 def test_the_sampler_costs_less_than_a_hundredth_of_a_processor() -> None:
-    """A thread that computes 60 frames deep is sampled for two seconds."""
+    """A thread that computes 60 frames deep is sampled for four seconds, after a first one."""
     sampler = StackSampler()
     rows: list[Any] = []
     sampler.watch(_inside(rows, rows))
@@ -137,14 +137,17 @@ def test_the_sampler_costs_less_than_a_hundredth_of_a_processor() -> None:
         if depth:
             descend(depth - 1)
             return
-        end = time.monotonic() + 2
-        while time.monotonic() < end:
-            sum(range(100))
+        for seconds in (1, 4):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                sum(range(100))
+            used.append(pollers.cpu_ns["stacks"])
 
+    used: list[int] = []
     pollers.start()
     descend(60)
     pollers.stop()
-    cost = pollers.cpu_ns["stacks"] / 1e6 / 2
+    cost = (used[1] - used[0]) / 1e6 / 4
     print(f"{cost:.2f} ms of processor time per second")
     assert len(rows) > 20
     assert 0 < cost < LIMIT_MS_PER_S

@@ -138,7 +138,7 @@ def test_every_column_says_its_unit_and_its_meaning(table: str, column: str) -> 
 def test_every_table_says_what_it_is_and_begins_with_the_rank(table: str) -> None:
     assert ABOUT[table].endswith(".")
     assert SCHEMAS[table].names[0] == "rank"
-    assert SCHEMAS[table].metadata[b"profkit.schema"] == b"1.0"
+    assert SCHEMAS[table].metadata[b"profkit.schema"] == b"1.1"
     assert len(set(SCHEMAS[table].names)) == len(SCHEMAS[table])
 
 
@@ -491,7 +491,7 @@ def test_a_run_folder_is_never_taken_twice(tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return synthetic_trace(tmp_path / "run", ranks=2, steps=60, kernels_per_step=3)
+    return synthetic_trace(tmp_path / "run", ranks=2, steps=60, kernels_per_step=3, stacks=True)
 
 
 def test_a_whole_run_is_complete(run: Path) -> None:
@@ -706,6 +706,7 @@ def test_importing_profkit_does_not_import_the_fakes() -> None:
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"ranks": 2, "steps": 30, "kernels_per_step": 5, "device": "cuda"}
+    arguments["stacks"] = True
     first, second, other = (
         synthetic_trace(tmp_path / name, seed=seed, **arguments)
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
@@ -716,6 +717,8 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
         assert (first / path).read_bytes() != (other / path).read_bytes() or table in {
             "strings",
             "samples",
+            "stacks",
+            "frames",
         }
 
 

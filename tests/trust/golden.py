@@ -52,6 +52,7 @@ def main() -> int:
         steps_per_epoch=8,
         last_batch_size=9,
         device="cuda",
+        stacks=True,
     )
     columns = {table: SCHEMAS[table].names for table in TABLES if table != "strings"}
     (folder / CONTENT).write_text(json.dumps(describe(run, columns), indent=1) + "\n")
