@@ -42,7 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const="stacks",
         dest="format",
-        help="sampled stacks as collapsed lines and for speedscope; all steps by default",
+        help="sampled stacks as collapsed lines, for speedscope and as a flame graph; all steps "
+        "by default",
     )
     parser.add_argument(
         "--steps",

@@ -1,4 +1,4 @@
-"""Stacks for flame graphs: collapsed lines, and a file for speedscope.
+"""Stacks as a flame graph: a page, collapsed lines, and a file for speedscope.
 
 The window holds samples of the training thread, if the run recorded them: `--collect
 usual,stacks`.
@@ -17,6 +17,7 @@ import numpy as np
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.stack_samples import PROMPT_NS, SWITCH_NS, FrameTree
 from profkit.errors import UsageError
+from profkit.exporters._flame import flame_page
 from profkit.exporters.base import Window
 from profkit.version import __version__
 
@@ -28,7 +29,7 @@ Stack = tuple[str, ...]
 
 
 class Stacks:
-    """A folder: `collapsed.txt` for all ranks, `speedscope.json` with a profile for each."""
+    """A folder: `collapsed.txt` and `flame.html` for all ranks, `speedscope.json` by rank."""
 
     name = "stacks"
     title = "collapsed stacks and speedscope"
@@ -49,6 +50,8 @@ class Stacks:
         (path / "collapsed.txt").write_text(text, encoding="utf-8")
         content = json.dumps(speedscope(ranks, window.trace.name))
         (path / "speedscope.json").write_text(content, encoding="utf-8")
+        page = flame_page(ranks, window.trace.name)
+        (path / "flame.html").write_text(page, encoding="utf-8")
 
 
 def read_stacks(window: Window) -> dict[int, Counter[Stack]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.stacks import FEWEST_SAMPLES, CodeView, estimate_share, wilson
 from profkit.clock import Anchor
 from profkit.explain.explained import explain
+from profkit.exporters._flame import flame_page
 from profkit.report import as_html, as_json, as_text
 from profkit.report.ledger_document import explained
 from profkit.report.overview_document import overview
@@ -248,3 +251,16 @@ def test_phases_with_few_samples_are_not_compared(tmp_path: Path) -> None:
     few = dataclasses.replace(view.phases[0], samples=3, lines=())
     found = compare_lines(view, dataclasses.replace(view, phases=(few, *view.phases[1:])))
     assert found.too_few == ((few.phase, view.phases[0].samples, 3),)
+
+
+# -- flame graphs ----------------------------------------------------------------------------------
+
+
+def test_a_flame_graph_escapes_names_and_nests_boxes() -> None:
+    stacks = Counter({("main", "<b>&"): 30 * MS, ("main",): 10 * MS})
+    page = flame_page({0: stacks}, "<i>run")
+    tree = ET.fromstring(page[page.index("<svg") : page.index("</body>")])
+    widths = [float(box.attrib["width"]) for box in tree.iter("rect")]
+    assert widths == [1200.0, 1200.0, 1200.0, 900.0]
+    assert "<b>" not in page
+    assert "<i>" not in page

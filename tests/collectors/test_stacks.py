@@ -227,6 +227,9 @@ def test_export(job: tuple[Trace, str], tmp_path: Path) -> None:
     slow = [line for line in lines if f"slow_lines.py:{_line_of('# slow in forward')})" in line]
     assert slow
     assert all(line.rpartition(" ")[2].isdigit() for line in lines)
+    page = (tmp_path / "out" / "flame.html").read_text()
+    assert "<script" not in page
+    assert "Net.forward" in page
     content = json.loads((tmp_path / "out" / "speedscope.json").read_text())
     profile = content["profiles"][0]
     assert profile["endValue"] == sum(profile["weights"])
