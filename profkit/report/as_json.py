@@ -63,7 +63,7 @@ def overview(view: Overview) -> dict[str, Any]:
     phases = []
     for part in view.phases:
         share, step_ms = _estimate(part.share), _estimate(part.step_ns, NS_IN_MS)
-        row = {"phase": part.name, "share": share, "step_ms": step_ms}
+        row: dict[str, Any] = {"phase": part.name, "share": share, "step_ms": step_ms}
         if part.host_ns is not None:
             row["host_ms"] = part.host_ns * NS_IN_MS
         phases.append(row)
