@@ -99,7 +99,7 @@ def lanes_of(spans: pa.Table) -> Ints:
 
 def levels_of(spans: pa.Table) -> Ints:
     """Return how many spans are around each span; a damaged file may hold negative numbers."""
-    return np.maximum(np.asarray(spans["depth"].to_numpy(), dtype=np.int64), 0)
+    return np.asarray(np.maximum(spans["depth"].to_numpy(), 0), dtype=np.int64)
 
 
 def find_parents(lane: Ints, level: Ints, start: Ints, end: Ints, inner: Ints) -> Ints:
