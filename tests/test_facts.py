@@ -175,6 +175,7 @@ def test_what_identifies_a_machine_is_listed_and_explains_no_row() -> None:
     assert len(rows) == 9
     assert {name for name, row in rows.items() if row == NONE} == {"shm_bytes", "limits.nofile"}
     assert set(rows.values()) == {ANY, NONE}
+    assert join_config(RunManifest("job", environment=known), RunManifest("job")) == ()
 
 
 JOB = """

@@ -66,6 +66,11 @@ _VERSIONS = re.compile(r"packages\..*|python|nvidia_driver")
 _ALWAYS = frozenset({"workload", "framework", "profkit_version", "world_size"})
 """Every run has these; that they are equal says nothing about the job's settings."""
 
+_FACTS = re.compile(
+    r"distribution|container\..*|shm_bytes|limits\..*|gpu_memory_bytes|revision\..*|libraries\..*"
+)
+"""Facts that a run leaves out if they cannot be read in time: a missing one is no difference."""
+
 _CAVEATS = {
     "batch_size": "batch a rank",
     "world_size": "ranks",
@@ -91,6 +96,8 @@ def join_config(base: RunManifest, target: RunManifest) -> tuple[Difference, ...
     found = []
     for name in dict.fromkeys([*left, *right]):
         before, after = left.get(name, NOT_SAID), right.get(name, NOT_SAID)
+        if NOT_SAID in {before, after} and _FACTS.fullmatch(name):
+            continue
         if left.get(name) != right.get(name) and not _PROVENANCE.fullmatch(name):
             found.append(Difference(name, before, after, affected_rows(name)))
     return tuple(sorted(found, key=lambda each: each.rows == NONE))

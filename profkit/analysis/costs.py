@@ -202,7 +202,7 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
         costs,
         switched=switched_cost(outside, warm_up_of(trace, trace.steps)),
         clock=clock,
-        unclocked=tuple(_others(trace.steps, steps)),
+        unclocked=tuple(np.setdiff1d(trace.steps["rank"], steps["rank"]).tolist()),
         of_lines=is_log(trace) and trace.manifest.config.get("steps_per_line") != 1,
     )
 
@@ -260,12 +260,6 @@ def cost_of_sums(
     host = _by_part(sums, sums.host)
     host[UNKNOWN] = wall_ns - sum(host.values())
     return dataclasses.replace(costs, clock=PhaseClock.DEVICE, host=host)
-
-
-def _others(whole: pa.Table, kept: pa.Table) -> list[int]:
-    """Return the ranks of one table that the other does not have."""
-    found: list[int] = np.setdiff1d(whole["rank"].to_numpy(), kept["rank"].to_numpy()).tolist()
-    return found
 
 
 def _by_part(sums: SpanSums, by_phase: Ints) -> dict[str, Ints]:

@@ -91,10 +91,13 @@ class Overview:
     clock: PhaseClock = PhaseClock.HOST
     costs: RunCosts | None = None
     """With device times, the ledger's costs: the phases are their parts."""
-    exchange_timed: bool = True
-    """False if only the device sees the exchange, and was not asked."""
     device_times: DeviceTimes | None = None
     """The device times that were recorded; `None` if the run is not profkit's, or on no device."""
+
+    @property
+    def exchange_timed(self) -> bool:
+        """False if only the device sees the exchange, and was not asked."""
+        return self.costs is None or self.costs.exchange_timed
 
     @property
     def judged(self) -> bool:
@@ -124,9 +127,7 @@ def build_overview(
 
     Without kernels, that table, which may be far larger than all others, is not read.
     """
-    steps, manifest = trace.steps, trace.manifest
-    if not steps.num_rows:
-        raise UnreadableError(_NO_STEPS.format(run=safe_text(str(trace.path))))
+    steps, manifest = _steps_of(trace), trace.manifest
     selection, basis = steady_steps(trace), phase_basis(trace)
     used, windows = selection.steps, window_steps(trace.samples)
     exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
@@ -166,9 +167,14 @@ def build_overview(
         silent_ranks=silent_ranks(trace),
         clock=basis.clock,
         costs=basis.costs,
-        exchange_timed=basis.exchange_timed,
         device_times=find_device_times(trace),
     )
+
+
+def _steps_of(trace: Trace) -> pa.Table:
+    if not trace.steps.num_rows:
+        raise UnreadableError(_NO_STEPS.format(run=safe_text(str(trace.path))))
+    return trace.steps
 
 
 def _untimed_exchange(basis: PhaseBasis) -> Iterator[str]:

@@ -49,10 +49,13 @@ def exchange(run: Path) -> list[Values]:
     return rows
 
 
-def quality(run: Path) -> list[str]:
-    """The notices on the quality of a run's data, which every report prints."""
+def refusal(run: Path) -> str:
+    """The notice that no device times are there, if phases are named as the host's launches."""
     found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))
-    return [*found["data_quality"], *found["flags"]]
+    for notice in found["data_quality"]:
+        if "device time" in notice and found.get("phases_clock") == "launch":
+            return str(notice)
+    return ""
 
 
 def overview(run: Path) -> Values:
