@@ -96,6 +96,8 @@ class StackSampler:
         for code, line in reversed(places):
             file = code.co_filename
             if file not in self._known:
+                if len(self._known) >= MOST_FRAMES:  # generated code has a file name each
+                    self._known.clear()
                 self._known[file] = (self._origins.of(file), self._origins.shown(file))
             origin, path = self._known[file]
             if not origin:

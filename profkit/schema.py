@@ -157,7 +157,7 @@ _SAMPLES: Final = [
 _STACKS: Final = [
     _RANK,
     _time("time_ns", "when the training thread was looked at"),
-    _time("late_ns", "how long the sampler waited for the interpreter after it was due"),
+    _time("late_ns", "how late it was, because it waited for the interpreter or a processor"),
     _time("every_ns", "mean time between samples at that time, for which the sample stands"),
     _name("thread", "the name of the thread"),
     _int(

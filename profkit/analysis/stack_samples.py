@@ -14,13 +14,13 @@ from profkit.analysis.estimate import Floats, Ints
 from profkit.vocab import OWN_CODE, PHASES
 
 PROMPT_NS, SWITCH_NS = 1_000_000, 5_000_000
-"""A sample that waited longer than the first came late: the thread held the interpreter.
+"""A sample that waited longer than the first came late: for the interpreter, or for a processor.
 
-After the second, Python makes a thread release it, on whatever line it is. In between, the thread
-released it of its own accord, on a line that says nothing about where it was before.
+After the second, Python makes a thread release the interpreter, on whatever line it is. In between,
+the thread may have released it of its own accord, on a line that says nothing about those before.
 """
 
-HELD = "line not known: the thread held the interpreter"
+HELD = "line not known: the samples came late"
 NO_LINE = "no line of the job's own code"
 
 

@@ -22,7 +22,7 @@ from profkit.exporters.base import Window
 from profkit.version import __version__
 
 NOT_STORED = "(stack not stored)"
-LATE = "(late: the thread was before this line)"
+LATE = "(late sample: line not known)"
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 Stack = tuple[str, ...]

@@ -100,7 +100,10 @@ def unknown_note(view: Overview) -> tuple[str, ...]:
     words = f"{UNKNOWN} is between the phases"
     if view.clock is not PhaseClock.HOST:
         words = f"On the host, {duration(total)} are in no phase"
-    return (f"{words}: {', '.join(parts)}.",)
+    note = f"{words}: {', '.join(parts)}."
+    if view.code is None and "imported_from" not in view.config:
+        note += " To see its lines, record with --collect usual,stacks."
+    return (note,)
 
 
 # -- two runs --------------------------------------------------------------------------------------
