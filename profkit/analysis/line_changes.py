@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.stack_samples import Place
-from profkit.analysis.stacks import CodeView, PhaseLines, wilson
+from profkit.analysis.stacks import LEAST_SHARE, CodeView, PhaseLines, wilson
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class LineChange:
 class LineChanges:
     """The lines of phases that both runs sampled often enough, the largest difference first.
 
-    `too_few` are the other phases with the samples of the base and of the target.
+    `too_few` are the other considerable phases with the samples of the base and of the target.
     """
 
     lines: tuple[LineChange, ...]
@@ -40,24 +41,44 @@ class LineChanges:
 def compare_lines(base: CodeView, target: CodeView, factor: float = 1.0) -> LineChanges:
     """Compare each line in each phase; the target's times are multiplied by `factor`.
 
-    Lines are matched by file, line and function. A line that one run never saw has the interval of
-    zero hits there.
+    Lines are matched by file, line and function. If the runs have no file in common, as two
+    checkouts do, files are matched by their path below the folder that holds all of a run's files.
+    A line that one run never saw has the interval of zero hits there.
     """
-    sides = [_by_phase(base), _by_phase(target)]
+    folders = base.folder, target.folder
+    if folders[0] != folders[1] and _files(base) & _files(target):
+        folders = "", ""
+    sides = [_by_phase(base, folders[0]), _by_phase(target, folders[1])]
     changes: list[LineChange] = []
     too_few = []
     for phase in sorted(sides[0].keys() & sides[1].keys()):
         before, after = sides[0][phase], sides[1][phase]
         if before.judged and after.judged:
             changes.extend(_compare_phase(before, after, factor))
-        else:
+        elif max(before.step_share, after.step_share) >= LEAST_SHARE:
             too_few.append((phase, before.samples, after.samples))
     changes.sort(key=lambda change: -abs(change.difference.value))
     return LineChanges(tuple(changes), tuple(too_few))
 
 
-def _by_phase(view: CodeView) -> dict[str, PhaseLines]:
-    return {part.phase: part for part in view.phases}
+def _files(view: CodeView) -> set[str]:
+    found: set[str] = set()
+    for part in view.phases:
+        found.update(line.place.file for line in part.lines if line.place.line)
+    return found
+
+
+def _by_phase(view: CodeView, folder: str) -> dict[str, PhaseLines]:
+    """Return the phases by name, with the paths of files below the folder."""
+    found = {}
+    for part in view.phases:
+        lines = []
+        for line in part.lines:
+            file = line.place.file.removeprefix(folder)
+            place = dataclasses.replace(line.place, file=file)
+            lines.append(dataclasses.replace(line, place=place))
+        found[part.phase] = dataclasses.replace(part, lines=tuple(lines))
+    return found
 
 
 def _compare_phase(before: PhaseLines, after: PhaseLines, factor: float) -> list[LineChange]:

@@ -64,11 +64,12 @@ class PhaseLines:
 class CodeView:
     """Lines that the training thread ran in the used steps.
 
-    `lost` samples have no readable stack.
+    `lost` samples have no readable stack, `unsure` ones came too late to show their line.
     """
 
     samples: int
     lost: int
+    unsure: int
     phases: tuple[PhaseLines, ...]
     folder: str
     """What all files begin with; it is left out where they are shown."""
@@ -93,7 +94,10 @@ def view_code(
     files: set[str] = set()
     for part in opened:
         files.update(line.place.file for line in part.lines if line.place.line)
-    return CodeView(len(found.phase), found.lost, tuple(opened), _common_folder(sorted(files)))
+    unsure = int(np.count_nonzero(found.kind == UNSURE))
+    return CodeView(
+        len(found.phase), found.lost, unsure, tuple(opened), _common_folder(sorted(files))
+    )
 
 
 def _common_folder(files: Sequence[str]) -> str:

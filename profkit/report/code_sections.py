@@ -23,6 +23,9 @@ MOST_LINES = 5
 
 MOST_CHANGES = 12
 
+MANY_UNSURE = 0.1
+"""A larger share of samples that came too late to show their line is reported."""
+
 MOST_NAME_CHARS = 40
 """A longer name of a function is cut."""
 
@@ -66,6 +69,12 @@ def code_sections(run: Overview) -> Iterator[Section]:
             seen = plural(part.samples, "sample")
             least = f"at least {FEWEST_SAMPLES} for an interval"
             notes.append(f"{part.phase}: {seen} only, so no line is named: {least}.")
+    if view.unsure > MANY_UNSURE * view.samples:
+        share = percent(view.unsure / view.samples, 0)
+        notes.append(
+            f"{share} of the samples came too late to show their line, which busy Python or a busy "
+            "machine causes; lines of Python are less certain than their intervals say."
+        )
     if view.lost:
         seen = plural(view.lost, "more sample")
         notes.append(f"{seen} had a stack that was not stored or cannot be read.")
@@ -151,7 +160,8 @@ def code_json(view: CodeView | None) -> dict[str, Any] | None:
         row = {"phase": part.phase, "ns_per_step": part.step_ns, "share_of_step": part.step_share}
         row |= {"samples": part.samples, "samples_needed": FEWEST_SAMPLES}
         phases.append(row | {"lines": list(map(_line_json, part.lines))})
-    return {"samples": view.samples, "samples_lost": view.lost, "phases": phases}
+    counts = {"samples": view.samples, "samples_lost": view.lost, "samples_late": view.unsure}
+    return counts | {"phases": phases}
 
 
 def _line_json(line: LineTime) -> dict[str, Any]:
