@@ -26,7 +26,7 @@ text {{ font: 11px monospace; pointer-events: none }}
 rect:hover {{ stroke: #000 }}
 </style></head><body>
 <h1>{name}</h1>
-<p>Time by sampled stack, {total} in all. The width of a box is the time in it and in what it called.
+<p>Time by sampled stack, {total} in all. A box is as wide as the time in it and in what it called.
 Hover over a box for its name.</p>
 """
 
