@@ -36,7 +36,8 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
     The device reaches a boundary only when the host has issued it and all work before it is done.
     If only the host knows a span, such as the wait for data, the exposed part of it is the one in
     which the device had reached the end of its last phase and not yet the start of its next. If it
-    is inside a span with device times, it is the part between these.
+    is inside a span with device times, it is the part between these. Of a copy, it is the part in
+    which the device did not work for another phase.
     """
     on_device = has_device_times(spans)
     if not on_device.any():
@@ -47,7 +48,17 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
     device_start = np.where(on_device, starts.fill_null(0).to_numpy(), start)
     device_end = np.where(on_device, ends.fill_null(0).to_numpy(), end)
     ranks = np.unique(rank[on_device])
+    is_timed_work = on_device & works(spans)
+    is_copy = is_timed_work & equals(spans["phase"], Phase.H2D.value)
     for each in ranks:
+        others = np.flatnonzero((rank == each) & is_timed_work & ~is_copy)
+        copies = np.flatnonzero((rank == each) & is_copy)
+        device_start[copies], device_end[copies] = _clip_copies(
+            start[copies],
+            (device_start[copies], device_end[copies]),
+            start[others],
+            (device_start[others], device_end[others]),
+        )
         outer = np.flatnonzero((rank == each) & on_device & (depth == 0))
         waits = np.flatnonzero((rank == each) & ~on_device & (depth == 0))
         device_start[waits], device_end[waits] = _clip(
@@ -71,6 +82,26 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
     dropped = (depth > 0) & ~on_device & equals(spans["phase"], Phase.DATA.value)
     dropped &= np.isin(rank, ranks)
     return spans.filter(pa.array(~dropped))
+
+
+def _clip_copies(
+    at: Ints, copied: tuple[Ints, Ints], host_start: Ints, phases: tuple[Ints, Ints]
+) -> tuple[Ints, Ints]:
+    """Clip each copy to the time in which the device did nothing else.
+
+    A copy on a stream of its own runs while the device works for a phase that the host launched
+    before. Only the time between that phase's end and the start of the next one is exposed.
+    """
+    start, end = copied
+    if not len(host_start) or not len(at):
+        return start, end
+    order = np.argsort(host_start, kind="stable")
+    opens, reach = phases[0][order], np.maximum.accumulate(phases[1][order])
+    after = np.searchsorted(host_start[order], at)
+    last_end = np.where(after > 0, reach[np.maximum(after - 1, 0)], start)
+    next_start = np.where(after < len(opens), opens[np.minimum(after, len(opens) - 1)], end)
+    exposed_from = np.maximum(start, last_end)
+    return exposed_from, np.maximum(exposed_from, np.minimum(end, next_start))
 
 
 def _clip(start: Ints, end: Ints, host_start: Ints, opens: Ints, closes: Ints) -> tuple[Ints, Ints]:

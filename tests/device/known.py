@@ -38,11 +38,6 @@ KNOWN: Sequence[Known] = (
         ("one_rank_without_anchors",),
     ),
     Known(
-        "a copy on a stream of its own counts as if the computation waited for it",
-        ("report", "overview", "live", "ranks", "ledger"),
-        ("copy_overlapped",),
-    ),
-    Known(
         "Paddle's buckets have no ends of their own: transfers during a wait count as waiting",
         ("exchange", "scaling"),
         ("paddle_late_in_forward",),
