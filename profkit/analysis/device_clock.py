@@ -65,14 +65,7 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
             start[waits], end[waits], start[outer], device_start[outer], device_end[outer]
         )
     inner = np.flatnonzero(~on_device & (depth > 0) & np.isin(rank, ranks))
-    lane = lanes_of(spans)
-    for level in np.unique(depth[inner]):
-        rows = inner[depth[inner] == level]
-        around = find_parents(lane, depth, start, end, rows)
-        rows, around = rows[around >= 0], around[around >= 0]
-        opens, closes = device_start[around], device_end[around]
-        device_start[rows] = np.clip(start[rows], opens, closes)
-        device_end[rows] = np.clip(end[rows], opens, closes)
+    _clip_inner(spans, inner, device_start, device_end)
     nothing = pa.nulls(len(rank), pa.int64())
     columns = {"start_ns": device_start, "end_ns": device_end}
     for name, values in {**columns, "device_start_ns": nothing, "device_end_ns": nothing}.items():
@@ -82,6 +75,19 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
     dropped = (depth > 0) & ~on_device & equals(spans["phase"], Phase.DATA.value)
     dropped &= np.isin(rank, ranks)
     return spans.filter(pa.array(~dropped))
+
+
+def _clip_inner(spans: pa.Table, inner: Ints, device_start: Ints, device_end: Ints) -> None:
+    """Clip spans that only the host knows to those around them, from the outside in."""
+    depth, lane = levels_of(spans), lanes_of(spans)
+    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    for level in np.unique(depth[inner]):
+        rows = inner[depth[inner] == level]
+        around = find_parents(lane, depth, start, end, rows)
+        rows, around = rows[around >= 0], around[around >= 0]
+        opens, closes = device_start[around], device_end[around]
+        device_start[rows] = np.clip(start[rows], opens, closes)
+        device_end[rows] = np.clip(end[rows], opens, closes)
 
 
 def _clip_copies(
