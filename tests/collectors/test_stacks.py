@@ -74,11 +74,11 @@ def test_the_slow_line_of_a_phase_comes_first(job: tuple[Trace, str], phase: str
 
 
 def test_the_share_of_a_line_is_that_of_its_time(job: tuple[Trace, str]) -> None:
-    """`clip` spins for 40 ms of each step, by its own clock."""
+    """`clip` spins for 40 ms of each step by its own clock; a busy machine delays some samples."""
     part = _part(build_overview(job[0]).code, "unknown")
     first = part.lines[0].step_ns
     loops = [line.step_ns.value for line in part.lines if line.place.function.startswith("clip")]
-    assert sum(loops) == pytest.approx(40e6, rel=0.25)
+    assert 20e6 < sum(loops) < 48e6
     assert first.low is not None
     assert first.low < 40e6
 
