@@ -13,12 +13,24 @@ from __future__ import annotations
 
 import argparse
 
-from profkit.commands._options import add_collect, add_output, pass_on_collect
+from profkit.commands._options import add_collect, add_output, pass_on_collect, whole
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     add_collect(parser)
+    parser.add_argument(
+        "--name",
+        default="",
+        help="name of the job and of its run (default: the script's name)",
+    )
+    parser.add_argument(
+        "--samples-per-step",
+        type=whole(1),
+        metavar="N",
+        help="samples that each rank trains on in a step, for a loop without a loader "
+        "(default: counted from its loader)",
+    )
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
@@ -31,4 +43,6 @@ def run(args: argparse.Namespace) -> int:
     from profkit.run.launch import check_command, end_like, run_job
 
     pass_on_collect(args)
-    return end_like(run_job(check_command(args.command), args.output))
+    command = check_command(args.command)
+    samples = args.samples_per_step
+    return end_like(run_job(command, args.output, name=args.name, samples_per_step=samples))

@@ -7,6 +7,7 @@ import frameworks too, and leave no trace.
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import importlib
 import logging
@@ -14,10 +15,11 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from profkit.attached import RUN_VARIABLE, TRAINED, note
+from profkit.attached import RUN_VARIABLE, SAMPLES_VARIABLE, TRAINED, note
 from profkit.clock import now_ns, wall_ns
 from profkit.instrument.device import DeviceTimer, note_no_events
 from profkit.instrument.frameworks.base import Place, Seams
@@ -37,15 +39,22 @@ from profkit.run.wiring import (
     note_failures,
     note_span_cost,
 )
-from profkit.vocab import OPENING_CPU, RunState
+from profkit.vocab import OPENING_CPU, RunState, rank_folder
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
+    from profkit.trace import RankManifest
 
 log = logging.getLogger("profkit")
 
 OPENING_TIMEOUT_S = 5.0
 """The end of a job waits this long for its files to be opened."""
+
+DESCRIBED_AFTER = 3
+"""The job is described once so many steps have ended, when it has all its parts."""
+
+LOOK_EVERY_S = 0.1
+"""So often the thread that opened the files looks if they have."""
 
 SPAN_COST_REPEATS = 500
 """The job trains while its span cost is measured, so the measurement is kept short."""
@@ -65,9 +74,14 @@ class Job:
         self._collecting: Collecting | None = None
         self.recorder = make_recorder(self.sink, self._choice, self.ranges)
         self.tracker = Tracker(self.recorder, on_training=self._begin)
+        samples = os.environ.get(SAMPLES_VARIABLE, "")
+        self.tracker.say_samples(int(samples) if samples.isdecimal() else None)
         self._patches: list[Patches] = []
         self._frameworks: list[Framework] = []
         self._opener: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._config: Mapping[str, Any] = {}
+        """The description of the job, once its first steps have ended."""
         self._pid = os.getpid()
         atexit.register(guarded("the end of the recording", self.finish, None))
 
@@ -98,6 +112,7 @@ class Job:
             return
         self.tracker.finish()
         self.recorder.stop()
+        self._ended.set()
         if self._opener is not None:
             self._opener.join(OPENING_TIMEOUT_S)
         if self._collecting is not None:
@@ -118,6 +133,9 @@ class Job:
         """Open the files on a thread, now that the process trains: the step does not wait."""
         note(TRAINED)
         framework = self._framework_in_use()
+        if framework is not None:
+            describe = guarded("identity", framework.identity.describe_thread, {})
+            self.tracker.seen.thread = describe()
         place = framework.place() if framework else None
         rank = rank_of()
         if place is None and rank is not None:
@@ -161,11 +179,27 @@ class Job:
     def _open_files(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
         """Import the writer and open the rank's files, without a garbage collection of our own."""
         with collection_paused():
-            self._start_writer(place, device, timer)
+            manifest = self._start_writer(place, device, timer)
         opening = float(time.thread_time_ns())
         self.sink.appender("samples")((None, "profkit", OPENING_CPU, now_ns(), opening))
+        if manifest is not None:
+            guarded("identity", self._describe, None)(manifest)
 
-    def _start_writer(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
+    def _describe(self, manifest: RankManifest) -> None:
+        """Write what the job trains into `rank.json`, after its first steps or at its end."""
+        while self.recorder.step_index < DESCRIBED_AFTER and not self._ended.wait(LOOK_EVERY_S):
+            pass
+        framework = self._framework_in_use()
+        if framework is not None:
+            with collection_paused():
+                self._config = framework.describe_job(self.tracker)
+            folder = self.run / rank_folder(manifest.rank)
+            dataclasses.replace(manifest, config=self._config).write(folder)
+
+    def _start_writer(
+        self, place: Place, device: str, timer: DeviceTimer | None
+    ) -> RankManifest | None:
+        """Open the files, and return what `rank.json` says; `None` if there are no files."""
         from profkit.trace import RankWriter
 
         framework = self._framework_in_use()
@@ -181,12 +215,14 @@ class Job:
                 self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
             )
             self.sink.attach(writer)
+            return manifest
         except FileExistsError:
             self._stay_out(
                 f"another process of the job trains as rank {place.rank} and is recorded already"
             )
         except OSError as error:
             self._stay_out(f"{self.run}: {error.strerror}")
+        return None
 
     def _stay_out(self, why: str) -> None:
         """Record nothing in this process, and say why."""
@@ -208,7 +244,7 @@ class Job:
             state=state,
             world_size=self._place.world_size,
             ended_ns=None if state is RunState.RUNNING else wall_ns(),
-            config={"command": plain_words(sys.argv)},
+            config={"command": plain_words(sys.argv), **self._config},
         )
         complete_manifest(manifest, created_ns=self._created_ns).write(self.run)
 

@@ -106,6 +106,8 @@ class RankManifest:
     local_rank: int = 0
     world_size: int = 1
     framework: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The identity of the job, as the rank saw it: model, optimizer, loader, batches."""
 
     def write(self, folder: Path) -> None:
         content = {**dataclasses.asdict(self), "anchor": self.anchor._asdict()}
@@ -125,6 +127,7 @@ class RankManifest:
             local_rank=take("local_rank", int, 0),
             world_size=take("world_size", int, 1),
             framework=take("framework", str, ""),
+            config=take("config", dict, {}),
         )
 
 

@@ -9,7 +9,7 @@ import paddle
 
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
-from profkit.instrument.frameworks.shared import Function, hook_scale, timed
+from profkit.instrument.frameworks.shared import Function, call_back, hook_scale, timed
 from profkit.instrument.guard import Patches, guarded
 
 
@@ -19,12 +19,19 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
     One that calls another's counts once.
     """
 
+    remember = guarded("new optimizer", seams.tracker.seen.add_optimizer, None)
+
     def wrap(original: Function) -> Function:
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             if is_traced():
                 return original(self, *args, **kwargs)
-            return timed(seams, seams.begin_optimizer(id(self)), original, self, *args, **kwargs)
+            if id(self) not in seams.tracker.seen.optimizers:
+                remember(self)
+            span = seams.begin_optimizer(id(self))
+            if span is not None and args and callable(args[0]):  # a closure, as of `LBFGS`
+                args = (call_back(seams, span, args[0]), *args[1:])
+            return timed(seams, span, original, self, *args, **kwargs)
 
         return step
 
