@@ -32,27 +32,40 @@ def count_samples(batch: Any) -> int:
     This is the size that the batch states, or the first dimension that most of its tensors have,
     or else the batch's length.
     """
+    stated = _stated_size(batch)
+    if stated is not None:
+        return stated
+    if isinstance(batch, Mapping):
+        return _count_most(batch.values())
+    if isinstance(batch, list | tuple):
+        return _count_sequence(batch)
+    try:
+        return len(batch)
+    except TypeError:  # as of dataclasses, and of classes that hold `tensors`
+        return _count_most(getattr(batch, "__dict__", {}).values())
+
+
+def _stated_size(batch: Any) -> int | None:
+    """Return the size that a batch states by an attribute or its shape; `None` if it does not."""
     for name in STATED_SIZES:
         stated = getattr(batch, name, None)
         if type(stated) is int:
             return stated
     shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 1
-    if isinstance(batch, Mapping):
-        return _count_most(batch.values())
-    if isinstance(batch, list | tuple):
-        if hasattr(batch, "batch_sizes"):  # a `PackedSequence` has one such size per time
-            return int(batch.batch_sizes[0])
-        if _is_detection(batch):
-            return len(batch[0])
-        if isinstance(batch, list) and all(isinstance(item, Mapping) for item in batch):
-            return len(batch)  # one mapping for each sample
-        return _count_most(batch) or len(batch)
-    try:
-        return len(batch)
-    except TypeError:  # as of dataclasses, and of classes that hold `tensors`
-        return _count_most(getattr(batch, "__dict__", {}).values())
+    if shape is None:
+        return None
+    return int(shape[0]) if len(shape) else 1
+
+
+def _count_sequence(batch: Any) -> int:
+    """Return the number of samples of a list or a tuple."""
+    if hasattr(batch, "batch_sizes"):  # a `PackedSequence` has one such size per time
+        return int(batch.batch_sizes[0])
+    if _is_detection(batch):
+        return len(batch[0])
+    if isinstance(batch, list) and all(isinstance(item, Mapping) for item in batch):
+        return len(batch)  # one mapping for each sample
+    return _count_most(batch) or len(batch)
 
 
 def _count_most(items: Iterable[Any]) -> int:

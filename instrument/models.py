@@ -29,9 +29,16 @@ class TrainedModels:
     """Modules inside the models, as far as they were asked for."""
     _versions: dict[int, int] = field(default_factory=dict)
 
+    def note_call(self, model: Any, with_gradients: Any) -> bool | None:
+        """Note a call; return true with gradients, and `None` if a trained model is evaluated."""
+        if with_gradients:
+            self.add(model)
+            return True
+        return None if not model.training and self.holds(model) else False
+
     def add(self, model: Any) -> None:
         """Remember a model that was called with gradients."""
-        if len(self.ids) < MOST_MODELS:
+        if len(self.ids) < MOST_MODELS and id(model) not in self.ids:
             self.ids.add(id(model))
             self._models.append(weakref.ref(model))
             parameter = next(iter(self.parameters(model)), None)

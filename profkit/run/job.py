@@ -215,14 +215,13 @@ class Job:
                 self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
             )
             self.sink.attach(writer)
-            return manifest
         except FileExistsError:
             self._stay_out(
                 f"another process of the job trains as rank {place.rank} and is recorded already"
             )
         except OSError as error:
             self._stay_out(f"{self.run}: {error.strerror}")
-        return None
+        return None if self.sink.failure else manifest
 
     def _stay_out(self, why: str) -> None:
         """Record nothing in this process, and say why."""

@@ -1,13 +1,11 @@
 """Loops that are not conventional: their steps, their samples and their phases are known."""
 
-# ruff: noqa: F811  # `kit` and `follow` are fixtures
-
 from __future__ import annotations
 
 import collections
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -54,7 +52,11 @@ class Pair:
     label: Part
 
 
-Packed = collections.namedtuple("Packed", "data batch_sizes")
+class Packed(NamedTuple):
+    """As a `PackedSequence` of torch."""
+
+    data: Part
+    batch_sizes: list[int]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_parameters_may_be_updated_by_hand(
                     parameter.data.add_(parameter.grad, alpha=-0.1)
                     continue
                 with kit.torch.no_grad():
-                    parameter -= 0.1 * parameter.grad
+                    parameter.sub_(parameter.grad, alpha=0.1)
                     parameter.grad.zero_()
     followed.finish()
     assert followed.samples == SAMPLES * 3

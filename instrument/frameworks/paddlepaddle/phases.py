@@ -31,7 +31,7 @@ def hook_layers(patches: Patches, seams: Seams) -> None:
         lambda tensor: tensor.inplace_version,
     )
     seams.tracker.models.append(models)
-    choose = guarded("models", functools.partial(_choose_gradients, models), instead=False)
+    note_call = guarded("models", models.note_call, instead=False)
     autocasts = guarded("autocast", _autocasts, instead=False)
 
     original: Function = paddle.nn.Layer.__call__
@@ -44,7 +44,7 @@ def hook_layers(patches: Patches, seams: Seams) -> None:
         try:
             if (enabled := autocasts()) is not seams.autocast:
                 seams.note_autocast(enabled, autocast_dtype)
-            span = seams.begin_forward(with_gradients=choose(self))
+            span = seams.begin_forward(with_gradients=note_call(self, paddle.is_grad_enabled()))
             return timed(seams, span, original, self, *args, **kwargs)
         finally:
             nesting.inside = False
@@ -54,15 +54,6 @@ def hook_layers(patches: Patches, seams: Seams) -> None:
 
 def _trainable(layer: Any) -> Iterator[Any]:
     return (parameter for parameter in layer.parameters() if not parameter.stop_gradient)
-
-
-def _choose_gradients(models: TrainedModels, layer: Any) -> bool | None:
-    """Return true if gradients are recorded, and `None` if a trained model is evaluated."""
-    if paddle.is_grad_enabled():
-        if id(layer) not in models.ids:
-            models.add(layer)
-        return True
-    return None if not layer.training and models.holds(layer) else False
 
 
 def _autocasts() -> bool:

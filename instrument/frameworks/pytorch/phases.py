@@ -27,6 +27,7 @@ def hook_modules(patches: Patches, seams: Seams) -> None:
     models = TrainedModels("torch", torch.nn.Module.modules, _trainable, _version)
     seams.tracker.models.append(models)
     trained = models.ids
+    note_call: Callable[[Any, Any], bool | None] = models.note_call
     internals = torch._C  # noqa: SLF001  # no public name covers all devices
     autocasts: Callable[[], bool] = getattr(
         internals, "_is_any_autocast_enabled", torch.is_autocast_enabled
@@ -49,11 +50,8 @@ def hook_modules(patches: Patches, seams: Seams) -> None:
                 seams.note_autocast(enabled, autocast_dtype)
             try:
                 gradients: bool | None = grad_enabled()
-                if gradients:
-                    if id(self) not in trained:
-                        models.add(self)
-                elif not self.training and models.holds(self):
-                    gradients = None
+                if not gradients or id(self) not in trained:
+                    gradients = note_call(self, gradients)
                 span = notes.begin_forward(with_gradients=gradients)
             except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
                 report_failure("begin_forward", failure)
