@@ -45,7 +45,7 @@ profkit's hooks: hooks, recorder, writer, reader, analysis and screens are the r
 torch's autograd engine and the reducer of `DistributedDataParallel`. Simulated are clocks, streams,
 events, copies, graphs, NCCL, and Paddle's reducer. Each module's docstring states what it simulates,
 and the source. Each truth follows in closed form from the job's parameters
-(`tests/device/truths.py`). A screen may be wrong by {TOLERANCE:.0%} of the step.
+(`tests/device/truths.py`). A screen may be wrong by {100 * TOLERANCE:.0f} % of the step.
 """
 
 
@@ -129,9 +129,6 @@ def _cell(scenario: Scenario, check: str, outcome: Outcome) -> str:
 
 def _known() -> Iterator[str]:
     yield "\n## Wrong today\n"
-    if not KNOWN:
-        yield "Nothing."
-        return
     yield "| screens | scenarios | why |"
     yield "|---|---|---|"
     for known in KNOWN:

@@ -29,8 +29,9 @@ The median error of
 `explain` reports no cause in {quiet}
   healthy pairs (second job: {quiet_held_out}).
 - **Reliability.** We ran {run} of {checks} checks, and {broken} failed. \
-{whole} of them ran at full length.
-  [The page](docs/reliability.md) gives the share of each.
+{whole} of them ran at full length,
+  the others in part. Number of the check, and share of each of its commands:
+  {shares} ([details](docs/reliability.md)).
 - **Performance.** Recording adds {long} ms ({long_interval}) to a step of {long_bare} ms, \
 and {short} ms
   ({short_interval}) to one of {short_bare} ms. \
@@ -48,8 +49,8 @@ Ranges in parentheses are 95 % confidence intervals.
   {first_held_out}。原因代价的误差中位数为 {cost}（另一个任务为 {cost_held_out}）。\
 健康的对照中
   没有误报的有 {quiet}（另一个任务为 {quiet_held_out}）。
-- **可靠性**：{checks} 项检查中已运行 {run} 项，其中 {broken} 项未通过；{whole} 项按完整规模运行，每项的比例见
-  [可靠性页](docs/reliability.md)。
+- **可靠性**：{checks} 项检查中已运行 {run} 项，其中 {broken} 项未通过；{whole} 项按完整规模运行，其余只运行了一部分。检查的编号和
+  其中每条命令的比例：{shares}（[详情](docs/reliability.md)）。
 - **性能**：记录使 {long_bare} ms 的一步增加 {long} ms（{long_interval}），使 {short_bare} ms 的一步增加 {short} ms
   （{short_interval}）；`torch.profiler` 分别增加 {long_peer} ms 和 {short_peer} ms。两个 rank 上 \
 {ddp_bare} ms 的 DDP 一步
@@ -110,15 +111,29 @@ def _reliability(top: Path) -> dict[str, str]:
         "checks": str(len(found)),
         "run": str(len(run)),
         "broken": str(sum(not each["kept"] for each in run)),
-        "whole": str(sum(_is_whole(step, results) for step in steps)),
+        "whole": str(sum(not _share(step, results) for step in steps) - found.count(None)),
+        "shares": ", ".join(_shares(results)),
     }
 
 
-def _is_whole(step: Any, results: Mapping[str, Any]) -> bool:
+def _shares(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each check of which a part was run, with the share of each of its commands."""
+    from reliability import CHECKS
+
+    for number, check in CHECKS.items():
+        shares = [share for step in check.steps if (share := _share(step, results))]
+        if shares:
+            yield f"{number} ({', '.join(shares)})"
+
+
+def _share(step: Any, results: Mapping[str, Any]) -> str:
+    """Return the share of a check that was run, if it was run in part."""
     from reliability import found_of
 
     found = found_of(step, results)
-    return found is not None and found["amount"] >= step.full
+    if found is None or found["amount"] >= step.full:
+        return ""
+    return f"{found['amount'] / step.full:.0%}"
 
 
 def _performance(top: Path) -> Iterator[tuple[str, str]]:

@@ -125,20 +125,23 @@ class BucketLog:
         end: int,
         *,
         on_device: bool,
+        mark: Event | None = None,
     ) -> None:
         """Record a bucket that is done.
 
-        With `on_device`, only the device knows when it ended, and has passed that point now.
+        With `on_device`, only the device knows when it ended, and has passed that point now. `mark`
+        is where its last gradient was ready.
         """
         recorder = self._recorder
         number = next(self._sequence)
         if not recorder.recording:
+            recorder.drop_marks(mark)
             return
-        bucket = Bucket(index, size, dtype, ready, start, recorder.step_index, number, None)
+        bucket = Bucket(index, size, dtype, ready, start, recorder.step_index, number, mark)
         row = self._row(bucket, end)
         device = recorder.device
         if on_device and device is not None:
-            device.hold_collective(row, None, device.mark(), self._append)
+            device.hold_collective(row, mark, device.mark(), self._append)
         else:
             self._append(row)
 

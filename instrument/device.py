@@ -225,7 +225,11 @@ class DeviceTimer:
         with self._captures.lock:
             if self._captures.open:
                 return
-            reached = self._device.reach_idle_event(self._clock)
+            try:
+                reached = self._device.reach_idle_event(self._clock)
+            except Exception as error:  # noqa: BLE001  # rows are written without device times
+                report_failure("anchor of the device's clock", error)
+                return
         if reached is not None:
             self._anchor = DeviceAnchor(*reached)
             self._next_anchor_ns = now + ANCHOR_INTERVAL_NS

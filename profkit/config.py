@@ -106,7 +106,7 @@ def _from_file(
 
 def _convert(action: argparse.Action, setting: Setting) -> Any:
     """Convert the value as the option's flag would."""
-    if isinstance(action, argparse._StoreTrueAction):
+    if isinstance(action, argparse._StoreTrueAction | argparse.BooleanOptionalAction):
         word = str(setting.value).lower()
         if word not in TRUE | FALSE:
             raise UsageError(f"{setting.source}: '{setting.value}' is neither true nor false")

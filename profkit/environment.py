@@ -42,6 +42,9 @@ _KNOWN_TOKEN = re.compile(
 )
 """The beginnings of well-known services' tokens, and a password in an address."""
 
+_HOME = re.compile(r"(?:^|[:=, ])(?:/home/|/Users/|/root\b|~)")
+"""A path of a user, whose name is nobody's business."""
+
 _DEVICE_ID = re.compile(r"\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 PACKAGES = (
@@ -103,7 +106,7 @@ def plain_words(words: Sequence[str]) -> list[str]:
 
 
 def _is_setting(name: str, value: str) -> bool:
-    if _SECRET.search(name) or not _PLAIN_VALUE.fullmatch(value):
+    if _SECRET.search(name) or not _PLAIN_VALUE.fullmatch(value) or _HOME.search(value):
         return False
     value = _DEVICE_ID.sub("", value)
     shapes = (_SECRET, _KNOWN_TOKEN, _LONG_OPAQUE, _MIXED_OPAQUE)

@@ -42,7 +42,7 @@ def _visible(char: str) -> str:
     return f"\\U{code:08x}"
 
 
-def fold(text: str, indent: str = "  ", rest: str | None = None) -> str:
+def fold(text: str, indent: str = "  ", rest: str | None = None, width: int = WIDTH) -> str:
     """Return `text`, made safe, in lines that fit a screen.
 
     The first line begins with `indent`, the others with `rest` (default: two columns more).
@@ -50,7 +50,7 @@ def fold(text: str, indent: str = "  ", rest: str | None = None) -> str:
     return "\n".join(
         textwrap.wrap(
             safe_text(text),
-            WIDTH,
+            width,
             initial_indent=indent,
             subsequent_indent=indent + "  " if rest is None else rest,
             break_on_hyphens=False,

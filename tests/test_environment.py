@@ -42,6 +42,9 @@ SECRETS = {
     "CUDA_LINES": "1\nexport X=2",
     "CUDA_ESCAPE": "\x1b[31m",
     "CUDA_SHELL": "$(cat /etc/passwd)",
+    "TORCH_HOME": "/home/me/.cache/torch",
+    "CUDA_PATH": "/usr/local/cuda:/root/cuda",
+    "PADDLE_HOME": "~/paddle",
 }
 ELSEWHERE = {
     "HOME": "/root",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from profkit.trace import RunManifest
 from profkit.vocab import BAD_TIMES
@@ -18,13 +18,13 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     (
         (
             r"steps|epochs|warmup|until|lr|momentum|weight_decay|seed|schedule.*|profkit_version|"
-            r"steps_per_line|step_times"
+            r"steps_per_line|step_times|shm_bytes|limits\..*"
         ),
         NONE,
     ),
     (
         (
-            r"workers|prefetch|data|loader|dali|bad_samples|generated.*|"
+            r"workers|prefetch|data|loader|dali|bad_samples|distinct_samples|generated.*|"
             r"packages\.(nvidia-dali.*|pillow|torchvision)|variables\.DALI_.*"
         ),
         "input",
@@ -38,13 +38,16 @@ AFFECTS: tuple[tuple[str, str], ...] = (
         "input, and any launch",
     ),
     (
-        r"precision|amp|memory_format|compile|image_size|variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*",
+        (
+            r"precision|amp|memory_format|compile|autotune|tf32|image_size|"
+            r"variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*"
+        ),
         "h2d, compute",
     ),
     (r"sync_bn", "forward, backward"),
     (r"batch_size|global_batch_size", "any, per sample"),
     (r"world_size|gpus|nodes|variables\.(NCCL|GLOO)_.*|bucket.*|backend", "allreduce, input"),
-    (r"evaluate|validate.*|checkpoint.*|log_every", "other"),
+    (r"evaluate.*|validate.*|checkpoint.*|log_every", "other"),
 )
 """The rows that a knob can affect, by the first pattern that matches its whole name.
 
@@ -53,11 +56,20 @@ A knob that matches none can affect any row.
 
 _PROVENANCE = re.compile(
     r"imported_from|sources|stated|told_by_file_name|log_grammar|log_of|sample_unit|"
-    r"samples_counted_of|rows_speak_for_ranks|cards_of_one_node|(slow_lines|fast_epoch_ends)\..*|reduced|"
-    r"packages\.pyarrow|"
+    r"samples_counted_of|rows_speak_for_ranks|cards_of_one_node|(slow_lines|fast_epoch_ends)\..*|"
+    r"reduced|packages\.pyarrow|"
     r"variables\.PADDLE_(MASTER|\w*ENDPOINTS?|TRAINER_ID|(GLOBAL|LOCAL)_RANK|RANK_IN_NODE)"
 )
 """The origin of a run, how it is read, and the ports of its ranks are no settings of the job."""
+
+_VERSIONS = re.compile(r"packages\..*|python|nvidia_driver")
+_ALWAYS = frozenset({"workload", "framework", "profkit_version", "world_size"})
+"""Every run has these; that they are equal says nothing about the job's settings."""
+
+_FACTS = re.compile(
+    r"distribution|container\..*|shm_bytes|limits\..*|gpu_memory_bytes|revision\..*|libraries\..*"
+)
+"""Facts that a run leaves out if they cannot be read in time: a missing one is no difference."""
 
 _CAVEATS = {
     "batch_size": "batch a rank",
@@ -84,9 +96,30 @@ def join_config(base: RunManifest, target: RunManifest) -> tuple[Difference, ...
     found = []
     for name in dict.fromkeys([*left, *right]):
         before, after = left.get(name, NOT_SAID), right.get(name, NOT_SAID)
+        if NOT_SAID in {before, after} and _FACTS.fullmatch(name):
+            continue
         if left.get(name) != right.get(name) and not _PROVENANCE.fullmatch(name):
             found.append(Difference(name, before, after, affected_rows(name)))
     return tuple(sorted(found, key=lambda each: each.rows == NONE))
+
+
+class Recorded(NamedTuple):
+    """The kinds of settings that both runs recorded, so that they can be called equal."""
+
+    knobs: bool
+    versions: bool
+    variables: bool
+
+
+def find_recorded(base: RunManifest, target: RunManifest) -> Recorded:
+    """Return what both runs recorded of their configuration and environment."""
+    alike = set(_settings(base)) & set(_settings(target))
+    names = {name for name in alike if not _PROVENANCE.fullmatch(name)}
+    versions = {name for name in names if _VERSIONS.fullmatch(name)}
+    # That no variable was set is recorded as an empty table.
+    variables = all("variables" in each.environment for each in (base, target))
+    knobs = {name for name in names - versions if name not in _ALWAYS}
+    return Recorded(bool(knobs), bool(versions), variables)
 
 
 def affected_rows(name: str) -> str:

@@ -15,13 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations
+from profkit.analysis.device_times import (
+    PhaseClock,
+    clock_of,
+    is_own,
+    ranks_on_device,
+    rows_of_ranks,
+)
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, Ints
-from profkit.analysis.exposed import share_input, split_allreduce
+from profkit.analysis.exposed import share_input, split_allreduce, untimed_exchanges
 from profkit.analysis.kernels.windows import window_steps
 from profkit.analysis.notices import is_log
 from profkit.analysis.own_cost import span_price_ns, switched_cost, without
 from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.analysis.rank_sums import SpanSums, sum_spans
+from profkit.analysis.rank_sums import SpanSums, add_sums, sum_spans
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.errors import UnreadableError
 from profkit.schema import open_schema
@@ -33,10 +40,15 @@ INPUT = "input"
 REST = "rest"
 OWN = "profkit itself"
 OUTLIER = "outlier"
+NO_DEVICE_TIMES = "no device times"
 EVALUATION = "evaluation or checkpoint"
+HIDDEN_EXCHANGE = "allreduce under backward"
 
 OUTLIER_FACTOR = 5.0
 """A step is an outlier if it takes more than this many times the median."""
+
+MOST_UNTIMED_SHARE = 0.5
+"""If the exchange is not timed in more than this share of the steps, it has no figure."""
 
 MOST_OUTLIERS_SHARE = 0.02
 """If more than this share of the steps is far out, that is how the job runs: none is excluded."""
@@ -75,11 +87,20 @@ class RunCosts:
     apart: tuple[Apart, ...] = field(default=())
     repeats: tuple[int, ...] = ()
     """The number of steps of each run, if these are the costs of several."""
+    of_lines: bool = False
+    """True if a log has several steps per line: equal neighbours are one figure."""
     switched: Estimate | None = None
     """How much longer a step took than control steps, in ns; null if the run has none.
 
     The difference is somewhere in all parts.
     """
+    clock: PhaseClock = PhaseClock.HOST
+    host: Mapping[str, Ints] = field(default_factory=dict)
+    """With device times, the parts as the host saw them: the time to launch the work, and waits."""
+    exchange_timed: bool = True
+    """False if only the device sees the exchange, and was not asked: it is part of backward."""
+    unclocked: tuple[int, ...] = ()
+    """The ranks without device times; nothing here is about them."""
 
     @property
     def steps(self) -> int:
@@ -108,13 +129,10 @@ class RunCosts:
         """Keep only input, if it is known, and a rest, as a training log supports them."""
         if INPUT not in self.parts:
             return self.of_wall_alone()
-        parts = {INPUT: self.parts[INPUT]}
-        if Phase.OTHER.value in self.parts and not self.knows_phases:  # a log's evaluations
-            parts[Phase.OTHER.value] = self.parts[Phase.OTHER.value]
+        kept = {INPUT} if self.knows_phases else {INPUT, Phase.OTHER.value}  # a log's evaluations
+        parts = {name: ns for name, ns in self.parts.items() if name in kept}
+        inside = {name: parted for name, parted in self.inside.items() if name == INPUT}
         rest = self.wall_ns - sum(parts.values())
-        inside = {}
-        if INPUT in self.inside:
-            inside[INPUT] = self.inside[INPUT]
         return dataclasses.replace(self, parts={**parts, REST: rest}, inside=inside)
 
     def without_own(self) -> RunCosts:
@@ -127,30 +145,63 @@ class RunCosts:
 
     def of_wall_alone(self) -> RunCosts:
         """Keep nothing but the wall clock."""
-        return dataclasses.replace(self, parts={REST: self.wall_ns}, inside={})
+        return dataclasses.replace(self, parts={REST: self.wall_ns}, inside={}, beside={})
+
+    def without_exchange(self) -> RunCosts:
+        """Add the exchange to `backward`, where it is in a run that does not time it."""
+        exchange, backward = Phase.ALLREDUCE.value, Phase.BACKWARD.value
+        parts, host, inside = dict(self.parts), dict(self.host), dict(self.inside)
+        for each in (parts, host):
+            if exchange in each:
+                before = each.get(backward, np.zeros_like(self.wall_ns))
+                each[backward] = before + each.pop(exchange)
+        inside.pop(exchange, None)
+        beside = {name: ns for name, ns in self.beside.items() if name != HIDDEN_EXCHANGE}
+        return dataclasses.replace(
+            self, parts=parts, host=host, inside=inside, beside=beside, exchange_timed=False
+        )
 
 
-def run_costs(trace: Trace, sums: SpanSums | None = None) -> RunCosts:
+def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> RunCosts:
     """Return the costs of a run; raise `UnreadableError` if none of its steps can be read.
 
-    `sums` are those of the steady steps' spans, if they were already computed rank by rank.
+    `by_rank` are the sums of the steady steps' spans, if they were already computed rank by rank.
+    If some ranks have device times, the costs are theirs, of the steps in which no time is missing.
     """
-    steps = trace.steps
-    if not steps.num_rows:
+    if not trace.steps.num_rows:
         raise UnreadableError(f"{safe_text(str(trace.path))}: holds no steps to compare")
     steady = steady_steps(trace)
-    if sums is None:
-        sums = sum_spans(trace.spans, steady.steps)
+    if by_rank is None:
+        ranks = ranks_on_device(trace.spans, steady.steps)
+        sums = sum_spans(rows_of_ranks(trace.spans, ranks), steady.steps)
+    else:
+        timed = [rank for rank, each in by_rank.items() if each.on_device]
+        ranks = np.array(timed, dtype=np.int64)
+        sums = add_sums([by_rank[rank] for rank in timed or by_rank])
+    steps, collectives = rows_of_ranks(trace.steps, ranks), rows_of_ranks(trace.collectives, ranks)
     selection = steady
-    if not is_log(
-        trace
-    ):  # a log's figures are means over all of its steps, and so are the report's
-        selection = exclude_outliers(steps, sums, steady)
-    sums = sums.take(np.isin(steady.steps, selection.steps))
-    price_ns = span_price_ns(trace.samples)
-    costs = cost_of_sums(steps, sums, trace.collectives, selection, price_ns)
-    outside = without(steps, window_steps(trace.samples))
-    return dataclasses.replace(costs, switched=switched_cost(outside, warm_up_of(trace, steps)))
+    if is_own(trace):  # a phase of an imported trace without device times launched nothing
+        missing = sums.untimed > 0
+        untimed = untimed_exchanges(collectives, sums.timed_exchange, steady.steps)
+        if sums.on_device and untimed.sum() <= MOST_UNTIMED_SHARE * len(untimed):
+            missing |= untimed
+        selection, sums = steady.without(NO_DEVICE_TIMES, missing), sums.take(~missing)
+    if not is_log(trace):  # a log's figures are means over all its steps, and so are the report's
+        selection = exclude_outliers(steps, sums, selection)
+    sums = sums.take(np.isin(sums.steps, selection.steps))
+    costs = cost_of_sums(steps, sums, collectives, selection, span_price_ns(trace.samples))
+    outside = without(trace.steps, window_steps(trace.samples))
+    clock = clock_of(trace, on_device=sums.on_device)
+    untimed = untimed_exchanges(collectives, sums.timed_exchange, sums.steps)
+    if clock is not PhaseClock.HOST and untimed.any():
+        costs = costs.without_exchange()
+    return dataclasses.replace(
+        costs,
+        switched=switched_cost(outside, warm_up_of(trace, trace.steps)),
+        clock=clock,
+        unclocked=tuple(np.setdiff1d(trace.steps["rank"], steps["rank"]).tolist()),
+        of_lines=is_log(trace) and trace.manifest.config.get("steps_per_line") != 1,
+    )
 
 
 def exclude_outliers(steps: pa.Table, sums: SpanSums, selection: Selection) -> Selection:
@@ -162,12 +213,8 @@ def exclude_outliers(steps: pa.Table, sums: SpanSums, selection: Selection) -> S
     if not far.any() or far.mean() > MOST_OUTLIERS_SHARE:
         return selection
     evaluated = far & (sums.host[PHASES.index(Phase.OTHER.value)] > wall_ns / 2)
-    which = dict(selection.which)
-    for reason, applies in ((EVALUATION, evaluated), (OUTLIER, far & ~evaluated)):
-        if applies.any():
-            which[reason] = selection.steps[applies]
-    left_out = {reason: len(numbers) for reason, numbers in which.items()}
-    return Selection(selection.steps[~far], left_out, which)
+    usual = selection.without(EVALUATION, evaluated)
+    return usual.without(OUTLIER, far[~evaluated])
 
 
 def cost_of_sums(
@@ -182,9 +229,7 @@ def cost_of_sums(
     `price_ns` is what timing one phase cost the loop, if the run measured it.
     """
     wall_ns, samples = _walls(steps, selection.steps)
-    parts: dict[str, Ints] = {}
-    for name, ns in sums.by_phase(sums.exposed).items():
-        parts[INPUT if name == Phase.DATA.value else name] = ns
+    parts = _by_part(sums, sums.exposed)
     inside: dict[str, Mapping[str, Ints]] = {}
     beside: dict[str, Ints] = {}
     data = PHASES.index(Phase.DATA.value)
@@ -196,7 +241,7 @@ def cost_of_sums(
         inside[INPUT] = {**pieces, "waiting otherwise": parts[INPUT] - sum(pieces.values())}
     exchange = split_allreduce(collectives, sums.windows, selection.steps)
     if exchange:
-        beside["allreduce under backward"] = exchange.hidden_ns
+        beside[HIDDEN_EXCHANGE] = exchange.hidden_ns
         exposed_ns = parts.get(Phase.ALLREDUCE.value)
         if exposed_ns is not None:
             otherwise = exposed_ns - sum(exchange.parts.values())
@@ -206,7 +251,20 @@ def cost_of_sums(
     parts[UNKNOWN] = wall_ns - sum(parts.values())
     ranks = max(1, len(pc.unique(steps["rank"])))
     apart = _apart(steps, selection)
-    return RunCosts(wall_ns, samples, ranks, parts, inside, beside, selection, apart)
+    costs = RunCosts(wall_ns, samples, ranks, parts, inside, beside, selection, apart)
+    if not sums.on_device:
+        return costs
+    host = _by_part(sums, sums.host)
+    host[UNKNOWN] = wall_ns - sum(host.values())
+    return dataclasses.replace(costs, clock=PhaseClock.DEVICE, host=host)
+
+
+def _by_part(sums: SpanSums, by_phase: Ints) -> dict[str, Ints]:
+    """Return the sums of each phase that took any time; input has the ledger's name."""
+    parts = {}
+    for name, ns in sums.by_phase(by_phase).items():
+        parts[INPUT if name == Phase.DATA.value else name] = ns
+    return parts
 
 
 def _walls(steps: pa.Table, used: Ints) -> tuple[Ints, Ints]:

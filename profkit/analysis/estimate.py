@@ -55,13 +55,20 @@ class Estimate:
 
 
 @np.errstate(divide="ignore", invalid="ignore")
-def estimate_ratios(numerators: Floats, denominators: Floats, *, seed: int = 0) -> list[Estimate]:
+def estimate_ratios(
+    numerators: Floats,
+    denominators: Floats,
+    *,
+    seed: int = 0,
+    shares: npt.NDArray[np.bool_] | None = None,
+) -> list[Estimate]:
     """Estimate `sum(numerator) / sum(denominator)` over the steps by a block bootstrap.
 
     Both are arrays of (quantity, step). Steps are resampled in circular blocks that are long enough
     to keep their autocorrelation, and in the same blocks for every quantity, so that parts of one
     whole vary together. The interval is widened for what blocks cannot show: correlation across
-    block boundaries, and the small number of independent blocks.
+    block boundaries, and the small number of independent blocks. It ends at what is possible;
+    `shares` says which quantities are parts of their denominator.
     """
     values = numerators.sum(axis=1) / denominators.sum(axis=1)
     if numerators.shape[1] < FEWEST_STEPS or not np.isfinite(values).all():
@@ -80,10 +87,31 @@ def estimate_ratios(numerators: Floats, denominators: Floats, *, seed: int = 0) 
     widening = _widening(errors, ratios.std(axis=0), block)
     low = values + (np.quantile(ratios, 0.025, axis=0) - values) * widening
     high = values + (np.quantile(ratios, 0.975, axis=0) - values) * widening
+    low, high = _possible(low, high, numerators, denominators, shares)
     estimates = []
     for value, least, most in zip(values, low, high, strict=True):
         estimates.append(Estimate(float(value), _finite(least), _finite(most)))
     return estimates
+
+
+def _possible(
+    low: Floats,
+    high: Floats,
+    above: Floats,
+    below: Floats,
+    shares: npt.NDArray[np.bool_] | None,
+) -> tuple[Floats, Floats]:
+    """Clip intervals at zero for times and counts, and at one for shares.
+
+    The truth is never beyond, so an interval holds it as often as before. A quantity that is below
+    zero in some step has no such limit, nor has a share that is above one in some step.
+    """
+    positive = (above >= 0).all(axis=1) & (below >= 0).all(axis=1)
+    low = np.where(positive, np.maximum(low, 0.0), low)
+    if shares is not None:
+        within = shares & positive & (above <= below).all(axis=1)
+        high = np.where(within, np.minimum(high, 1.0), high)
+    return low, high
 
 
 def _finite(value: float) -> float | None:

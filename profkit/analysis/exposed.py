@@ -11,12 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations, rows_of_rank, step_places
+from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange import Matched, exposed_windows, match_collectives
 from profkit.analysis.intervals import covered_each, union
 from profkit.vocab import Phase
 
 INPUT_PIECES = ("read", "decode", "collate", "queue")
+HOST_BACKENDS = ("gloo", "mpi")
+"""Backends whose collectives the host waits for; those of all others only the device sees."""
+
 NOT_READY = "bucket not ready"
 WAITING = "waiting for a late rank"
 TRANSFER = "transfer"
@@ -31,58 +35,6 @@ class AllreduceSplit:
 
     parts: Mapping[str, Ints]
     hidden_ns: Ints
-
-
-def exposed_spans(spans: pa.Table) -> pa.Table:
-    """Return the spans on the device's clock, if it was read.
-
-    The device reaches a boundary only when the host has issued it and all work before it is done.
-    If only the host knows a span, such as the wait for data, the exposed part of it is the one in
-    which the device had reached the end of its last phase and not yet the start of its next.
-    """
-    starts, ends = spans["device_start_ns"], spans["device_end_ns"]
-    on_device = pc.and_(starts.is_valid(), ends.is_valid()).to_numpy()
-    if not on_device.any():
-        return spans
-    rank, depth = spans["rank"].to_numpy(), spans["depth"].to_numpy()
-    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
-    device_start = np.where(on_device, starts.fill_null(0).to_numpy(), start)
-    device_end = np.where(on_device, ends.fill_null(0).to_numpy(), end)
-    ranks = np.unique(rank[on_device])
-    for each in ranks:
-        outer = np.flatnonzero((rank == each) & on_device & (depth == 0))
-        waits = np.flatnonzero((rank == each) & ~on_device & (depth == 0))
-        device_start[waits], device_end[waits] = _clip(
-            start[waits], end[waits], start[outer], device_start[outer], device_end[outer]
-        )
-    for name, values in (("start_ns", device_start), ("end_ns", device_end)):
-        place = spans.schema.get_field_index(name)
-        spans = spans.set_column(place, spans.schema.field(name), pa.array(values))
-    # Only the host knows the pieces of a wait; they would not lie in the clipped wait any more.
-    dropped = (depth > 0) & pc.equal(spans["phase"], Phase.DATA.value).to_numpy()
-    dropped &= np.isin(rank, ranks)
-    # The host only launches a collective that the device runs; its time there is no exchange.
-    exchange = pc.equal(spans["phase"], Phase.ALLREDUCE.value).to_numpy()
-    dropped |= exchange & ~on_device & np.isin(rank, np.unique(rank[exchange & on_device]))
-    return spans.filter(pa.array(~dropped))
-
-
-def _clip(start: Ints, end: Ints, host_start: Ints, opens: Ints, closes: Ints) -> tuple[Ints, Ints]:
-    """Clip each interval of the host to the time in which the device was idle.
-
-    That is the time between the device's last end before the interval and its next start after it.
-    """
-    if not len(host_start):
-        return start, end
-    order = np.argsort(host_start, kind="stable")
-    host_start, opens, reach = host_start[order], opens[order], np.maximum.accumulate(closes[order])
-    before = np.searchsorted(host_start, start, side="left") - 1
-    after = np.searchsorted(host_start, end, side="left")
-    last_end = np.maximum(start, reach[np.maximum(before, 0)])
-    next_start = np.minimum(end, opens[np.minimum(after, len(opens) - 1)])
-    idle_from = np.where(before >= 0, last_end, start)
-    idle_until = np.where(after < len(opens), next_start, end)
-    return idle_from, np.maximum(idle_from, idle_until)
 
 
 def input_pieces(spans: pa.Table, exposed: pa.Table, used: Ints) -> tuple[Ints, Ints]:
@@ -146,6 +98,19 @@ def _step_keys(rows: pa.Table, used: Ints) -> tuple[Ints, Ints]:
     """Return the place of each row's step in `used`, and a number for its step and rank."""
     place = step_places(rows, used)
     return place, place + rows["rank"].to_numpy().astype(np.int64) * (len(used) + 1)
+
+
+def untimed_exchanges(collectives: pa.Table, timed: pa.Table, used: Ints) -> Bools:
+    """Return in which steps a device exchanged gradients and nobody timed its wait for them.
+
+    `timed` are the rank and step of each wait with device times.
+    """
+    rows = collectives.filter(collectives["bucket"].is_valid())
+    by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS))
+    rows = rows.filter(pc.invert(by_host))
+    place, key = _step_keys(rows, used)
+    missing = (place >= 0) & ~np.isin(key, _step_keys(timed, used)[1])
+    return np.asarray(np.bincount(place[missing], minlength=len(used)) > 0)
 
 
 def split_allreduce(collectives: pa.Table, spans: pa.Table, used: Ints) -> AllreduceSplit | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from profkit.analysis.estimate import Estimate
@@ -26,6 +26,8 @@ class Setting:
     precision: str
     batch_size: int
     loader: str = ""
+    framework: str = ""
+    """Empty in published tables, whose cells name their framework themselves."""
 
     @property
     def mixed(self) -> bool:
@@ -97,7 +99,7 @@ class Grid:
 
 
 def at_gpus(setting: Setting, gpus: int) -> Setting:
-    return Setting(gpus, setting.precision, setting.batch_size, setting.loader)
+    return replace(setting, gpus=gpus)
 
 
 def lay_out(cells: Iterable[Cell]) -> Grid:
@@ -109,7 +111,12 @@ def lay_out(cells: Iterable[Cell]) -> Grid:
     return Grid(tuple(sorted(gpus)), tuple(columns), by_setting)
 
 
-def column_name(column: Setting, loaders: Sequence[str]) -> str:
-    """Return a column's heading; it names the loader if the table has several."""
-    loader = f", {column.loader or 'loader not said'}" if len(set(loaders)) > 1 else ""
-    return f"{column.precision.upper()}(BS={column.batch_size}{loader})"
+def column_name(column: Setting, columns: Sequence[Setting]) -> str:
+    """Return a column's heading; it names framework and loader if the table has several."""
+    frameworks, loaders = set(), set()
+    for other in columns:
+        frameworks.add(other.framework)
+        loaders.add(other.loader.removeprefix(f"{other.framework} "))
+    framework = f"{column.framework} " if len(frameworks) > 1 else ""
+    loader = f", {column.loader or 'loader not said'}" if len(loaders) > 1 else ""
+    return f"{framework}{column.precision.upper()}(BS={column.batch_size}{loader})"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.analysis.device_times import find_device_times
 from profkit.errors import UnreadableError
 from profkit.text import duration, plural
 from profkit.trace import Trace
@@ -33,6 +34,9 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
     if missing and not is_log(trace):
         notices.append(f"no files of {missing} of {trace.manifest.world_size} ranks")
     notices += _failures(trace)
+    device_times = find_device_times(trace)
+    if device_times is not None:
+        notices += device_times.notices
     if pc.any(pc.equal(trace.samples["metric"], WHOLE_STEPS)).as_py():
         notices.append(
             "the job trains a program of Paddle's static graph:"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +13,22 @@ import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
+from profkit.analysis.costs import INPUT, RunCosts
+from profkit.analysis.device_times import DeviceTimes, PhaseClock, find_device_times
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
-from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
+from profkit.analysis.exchange import Exchange, LateRank
 from profkit.analysis.kernels.device_view import DeviceView, build_device_view
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
 from profkit.analysis.notices import find_notices
 from profkit.analysis.own_cost import OwnCost, own_cost
+from profkit.analysis.phase_basis import UNTIMED_EXCHANGE, PhaseBasis, phase_basis
 from profkit.analysis.phases import step_times
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace import Trace
-from profkit.vocab import BAD_TIMES, RunState
+from profkit.vocab import BAD_TIMES, Phase, RunState
 
 _NO_STEPS = (
     "{run}: holds no steps; it ended before the first one did,"
@@ -43,6 +46,8 @@ class PhaseShare:
     name: str
     share: Estimate
     step_ns: Estimate
+    host_ns: float | None = None
+    """With device times, the host's time: it launched the work of the phase, or waited."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,16 @@ class Overview:
     """The tables that are not as they were written: their figures are shown without a verdict."""
     silent_ranks: int = 0
     """Ranks without a step that can be read: the run's number of samples is not known then."""
+    clock: PhaseClock = PhaseClock.HOST
+    costs: RunCosts | None = None
+    """With device times, the ledger's costs: the phases are their parts."""
+    device_times: DeviceTimes | None = None
+    """The device times that were recorded; `None` if the run is not profkit's, or on no device."""
+
+    @property
+    def exchange_timed(self) -> bool:
+        """False if only the device sees the exchange, and was not asked."""
+        return self.costs is None or self.costs.exchange_timed
 
     @property
     def judged(self) -> bool:
@@ -110,16 +125,12 @@ def build_overview(
 ) -> Overview:
     """Return the figures of a run; raise `UnreadableError` if none of its steps can be read.
 
-    Without kernels, that table, which may be far larger than all others together, is not read.
+    Without kernels, that table, which may be far larger than all others, is not read.
     """
-    steps, manifest = trace.steps, trace.manifest
-    if not steps.num_rows:
-        raise UnreadableError(_NO_STEPS.format(run=safe_text(str(trace.path))))
-    selection = steady_steps(trace)
+    steps, manifest = _steps_of(trace), trace.manifest
+    selection, basis = steady_steps(trace), phase_basis(trace)
     used, windows = selection.steps, window_steps(trace.samples)
-    exchange = split_exchange(trace.collectives, trace.spans, used)
-    late_rank = find_late_rank(exchange, steps, trace.spans, used) if exchange else None
-    kernels = by_kernel = devices = None
+    exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
     if with_kernels:
         devices = build_device_view(trace)
         kernels = kernel_windows(trace.kernels, steps, trace.samples, used)
@@ -138,15 +149,15 @@ def build_overview(
         config=manifest.config,
         throughput=throughput,
         step_ns=step_ns,
-        phases=phases,
+        phases=phases_of(basis.costs) if basis.costs else phases,
         steps_seen=len(pc.unique(steps["step"])),
         selection=selection,
         first_loss=first_loss,
         last_loss=last_loss,
         exchange=exchange,
-        late_rank=late_rank,
+        late_rank=basis.late_rank(exchange),
         own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), windows),
-        quality=find_notices(trace),
+        quality=(*find_notices(trace), *_untimed_exchange(basis)),
         kernels=kernels,
         by_kernel=by_kernel if by_kernel and by_kernel.calls else None,
         devices=devices,
@@ -154,7 +165,21 @@ def build_overview(
         flags=manifest.flags,
         changed=trace.changed,
         silent_ranks=silent_ranks(trace),
+        clock=basis.clock,
+        costs=basis.costs,
+        device_times=find_device_times(trace),
     )
+
+
+def _steps_of(trace: Trace) -> pa.Table:
+    if not trace.steps.num_rows:
+        raise UnreadableError(_NO_STEPS.format(run=safe_text(str(trace.path))))
+    return trace.steps
+
+
+def _untimed_exchange(basis: PhaseBasis) -> Iterator[str]:
+    if not basis.exchange_timed and basis.clock is PhaseClock.DEVICE:
+        yield UNTIMED_EXCHANGE
 
 
 def silent_ranks(trace: Trace) -> int:
@@ -179,9 +204,11 @@ def _estimate(trace: Trace, used: Ints) -> tuple[Estimate, Estimate, tuple[Phase
     wall, ones = times.wall_ns[None, :], np.ones((1, count))
     samples = times.samples[None, :] * ranks_per_row
     walls, single_steps = np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)
+    shares = np.isin(np.arange(2 + 2 * parts), np.arange(2, 2 + parts))
     throughput, step_ns, *rest = estimate_ratios(
         np.concatenate([samples, wall, times.parts, times.parts]),
         np.concatenate([wall / 1e9, ones, walls, single_steps]),
+        shares=shares,
     )
     if not times.samples.any():
         # Other tools' traces do not say how many samples there were, which is not zero samples.
@@ -190,6 +217,33 @@ def _estimate(trace: Trace, used: Ints) -> tuple[Estimate, Estimate, tuple[Phase
     for row, name in enumerate(times.names):
         phases.append(PhaseShare(name, rest[row], rest[parts + row]))
     return throughput, step_ns, tuple(phases)
+
+
+def phases_of(costs: RunCosts) -> tuple[PhaseShare, ...]:
+    """Return the parts of a ledger as phases."""
+    phases = []
+    for name, step_ns, share in estimate_parts(costs, costs.parts):
+        host_ns = costs.host.get(name)
+        mean_ns = None
+        if host_ns is not None:
+            mean_ns = float(host_ns.mean() / costs.ranks)
+        phase = Phase.DATA.value if name == INPUT else name
+        phases.append(PhaseShare(phase, share, step_ns, mean_ns))
+    return tuple(phases)
+
+
+def estimate_parts(
+    costs: RunCosts, parts: Mapping[str, Ints]
+) -> Iterator[tuple[str, Estimate, Estimate]]:
+    """Yield each part's name, its time per step and rank, and its share of a step."""
+    if not parts or not costs.steps:
+        return
+    ns = np.stack(list(parts.values())).astype(np.float64)
+    wall = np.broadcast_to(costs.wall_ns.astype(np.float64), ns.shape)
+    ones = np.full(ns.shape, float(costs.ranks))
+    shares = np.arange(2 * len(parts)) >= len(parts)
+    found = estimate_ratios(np.concatenate([ns, ns]), np.concatenate([ones, wall]), shares=shares)
+    yield from zip(parts, found[: len(parts)], found[len(parts) :], strict=True)
 
 
 def _losses(steps: pa.Table) -> tuple[float | None, float | None]:

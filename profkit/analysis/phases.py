@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, durations, places_in, step_places
+from profkit.analysis.columns import durations, places_in, step_places
+from profkit.analysis.device_clock import exposed_spans, find_parents, lanes_of, levels_of
 from profkit.analysis.estimate import Floats, Ints
 from profkit.vocab import PHASES
 
@@ -43,13 +44,14 @@ def step_times(steps: pa.Table, spans: pa.Table, used: Ints) -> StepTimes:
 
     A span nested in one of another phase counts for its own phase, and is taken out of the one
     around it. Only spans of the thread that runs the steps count: what other threads do overlaps.
+    Phases with device times count as the device saw them.
     """
     ranks = max(1, len(pc.unique(steps["rank"])))
     place = step_places(steps, used)
     kept = place >= 0
     wall_ns = _sums(place[kept], durations(steps)[kept], len(used)) / ranks
     samples = _sums(place[kept], steps["sample_count"].to_numpy()[kept], len(used))
-    phases = sum_phases(spans, used)[0] / ranks
+    phases = sum_phases(exposed_spans(spans), used)[0] / ranks
     seen = np.flatnonzero(phases.any(axis=1))
     names = tuple(PHASES[row] for row in seen)
     parts = np.concatenate([phases[seen], [wall_ns - phases.sum(axis=0)]])
@@ -69,10 +71,8 @@ def sum_phases(spans: pa.Table, used: Ints) -> tuple[Floats, Ints]:
     if not spans.num_rows:
         return np.zeros((len(PHASES), len(used))), np.zeros(len(used), dtype=np.int64)
     rank = spans["rank"].to_numpy().astype(np.int64)
-    thread = codes_of(spans["thread"])
     start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
-    level = np.maximum(spans["depth"].to_numpy(), 0).astype(np.int64)
-    lane = rank * (thread.max() + 1) + thread
+    level, lane = levels_of(spans), lanes_of(spans)
     own_ns = _self_times(lane, level, start, end)
     place, phase = step_places(spans, used), places_in(spans["phase"], PHASES)
     kept = (place >= 0) & (phase >= 0) & _runs_steps(rank, lane, np.where(level, 0, end - start))
@@ -101,22 +101,7 @@ def _self_times(lane: Ints, level: Ints, start: Ints, end: Ints) -> Ints:
     own_ns = end - start
     if not len(inner):
         return own_ns
-    around = _parents(lane * (level.max() + 1) + level, start, end, inner)
+    around = find_parents(lane, level, start, end, inner)
     nested = around >= 0
     nested_ns = _sums(around[nested], own_ns[inner[nested]], len(start))
     return np.asarray(own_ns - nested_ns.astype(np.int64))
-
-
-def _parents(shelf: Ints, start: Ints, end: Ints, inner: Ints) -> Ints:
-    """Return the span around each `inner` span, one level up; -1 if it was not recorded.
-
-    A shelf is a thread's spans of one level, numbered so that the shelf below is the level above.
-    On it, the span that began last before the inner one does is the only one that can hold it.
-    """
-    _, moment = np.unique(start, return_inverse=True)
-    key = shelf * len(start) + moment
-    order = np.lexsort((end, key))
-    before = np.searchsorted(key[order], key[inner] - len(start), side="right") - 1
-    around = order[np.maximum(before, 0)]
-    holds = (before >= 0) & (shelf[around] == shelf[inner] - 1) & (end[around] >= end[inner])
-    return np.where(holds, around, -1)

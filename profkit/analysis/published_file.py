@@ -1,4 +1,4 @@
-"""Published figures from a CSV file, and those of them that are for one run.
+"""Published figures, from a CSV file or known, and those of them that are for one run.
 
 The first line names the columns, in any order. `gpus`, `precision`, `batch_per_gpu` and
 `throughput` are needed. `model`, `framework` and `gpu` narrow a row down to a system; an empty cell
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.analysis.matrix import FULL_PRECISIONS
+from profkit.analysis.published import published_cells
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace import RunManifest
@@ -29,7 +30,7 @@ _MOST_GPUS, _LARGEST_BATCH = 1_000_000, 1_000_000_000
 
 @dataclass(frozen=True)
 class PublishedFigure:
-    """One row of the file; `line` is its place there."""
+    """One row of the file; `line` is its place there, or 0 for a figure that profkit knows."""
 
     line: int
     gpus: int
@@ -51,10 +52,48 @@ class PublishedFigure:
             self.gpus == run.world_size
             and self.batch_per_gpu == config.get("batch_size")
             and (self.precision.lower() not in FULL_PRECISIONS) is is_mixed
-            and _alike(self.gpu, str(config.get("device", "")))
+            and self._is_for_device(run)
             and _alike(self.framework, run.framework)
             and (_is_title(run) or _alike(self.model, own_model))
         )
+
+    def _is_for_device(self, run: RunManifest) -> bool:
+        """Return true if this was measured on the run's device, or a log does not state it."""
+        model = device_model(run)
+        if not model and str(run.config.get("device", "")) and self.gpu:
+            return False
+        return _alike(self.gpu, model)
+
+
+def device_model(run: RunManifest) -> str:
+    """Return the model of a run's devices, or its device's name if no model is recorded."""
+    device = str(run.config.get("device", ""))
+    models = set(run.environment.get("gpu_models") or ())
+    if not device.startswith("cuda"):
+        return device
+    return str(models.pop()) if len(models) == 1 else ""
+
+
+def known_figures(workload: str) -> tuple[PublishedFigure, ...]:
+    """Return the figures that profkit knows to be published of a reference system."""
+    figures = []
+    for cell in published_cells(workload):
+        if cell.measured:
+            figures.append(
+                PublishedFigure(
+                    line=0,
+                    gpus=cell.setting.gpus,
+                    precision=cell.setting.precision,
+                    batch_per_gpu=cell.setting.batch_size,
+                    throughput=cell.throughput.value,
+                    unit=cell.unit,
+                    model=cell.workload,
+                    framework=cell.framework,
+                    gpu=cell.device,
+                    source=f"{cell.source}; statistic: {cell.statistic}",
+                )
+            )
+    return tuple(figures)
 
 
 def _is_title(run: RunManifest) -> bool:

@@ -16,8 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.analysis.columns import step_places
+from profkit.analysis.device_clock import Bools, exposed_spans, has_device_times, works
 from profkit.analysis.estimate import Ints
-from profkit.analysis.exposed import exposed_spans, input_pieces
+from profkit.analysis.exposed import input_pieces
 from profkit.analysis.phases import sum_phases
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper, RankTrace, check_seen
@@ -42,9 +44,14 @@ class SpanSums:
     windows: pa.Table
     """The spans of the exposed exchange."""
 
-    host_windows: pa.Table
     outer: Ints
     """The phases per used step that were timed inside no other; the time of timing is in none."""
+
+    untimed: Ints
+    """The phases per used step that lack device times which others of their rank have."""
+
+    timed_exchange: pa.Table
+    """Rank and step of the spans of the exposed exchange that have device times."""
 
     damaged: bool = False
     """True if some spans could not be read."""
@@ -63,20 +70,36 @@ class SpanSums:
             pieces=self.pieces[:, kept],
             waits=self.waits[kept],
             outer=self.outer[kept],
+            untimed=self.untimed[kept],
         )
 
 
 def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
     """Return the sums of these spans, of one rank or of many."""
-    exposed = exposed_spans(spans)
-    on_device = exposed is not spans
+    timed, place = has_device_times(spans), step_places(spans, used)
+    on_device = bool((timed & (place >= 0)).any())
+    exposed = exposed_spans(spans) if on_device else spans
     host, outer = _whole_phases(spans, used)
     pieces, waits = input_pieces(spans, exposed, used)
-    host_windows = _windows(spans)
-    seen, windows = host, host_windows
-    if on_device:
-        seen, windows = _whole_phases(exposed, used)[0], _windows(exposed)
-    return SpanSums(used, host, seen, on_device, pieces, waits, windows, host_windows, outer)
+    missing = place[untimed_work(spans, timed)]
+    return SpanSums(
+        steps=used,
+        host=host,
+        exposed=_whole_phases(exposed, used)[0] if on_device else host,
+        on_device=on_device,
+        pieces=pieces,
+        waits=waits,
+        windows=_windows(exposed),
+        outer=outer,
+        untimed=np.bincount(missing[missing >= 0], minlength=len(used)),
+        timed_exchange=_windows(spans.filter(pa.array(timed))).select(["rank", "step"]),
+    )
+
+
+def untimed_work(spans: pa.Table, timed: Bools) -> Bools:
+    """Return which spans lack device times that others of their rank have."""
+    rank = spans["rank"].to_numpy()
+    return np.asarray(works(spans) & ~timed & np.isin(rank, rank[timed]))
 
 
 def _whole_phases(spans: pa.Table, used: Ints) -> tuple[Ints, Ints]:
@@ -106,8 +129,9 @@ def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
         pieces=total("pieces"),
         waits=total("waits"),
         windows=joined("windows"),
-        host_windows=joined("host_windows"),
         outer=total("outer"),
+        untimed=total("untimed"),
+        timed_exchange=joined("timed_exchange"),
         damaged=bool(total("damaged")),
     )
 
@@ -135,8 +159,8 @@ def sum_rank(folder: str, rank: int, size: int | None, used: Ints) -> SpanSums:
 
 
 def mean_phases(sums: SpanSums, used: Ints) -> dict[str, float]:
-    """Return the host's mean time per step in each phase, over some of the steps."""
+    """Return the mean exposed time per step in each phase, over some of the steps."""
     kept = np.isin(sums.steps, used)
     if not kept.any():
         return {}
-    return {phase: float(row[kept].mean()) for phase, row in sums.by_phase(sums.host).items()}
+    return {phase: float(row[kept].mean()) for phase, row in sums.by_phase(sums.exposed).items()}

@@ -15,6 +15,7 @@ import numpy as np
 
 from profkit.analysis.config_join import NONE, join_config
 from profkit.analysis.costs import OWN, Apart, RunCosts
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, Floats, Ints, mean_of, student_95
 from profkit.analysis.selection import Selection
 from profkit.errors import UsageError
@@ -79,6 +80,11 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
     known = [run for run in runs if run.steps] or list(runs[:1])
     if not all(OWN in run.parts for run in known):
         known = list(map(RunCosts.without_own, known))
+    if not all(run.exchange_timed for run in known):
+        known = list(map(RunCosts.without_exchange, known))
+    clocks = {run.clock for run in known}
+    if len(clocks) > 1:
+        known = list(map(RunCosts.of_wall_alone, known))
 
     def joined(name: str) -> Ints:
         return np.concatenate([getattr(run, name) for run in known])
@@ -104,6 +110,8 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
         selection=Selection(np.arange(sum(repeats)), dict(left_out)),
         apart=_pool_apart(runs),
         repeats=repeats,
+        clock=clocks.pop() if len(clocks) == 1 else PhaseClock.MIXED,
+        host=merged("host"),
         switched=mean_of([run.switched for run in known]),
     )
 
@@ -146,11 +154,12 @@ def widen(
     freedom = len(repeats) - 1
     student = _STUDENT_OF_FEW.get(freedom) or student_95(freedom)
     halves = student * ratios.std(axis=1, ddof=1) / math.sqrt(len(repeats))
+    least = np.where((numerators >= 0).all(axis=1), 0.0, -math.inf)  # as in `estimate_ratios`
     widened = []
-    for estimate, half in zip(estimates, halves.tolist(), strict=True):
+    for estimate, half, lowest in zip(estimates, halves.tolist(), least.tolist(), strict=True):
         if estimate.low is None or estimate.high is None:
             widened.append(estimate)
             continue
-        low, high = estimate.value - half, estimate.value + half
+        low, high = max(lowest, estimate.value - half), estimate.value + half
         widened.append(Estimate(estimate.value, min(estimate.low, low), max(estimate.high, high)))
     return widened

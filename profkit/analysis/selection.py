@@ -37,6 +37,14 @@ class Selection:
     which: Mapping[str, Ints] = field(default_factory=dict, compare=False)
     """The steps themselves that are excluded for each reason."""
 
+    def without(self, reason: str, applies: npt.NDArray[np.bool_]) -> Selection:
+        """Exclude those of the used steps to which the reason applies."""
+        if not applies.any():
+            return self
+        which = {**self.which, reason: self.steps[applies]}
+        left_out = {**self.left_out, reason: int(applies.sum())}
+        return Selection(self.steps[~applies], left_out, which)
+
 
 def steady_steps(trace: Trace) -> Selection:
     """Return the steps that a run's figures are about."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from operator import attrgetter
@@ -11,6 +11,7 @@ from typing import Final
 
 from profkit.analysis.matrix import Cell
 from profkit.analysis.published import UNNAMED
+from profkit.bench.timings import groups_of
 from profkit.text import percent, plural, significant
 
 TOLERANCE: Final = 0.05
@@ -106,7 +107,7 @@ def check_samples_in_time(cells: Sequence[Cell]) -> Iterator[Contradiction]:
 
 def check_statistics(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find figures of one table that are not the same statistic."""
-    for group in _groups(cells, _table_of):
+    for group in groups_of(cells, _table_of):
         named = {}
         for cell in group:
             if cell.measured and cell.statistic not in {"", UNNAMED}:
@@ -124,7 +125,7 @@ def check_batches(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     same = attrgetter(
         "workload", "framework", "device", "setting.gpus", "setting.mixed", "throughput.value"
     )
-    for group in _groups(cells, same):
+    for group in groups_of(cells, same):
         batches = {cell.setting.batch_size for cell in group}
         if len(batches) > 1 and group[0].measured:
             places = [f"batch {cell.setting.batch_size} in {cell.source}" for cell in group]
@@ -137,7 +138,7 @@ def check_batches(cells: Sequence[Cell]) -> Iterator[Contradiction]:
 
 def check_sources(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find a configuration for which two sources print different figures."""
-    for group in _groups(
+    for group in groups_of(
         filter(attrgetter("measured"), cells),
         attrgetter("workload", "framework", "device", "setting"),
     ):
@@ -154,7 +155,7 @@ def check_sources(cells: Sequence[Cell]) -> Iterator[Contradiction]:
 def check_linearity(cells: Sequence[Cell]) -> Iterator[Contradiction]:
     """Find GPUs that do more each than fewer of them did."""
     same = attrgetter("statistic", "setting.precision", "setting.batch_size", "setting.loader")
-    for group in _groups(
+    for group in groups_of(
         filter(attrgetter("measured"), cells), lambda cell: (_table_of(cell), same(cell))
     ):
         ordered = sorted(group, key=attrgetter("setting.gpus"))
@@ -191,14 +192,6 @@ CHECKS: Final = (
     check_linearity,
     check_loaders,
 )
-
-
-def _groups(cells: Iterable[Cell], key: Callable[[Cell], object]) -> Iterable[list[Cell]]:
-    """Return the cells in groups of equal keys, in the order of their first cells."""
-    found: dict[object, list[Cell]] = {}
-    for cell in cells:
-        found.setdefault(key(cell), []).append(cell)
-    return found.values()
 
 
 def _figure(cell: Cell) -> str:

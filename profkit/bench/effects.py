@@ -1,4 +1,4 @@
-"""The effects of AMP, DALI, more GPUs and a larger batch, and their interactions.
+"""The effects of AMP, DALI, GPUs, batch and framework, and their interactions.
 
 An effect is the difference of two cells that differ in one thing alone, in time per sample per
 GPU. An interaction is the difference of two such effects. If the parts of the steps were measured,
@@ -17,10 +17,12 @@ from typing import Any, Final
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, scale
 from profkit.analysis.matrix import Setting
 from profkit.analysis.phases import UNKNOWN
-from profkit.bench.timings import Timing, combine
+from profkit.bench.timings import Timing, combine, groups_of
 
-AXES: Final = ("precision", "loader", "gpus", "batch_size")
+AXES: Final = ("precision", "loader", "gpus", "batch_size", "framework")
 """The settings that are varied, in the order in which their effects are reported."""
+
+_FRAMEWORK: Final = "base.setting.framework"
 
 REASON_SHARE: Final = 0.5
 """A part is the reason of an interaction if it makes more than this share of it."""
@@ -110,17 +112,22 @@ def excludes_zero(delta: Estimate) -> bool:
 
 
 def find_effects(timings: Iterable[Timing]) -> Effects:
-    """Return every effect that the cells allow, from the first level of each axis on."""
+    """Return every effect that the cells allow, from the first level of each axis on.
+
+    Effects of other axes than the framework are effects within one framework.
+    """
     by_setting = {timing.setting: timing for timing in timings}
+    by_framework = list(groups_of(sorted(by_setting), attrgetter("framework")))
     effects: list[Effect] = []
     groups: dict[tuple[str, tuple[Any, Any]], list[Effect]] = {}
     for axis in AXES:
-        first, *others = _levels(axis, by_setting) or [None]
-        for level, (setting, base) in itertools.product(others, sorted(by_setting.items())):
-            target = by_setting.get(replace(setting, **{axis: level}))
-            if getattr(setting, axis) == first and target is not None:
-                effects.append(Effect(axis, base, target))
-                groups.setdefault((axis, effects[-1].levels), []).append(effects[-1])
+        for settings in [sorted(by_setting)] if axis == "framework" else by_framework:
+            first, *others = _levels(axis, settings) or [None]
+            for level, setting in itertools.product(others, settings):
+                target = by_setting.get(_at_level(setting, axis, level))
+                if getattr(setting, axis) == first and target is not None:
+                    effects.append(Effect(axis, by_setting[setting], target))
+                    groups.setdefault((axis, effects[-1].levels), []).append(effects[-1])
     main = []
     for (axis, levels), own in groups.items():
         mean = combine([(1 / len(own), effect.delta) for effect in own])
@@ -129,46 +136,53 @@ def find_effects(timings: Iterable[Timing]) -> Effects:
 
 
 def _levels(axis: str, settings: Iterable[Setting]) -> list[Any]:
-    """Return the levels of an axis; full precision and the framework's own loader come first."""
+    """Return the levels of an axis; full precision, own loaders and torch come first."""
     found = set(map(attrgetter(axis), settings))
     if axis == "precision":
         return sorted(found, key=lambda level: (Setting(1, level, 1).mixed, level))
     if axis == "loader":
         return sorted(found, key=lambda level: ("dali" in level.lower(), level))
-    return sorted(found)
+    return sorted(found, reverse=axis == "framework")
+
+
+def _at_level(setting: Setting, axis: str, level: Any) -> Setting:
+    """Return the setting at another level of an axis; a framework has its own loader."""
+    if axis == "framework":
+        loader = setting.loader.replace(setting.framework, level)
+        return replace(setting, framework=level, loader=loader)
+    return replace(setting, **{axis: level})
 
 
 def _interactions(effects: Sequence[Effect]) -> Iterator[Interaction]:
     """Yield how the effect of an axis depends on the level of another, for each pair of axes."""
     for axis, other in itertools.combinations(AXES, 2):
-        own = [effect for effect in effects if effect.axis == axis]
-        levels = _levels(other, map(attrgetter("base.setting"), own))
-        for first, second in itertools.product(own, own):
-            at_first = getattr(first.base.setting, other)
-            at_second = getattr(second.base.setting, other)
-            if at_first != levels[0] or at_second == at_first or first.levels != second.levels:
-                continue
-            if replace(second.base.setting, **{other: at_first}) == first.base.setting:
-                delta = combine([(1.0, second.delta), (-1.0, first.delta)])
-                reason, reason_ns = _reason(first, second, delta.value)
-                yield Interaction(first, second, other, delta, reason, reason_ns)
+        alike = attrgetter("axis") if other == "framework" else attrgetter("axis", _FRAMEWORK)
+        for own in groups_of(effects, alike):
+            levels = _levels(other, map(attrgetter("base.setting"), own))
+            for first, second in itertools.product(own, own):
+                at_first = getattr(first.base.setting, other)
+                at_second = getattr(second.base.setting, other)
+                if first.axis != axis or at_first != levels[0] or at_second == at_first:
+                    continue
+                unchanged = _at_level(second.base.setting, other, at_first) == first.base.setting
+                if unchanged and first.levels == second.levels:
+                    delta = combine([(1.0, second.delta), (-1.0, first.delta)])
+                    reason, reason_ns = _reason(first, second, delta.value)
+                    yield Interaction(first, second, other, delta, reason, reason_ns)
 
 
 def _reason(first: Effect, second: Effect, whole: float) -> tuple[str, float]:
     """Return the part of the step that makes most of an interaction, and its time."""
-    sides = first.base.parts, first.target.parts, second.base.parts, second.target.parts
+    sides = second.target.parts, second.base.parts, first.target.parts, first.base.parts
     if not all(sides) or not whole:
         return "", math.nan
     changes = {}
     for name in itertools.chain(*sides):
         if name != UNKNOWN:
-            changes[name] = _change(second, name) - _change(first, name)
+            after, before, first_after, first_before = (side.get(name, 0.0) for side in sides)
+            changes[name] = (after - before) - (first_after - first_before)
     sign = math.copysign(1, whole)
     largest = max(changes, key=lambda name: sign * changes[name], default="")
     if largest and changes[largest] / whole > REASON_SHARE:
         return largest, changes[largest]
     return "", math.nan
-
-
-def _change(effect: Effect, part: str) -> float:
-    return effect.target.parts.get(part, 0.0) - effect.base.parts.get(part, 0.0)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -19,6 +19,7 @@ AXES: Final = (
     "PROFKIT_AMP",
     "PROFKIT_BATCH_SIZE",
     "PROFKIT_DALI",
+    "PROFKIT_FRAMEWORK",
 )
 """The variables that set an axis of the matrix; each cell gets its own place as options."""
 
@@ -26,55 +27,53 @@ GRACE_S: Final = 30.0
 """A run that is asked to end may take this long to close its files."""
 
 
-def run_logged(words: Sequence[str], log: Path) -> int:
+def run_logged(words: Sequence[str], log: Path, limit_s: float | None = None) -> int:
     """Run `profkit` with these words, write its output to `log`, and return its exit status.
 
-    If we are interrupted, all processes of the run are interrupted once.
+    All processes of the run are ended if we are interrupted, or if the run takes longer than its
+    limit, which is a `subprocess.TimeoutExpired`. SIGTERM and SIGHUP are treated as Ctrl-C.
     """
-    environment = dict(os.environ)
-    for name in AXES:
-        environment.pop(name, None)
-    with log.open("wb") as file, _interruptible():
-        process = subprocess.Popen(
-            [sys.executable, "-m", "profkit", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            return process.wait()
-        except BaseException:
-            _end(process)
-            raise
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C, so that the running cell is closed first."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    environment = dict(os.environ)
+    for name in AXES:
+        environment.pop(name, None)
+    handlers = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "profkit", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=environment,
+                start_new_session=True,
+            )
+        try:
+            return process.wait(limit_s)
+        except BaseException:
+            _end_group(process)
+            raise
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt the run's processes as a terminal does on Ctrl-C; kill them if they stay."""
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt the run's processes as a terminal does on Ctrl-C; kill those that stay.
+
+    Its first process may end before a rank or a loader worker that hangs, so the group is killed
+    in any case.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
     try:
-        _signal_all(process, signal.SIGINT)
         process.wait(GRACE_S)
     except (KeyboardInterrupt, subprocess.TimeoutExpired):
-        _signal_all(process, signal.SIGKILL)
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _signal_all(process: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)

@@ -7,6 +7,8 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
 
 from profkit.analysis.config_join import join_config
 from profkit.analysis.costs import RunCosts
@@ -16,67 +18,37 @@ from profkit.bench.consistency import Contradiction, find_contradictions
 from profkit.bench.effects import Effects, find_effects
 from profkit.bench.repeats import BenchedRun, describe_runs, read_run
 from profkit.bench.run import Plan, Progress
-from profkit.bench.timings import Timing, published_timings, time_cells
+from profkit.bench.timings import Timing, groups_of, published_timings, time_cells
 from profkit.text import plural
 from profkit.trace import RunManifest
 
-AXES_OF_A_CELL = frozenset(
-    {
-        "world_size",
-        "batch_size",
-        "global_batch_size",
-        "precision",
-        "loader",
-        "threads",
-        "lr",
-        "amp",
-        "rank",
-        "reduced",
-    }
+AXES_OF_A_CELL = (
+    *("world_size", "batch_size", "global_batch_size", "precision", "loader", "threads", "lr"),
+    *("amp", "rank", "reduced"),
 )
 """Settings that differ between runs because their cells do."""
 
-SAME_THROUGHOUT = ("cpu", "cpu_count", "device", "python", "packages.", "profkit_version")
+SAME_THROUGHOUT = (
+    *("cpu", "cpu_count", "device", "gpu_models", "nvidia_driver", "python", "packages."),
+    *("profkit_version", "image_size", "data", "workers", "prefetch", "memory_format", "compile"),
+)
 """The beginnings of the settings that must be the same in all runs of a matrix."""
 
-ROW_FIELDS = (
-    "log_file",
-    "model_name",
-    "mission_name",
-    "direction_id",
-    "run_mode",
-    "index",
-    "gpu_num",
-    "FINAL_RESULT",
-    "JOB_FAIL_FLAG",
-    "UNIT",
-    "log_with_profiler",
-    "profiler_path",
-    "model_branch",
-    "model_commit",
-    "batch_size",
-    "fp_item",
-    "convergence_value",
-    "convergence_key",
-    "ips",
-    "speed_unit",
-    "device_num",
-    "model_run_time",
-    "frame_commit",
-    "frame_version",
-    "ips_low",
-    "ips_high",
-    "time_per_sample_per_gpu_ms",
-    "precision",
-    "loader",
-    "device",
-    "repeats",
-    "repeats_planned",
-    "steps",
-    "statistic",
-    "failure",
+_RECORD = (
+    "log_file model_name mission_name direction_id run_mode index gpu_num FINAL_RESULT "
+    "JOB_FAIL_FLAG UNIT log_with_profiler profiler_path model_branch model_commit batch_size "
+    "fp_item convergence_value convergence_key ips speed_unit device_num model_run_time "
+    "frame_commit frame_version"
 )
-"""The fields of a row, in order: those of the published reports' database records, then ours."""
+"""The fields of the published reports' database records, and of their successor."""
+
+_FURTHER = (
+    "ips_low ips_high time_per_sample_per_gpu_ms precision loader device repeats repeats_planned "
+    "steps statistic failure"
+)
+
+ROW_FIELDS = (*_RECORD.split(), *_FURTHER.split())
+"""The fields of a row, in order."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +93,7 @@ class Benched:
 
     workload: str
     title: str
-    framework: str
+    frameworks: tuple[str, ...]
     unit: str
     cells: tuple[BenchedCell, ...]
     effects: Effects
@@ -150,32 +122,43 @@ def read_published(workload: str, title: str) -> Benched:
     """Return the published figures alone."""
     cells = published_cells(workload)
     effects, contradictions = find_effects(()), find_contradictions(cells)
-    return Benched(workload, title, "", "GPU", (), effects, _tables(cells), contradictions, ())
+    return Benched(workload, title, (), "GPU", (), effects, _tables(cells), contradictions, ())
 
 
-def read_matrix(plan: Plan, title: str, progress: Progress) -> Benched:
-    """Read the runs of a matrix, cell by cell."""
+def read_matrix(
+    plan: Plan, title: str, progress: Progress, added: Mapping[Setting, Sequence[Path]]
+) -> Benched:
+    """Read the runs of a matrix, cell by cell; `added` are runs that were measured elsewhere."""
     runs: dict[Setting, list[BenchedRun]] = {}
     costs: dict[Setting, list[RunCosts]] = {}
-    for setting in plan.settings:
+    manifests = []
+    for setting in sorted({*plan.settings, *added}):
         runs[setting], costs[setting] = [], []
-        for path in progress.of(setting):
+        own, _ = progress.of(setting)
+        for path in (*own, *added.get(setting, ())):
             run = read_run(path)
             runs[setting].append(run)
             costs[setting].append(run.costs)
+            manifests.append(run.manifest)
     timings = time_cells(costs)
     by_setting = {timing.setting: timing for timing in timings}
-    benched, cells, manifests = [], [], []
-    for setting in sorted(plan.settings):
-        why, timing = progress.why_not(setting), by_setting.get(setting)
-        benched.append(_make_cell(plan, setting, timing, runs[setting], why))
+    benched, cells = [], []
+    for setting, repeats in runs.items():
+        cell = _describe_cell(plan.workload, setting, repeats)
+        timing = by_setting.get(setting)
+        if timing is not None:
+            throughput = invert(timing.total, NS_A_SECOND * setting.gpus)
+            cell = dataclasses.replace(cell, throughput=throughput)
+        planned = len(added.get(setting, ()))
+        if setting in plan.settings:
+            planned += plan.repeats
+        _, why = progress.of(setting)
+        benched.append(BenchedCell(cell, timing, tuple(repeats), planned, why))
         cells.append(benched[-1].cell)
-        for run in runs[setting]:
-            manifests.append(run.manifest)
     return Benched(
         plan.workload,
         title,
-        plan.framework,
+        tuple(dict.fromkeys(map(attrgetter("framework"), cells))),
         plan.unit,
         tuple(benched),
         find_effects(timings),
@@ -185,40 +168,35 @@ def read_matrix(plan: Plan, title: str, progress: Progress) -> Benched:
     )
 
 
-def _make_cell(
-    plan: Plan, setting: Setting, timing: Timing | None, runs: Sequence[BenchedRun], why: str
-) -> BenchedCell:
-    device, steps = "", 0
+def _describe_cell(workload: str, setting: Setting, runs: Sequence[BenchedRun]) -> Cell:
+    """Return a cell without its figure: where it was measured, and of what its figure is."""
+    device, steps, nodes = "", 0, 1
     for run in runs:
         steps += run.costs.steps
+        nodes = max(nodes, run.nodes)
     if runs:
         device = str(runs[0].manifest.config.get("device", ""))
         if device == "cpu":
             device = str(runs[0].manifest.environment.get("cpu", ""))
     words = f"{plural(steps, 'steady step')} of {plural(len(runs), 'run')}"
-    cell = Cell(
-        plan.workload,
-        plan.framework,
+    return Cell(
+        workload,
+        setting.framework,
         device,
         setting,
-        unit="samples/sec",
         statistic=f"samples of all {words} over their time",
         source="here",
+        nodes=nodes,
     )
-    if timing is not None:
-        throughput = invert(timing.total, NS_A_SECOND * setting.gpus)
-        cell = dataclasses.replace(cell, throughput=throughput)
-    return BenchedCell(cell, timing, tuple(runs), plan.repeats, why)
 
 
 def _tables(cells: Iterable[Cell]) -> tuple[Table, ...]:
     """Return a table for each framework and device of a source, the reports' own first."""
-    groups: dict[tuple[str, str, str], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.framework, cell.device, cell.source), []).append(cell)
     tables = []
-    for key, own in groups.items():
-        tables.append(Table(*key, tuple(own), find_effects(published_timings(own))))
+    for own in groups_of(cells, attrgetter("framework", "device", "source")):
+        first = own[0]
+        effects = find_effects(published_timings(own))
+        tables.append(Table(first.framework, first.device, first.source, tuple(own), effects))
     return tuple(tables)
 
 
@@ -238,40 +216,39 @@ def rows(view: Benched) -> list[Mapping[str, object]]:
 
     What these records have no field for follows after `frame_version`.
     """
-    return [_row(view, each) for each in view.cells]
-
-
-def _row(view: Benched, each: BenchedCell) -> Mapping[str, object]:
-    setting, throughput = each.cell.setting, each.cell.throughput
-    values: dict[str, object] = {
-        "model_name": f"{view.workload}_bs{setting.batch_size}_{setting.precision}",
-        "mission_name": view.title,
-        "direction_id": 0,
-        "run_mode": "sp" if setting.gpus == 1 else "mp",
-        "index": 1,
-        "gpu_num": setting.gpus,
-        "JOB_FAIL_FLAG": int(len(each.runs) < each.planned),
-        "UNIT": each.cell.unit,
-        "batch_size": setting.batch_size,
-        "fp_item": setting.precision,
-        "speed_unit": each.cell.unit,
-        "device_num": f"N{each.cell.nodes}C{setting.gpus}",
-        "ips_low": throughput.low,
-        "ips_high": throughput.high,
-        "loader": setting.loader,
-        "device": each.cell.device or None,
-        "repeats": len(each.runs),
-        "repeats_planned": each.planned,
-        "failure": each.why or None,
-        **describe_runs(each.runs),
-    }
-    if each.cell.measured:
-        values["FINAL_RESULT"] = values["ips"] = throughput.value
-    if each.timing is not None:
-        values["time_per_sample_per_gpu_ms"] = each.timing.total.value / 1e6
-    if each.runs:
-        values["statistic"] = each.cell.statistic
-    row = {name: values.get(name) for name in ROW_FIELDS}
-    if setting.gpus != 1:
-        del row["log_with_profiler"], row["profiler_path"]
-    return row
+    found: list[Mapping[str, object]] = []
+    for each in view.cells:
+        setting, throughput = each.cell.setting, each.cell.throughput
+        values: dict[str, object] = {
+            "model_name": f"{view.workload}_bs{setting.batch_size}_{setting.precision}",
+            "mission_name": view.title,
+            "direction_id": 0,
+            "run_mode": "sp" if setting.gpus == 1 else "mp",
+            "index": 1,
+            "gpu_num": setting.gpus,
+            "JOB_FAIL_FLAG": int(len(each.runs) < each.planned),
+            "UNIT": each.cell.unit,
+            "batch_size": setting.batch_size,
+            "fp_item": setting.precision,
+            "speed_unit": each.cell.unit,
+            "device_num": f"N{each.cell.nodes}C{setting.gpus}",
+            "ips_low": throughput.low,
+            "ips_high": throughput.high,
+            "loader": setting.loader,
+            "device": each.cell.device or None,
+            "repeats": len(each.runs),
+            "repeats_planned": each.planned,
+            "failure": each.why or None,
+            **describe_runs(each.runs),
+        }
+        if each.cell.measured:
+            values["FINAL_RESULT"] = values["ips"] = throughput.value
+        if each.timing is not None:
+            values["time_per_sample_per_gpu_ms"] = each.timing.total.value / 1e6
+        if each.runs:
+            values["statistic"] = each.cell.statistic
+        row = {name: values.get(name) for name in ROW_FIELDS}
+        if setting.gpus != 1:
+            del row["log_with_profiler"], row["profiler_path"]
+        found.append(row)
+    return found

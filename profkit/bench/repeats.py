@@ -24,6 +24,9 @@ class BenchedRun:
     steps_s: float
     """The time from the beginning of the first step to the end of the last."""
 
+    nodes: int = 1
+    """The machines that took part."""
+
 
 def read_run(path: Path) -> BenchedRun:
     """Read one repeat."""
@@ -32,7 +35,9 @@ def read_run(path: Path) -> BenchedRun:
     steps = trace.steps
     length_ns = int(steps["end_ns"].to_numpy().max()) - int(steps["start_ns"].to_numpy().min())
     samples = int(steps["sample_count"].to_numpy().sum())
-    return BenchedRun(path, trace.manifest, costs, samples, length_ns / NS_A_SECOND)
+    nodes = sum(rank.manifest.local_rank == 0 for rank in trace.ranks)
+    seconds = length_ns / NS_A_SECOND
+    return BenchedRun(path, trace.manifest, costs, samples, seconds, max(1, nodes))
 
 
 def describe_runs(runs: Sequence[BenchedRun]) -> dict[str, object]:
@@ -41,7 +46,9 @@ def describe_runs(runs: Sequence[BenchedRun]) -> dict[str, object]:
     steps, logs, durations_ns = 0, [], []
     for run in runs:
         steps += run.costs.steps
-        logs.append(f"{run.path.name}.log")
+        log = run.path.with_name(f"{run.path.name}.log")
+        if log.exists():
+            logs.append(log.name)
         if run.manifest.ended_ns is not None:
             durations_ns.append(run.manifest.ended_ns - run.manifest.created_ns)
     if durations_ns:
@@ -49,7 +56,9 @@ def describe_runs(runs: Sequence[BenchedRun]) -> dict[str, object]:
     if runs:
         first = runs[0].manifest
         packages = first.environment.get("packages")
-        values.update(log_file=" ".join(logs), steps=steps, precision=first.config.get("precision"))
+        values.update(
+            log_file=" ".join(logs) or None, steps=steps, precision=first.config.get("precision")
+        )
         for suffix in ("paddle-gpu", "paddle", ""):  # the last one found counts
             if isinstance(packages, Mapping) and packages.get(first.framework + suffix):
                 values["frame_version"] = str(packages[first.framework + suffix])

@@ -10,6 +10,7 @@ import contextlib
 import random
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from profkit.analysis.costs import run_costs
 from profkit.analysis.matrix import NS_A_SECOND, Setting
 from profkit.bench.process import run_logged
 from profkit.clock import wall_ns
-from profkit.errors import ExitCode, ProfkitError, UnreadableError, UsageError
+from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.run.launch import describe_end
 from profkit.text import plural, safe_text, significant
 from profkit.trace.integrity import owner_lives, this_process, verify
@@ -31,8 +32,10 @@ from profkit.vocab import Integrity
 MATRIX_FILE: Final = "bench.json"
 UNFINISHED: Final = "unfinished"
 DALI: Final = "DALI"
+DALI_GPU: Final = "DALI on the GPU"
 AMP: Final = "amp"
 FULL: Final = "fp32"
+TIMED_OUT: Final = "timed out"
 _FORMAT: Final = "profkit-bench"
 
 
@@ -41,7 +44,6 @@ class Plan:
     """A matrix to run."""
 
     workload: str
-    framework: str
     scale: str
     """The option that sets how many GPUs or ranks take part."""
     settings: tuple[Setting, ...]
@@ -49,6 +51,8 @@ class Plan:
     seed: int
     shared: tuple[str, ...] = ()
     """The words of the command line that all cells have in common."""
+    limit_s: float | None = None
+    """A run that takes longer is ended, and its cell has failed."""
 
     @property
     def unit(self) -> str:
@@ -57,28 +61,30 @@ class Plan:
 
     def words(self, setting: Setting, output: Path) -> list[str]:
         """Return the command line of one cell, after `profkit`."""
-        words = ["trace", self.workload, "--framework", self.framework]
+        words = ["trace", self.workload, "--framework", setting.framework]
         words += [self.scale, str(setting.gpus), "--batch-size", str(setting.batch_size)]
         if setting.mixed:
             words.append("--amp")
         if setting.loader == DALI:
             words.append("--dali")
+        elif setting.loader == DALI_GPU:
+            words += ["--dali", "gpu"]
         return [*words, *self.shared, "--output", str(output)]
 
     def name(self, setting: Setting, repeat: int) -> str:
         """Return a name in the style of the published logs: model, GPUs, precision, batch size."""
-        loader = "_dali" if setting.loader == DALI else ""
+        loader = {DALI: "_dali", DALI_GPU: "_dali-gpu"}.get(setting.loader, "")
         return (
-            f"{self.workload}_{self.framework}_{self.unit}{setting.gpus}_{setting.precision}"
+            f"{self.workload}_{setting.framework}_{self.unit}{setting.gpus}_{setting.precision}"
             f"_bs{setting.batch_size}{loader}_r{repeat + 1}"
         )
 
     def describe(self, setting: Setting) -> str:
         """Return a setting in words."""
-        return (
-            f"{plural(setting.gpus, self.unit)}, {setting.precision}, batch {setting.batch_size}, "
-            f"{setting.loader}"
-        )
+        words = [plural(setting.gpus, self.unit), setting.precision, f"batch {setting.batch_size}"]
+        if not setting.loader.startswith(setting.framework):
+            words.append(setting.framework)
+        return ", ".join([*words, setting.loader])
 
 
 @dataclass
@@ -88,13 +94,11 @@ class Progress:
     runs: dict[tuple[Setting, int], Path] = field(default_factory=dict)
     failures: dict[tuple[Setting, int], str] = field(default_factory=dict)
 
-    def of(self, setting: Setting) -> list[Path]:
-        """Return the finished runs of a cell, in order of their repeats."""
-        return [run for (own, _), run in sorted(self.runs.items()) if own == setting]
-
-    def why_not(self, setting: Setting) -> str:
-        """Return why a cell's first failed repeat failed; empty if none did."""
-        return next((why for (own, _), why in sorted(self.failures.items()) if own == setting), "")
+    def of(self, setting: Setting) -> tuple[list[Path], str]:
+        """Return the finished runs of a cell by repeat, and why its first failed one failed."""
+        runs = [run for (own, _), run in sorted(self.runs.items()) if own == setting]
+        whys = [why for (own, _), why in sorted(self.failures.items()) if own == setting]
+        return runs, whys[0] if whys else ""
 
 
 def run_order(plan: Plan) -> Iterator[tuple[Setting, int]]:
@@ -119,7 +123,7 @@ def find_finished(plan: Plan, folder: Path) -> Progress:
         path = folder / plan.name(setting, repeat)
         if not path.is_dir():
             continue
-        if _is_whole(path) and not _departure(path, setting):
+        if is_whole(path) and not _departure(path, setting):
             found.runs[setting, repeat] = path
         else:
             place = folder / UNFINISHED / f"{path.name}-{wall_ns()}"
@@ -128,7 +132,7 @@ def find_finished(plan: Plan, folder: Path) -> Progress:
     return found
 
 
-def _is_whole(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
     try:
         return verify(path).state is Integrity.COMPLETE
     except ProfkitError:
@@ -160,7 +164,6 @@ def claim(plan: Plan, folder: Path) -> Iterator[None]:
     path = folder / MATRIX_FILE
     settings = {
         "workload": plan.workload,
-        "framework": plan.framework,
         "scale": plan.scale,
         "shared": list(plan.shared),
     }
@@ -214,8 +217,14 @@ def run_matrix(plan: Plan, folder: Path, tell: Callable[[str], None]) -> Progres
         verb = "is" if len(progress.runs) == 1 else "are"
         tell(f"{len(progress.runs)} of {plural(len(order), 'run')} {verb} finished already\n")
     for number, (setting, repeat) in enumerate(order, start=1):
-        if (setting, repeat) not in progress.runs:
-            tell(f"[{number}/{len(order)}] {plan.describe(setting)}, repeat {repeat + 1}: ")
+        if (setting, repeat) in progress.runs:
+            continue
+        tell(f"[{number}/{len(order)}] {plan.describe(setting)}, repeat {repeat + 1}: ")
+        _, why = progress.of(setting)
+        if why.startswith(TIMED_OUT):
+            progress.failures[setting, repeat] = why
+            tell("not run, because an earlier repeat timed out\n")
+        else:
             tell(_run_one(plan, folder, setting, repeat, progress) + "\n")
     return progress
 
@@ -226,9 +235,12 @@ def _run_one(plan: Plan, folder: Path, setting: Setting, repeat: int, progress: 
     place = folder / UNFINISHED / name
     before = set(find_runs(place))
     log = folder / f"{name}.log"
-    code = run_logged(plan.words(setting, place), log)
-    made = [run for run in find_runs(place) if run not in before]
-    why = _why_failed(code, made, log, setting)
+    try:
+        code = run_logged(plan.words(setting, place), log, plan.limit_s)
+        made = [run for run in find_runs(place) if run not in before]
+        why = _why_failed(code, made, log, setting)
+    except subprocess.TimeoutExpired as error:
+        why = f"{TIMED_OUT}: it was ended after {error.timeout:g} s (--time-limit), see {log.name}"
     if why:
         progress.failures[setting, repeat] = why
         return f"failed: {why}"
@@ -258,11 +270,6 @@ def _why_failed(code: int, made: Sequence[Path], log: Path, setting: Setting) ->
         return safe_text(last) or describe_end(code).replace("the job", "it", 1)
     if not made:
         return f"it left no run (see {safe_text(str(log))})"
-    if not _is_whole(made[-1]):
+    if not is_whole(made[-1]):
         return f"its run is not whole (see 'profkit verify {safe_text(str(made[-1]))}')"
     return _departure(made[-1], setting)
-
-
-def exit_code(progress: Progress) -> ExitCode:
-    """Return the exit code of a matrix."""
-    return ExitCode.UNFINISHED if progress.failures else ExitCode.DONE

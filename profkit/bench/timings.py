@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Estimate, estimate_ratios, student_95
 from profkit.analysis.matrix import Cell, Setting
+
+T = TypeVar("T")
 
 _EXACT_STUDENT = {1: math.tan(math.pi * 0.475), 2: 0.95 / math.sqrt(2 * 0.975 * 0.025)}
 """The 97.5 % quantiles of Student's t for which the expansion of `student_95` fails."""
@@ -24,6 +27,14 @@ class Timing:
     total: Estimate
     parts: Mapping[str, float] = field(default_factory=dict)
     repeats: int = 1
+
+
+def groups_of(items: Iterable[T], key: Callable[[T], object]) -> Iterable[list[T]]:
+    """Return the items in groups of equal keys, in the order of their first items."""
+    found: dict[object, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found.values()
 
 
 def combine(terms: Iterable[tuple[float, Estimate]]) -> Estimate:
@@ -49,8 +60,8 @@ def time_cells(runs: Mapping[Setting, Sequence[RunCosts]]) -> tuple[Timing, ...]
     """Return the time of each cell over its repeats; cells without usable runs are excluded.
 
     Repeats differ by more than the steps of one run show. If there are repeats, an interval is at
-    least as wide as the scatter of the repeats of all cells together. The scatter is a share,
-    because longer steps scatter more.
+    least as wide as the scatter of the repeats of all cells together. The scatter is a share of
+    the time, because longer steps scatter more. `freedom` is its degrees of freedom.
     """
     usable: dict[Setting, list[RunCosts]] = {}
     times: dict[Setting, list[Estimate]] = {}
@@ -63,22 +74,17 @@ def time_cells(runs: Mapping[Setting, Sequence[RunCosts]]) -> tuple[Timing, ...]
                 wall_ns, samples = costs.wall_ns[None, :], costs.samples[None, :]
                 time = estimate_ratios(wall_ns.astype(np.float64), samples.astype(np.float64))
                 times[setting] += time
-    scatter, freedom = _scatter(times.values())
+    squares, freedom = 0.0, 0
+    for own in times.values():
+        logs = np.log([time.value for time in own])
+        squares += float(((logs - logs.mean()) ** 2).sum())
+        freedom += len(own) - 1
+    scatter = math.sqrt(squares / freedom) if freedom else 0.0
     timings = []
     for setting, own in times.items():
         total = _over_repeats(own, scatter, freedom)
         timings.append(Timing(setting, total, _mean_parts(usable[setting]), len(own)))
     return tuple(timings)
-
-
-def _scatter(cells: Iterable[Sequence[Estimate]]) -> tuple[float, int]:
-    """Return the share by which repeats of one cell differ, and its degrees of freedom."""
-    squares, freedom = 0.0, 0
-    for times in cells:
-        logs = np.log([time.value for time in times])
-        squares += float(((logs - logs.mean()) ** 2).sum())
-        freedom += len(times) - 1
-    return (math.sqrt(squares / freedom), freedom) if freedom else (0.0, 0)
 
 
 def _over_repeats(times: Sequence[Estimate], scatter: float, freedom: int) -> Estimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from profkit.instrument.batches import count_samples
@@ -183,11 +184,21 @@ def hook(method: Hook) -> Hook:
     return cast("Hook", call)
 
 
-def report(method: str, *given: Any) -> Callable[..., None]:
-    """Return a hook that calls this method of `Recording`, whatever the trainer passes."""
+@dataclass(frozen=True)
+class _Report:
+    """A hook that only calls a method of `Recording`, whatever the trainer passes."""
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> None:
-        getattr(self.recording, method)(*given)
+    method: str
+    given: tuple[Any, ...] = ()
 
-    call.__name__ = method
-    return hook(call)
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Put the hook in place of this, under the name that failures are reported by."""
+
+        def call(callback: Any, *args: Any, **kwargs: Any) -> None:
+            getattr(callback.recording, self.method)(*self.given)
+
+        call.__module__, call.__name__ = owner.__module__, name
+        setattr(owner, name, hook(call))
+
+
+report: Callable[..., Any] = _Report

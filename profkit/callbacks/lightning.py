@@ -81,6 +81,6 @@ class ProfkitCallback(Callback):
                 trainer.current_epoch, lambda losses: statistics.fmean(losses) * parts
             )
 
-    on_sanity_check_start = on_validation_start = report("begin_aside", EVALUATION)
+    on_sanity_check_start = on_validation_start = report("begin_aside", (EVALUATION,))
     on_sanity_check_end = on_validation_end = report("end_aside")
     on_train_end = on_exception = report("end")

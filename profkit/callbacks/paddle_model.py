@@ -49,6 +49,6 @@ class ProfkitCallback(Callback):
         if self.recording.tracker.stepped:
             self.recording.end_step(self._epoch, statistics.fmean)
 
-    on_eval_begin = report("begin_aside", EVALUATION)
+    on_eval_begin = report("begin_aside", (EVALUATION,))
     on_eval_end = report("end_aside")
     on_train_end = report("end")

@@ -38,10 +38,9 @@ def train_alone(request: TraceRequest) -> int:
 
 
 def prepare_job(request: TraceRequest, place: Place) -> ReadyJob:
-    from profkit.workloads.base import wait_passively
     from profkit.workloads.training import prepare
 
-    wait_passively()
+    prepare.set_environment(request.settings.framework, place.world_size)
     seat = find_seat(request, place)
     prepare.check(request.workload, request.settings, on_gpu=seat.gpu is not None)
     return prepare.prepare(request.workload, request.settings, seat)
@@ -92,8 +91,9 @@ def print_outcome(outcome: Outcome) -> None:
 
 
 def notes(outcome: Outcome) -> tuple[str, ...]:
-    """Return why training stopped early, and the evaluation's figures."""
+    """Return why training stopped early, other remarks, and the evaluation's figures."""
     lines = [outcome.stopped] if outcome.stopped else []
+    lines += outcome.remarks
     if outcome.figures:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.figures.items())
         lines.append(f"evaluation: {figures}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from profkit.commands._options import count_not_ids, duration_s, gpu_ids, positive, whole
+from profkit.config import FALSE, TRUE
 
 
 def add_training(group: Any) -> None:
@@ -42,6 +44,12 @@ def add_training(group: Any) -> None:
     group.add_argument("--channels-last", action="store_true", help="images as NHWC in memory")
     group.add_argument("--compile", action="store_true", help="compile the model first")
     group.add_argument(
+        "--autotune",
+        action=argparse.BooleanOptionalAction,
+        help="let cuDNN search the fastest convolution for each shape (default: on a GPU, unless "
+        "every batch has another shape)",
+    )
+    group.add_argument(
         "--seed",
         type=whole(0),
         default=0,
@@ -75,7 +83,16 @@ def add_data(group: Any) -> None:
         action=argparse.BooleanOptionalAction,
         help="batches in pinned memory (default: on a GPU)",
     )
-    group.add_argument("--dali", action="store_true", help="decode with NVIDIA DALI, on the CPU")
+    group.add_argument(
+        "--dali",
+        nargs="?",
+        const="cpu",
+        default="",
+        type=dali_device,
+        metavar="WHERE",
+        help="decode with NVIDIA DALI, on the 'cpu' (without a value) or 'gpu'; a GPU normalises "
+        "the images in both cases",
+    )
     group.add_argument(
         "--bad-samples",
         default="error",
@@ -133,8 +150,8 @@ def add_end(group: Any) -> None:
         "--until",
         default="",
         metavar="TARGET",
-        help="stop at loss<0.05, or at loss<0.3x (a share of the first steps' loss); "
-        "both are means of 10 steps",
+        help="stop at loss<0.05, at loss<0.3x (a share of the first steps' loss; both are means of "
+        "10 steps), or at a quality figure such as top1>0.711 or miou>0.78",
     )
     group.add_argument(
         "--max-time", type=duration_s, metavar="TIME", help="stop after 90, 15m or 2h"
@@ -150,3 +167,31 @@ def add_end(group: Any) -> None:
         action="store_true",
         help="score the model on the validation set at the end, and after each epoch of --epochs",
     )
+    group.add_argument(
+        "--evaluate-every", type=whole(1), metavar="N", help="score it after every N steps as well"
+    )
+    group.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FOLDER",
+        help="save the training there at the end; the newest two checkpoints are kept",
+    )
+    group.add_argument(
+        "--checkpoint-every", type=whole(1), metavar="N", help="save after every N steps as well"
+    )
+    group.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FOLDER",
+        help="continue from a checkpoint, or from the newest one in the folder",
+    )
+
+
+def dali_device(word: str) -> str:
+    """Convert the value of --dali; truth values are accepted, as in files of earlier versions."""
+    known = (
+        dict.fromkeys(TRUE, "cpu") | dict.fromkeys(FALSE, "") | {"": "", "cpu": "cpu", "gpu": "gpu"}
+    )
+    if word.lower() not in known:
+        raise argparse.ArgumentTypeError(f"'{word}' is neither cpu nor gpu")
+    return known[word.lower()]

@@ -2,24 +2,26 @@
 
   profkit bench resnet50 --gpus 1,8 --amp both --batch-size 128,256 --dali both
   profkit bench resnet50 --ranks 1,2 --batch-size 4,8    ranks on the CPU
+  profkit bench resnet50 --framework torch,paddle        both frameworks in one table
+  profkit bench resnet50 --gpus 1 --batch-size max       the largest batch that fits
   profkit bench resnet50 --published                     what others measured; nothing is run
 
 Each cell runs as 'profkit trace' does, --repeats times, interleaved with the other cells. After an
-interruption, the same command continues and keeps finished runs. If a cell fails, the table shows
-'-' and the reason, and the exit code is 1. profkit writes the results to the output folder as
-Markdown, CSV and JSON rows.
+interruption, the same command continues and keeps finished runs. If a cell fails or exceeds
+--time-limit, the table shows '-' and the reason, and the exit code is 1. profkit writes the results
+to the output folder as Markdown, CSV and JSON rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
-from collections.abc import Callable
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from profkit.commands._options import DEFAULT_RUNS, add_json, whole
+from profkit.commands._bench_options import LARGEST, add_axes, add_runs, add_shared
+from profkit.commands._options import DEFAULT_RUNS, add_json
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import safe_text
 
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
     from profkit.bench.run import Plan, Progress
     from profkit.workloads.base import Workload
 
-SWITCHES = ("off", "on", "both")
-"""Values of an axis that can be switched; `both` makes two cells."""
-
 RESULTS = ("results.md", "results.csv", "results.jsonl")
 
 
@@ -39,20 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "workload", metavar="WORKLOAD", help="its name; 'profkit workloads' lists them"
     )
-    _add_axes(parser.add_argument_group("varied settings"))
-    _add_shared(parser.add_argument_group("settings of all cells"))
-    parser.add_argument(
-        "--repeats",
-        type=whole(1, 1000),
-        default=3,
-        metavar="N",
-        help="runs of each cell (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--published",
-        action="store_true",
-        help="show the published figures of the workload and run nothing",
-    )
+    add_axes(parser.add_argument_group("varied settings"))
+    add_shared(parser.add_argument_group("settings of all cells"))
+    add_runs(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -63,91 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def _add_axes(group: Any) -> None:
-    group.add_argument(
-        "--gpus",
-        type=several(1, 1024),
-        metavar="LIST",
-        help="numbers of GPUs of this machine, such as 1,8",
-    )
-    group.add_argument(
-        "--ranks",
-        type=several(1, 1024),
-        metavar="LIST",
-        help="numbers of processes on the CPU, such as 1,2",
-    )
-    group.add_argument(
-        "--batch-size",
-        type=several(1),
-        metavar="LIST",
-        help="samples per step on each rank, such as 128,256",
-    )
-    group.add_argument(
-        "--amp",
-        choices=SWITCHES,
-        default="off",
-        help="mixed precision (default: %(default)s)",
-    )
-    group.add_argument(
-        "--dali",
-        choices=SWITCHES,
-        default="off",
-        help="decode with NVIDIA DALI (default: %(default)s)",
-    )
-
-
-def _add_shared(group: Any) -> None:
-    group.add_argument(
-        "--framework",
-        default="torch",
-        metavar="NAME",
-        help="torch or paddle (default: %(default)s)",
-    )
-    group.add_argument("--steps", type=whole(1), metavar="N", help="steps to train")
-    group.add_argument(
-        "--warmup", type=whole(0), metavar="N", help="steps to exclude from the figures"
-    )
-    group.add_argument(
-        "--image-size",
-        type=whole(32, 4096),
-        metavar="PX",
-        help="image size, as the workload's publication names it",
-    )
-    group.add_argument(
-        "--workers",
-        type=whole(0, 512),
-        metavar="N",
-        help="loader processes (DALI: threads) of each rank",
-    )
-    group.add_argument("--channels-last", action="store_true", help="images as NHWC in memory")
-    group.add_argument(
-        "--data",
-        default="generated",
-        metavar="WHAT",
-        help="'generated', 'synthetic', or the folder of the data set (default: %(default)s)",
-    )
-    group.add_argument(
-        "--seed",
-        type=whole(0),
-        default=0,
-        metavar="N",
-        help="seed of the training and of the order of the cells (default: %(default)s)",
-    )
-
-
-def several(least: int, most: int | None = None) -> Callable[[str], tuple[int, ...]]:
-    """Return a converter for whole numbers with commas between them."""
-    one = whole(least, most)
-
-    def convert(word: str) -> tuple[int, ...]:
-        return tuple(sorted(set(map(one, word.split(",")))))
-
-    return convert
-
-
 def run(args: argparse.Namespace) -> int:
+    from profkit.bench.added import check_machines, find_added
     from profkit.bench.read import read_matrix, read_published
-    from profkit.bench.run import exit_code
     from profkit.plugins import WORKLOADS
 
     workload = WORKLOADS.load(args.workload)
@@ -158,10 +64,16 @@ def run(args: argparse.Namespace) -> int:
             print(words, file=sys.stderr)
         _print(published, as_json=args.json)
         return ExitCode.DONE
-    plan = _plan(args, workload)
-    folder = args.output or DEFAULT_RUNS / f"bench-{args.workload}-{args.framework}"
+    added, scale = find_added(args.add, args.workload)
+    names = "-".join(dict.fromkeys(args.framework.split(",")))
+    folder = args.output or DEFAULT_RUNS / f"bench-{args.workload}-{names}"
+    plan = _plan(args, workload, folder, scale)
+    check_machines(added, plan.settings, plan.scale)
+    for run in itertools.chain(*added.values()):
+        if args.repeats and run.parent == folder.resolve():
+            raise UsageError(f"--add: {safe_text(str(run))} is in the output folder already")
     progress = _measure(plan, folder)
-    view = read_matrix(plan, workload.title, progress)
+    view = read_matrix(plan, workload.title, progress, added)
     _write_results(view, folder)
     _print(view, as_json=args.json)
     names = ", ".join(RESULTS)
@@ -170,26 +82,46 @@ def run(args: argparse.Namespace) -> int:
         "each run is a folder there, next to its log",
         file=sys.stderr,
     )
-    return exit_code(progress)
+    return ExitCode.UNFINISHED if progress.failures else ExitCode.DONE
 
 
 # -- the plan --------------------------------------------------------------------------------------
 
 
-def _plan(args: argparse.Namespace, workload: Workload) -> Plan:
+def _plan(args: argparse.Namespace, workload: Workload, folder: Path, scale_of_added: str) -> Plan:
+    from profkit.bench.largest import with_largest_batches
     from profkit.bench.run import Plan
     from profkit.workloads.base import Settings
     from profkit.workloads.training import prepare
 
+    fixed = (args.repeats, args.seed, _shared(args), args.time_limit)
+    if not args.repeats:
+        if not scale_of_added:
+            raise UsageError("--repeats 0 runs nothing, and --add names no runs to show")
+        return Plan(args.workload, scale_of_added, (), *fixed)
     scale, counts = _scale(args)
-    settings = Settings(framework=args.framework, data=args.data)
-    prepare.check(workload, settings, on_gpu=scale == "--gpus")
-    prepare.find_data(workload, settings)
+    if scale_of_added not in {"", scale}:
+        raise UsageError(f"--add: its runs have {scale_of_added}, and this matrix has {scale}")
     usual = workload.defaults.reduced_batch_size
     if scale == "--gpus":
         usual = workload.defaults.batch_size
-    cells = _cells(args, counts, args.batch_size or (usual,))
-    return Plan(args.workload, args.framework, scale, cells, args.repeats, args.seed, _shared(args))
+    is_search = args.batch_size == LARGEST
+    batches = (usual,) if is_search or not args.batch_size else args.batch_size
+    cells: list[Setting] = []
+    for framework in dict.fromkeys(args.framework.split(",")):
+        settings = Settings(framework=framework, data=args.data)
+        prepare.check(workload, settings, on_gpu=scale == "--gpus")
+        prepare.find_data(workload, settings)
+        cells += _cells(args, framework, counts, batches)
+    plan = Plan(args.workload, scale, tuple(cells), *fixed)
+    if not is_search:
+        return plan
+    if scale != "--gpus":
+        raise UsageError(
+            "--batch-size max: on a CPU there is no device memory to search; "
+            "give sizes, such as 4,8"
+        )
+    return with_largest_batches(plan, folder, _report_progress)
 
 
 def _scale(args: argparse.Namespace) -> tuple[str, tuple[int, ...]]:
@@ -212,20 +144,26 @@ def _scale(args: argparse.Namespace) -> tuple[str, tuple[int, ...]]:
 
 
 def _cells(
-    args: argparse.Namespace, counts: tuple[int, ...], batches: tuple[int, ...]
-) -> tuple[Setting, ...]:
+    args: argparse.Namespace, framework: str, counts: tuple[int, ...], batches: tuple[int, ...]
+) -> list[Setting]:
     from profkit.analysis.matrix import Setting
-    from profkit.bench.run import AMP, DALI, FULL
+    from profkit.bench.run import AMP, DALI, DALI_GPU, FULL
 
-    loader = f"{args.framework} DataLoader"
+    loader = f"{framework} DataLoader"
     if args.data == "synthetic":
         loader = "none"
     precisions = {"off": (FULL,), "on": (AMP,), "both": (FULL, AMP)}[args.amp]
-    loaders = {"off": (loader,), "on": (DALI,), "both": (loader, DALI)}[args.dali]
+    loaders = {
+        "off": (loader,),
+        "on": (DALI,),
+        "gpu": (DALI_GPU,),
+        "both": (loader, DALI),
+        "all": (loader, DALI, DALI_GPU),
+    }[args.dali]
     cells = []
-    for gpus, batch, precision, decoder in product(counts, batches, precisions, loaders):
-        cells.append(Setting(gpus, precision, batch, decoder))
-    return tuple(cells)
+    for gpus, batch, precision, decoder in itertools.product(counts, batches, precisions, loaders):
+        cells.append(Setting(gpus, precision, batch, decoder, framework))
+    return cells
 
 
 def _shared(args: argparse.Namespace) -> tuple[str, ...]:

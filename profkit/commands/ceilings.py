@@ -37,8 +37,9 @@ def run(args: argparse.Namespace) -> int:
     from profkit.analysis.kept_ceilings import keep_ceilings, load_ceilings
     from profkit.environment import read_environment
     from profkit.machine import ceilings
+    from profkit.report import machine_sections
     from profkit.report.as_json import dumps
-    from profkit.report.as_text import ceilings_table
+    from profkit.report.as_text import sections
 
     known = load_ceilings(read_environment())
     found = known
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(dumps(dataclasses.asdict(found)))
     else:
-        print(ceilings_table(found))
+        print(sections(machine_sections.ceilings(found)))
     _report_progress(f"kept in {path}")
     return ExitCode.DONE
 

@@ -19,11 +19,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profkit.machine.doctor import examine
     from profkit.report.as_json import dumps
-    from profkit.report.as_text import examination
+    from profkit.report.as_text import sections
+    from profkit.report.machine_sections import examination
 
     findings = examine()
     if args.json:
         print(dumps(list(map(dataclasses.asdict, findings))))
     else:
-        print(examination(findings))
+        print(sections(examination(findings)))
     return ExitCode.DONE

@@ -14,6 +14,9 @@ base's batch). Exit code 10 means that the change is above the limit, beyond its
 A baseline is a copy of a run under a name. 'profkit explain --save-baseline main RUN' keeps one.
 'profkit explain --baseline main TARGET --gate 3%' compares with it. With both options, the target
 becomes the baseline if it passes. Exit code 3 means that the baseline is missing or was changed.
+
+'profkit explain RUN published' compares a run with the figures that are published for its setting
+of a reference system. Other figures can be given with --published FILE.
 """
 
 from __future__ import annotations
@@ -33,9 +36,13 @@ from profkit.text import safe_text
 from profkit.vocab import RUN_FILE
 
 if TYPE_CHECKING:
+    from profkit.analysis.published_file import PublishedFigure
     from profkit.explain.gate import Gate
     from profkit.report.document import Document
     from profkit.trace import Trace
+
+KNOWN = "published"
+"""In place of a run: the published figures that profkit knows."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
     if args.old_file is not None and os.path.isdir(args.old_file):
         raise UsageError("-o FOLDER: explain takes its runs by name; use -w FILE to write a file")
     use_old_file(args, names_run=True)
+    if str(args.runs[-1]) == KNOWN and not args.runs[-1].exists():
+        args.published = args.runs.pop()
     check_shape(args)
     _check_runs(args)
     check_scheduler(args.scheduler)
@@ -161,7 +170,6 @@ def _explain(
     args: argparse.Namespace,
 ) -> ExitCode:
     from profkit.analysis.kept_ceilings import load_ceilings
-    from profkit.analysis.published_file import read_published
     from profkit.explain.explained import explain_repeats
     from profkit.explain.gate import apply_gates, exit_code
     from profkit.explain.published import compare_with_published
@@ -178,8 +186,8 @@ def _explain(
     judgements = apply_gates(view.ledger, gates)
     compared = []
     if args.published is not None:
-        published = read_published(args.published)
         for evidence in (view.case.before, view.case.after):
+            published = _published(evidence.trace, args)
             compared.append(compare_with_published(evidence.trace, published))
 
     def with_published(document: Document) -> Document:
@@ -206,13 +214,12 @@ def _explain(
 
 
 def _compare_with_published(path: Path, args: argparse.Namespace) -> ExitCode:
-    from profkit.analysis.published_file import read_published
     from profkit.explain.published import compare_with_published
     from profkit.report import published_document
     from profkit.trace import Trace
 
-    published = read_published(args.published)
-    compared = compare_with_published(Trace.open(path), published)
+    trace = Trace.open(path)
+    compared = compare_with_published(trace, _published(trace, args))
     makers = renderers(
         brief=lambda: published_document.published(compared),
         full=lambda: published_document.published(compared),
@@ -220,6 +227,17 @@ def _compare_with_published(path: Path, args: argparse.Namespace) -> ExitCode:
     )
     deliver(args, makers)
     return ExitCode.DONE
+
+
+def _published(trace: Trace, args: argparse.Namespace) -> Sequence[PublishedFigure]:
+    """Return the published figures that a run is compared with."""
+    from profkit.analysis.published_file import known_figures, read_published
+    from profkit.explain.rules.published_mismatch import reference_system
+
+    if str(args.published) == KNOWN and not args.published.exists():
+        return known_figures(reference_system(trace.manifest))
+    figures: Sequence[PublishedFigure] = read_published(args.published)
+    return figures
 
 
 def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:

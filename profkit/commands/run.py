@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 
 from profkit.commands._options import add_collect, add_output, pass_on_collect, whole
+from profkit.errors import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +41,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.run.launch import check_command, end_like, run_job
+    from profkit.run.launch import end_like, run_job
 
     pass_on_collect(args)
-    command = check_command(args.command)
+    command = list(args.command)
+    if command[:1] == ["--"]:
+        del command[0]
+    if not command:
+        raise UsageError(
+            "no command was given; write it behind '--', as in: profkit run -- python train.py"
+        )
     samples = args.samples_per_step
     return end_like(run_job(command, args.output, name=args.name, samples_per_step=samples))

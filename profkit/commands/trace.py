@@ -39,12 +39,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.plugins import WORKLOADS
-    from profkit.workloads.training.loop import Target
+    from profkit.workloads.training.target import Target
 
     request = TraceRequest.from_args(args, WORKLOADS.load(args.workload))
     request.workload.check(request.settings)
     pass_on_collect(args)
-    Target.parse(request.settings.until)
+    Target.parse(request.settings.until, request.workload.figures)
     if args.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = args.devices
     with terminable():

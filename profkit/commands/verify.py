@@ -19,15 +19,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.report import as_json, as_text
+    from profkit.analysis.device_times import read_device_times
+    from profkit.report import as_json, as_text, machine_sections
     from profkit.trace.integrity import verify
     from profkit.trace.reader import check_folder
 
     path = run_or_newest(args.path, args.output)
     check_folder(path)
-    found = verify(path)
+    found, device_times = verify(path), read_device_times(path)
     if args.json:
-        print(as_json.dumps(as_json.verification(found)))
+        print(as_json.dumps(as_json.verification(found, device_times)))
     else:
-        print(as_text.verification(found))
+        print(as_text.sections(machine_sections.verification(found, device_times)))
     return ExitCode.UNREADABLE if found.state is Integrity.TORN else ExitCode.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from profkit.analysis.estimate import Ints
 from profkit.analysis.exposed import INPUT_PIECES
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.lateness import RankWork, rank_work
+from profkit.analysis.phase_basis import PhaseBasis, phase_basis
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
 from profkit.explain.evidence_kernels import Windows, summarize_windows
 from profkit.trace import Trace
@@ -87,7 +89,12 @@ class Evidence:
     @functools.cached_property
     def work(self) -> RankWork:
         """The own work of each rank."""
-        return rank_work(self.trace.steps, self.trace.spans, self.used)
+        return rank_work(self.basis.steps, self.basis.spans, self.used)
+
+    @functools.cached_property
+    def basis(self) -> PhaseBasis:
+        """The rows that the phases of the costs were computed from."""
+        return dataclasses.replace(phase_basis(self.trace, self.costs), used=self.used)
 
     @functools.cached_property
     def exchanges(self) -> Exchanges | None:
@@ -121,7 +128,7 @@ class Evidence:
     @functools.cached_property
     def other_ns(self) -> Mapping[str, float]:
         """Time in the phase `other` in ns per step and rank, by the name of what was done."""
-        spans = self.trace.spans
+        spans = self.basis.spans
         is_other = pc.equal(spans["phase"], Phase.OTHER.value)
         rows = spans.filter(pc.and_(is_other, pc.equal(spans["depth"], 0)))
         return self._mean_ns_by_name(self.select_used(rows))

@@ -9,12 +9,19 @@ from typing import NamedTuple, TypeAlias
 
 from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.config_join import find_caveats, find_unlike, join_config
+from profkit.analysis.config_join import (
+    Recorded,
+    find_caveats,
+    find_recorded,
+    find_unlike,
+    join_config,
+)
 from profkit.analysis.costs import RunCosts, run_costs
+from profkit.analysis.device_times import find_device_times
 from profkit.analysis.estimate import USUAL_LEVEL
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.overview import silent_ranks
-from profkit.analysis.rank_sums import SpanSums, add_sums, sum_ranks
+from profkit.analysis.rank_sums import SpanSums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import steady_steps
 from profkit.explain.efficiency import doubt_efficiency, log_caveats
@@ -41,6 +48,11 @@ class Explained:
     findings: tuple[Finding, ...]
     caveats: tuple[str, ...]
     kernels: KernelLedger | None = None
+
+    @property
+    def recorded(self) -> Recorded:
+        """The kinds of settings of which it is known whether they differ."""
+        return find_recorded(self.case.base, self.case.target)
 
     @property
     def ledger(self) -> Ledger:
@@ -130,6 +142,9 @@ def _flags(traces: Sequence[Trace]) -> Iterator[str]:
         if silent:
             ranks = plural(trace.manifest.world_size, "rank")
             flags.append(f"{silent:,} of {ranks} left no steps; the rows are about the others")
+        device_times = find_device_times(trace)
+        if device_times is not None:
+            flags += device_times.notices
         for flag in (*flags, *trace.problems):
             names.setdefault(flag, []).append(trace.name)
     for flag, own in names.items():
@@ -161,14 +176,12 @@ def read_side(traces: Sequence[Trace], each: Mapper = map) -> Side:
     runs, sums_by_run = [], {}
     for trace in traces:
         sums: dict[int, SpanSums] = {}
-        total = None
         if trace.steps.num_rows:
             sums = sum_ranks(trace, steady_steps(trace).steps, each)
-            total = add_sums(list(sums.values()))
             for rank in trace.ranks:
                 if sums[rank.rank].damaged:
                     rank.table("spans")  # only reading a damaged file in this process records it
-        run = Evidence(trace, run_costs(trace, total))
+        run = Evidence(trace, run_costs(trace, sums or None))
         runs.append(run)
         sums_by_run[run] = sums
     middle = _middle(runs)
@@ -177,6 +190,7 @@ def read_side(traces: Sequence[Trace], each: Mapper = map) -> Side:
         sums_by_run[middle],
         middle.used,
         load_ceilings(middle.trace.manifest.environment),
+        timed=middle.costs.exchange_timed and not middle.costs.unclocked,
     )
     return Side(tuple(runs), meeting)
 

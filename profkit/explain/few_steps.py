@@ -44,11 +44,19 @@ def exact_difference(base: Floats, target: Floats, value: float) -> Estimate:
 
 
 def each_step(ns: Ints | None, costs: RunCosts) -> Floats:
-    """Return the time per sample per GPU in each step; NaN in steps without samples."""
+    """Return the time per sample per GPU in each step; NaN in steps without samples.
+
+    The steps of one line of a log are one figure, so they count once.
+    """
     if ns is None:
         ns = np.zeros(costs.steps, dtype=np.int64)
     unknown = np.full(costs.steps, np.nan)
-    return np.asarray(np.divide(ns, costs.samples, out=unknown, where=costs.samples > 0))
+    times = np.asarray(np.divide(ns, costs.samples, out=unknown, where=costs.samples > 0))
+    if not costs.of_lines:
+        return times
+    rounding_ns = 2 * costs.ranks
+    is_first = np.abs(np.diff(costs.wall_ns, prepend=-rounding_ns - 1)) > rounding_ns
+    return times[is_first]
 
 
 def plain_difference(base: RunCosts, target: RunCosts) -> str:

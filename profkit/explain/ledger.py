@@ -29,7 +29,7 @@ from profkit.analysis.estimate import (
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.repeats import widen
 from profkit.explain.few_steps import each_step, exact_difference, plain_difference
-from profkit.explain.resolution import at_one_resolution
+from profkit.explain.resolution import at_one_resolution, unlike_clocks
 from profkit.text import percent
 from profkit.vocab import PHASES
 
@@ -177,6 +177,7 @@ def compare(
     per_sample = base.samples_known and target.samples_known
     if not per_sample:
         base, target = base.per_step(), target.per_step()
+    clocks = unlike_clocks(base, target)
     base, target = at_one_resolution(base, target)
     names = [name for name in _ORDER if name in base.parts or name in target.parts]
     total, *rows = _make_rows(
@@ -194,7 +195,7 @@ def compare(
         tuple(_open(row, base, target) for row in rows),
         tuple(_make_rows(base.beside, target.beside, hidden, base, target)),
         per_sample,
-        tuple(unlike),
+        (*unlike, *filter(None, [clocks])),
         tuple(differences),
     )
 

@@ -44,6 +44,8 @@ class Meeting:
     """The exposed wait per step, on average over the ranks."""
 
     transfer_ns: float | None
+    timed: bool
+    """False if only the devices see the waits, and not all of them were asked."""
     waited_for: tuple[WaitedFor, ...]
     """The rank that most waiting is for comes first."""
 
@@ -55,19 +57,22 @@ def find_meeting(
     sums: Mapping[int, SpanSums],
     used: Ints,
     ceilings: Ceilings | None = None,
+    *,
+    timed: bool = True,
 ) -> Meeting | None:
     """Return where ranks wait, from all ranks' collectives and each rank's sums.
 
-    The result is `None` if no rank recorded collectives, or if no step is used.
+    If the waits were not `timed`, nobody is named. The result is `None` if no rank recorded
+    collectives, or if no step is used.
     """
     if not sums:
         return None
-    exchange = split_exchange(collectives, add_sums(list(sums.values())).host_windows, used)
+    exchange = split_exchange(collectives, add_sums(list(sums.values())).windows, used)
     if exchange is None:
         return None
     found = match_collectives(collectives, used)
     waited_for = []
-    if found.count == found.matched_count:
+    if timed and found.count == found.matched_count:
         last = found.rank[found.rank == found.late_rank]
         last_in = np.bincount(last, minlength=int(found.rank.max(initial=0)) + 1)
         work = {}
@@ -76,12 +81,15 @@ def find_meeting(
             work[rank].pop(Phase.ALLREDUCE.value, None)  # the others make it wait there
         for rank, share in exchange.waited_for.items():
             waited_for.append(WaitedFor(rank, int(last_in[rank]), share, *_latest(work, rank)))
-    waiting_ns, transfer_ns = _mean_times(exchange)
+    waiting_ns = transfer_ns = None
+    if timed:
+        waiting_ns, transfer_ns = _mean_times(exchange)
     return Meeting(
         found.count,
         found.matched_count,
         waiting_ns,
         transfer_ns,
+        timed,
         tuple(sorted(waited_for, key=lambda each: -each.share)),
         link_use(collectives, used, ceilings),
     )

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from profkit.analysis.costs import INPUT, RunCosts
+from profkit.analysis.device_times import LAUNCHES, PhaseClock
 from profkit.analysis.estimate import Estimate, Floats, divide, estimate_ratios, scale
 from profkit.analysis.exposed import WAITING
 from profkit.analysis.repeats import widen
 from profkit.explain.meeting import Meeting
+from profkit.explain.resolution import unlike_clocks
 from profkit.vocab import Phase
 
 FACTORS = ("computation", "input", "load balance", "exposed communication")
@@ -35,14 +37,21 @@ class ScalingRow:
     waiting_known: bool
     """False if waiting cannot be separated from transfer; then it is part of communication."""
 
+    exchange_timed: bool = True
+    """False if the device's wait for the exchange was not timed: it is part of computation."""
+
+    clocks: str = ""
+    """The reason why the efficiency has no factors, if the clocks of the phases rule them out."""
+
     meeting: Meeting | None = None
     """Where the ranks wait for each other; `None` if there is one rank or nothing was recorded."""
 
     @property
     def largest_loss(self) -> str:
         """The factor that takes most of the efficiency; empty if none does."""
-        name = min(self.factors, key=lambda each: self.factors[each].value)
-        return name if self.factors[name].value < 1 else ""
+        known = [name for name, factor in self.factors.items() if math.isfinite(factor.value)]
+        name = min(known, key=lambda each: self.factors[each].value, default="")
+        return name if name and self.factors[name].value < 1 else ""
 
 
 def scaling_table(
@@ -50,17 +59,24 @@ def scaling_table(
 ) -> tuple[ScalingRow, ...]:
     """Compare runs, given as name, GPUs and costs, with the first of them."""
     _, base_gpus, base = runs[0]
-    base_stages, base_growth = _estimate_stages(base)
     rows = []
     for place, (name, gpus, costs) in enumerate(runs):
-        stages, growth = _estimate_stages(costs)
+        exchange_timed = costs.exchange_timed and base.exchange_timed
+        before, after = (base, costs) if exchange_timed else _without_exchange(base, costs)
+        base_stages, base_growth = _estimate_stages(before)
+        stages, growth = _estimate_stages(after)
+        clocks = _why_no_factors(base, costs) if place else ""
         efficiency = EXACTLY_ONE
         factors = dict.fromkeys(FACTORS, EXACTLY_ONE)
         if place:
             efficiency = divide(base_stages[-1], stages[-1])
             factors[FACTORS[0]] = divide(base_stages[0], stages[0])
-            for factor, before, after in zip(FACTORS[1:], base_growth, growth, strict=True):
-                factors[factor] = divide(before, after)
+            for factor, left, right in zip(FACTORS[1:], base_growth, growth, strict=True):
+                factors[factor] = divide(left, right)
+            if not exchange_timed:
+                factors.update(dict.fromkeys(FACTORS[2:], Estimate(math.nan)))
+            if clocks:
+                factors = dict.fromkeys(FACTORS, Estimate(math.nan))
         exchange_known = Phase.ALLREDUCE.value in costs.inside
         row = ScalingRow(
             name,
@@ -70,10 +86,23 @@ def scaling_table(
             efficiency=efficiency,
             factors=factors,
             waiting_known=exchange_known or Phase.ALLREDUCE.value not in costs.parts,
+            exchange_timed=exchange_timed or not place,
+            clocks=clocks,
             meeting=meetings[place] if meetings else None,
         )
         rows.append(row)
     return tuple(rows)
+
+
+def _without_exchange(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCosts]:
+    return base.without_exchange(), target.without_exchange()
+
+
+def _why_no_factors(base: RunCosts, target: RunCosts) -> str:
+    """Return why the efficiency of two runs cannot be split; empty if it can."""
+    if PhaseClock.LAUNCH in (base.clock, target.clock) and base.clock is target.clock:
+        return f"no device times: {LAUNCHES}"
+    return unlike_clocks(base, target)
 
 
 def _estimate_stages(costs: RunCosts) -> tuple[list[Estimate], list[Estimate]]:

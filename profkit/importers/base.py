@@ -1,7 +1,7 @@
 """The contract of an importer, and the choice of the importer for a file.
 
-To add a format, add a module here whose `IMPORTER` has the members of `Importer`. What a source does
-not know stays null. What an importer drops or repairs is counted under a name.
+To add a format, add a module here whose `IMPORTER` has the members of `Importer`. What a source
+does not know stays null. What an importer drops or repairs is counted under a name.
 """
 
 from __future__ import annotations

@@ -39,12 +39,12 @@ JPEG_SIZE = (500, 375)
 def measure_machine(tell: Callable[[str], None]) -> Ceilings:
     """Return all rates of the machine except its links."""
     tell("matrix and copy rates")
-    device = _measure_device()
+    device = measure_device()
     tell("decoding of JPEG files")
-    decoded = _measure_jpeg()
+    decoded = measure_jpeg()
     tell("reading from the disk")
     return dataclasses.replace(
-        device, jpeg_images_per_s=decoded, disk_read_bytes_per_s=_measure_disk(cache_root())
+        device, jpeg_images_per_s=decoded, disk_read_bytes_per_s=measure_disk(cache_root())
     )
 
 
@@ -57,7 +57,7 @@ def with_links(known: Ceilings, links: Links) -> Ceilings:
     return dataclasses.replace(known, links=(*kept, links))
 
 
-def _measure_device() -> Ceilings:
+def measure_device() -> Ceilings:
     """Measure with CuPy on a GPU, or else with torch, or else with numpy."""
     if importlib.util.find_spec("cupy"):
         from profkit.machine import ceilings_cupy
@@ -69,10 +69,11 @@ def _measure_device() -> Ceilings:
         from profkit.machine import ceilings_torch
 
         return ceilings_torch.measure(MATRIX_SIDE, COPY_BYTES, best_rate)
-    return _measure_numpy()
+    return measure_numpy()
 
 
-def _measure_numpy() -> Ceilings:
+def measure_numpy() -> Ceilings:
+    """Return the rates of the processor, with numpy alone."""
     side = MATRIX_SIDE["cpu"]
     rates = {}
     for precision, kind in (("fp32", np.float32), ("fp64", np.float64)):
@@ -113,7 +114,7 @@ def best_rate(
     return amount * 1e9 / best
 
 
-def _measure_jpeg() -> float | None:
+def measure_jpeg() -> float | None:
     """Return the images that one core decodes per second; `None` without Pillow."""
     if not importlib.util.find_spec("PIL"):
         return None
@@ -127,7 +128,7 @@ def _measure_jpeg() -> float | None:
     return best_rate(lambda: Image.open(io.BytesIO(packed.getvalue())).convert("RGB"), 1.0)
 
 
-def _measure_disk(folder: Path) -> float | None:
+def measure_disk(folder: Path) -> float | None:
     """Return the bytes per second of a file outside the page cache, if it can be evicted."""
     if not hasattr(os, "posix_fadvise"):
         return None
@@ -160,7 +161,16 @@ def measure_links(ranks: int) -> Links:
         raise ProfkitError(
             "links are measured with torch, which is not installed: pip install 'profkit[torch]'"
         )
-    processes = _start_link_ranks(ranks)
+    # Imported here, because an interface that only reads ceilings starts no ranks.
+    from profkit.run.ranks import Team, find_endpoint, rank_environment
+
+    endpoint = find_endpoint(Team(ranks))
+    command = [sys.executable, "-W", "ignore", "-m", "profkit.machine.ceilings_torch"]
+    processes: list[subprocess.Popen[str]] = []
+    for rank in range(ranks):
+        environment = {**os.environ, **rank_environment(rank, ranks, rank, ranks, endpoint)}
+        to = subprocess.DEVNULL if rank else subprocess.PIPE  # the first one prints the result
+        processes.append(subprocess.Popen(command, env=environment, stdout=to, text=True))
     try:
         output, _ = processes[0].communicate(timeout=LINKS_TIMEOUT_S)
         codes = [process.wait(RANK_END_TIMEOUT_S) for process in processes]
@@ -177,18 +187,3 @@ def measure_links(ranks: int) -> Links:
     content = json.loads(output.strip().splitlines()[-1])
     sizes, rates = tuple(content["sizes"]), tuple(content["bus_bytes_per_s"])
     return Links(content["backend"], ranks, sizes, rates)
-
-
-def _start_link_ranks(ranks: int) -> list[subprocess.Popen[str]]:
-    """Start the ranks that measure links; the first one prints the result."""
-    # Imported here, because an interface that only reads ceilings starts no ranks.
-    from profkit.run.ranks import Team, find_endpoint, rank_environment
-
-    endpoint = find_endpoint(Team(ranks))
-    command = [sys.executable, "-W", "ignore", "-m", "profkit.machine.ceilings_torch"]
-    processes = []
-    for rank in range(ranks):
-        environment = {**os.environ, **rank_environment(rank, ranks, rank, ranks, endpoint)}
-        output = subprocess.DEVNULL if rank else subprocess.PIPE
-        processes.append(subprocess.Popen(command, env=environment, stdout=output, text=True))
-    return processes

@@ -48,18 +48,25 @@ def measure(sides: Mapping[str, int], sizes: Mapping[str, int], rate: Rate) -> C
 
         return rate(finish, amount)
 
-    source = torch.ones(sizes[kind], dtype=torch.uint8, device=device)
+    size = sizes[kind]
+    source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
+    transfers: dict[str, float] = {}
+    if kind == "cuda":
+        pageable = torch.ones(size, dtype=torch.uint8)
+        for name, memory in {"pinned": pageable.pin_memory(), "pageable": pageable}.items():
+            copy = functools.partial(target.copy_, memory, non_blocking=True)
+            transfers[name] = rate_of(copy, float(size))
     return Ceilings(
         device=torch.cuda.get_device_name() if kind == "cuda" else "cpu",
         library=f"torch {torch.__version__}",
-        matrix_flops_per_s=_measure_matrices(sides[kind], device, rate_of),
-        copy_bytes_per_s=rate_of(lambda: target.copy_(source), 2.0 * sizes[kind]),
-        to_device_bytes_per_s=_measure_transfers(target, rate_of) if kind == "cuda" else {},
+        matrix_flops_per_s=measure_matrices(sides[kind], device, rate_of),
+        copy_bytes_per_s=rate_of(lambda: target.copy_(source), 2.0 * size),
+        to_device_bytes_per_s=transfers,
     )
 
 
-def _measure_matrices(side: int, device: torch.device, rate_of: Rate) -> dict[str, float]:
+def measure_matrices(side: int, device: torch.device, rate_of: Rate) -> dict[str, float]:
     """Return the rate of each precision; fp32 is without TF32, which has a rate of its own."""
     kinds = {"fp32": torch.float32, "bf16": torch.bfloat16}
     if device.type == "cuda":
@@ -80,16 +87,6 @@ def _measure_matrices(side: int, device: torch.device, rate_of: Rate) -> dict[st
     return found
 
 
-def _measure_transfers(target: torch.Tensor, rate_of: Rate) -> dict[str, float]:
-    """Return the rates from pinned and from pageable memory to the device."""
-    pageable = torch.ones(target.numel(), dtype=torch.uint8)
-    found = {}
-    for name, source in {"pinned": pageable.pin_memory(), "pageable": pageable}.items():
-        copy = functools.partial(target.copy_, source, non_blocking=True)
-        found[name] = rate_of(copy, float(target.numel()))
-    return found
-
-
 def main() -> int:
     """Measure links as the rank that the environment names; the first one prints the result."""
     wait_passively()
@@ -104,14 +101,14 @@ def main() -> int:
     rates = []
     for size in sizes:
         bus_bytes = size * 2 * (ranks - 1) / ranks
-        rates.append(bus_bytes / _measure_seconds(size, device))
+        rates.append(bus_bytes / measure_all_reduce(size, device))
     if torch.distributed.get_rank() == 0:
         print(json.dumps({"backend": backend, "sizes": sizes, "bus_bytes_per_s": rates}))
     torch.distributed.destroy_process_group()
     return 0
 
 
-def _measure_seconds(size: int, device: torch.device) -> float:
+def measure_all_reduce(size: int, device: torch.device) -> float:
     """Return the median over rounds of the minimum over ranks, as for a run's collectives."""
     messages = itertools.cycle(make_messages(size, device))
     time_one(next(messages), device)

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Any
 
 from profkit.machine import probes
 from profkit.plugins import COLLECTORS
+from profkit.run.facts import shared_memory_bytes
+from profkit.text import byte_size
 
 WORKS, PARTLY, CANNOT = "works", "partly", "cannot"
 
@@ -25,6 +27,9 @@ _COMM_CHARS = 15
 
 _CROWDED_PERCENT = 10
 """Above this share of the last minute, figures of speed are about other programs, too."""
+
+_SMALL_SHARED_BYTES = 1 << 30
+"""Some workers with batches of images fill less than this."""
 
 _FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle"}
 
@@ -47,9 +52,13 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Return all findings, in the order in which they are shown."""
     frameworks = {name: probes.probe(name) for name in _FRAMEWORKS}
     holders = find_programs(_HOLDERS)
+    findings = [_framework(name, found) for name, found in frameworks.items()]
+    loaded, broken = COLLECTORS.load_all()
+    findings += [collector_finding(name, collector) for name, collector in loaded.items()]
+    for name, error in broken.items():
+        findings.append(Finding(name, "", CANNOT, f"cannot be loaded: {error}"))
     return [
-        *(_framework(name, found) for name, found in frameworks.items()),
-        *_collectors(),
+        *findings,
         kernels(frameworks, holders),
         cupti(),
         collectives(frameworks),
@@ -68,6 +77,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
             "pip install 'profkit[dali]'",
         ),
         scanner(),
+        shared_memory(shared_memory_bytes()),
         pressure(Path("/proc/pressure/cpu")),
         switched_off(environ),
     ]
@@ -86,7 +96,11 @@ def _framework(name: str, found: Found) -> Finding:
     title = f"{title} {found['version']}"
     if found["devices"]:
         devices = ", ".join(device for _, device in found["devices"])
-        return Finding(title, measures, WORKS, f"on {devices}")
+        why = f"on {devices}; CUDA {found['cuda']}"
+        for library, version in found.get("libraries", {}).items():
+            if version:
+                why += f", {library} {version}"
+        return Finding(title, measures, WORKS, why)
     if found["cuda"]:
         why = f"built for CUDA {found['cuda']}, and sees no GPU"
         helps = "a driver new enough for that CUDA, and --gpus all for a container"
@@ -125,14 +139,6 @@ def not_built_for(found: Found) -> tuple[str, str] | None:
         why = f"{device} has sm_{capability}, and this build's kernels are for {kernels_for}"
         return why, helps
     return None
-
-
-def _collectors() -> Iterator[Finding]:
-    loaded, broken = COLLECTORS.load_all()
-    for name, collector in loaded.items():
-        yield collector_finding(name, collector)
-    for name, error in broken.items():
-        yield Finding(name, "", CANNOT, f"cannot be loaded: {error}")
 
 
 def collector_finding(name: str, collector: Any) -> Finding:
@@ -251,6 +257,18 @@ def scanner() -> Finding:
         return finding(WORKS)
     why = "not compiled: a slower one in Python does the same"
     return finding(PARTLY, why, "pip install profkit where a C compiler is")
+
+
+def shared_memory(size: int) -> Finding:
+    """Report on `/dev/shm`: a container has 64 MB by default, and loader workers need more."""
+    measures = "batches that loader workers pass on"
+    finding = functools.partial(Finding, "shared memory", measures)
+    if not size:
+        return finding(CANNOT, "there is no /dev/shm", "mount a tmpfs there, or use --workers 0")
+    if size < _SMALL_SHARED_BYTES:
+        why = f"{byte_size(size)} in /dev/shm: workers may end with a bus error"
+        return finding(PARTLY, why, "start the container with --shm-size 8g or --ipc=host")
+    return finding(WORKS, f"{byte_size(size)} in /dev/shm")
 
 
 def pressure(path: Path) -> Finding:

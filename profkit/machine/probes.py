@@ -23,12 +23,18 @@ for number in range(cuda.device_count()):
     capability = "%d%d" % cuda.get_device_capability(number)
     devices.append([capability, cuda.get_device_name(number)])
 distributed = torch.distributed
+has_nccl = distributed.is_available() and distributed.is_nccl_available()
+libraries = {}
+if devices:
+    libraries["cuDNN"] = torch.backends.cudnn.version()
+    libraries["NCCL"] = ".".join(map(str, cuda.nccl.version())) if has_nccl else None
 print(json.dumps({
     "version": torch.__version__,
     "cuda": torch.version.cuda,
     "built": cuda.get_arch_list(),
     "devices": devices,
-    "nccl": distributed.is_available() and distributed.is_nccl_available(),
+    "nccl": has_nccl,
+    "libraries": libraries,
 }))
 """
 
@@ -45,6 +51,7 @@ print(json.dumps({
     "built": [],
     "devices": [["", cuda.get_device_name(number)] for number in range(count)],
     "nccl": has_cuda,
+    "libraries": {"cuDNN": paddle.version.cudnn()} if count else {},
 }))
 """
 

@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+from profkit.analysis.device_times import DeviceTimes, PhaseClock
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
@@ -62,7 +63,10 @@ def overview(view: Overview) -> dict[str, Any]:
     phases = []
     for part in view.phases:
         share, step_ms = _estimate(part.share), _estimate(part.step_ns, NS_IN_MS)
-        phases.append({"phase": part.name, "share": share, "step_ms": step_ms})
+        row: dict[str, Any] = {"phase": part.name, "share": share, "step_ms": step_ms}
+        if part.host_ns is not None:
+            row["host_ms"] = part.host_ns * NS_IN_MS
+        phases.append(row)
     return {
         "run": view.path,
         "workload": view.workload,
@@ -81,6 +85,7 @@ def overview(view: Overview) -> dict[str, Any]:
         "throughput_covers": coverage(view) or None,
         "step_ms": _estimate(view.step_ns, NS_IN_MS),
         "phases": phases,
+        **device_clock(view),
         "first_loss": _scaled(view.first_loss, 1.0),
         "last_loss": _scaled(view.last_loss, 1.0),
         "exchange": exchange(view),
@@ -92,6 +97,31 @@ def overview(view: Overview) -> dict[str, Any]:
         "kernels_by_name": view_json.of(view.by_kernel),
         "data_quality": list(view.quality),
         "flags": list(view.flags),
+    }
+
+
+def device_clock(view: Overview) -> dict[str, Any]:
+    """Return the clock that phases are on, and what they are about; nothing without a device."""
+    if view.clock is PhaseClock.HOST:
+        return {}
+    found: dict[str, Any] = {"phases_clock": view.clock.value}
+    if view.costs is not None:
+        steps = {"used": view.costs.steps, "left_out": dict(view.costs.selection.left_out)}
+        found["phases_steps"] = steps
+        found["phases_ranks_without_device_times"] = list(view.costs.unclocked)
+        found["exchange_timed"] = view.exchange_timed
+    if view.device_times is not None:
+        found["device_times"] = device_times(view.device_times)
+    return found
+
+
+def device_times(found: DeviceTimes) -> dict[str, Any]:
+    return {
+        "phases": found.phases,
+        "missing": found.missing,
+        "steps_with_missing": found.steps,
+        "ranks_without": list(found.ranks),
+        "reasons": list(found.reasons),
     }
 
 
@@ -163,7 +193,7 @@ def kernels(view: Overview) -> dict[str, Any] | None:
     }
 
 
-def verification(found: Verification) -> dict[str, Any]:
+def verification(found: Verification, times: DeviceTimes | None = None) -> dict[str, Any]:
     """Return what `profkit verify --json` prints."""
     tables = []
     for check in found.tables:
@@ -185,4 +215,5 @@ def verification(found: Verification) -> dict[str, Any]:
         "rows_lost": found.lost,
         "rows_dropped": found.dropped,
         "tables": tables,
+        "device_times": device_times(times) if times else None,
     }

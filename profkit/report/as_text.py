@@ -1,45 +1,25 @@
-"""A document as plain text, and the screens that only exist as text."""
+"""A document, or sections of one, as plain text."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
-from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.overview import Overview
 from profkit.report import overview_document
 from profkit.report.document import Cause, Document, Grid, Section, Shares
 from profkit.report.words import own_cost_words, plain, steps_line, why_not_judged
-from profkit.text import (
-    WIDTH,
-    byte_size,
-    bytes_per_second,
-    fold,
-    safe_text,
-    shorten,
-    significant,
-    table,
-)
-from profkit.trace import Verification
-from profkit.vocab import Integrity
-
-if TYPE_CHECKING:
-    from profkit.machine.doctor import Finding
+from profkit.text import WIDTH, fold, safe_text, shorten, table
 
 __all__ = [
     "WIDTH",
-    "ceilings_table",
     "document",
-    "examination",
     "overview",
     "own_cost_words",
     "plain",
+    "sections",
     "steps_line",
-    "verification",
     "why_not_judged",
 ]
 
@@ -74,15 +54,19 @@ def document(content: Document) -> str:
     if content.figures:
         conclusion.append(grid_text(Grid(("", "", ""), content.figures)))
     blocks = ["\n".join(head), "\n".join(conclusion)]
-    for section in content.sections:
-        if not section.folded:
-            blocks.append("\n".join(section_text(section)))
+    if shown := sections(content.sections):
+        blocks.append(shown)
     if content.copied:
         lines = []
         for label, text in content.copied:
             lines.append(f"{INDENT}{label:<{LABEL_WIDTH}}{safe_text(text)}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def sections(found: Iterable[Section]) -> str:
+    """Return the sections that are not folded, with empty lines between them."""
+    return "\n\n".join("\n".join(section_text(each)) for each in found if not each.folded)
 
 
 def section_text(section: Section) -> Iterator[str]:
@@ -161,76 +145,3 @@ def fit_columns(widths: list[int], figures: frozenset[int]) -> None:
             break
         widths[widest] -= 1
     widths[last] = max(widths[last], min(wanted, room - sum(widths[:last])))
-
-
-# -- the machine -----------------------------------------------------------------------------------
-
-
-def ceilings_table(found: Ceilings) -> str:
-    """Return what `profkit ceilings` prints."""
-    rows = []
-    for name, flops_per_s in found.matrix_flops_per_s.items():
-        rows.append([f"matrix product, {name}", f"{significant(flops_per_s / 1e12)} TFLOP/s"])
-    rates = {"copy on the device": found.copy_bytes_per_s}
-    for name, bytes_per_s in found.to_device_bytes_per_s.items():
-        rates[f"host to device, {name}"] = bytes_per_s
-    rates["disk, not cached"] = found.disk_read_bytes_per_s
-    for name, rate in rates.items():
-        rows.append([name, bytes_per_second(rate) if rate else "not measured"])
-    decoding = "not measured: no Pillow"
-    if found.jpeg_images_per_s:
-        decoding = f"{significant(found.jpeg_images_per_s)} images/s"
-    rows.append(["JPEG of 500 x 375, one core", decoding])
-    title = f"{safe_text(found.device)} · {safe_text(found.library)}"
-    blocks = [title, table(rows, right=frozenset({1}))]
-    for links in found.links:
-        rows = [["message", "bus bandwidth"]]
-        for size, rate in zip(links.sizes, links.bus_bytes_per_s, strict=True):
-            rows.append([byte_size(size), bytes_per_second(rate)])
-        title = f"all-reduce over {safe_text(links.backend)}, {links.ranks} ranks"
-        blocks.append(f"{title}\n{table(rows, right=frozenset({0, 1}))}")
-    return "\n\n".join(blocks)
-
-
-def examination(findings: Sequence[Finding]) -> str:
-    """Return what `profkit doctor` prints: what works, what does not, and why."""
-    width = max(len(finding.name) for finding in findings)
-    indent = " " * (8 + width + 2)
-    lines = []
-    for finding in findings:
-        name = f"{finding.state:<8}{safe_text(finding.name):<{width}}"
-        lines.append(fold(f"{name}  {finding.measures}", "", indent))
-        if finding.why:
-            lines.append(fold(finding.why, indent, indent))
-        if finding.help:
-            lines.append(fold(f"try: {finding.help}", indent, indent))
-    return "\n".join(lines)
-
-
-# -- the state of a run's files --------------------------------------------------------------------
-
-_STATE_MEANINGS = {
-    Integrity.COMPLETE: "the run ended and every row is there",
-    Integrity.RUNNING: "the job has not ended; what is there can be read",
-    Integrity.ENDED_EARLY: "the run did not end as planned; every row that was written can be read",
-    Integrity.TORN: "a part cannot be read; every row before the damage can",
-}
-
-
-def verification(found: Verification) -> str:
-    """Return what `profkit verify` prints: the state, why, and the rows of each table."""
-    lines = [f"{found.state.value}: {_STATE_MEANINGS[found.state]}"]
-    for reason in found.reasons:
-        lines.append(fold(reason))
-    by_table = defaultdict(list)
-    for check in found.tables:
-        by_table[check.table].append(check)
-    rows = [["table", "ranks", "rows", "lost", "dropped"]]
-    for name, checks in by_table.items():
-        row = [name, str(len(checks))]
-        for what in ("rows", "lost", "dropped"):
-            row.append(f"{sum(map(attrgetter(what), checks)):,}")
-        rows.append(row)
-    if by_table:
-        lines += ["", table(rows, right=frozenset({1, 2, 3, 4}))]
-    return "\n".join(lines)

@@ -22,10 +22,16 @@ def effects(found: Effects, title: str, unit: str) -> Iterator[Section]:
     """Yield each effect, means of repeated ones, and dependencies, per sample and GPU."""
     if not found.effects:
         return
-    loaders = set()
+    loaders, frameworks = set(), set()
     for effect in found.effects:
-        loaders |= {effect.base.setting.loader, effect.target.setting.loader}
-    hidden = ["loader"] if len(loaders) == 1 else []
+        for setting in (effect.base.setting, effect.target.setting):
+            frameworks.add(setting.framework)
+            loaders.add(setting.loader.removeprefix(f"{setting.framework} "))
+    hidden = []
+    if len(loaders) == 1:
+        hidden.append("loader")
+    if len(frameworks) == 1:
+        hidden.append("framework")
     rows = []
     for main in found.main:
         for effect in main.effects:
@@ -78,10 +84,10 @@ def change_words(axis: str, levels: tuple[Any, Any], unit: str) -> str:
     if axis == "precision" and base in FULL_PRECISIONS and target not in FULL_PRECISIONS:
         return "AMP"
     if axis == "loader" and "dali" in str(target).lower():
-        return "DALI"
+        return str(target)
     if axis == "gpus":
         return f"{plural(target, unit)} instead of {base}"
-    if axis in {"precision", "loader"}:
+    if axis != "batch_size":
         return f"{target} instead of {base}"
     return f"batch {target} instead of {base}"
 
@@ -92,7 +98,8 @@ def constant_settings(setting: Setting, changing: Collection[str], unit: str) ->
         "gpus": plural(setting.gpus, unit),
         "precision": setting.precision,
         "batch_size": f"batch {setting.batch_size}",
-        "loader": setting.loader,
+        "loader": setting.loader.removeprefix(f"{setting.framework} "),
+        "framework": setting.framework,
     }
     return [word for name, word in words.items() if name not in changing and word]
 
@@ -127,7 +134,7 @@ def outcome_words(effect: Effect) -> str:
 def level_words(axis: str, level: Any, unit: str) -> str:
     if axis == "gpus":
         return f"at {plural(level, unit)}"
-    if axis == "loader":
+    if axis in {"loader", "framework"}:
         return f"with {level}"
     if axis == "precision":
         return f"in {level}"

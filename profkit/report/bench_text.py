@@ -10,19 +10,22 @@ from typing import Any
 from profkit.bench.effects import Effect, Interaction
 from profkit.bench.read import Benched, Table, rows
 from profkit.exporters.csv import cell as csv_cell
-from profkit.report.as_markdown import plain
+from profkit.report.as_markdown import grid_markdown, plain
 from profkit.report.bench_words import sections
 from profkit.report.ledger_json import estimate
 from profkit.text import fold, safe_text, table
 
 
 def as_text(view: Benched) -> str:
+    """Return each section with its notes below the table that they explain.
+
+    No column is shortened, unlike in other reports: a setting must be whole to be found again.
+    """
     blocks = []
     for section in sections(view):
         lines = [safe_text(section.title)]
         if section.grid:
-            rows = [section.grid.header, *section.grid.rows]
-            cells = [list(map(safe_text, row)) for row in rows]
+            cells = [list(map(safe_text, row)) for row in (section.grid.header, *section.grid.rows)]
             lines.append(table(cells, right=section.grid.right))
         lines.extend(map(fold, section.notes))
         blocks.append("\n".join(lines))
@@ -31,23 +34,14 @@ def as_text(view: Benched) -> str:
 
 def as_markdown(view: Benched) -> str:
     """Return the same sections; the first table has the layout of published reports."""
-    lines = []
+    blocks = []
     for section in sections(view):
-        lines += [f"## {plain(section.title)}", ""]
+        blocks.append(f"## {plain(section.title)}")
         if section.grid:
-            grid = section.grid
-            rule = [":---"] * len(grid.header)
-            for column in grid.right:
-                rule[column] = ":---:"
-            rows = [list(map(plain, row)) for row in grid.rows]
-            for row in (list(map(plain, grid.header)), rule, *rows):
-                lines.append(f"| {' | '.join(row)} |")
-            lines.append("")
-        for note in section.notes:
-            lines.append(f"- {plain(note)}")
+            blocks.append(grid_markdown(section.grid))
         if section.notes:
-            lines.append("")
-    return "\n".join(lines)
+            blocks.append("\n".join(f"- {plain(note)}" for note in section.notes))
+    return "\n\n".join(blocks) + "\n"
 
 
 def as_csv(view: Benched) -> str:
@@ -80,7 +74,7 @@ def as_json(view: Benched) -> dict[str, Any]:
         contradictions.append(row)
     return {
         "workload": view.workload,
-        "framework": view.framework or None,
+        "framework": ", ".join(view.frameworks) or None,
         "cells": rows(view),
         "effects": list(map(effect_json, view.effects.effects)),
         "interactions": list(map(interaction_json, view.effects.interactions)),
@@ -144,4 +138,5 @@ def setting_json(setting: Any) -> dict[str, Any]:
         "precision": setting.precision,
         "batch_size": setting.batch_size,
         "loader": setting.loader or None,
+        "framework": setting.framework or None,
     }

@@ -42,8 +42,8 @@ def sections(view: Benched) -> Iterator[Section]:
 def measured(view: Benched) -> Section:
     grid = matrix_grid([each.cell for each in view.cells], f"{view.unit}s", measured_figure)
     title = (
-        f"{view.title}, {view.framework}: samples/sec of all {view.unit}s, steady steps, "
-        "with 95 % intervals"
+        f"{view.title}, {' and '.join(view.frameworks)}: samples/sec of all {view.unit}s, "
+        "steady steps, with 95 % intervals"
     )
     return Section(title, tuple(measured_notes(view)), grid=grid)
 
@@ -51,12 +51,11 @@ def measured(view: Benched) -> Section:
 def matrix_grid(cells: Sequence[Cell], corner: str, show: Callable[[Cell | None], str]) -> Grid:
     """Return the cells with a row per number of GPUs and a column per other setting."""
     layout = lay_out(cells)
-    loaders = [column.loader for column in layout.columns]
     rows = []
     for gpus in layout.gpus:
         figures = [show(layout.at(gpus, column)) for column in layout.columns]
         rows.append((str(gpus), *figures))
-    names = [column_name(column, loaders) for column in layout.columns]
+    names = [column_name(column, layout.columns) for column in layout.columns]
     header = (corner, *names)
     return Grid(header, tuple(rows), frozenset(range(len(header))))
 
@@ -73,11 +72,11 @@ def measured_figure(cell: Cell | None) -> str:
 def measured_notes(view: Benched) -> Iterator[str]:
     for each in view.cells:
         if not each.cell.measured:
-            yield f"{NO_FIGURE} {setting_words(each.cell.setting, view.unit)}: {each.why}"
+            yield f"{NO_FIGURE} {setting_words(each.cell.setting, view)}: {each.why}"
     for each in view.cells:
         if each.cell.measured and len(each.runs) < each.planned:
             done = f"{len(each.runs)} of {plural(each.planned, 'repeat')}"
-            yield f"{setting_words(each.cell.setting, view.unit)}: {done}; {each.why}"
+            yield f"{setting_words(each.cell.setting, view)}: {done}; {each.why}"
     for note in view.notes:
         yield f"mind: {note}"
     shares = [each.whole_share for each in view.cells if each.cell.measured]
@@ -91,10 +90,12 @@ def measured_notes(view: Benched) -> Iterator[str]:
         yield "one repeat of each: the intervals do not include how runs differ from each other"
 
 
-def setting_words(setting: Setting, unit: str) -> str:
-    words = [plural(setting.gpus, unit), setting.precision, f"batch {setting.batch_size}"]
+def setting_words(setting: Setting, view: Benched) -> str:
+    words = [plural(setting.gpus, view.unit), setting.precision, f"batch {setting.batch_size}"]
     if setting.loader:
         words.append(setting.loader)
+    if len(view.frameworks) > 1:
+        words.insert(0, setting.framework)
     return ", ".join(words)
 
 
@@ -178,7 +179,7 @@ def compared(view: Benched) -> Section:
     for own, cell in view.alike:
         here = own.cell.throughput.value
         row = (
-            setting_words(own.cell.setting, view.unit),
+            setting_words(own.cell.setting, view),
             significant(here, DIGITS),
             published_figure(cell),
             percent(here / cell.throughput.value),

@@ -51,6 +51,12 @@ _SYNCHRONISED = _Part(
     "sync",
     "the same, after the host had waited for the device",
 )
+_FOR_RANK = _Part(
+    f"{_INSIDE}waiting for another rank",
+    "idle_waiting_ns",
+    "rank",
+    "the host is in a collective that another rank has not reached",
+)
 _QUEUED = _Part(
     f"{_INSIDE}for other reasons",
     "queued_ns",
@@ -60,7 +66,7 @@ _QUEUED = _Part(
 _HIDDEN = _Part(
     "hidden communication", "overlap_ns", "hidden", "communication while something computes"
 )
-_PARTS = (_COMPUTE, _EXPOSED, _WAITING, _MOVES, _IDLE, _LATE, _SYNCHRONISED, _QUEUED)
+_PARTS = (_COMPUTE, _EXPOSED, _WAITING, _MOVES, _IDLE, _LATE, _SYNCHRONISED, _FOR_RANK, _QUEUED)
 
 
 def device_sections(view: DeviceView | None) -> Iterator[Section]:
@@ -77,7 +83,7 @@ def what_devices_did(view: DeviceView) -> Section:
     rows, shares = [], []
     for part in (*_PARTS, _HIDDEN):
         ns = getattr(whole, part.field)
-        if not ns and part in (_WAITING, _LATE, _SYNCHRONISED, _QUEUED):
+        if not ns and part.name.startswith(_INSIDE):
             continue
         if part in (_EXPOSED, _WAITING, _HIDDEN) and not whole.communication_ns:
             continue
@@ -120,9 +126,9 @@ def _notes(view: DeviceView) -> tuple[str, ...]:
 def by_device(view: DeviceView) -> Section:
     """Return the same for each device, those with most idle time if there are many."""
     shown = sorted(view.devices, key=lambda each: -each.idle_ns)[:MOST_DEVICES]
-    parts = [_COMPUTE, _EXPOSED, _WAITING, _HIDDEN, _IDLE, _LATE, _SYNCHRONISED]
-    if view.whole.waiting_ns is None:
-        parts.remove(_WAITING)
+    parts = [_COMPUTE, _EXPOSED, _WAITING, _HIDDEN, _IDLE, _LATE, _SYNCHRONISED, _FOR_RANK]
+    whole = view.whole
+    parts = [part for part in parts if getattr(whole, part.field) or part in (_COMPUTE, _IDLE)]
     rows = []
     for each in sorted(shown, key=lambda each: (each.rank, each.device)):
         steps = view.steps[each.rank]
@@ -167,5 +173,6 @@ def _figures(time: DeviceTime, steps: int) -> dict[str, Any]:
         "idle_ns": time.idle_ns,
         "idle_launched_late_ns": time.late_ns,
         "idle_after_synchronisation_ns": time.synchronised_ns,
+        "idle_waiting_for_ranks_ns": time.idle_waiting_ns,
         "idle_for_other_reasons_ns": time.queued_ns,
     }

@@ -69,7 +69,7 @@ def explained(
         rows_that_add_up(ledger),
         *kernels(view, is_page=is_page),
         causes(view),
-        differences(ledger, is_page=is_page),
+        differences(view, is_page=is_page),
         steps(ledger, sides or {}),
     ]
     copied = []
@@ -134,6 +134,7 @@ def rows_that_add_up(ledger: Ledger) -> Section:
         notes.append(f"Overlapped, and not in the rows: {'; '.join(overlapped)}.")
     if words := ledger_words.switched_words(ledger):
         notes.append(f"{words}.")
+    notes += ledger_words.clock_notes(ledger)
     cells = []
     named = []
     for row in ledger.rows:
@@ -205,19 +206,18 @@ def _kernel_grid(rows: Sequence[tuple[str, ...]]) -> Grid:
 
 def causes(view: Explained) -> Section:
     if not view.findings:
-        return Section("Causes", ("No cause stands out from the noise.",))
+        return Section("Causes", (ledger_words.no_cause_words(view.ledger),))
     found = []
     for finding in view.findings:
-        cost = ledger_words.finding_cost(finding)
+        cost = ledger_words.finding_cost(finding, view.ledger)
         found.append(Cause(finding.kind, cost, finding.evidence, finding.remedy))
     return Section("Causes", causes=tuple(found))
 
 
-def differences(ledger: Ledger, *, is_page: bool) -> Section:
-    title, found = "Other differences", ledger.differences
+def differences(view: Explained, *, is_page: bool) -> Section:
+    title, found = "Other differences", view.ledger.differences
     if not found:
-        words = "Nothing else differs: every recorded knob, version and variable is the same."
-        return Section(title, (words,))
+        return Section(title, (ledger_words.no_difference_words(view.recorded),))
     shown = found
     if not is_page:
         shown = found[:SCREEN_DIFFERENCES]
@@ -229,7 +229,7 @@ def differences(ledger: Ledger, *, is_page: bool) -> Section:
         left = plural(len(found) - len(shown), "more difference")
         notes.append(f"The first {len(shown)}; {left} in --json.")
     elif all(each.rows == NONE for each in found):
-        notes.append("Nothing else differs, and none of these affects a row.")
+        notes.append("None of these affects a row, and nothing else that was recorded differs.")
     grid = Grid(("differs", BASE, TARGET, "can affect"), tuple(rows))
     return Section(title, tuple(notes), grid=grid)
 

@@ -37,6 +37,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "target": view.case.target_name,
         "verdict": ledger.verdict.value,
         "why_not_judged": why_not(ledger) or None,
+        "phases_clock": {"base": ledger.base.clock.value, "target": ledger.target.clock.value},
         "time_is_per": f"{'sample' if ledger.per_sample else 'step'} and rank",
         "change_share": estimate(ledger.change),
         "efficiency_share": estimate(ledger.efficiency),
@@ -52,7 +53,8 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "findings": list(map(finding_json, view.findings)),
         "caveats": list(view.caveats),
         "differences": differences,
-        "nothing_else_differs": not differences,
+        "nothing_else_differs": not differences and any(view.recorded),
+        "settings_recorded": view.recorded._asdict(),
         "gates": gates,
     }
 
@@ -75,7 +77,13 @@ def row_json(row: Row) -> dict[str, Any]:
 
 
 def steps_used(costs: RunCosts) -> dict[str, Any]:
-    return {"used": costs.steps, "needed": costs.steps_needed, "apart": steps_apart(costs.apart)}
+    return {
+        "used": costs.steps,
+        "needed": costs.steps_needed,
+        "apart": steps_apart(costs.apart),
+        "ranks_without_device_times": list(costs.unclocked),
+        "exchange_timed": costs.exchange_timed,
+    }
 
 
 def steps_apart(apart: Iterable[Apart]) -> list[dict[str, Any]]:
@@ -133,6 +141,8 @@ def scaling_row(row: ScalingRow) -> dict[str, Any]:
         "efficiency_share": estimate(row.efficiency),
         "factors_ratio": {name: estimate(factor) for name, factor in row.factors.items()},
         "waiting_known": row.waiting_known,
+        "exchange_timed": row.exchange_timed,
+        "why_no_factors": row.clocks or None,
         "largest_loss": row.largest_loss or None,
         "meeting": meeting(row.meeting) if row.meeting else None,
     }
@@ -152,6 +162,7 @@ def meeting(found: Meeting) -> dict[str, Any]:
     return {
         "collectives": found.collectives,
         "collectives_seen_on_all_ranks": found.matched,
+        "timed": found.timed,
         "waiting_ns_per_step": found.waiting_ns,
         "transfer_ns_per_step": found.transfer_ns,
         "waited_for": waited_for,

@@ -9,6 +9,7 @@ from profkit.report import as_text, ledger_document
 from profkit.report.ledger_words import (
     finding_cost,
     meeting_words,
+    no_cause_words,
     pace,
     row_cells,
     scaling_words,
@@ -19,6 +20,7 @@ from profkit.text import signed
 __all__ = [
     "finding_cost",
     "meeting_words",
+    "no_cause_words",
     "pace",
     "row_cells",
     "scaling",

@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from profkit.analysis.overview import Overview, PhaseShare
+from profkit.analysis.phase_basis import phase_basis
+from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
 from profkit.report.device_sections import device_sections
 from profkit.report.document import (
@@ -32,7 +34,10 @@ from profkit.report.log_words import (
     source_rows,
 )
 from profkit.report.words import (
+    clock_words,
+    exchange_meanings,
     interval_words,
+    known,
     meaning,
     own_cost_words,
     plain,
@@ -57,10 +62,11 @@ class Illustrated:
 
 
 def illustrate(trace: Trace, view: Overview) -> Illustrated:
+    basis = phase_basis(trace)
     return Illustrated(
         view,
         step_points(trace.steps, view.selection),
-        rank_phases(trace.steps, trace.spans, view.selection),
+        rank_phases(basis.steps, basis.spans, Selection(basis.used, {})),
     )
 
 
@@ -134,11 +140,10 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
     yield from device_sections(view.devices)
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
-        yield Section(
-            "Where a step goes",
-            charts=(("", shares),),
-            grid=phase_grid(view.phases, log_meanings(view.config)),
-        )
+        notes = tuple(clock_words(view))
+        meanings = {**log_meanings(view.config), **exchange_meanings(view)}
+        grid = phase_grid(view.phases, meanings)
+        yield Section("Where a step goes", notes, charts=(("", shares),), grid=grid)
     if drawn is not None:
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))
@@ -154,20 +159,20 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
 def phase_grid(
     phases: Sequence[PhaseShare], meanings: Mapping[str, str] = MappingProxyType({})
 ) -> Grid:
+    """Return a row for each phase, with the host's time if the device's was measured."""
     rows = []
+    has_host = any(part.host_ns is not None for part in phases)
     for part in phases:
         share, step = percent(part.share.value), duration(part.step_ns.value)
-        rows.append(
-            (
-                part.name,
-                share,
-                share_range(part.share),
-                step,
-                meanings.get(part.name) or meaning(part.name),
-            )
-        )
-    header = ("phase", "share", "95 % interval", "per step", "what happens")
-    return Grid(header, tuple(rows), frozenset({1, 2, 3}))
+        cells = [part.name, share, share_range(part.share), step]
+        if has_host:
+            cells.append(known(part.host_ns, duration))
+        rows.append((*cells, meanings.get(part.name) or meaning(part.name)))
+    header = ["phase", "share", "95 % interval", "per step"]
+    if has_host:
+        header.append("host")
+    right = frozenset(range(1, len(header)))
+    return Grid((*header, "what happens"), tuple(rows), right)
 
 
 def strip(points: Sequence[StepPoint], others: Sequence[StepPoint] = ()) -> Strip:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from profkit.analysis.published_file import device_model
 from profkit.explain.published import PublishedComparison
 from profkit.report import view_json
 from profkit.report.document import Document, Grid, Section, Tone
@@ -50,10 +51,10 @@ def _setting(compared: PublishedComparison) -> str:
         str(config.get("precision") or "precision not stated (fp32 is looked up)"),
         f"batch {config['batch_size']} per rank" if "batch_size" in config else "batch not stated",
         run.framework or "framework not stated",
-        str(config.get("device") or "device not stated"),
+        device_model(run) or "the model of the device is not recorded",
     ]
     found = plural(len(compared.figures), "row")
-    return f"{found} of {compared.in_file:,} in the file for this setting: {', '.join(words)}"
+    return f"{found} of {compared.in_file:,} for this setting: {', '.join(words)}"
 
 
 def section(sides: Sequence[PublishedComparison]) -> Section:
@@ -77,7 +78,7 @@ def _rows(compared: PublishedComparison) -> Iterator[tuple[str, ...]]:
             f"{significant(each.throughput, 5)} {each.unit}",
             percent(compared.ratio(each)),
             "yes" if compared.agrees(each) else "no",
-            f"line {each.line}: {words}" if words else f"line {each.line}",
+            ": ".join(filter(None, (f"line {each.line}" if each.line else "", words))),
         )
 
 

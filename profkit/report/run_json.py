@@ -29,7 +29,13 @@ def run(view: RunView) -> dict[str, Any]:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    figures = {"name": part.name, "ns_per_step": of(part.step_ns), "share": of(part.share)}
+    figures: dict[str, Any] = {
+        "name": part.name,
+        "ns_per_step": of(part.step_ns),
+        "share": of(part.share),
+    }
+    if part.host_ns is not None:
+        figures["host_ns_per_step"] = part.host_ns
     if part.inside:
         figures["inside"] = list(map(_part, part.inside))
     return figures

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
+from profkit.analysis.device_times import LAUNCHES, PhaseClock
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import SWITCHED_OFF
+from profkit.analysis.views.live import LiveView
 from profkit.text import duration, percent, plural, significant
 from profkit.vocab import PHASES, Phase
 
@@ -83,6 +85,50 @@ def steps_line(view: Overview) -> str:
     return f"{used}; excluded: {', '.join(excluded)}"
 
 
+def clock_words(view: Overview) -> Iterator[str]:
+    """Yield the clock that the phases are on, if there is a device, and the steps behind them."""
+    if view.clock is PhaseClock.LAUNCH:
+        yield f"No device times: {LAUNCHES}."
+    costs = view.costs
+    if costs is None:
+        return
+    yield "Per step: the device's time. Host: the host's time to launch the work, or to wait."
+    fewer = []
+    if costs.steps < len(view.selection.steps):
+        for reason, count in costs.selection.left_out.items():
+            if reason not in view.selection.left_out:
+                fewer.append(f"{count:,} {reason_name(reason)}")
+    words = f"{costs.steps:,} of {len(view.selection.steps):,} used steps"
+    if fewer:
+        words += f" (not: {', '.join(fewer)})"
+    if costs.unclocked:
+        ranks = costs.ranks + len(costs.unclocked)
+        words += f" and {costs.ranks:,} of {plural(ranks, 'rank')}"
+    if fewer or costs.unclocked:
+        yield f"The phases are those of {words}."
+
+
+def exchange_meanings(view: Overview) -> dict[str, str]:
+    """Return what happens in a phase that holds an exchange which was not timed."""
+    if view.exchange_timed or view.clock is not PhaseClock.DEVICE:
+        return {}
+    return {Phase.BACKWARD.value: f"{Phase.BACKWARD.meaning}, and their exchange"}
+
+
+def live_parts_words(view: LiveView) -> Iterator[str]:
+    """Yield the steps that the parts of a live view are about, and their clock."""
+    of_steps = ""
+    if view.parts_steps < view.recent_steps:
+        latest = plural(view.recent_steps, "step")
+        of_steps = f" of {view.parts_steps:,} of the latest {latest}, which are timed and known"
+    if view.clock is PhaseClock.DEVICE:
+        yield f"phases: the device's times{of_steps}"
+    elif view.clock is PhaseClock.LAUNCH:
+        yield f"phases{of_steps}: no device times; {LAUNCHES}"
+    elif of_steps:
+        yield f"phases{of_steps}"
+
+
 def why_not_judged(view: Overview) -> str:
     """Return the reason why no verdict is given on a run."""
     if view.bad_times:
@@ -129,9 +175,12 @@ def own_cost_words(view: Overview) -> str:
     if cost.collectors_ns is not None:
         words += f", {duration(cost.collectors_ns)} on the collectors' threads"
     control = cost.switched
-    if control is not None and control.low is not None:
-        words += (
-            f"; measured with control steps (recording off): {duration(control.value)}, "
-            f"{interval_words(control, duration)}"
-        )
+    if control is not None and control.low is not None and control.high is not None:
+        words += "; measured with control steps (recording off): "
+        if control.low > 0:
+            words += f"{duration(control.value)}, {interval_words(control, duration)}"
+        elif control.high > 0:  # a cost is never below zero, though a difference may be
+            words += f"not above the noise, at most {duration(control.high)}"
+        else:
+            words += "none, they took longer than measured steps"
     return words

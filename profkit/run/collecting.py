@@ -72,7 +72,14 @@ class Choice:
         cls, collect: str, windows: str, *, operators: bool, source: str = PROFILER
     ) -> Choice:
         """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
-        names = _split_names(collect)
+        names = [name.strip() for name in collect.split(",") if name.strip()]
+        known = sorted((*COLLECTORS.names(), KERNELS, NOTHING)) if names else []
+        for name in names:
+            if name not in known:
+                raise UsageError(
+                    f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} "
+                    f"(there are: {', '.join(known)})"
+                )
         if source not in SOURCES:
             raise UsageError(
                 f"--kernels-from: unknown source '{safe_text(source)}' "
@@ -97,21 +104,6 @@ class Choice:
         if plan is None:
             return otherwise
         return lambda step: plan.covers(step) or otherwise(step)
-
-
-def _split_names(collect: str) -> list[str]:
-    """Return the names in a list with commas; an unknown one is a `UsageError`."""
-    names = [name.strip() for name in collect.split(",") if name.strip()]
-    if not names:
-        return []
-    known = (*COLLECTORS.names(), KERNELS, NOTHING)
-    for name in names:
-        if name not in known:
-            raise UsageError(
-                f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} "
-                f"(there are: {', '.join(sorted(known))})"
-            )
-    return names
 
 
 class Collecting:

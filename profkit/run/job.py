@@ -39,7 +39,7 @@ from profkit.run.wiring import (
     note_failures,
     note_span_cost,
 )
-from profkit.vocab import OPENING_CPU, RunState, rank_folder
+from profkit.vocab import OPENING_CPU, rank_folder
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
@@ -102,10 +102,6 @@ class Job:
         while self._patches:
             self._patches.pop().undo()
 
-    def begin_step(self) -> None:
-        """Begin a step that the loop delimits itself, as all that follow."""
-        self.tracker.begin_explicit_step()
-
     def finish(self) -> None:
         """Close the last step and the files. In a forked child this does nothing."""
         if os.getpid() != self._pid:
@@ -121,12 +117,14 @@ class Job:
         self.sink.close()
         is_written = self._opener is not None and not self.sink.failure
         if self._owns_run and self._place.rank == 0 and is_written:
-            self._write_run(RunState.COMPLETE)
-            guarded("the record of its own cost", self._record_own_cost, None)()
+            guarded("the end of the run", self._conclude_run, None)()
 
-    def _record_own_cost(self) -> None:
-        from profkit.run.session import record_own_cost
+    def _conclude_run(self) -> None:
+        from profkit.run.session import finish_run, record_own_cost
+        from profkit.trace import RunManifest
 
+        config = {**self._config, **RunManifest.read(self.run).config}
+        finish_run(self.run, config=config)
         record_own_cost(self.run)
 
     def _begin(self) -> None:
@@ -178,50 +176,42 @@ class Job:
 
     def _open_files(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
         """Import the writer and open the rank's files, without a garbage collection of our own."""
+        samples = self.sink.appender("samples")
+        framework = self._framework_in_use()
+        complete = guarded("device times", functools.partial(_before_flush, timer), None)
         with collection_paused():
-            manifest = self._start_writer(place, device, timer)
-        opening = float(time.thread_time_ns())
-        self.sink.appender("samples")((None, "profkit", OPENING_CPU, now_ns(), opening))
-        if manifest is not None:
-            guarded("identity", self._describe, None)(manifest)
+            from profkit.run.facts import CPU_NS
+            from profkit.trace import RankWriter
 
-    def _describe(self, manifest: RankManifest) -> None:
+            if self._collecting is not None:
+                guarded("collectors", self._collecting.start, None)()
+            manifest = describe_rank(place, device, framework.name if framework else "")
+            note_span_cost(samples, self.ranges, repeats=SPAN_COST_REPEATS)
+            try:
+                if self._owns_run and place.rank == 0:
+                    self._write_run()
+                writer = RankWriter(
+                    self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
+                )
+                self.sink.attach(writer)
+            except FileExistsError:
+                others = f"another process of the job trains as rank {place.rank}"
+                self._stay_out(f"{others} and is recorded already")
+            except OSError as error:
+                self._stay_out(f"{self.run}: {error.strerror}")
+        spent_ns = float(time.thread_time_ns() + sum(CPU_NS))
+        samples((None, "profkit", OPENING_CPU, now_ns(), spent_ns))
+        if framework is not None and not self.sink.failure:
+            guarded("identity", self._describe, None)(framework, manifest)
+
+    def _describe(self, framework: Framework, manifest: RankManifest) -> None:
         """Write what the job trains into `rank.json`, after its first steps or at its end."""
         while self.recorder.step_index < DESCRIBED_AFTER and not self._ended.wait(LOOK_EVERY_S):
             pass
-        framework = self._framework_in_use()
-        if framework is not None:
-            with collection_paused():
-                self._config = framework.describe_job(self.tracker)
-            folder = self.run / rank_folder(manifest.rank)
-            dataclasses.replace(manifest, config=self._config).write(folder)
-
-    def _start_writer(
-        self, place: Place, device: str, timer: DeviceTimer | None
-    ) -> RankManifest | None:
-        """Open the files, and return what `rank.json` says; `None` if there are no files."""
-        from profkit.trace import RankWriter
-
-        framework = self._framework_in_use()
-        if self._collecting is not None:
-            guarded("collectors", self._collecting.start, None)()
-        manifest = describe_rank(place, device, framework.name if framework else "")
-        note_span_cost(self.sink.appender("samples"), self.ranges, repeats=SPAN_COST_REPEATS)
-        complete = guarded("device times", functools.partial(_before_flush, timer), None)
-        try:
-            if self._owns_run and place.rank == 0:
-                self._write_run(RunState.RUNNING)
-            writer = RankWriter(
-                self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
-            )
-            self.sink.attach(writer)
-        except FileExistsError:
-            self._stay_out(
-                f"another process of the job trains as rank {place.rank} and is recorded already"
-            )
-        except OSError as error:
-            self._stay_out(f"{self.run}: {error.strerror}")
-        return None if self.sink.failure else manifest
+        with collection_paused():
+            self._config = framework.describe_job(self.tracker)
+        folder = self.run / rank_folder(manifest.rank)
+        dataclasses.replace(manifest, config=self._config).write(folder)
 
     def _stay_out(self, why: str) -> None:
         """Record nothing in this process, and say why."""
@@ -231,7 +221,7 @@ class Job:
         self.unhook()
         log.warning("profkit: this process is not recorded: %s", why)
 
-    def _write_run(self, state: RunState) -> None:
+    def _write_run(self) -> None:
         """Write `run.json`; no launcher of ours does."""
         from profkit.environment import plain_words
         from profkit.trace import RunManifest
@@ -240,12 +230,10 @@ class Job:
         manifest = RunManifest(
             workload=Path(sys.argv[0]).stem,
             framework=framework.name if framework else "",
-            state=state,
             world_size=self._place.world_size,
-            ended_ns=None if state is RunState.RUNNING else wall_ns(),
-            config={"command": plain_words(sys.argv), **self._config},
+            config={"command": plain_words(sys.argv)},
         )
-        complete_manifest(manifest, created_ns=self._created_ns).write(self.run)
+        complete_manifest(manifest, created_ns=self._created_ns, in_job=True).write(self.run)
 
 
 def _before_flush(timer: DeviceTimer | None, final: bool) -> None:

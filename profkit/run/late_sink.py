@@ -22,14 +22,14 @@ class LateSink:
         self.rows: dict[str, list[Row]] = {table: [] for table in TABLES if table != "strings"}
         self._writer: RankWriter | None = None
         self._failure = ""
-        self.is_full: Callable[[], bool] = self._is_full_before_files
+        spans = self.rows["spans"]
+        self.is_full: Callable[[], bool] = lambda: (
+            bool(self._failure) or len(spans) > MAX_SPANS_BEFORE_FILES
+        )
 
     @property
     def failure(self) -> str:
         return self._failure or (self._writer.failure if self._writer else "")
-
-    def _is_full_before_files(self) -> bool:
-        return bool(self._failure) or len(self.rows["spans"]) > MAX_SPANS_BEFORE_FILES
 
     def appender(self, table: str) -> Append:
         return self.rows[table].append

@@ -20,9 +20,9 @@ from typing import Any
 from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disabled
 from profkit.clock import wall_ns
 from profkit.environment import plain_words
-from profkit.errors import ExitCode, ProfkitError, UsageError
+from profkit.errors import ExitCode, ProfkitError
 from profkit.run.naming import clean, name_job, name_run
-from profkit.run.session import make_run, record_own_cost
+from profkit.run.session import first_libraries, make_run, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RunManifest
@@ -61,7 +61,12 @@ def run_job(
     if run is None:
         with _started(program, command, dict(os.environ)) as process:
             return process.wait()
-    with _started(program, command, job_environment(run)) as process:
+    path = str(ATTACH_FOLDER)  # the hooks come first on Python's path
+    inherited = os.environ.get("PYTHONPATH")
+    if inherited:
+        path = os.pathsep.join([path, inherited])
+    environment = {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
+    with _started(program, command, environment) as process:
         witness = Witness(run, process.pid, ATTACH_FOLDER)
         witness.start()
         code = process.wait()
@@ -78,15 +83,6 @@ def find_program(name: str) -> str:
     if os.path.exists(name):
         raise CannotStartError(f"{safe_text(name)}: not executable", ExitCode.NOT_EXECUTABLE)
     raise CannotStartError(f"{safe_text(name)}: command not found", ExitCode.NOT_FOUND)
-
-
-def job_environment(run: Path) -> dict[str, str]:
-    """Return the job's environment: our own, with the hooks first on Python's path."""
-    path = str(ATTACH_FOLDER)
-    inherited = os.environ.get("PYTHONPATH")
-    if inherited:
-        path = os.pathsep.join([path, inherited])
-    return {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
 
 
 def _new_run(
@@ -147,13 +143,10 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             process.send_signal(number)
         return process
 
-    def do_nothing(number: int, frame: FrameType | None) -> None:
-        pass
-
     handlers = {}
     for number in (*FORWARDED, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            ours = forward if number in FORWARDED else do_nothing
+            ours = forward if number in FORWARDED else (lambda number, frame: None)
             handlers[number] = signal.signal(number, ours)
     try:
         yield start
@@ -177,6 +170,7 @@ def _conclude(run: Path, code: int, witness: Witness) -> None:
             state=RunState.ABORTED if why else RunState.COMPLETE,
             why=why,
             ended_ns=wall_ns(),
+            environment={**trace.manifest.environment, **first_libraries(run)},
             world_size=max((place.world_size for place in places), default=1),
             framework=places[0].framework if places else "",
             config={**(places[0].config if places else {}), **trace.manifest.config},
@@ -221,15 +215,3 @@ def end_like(code: int) -> int:
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
     return 128 - code
-
-
-def check_command(command: Sequence[str]) -> Sequence[str]:
-    """Return the command without a leading `--`; an empty one is a `UsageError`."""
-    words = list(command)
-    if words[:1] == ["--"]:
-        del words[0]
-    if not words:
-        raise UsageError(
-            "no command was given; write it behind '--', as in: profkit run -- python train.py"
-        )
-    return words

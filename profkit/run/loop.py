@@ -85,7 +85,7 @@ def step(sample_count: int | None = None) -> Iterator[None]:
     """Record a step from the end of the last one; an exception inside leaves no step."""
     job = _job()
     if job is not None:
-        guarded("step", job.begin_step, None)()
+        guarded("step", job.tracker.begin_explicit_step, None)()
     yield
     if job is not None:
         guarded("step", job.tracker.end_explicit_step, None)(sample_count)

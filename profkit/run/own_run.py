@@ -28,27 +28,18 @@ def make_own_run() -> Path:
 def name_launch() -> str:
     """Return a name that the ranks of one launch have in common, and that no other launch has.
 
-    It is the launcher's name for the launch, or else the id of the process that started the ranks.
+    It is the launcher's name for the launch, which ranks on several nodes share, or else the id of
+    the process that started the ranks. The name that a user gives to torchrun is used again, but
+    with another port.
     """
-    if rank_of() is not None:
-        return _name_of_launcher() or str(os.getppid())
-    return str(os.getppid() if _is_started_by_first_rank() else os.getpid())
-
-
-def _name_of_launcher() -> str:
-    """Return the launcher's name for the launch, which ranks on several nodes share.
-
-    torchrun's is `none` or the user's. The user's is used again, but with another port.
-    """
+    if rank_of() is None:
+        # A user's script may start its own ranks, as Lightning does.
+        is_child = read_number(os.environ, TORCHRUN.local_rank, 0) > 0
+        if multiprocessing.parent_process() is not None:
+            is_child = "MASTER_PORT" in os.environ
+        return str(os.getppid() if is_child else os.getpid())
     elastic = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if elastic != "none" and os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
         return f"{elastic}-{os.environ.get('MASTER_PORT', '')}"
     step = os.environ.get("SLURM_STEP_ID")
-    return f"{os.environ.get('SLURM_JOB_ID', '')}.{step}" if step else ""
-
-
-def _is_started_by_first_rank() -> bool:
-    """Return true if the user's script started this process as a rank, as Lightning does."""
-    if multiprocessing.parent_process() is not None:
-        return "MASTER_PORT" in os.environ
-    return read_number(os.environ, TORCHRUN.local_rank, 0) > 0
+    return f"{os.environ.get('SLURM_JOB_ID', '')}.{step}" if step else str(os.getppid())

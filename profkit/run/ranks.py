@@ -187,8 +187,7 @@ def run_ranks(
                     environment[RUN_VARIABLE] = str(run.absolute())
                 command = [sys.executable, "-m", "profkit", *words]
                 processes.append(start(command, env=environment))
-            first = _wait(processes)
-            killed = _end(processes)
+            first, killed = _wait_and_end(processes)
         if first is None:
             return ExitCode.DONE, ""
         codes = [process.returncode for process in processes]
@@ -200,20 +199,17 @@ def run_ranks(
         return code, f"rank {team.first + failed}: {reason}"
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Wait until all have ended well, or one has failed; return the number of that one."""
+def _wait_and_end(processes: Sequence[subprocess.Popen[bytes]]) -> tuple[int | None, set[int]]:
+    """Wait until all have ended well, or one has failed, and end those that still run then.
+
+    Returns the number of the one that failed, and the numbers of those that had to be killed.
+    """
     while True:
         codes = [process.poll() for process in processes]
-        for number, code in enumerate(codes):
-            if code:
-                return number
-        if None not in codes:
-            return None
+        failed = next((number for number, code in enumerate(codes) if code), None)
+        if failed is not None or None not in codes:
+            break
         time.sleep(POLL_S)
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> set[int]:
-    """End those that still run; return the numbers of those that had to be killed."""
     killed = set()
     for process in processes:
         if process.poll() is None:
@@ -226,7 +222,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> set[int]:
             process.kill()
             process.wait()
             killed.add(number)
-    return killed
+    return failed, killed
 
 
 def _find_first_failure(

@@ -20,7 +20,7 @@ from profkit.instrument.frameworks.base import Framework, InnerBooks, Place, loa
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import COLUMNS, Append
+from profkit.instrument.rows import COLUMNS, Row
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.wiring import (
     complete_manifest,
@@ -32,6 +32,7 @@ from profkit.run.wiring import (
 from profkit.text import safe_text
 from profkit.trace import RankWriter, RunManifest, Trace
 from profkit.trace.files import new_run_folder
+from profkit.trace.reader import find_ranks
 from profkit.trace.writer import no_rows
 from profkit.vocab import RunState
 
@@ -111,7 +112,7 @@ def open_rank(
     if framework:
         known = guarded("the framework's hooks", load_framework, None)(framework)
     rows = no_rows()
-    timer = _open_timer(known, rows["spans"].append, rows["samples"].append)
+    timer = _open_timer(known, device, rows)
     complete = guarded("device times", timer.collect, None) if timer else None
     try:
         manifest = describe_rank(place or Place(), device, framework)
@@ -119,8 +120,6 @@ def open_rank(
     except OSError as error:
         raise _not_writable(path, error) from error
     samples = writer.appender("samples")
-    if timer is None and device != "cpu":
-        note_no_events(samples)
     ranges = nvtx_ranges()
     note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
     choice = Choice.read()
@@ -146,12 +145,17 @@ def open_rank(
             on_failure(writer.failure)
 
 
-def _open_timer(framework: Framework | None, spans: Append, samples: Append) -> DeviceTimer | None:
-    """Return a timer for the framework's device; `None` if it has none."""
-    if framework is None:
-        return None
-    device = guarded("the device's clock", framework.device, None)()
-    return None if device is None else DeviceTimer(device, spans, samples=samples)
+def _open_timer(
+    framework: Framework | None, device: str, rows: dict[str, list[Row]]
+) -> DeviceTimer | None:
+    """Return a timer for the framework's device; `None` if it has none, which is noted."""
+    samples = rows["samples"].append
+    timed = guarded("the device's clock", framework.device, None)() if framework else None
+    if timed is not None:
+        return DeviceTimer(timed, rows["spans"].append, samples=samples)
+    if device != "cpu":
+        note_no_events(samples)
+    return None
 
 
 def _hook_inside(framework: Framework | None, recorder: Recorder, writer: RankWriter) -> Patches:
@@ -190,6 +194,16 @@ def reason(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_CHARS]
 
 
+def first_libraries(run: Path) -> dict[str, Any]:
+    """Return the libraries of a run's first rank that has any, for `run.json`."""
+    for rank in find_ranks(run):
+        with contextlib.suppress(ProfkitError):
+            libraries = rank.manifest.environment.get("libraries")
+            if libraries:
+                return {"libraries": libraries}
+    return {}
+
+
 def finish_run(path: Path, why: str = "", **changes: Any) -> None:
     """Write into `run.json` that the run has ended, and why it was aborted, if so."""
     try:
@@ -199,6 +213,7 @@ def finish_run(path: Path, why: str = "", **changes: Any) -> None:
             state=RunState.ABORTED if why else RunState.COMPLETE,
             why=why,
             ended_ns=wall_ns(),
+            environment={**manifest.environment, **first_libraries(path)},
             **changes,
         ).write(path)
     except (ProfkitError, OSError) as error:

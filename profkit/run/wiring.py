@@ -38,6 +38,8 @@ def make_recorder(
 
 def describe_rank(place: Place, device: str, framework: str) -> RankManifest:
     """Return the contents of `rank.json` for this process, with the clocks of this moment."""
+    from profkit.environment import allowed_variables
+    from profkit.run.facts import read_libraries
     from profkit.trace import RankManifest
 
     return RankManifest(
@@ -49,21 +51,29 @@ def describe_rank(place: Place, device: str, framework: str) -> RankManifest:
         place.local_rank,
         place.world_size,
         framework,
+        {
+            "variables": allowed_variables(os.environ),
+            "libraries": read_libraries(framework, device),
+        },
     )
 
 
-def complete_manifest(manifest: RunManifest, *, created_ns: int) -> RunManifest:
+def complete_manifest(
+    manifest: RunManifest, *, created_ns: int, in_job: bool = False
+) -> RunManifest:
     """Add what is the same for every run: its owner, the machine and profkit's version."""
     from profkit.environment import read_environment
+    from profkit.run.facts import read_facts
     from profkit.trace.integrity import this_process
     from profkit.version import __version__
 
+    facts = read_facts(manifest.config.get("command", ()), in_job=in_job)
     return dataclasses.replace(
         manifest,
         created_ns=created_ns,
         profkit_version=__version__,
         owner=this_process(),
-        environment={**read_environment(), **manifest.environment},
+        environment={**read_environment(), **facts, **manifest.environment},
     )
 
 

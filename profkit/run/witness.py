@@ -88,26 +88,28 @@ class Witness:
             pause = min(pause * GROWTH, LONGEST_PAUSE_S)
 
     def look(self) -> None:
-        """Count the unhooked Python processes that run now."""
-        for process in self._descendants():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                found = self._examine(process)
-                if found is not None:
-                    self.unhooked[found] += 1
-
-    def _descendants(self) -> Iterator[int]:
+        """Count the unhooked Python processes that run now, the job's and those below it."""
         waiting = [self._job]
         while waiting:
-            process = waiting.pop()
-            yield process
-            children = self._proc / str(process) / "task" / str(process) / "children"
+            folder = self._proc / str(waiting.pop())
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                found = self._examine(folder)
+                if found is not None:
+                    self.unhooked[found] += 1
             with contextlib.suppress(OSError):
+                children = folder / "task" / folder.name / "children"
                 waiting += map(int, children.read_text().split())
 
-    def _examine(self, process: int) -> Unhooked | None:
-        folder = self._proc / str(process)
+    def _examine(self, folder: Path) -> Unhooked | None:
+        """Return the process if it is an unhooked one of Python."""
         words = _split(folder / "cmdline")
-        if not words or not _is_python(folder, words[0]):
+        if not words:
+            return None
+        try:
+            program = os.readlink(folder / "exe")
+        except PermissionError:
+            program = words[0]
+        if not os.path.basename(program).startswith(("python", "pypy")):
             return None
         reason = self._why_unhooked(folder, words)
         if not reason:
@@ -150,14 +152,6 @@ def _split(file: Path) -> list[str]:
     return [word.decode("utf-8", "replace") for word in file.read_bytes().split(b"\0") if word]
 
 
-def _is_python(folder: Path, first_word: str) -> bool:
-    try:
-        program = os.readlink(folder / "exe")
-    except PermissionError:
-        program = first_word
-    return os.path.basename(program).startswith(("python", "pypy"))
-
-
 def _flags(words: Sequence[str]) -> Iterator[str]:
     """Yield the one-letter options of a Python command, up to its script."""
     rest = iter(words[1:])
@@ -181,11 +175,14 @@ def explain_nothing(run: Path, unhooked: Iterable[Unhooked]) -> list[str]:
     found = next(iter(unhooked), None)
     if found is not None:
         seen.append(f"'{found.command}' ran without profkit's hooks: {found.reason}")
-    for event, _, program in notes:
+    started = set()
+    for event, process, program in notes:
+        if event == STARTED:
+            started.add(process)
         if event == WITHOUT_PROFKIT:
-            seen.append(f"{safe_text(program)} has no profkit; install profkit in that environment")
+            name = safe_text(program)
+            seen.append(f"{name} has no profkit; install profkit in that environment")
             break
-    started = {process for event, process, _ in notes if event == STARTED}
     if not seen and started:
         count = _count_processes("Python process", len(started))
         seen.append(f"{count} of the job loaded profkit's hooks, and none imported torch or paddle")

@@ -108,6 +108,8 @@ class RankManifest:
     framework: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The identity of the job, as the rank saw it: model, optimizer, loader, batches."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """The allowed variables of the rank's own process, and the libraries of its framework."""
 
     def write(self, folder: Path) -> None:
         content = {**dataclasses.asdict(self), "anchor": self.anchor._asdict()}
@@ -128,6 +130,7 @@ class RankManifest:
             world_size=take("world_size", int, 1),
             framework=take("framework", str, ""),
             config=take("config", dict, {}),
+            environment=take("environment", dict, {}),
         )
 
 

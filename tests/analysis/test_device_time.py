@@ -48,7 +48,7 @@ def test_the_parts_fill_the_window(rows: list[Any], in_windows: bool) -> None:
     for time in device_times(table, in_windows=in_windows):
         parts = time.compute_ns, time.exposed_ns, time.moves_alone_ns, time.idle_ns
         assert sum(parts) == time.window_ns
-        idle = time.late_ns, time.synchronised_ns, time.queued_ns
+        idle = time.late_ns, time.synchronised_ns, time.idle_waiting_ns, time.queued_ns
         assert sum(idle) == time.idle_ns
         assert min(*parts, *idle, time.overlap_ns) >= 0
 
@@ -110,4 +110,8 @@ def test_waiting_for_a_rank_is_the_exposed_part_before_it_came() -> None:
     early, late = device_times(_table(kernels), waits=waits)
     assert (early.exposed_ns, early.waiting_ns, early.overlap_ns) == (900, 600, 100)
     assert (late.exposed_ns, late.waiting_ns) == (300, 0)
+    assert early.idle_waiting_ns == 0
+    host = [_row(0, 100, launch_ns=0), _row(1_000, 1_100, launch_ns=990)]
+    (idle,) = device_times(_table(host), waits=waits)
+    assert (idle.idle_ns, idle.idle_waiting_ns, idle.late_ns) == (900, 600, 300)
     assert waits_for_ranks(rows_table("collectives", collectives[:1])) is None

@@ -170,6 +170,34 @@ def test_a_missing_cell_takes_its_own_effects_and_no_others() -> None:
     assert all(math.isfinite(effect.delta.value) for effect in found.effects)
 
 
+def test_the_framework_is_an_axis_and_the_other_effects_stay_within_one_framework() -> None:
+    """Paddle takes 5 ms more per sample than torch with AMP, and as long as torch without."""
+    runs = {}
+    for framework, precision, loader in itertools.product(
+        ("paddle", "torch"), ("fp32", "bf16"), ("{} DataLoader", "DALI")
+    ):
+        setting = Setting(1, precision, BATCH, loader.format(framework), framework)
+        parts = true_parts(setting)
+        if (framework, precision) == ("paddle", "bf16"):
+            parts["forward"] += 5.0
+        rng = np.random.default_rng(5)
+        runs[setting] = [run_of(setting, parts, rng, step_noise=0, run_noise=0)]
+    found = find_effects(time_cells(runs))
+    for effect in found.effects:
+        sides = effect.base.setting, effect.target.setting
+        if effect.axis == "framework":
+            assert [side.framework for side in sides] == ["torch", "paddle"]
+            expected = 5.0 * MS if sides[0].precision == "bf16" else 0.0
+            assert effect.delta.value == pytest.approx(expected, abs=1)
+        else:
+            assert sides[0].framework == sides[1].framework
+    axes = [effect.axis for effect in found.effects]
+    assert [axes.count(axis) for axis in ("precision", "loader", "framework")] == [4, 4, 4]
+    depends = only(found.interactions, "precision", "framework")
+    assert [each.delta.value for each in depends] == pytest.approx([5.0 * MS] * 2, abs=1)
+    assert len(only(found.interactions, "precision", "loader")) == 2
+
+
 def test_published_cells_have_effects_and_no_intervals() -> None:
     """The ratio of two published throughputs is the effect."""
     cells = [cell for cell in published_cells("mask_rcnn") if cell.source.startswith("NGC")]

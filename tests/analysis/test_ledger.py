@@ -27,8 +27,9 @@ from profkit.analysis.costs import (
     exclude_outliers,
     run_costs,
 )
+from profkit.analysis.device_clock import exposed_spans
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.exposed import TRANSFER, WAITING, exposed_spans, input_pieces, share_input
+from profkit.analysis.exposed import TRANSFER, WAITING, input_pieces, share_input
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.rank_sums import sum_spans
 from profkit.analysis.selection import Selection

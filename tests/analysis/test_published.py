@@ -133,7 +133,7 @@ def test_the_table_has_rows_of_gpus_and_columns_of_precision_and_batch() -> None
     ]
     grid = lay_out(cell(setting.gpus, 1.0, setting=setting) for setting in settings)
     assert grid.gpus == (1, 8)
-    assert [column_name(column, [""]) for column in grid.columns] == [
+    assert [column_name(column, grid.columns) for column in grid.columns] == [
         "FP32(BS=2)",
         "FP32(BS=4)",
         "AMP(BS=2)",

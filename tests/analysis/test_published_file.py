@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from profkit.analysis.published_file import read_published
+from profkit.analysis.published_file import device_model, known_figures, read_published
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
 from profkit.importers.base import Target
 from profkit.importers.training_log import IMPORTER
 from profkit.trace import Trace
+from tests.device_runs import device_run
 from tests.importers.logs.samples import BATCH, SAMPLES, STEP_S
 
 HEAD = "gpus,precision,batch_per_gpu,throughput,source,model,framework,gpu"
@@ -67,7 +68,7 @@ def test_one_run_is_compared_with_its_published_figures(
     assert found["published"][0]["ratio"] == pytest.approx(throughput / 318, rel=0.01)
     assert main(["explain", str(run), "--published", str(path)]) == ExitCode.DONE
     page = capsys.readouterr().out
-    assert "2 rows of 3 in the file for this setting: 4 ranks, amp, batch 40 per rank" in page
+    assert "2 rows of 3 for this setting: 4 ranks, amp, batch 40 per rank" in page
     assert "line 3: near" in page
 
 
@@ -89,7 +90,7 @@ def test_a_run_for_which_nothing_is_published_is_told_so(
 ) -> None:
     path = table(tmp_path, "1,fp32,40,200,s,,,")
     assert main(["explain", str(run), "--published", str(path)]) == ExitCode.DONE
-    assert "nothing published: 0 rows of 1 in the file for this setting" in capsys.readouterr().out
+    assert "nothing published: 0 rows of 1 for this setting" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -133,3 +134,52 @@ def test_a_table_of_real_publications_is_read() -> None:
     figures = read_published(GIVEN)
     assert len(figures) > 90
     assert {each.gpus for each in figures} >= {1, 8, 32}
+
+
+def own_run(folder: Path, models: list[str]) -> Path:
+    """Write a run of ResNet50 at the published batch on one GPU, on a machine with these models."""
+    run = device_run(folder / "own")
+    path = run / "run.json"
+    manifest = json.loads(path.read_text())
+    manifest["environment"] = {"gpu_models": models}
+    path.write_text(json.dumps(manifest))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("models", "gpus"),
+    [
+        (["Tesla V100-SXM2-16GB"] * 8, {"V100-SXM2-16GB", "V100"}),
+        (["NVIDIA A100-SXM4-80GB"], {"A100"}),
+        (["NVIDIA H100 80GB HBM3"], set()),
+    ],
+)
+def test_an_own_run_is_compared_with_what_is_known_of_its_gpu(
+    models: list[str], gpus: set[str], tmp_path: Path
+) -> None:
+    manifest = Trace.open(own_run(tmp_path, models)).manifest
+    fitting = [each for each in known_figures("resnet50") if each.fits(manifest)]
+    assert {each.gpu for each in fitting} == gpus
+    assert all("PyTorch" in each.framework for each in fitting)
+
+
+def test_explain_compares_a_run_with_published_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = own_run(tmp_path, ["Tesla V100-SXM2-16GB"])
+    assert main(["explain", str(run), "published"]) == ExitCode.DONE
+    said = " ".join(capsys.readouterr().out.split())
+    assert "373.21 images/sec" in said
+    assert "not as published" in said
+    assert "Tesla V100-SXM2-16GB" in said
+
+
+def test_a_machine_with_several_models_does_not_say_which_was_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = own_run(tmp_path, ["Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-80GB"])
+    assert device_model(Trace.open(run).manifest) == ""
+    assert main(["explain", str(run), "published"]) == ExitCode.DONE
+    said = " ".join(capsys.readouterr().out.split())
+    assert "nothing published: 0 rows" in said
+    assert "the model of the device is not recorded" in said

@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -56,7 +57,7 @@ class FakeTrace:
         self.calls: list[Sequence[str]] = []
         self.failing: Callable[[Sequence[str]], str] = lambda words: ""
 
-    def __call__(self, words: Sequence[str], log: Path) -> int:
+    def __call__(self, words: Sequence[str], log: Path, limit_s: float | None) -> int:
         self.calls.append(words)
         said = self.failing(words)
         log.write_text(f"profkit: {said}\n" if said else "")
@@ -83,6 +84,8 @@ class FakeTrace:
             batch_size=batch,
             phase_ns=phases,
             jitter=0.01,
+            workload="resnet50",
+            framework=option["--framework"],
             config=config,
         )
         return 0
@@ -102,8 +105,10 @@ def plan_of(
     repeats: int = 2,
     shared: tuple[str, ...] = (),
 ) -> Plan:
-    settings = tuple(Setting(count, precision, 4, LOADER) for count in gpus for precision in amp)
-    return Plan("resnet50", "torch", "--ranks", settings, repeats, 0, shared)
+    settings = tuple(
+        Setting(count, precision, 4, LOADER, "torch") for count in gpus for precision in amp
+    )
+    return Plan("resnet50", "--ranks", settings, repeats, 0, shared)
 
 
 def quiet(words: str) -> None:
@@ -228,6 +233,120 @@ def test_json_has_the_same_figures(
     assert {table["source"] for table in found["published"]} >= {"Paddle ResNet50V1.5 report"}
 
 
+def test_a_cell_that_timed_out_is_not_repeated_and_the_others_are(
+    tmp_path: Path, trace: FakeTrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(words: Sequence[str], log: Path, limit_s: float | None) -> int:
+        if "--amp" in words:
+            trace.calls.append(words)
+            raise subprocess.TimeoutExpired("profkit", 2.0)
+        return trace(words, log, limit_s)
+
+    monkeypatch.setattr(runner, "run_logged", hang)
+    progress = run_matrix(plan_of(gpus=(1,), repeats=3), tmp_path, quiet)
+    assert len(progress.runs) == 3
+    assert len(progress.failures) == 3
+    assert sum("--amp" in words for words in trace.calls) == 1
+
+
+def test_both_frameworks_are_columns_of_one_table(
+    tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--ranks", "1,2", "--batch-size", "4", "--repeats", "2")
+    assert bench(tmp_path, "--framework", "torch,paddle", *options) == 0
+    out = capsys.readouterr().out
+    assert "paddle FP32(BS=4)" in out
+    assert "torch FP32(BS=4)" in out
+    assert "paddle instead of torch" in out
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert len({row["log_file"] for row in rows}) == 4
+    assert bench(tmp_path, *options) == 0
+    assert len(trace.calls) == 8, "the table of one framework uses the finished runs"
+    assert "paddle FP32" not in capsys.readouterr().out
+
+
+def test_an_unknown_framework_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(tmp_path, "--framework", "torch,jax", "--ranks", "1") == 2
+    assert "jax" in capsys.readouterr().err
+
+
+def test_runs_of_other_machines_become_cells(
+    tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of 16 ranks on two machines, and one that is added to a cell that is run here."""
+    elsewhere = tmp_path / "elsewhere"
+    for ranks in (1, 16, 16):
+        words = ["--ranks", str(ranks), "--batch-size", "4", "--framework", "torch"]
+        trace([*words, "--output", str(elsewhere)], tmp_path / "log", None)
+    (tmp_path / "here").mkdir()
+    added = ("--add", str(elsewhere), str(next(elsewhere.iterdir())))
+    options = ("--ranks", "1", "--batch-size", "4", "--repeats", "2")
+    assert bench(tmp_path / "here", *options, *added) == 0
+    assert "16 ranks instead of 1" in capsys.readouterr().out
+    text = (tmp_path / "here" / "results.jsonl").read_text()
+    alone, many = [json.loads(line) for line in text.splitlines()]
+    assert (alone["device_num"], alone["repeats"], alone["repeats_planned"]) == ("N1C1", 3, 3)
+    assert (many["device_num"], many["repeats"], many["repeats_planned"]) == ("N2C16", 2, 2)
+    assert many["FINAL_RESULT"] > alone["FINAL_RESULT"]
+    calls = len(trace.calls)
+    assert bench(tmp_path / "merged", "--repeats", "0", *added[:2]) == 0
+    assert len(trace.calls) == calls, "--repeats 0 runs nothing"
+
+
+def test_a_cell_never_pools_repeats_of_different_machines(
+    tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, model in enumerate(("A", "B")):
+        words = ["--ranks", "1", "--batch-size", "4", "--framework", "torch", "--output"]
+        trace([*words, str(tmp_path / "runs")], tmp_path / "log", None)
+        path = tmp_path / "runs" / f"run-{number + 1}" / "run.json"
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({**content, "environment": {"cpu": f"processor {model}"}}))
+    assert bench(tmp_path / "out", "--repeats", "0", "--add", str(tmp_path / "runs")) == 2
+    assert "its machine has processor B" in capsys.readouterr().err
+
+
+def test_runs_of_the_output_folder_are_not_added_to_it(
+    tmp_path: Path, trace: FakeTrace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--ranks", "1", "--batch-size", "4", "--repeats", "1")
+    assert bench(tmp_path, *options) == 0
+    assert bench(tmp_path, *options, "--add", str(tmp_path)) == 2
+    assert "is in the output folder already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--repeats", "0"), "--add names no runs"),
+        (("--add", "{run}", "--gpus", "1"), "GPU"),
+        (("--add", "{torn}"), "not complete"),
+        (("--add", "{other}"), "a run of 'tsm'"),
+        (("--add", "{foreign}"), "it has no 'world_size'"),
+        (("--add", "{none}"), "no such folder"),
+    ],
+)
+def test_runs_that_are_no_cells_are_refused(
+    tmp_path: Path,
+    trace: FakeTrace,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    why: str,
+) -> None:
+    made = ["--ranks", "1", "--batch-size", "4", "--framework", "torch", "--output"]
+    trace([*made, str(tmp_path / "run")], tmp_path / "log", None)
+    trace([*made, str(tmp_path / "torn")], tmp_path / "log", None)
+    for path in tmp_path.glob("torn/*/r00000/spans.arrows"):
+        path.write_bytes(path.read_bytes()[:100])
+    synthetic_trace(tmp_path / "other", workload="tsm", steps=5)
+    synthetic_trace(tmp_path / "foreign", workload="resnet50", steps=5)
+    places = {name: tmp_path / name for name in ("run", "torn", "other", "foreign", "none")}
+    assert bench(tmp_path / "out", *(word.format(**places) for word in words)) in {2, 3}
+    assert why in capsys.readouterr().err
+
+
 def test_a_folder_with_other_settings_is_refused(tmp_path: Path) -> None:
     with claim(plan_of(shared=("--steps", "12")), tmp_path):
         pass
@@ -325,7 +444,7 @@ def test_a_matrix_that_is_really_trained(
     assert "1 of 1 run is finished already" in again.err
     assert again.out == first.out
     finished = find_finished(
-        Plan("resnet50", "torch", "--ranks", (Setting(1, "fp32", 2, "none"),), 1, 0),
+        Plan("resnet50", "--ranks", (Setting(1, "fp32", 2, "none", "torch"),), 1, 0),
         tmp_path / "matrix",
     )
     assert [path.name for path in finished.runs.values()] == ["resnet50_torch_rank1_fp32_bs2_r1"]

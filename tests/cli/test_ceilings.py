@@ -12,7 +12,8 @@ from profkit.analysis.ceilings import Ceilings, Links
 from profkit.analysis.kept_ceilings import keep_ceilings, load_ceilings, machine_key
 from profkit.environment import read_environment
 from profkit.machine import ceilings
-from profkit.report.as_text import ceilings_table
+from profkit.report import machine_sections
+from profkit.report.as_text import sections
 from profkit.testing import FakeClock
 from tests.cli.conftest import Command
 
@@ -96,7 +97,7 @@ def test_the_best_of_some_rounds_counts() -> None:
 
 
 def test_numpy_alone_measures_a_cpu() -> None:
-    found = ceilings._measure_numpy()
+    found = ceilings.measure_numpy()
     assert found.device == "cpu"
     assert {"fp32", "fp64"} == set(found.matrix_flops_per_s)
     assert found.copy_bytes_per_s is not None
@@ -110,7 +111,7 @@ def test_the_machine_is_measured_and_nothing_is_left_behind(tmp_path: Path) -> N
 
 
 def test_the_text_shows_every_rate() -> None:
-    text = ceilings_table(FOUND)
+    text = sections(machine_sections.ceilings(FOUND))
     for words in (
         "fp32",
         "1.00 TFLOP/s",

@@ -11,7 +11,8 @@ from profkit.collectors._nvml_door import Door
 from profkit.collectors.nvml import NvmlCollector
 from profkit.machine import doctor, probes
 from profkit.plugins import COLLECTORS
-from profkit.report.as_text import WIDTH, examination
+from profkit.report.as_text import WIDTH, sections
+from profkit.report.machine_sections import examination
 from tests.cli.conftest import Command
 from tests.collectors.fake_nvml import WORKING, FakeGpu, FakeNvml
 
@@ -117,6 +118,19 @@ def test_a_crowded_machine_is_told_of(tmp_path: Path) -> None:
     assert doctor.pressure(path).state == doctor.WORKS
 
 
+def test_small_shared_memory_is_reported() -> None:
+    states = [doctor.shared_memory(size).state for size in (0, 64 << 20, 8 << 30)]
+    assert states == [doctor.CANNOT, doctor.PARTLY, doctor.WORKS]
+    assert "67.1 MB in /dev/shm" in doctor.shared_memory(64 << 20).why
+
+
+def test_a_framework_on_a_gpu_names_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {**H100, "libraries": {"cuDNN": 91002, "NCCL": None}}
+    monkeypatch.setattr(probes, "probe", lambda name: found)
+    torch = next(each for each in doctor.examine({}) if each.name.startswith("PyTorch"))
+    assert torch.why == "on H100; CUDA 13.2, cuDNN 91002"
+
+
 def test_the_text_fits_the_screen_and_steers_no_terminal() -> None:
     findings = [
         doctor.Finding(
@@ -127,7 +141,7 @@ def test_the_text_fits_the_screen_and_steers_no_terminal() -> None:
             "install it " * 15,
         )
     ]
-    text = examination(findings)
+    text = sections(examination(findings))
     assert all(len(line) <= WIDTH for line in text.splitlines())
     assert "\x1b" not in text
 

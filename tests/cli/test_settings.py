@@ -9,6 +9,7 @@ import pytest
 
 from profkit.cli import Parser, parse
 from profkit.commands import trace
+from profkit.commands._trace_options import add_data
 from profkit.config import apply_settings
 from profkit.errors import UsageError
 
@@ -54,6 +55,24 @@ def test_a_switch_can_be_set_by_a_variable(folder: Path) -> None:
     parser.add_argument("--fast", action="store_true")
     apply_settings(parser, "trace", {"PROFKIT_FAST": "yes"}, folder / "home")
     assert parser.parse_args([]).fast is True
+
+
+@pytest.mark.parametrize(("word", "value"), [("0", False), ("no", False), ("1", True)])
+def test_a_switch_with_two_flags_can_be_set_by_a_variable(
+    word: str, value: bool, tmp_path: Path
+) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--autotune", action=argparse.BooleanOptionalAction)
+    apply_settings(parser, "trace", {"PROFKIT_AUTOTUNE": word}, tmp_path)
+    assert parser.parse_args([]).autotune is value
+
+
+@pytest.mark.parametrize(("word", "device"), [("1", "cpu"), ("off", ""), ("gpu", "gpu")])
+def test_dali_can_be_set_as_in_earlier_versions(word: str, device: str, tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_data(parser)
+    apply_settings(parser, "trace", {"PROFKIT_DALI": word}, tmp_path)
+    assert parser.parse_args([]).dali == device
 
 
 def test_other_verbs_share_only_the_defaults(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

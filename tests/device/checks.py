@@ -87,22 +87,11 @@ def worst(step: float, pairs: Iterable[tuple[str, float, float]]) -> Outcome:
 def compare(found: Values, truth: Truth) -> Outcome:
     """Compare every part, also those that one side alone knows."""
     expected = {"step": truth.step, **truth.parts}
+    if found.keys() == {"step"}:
+        return Outcome(refused="no phase is shown")
     names = sorted({*expected, *found})
     pairs = ((name, found.get(name, 0.0), expected.get(name, 0.0)) for name in names)
     return worst(truth.step, pairs)
-
-
-def refusal(run: Path, scenario: Scenario) -> Outcome | None:
-    """Return why the first screen shows no device times, if some may be missing."""
-    if scenario.says_missing:
-        for notice in screens.quality(run):
-            if "device time" in notice:
-                return Outcome(refused=notice)
-    return None
-
-
-def largest(outcomes: Iterable[Outcome]) -> Outcome:
-    return max(outcomes, key=lambda outcome: outcome.error)
 
 
 def check_job(runs: Runs, scenario: Scenario) -> Outcome:
@@ -133,7 +122,7 @@ def check_job(runs: Runs, scenario: Scenario) -> Outcome:
 def check_single(read: Callable[[Path], Values], runs: Runs, scenario: Scenario) -> Outcome:
     """A screen that shows the mean over the ranks."""
     run = runs.of(scenario)
-    return refusal(run, scenario) or compare(read(run), mean(scenario.truths))
+    return refuse(run, scenario, compare(read(run), mean(scenario.truths)))
 
 
 def check_each_rank(
@@ -141,8 +130,18 @@ def check_each_rank(
 ) -> Outcome:
     """A screen that shows each rank."""
     run = runs.of(scenario)
-    pairs = zip(read(run), scenario.truths, strict=True)
-    return refusal(run, scenario) or largest(compare(found, truth) for found, truth in pairs)
+    outcomes = []
+    for found, truth in zip(read(run), scenario.truths, strict=True):
+        outcomes.append(compare(found, truth))
+    return refuse(run, scenario, max(outcomes, key=lambda outcome: outcome.error))
+
+
+def refuse(run: Path, scenario: Scenario, outcome: Outcome) -> Outcome:
+    """Accept other figures if device times are missing, and the first screen says so."""
+    if outcome.good or not scenario.says_missing:
+        return outcome
+    notice = screens.refusal(run)
+    return Outcome(refused=notice) if notice else outcome
 
 
 def check_ledger(runs: Runs, scenario: Scenario) -> Outcome:
@@ -164,6 +163,27 @@ def check_ledger(runs: Runs, scenario: Scenario) -> Outcome:
     if outcome.good and found["verdict"] != verdict:
         return Outcome(abs(change), f"verdict '{found['verdict']}' of a change of {change:+.1%}")
     return outcome
+
+
+def check_cause(runs: Runs, scenario: Scenario) -> Outcome:
+    """`explain` names the cause of the gap with its cost, and nothing else that costs as much."""
+    base, _ = runs.base_of(scenario)
+    _, found = screens.ledger(base, runs.of(scenario), scenario.samples)
+    if scenario.says_missing and found["verdict"] == "cannot judge":
+        return Outcome(refused=str(found["why_not_judged"]))
+    step = mean(scenario.truths).step
+    named = {}
+    for finding in found["findings"]:
+        cost = finding["cost_ns_per_step"]
+        phase = str(finding["cause"] or "")
+        named[finding["kind"], phase] = float(cost["value"]) if cost else 0.0
+    if scenario.says_missing and not named:
+        return Outcome(refused="no cause is named")
+    expected = {(cause.kind, cause.phase): cause.cost for cause in scenario.causes}
+    pairs = []
+    for key in {*named, *expected}:
+        pairs.append((" ".join(key).strip(), named.get(key, 0.0), expected.get(key, 0.0)))
+    return worst(step, pairs)
 
 
 def check_scaling(runs: Runs, scenario: Scenario) -> Outcome:
@@ -189,8 +209,8 @@ def check_exchange(runs: Runs, scenario: Scenario) -> Outcome:
     found = screens.exchange(run)
     if len(scenario.jobs) == 1:
         return Outcome(1.0, "an exchange of one rank") if found else Outcome()
-    if refused := refusal(run, scenario):
-        return refused
+    if scenario.says_missing and len(found) < len(scenario.jobs):
+        return Outcome(refused=f"{len(found)} ranks have an exchange")
     if len(found) != len(scenario.jobs):
         return Outcome(1.0, f"{len(found)} ranks have an exchange")
     pairs = []
@@ -236,6 +256,7 @@ CHECKS: Mapping[str, Callable[[Runs, Scenario], Outcome]] = {
     "ranks": functools.partial(check_each_rank, screens.ranks),
     "timeline": functools.partial(check_each_rank, screens.timeline),
     "ledger": check_ledger,
+    "cause": check_cause,
     "scaling": check_scaling,
     "exchange": check_exchange,
     "agreement": check_agreement,

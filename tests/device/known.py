@@ -23,38 +23,23 @@ class Known:
         return any(fnmatch.fnmatch(scenario, name) for name in self.scenarios)
 
 
-_WITHOUT_TIMES = (
-    "pool_exhausted",
-    "one_queue",
+_WITHOUT_DEVICE_TIMES = (
     "no_idle_stream",
-    "event_*",
-    "query_*",
-    "elapsed_*",
-    "*anchors",
-    "one_rank_with_one_queue",
+    "event_can_never_be_made",
+    "query_fails_from_the_start",
+    "ranks_without_anchors",
     "paddle_2.6*",
 )
 
-KNOWN = (
-    Known(
-        "the timeline's row of phases shows the host's launches, not the device's time",
-        ("timeline",),
-        ("*",),
-        but=("launch_bound", "fewer_launches", "loss_never", *_WITHOUT_TIMES),
-    ),
+KNOWN: Sequence[Known] = (
     Known(
         "a copy on a stream of its own counts as if the computation waited for it",
         ("report", "overview", "live", "ranks", "ledger"),
         ("copy_overlapped",),
     ),
     Known(
-        "an anchor that raises keeps all rows from being written",
-        ("job",),
-        ("event_can_never_be_made", "query_fails_from_the_start"),
-    ),
-    Known(
         "with one hardware queue, the mark behind each bucket holds up the computation",
-        ("job", "ledger", "scaling"),
+        ("job", "report", "overview", "live", "ranks", "ledger", "scaling", "exchange"),
         ("one_rank_with_one_queue",),
     ),
     Known(

@@ -92,7 +92,8 @@ def with_checkpoint(every: int, saving_ns: int) -> Loop:
             optimizer.step()
             loss.item()
             if step % every == 0:
-                torch.save({}, SlowFile(rank.device, saving_ns))
+                file: Any = SlowFile(rank.device, saving_ns)
+                torch.save({}, file)
 
     return train
 
@@ -167,7 +168,8 @@ def with_too_little_memory(bytes_of_batch: Callable[[int], int]) -> Loop:
 
 def with_prefetch(rank: TorchRank) -> None:
     """Copy the next batch on a stream of its own while the device computes."""
-    model, copies = rank.make_model(), Stream(rank.device)
+    model = rank.make_model()
+    copies: Any = Stream(rank.device)
     optimizer, before = rank.make_optimizer(model), Event(rank.device)
     for batch in rank.batches():
         with torch.cuda.stream(copies):
@@ -212,7 +214,7 @@ class _Replay(torch.autograd.Function):
         return inputs + 0
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         ctx.own.graphs[1].replay()
         return gradient, torch.zeros_like(ctx.own.weight), None
 

@@ -17,9 +17,18 @@ from profkit.testing.accelerator.paddle_job import OldPaddleRank, PaddleRank
 from profkit.testing.accelerator.paddle_job import train as train_paddle
 from profkit.testing.accelerator.torch_job import TorchRank, train
 from tests.device import loops
-from tests.device.truths import Truth, alone, exchanging, launched
+from tests.device.truths import Truth, alone, exchanging, launched, mean
 
 US = 1_000
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause of the gap to the base: its kind, the phase that it names, and its cost in ns."""
+
+    kind: str
+    phase: str = ""
+    cost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,8 @@ class Scenario:
     kind: type[Rank] = TorchRank
     dropped: int = 0
     """Number of batches on which the job does not train."""
+    causes: tuple[Cause, ...] = ()
+    """What `explain` must name, compared with the base; it must name nothing else that matters."""
     hidden_input: float = 0.0
     """Wait for batches under the device's work, in ns per step."""
 
@@ -52,11 +63,16 @@ def one(name: str, truth: Truth | None = None, loop: Loop = train, **options: An
     """A scenario of one rank."""
     extra = {
         key: options.pop(key)
-        for key in ("says_missing", "hidden_input", "dropped")
+        for key in ("says_missing", "hidden_input", "dropped", "causes")
         if key in options
     }
     job = Job(**options)
-    return Scenario(name, (job,), (truth or alone(job),), loop, **extra)
+    truth = truth or alone(job)
+    if truth.input:
+        extra["causes"] = (Cause("input_bound", cost=truth.input),)
+    elif truth.other:
+        extra["causes"] = (Cause(f"{name}_in_training", cost=truth.other),)
+    return Scenario(name, (job,), (truth,), loop, **extra)
 
 
 def many(
@@ -71,7 +87,17 @@ def many(
     jobs = [job] * ranks
     if late:
         jobs[-1] = dataclasses.replace(job, **late)
-    return Scenario(name, tuple(jobs), exchanging(jobs), says_missing=says_missing)
+    truths = exchanging(jobs)
+    gap = mean(truths).step - alone(job).step
+    causes = [Cause("exposed_communication", cost=gap)]
+    if late and "_in_" in name:
+        last, usual = truths[-1].parts, truths[0].parts
+        phase = max(set(last) - {"allreduce"}, key=lambda part: last[part] - usual[part])
+        cause = Cause("late_rank", phase, last[phase] - usual[phase])
+        # Most of the exchange is waiting for that rank, unless the exchange has a tail of its own.
+        rest = dataclasses.replace(causes[0], cost=gap - cause.cost)
+        causes = [cause, rest] if name.endswith("tail") else [cause]
+    return Scenario(name, tuple(jobs), truths, says_missing=says_missing, causes=tuple(causes))
 
 
 def layers(forward_ms: float, backward_ms: float, count: int = 4) -> tuple[tuple[int, int], ...]:
@@ -91,6 +117,7 @@ _SMALL: dict[str, Any] = {
 }
 _LAUNCHED: dict[str, Any] = {**_SMALL, "kernels": 40, "launch_ns": 10 * US}
 _SKIPS = 4
+_SKIPPED_NS = alone(_JOB, optimizer=_JOB.optimizer_ns * (1 - 1 / _SKIPS)).step / _SKIPS
 _FAULTS = {
     "event_cannot_be_made": Fault("create", 12),
     "event_cannot_be_recorded_once": Fault("record", 101),
@@ -147,6 +174,7 @@ def _alone_cases() -> list[Scenario]:
             "scaler_skips",
             alone(_JOB, optimizer=_JOB.optimizer_ns * (1 - 1 / _SKIPS)),
             loops.with_scaler(_SKIPS),
+            causes=(Cause("skipped_amp_steps", cost=_SKIPPED_NS),),
         ),
         one(
             "evaluation",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from profkit.analysis.overview import build_overview
-from profkit.analysis.selection import steady_steps
+from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.timeline.lanes import Group
 from profkit.analysis.timeline.timeline import Timeline
 from profkit.explain.explained import explain, scale_runs
@@ -42,17 +42,20 @@ def report(run: Path) -> Values:
 def exchange(run: Path) -> list[Values]:
     """The parts of each rank's exchange, in `profkit report --json`."""
     found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))["exchange"]
-    rows = []
+    rows: list[Values] = []
     for rank in found["ranks_ms_per_step"] if found else []:
         named = {name: rank[name] for name in ("exposed", "waiting", "transfer", "hidden")}
         rows.append({name: value * MS for name, value in named.items() if value is not None})
     return rows
 
 
-def quality(run: Path) -> list[str]:
-    """The notices on the quality of a run's data, which every report prints."""
+def refusal(run: Path) -> str:
+    """The notice that no device times are there, if phases are named as the host's launches."""
     found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))
-    return [*found["data_quality"], *found["flags"]]
+    for notice in found["data_quality"]:
+        if "device time" in notice and found.get("phases_clock") == "launch":
+            return str(notice)
+    return ""
 
 
 def overview(run: Path) -> Values:
@@ -72,7 +75,7 @@ def live(run: Path) -> Values:
 def ranks(run: Path) -> list[Values]:
     """Each rank's own step."""
     found = twin(run, "ranks")
-    rows = []
+    rows: list[Values] = []
     for rank in found["ranks"]:
         rows.append({"step": rank["wall_ns"], **_named(rank["phase_ns"])})
     return rows
@@ -93,24 +96,26 @@ def scaling(base: Path, run: Path) -> dict[str, Any]:
 
 
 def timeline(run: Path) -> list[Values]:
-    """What each rank's row of phases covers between the first and the last used step."""
+    """What each rank's row of phases covers of the steps that all screens use."""
     trace = Trace.open(run)
-    used = steady_steps(trace).steps
+    used = phase_basis(trace).used
     opened = Timeline(trace)
-    rows = []
+    rows: list[Values] = []
     for rank in trace.ranks:
         steps = opened.steps(rank.rank)
         inside = np.isin(steps.number, used)
-        begin, end = int(steps.start_ns[inside].min()), int(steps.end_ns[inside].max())
-        covered: dict[str, float] = {"step": (end - begin) / len(used)}
+        begins, ends = steps.start_ns[inside], steps.end_ns[inside]
+        covered: dict[str, float] = {"step": float((ends - begins).sum()) / len(used)}
         for lane in opened.lanes(rank.rank, Group.PHASES):
             pieces = lane.level.pieces
             shift = opened.shift(rank.rank)
             for kind, name in enumerate(lane.level.kinds):
                 own = pieces.kinds == kind
-                starts = np.clip(pieces.starts[own] + shift, begin, end)
-                ends = np.clip(pieces.ends[own] + shift, begin, end)
-                covered[name] = float((ends - starts).sum()) / len(used)
+                starts, stops = pieces.starts[own] + shift, pieces.ends[own] + shift
+                ns = 0
+                for begin, end in zip(begins, ends, strict=True):
+                    ns += int((np.clip(stops, begin, end) - np.clip(starts, begin, end)).sum())
+                covered[name] = ns / len(used)
         rows.append(_named(covered))
     return rows
 

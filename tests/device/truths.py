@@ -32,7 +32,7 @@ class Truth:
 
     @property
     def step(self) -> float:
-        return sum(self.parts.values())
+        return float(sum(self.parts.values()))
 
     @property
     def idle(self) -> float:
@@ -69,7 +69,7 @@ def waited_input(job: Job) -> float:
     if not job.worker:
         return job.data_ns
     forward, backward = (sum(times) for times in zip(*job.layers, strict=True))
-    return max(0, job.data_ns - forward - backward - job.copy_ns - job.optimizer_ns)
+    return float(max(0, job.data_ns - forward - backward - job.copy_ns - job.optimizer_ns))
 
 
 def launched(job: Job) -> Truth:

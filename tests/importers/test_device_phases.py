@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from profkit.analysis.costs import run_costs
-from profkit.analysis.exposed import exposed_spans
+from profkit.analysis.device_clock import exposed_spans
 from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain
 from profkit.explain.ledger import Verdict

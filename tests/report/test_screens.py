@@ -15,7 +15,7 @@ from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.errors import ExitCode
-from profkit.report import as_json, as_text, kernel_sections
+from profkit.report import as_json, as_text, kernel_sections, machine_sections
 from profkit.report.document import Grid
 from profkit.testing import synthetic_trace
 from profkit.text import duration, percent, safe_text, significant
@@ -251,7 +251,8 @@ def test_a_verification_and_its_json_tell_the_same(run: Path) -> None:
     shutil.rmtree(run / "r00001")
     (run / "r00000" / "samples.arrows").unlink()
     found = verify(run)
-    text, data = as_text.verification(found), _strict(as_json.dumps(as_json.verification(found)))
+    text = as_text.sections(machine_sections.verification(found))
+    data = _strict(as_json.dumps(as_json.verification(found)))
     assert text.startswith(f"{data['state']}: ")
     for reason in data["reasons"]:
         assert reason in " ".join(text.split())

@@ -47,7 +47,8 @@ def page(row: dict[str, str]) -> str:
             parts += map(imported.as_text, made)
             traces.append(Trace.open(made[-1].run))
         parts += [as_text.overview(build_overview(trace)) for trace in traces]
-        parts.append(as_text.document(explained(explain(*traces))))
+        base, target = traces
+        parts.append(as_text.document(explained(explain(base, target))))
         return "\n\n".join(parts).replace(folder, "") + "\n"
 
 

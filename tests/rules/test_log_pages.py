@@ -45,7 +45,8 @@ def own_views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Explained]:
             for log in (row["base_log"], row["target_log"]):
                 made = list(IMPORTER.read([DATA / "logs" / log], Target(folder)))
                 traces.append(Trace.open(made[-1].run))
-            views[case] = explain(*traces)
+            base, target = traces
+            views[case] = explain(base, target)
     return views
 
 

@@ -42,12 +42,12 @@ def even(step_s: float, data_s: float, count: int = 60) -> list[tuple[float, flo
 @pytest.fixture
 def compare(tmp_path: Path) -> Explain:
     def compare(base: str, target: str) -> Explained:
-        traces = []
+        sides = {}
         for name, text in (("before.log", base), ("after.log", target)):
             (tmp_path / name).write_text(text)
             (made,) = IMPORTER.read([tmp_path / name], Target(tmp_path / "runs"))
-            traces.append(Trace.open(made.run))
-        return explain(*traces)
+            sides[name] = Trace.open(made.run)
+        return explain(sides["before.log"], sides["after.log"])
 
     return compare
 
@@ -162,6 +162,19 @@ def test_an_efficiency_with_a_reason_is_judged(compare: Explain) -> None:
     assert "ranks cannot be" not in page(view)
     view = compare(paddleseg(1, even(0.3, 0.001)), paddleseg(8, even(0.295, 0.001)))
     assert "ranks cannot be" not in page(view)
+
+
+def test_the_steps_of_a_line_are_one_figure(compare: Explain) -> None:
+    """Two lines of three steps are no six steps, of which any order would be unlikely."""
+    texts = []
+    for step_s in (0.2, 0.3):
+        lines = [(step_s, 0.001), (step_s, 0.001), (1.01 * step_s, 0.001)]
+        texts.append(
+            paddleseg(8, lines).replace("iter: 10/", "iter: 3/").replace("iter: 20/", "iter: 6/")
+        )
+    view = compare(*(text.replace("iter: 30/30", "iter: 9/9") for text in texts))
+    assert (view.ledger.base.steps, view.ledger.target.steps) == (6, 6)
+    assert view.ledger.verdict is Verdict.CANNOT_JUDGE
 
 
 def test_each_flag_is_printed_once(compare: Explain) -> None:

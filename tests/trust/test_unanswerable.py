@@ -87,7 +87,7 @@ def _cut_steps(run: Path) -> None:
 
 
 ALONE: dict[str, Callable[[Path, Path], Path]] = {
-    "three steps": _made(steps=3),
+    "two steps": _made(steps=2),
     "all steps are warm-up": _made(steps=12, config={"device": "cpu", "warmup": 12}),
     "no samples known": _made(batch_size=0),
     "times that cannot be": _told(flags=[f"{BAD_TIMES[0]}7 kernels of 236 years"]),

@@ -289,6 +289,9 @@ def test_the_truth_is_judged_as_perfect_through_the_same_path(tree: Path) -> Non
     index = check_tree(tree, "val")
     labels = iter([read_whole(frame, BadSamples())[1] for frame in index.frames])
     figures = hrnet_w18.evaluate(
-        Build(CONFIG, tree, BadSamples()), index, lambda model, image: next(labels), None
+        Build(CONFIG, tree, BadSamples()),
+        index,
+        lambda model, images: np.stack([next(labels) for _ in images]),
+        None,
     )
     assert figures == {"mean_iou": 1, "pixel_accuracy": 1}

@@ -450,8 +450,8 @@ class FakeModel:
     def __init__(self, logits: list[npt.NDArray[np.float64]]) -> None:
         self.answers = iter(logits)
 
-    def __call__(self, pixels: object) -> Any:
-        return next(self.answers)
+    def __call__(self, pixels: npt.NDArray[np.float32]) -> Any:
+        return np.concatenate([next(self.answers) for _ in pixels])
 
     def eval(self) -> None:
         pass

@@ -25,11 +25,12 @@ from profkit.workloads.datasets.generated import Picture
 from profkit.workloads.datasets.image_tree import check_tree
 from profkit.workloads.datasets.imagenet import GeneratedSet, encode
 from profkit.workloads.resnet50 import WORKLOAD
-from profkit.workloads.resnet50.classify import CentreCrops, TrainingCrops
-from profkit.workloads.training.loop import NotFiniteError, Plan, Target, Training
+from profkit.workloads.resnet50.classify import Crops
+from profkit.workloads.training.loop import NotFiniteError, Plan, Training
 from profkit.workloads.training.prepare import Seat, check, final_config, find_data
 from profkit.workloads.training.samples import GREY, BadSampleError, BadSamples, Guarded, as_raised
-from profkit.workloads.training.sampling import Batches
+from profkit.workloads.training.sampling import Batches, run_length
+from profkit.workloads.training.target import Target
 
 # -- batches ---------------------------------------------------------------------------------------
 
@@ -77,6 +78,43 @@ def test_epochs_are_shuffled_differently_and_again_the_same() -> None:
     assert [[index for _, index in keys] for keys in sampler] == first
 
 
+@pytest.mark.parametrize("groups", [None, [0] * 33 + [1] * 7])
+def test_a_small_generated_set_is_repeated_until_its_epoch_has_fifty_steps(
+    groups: list[int] | None,
+) -> None:
+    config = {"data": "generated", "global_batch_size": 8 * 16, "steps": 20, "epochs": 2}
+    length = run_length(config, 40, groups)
+    assert length.steps_per_epoch >= 50
+    assert length.steps == 2 * length.steps_per_epoch
+    own = run_length({**config, "data": "/data", "epochs": None}, 40, groups)
+    assert (own.copies, own.steps_per_epoch, own.steps) == (1, 0, 20)
+    ranks = []
+    for rank in range(8):
+        options: Any = {"seed": 1, "rank": rank, "world_size": 8, "groups": groups}
+        ranks.append(list(Batches(40, 16, copies=length.copies, **options)))
+    assert [len(batches) for batches in ranks] == [length.steps_per_epoch] * 8
+    keys = [key for batches in ranks for batch in batches for key in batch]
+    assert len(set(keys)) == len(keys)  # no crop is seen twice in an epoch
+    assert {index for _, index in keys} == set(range(40))
+    assert {visit for visit, _ in keys} == set(range(length.copies))
+
+
+def test_the_next_epoch_of_a_repeated_set_has_other_crops() -> None:
+    sampler = Batches(4, 2, copies=3)
+    first = {key for batch in sampler for key in batch}
+    sampler.epoch = 1
+    assert not first & {key for batch in sampler for key in batch}
+
+
+@given(start=st.integers(0, 12), parity=st.booleans())
+def test_an_epoch_continues_after_its_first_batches(start: int, parity: bool) -> None:
+    groups = [index % 2 for index in range(24)] if parity else None
+    sampler = Batches(24, 2, seed=4, groups=groups)
+    whole = list(sampler)
+    sampler.start = start
+    assert list(sampler) == whole[start:]
+
+
 # -- samples ---------------------------------------------------------------------------------------
 
 
@@ -95,18 +133,18 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_a_sample_follows_from_seed_epoch_and_index_alone(tree: Path) -> None:
-    crops = TrainingCrops(check_tree(tree), BadSamples(), 32, seed=5)
+    crops = Crops(check_tree(tree), BadSamples(), 32, seed=5)
     image, label = crops[0, 3]
     assert (image.shape, str(image.dtype), label) == ((3, 32, 32), "float32", 1)
     assert np.array_equal(crops[0, 3][0], image)
     assert not np.array_equal(crops[1, 3][0], image)
-    assert not np.array_equal(TrainingCrops(crops.index, crops.bad, 32, seed=6)[0, 3][0], image)
+    assert not np.array_equal(Crops(crops.index, crops.bad, 32, seed=6)[0, 3][0], image)
 
 
 def test_a_grey_png_is_read_as_rgb_and_normalised(tmp_path: Path) -> None:
     (tmp_path / "train" / "n1").mkdir(parents=True)
     Image.new("L", (40, 30), 124).save(tmp_path / "train" / "n1" / "grey.PNG")
-    image, label = CentreCrops(check_tree(tmp_path), BadSamples(), 16)[0]
+    image, label = Crops(check_tree(tmp_path), BadSamples(), 16, 0, training=False)[0, 0]
     assert (image.shape, label) == ((3, 16, 16), 0)
     assert np.allclose(image[0], (124 / 255 - 0.485) / 0.229, atol=1e-5)
 
@@ -117,11 +155,11 @@ def test_a_broken_image_is_named_skipped_or_grey(tree: Path, kept: int) -> None:
     path = Path(index.samples[1][0])
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(BadSampleError, match=rf"{path.name}: not a whole image: .*--bad-samples"):
-        Guarded(TrainingCrops(index, BadSamples(), 32, 0), BadSamples())[0, 1]
+        Guarded(Crops(index, BadSamples(), 32, 0), BadSamples())[0, 1]
     skip, pad = BadSamples("skip"), BadSamples("pad")
-    skipped: Any = Guarded(TrainingCrops(index, skip, 32, 0), skip)[0, 1]
-    assert np.array_equal(skipped[0], TrainingCrops(index, skip, 32, 0)[0, 2][0])
-    padded = TrainingCrops(index, pad, 32, 0)[0, 1]
+    skipped: Any = Guarded(Crops(index, skip, 32, 0), skip)[0, 1]
+    assert np.array_equal(skipped[0], Crops(index, skip, 32, 0)[0, 2][0])
+    padded = Crops(index, pad, 32, 0)[0, 1]
     assert np.abs(padded[0]).max() < 0.02
     for bad in (skip, pad):
         (news,) = bad.news()
@@ -156,7 +194,7 @@ def test_a_set_of_nothing_but_broken_images_ends_with_a_message(tree: Path) -> N
         Path(path).write_bytes(b"")
     bad = BadSamples("skip")
     with pytest.raises(UnreadableError, match="bad samples in a row"):
-        Guarded(TrainingCrops(index, bad, 32, 0), bad)[0, 1]
+        Guarded(Crops(index, bad, 32, 0), bad)[0, 1]
 
 
 def test_workers_of_any_start_write_into_one_book(tmp_path: Path) -> None:
@@ -188,8 +226,8 @@ class FakeDriver:
         self.skipped = skipped
         self.evaluated = 0
 
-    def batches(self, epoch: int) -> Iterable[Any]:
-        return range(self.epoch_length)
+    def batches(self, epoch: int, start: int = 0) -> Iterable[Any]:
+        return range(start, self.epoch_length)
 
     def count(self, batch: Any) -> int:
         return 2
@@ -214,13 +252,21 @@ class FakeDriver:
 
     def evaluate(self) -> Mapping[str, float]:
         self.evaluated += 1
-        return {"top1": 0.5}
+        return {"top1": 0.1 * self.evaluated}
+
+    def state(self) -> tuple[Any, Any]:
+        return list(self.losses), "of this rank"
+
+    def load_state(self, shared: Any, own: Any) -> None:
+        assert own == "of this rank"
+        self.losses = list(shared)
 
 
 def _train(driver: FakeDriver, plan: Plan, bad: BadSamples | None = None) -> tuple[Any, MemorySink]:
     sink = MemorySink()
+    given: Any = driver
     outcome = Training(
-        driver, plan, bad or BadSamples(), Recorder(sink), lambda step, steps, loss: None
+        given, plan, bad or BadSamples(), Recorder(sink), lambda step, steps, loss: None
     ).run()
     return outcome, sink
 
@@ -277,11 +323,12 @@ def test_a_run_stops_when_its_time_is_up() -> None:
 def test_evaluation_is_a_phase_of_its_own_and_no_step() -> None:
     driver = FakeDriver([1] * 8)
     outcome, sink = _train(driver, Plan(8, evaluate=True, epoch_ends=True))
-    assert (driver.evaluated, outcome.figures) == (2, {"top1": 0.5})
+    assert (driver.evaluated, outcome.figures) == (2, {"top1": 0.2})
     assert [row[1:3] for row in sink.rows["spans"] if row[2] == "evaluation"] == [
         ("other", "evaluation")
     ] * 2
-    assert [(row[2], row[4]) for row in sink.rows["samples"]] == [("evaluation:top1", 0.5)] * 2
+    noted = [(row[2], row[4]) for row in sink.rows["samples"]]
+    assert noted == [("evaluation:top1", 0.1), ("evaluation:top1", 0.2)]
     assert len(sink.rows["steps"]) == 8
 
 
@@ -302,10 +349,59 @@ def test_bad_samples_are_told_and_recorded_while_it_trains(
     assert "bad sample: train/a.jpg: truncated" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["accuracy>1", "loss<", "loss<x", "loss<-1", "loss>1"])
+@pytest.mark.parametrize(
+    "text", ["top1<1", "loss>1", "loss<", "loss<x", "loss<-1", "top1>", "top1>0.1x"]
+)
 def test_a_target_that_is_not_understood_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--until .* is not understood; write loss<0\.05"):
-        Target.parse(text)
+        Target.parse(text, ("top1",))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("miou>0.78", "the quality figures here are: top1"),
+        ("top1>71.1", r"shares from 0 to 1; write top1>0\.711"),
+    ],
+)
+def test_a_target_that_no_figure_can_reach_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        Target.parse(text, ("top1",))
+
+
+def test_the_figure_of_a_target_may_have_its_published_name() -> None:
+    target = Target.parse(" mIoU > 0.78", ("mean_iou", "pixel_accuracy"))
+    assert target is not None
+    assert (target.figure, target.value) == ("mean_iou", 0.78)
+
+
+def test_a_run_stops_at_a_quality_and_says_when_it_was_reached() -> None:
+    driver = FakeDriver([1.0] * 40, epoch_length=7)
+    target = Target.parse("top1>0.25", ("top1",))
+    plan = Plan(40, until=target, evaluate=True, evaluate_every=5)
+    outcome, sink = _train(driver, plan)
+    assert (outcome.steps, driver.evaluated) == (15, 3)
+    assert outcome.figures["top1"] == pytest.approx(0.3)
+    assert outcome.stopped.startswith("top1>0.25 reached at step 14 after ")
+    assert "s evaluation (top1 0.3)" in outcome.stopped
+    assert [row[2] for row in sink.rows["samples"]][-1] == "time_to_target_s"
+    assert outcome.remarks == ()
+    assert len(sink.rows["steps"]) == 15
+
+
+def test_a_quality_that_is_not_reached_is_reported_with_the_best() -> None:
+    driver = FakeDriver([1.0] * 20, epoch_length=7)
+    plan = Plan(20, until=Target.parse("top1>0.9", ("top1",)), evaluate=True, epoch_ends=True)
+    outcome, _ = _train(driver, plan)
+    assert (outcome.steps, outcome.stopped) == (20, "")
+    said = "top1>0.9 not reached in 20 steps; the best was top1 0.3 at step 19"
+    assert outcome.remarks == (said,)
+
+
+def test_no_step_is_evaluated_twice() -> None:
+    driver = FakeDriver([1.0] * 8, epoch_length=4)
+    _train(driver, Plan(8, evaluate=True, epoch_ends=True, evaluate_every=2))
+    assert driver.evaluated == 4
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -337,13 +433,20 @@ def test_reduced_sizes_are_named_and_the_rate_follows_the_global_batch() -> None
         (Settings("paddle", amp="auto"), False, "Paddle has no mixed precision on a CPU"),
         (Settings("torch", amp="O2"), True, "--amp O2 is a level of Paddle's"),
         (Settings("torch", pin=True), False, "--pin needs a GPU"),
-        (Settings("paddle", channels_last=True), True, "--channels-last"),
         (Settings("paddle", compile=True), True, "--compile"),
-        (Settings("torch", dali=True, data="synthetic"), False, "exclude each other"),
+        (Settings("torch", dali="cpu", data="synthetic"), False, "exclude each other"),
         (
-            Settings("torch", dali=True, bad_samples="skip"),
+            Settings("torch", dali="cpu", bad_samples="skip"),
             False,
             "needs the framework's own loader",
+        ),
+        (Settings("torch", dali="gpu"), False, "--dali gpu needs a GPU to decode on"),
+        (Settings("torch", autotune=True), False, "--autotune needs a GPU"),
+        (Settings("torch", checkpoint_every=5), True, "--checkpoint-every needs --checkpoint"),
+        (
+            Settings("torch", dali="cpu", resume=Path("x")),
+            False,
+            "--resume needs the framework's own loader",
         ),
     ],
 )

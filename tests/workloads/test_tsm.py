@@ -156,8 +156,8 @@ def test_a_torch_step_starts_at_the_loss_of_a_guess(tree: Path) -> None:
     )
     loss.backward()
     parts.optimizer.step()
-    assert loss.item() == pytest.approx(math.log(3), abs=0.2)
-    assert (parts.clip_norm, parts.notes["classes"], parts.dataset.segments) == (20, 3, 8)
+    assert loss.item() == pytest.approx(math.log(400), abs=0.2)
+    assert (parts.clip_norm, parts.notes["classes"], parts.dataset.segments) == (20, 400, 8)
 
 
 def test_a_paddle_step_starts_at_the_loss_of_a_guess() -> None:
@@ -190,9 +190,10 @@ class FakeModel:
         self.answers = answers
         self.asked = 0
 
-    def __call__(self, frames: object) -> Any:
-        self.asked += 1
-        return np.eye(3)[[self.answers.get(self.asked - 1, 2)]]
+    def __call__(self, frames: npt.NDArray[np.float32]) -> Any:
+        asked = range(self.asked, self.asked + len(frames))
+        self.asked += len(frames)
+        return np.eye(3)[[self.answers.get(number, 2) for number in asked]]
 
     def eval(self) -> None:
         pass
@@ -228,6 +229,62 @@ def test_top1_is_one_for_perfect_answers_and_a_third_for_one_and_the_same(
     truth = {number: clip.label for number, clip in enumerate(check_tree(tree, "val").clips)}
     assert top1(tree, truth) == 1
     assert top1(tree, {}) == pytest.approx(1 / 3)
+
+
+def test_ranks_share_out_the_evaluation_and_agree_on_its_figure(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clips = check_tree(tree, "val").clips
+    seen: list[tuple[int, int]] = []
+
+    def judge(rank: int, gather: Callable[[Any], list[Any]]) -> float:
+        config = {**CONFIG, "rank": rank, "world_size": 4}
+        parts = parts_from(monkeypatch, Build(config, tree, BadSamples(), gather))
+        truth = {at: clips[number].label for at, number in enumerate(range(rank, 6, 4))}
+        if rank == 0:
+            truth[0] = (truth[0] + 1) % 3  # one clip of six is wrong
+        figure: float = parts.evaluate(FakeModel(truth))["top1"]
+        return figure
+
+    def note(counts: Any) -> list[Any]:
+        seen.append(counts)
+        return [counts]
+
+    for rank in range(4):
+        judge(rank, note)
+    assert [count for _, count in seen] == [2, 2, 1, 1]
+    figures = [judge(rank, lambda counts: seen) for rank in range(4)]
+    assert figures == pytest.approx([5 / 6] * 4)
+
+
+def test_the_last_layer_learns_faster_and_norms_do_not_decay(tree: Path) -> None:
+    paddle = import_paddle()
+    expected = {
+        "fc.1.weight": (0.05, 1e-4),
+        "fc.1.bias": (0.1, 0.0),
+        "layer1.0.bn1.weight": (0.01, 0.0),
+        "layer1.0.bn1.bias": (0.01, 0.0),
+        "layer1.0.conv2.weight": (0.01, 1e-4),
+    }
+    parts = parts_of("torch", None)
+    rates = {}
+    for group in parts.optimizer.param_groups:
+        for weight in group["params"]:
+            rates[id(weight)] = (group["lr"], group["weight_decay"])
+    weights = dict(parts.model.net.named_parameters())
+    assert len(rates) == len(weights)
+    for name, rate in expected.items():
+        assert rates[id(weights[name])] == pytest.approx(rate)
+    theirs = parts_of("paddle", None, weight_decay=0.5)
+    weights = dict(theirs.model.net.named_parameters())
+    before = {name: weights[name].numpy() for name in expected}
+    for name in expected:
+        weights[name].grad = paddle.ones_like(weights[name])
+    theirs.optimizer.step()
+    for name, (lr, decay) in expected.items():
+        gradient = 1 + (0.5 if decay else 0) * before[name]
+        change = before[name] - weights[name].numpy()
+        assert np.allclose(change, lr * gradient, rtol=1e-2, atol=1e-5), name
 
 
 def test_a_bad_clip_is_left_out_of_the_evaluation_or_ends_it(

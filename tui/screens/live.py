@@ -17,6 +17,7 @@ from textual.widgets import Static
 from profkit.analysis.views.live import LivePart, LiveView, build_live_view
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
+from profkit.report.words import live_parts_words
 from profkit.text import duration, percent, plural, safe_text, significant
 from profkit.trace.tail import RunTail
 from profkit.tui.library import Source
@@ -176,6 +177,8 @@ def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
             (f"   over the latest {plural(view.recent_steps, 'step')}", dim),
         ]
     )
+    for words in live_parts_words(view):
+        yield line([(words, dim)])
     if view.stalled:
         words = "no news for far longer than a step takes: the job is evaluating, saving or hanging"
         yield line([(words, bad)])

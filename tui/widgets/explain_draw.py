@@ -99,9 +99,9 @@ def verdict_lines(view: Explained, palette: Palette) -> Iterator[Text]:
 def cause_lines(view: Explained, palette: Palette) -> Iterator[Text]:
     """Yield each cause with its cost, its evidence and what to try."""
     if not view.findings:
-        yield line([("no cause is larger than the noise", palette.style("dim"))])
+        yield folded((ledger_text.no_cause_words(view.ledger), palette.style("dim")))
     for number, found in enumerate(view.findings, start=1):
-        cost = ledger_text.finding_cost(found)
+        cost = ledger_text.finding_cost(found, view.ledger)
         kind = (f"{number} {found.kind}: ", palette.style("bad"))
         yield folded(kind, (cost, palette.style("title")))
         yield folded((f"  {found.evidence}", palette.style("dim")))

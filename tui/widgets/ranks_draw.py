@@ -33,8 +33,7 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
     if len(view.ranks) == 1:
         yield [("one rank: no other rank to wait for", dim)]
     elif view.waits is None:
-        missing = f"{view.collectives - view.matched:,} of {view.collectives:,} collectives"
-        yield [(f"who waits is inconclusive: {missing} were not recorded on all ranks", None)]
+        yield [(f"who waits is inconclusive: {view.why_no_waits}", None)]
     elif view.late_rank is not None:
         late = view.late_rank
         waited = (

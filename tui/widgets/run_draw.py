@@ -178,6 +178,8 @@ def part_columns(view: RunView, *, plain: bool) -> tuple[list[Column], list[Part
     labels = [key.label for key in keys]
     table.columns.append(Column("part", labels, stretches=True, roles=roles))
     table.figure("per step", lambda row: row[1].step_ns.value, duration, searched=True)
+    if any(part.host_ns is not None for _, part, _ in rows):
+        table.figure("host", lambda row: row[1].host_ns, duration)
     table.columns.append(Column("share", shares, percent, right=True))
     table.columns.append(Column("95 % interval", intervals))
     draw_bar = functools.partial(bar, width=BAR_WIDTH, plain=plain)

@@ -24,6 +24,7 @@ from profkit.instrument.buckets import EXPOSED, BucketLog
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder
+from profkit.instrument.rows import Event
 from profkit.instrument.spans import Span
 from profkit.vocab import Phase
 
@@ -97,6 +98,10 @@ class Exchange:
         self._expected = sum(len(group.members) for group in groups)
         self._before_ns = self._coming = 0
         self._tail: Span | None = None
+        self._ready_at: frozenset[int] = frozenset()
+        """Which gradients, counted in their order, completed a group in the backward before."""
+        self._marks: dict[int, Event | None] = {}
+        """Where on the device a group was complete, by the host's time."""
 
     def arm(self) -> None:
         """Expect gradients: a forward has run whose gradients will be exchanged."""
@@ -109,12 +114,20 @@ class Exchange:
         if self._armed:
             self._before_ns = self._clock()
             if not self._blocking:
-                self._open_tail()
+                self._mark_device()
 
-    def _open_tail(self) -> None:
-        """Time the last gradient: there, the device's stream waits for all communication."""
+    def _mark_device(self) -> None:
+        """Mark where a group is complete, and time the last gradient.
+
+        There, the device's stream waits for all communication.
+        """
         self._coming -= 1
-        if not self._coming and self._recorder.device is not None and self._recorder.recording:
+        device = self._recorder.device
+        if device is None or not self._recorder.recording:
+            return
+        if len(self._firings) in self._ready_at and self._before_ns not in self._marks:
+            self._marks[self._before_ns] = device.mark()
+        if not self._coming:
             self._tail = self._recorder.open(Phase.ALLREDUCE, EXPOSED).__enter__()
 
     def after(self, parameter: int) -> None:
@@ -132,12 +145,25 @@ class Exchange:
         self._armed = False
         self._expected = len(self._firings)
         launches = list(replay([group.members for group in self._groups], self._firings))
+        complete = {launch.ready_ns for launch in launches}
+        ready_at = [number for number, firing in enumerate(self._firings) if firing[1] in complete]
+        self._ready_at = frozenset(ready_at)
         if self._blocking or self._recorder.device is not None:
             for index, ready, start, end in launches:
                 size, dtype = self._groups[index].bytes, self._groups[index].dtype
                 if size is not None:
-                    on_device = not self._blocking
-                    self._log.completed(index, size, dtype, ready, start, end, on_device=on_device)
+                    self._log.completed(
+                        index,
+                        size,
+                        dtype,
+                        ready,
+                        start,
+                        end,
+                        on_device=not self._blocking,
+                        mark=self._marks.pop(ready, None),
+                    )
+        self._recorder.drop_marks(*self._marks.values())
+        self._marks.clear()
         if self._blocking:
             self._log.exposed((launch.start_ns, launch.end_ns) for launch in launches)
 

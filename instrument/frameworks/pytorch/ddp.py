@@ -10,6 +10,7 @@ registers stays the job's own; only the reducer's reference to it is timed.
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from profkit.instrument.buckets import Bucket, BucketLog
+from profkit.instrument.buckets import COMPLETES_WHEN_DONE, Bucket, BucketLog
 from profkit.instrument.collectives import QUIET
 from profkit.instrument.frameworks.base import Books, note_unmeasured
 from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
@@ -81,7 +82,9 @@ class Exchanges:
         @functools.wraps(original)
         def _register_comm_hook(reducer: Any, state: object, comm_hook: Hook) -> None:
             group = self.groups.get(reducer)
-            original(reducer, state, _timed_hook(comm_hook, group.log) if group else comm_hook)
+            if group:
+                comm_hook = _timed_hook(comm_hook, group.log, follows=group.follows)
+            original(reducer, state, comm_hook)
 
         _register_comm_hook.__qualname__ = _register_comm_hook.__name__  # a builtin's has no module
         return _register_comm_hook
@@ -123,7 +126,10 @@ class Exchanges:
             clock=recorder.clock,
             unmeasured=self.say_unmeasured,
         )
-        group = ObservedGroup(real, log, recorder)
+        follows = backend in COMPLETES_WHEN_DONE or not has_one_queue()
+        if not follows:
+            self.say_unmeasured("the end of each bucket, with CUDA_DEVICE_MAX_CONNECTIONS=1")
+        group = ObservedGroup(real, log, recorder, follows=follows)
         if "process_group" in kwargs:
             return group, args, {**kwargs, "process_group": group}
         return group, (*args[:_GROUP_ARGUMENT], group, *args[_GROUP_ARGUMENT + 1 :]), kwargs
@@ -146,7 +152,15 @@ def _backends(group: Any) -> dict[str, str]:
     return backends
 
 
-def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
+def has_one_queue() -> bool:
+    """Return true if all streams of a device share one hardware queue.
+
+    Then an event behind a collective holds up the computation that is launched after it.
+    """
+    return os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
+
+
+def _timed_hook(hook: Hook, log: BucketLog, *, follows: bool) -> Hook:
     """Time the job's hook: its arguments and its future are passed on unchanged."""
 
     def begin_unguarded(bucket: Any) -> Bucket:
@@ -173,7 +187,8 @@ def _timed_hook(hook: Hook, log: BucketLog) -> Hook:
         if opened is not None:
             # A hook may average or compress the gradients before it sends them.
             opened.start_ns = QUIET.sent_ns or opened.start_ns
-            follow(future, opened)
+            if follows:
+                follow(future, opened)
         return future
 
     skip_code(getattr(timed, "__code__"))  # noqa: B009  # wraps() hides it from mypy

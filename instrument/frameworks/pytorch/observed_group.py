@@ -36,7 +36,9 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
     a deadlock.
     """
 
-    def __init__(self, real: Any, log: BucketLog, recorder: Recorder) -> None:
+    def __init__(
+        self, real: Any, log: BucketLog, recorder: Recorder, *, follows: bool = True
+    ) -> None:
         super().__init__(real.rank(), real.size())
         self.bound_device_id = real.bound_device_id  # registering a backend sets it there, too
         kinds = _ProcessGroup.BackendType
@@ -47,6 +49,8 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
             if hasattr(_ProcessGroup, "_set_default_backend"):  # later than torch 2.4
                 self._set_default_backend(kind)
         self.log = log
+        self.follows = follows
+        """True if the end of each bucket is timed."""
         self._real = real
         self._recorder = recorder
         self._known: list[tuple[int, Any, tuple[int, str]]] = []
@@ -106,6 +110,8 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
             return None
         index = log.pending
         bucket = log.launched(index, *self._describe(index, tensor))
+        if not self.follows:
+            return None
         ends_with_backward = bucket.bytes <= SMALL_BYTES and recorder.device is None
         if ends_with_backward and index + 1 == log.expected:
             return None

@@ -23,6 +23,7 @@ from profkit.analysis.kernels.idle import (
     HOST,
     LATE,
     SYNCHRONISED,
+    Gaps,
     device_lanes,
     find_gaps,
     idle_reasons,
@@ -58,6 +59,8 @@ class DeviceTime:
     """Idle until work that began as soon as the host had launched it."""
     synchronised_ns: int
     """The same after the host had waited until the device had nothing to do."""
+    idle_waiting_ns: int
+    """Idle while the host waited in a collective for another rank; in none of the others."""
     waiting_ns: int | None
     """The part of `exposed` in which other ranks had not come; null if that is not known."""
 
@@ -72,7 +75,7 @@ class DeviceTime:
     @property
     def queued_ns(self) -> int:
         """Idle although the next work was launched in time, or for no known reason."""
-        return self.idle_ns - self.late_ns - self.synchronised_ns
+        return self.idle_ns - self.late_ns - self.synchronised_ns - self.idle_waiting_ns
 
     def plus(self, other: DeviceTime) -> DeviceTime:
         """Add up two windows of one device, or of several."""
@@ -120,22 +123,38 @@ def device_times(
         window = _windows_of(kernels["step"].to_numpy())
         lane = lane * (int(window.max()) + 1) + window
     gaps = find_gaps(kernels, lane)
-    reasons, idle = idle_reasons(kernels, gaps, samples), []
-    for reason in (LATE, SYNCHRONISED):
-        ns = np.where(reasons == reason, gaps.length, 0)
+    reasons = idle_reasons(kernels, gaps, samples)
+    for_rank = _covered_by(waits or {}, rank[gaps.after], gaps)
+    idle = []
+    for ns in (
+        np.where(reasons == LATE, gaps.length - for_rank, 0),
+        np.where(reasons == SYNCHRONISED, gaps.length - for_rank, 0),
+        for_rank,
+    ):
         idle.append(np.bincount(lane[gaps.after], weights=ns, minlength=int(lane.max()) + 1))
-    late, synchronised = np.rint(idle).astype(np.int64).tolist()
+    columns = np.rint(idle).astype(np.int64).T.tolist()
     found: dict[tuple[int, str], DeviceTime] = {}
     for rows in split_lanes(np.argsort(lane, kind="stable"), lane):
-        place = int(lane[rows[0]])
         key = int(rank[rows[0]]), devices[device[rows[0]]]
         if key[1] == HOST:
             continue
         wait = waits.get(key[0]) if waits is not None else None
         time = _sum_up(key, kernels.take(pa.array(rows)), kind[rows], wait)
-        time = dataclasses.replace(time, late_ns=late[place], synchronised_ns=synchronised[place])
+        late, synchronised, for_other = columns[lane[rows[0]]]
+        time = dataclasses.replace(
+            time, late_ns=late, synchronised_ns=synchronised, idle_waiting_ns=for_other
+        )
         found[key] = found[key].plus(time) if key in found else time
     return tuple(found[key] for key in sorted(found))
+
+
+def _covered_by(waits: Waits, rank: Ints, gaps: Gaps) -> Ints:
+    """Return how long in each gap its rank waited for another, in a collective of the host."""
+    covered = np.zeros(len(rank), dtype=np.int64)
+    for each, (begin, until) in waits.items():
+        mine = rank == each
+        covered[mine] = covered_each(begin, until, gaps.start[mine], gaps.end[mine])
+    return covered
 
 
 def _windows_of(step: Ints) -> Ints:
@@ -169,6 +188,7 @@ def _sum_up(
         moves_alone_ns=busy - either,
         late_ns=0,
         synchronised_ns=0,
+        idle_waiting_ns=0,
         waiting_ns=waiting,
     )
 

@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import rows_of_steps
-from profkit.analysis.estimate import Estimate, estimate_ratios
+from profkit.analysis.device_clock import has_device_times
+from profkit.analysis.device_times import HOST, PhaseClock, ranks_on_device, rows_of_ranks
+from profkit.analysis.estimate import Estimate, Ints, estimate_ratios
 from profkit.analysis.phases import StepTimes, step_times
+from profkit.analysis.rank_sums import untimed_work
 from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import StepPoint, step_points
 from profkit.trace.tail import Latest
@@ -62,6 +66,9 @@ class LiveView:
     """Samples per second over the latest steps, of the ranks that are followed."""
     step_ns: Estimate
     parts: tuple[LivePart, ...]
+    parts_steps: int
+    """Those of the latest steps that the parts are about: their phases were timed and are known."""
+    clock: PhaseClock
     loss: float | None
     places: tuple[RankPlace, ...]
     points: tuple[StepPoint, ...]
@@ -81,13 +88,8 @@ def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
     numbers, counts = np.unique(steps["step"].to_numpy(), return_counts=True)
     done = numbers[counts >= len(pc.unique(steps["rank"]))]
     recent = done[-RECENT_STEPS:]
-    times = step_times(steps, latest.spans, recent)
-    throughput, step_ns = _speed(times)
-    parts = []
-    wall_ns = times.wall_ns.sum()
-    if wall_ns:
-        for part, ns in zip(times.names, times.parts, strict=True):
-            parts.append(LivePart(part, float(ns.mean()), float(ns.sum() / wall_ns)))
+    throughput, step_ns = _speed(step_times(steps, latest.spans.slice(0, 0), recent))
+    parts, parts_steps, clock = _parts(latest, recent)
     newest = latest.newest_ns
     by_rank = steps.group_by("rank").aggregate([("step", "max")]).sort_by("rank")
     losses = steps.filter(steps["loss"].is_valid()).sort_by("step")["loss"]
@@ -105,11 +107,48 @@ def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
         recent_steps=len(recent),
         throughput=throughput,
         step_ns=step_ns,
-        parts=tuple(parts),
+        parts=parts,
+        parts_steps=parts_steps,
+        clock=clock,
         loss=float(losses[-1].as_py()) if len(losses) else None,
         places=tuple(map(RankPlace, by_rank["rank"].to_pylist(), by_rank["step_max"].to_pylist())),
         points=step_points(rows_of_steps(steps, done[-SHOWN_STEPS:]), Selection(done, {})),
     )
+
+
+def _parts(latest: Latest, recent: Ints) -> tuple[tuple[LivePart, ...], int, PhaseClock]:
+    """Return the parts of the latest steps, the number of these steps, and the clock.
+
+    Control steps have no phases. A device lags behind, so the phases of the newest steps may be
+    missing; rows come in order, so a step is whole when a later one has begun, or the run ended.
+    """
+    steps, spans = latest.steps, latest.spans
+    off = steps.filter(pc.invert(steps["instrumented"]))["step"].to_numpy()
+    timed = has_device_times(spans)
+    used = recent[~np.isin(recent, off)]
+    clock, imported = PhaseClock.HOST, "imported_from" in latest.manifest.config
+    if not imported and any(each.device not in ("", HOST) for each in latest.ranks.values()):
+        clock = PhaseClock.LAUNCH
+    if timed.any():
+        clock = PhaseClock.DEVICE
+        missing = untimed_work(spans, timed)
+        used = used[~np.isin(used, spans["step"].filter(pa.array(missing)).to_numpy())]
+        ranks = ranks_on_device(spans, recent)
+        steps, spans = rows_of_ranks(steps, ranks), rows_of_ranks(spans, ranks)
+    by_rank = spans.group_by("rank").aggregate([("step", "min"), ("step", "max")])
+    first, last = pc.max(by_rank["step_min"]).as_py(), pc.min(by_rank["step_max"]).as_py()
+    if first is not None and first > pc.min(steps["step"]).as_py():
+        used = used[used > first]  # older rows were released
+    lags = clock is not PhaseClock.HOST and latest.manifest.state is RunState.RUNNING
+    if lags and last is not None:
+        used = used[used < last]
+    times = step_times(steps, spans, used)
+    wall_ns = times.wall_ns.sum()
+    parts = []
+    if wall_ns:
+        for part, ns in zip(times.names, times.parts, strict=True):
+            parts.append(LivePart(part, float(ns.mean()), float(ns.sum() / wall_ns)))
+    return tuple(parts), len(used), clock
 
 
 def _speed(times: StepTimes) -> tuple[Estimate, Estimate]:

@@ -1,7 +1,7 @@
 """The ranks of a run compared: time per phase, who waits for whom, and use of the links.
 
-All times are means over the used steps, on the host's clock. A rank deviates from the median of the
-ranks: with two of them, both deviate equally.
+All times are means over the used steps, of phases on the device's clock if it was read. A rank
+deviates from the median of the ranks: with two of them, both deviate equally.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from profkit.analysis.exchange import (
     Matched,
     RankExchange,
     exposed_windows,
-    find_late_rank,
     match_collectives,
-    split_exchange,
 )
 from profkit.analysis.intervals import covered_each, union_length
+from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.analysis.selection import steady_steps
 from profkit.analysis.views.window_collectives import WindowCollective, window_collectives
 from profkit.errors import UnreadableError
 from profkit.trace import Trace
@@ -74,6 +72,8 @@ class RanksView:
     steps: int
     waits: tuple[Wait, ...] | None
     """Those with most waiting first."""
+    why_no_waits: str
+    """The reason if it is not known who waits."""
     collectives: int
     matched: int
     exchange: tuple[RankExchange, ...]
@@ -95,12 +95,13 @@ class RanksView:
 
 def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksView:
     """Return the view of a run; one of a single rank has one row, and nobody waits in it."""
-    used = steady_steps(trace).steps
+    basis = phase_basis(trace)
+    used = basis.used
     phase_ns: dict[int, dict[str, float]] = {}
     for rank in trace.ranks:
         phase_ns[rank.rank] = {}
-        if len(used):
-            own = rows_of_rank(trace.steps, rank.rank), rows_of_rank(trace.spans, rank.rank)
+        own = rows_of_rank(basis.steps, rank.rank), rows_of_rank(basis.spans, rank.rank)
+        if len(used) and own[0].num_rows:
             phase_ns[rank.rank] = step_times(*own, used).means()
     median: dict[str, float] = {}
     for phase in (*PHASES, UNKNOWN):
@@ -109,22 +110,25 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
             median[phase] = float(np.median(known))
     ranks = [_rank_times(trace, rank, phase_ns[rank.rank], median, used) for rank in trace.ranks]
     found = match_collectives(trace.collectives, used)
-    exchange = split_exchange(trace.collectives, trace.spans, used)
-    waits = late_rank = None
-    if found.count == found.matched_count:
-        waits = find_waits(found, trace.spans, used)
-    if exchange:
-        late_rank = find_late_rank(exchange, trace.steps, trace.spans, used)
+    exchange = basis.exchange()
+    waits = None
+    why_no_waits = basis.why_no_exchange if found.count else ""
+    if found.count > found.matched_count and not why_no_waits:
+        missing = found.count - found.matched_count
+        why_no_waits = f"{missing:,} of {found.count:,} collectives were not recorded on all ranks"
+    if not why_no_waits:
+        waits = find_waits(found, basis.spans, used)
     return RanksView(
         ranks=tuple(ranks),
         phases=tuple(median),
         median_ns=median,
         steps=len(used),
         waits=waits,
+        why_no_waits=why_no_waits,
         collectives=found.count,
         matched=found.matched_count,
         exchange=exchange.ranks if exchange else (),
-        late_rank=late_rank,
+        late_rank=basis.late_rank(exchange),
         sizes=size_use(trace.collectives, used, ceilings),
         in_windows=window_collectives(trace),
     )

@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, Apart, RunCosts, run_costs
-from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Ints, estimate_ratios
-from profkit.analysis.overview import Overview, build_overview
+from profkit.analysis.device_times import PhaseClock
+from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Ints
+from profkit.analysis.overview import Overview, build_overview, estimate_parts
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import EPOCH_START
 from profkit.analysis.views.pictures import StepPoint, step_points
@@ -40,6 +39,8 @@ class Part:
     step_ns: Estimate
     share: Estimate
     inside: tuple[Part, ...] = ()
+    host_ns: float | None = None
+    """With device times, the host's time: it launched the work, or waited."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,14 @@ class RunView:
 def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
     """Return the figures of a run, without its kernels, which have a screen of their own."""
     overview = build_overview(trace, ceilings, with_kernels=False)
-    costs = run_costs(trace)
+    costs = overview.costs or run_costs(trace)
+    host = {phase.name: phase.host_ns for phase in overview.phases}
     parts = []
     for part in _estimate(costs, costs.parts):
         inside = _estimate(costs, costs.inside.get(part.name, {}))
         shown = tuple(each for each in inside if each.step_ns.value)
-        parts.append(Part(part.name, part.step_ns, part.share, shown))
+        phase = Phase.DATA.value if part.name == INPUT else part.name
+        parts.append(Part(part.name, part.step_ns, part.share, shown, host.get(phase)))
     wall_ns = float(costs.wall_ns.mean() / costs.ranks) if costs.steps else math.nan
     losses = _losses(parts, wall_ns, costs.apart, overview)
     return RunView(
@@ -89,13 +92,10 @@ def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
 
 def _estimate(costs: RunCosts, parts: Mapping[str, Ints]) -> list[Part]:
     """Estimate each part per step and rank, and its share, from the same resamples."""
-    if not parts or not costs.steps:
-        return []
-    ns = np.stack(list(parts.values())).astype(np.float64)
-    wall = np.broadcast_to(costs.wall_ns.astype(np.float64), ns.shape)
-    ones = np.full(ns.shape, float(costs.ranks))
-    found = estimate_ratios(np.concatenate([ns, ns]), np.concatenate([ones, wall]))
-    return [Part(name, found[row], found[len(parts) + row]) for row, name in enumerate(parts)]
+    found = []
+    for name, step_ns, share in estimate_parts(costs, parts):
+        found.append(Part(name, step_ns, share))
+    return found
 
 
 def _losses(
@@ -104,6 +104,8 @@ def _losses(
     """Return the parts that train nothing and certainly take a noticeable share of a step."""
     found = []
     for part in parts:
+        if overview.clock is PhaseClock.LAUNCH:
+            break  # the device may have worked while the host waited
         if part.name not in _TRAINS and part.share.low is not None and part.share.low > NEGLIGIBLE:
             evidence = _evidence(part, overview)
             found.append(Loss(part.name, part.step_ns, part.share.value, evidence))

@@ -28,7 +28,7 @@ EXPECTED_GAIN = 0.05
 """Mixed precision that makes computing faster by less than this share has no effect."""
 
 LAUNCH_BOUND_SHARE = 0.3
-"""The device is launch-bound if it waited for more than this share of its work."""
+"""The device is launch-bound if it waits for launches for more than this share of its time."""
 
 FEW_ON_TENSOR_CORES = 0.5
 """Mixed precision cannot gain much if a smaller share of the work is on Tensor Cores."""
@@ -96,7 +96,7 @@ def _reasons(before: Windows | None, after: Windows | None) -> Iterator[str]:
         )
     if after.launched_late_share is not None and after.launched_late_share > LAUNCH_BOUND_SHARE:
         waited = percent(after.launched_late_share, 0)
-        yield f"the device waits for {waited} of its work to be launched"
+        yield f"the device is idle for {waited} of its time because the host launches late"
     matrix_share = 0.0
     if after.busy_ns:
         matrix_ns = sum(after.by_category.get(name, 0.0) for name in MATRIX_WORK)

@@ -158,11 +158,13 @@ def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
         if finding.cost_ns is None or not owed:
             yield finding
         elif owed < MOSTLY_EXPLAINED_SHARE * finding.cost_ns.value:
-            left = finding.cost_ns.value - owed
+            cost_ns = shift(finding.cost_ns, -owed)
+            if cost_ns.low is not None:  # what is left of a cost is no gain
+                cost_ns = dataclasses.replace(cost_ns, low=max(0.0, cost_ns.low))
             yield dataclasses.replace(
                 finding,
-                cost_ns=shift(finding.cost_ns, -owed),
-                share_of_gap=share_of(left, ledger),
+                cost_ns=cost_ns,
+                share_of_gap=share_of(cost_ns.value, ledger),
                 evidence=f"{finding.evidence}; other causes explain {duration(owed)} of it",
             )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from profkit.analysis.costs import INPUT
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, scale
-from profkit.analysis.exchange import LateRank, find_late_rank, split_exchange
+from profkit.analysis.exchange import LateRank
 from profkit.analysis.lateness import minus
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
@@ -37,7 +38,7 @@ def find(case: Case) -> Finding | None:
     The cost is how much longer it takes than they do, because they wait as long. What it was late
     by in the base is subtracted.
     """
-    if case.after.exchanges is None:
+    if case.after.exchanges is None or not _knows_own_work(case):
         return None
     late = case.after.work.latest()
     if late is None:
@@ -76,13 +77,21 @@ def find(case: Case) -> Finding | None:
     )
 
 
+def _knows_own_work(case: Case) -> bool:
+    """Return true if the work of ranks is known apart from their waits, on one clock.
+
+    A rank whose device waits for the exchange looks like one that works longer, unless the wait was
+    timed.
+    """
+    before, after = case.before.costs, case.after.costs
+    same_clock = before.clock is after.clock and after.clock is not PhaseClock.LAUNCH
+    return same_clock and after.exchange_timed
+
+
 def find_waited_rank(evidence: Evidence) -> LateRank | None:
     """Return the rank that most waiting in the exchange is for, if one stands out."""
-    trace, used = evidence.trace, evidence.used
-    exchange = split_exchange(trace.collectives, trace.spans, used)
-    if not exchange:
-        return None
-    return find_late_rank(exchange, trace.steps, trace.spans, used)
+    basis = evidence.basis
+    return basis.late_rank(basis.exchange())
 
 
 def _stands_out(excess: Estimate, case: Case) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from profkit.analysis.matrix import FULL_PRECISIONS, Cell
 from profkit.analysis.published import published_cells
+from profkit.analysis.published_file import device_model
 from profkit.analysis.slow_lines import slow_lines
 from profkit.explain.ledger import Ledger
 from profkit.explain.rules.base import Case, Finding
@@ -84,15 +85,20 @@ def _mismatch(name: str, run: RunManifest, ledger: Ledger, sample_ns: float) -> 
     yield words
 
 
+def reference_system(run: RunManifest) -> str:
+    """Return the reference system that a run trained; the log of a known tool says which."""
+    return _WORKLOADS.get(str(run.config.get("log_grammar", "")), run.workload)
+
+
 def _published(run: RunManifest) -> Iterator[Cell]:
     """Yield the published figures of a run's setting, on its device if that is known."""
-    grammar, device = str(run.config.get("log_grammar", "")), str(run.config.get("device", ""))
+    grammar, device = str(run.config.get("log_grammar", "")), device_model(run)
     if not device and not grammar:
         return
     framework = _FRAMEWORKS.get(run.framework.lower(), run.framework).lower()
     is_mixed = str(run.config.get("precision", "fp32")) not in FULL_PRECISIONS
     size = run.world_size, run.config.get("batch_size")
-    for cell in published_cells(_WORKLOADS.get(grammar, run.workload)):
+    for cell in published_cells(reference_system(run)):
         if (
             cell.measured
             and (cell.setting.gpus, cell.setting.batch_size) == size

@@ -15,7 +15,7 @@ UNKNOWN_STREAM = 2**32 - 1
 """Some versions write -1 as an unsigned number."""
 MAX_DEVICE, MAX_STREAM = 2**20, 2**40
 _MOST_MOMENTS = 2**50
-"""Lane and time make one number, which is multiplied by a depth. Long files have ranks for times."""
+"""Lane, time and depth make one number. If times are too long for that, their ranks stand in."""
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,7 @@ class LogReader:
         metadata, doubts = settle_accumulation(metadata, part.records, stated)
         undone, falling = undo_cumulative(count_steps(part.records, grammar), grammar)
         batch = batch_size(metadata, grammar.scope)
+        is_estimated = batch is None and not any(each.samples or each.step_s for each in undone)
         filled, partial = fill_samples(undone, batch, timed_by_clock=grammar.timed_by_clock)
         if not grammar.evaluates_apart:
             filled = part_evaluations(filled, found.evaluation_lines, grammar.times)
@@ -197,7 +198,7 @@ class LogReader:
             unit=grammar.unit,
             times=grammar.times,
             records=tuple(filled),
-            metadata=learn_batch(metadata, filled, grammar),
+            metadata=metadata if is_estimated else learn_batch(metadata, filled, grammar),
             epochs=tuple(each for each in found.epochs if part.holds(each.line)),
             stated=stated,
             flags=(*part.flags, *flags, *falling, *partial, *doubts),

@@ -1,4 +1,4 @@
-"""Finds out if steps are faster at the end of epochs, when loader workers have nothing to do.
+"""Finds logs with faster steps at the end of epochs, when workers have nothing to do.
 
 By then all batches of the epoch have been made. If the steps become faster, apart from their wait
 for data, the workers and the training are in each other's way.
@@ -25,7 +25,8 @@ def find_fast_ends(log: ParsedLog) -> dict[str, float] | None:
     if log.times is Mean.STEP:
         return None
     records = [each for each in log.steady if each.step_s is not None and each.epoch is not None]
-    ends, others = [], []
+    ends: list[float] = []
+    others: list[float] = []
     for (before, record), (_, after) in itertools.pairwise(itertools.pairwise(records)):
         if before.epoch == record.epoch:  # workers start in the first line of an epoch
             (ends if after.epoch != record.epoch else others).append(_working_s(record))

@@ -63,7 +63,7 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("GPUs used:", r"GPUs used: (\d{1,6})", "cards_per_node", _cards),
     (
         "devices: ",
-        r"(?<!\w)devices: (\d{1,3}(?:,\d{1,3}){0,63})(?![\d,])",
+        r"(?:^|\d )devices: (\d{1,3}(?:,\d{1,3}){0,63})(?![\d,])",
         "cards_per_node",
         _listed,
     ),
@@ -93,18 +93,23 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
         str.strip,
     ),
     ("run_benchmark.sh", r"run_benchmark\.sh (?:sp|mp) (\d{1,7})", "command_batch", _batch),
-    ("--batch", r"--batch[_-]size[ =](\d{1,7})(?!\d)", "command_batch", _batch),
     (
         "run_benchmark.sh",
         r"run_benchmark\.sh (?:sp|mp) \d{1,7} (fp32|fp16|amp)",
         "command_precision",
         _precision,
     ),
-    ("--amp", r"(?<!\S)(--amp)(?![\w=-]| (?:False|false|0))", "command_precision", _amp),
     (" iters", r"max: (\d{1,12}) iters", "last_step", as_count),
 )
 """Text that each matching line contains, a pattern, the fact in its first group, and its reader."""
 _COMPILED = [(marker, re.compile(words), fact, read) for marker, words, fact, read in _PATTERNS]
+
+_COMMAND = re.compile(r"\.(?:py|sh)\s")
+"""The end of a script's name: options after it are those of a command, and not words about them."""
+_OPTIONS = (
+    (re.compile(r"--batch[_-]size[ =](\d{1,7})(?!\d)"), "command_batch", _batch),
+    (re.compile(r"(?<!\S)(--amp)(?![\w=-]| (?:False|false|0))"), "command_precision", _amp),
+)
 
 _VERSION = re.compile(
     r"^(PaddlePaddle|PaddleSeg|PyTorch|TorchVision|MMCV|MMSegmentation|OpenCV|cudnn|NVCC|GCC|Python"
@@ -132,6 +137,10 @@ def read_facts(line: Line, found: Found) -> None:
     for marker, pattern, fact, read in _COMPILED:
         if marker in text and (match := pattern.search(text)):
             found.add_facts(**{fact: read(match[1])})
+    if "--" in text and (command := _COMMAND.search(text)):
+        for pattern, fact, read in _OPTIONS:
+            if option := pattern.search(text, command.end() - 1):
+                found.add_facts(**{fact: read(option[1])})
     if match := _VERSION.match(text):
         package = match[1].removesuffix(" version").removesuffix(" =")
         found.versions.setdefault(package, match[2].strip())

@@ -43,7 +43,7 @@ _NO_VALUES = frozenset({"None", "none", "dict", "-1"})
 def read_knobs(line: Line, found: Found) -> None:
     """Take the settings that this line states."""
     text = line.text
-    knobs = {}
+    knobs: dict[str, str] = {}
     for pattern in (_STATED, _OPTION):
         for word, value in pattern.findall(text):
             if value not in _NO_VALUES:

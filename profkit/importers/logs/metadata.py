@@ -60,8 +60,8 @@ def add_name_hints(
     """
     from_name: dict[str, Any] = {}
     named, stated = hints.world_size or 0, metadata.world_size
-    of_node = metadata.cards_of_one_node
-    is_one_of_several_nodes = (of_node or 0) > 1 and named > of_node and named % of_node == 0
+    of_node = metadata.cards_of_one_node or 0
+    is_one_of_several_nodes = of_node > 1 and named > of_node and named % of_node == 0
     if named and (stated is None or is_one_of_several_nodes):
         from_name["world_size"] = named
     if metadata.precision is None and hints.precision:

@@ -125,27 +125,20 @@ class Watcher:
 
 
 def _is_executed(module: ModuleType) -> bool:
-    """Return true if the module's import has ended.
+    """Return true if the module's import has ended, and no thread runs the module's code.
 
-    A lazy module is not touched, because that would load it.
+    A lazy module is not touched, because that would load it. A spec that is used by hand does not
+    say itself that its module is being executed.
     """
     if type(module).__name__ == "_LazyModule":
         return False
     spec = getattr(module, "__spec__", None)
     if getattr(spec, "_initializing", False):
         return False
-    return not _is_executing(module)
-
-
-def _is_executing(module: ModuleType) -> bool:
-    """Return true while a thread runs the module's code.
-
-    A spec that is used by hand does not say so itself.
-    """
     for innermost in sys._current_frames().values():  # noqa: SLF001  # it has no public name
         frame: FrameType | None = innermost
         while frame is not None:
             if frame.f_code.co_name == "<module>" and frame.f_globals is vars(module):
-                return True
+                return False
             frame = frame.f_back
-    return False
+    return True

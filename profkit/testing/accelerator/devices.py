@@ -128,16 +128,13 @@ class Device:
     def launch(self, duration_ns: int, name: str = "kernel") -> Moment:
         """Launch a kernel on the current stream; return the moment at which it ends."""
         self.host.work(self.launch_ns)
-        self._wait_for_room()
-        done = self.stream.put(duration_ns, name)
-        self._pending.append(done)
-        return done
-
-    def _wait_for_room(self) -> None:
         if len(self._pending) >= self.most_pending:
             oldest = self._pending.popleft()
             if not self.host.has_passed(oldest):
                 self.host.wait_for(oldest)
+        done = self.stream.put(duration_ns, name)
+        self._pending.append(done)
+        return done
 
     def copy(self, duration_ns: int, *, waits: bool) -> None:
         """Copy between host and device; pageable memory and results make the host wait."""

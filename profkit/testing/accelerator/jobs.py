@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -139,8 +138,24 @@ def _write_run(run: Path, world: World, ranks: Sequence[Rank]) -> None:
         if rank.recording is not None:
             rank.recording.write(run, len(ranks))
     ended_ns = BEGIN_REALTIME_NS + max(rank.host.ns for rank in ranks) - BEGIN_NS
-    manifest = _manifest(ranks)
-    dataclasses.replace(manifest, state=RunState.COMPLETE, ended_ns=ended_ns).write(run)
+    config = {
+        "precision": "fp32",
+        "device": "cuda:0",
+        "batch_size": ranks[0].job.batch_size,
+        "world_size": len(ranks),
+        "warmup": 5,
+    }
+    RunManifest(
+        workload="simulated",
+        framework=ranks[0].framework,
+        state=RunState.COMPLETE,
+        world_size=len(ranks),
+        created_ns=BEGIN_REALTIME_NS,
+        ended_ns=ended_ns,
+        config=config,
+        profkit_version="0",
+        environment={"system": "simulated"},
+    ).write(run)
 
 
 def _make_rank(
@@ -192,22 +207,3 @@ def _train_rank(loop: Loop, rank: Rank, host: Host) -> None:
     loop(rank)
     if rank.recording is not None:
         rank.recording.finish()
-
-
-def _manifest(ranks: Sequence[Rank]) -> RunManifest:
-    config = {
-        "precision": "fp32",
-        "device": "cuda:0",
-        "batch_size": ranks[0].job.batch_size,
-        "world_size": len(ranks),
-        "warmup": 5,
-    }
-    return RunManifest(
-        workload="simulated",
-        framework=ranks[0].framework,
-        world_size=len(ranks),
-        created_ns=BEGIN_REALTIME_NS,
-        config=config,
-        profkit_version="0",
-        environment={"system": "simulated"},
-    )

@@ -39,58 +39,42 @@ class SimulatedPaddle:
     def installed(self) -> Iterator[None]:
         """Replace the names, until the block ends."""
         device = self.device
-        names: list[tuple[Any, str, Any]] = [
-            (paddle.device, "is_compiled_with_cuda", lambda: True),
-            (paddle.device, "get_device", lambda: f"gpu:{device().number}"),
-            (paddle.device.cuda, "Event", self._make_event_class()),
-            (paddle.device.cuda, "Stream", lambda *_, **__: Stream(device())),
-            (paddle.Tensor, "cuda", self._copy_first()),
-            (_Batches, "__next__", self._make_first(_Batches.__next__)),
-            (core, "EagerReducer", Reducer),
-        ]
-        with contextlib.ExitStack() as stack:
-            for owner, name, value in names:
-                put(stack, owner, name, value)
-            yield
+        original: Any = vars(_Batches)["__next__"]
 
-    def _make_event_class(self) -> type:
-        device = self.device
+        def copy(tensor: Any, *args: Any, **given: Any) -> Any:
+            device().copy(self.copy_ns, waits=not getattr(tensor, "is_pinned_here", False))
+            return tensor
+
+        def next_batch(own: Any) -> Any:
+            """Have the loop wait: Paddle's loader makes batches on a thread of its own."""
+            batch = original(own)
+            device().host.work(self.making_ns)
+            return batch
 
         class UntimedEvent:
             """An event of Paddle 2.6, which knows no times."""
 
             def __init__(self, enable_timing: bool = False, **options: Any) -> None:
                 self.event = Event(device(), timed=enable_timing)
+                self.record, self.query = self.event.record, self.event.query
 
-            def record(self, stream: Stream | None = None) -> None:
-                self.event.record(stream)
-
-            def query(self) -> bool:
-                return self.event.query()
-
-        class CudaEvent(UntimedEvent):
-            def elapsed_time(self, later: CudaEvent) -> float:
+        class TimedEvent(UntimedEvent):
+            def elapsed_time(self, later: TimedEvent) -> float:
                 return self.event.elapsed_time(later.event)
 
-        return CudaEvent if self._timed else UntimedEvent
-
-    def _copy_first(self) -> Callable[..., Any]:
-        def cuda(tensor: Any, *args: Any, **given: Any) -> Any:
-            waits = not getattr(tensor, "is_pinned_here", False)
-            self.device().copy(self.copy_ns, waits=waits)
-            return tensor
-
-        return cuda
-
-    def _make_first(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Have the loop wait for a batch: Paddle's loader makes it on a thread of its own."""
-
-        def next_batch(own: Any) -> Any:
-            batch = original(own)
-            self.device().host.work(self.making_ns)
-            return batch
-
-        return next_batch
+        names: list[tuple[Any, str, Any]] = [
+            (paddle.device, "is_compiled_with_cuda", lambda: True),
+            (paddle.device, "get_device", lambda: f"gpu:{device().number}"),
+            (paddle.device.cuda, "Event", TimedEvent if self._timed else UntimedEvent),
+            (paddle.device.cuda, "Stream", lambda *_, **__: Stream(device())),
+            (paddle.Tensor, "cuda", copy),
+            (_Batches, "__next__", next_batch),
+            (core, "EagerReducer", Reducer),
+        ]
+        with contextlib.ExitStack() as stack:
+            for owner, name, value in names:
+                put(stack, owner, name, value)
+            yield
 
 
 class NcclGroup:

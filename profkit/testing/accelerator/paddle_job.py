@@ -16,7 +16,7 @@ from profkit.testing.accelerator.jobs import Rank
 from profkit.testing.accelerator.paddle_fakes import NcclGroup, SimulatedPaddle
 
 
-class _LayerWork(paddle.autograd.PyLayer):  # type: ignore[misc]  # untyped
+class _LayerWork(paddle.autograd.PyLayer):
     """Launches a layer's kernels where a real layer would, in forward and in backward."""
 
     @staticmethod
@@ -31,7 +31,7 @@ class _LayerWork(paddle.autograd.PyLayer):  # type: ignore[misc]  # untyped
         return None if ctx.is_first else gradient, paddle.zeros_like(ctx.weight)
 
 
-class Layer(paddle.nn.Layer):  # type: ignore[misc]  # untyped
+class Layer(paddle.nn.Layer):
     """A layer of some kernels in each direction, which share its times."""
 
     def __init__(self, device: Device, times: tuple[int, int], kernels: int, elements: int) -> None:
@@ -46,16 +46,18 @@ class Layer(paddle.nn.Layer):  # type: ignore[misc]  # untyped
             self.device.launch(duration_ns // self.kernels)
 
     def forward(self, inputs: Any) -> Any:
-        return _LayerWork.apply(inputs, self.weight, self)
+        work: Any = _LayerWork
+        return work.apply(inputs, self.weight, self)
 
 
-class Parallel(paddle.DataParallel):  # type: ignore[misc]  # untyped
+class Parallel(paddle.DataParallel):
     """Paddle's own `DataParallel`, made without its launcher's environment."""
 
-    def __init__(self, layers: Any, group: NcclGroup, bucket_layers: int) -> None:
+    def __init__(self, layers: Any, group: Any, bucket_layers: int) -> None:
         paddle.nn.Layer.__init__(self)
         self._layers = layers
-        self._strategy = SimpleNamespace(nranks=group.size())
+        strategy: Any = SimpleNamespace(nranks=group.size())
+        self._strategy = strategy
         self.grad_need_sync = True
         parameters = layers.parameters()
         backwards = list(reversed(range(len(parameters))))
@@ -79,7 +81,7 @@ class Optimizer(paddle.optimizer.Optimizer):  # type: ignore[misc]  # untyped
         self._device.launch(self._step_ns)
 
 
-class Batches(paddle.io.Dataset):  # type: ignore[misc]  # untyped
+class Batches(paddle.io.Dataset[Any]):
     """A data set of whole batches."""
 
     def __init__(self, count: int, batch_size: int) -> None:
@@ -119,7 +121,8 @@ class PaddleRank(Rank):
         count = job.steps * job.micro_batches
         self.simulated.making_ns = job.data_ns
         made = Batches(count, job.batch_size)
-        return iter(paddle.io.DataLoader(made, batch_size=None, use_buffer_reader=False))
+        loader: Any = paddle.io.DataLoader
+        return iter(loader(made, batch_size=None, use_buffer_reader=False))
 
 
 class OldPaddleRank(PaddleRank):

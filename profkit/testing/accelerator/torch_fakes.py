@@ -17,14 +17,17 @@ from profkit.testing.accelerator.devices import Device, Event, Stream, Work
 from profkit.testing.accelerator.replacing import put
 from profkit.testing.accelerator.torch_groups import FAKE_BACKEND
 
+_Tensor: Any = torch.Tensor
+"""The base of fakes that replace what their base declares as constant."""
 
-class CudaTensor(torch.Tensor):
+
+class CudaTensor(_Tensor):  # type: ignore[misc]  # see above
     """A tensor that calls itself one of a CUDA device. Reading it makes the host wait."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
-    is_cpu = property(lambda self: False)  # type: ignore[assignment]
-    is_cuda = property(lambda self: True)  # type: ignore[assignment]
-    device = property(lambda self: torch.device("cuda", 0))  # type: ignore[assignment]
+    is_cpu = property(lambda self: False)
+    is_cuda = property(lambda self: True)
+    device = property(lambda self: torch.device("cuda", 0))
 
 
 def on_cuda(tensor: torch.Tensor) -> torch.Tensor:

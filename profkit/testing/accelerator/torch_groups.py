@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import distributed
 
 from profkit.testing.accelerator.moments import Moment
 from profkit.testing.accelerator.nccl import Channel
@@ -61,7 +60,7 @@ class NcclBackend(_C10D.Backend):  # type: ignore[misc]  # untyped
         return "nccl"
 
 
-class NcclGroup(distributed.ProcessGroup):  # type: ignore[misc]  # untyped
+class NcclGroup(_C10D.ProcessGroup):  # type: ignore[misc]  # untyped
     """One rank's process group. Only an all-reduce takes time; DDP's set-up does not."""
 
     group_name = "default"

@@ -21,7 +21,7 @@ class _LayerWork(torch.autograd.Function):
         return inputs + 0
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         layer = ctx.layer
         layer.launch(layer.backward_ns)
         return gradient, torch.zeros_like(ctx.weight), None
@@ -63,7 +63,7 @@ class Optimizer(torch.optim.Optimizer):
         self._device = device
         self._step_ns = step_ns
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         self._device.launch(self._step_ns)
 
 
@@ -87,7 +87,8 @@ class Scaler(torch.amp.GradScaler):
         return on_cuda(super().scale(outputs))
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        scale, self._scale = self._scale, self._scale.as_subclass(torch.Tensor)
+        scale: Any = self._scale
+        self._scale = scale.as_subclass(torch.Tensor)
         super().unscale_(optimizer)
         self._scale = scale
         found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]

@@ -44,7 +44,19 @@ def check_tree(path: Path, split: str = "train") -> StreetIndex:
     A frame that has only its image or only its labels is kept: reading it reports the other.
     """
     with reading(path):
-        _check_layout(path, split)
+        check_folder(path, f"'{IMAGES}' and '{LABELS}'")
+        for name, package in PACKAGES.items():
+            if not (path / name).is_dir():
+                above = path.absolute().parent
+                remedy = f"; unpack {package} there"
+                if (above / IMAGES).is_dir() and (above / LABELS).is_dir():
+                    remedy = give_above(path)
+                raise unreadable(path, f"no '{name}' folder in it{remedy}")
+            if not (path / name / split).is_dir():
+                shown = safe_text(str(path))
+                raise unreadable(
+                    path / name, f"no '{split}' folder in it; unpack {package} in {shown}"
+                )
         images, labels = path / IMAGES / split, path / LABELS / split
         image_stems, label_stems = set(_stems(images, IMAGE_END)), set(_stems(labels, LABEL_END))
         if not image_stems:
@@ -61,20 +73,6 @@ def check_tree(path: Path, split: str = "train") -> StreetIndex:
         for stem in sorted(image_stems | label_stems):
             frames.append(Frame(f"{images / stem}{IMAGE_END}", f"{labels / stem}{LABEL_END}"))
     return StreetIndex(path, split, tuple(frames))
-
-
-def _check_layout(path: Path, split: str) -> None:
-    check_folder(path, f"'{IMAGES}' and '{LABELS}'")
-    for name, package in PACKAGES.items():
-        if not (path / name).is_dir():
-            above = path.absolute().parent
-            remedy = f"; unpack {package} there"
-            if (above / IMAGES).is_dir() and (above / LABELS).is_dir():
-                remedy = give_above(path)
-            raise unreadable(path, f"no '{name}' folder in it{remedy}")
-        if not (path / name / split).is_dir():
-            shown = safe_text(str(path))
-            raise unreadable(path / name, f"no '{split}' folder in it; unpack {package} in {shown}")
 
 
 def _stems(folder: Path, end: str) -> Iterator[str]:

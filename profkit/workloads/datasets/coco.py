@@ -89,15 +89,24 @@ def check_tree(path: Path, split: str = "train") -> CocoIndex:
         )
     with reading(path):
         annotations, images = _find_parts(path, split)
-        content = _read_lists(annotations)
         try:
-            index = _index_lists(content, annotations, images)
+            index = _index_file(annotations, images)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = safe_text(str(error))
             if isinstance(error, KeyError):
                 reason = f"{reason} is missing from an entry"
             raise unreadable(annotations, f"not as COCO's instance files are: {reason}") from error
-        _check_scenes(index, images)
+        present = set(os.listdir(images))
+        names = [os.path.basename(scene.path) for scene in index.scenes]
+        if present.isdisjoint(names):
+            first = names[0] if names else "(the list is empty)"
+            raise unreadable(
+                images,
+                f"none of the {len(names)} images of {index.annotations.name} is in it, "
+                f"the first of them {safe_text(first)}",
+            )
+        if not any(scene.trains for scene in index.scenes):
+            raise unreadable(index.annotations, "no annotation in it that can be trained on")
     return index
 
 
@@ -124,21 +133,16 @@ def _find_parts(path: Path, split: str) -> tuple[Path, Path]:
     )
 
 
-def _read_lists(file: Path) -> Mapping[str, Any]:
+def _index_file(annotations: Path, images: Path) -> CocoIndex:
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(annotations.read_bytes())
     except ValueError as error:
-        raise unreadable(file, f"not whole JSON: {error}; unpack it again") from error
+        raise unreadable(annotations, f"not whole JSON: {error}; unpack it again") from error
     for name in LISTS:
         if not isinstance(content, dict) or not isinstance(content.get(name), list):
             raise unreadable(
-                file, f"no list '{name}' in it; an instances file has {', '.join(LISTS)}"
+                annotations, f"no list '{name}' in it; an instances file has {', '.join(LISTS)}"
             )
-    lists: Mapping[str, Any] = content
-    return lists
-
-
-def _index_lists(content: Mapping[str, Any], annotations: Path, images: Path) -> CocoIndex:
     categories = sorted(int(category["id"]) for category in content["categories"])
     labels = {number: label for label, number in enumerate(categories, start=1)}
     sizes = {}
@@ -171,40 +175,23 @@ def _instance(
             f"annotation {number} has category {category}, which is not in the list of categories"
         )
     left, top, width, height = map(float, annotation["bbox"])
-    segmentation = _usable(annotation["segmentation"], sizes[image], number)
-    crowd = bool(annotation.get("iscrowd", 0))
-    return Instance(labels[category], (left, top, width, height), segmentation, crowd)
-
-
-def _usable(segmentation: Any, size: Size, number: object) -> Segmentation:
-    """Exclude polygons of fewer than three points, as other readers of COCO do.
-
-    Polygons are packed into arrays, as COCO has about a million of them.
-    """
-    shape = [size[1], size[0]]
-    if isinstance(segmentation, dict):
-        if list(segmentation["size"]) != shape:
+    shape = [sizes[image][1], sizes[image][0]]
+    given = annotation["segmentation"]
+    segmentation: Segmentation = []
+    if isinstance(given, dict):
+        if list(given["size"]) != shape:
             raise ValueError(
-                f"annotation {number} has a mask of {segmentation['size']} "
+                f"annotation {number} has a mask of {given['size']} "
                 f"in an image of {shape} (height, width)"
             )
-        return {"counts": segmentation["counts"], "size": shape}
-    polygons = []
-    for polygon in segmentation:
-        if len(polygon) >= MIN_POLYGON and len(polygon) % 2 == 0:
-            polygons.append(array("f", polygon))
-    return polygons
-
-
-def _check_scenes(index: CocoIndex, images: Path) -> None:
-    present = set(os.listdir(images))
-    names = [os.path.basename(scene.path) for scene in index.scenes]
-    if present.isdisjoint(names):
-        first = names[0] if names else "(the list is empty)"
-        raise unreadable(
-            images,
-            f"none of the {len(names)} images of {index.annotations.name} is in it, "
-            f"the first of them {safe_text(first)}",
-        )
-    if not any(scene.trains for scene in index.scenes):
-        raise unreadable(index.annotations, "no annotation in it that can be trained on")
+        segmentation = {"counts": given["counts"], "size": shape}
+    else:
+        # Polygons are packed into arrays, as COCO has about a million of them. Other readers of
+        # COCO exclude those of fewer than three points as well.
+        polygons = []
+        for polygon in given:
+            if len(polygon) >= MIN_POLYGON and len(polygon) % 2 == 0:
+                polygons.append(array("f", polygon))
+        segmentation = polygons
+    crowd = bool(annotation.get("iscrowd", 0))
+    return Instance(labels[category], (left, top, width, height), segmentation, crowd)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from profkit.cache import Recipe, ensure
 from profkit.progress import Narrator, Progress, ProgressBar
+from profkit.text import plural
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -61,9 +62,17 @@ class GeneratedTree:
         """Everything that the set's content depends on."""
         return Recipe(self.layout, {"version": self.version, **dataclasses.asdict(self)})
 
+    noun: ClassVar[str]
+    """The name of one of its images or clips, in `making 12 ... in FOLDER`."""
+
     def describe(self) -> str:
-        """Return the words for the set in `making ... in FOLDER`."""
-        raise NotImplementedError
+        """Return the number of images or clips, and their name."""
+        sizes = dataclasses.asdict(self)
+        count = 0
+        for name, size in sizes.items():
+            if name.removesuffix("_per_class") in {"train", "val", "test"}:
+                count += size
+        return plural(count * sizes.get("classes", 1), self.noun)
 
     def write(self, folder: Path, progress: Progress) -> None:
         """Write the set into an empty folder."""

@@ -70,7 +70,16 @@ def check_tree(path: Path, split: str = "train") -> TextIndex:
         names = [name for name in os.listdir(images) if name.lower().endswith(IMAGE_SUFFIXES)]
         # By number first, so that `img_2` is before `img_10`.
         names.sort(key=lambda name: (int("".join(filter(str.isdecimal, name)) or 0), name))
-        _check_pairs(images, truths, names)
+        if not names:
+            raise unreadable(images, "no JPEG or PNG files in it")
+        annotations = set(os.listdir(truths))
+        alone = [name for name in names if _truth_name(name) not in annotations]
+        if alone:
+            raise unreadable(
+                truths,
+                f"no '{safe_text(_truth_name(alone[0]))}' for {safe_text(alone[0])} "
+                f"({len(alone)} of {plural(len(names), 'image')} have none)",
+            )
         scenes = []
         for name in names:
             scenes.append(Scene(str(images / name), read_words(truths / _truth_name(name))))
@@ -83,35 +92,19 @@ def _truth_name(image_name: str) -> str:
 
 def _check_layout(path: Path, split: str) -> None:
     check_folder(path, f"ICDAR2015's '{FOLDERS[split][0]}'")
-    for needed in FOLDERS[split]:
-        if not (path / needed).is_dir():
-            raise unreadable(path, f"no '{needed}' folder in it{_remedy(path)}")
-
-
-def _remedy(path: Path) -> str:
+    missing = [name for name in FOLDERS[split] if not (path / name).is_dir()]
+    if not missing:
+        return
     known = {*FOLDERS["train"], *FOLDERS["test"]}
-    here = path.absolute()
-    if here.name in known:
-        return f"; it is the '{here.name}' folder itself{give_above(path)}"
-    for below in sorted(path.iterdir()):
-        if any((below / name).is_dir() for name in known):
-            return f"; the folder below it has some, so give {safe_text(str(below))}"
+    here, remedy = path.absolute(), ""
     if any(path.glob("gt_*.txt")) or any(path.glob("img_*.jpg")):
-        return "; its files must lie in folders named as in the published set"
-    return ""
-
-
-def _check_pairs(images: Path, truths: Path, names: list[str]) -> None:
-    if not names:
-        raise unreadable(images, "no JPEG or PNG files in it")
-    annotations = set(os.listdir(truths))
-    alone = [name for name in names if _truth_name(name) not in annotations]
-    if alone:
-        raise unreadable(
-            truths,
-            f"no '{safe_text(_truth_name(alone[0]))}' for {safe_text(alone[0])} "
-            f"({len(alone)} of {plural(len(names), 'image')} have none)",
-        )
+        remedy = "; its files must lie in folders named as in the published set"
+    for below in sorted(path.iterdir(), reverse=True):
+        if any((below / name).is_dir() for name in known):
+            remedy = f"; the folder below it has some, so give {safe_text(str(below))}"
+    if here.name in known:
+        remedy = f"; it is the '{here.name}' folder itself{give_above(path)}"
+    raise unreadable(path, f"no '{missing[0]}' folder in it{remedy}")
 
 
 def read_words(path: Path) -> tuple[Word, ...]:

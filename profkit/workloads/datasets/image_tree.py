@@ -43,7 +43,26 @@ def check_tree(path: Path, split: str = "train") -> ImageFolderIndex:
         files = {}
         for name in _folder_names(path / split):
             files[name] = _image_files(path / split / name)
-        _check_classes(path / split, files, labels)
+        folder = path / split
+        if not files:
+            remedy = "it is empty"
+            if _image_files(folder):
+                remedy = "its images must lie in one folder per class"
+            raise unreadable(folder, f"no class folders in it; {remedy}")
+        empty = [name for name, found in files.items() if not found]
+        if empty:
+            raise unreadable(
+                folder,
+                f"no JPEG or PNG files in class folder '{safe_text(empty[0])}' "
+                f"({len(empty)} of {len(files)} folders have none)",
+            )
+        unknown = sorted(set(files) - set(labels))
+        if unknown:
+            raise unreadable(
+                folder,
+                f"class folder '{safe_text(unknown[0])}' is not in 'train' "
+                f"({len(unknown)} of {len(files)} folders are not)",
+            )
         samples = []
         for name, found in files.items():
             samples += [(file, labels[name]) for file in found]
@@ -62,28 +81,6 @@ def _check_layout(path: Path, split: str) -> None:
         elif any(_image_files(path / name) for name in _folder_names(path)[:3]):
             remedy = "; it holds class folders itself, which must lie in a folder 'train'"
         raise unreadable(path, f"no '{needed}' folder in it{remedy}")
-
-
-def _check_classes(folder: Path, files: dict[str, list[str]], known: dict[str, int]) -> None:
-    if not files:
-        remedy = "it is empty"
-        if _image_files(folder):
-            remedy = "its images must lie in one folder per class"
-        raise unreadable(folder, f"no class folders in it; {remedy}")
-    empty = [name for name, found in files.items() if not found]
-    if empty:
-        raise unreadable(
-            folder,
-            f"no JPEG or PNG files in class folder '{safe_text(empty[0])}' "
-            f"({len(empty)} of {len(files)} folders have none)",
-        )
-    unknown = sorted(set(files) - set(known))
-    if unknown:
-        raise unreadable(
-            folder,
-            f"class folder '{safe_text(unknown[0])}' is not in 'train' "
-            f"({len(unknown)} of {len(files)} folders are not)",
-        )
 
 
 def _folder_names(folder: Path) -> tuple[str, ...]:

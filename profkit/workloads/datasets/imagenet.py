@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from profkit.errors import UsageError
 from profkit.progress import Progress
-from profkit.text import plural
 from profkit.workloads.datasets.generated import (
     GeneratedTree,
     Picture,
@@ -64,6 +63,7 @@ class GeneratedSet(GeneratedTree):
     """The contents of a generated set. A larger set has all images of a smaller one."""
 
     layout: ClassVar[str] = "imagenet"
+    noun: ClassVar[str] = "JPEG file"
     version: ClassVar[int] = 2
 
     classes: int = 10
@@ -84,9 +84,6 @@ class GeneratedSet(GeneratedTree):
             raise UsageError(
                 f"generated images are at least {MIN_SIDE} pixels long, not {self.long_side}"
             )
-
-    def describe(self) -> str:
-        return plural(self.classes * (self.train_per_class + self.val_per_class), "JPEG file")
 
     def pictures(self) -> list[Picture]:
         """Return every image of the set, class by class."""
@@ -153,9 +150,18 @@ def render(spec: GeneratedSet, picture: Picture) -> Image.Image:
     longer = spec.long_side - int(rng.integers(spec.long_side // 20 + 1)) * int(rng.integers(2))
     width, height = (longer * side // max(across, down) for side in (across, down))
     clouds = [_draw_cloud(rng, width, height, coarse) for coarse in (2, 3, 5)]
-    ground = _blend((clouds[0], 5), (_draw_grating(look, clouds[1], spec.long_side), 3))
+    # Waves in the class's direction, bent by a cloud; 256 steps of phase are one wave.
+    steps = 65_536 / (look.period * spec.long_side)
+    right, below = round(steps * math.cos(look.angle)), round(steps * math.sin(look.angle))
+    rows = np.arange(height, dtype=np.int32)[:, None] * below
+    plane = rows + np.arange(width, dtype=np.int32) * right
+    grating: Bytes = SINE[((plane >> 8) + clouds[1]) & 255]
+    ground = _blend((clouds[0], 5), (grating, 3))
     things = _blend((clouds[1], 5), (clouds[2], 3))
-    grain = _draw_grain(rng, clouds[2], clouds[0])
+    # Noise of a pixel or two, strong in some places and weak in others, as texture is.
+    noise = np.frombuffer(rng.bytes(2 * ground.size), dtype=np.int8)
+    noises = noise.reshape(2, *ground.shape).astype(np.int16)
+    grain = (noises[0] * (clouds[2] >> 2) + noises[1] * (clouds[0] >> 3)) // 128
     back = _colour(rng, ground + grain, look.hue)
     front = _colour(rng, things + grain, look.hue + 0.4)
     return Image.composite(front, back, _draw_objects(rng, look, width, height))
@@ -185,17 +191,6 @@ def _stretch(tone: Bytes, width: int, height: int) -> Bytes:
     return np.asarray(Image.fromarray(tone).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def _draw_grating(look: Look, warp: Bytes, long_side: int) -> Bytes:
-    """Draw waves in the class's direction, bent by `warp`; 256 steps of phase are one wave."""
-    height, width = warp.shape
-    steps = 65_536 / (look.period * long_side)
-    across, down = round(steps * math.cos(look.angle)), round(steps * math.sin(look.angle))
-    rows = np.arange(height, dtype=np.int32)[:, None] * down
-    plane = rows + np.arange(width, dtype=np.int32) * across
-    wave: Bytes = SINE[((plane >> 8) + warp) & 255]
-    return wave
-
-
 def _blend(*layers: tuple[Bytes, int]) -> Bytes:
     """Return the weighted sum about the middle grey.
 
@@ -205,20 +200,8 @@ def _blend(*layers: tuple[Bytes, int]) -> Bytes:
     for layer, weight in layers:
         total += weight
         mixed += (layer.astype(np.int16) - 128) * weight
-    return _to_bytes(mixed * 3 // (2 * total) + 128)
-
-
-def _draw_grain(rng: np.random.Generator, rough: Bytes, fine: Bytes) -> Shorts:
-    """Draw noise of a pixel or two, strong in some places and weak in others, as texture is."""
-    noise = np.frombuffer(rng.bytes(2 * rough.size), dtype=np.int8)
-    noises = noise.reshape(2, *rough.shape).astype(np.int16)
-    grain: Shorts = (noises[0] * (rough >> 2) + noises[1] * (fine >> 3)) // 128
-    return grain
-
-
-def _to_bytes(values: Shorts) -> Bytes:
-    clipped: Bytes = np.clip(values, 0, 255).astype(np.uint8)
-    return clipped
+    blended: Bytes = np.clip(mixed * 3 // (2 * total) + 128, 0, 255).astype(np.uint8)
+    return blended
 
 
 def _colour(rng: np.random.Generator, tone: Shorts, hue: float) -> Image.Image:
@@ -233,7 +216,7 @@ def _colour(rng: np.random.Generator, tone: Shorts, hue: float) -> Image.Image:
     )
     colours = np.array([colorsys.hsv_to_rgb(*stop) for stop in stops]) * 255
     channels = [np.interp(np.arange(256), (0, 128, 255), channel) for channel in colours.T]
-    image = Image.fromarray(_to_bytes(tone))
+    image = Image.fromarray(np.clip(tone, 0, 255).astype(np.uint8))
     image.putpalette(np.stack(channels, axis=1).astype(np.uint8).tobytes())
     return image.convert("RGB")
 

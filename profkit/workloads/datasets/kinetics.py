@@ -75,7 +75,17 @@ def check_tree(path: Path, split: str = "train") -> ClipIndex:
                     f"label {clip.label} of {safe_text(clip.folder)} is not among those of "
                     f"'train' (0 to {classes - 1})",
                 )
-        _check_clips(clips, listed_in)
+        checked = clips[:: max(1, len(clips) // CHECKED_CLIPS)]
+        missing = [clip.folder for clip in checked if not os.path.isdir(clip.folder)]
+        if missing:
+            remedy = ""
+            if len(missing) == len(checked):
+                remedy = "; its paths must be absolute, or relative to the folder of the list"
+            raise unreadable(
+                listed_in,
+                f"no folder {safe_text(missing[0])} ({len(missing)} of the {len(checked)} checked "
+                f"clips are missing; {len(clips):,} in all){remedy}",
+            )
     return ClipIndex(path, split, classes, clips)
 
 
@@ -110,19 +120,3 @@ def _read_list(path: Path) -> tuple[Clip, ...]:
     if not clips:
         raise unreadable(path, "no clips in it; a line is: folder frames label")
     return tuple(clips)
-
-
-def _check_clips(clips: tuple[Clip, ...], listed_in: Path) -> None:
-    """Check some of the clips' folders; if none exists, the list's paths are wrong."""
-    checked = clips[:: max(1, len(clips) // CHECKED_CLIPS)]
-    missing = [clip.folder for clip in checked if not os.path.isdir(clip.folder)]
-    if not missing:
-        return
-    remedy = ""
-    if len(missing) == len(checked):
-        remedy = "; its paths must be absolute, or relative to the folder of the list"
-    raise unreadable(
-        listed_in,
-        f"no folder {safe_text(missing[0])} ({len(missing)} of the {len(checked)} checked clips "
-        f"are missing; {len(clips):,} in all){remedy}",
-    )

@@ -13,7 +13,6 @@ import numpy as np
 
 from profkit.errors import UsageError
 from profkit.progress import Progress
-from profkit.text import plural
 from profkit.workloads.datasets.generated import (
     GeneratedTree,
     Picture,
@@ -39,11 +38,6 @@ def _gather(at: float, side: float) -> list[Spot]:
     return [(0.5 - apart, 0.5 + 0.2 * side, 0.12, 1), (0.5 + apart, 0.5 + 0.2 * side, 0.12, 1)]
 
 
-def _circle(at: float, side: float) -> list[Spot]:
-    angle = math.copysign(math.tau * at, side)
-    return [(0.5 + 0.26 * math.sin(angle), 0.5 - 0.26 * math.cos(angle), 0.12, 1)]
-
-
 MOTIONS: dict[str, Callable[[float, float], list[Spot]]] = {
     "rising": lambda at, side: [(0.5 + 0.2 * side, 0.85 - 0.7 * at, 0.13, 1)],
     "falling": lambda at, side: [(0.5 + 0.2 * side, 0.15 + 0.7 * at, 0.13, 1)],
@@ -56,7 +50,14 @@ MOTIONS: dict[str, Callable[[float, float], list[Spot]]] = {
     "sweeping": lambda at, side: [
         (0.5 + math.copysign(0.35 - 0.7 * at, side), 0.5 + 0.1 * side, 0.13, 1)
     ],
-    "circling": _circle,
+    "circling": lambda at, side: [
+        (
+            0.5 + 0.26 * math.sin(math.copysign(math.tau * at, side)),
+            0.5 - 0.26 * math.cos(math.tau * at),
+            0.12,
+            1,
+        )
+    ],
 }
 """The classes: each gives its shapes at a time from 0 to 1, on a side from -1 to 1.
 
@@ -72,6 +73,7 @@ class GeneratedClips(GeneratedTree):
     """The contents of a generated set."""
 
     layout: ClassVar[str] = "kinetics"
+    noun: ClassVar[str] = "clip"
     version: ClassVar[int] = 2
 
     classes: int = len(MOTIONS)
@@ -87,9 +89,6 @@ class GeneratedClips(GeneratedTree):
     def __post_init__(self) -> None:
         if not 1 <= self.classes <= len(MOTIONS):
             raise UsageError(f"a generated set has 1 to {len(MOTIONS)} classes, not {self.classes}")
-
-    def describe(self) -> str:
-        return plural(self.classes * (self.train_per_class + self.val_per_class), "clip")
 
     def write(self, folder: Path, progress: Progress) -> None:
         """Write the clips and their lists."""
@@ -117,7 +116,7 @@ class GeneratedClips(GeneratedTree):
 
 def render(spec: GeneratedClips, clip: Picture) -> Iterator[Image.Image]:
     """Yield the frames of a clip: shapes that move before a still scene, seen by a shaky hand."""
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
     rng = np.random.default_rng((spec.seed, 3, SPLITS.index(clip.split), clip.label, clip.number))
     coarse = rng.integers(20, 140, (4, 5), dtype=np.uint8)
@@ -133,22 +132,14 @@ def render(spec: GeneratedClips, clip: Picture) -> Iterator[Image.Image]:
     for number in range(frames):
         across, down = (rng.normal(0, 0.004, 2) + shift).tolist()
         spots = MOTIONS[NAMES[clip.label]](number / (frames - 1), side)
-        moved = [(x + across, y + down, radius * size, shown) for x, y, radius, shown in spots]
+        mask = Image.new("L", scene.size)  # the opacity of the shapes at each pixel
+        for x, y, radius, shown in spots:
+            reach = radius * size * spec.height
+            outline = []
+            for corner in range(corners):
+                angle = math.tau * corner / corners
+                right = (x + across) * spec.width + reach * math.sin(angle)
+                outline.append((right, (y + down) * spec.height - reach * math.cos(angle)))
+            ImageDraw.Draw(mask).polygon(outline, fill=round(255 * shown))
         front = Image.new("RGB", scene.size, colour)
-        yield Image.composite(front, scene, _draw_mask(moved, corners, scene.size))
-
-
-def _draw_mask(spots: list[Spot], corners: int, size: tuple[int, int]) -> Image.Image:
-    """Draw the opacity of the shapes at each pixel."""
-    from PIL import Image, ImageDraw
-
-    width, height = size
-    mask = Image.new("L", size)
-    for x, y, radius, shown in spots:
-        outline = []
-        for corner in range(corners):
-            angle = math.tau * corner / corners
-            across = x * width + radius * height * math.sin(angle)
-            outline.append((across, y * height - radius * height * math.cos(angle)))
-        ImageDraw.Draw(mask).polygon(outline, fill=round(255 * shown))
-    return mask
+        yield Image.composite(front, scene, mask)

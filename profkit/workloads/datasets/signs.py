@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.progress import Progress
-from profkit.text import plural
 from profkit.workloads.datasets.generated import (
     GeneratedTree,
     Picture,
@@ -51,6 +50,7 @@ class GeneratedSigns(GeneratedTree):
     """The contents of a generated set."""
 
     layout: ClassVar[str] = "icdar2015"
+    noun: ClassVar[str] = "text scene"
     version: ClassVar[int] = 2
 
     train: int = 60
@@ -59,9 +59,6 @@ class GeneratedSigns(GeneratedTree):
     height: int = 720
     quality: int = 90
     seed: int = 0
-
-    def describe(self) -> str:
-        return f"{plural(self.train + self.test, 'scene')} with text"
 
     def write(self, folder: Path, progress: Progress) -> None:
         """Write images and annotations with the line ends of the published files."""
@@ -91,8 +88,24 @@ def render(spec: GeneratedSigns, split: str, number: int) -> tuple[Image.Image, 
 
     About one in eight words is illegible.
     """
+    from PIL import ImageDraw
+
     rng = np.random.default_rng((spec.seed, 2, tuple(FOLDERS).index(split), number))
-    image = _draw_background(rng, spec.width, spec.height)
+    # Soft colours, grain, and shapes and lines that are not text.
+    coarse = rng.integers(40, 216, (6, 9, 3), dtype=np.uint8)
+    fine = rng.integers(0, 256, (spec.height // 2, spec.width // 2, 3), dtype=np.uint8)
+    image = soft_background(coarse, fine, (spec.width, spec.height))
+    draw = ImageDraw.Draw(image)
+    shapes: tuple[Callable[..., None], ...] = (draw.rectangle, draw.ellipse)
+    scale = (spec.width, spec.height, spec.width, spec.height)
+    for _ in range(CLUTTER):
+        box = rng.uniform((0, 0, 0.02, 0.02), (1, 1, 0.25, 0.25)) * scale
+        left, top, across, down = box.tolist()
+        colour = tuple(rng.integers(30, 226, 3).tolist())
+        shapes[rng.integers(2)]((left, top, left + across, top + down), fill=colour)
+        ends = (rng.random(4) * scale).tolist()
+        colour = tuple(rng.integers(30, 226, 3).tolist())
+        draw.line(ends, fill=colour, width=int(rng.integers(1, 6)))
     words: list[Word] = []
     taken: list[Quad] = []
     for _ in range(int(rng.integers(4, 9))):
@@ -110,27 +123,6 @@ def render(spec: GeneratedSigns, split: str, number: int) -> tuple[Image.Image, 
         corners = tuple((round(x), round(y)) for x, y in quad.tolist())
         words.append(Word(corners, text if legible else ILLEGIBLE))
     return image, tuple(words)
-
-
-def _draw_background(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """Draw soft colours, grain, and shapes and lines that are not text."""
-    from PIL import ImageDraw
-
-    coarse = rng.integers(40, 216, (6, 9, 3), dtype=np.uint8)
-    fine = rng.integers(0, 256, (height // 2, width // 2, 3), dtype=np.uint8)
-    image = soft_background(coarse, fine, (width, height))
-    draw = ImageDraw.Draw(image)
-    shapes: tuple[Callable[..., None], ...] = (draw.rectangle, draw.ellipse)
-    scale = (width, height, width, height)
-    for _ in range(CLUTTER):
-        box = rng.uniform((0, 0, 0.02, 0.02), (1, 1, 0.25, 0.25)) * scale
-        left, top, across, down = box.tolist()
-        colour = tuple(rng.integers(30, 226, 3).tolist())
-        shapes[rng.integers(2)]((left, top, left + across, top + down), fill=colour)
-        ends = (rng.random(4) * scale).tolist()
-        colour = tuple(rng.integers(30, 226, 3).tolist())
-        draw.line(ends, fill=colour, width=int(rng.integers(1, 6)))
-    return image
 
 
 def _draw_sign(rng: np.random.Generator, text: str, *, legible: bool) -> Image.Image:

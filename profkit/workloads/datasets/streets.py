@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from profkit.errors import UsageError
 from profkit.progress import Progress
-from profkit.text import plural
 from profkit.workloads.datasets.cityscapes import IGNORED, IMAGE_END, IMAGES, LABEL_END, LABELS
 from profkit.workloads.datasets.generated import (
     GeneratedTree,
@@ -94,6 +93,7 @@ class GeneratedStreets(GeneratedTree):
     """The contents of a generated set."""
 
     layout: ClassVar[str] = "cityscapes"
+    noun: ClassVar[str] = "street scene"
     version: ClassVar[int] = 1
 
     train: int = 40
@@ -107,9 +107,6 @@ class GeneratedStreets(GeneratedTree):
                 "a generated set needs at least one frame per split, "
                 f"of at least {MIN_WIDTH} pixels"
             )
-
-    def describe(self) -> str:
-        return plural(self.train + self.val, "street scene")
 
     def write(self, folder: Path, progress: Progress) -> None:
         """Write images and label maps."""
@@ -152,9 +149,25 @@ class Painter:
         self.horizon = float(rng.uniform(0.42, 0.55)) * height
 
     def paint(self) -> Image.Image:
-        """Paint the whole scene, with the car's own bonnet at the bottom."""
-        self._paint_facades()
-        self._paint_ground()
+        """Paint facades, the ground, things on it, and the car's own bonnet at the bottom."""
+        width, height, horizon = self.width, self.height, self.horizon
+        left = 0.0
+        while left < width:
+            right = left + float(self.rng.uniform(0.06, 0.2)) * width
+            kind = int(self.rng.choice(FACADES))
+            heights = (0.05, 0.12) if kind in (WALL, FENCE) else (0.15, 0.4)
+            top = horizon - float(self.rng.uniform(*heights)) * height
+            if kind == VEGETATION:
+                self.pen.ellipse((left, top, right, 2 * horizon - top), fill=kind)
+            else:
+                self.pen.rectangle((left, top, right, horizon), fill=kind)
+            left = right
+        middle = float(self.rng.uniform(0.4, 0.6)) * width
+        verge = TERRAIN if self.rng.random() < 1 / 2 else SIDEWALK
+        self.pen.rectangle((0, horizon, middle, height), fill=verge)
+        self.pen.rectangle((middle, horizon, width, height), fill=SIDEWALK)
+        far = ((middle - 0.05 * width, horizon), (middle + 0.05 * width, horizon))
+        self.pen.polygon((*far, (width, height), (0, height)), fill=ROAD)
         painters: tuple[tuple[Callable[[], None], int], ...] = (
             (self._paint_pole, 5),
             (self._paint_person, 5),
@@ -163,41 +176,20 @@ class Painter:
         for painter, most in painters:
             for _ in range(self.rng.integers(1, most + 1)):
                 painter()
-        width, height = self.width, self.height
         bonnet = (0.25 * width, 0.93 * height, 0.75 * width, 1.2 * height)
         self.pen.ellipse(bonnet, fill=IGNORED)
         return self.labels
 
-    def _paint_facades(self) -> None:
-        left = 0.0
-        while left < self.width:
-            right = left + float(self.rng.uniform(0.06, 0.2)) * self.width
-            kind = int(self.rng.choice(FACADES))
-            heights = (0.05, 0.12) if kind in (WALL, FENCE) else (0.15, 0.4)
-            top = self.horizon - float(self.rng.uniform(*heights)) * self.height
-            if kind == VEGETATION:
-                self.pen.ellipse((left, top, right, 2 * self.horizon - top), fill=kind)
-            else:
-                self.pen.rectangle((left, top, right, self.horizon), fill=kind)
-            left = right
-
-    def _paint_ground(self) -> None:
-        width, height, horizon = self.width, self.height, self.horizon
-        middle = float(self.rng.uniform(0.4, 0.6)) * width
-        verge = TERRAIN if self.rng.random() < 1 / 2 else SIDEWALK
-        self.pen.rectangle((0, horizon, middle, height), fill=verge)
-        self.pen.rectangle((middle, horizon, width, height), fill=SIDEWALK)
-        far = ((middle - 0.05 * width, horizon), (middle + 0.05 * width, horizon))
-        self.pen.polygon((*far, (width, height), (0, height)), fill=ROAD)
-
     def _paint_pole(self) -> None:
         across, foot, size = self._draw_place()
         thick, top = 0.012 * size * self.width, foot - 0.5 * size * self.height
-        self._rectangle(across, thick, top, foot, POLE)
+        self.pen.rectangle(_box(across, thick, top, foot), fill=POLE)
         if self.rng.random() < 1 / 2:
-            self._ellipse(across, 4 * thick, top - 4 * thick, top + 4 * thick, SIGN)
+            self.pen.ellipse(_box(across, 4 * thick, top - 4 * thick, top + 4 * thick), fill=SIGN)
         else:
-            self._rectangle(across, 2 * thick, top - 3 * thick, top + 5 * thick, LIGHT)
+            self.pen.rectangle(
+                _box(across, 2 * thick, top - 3 * thick, top + 5 * thick), fill=LIGHT
+            )
 
     def _paint_person(self) -> None:
         across, foot, size = self._draw_place()
@@ -205,10 +197,10 @@ class Painter:
         kind = PERSON
         if self.rng.random() < 1 / 3:
             kind = RIDER
-            self._ellipse(across, 2.5 * thick, foot - 0.4 * tall, foot, BICYCLE)
+            self.pen.ellipse(_box(across, 2.5 * thick, foot - 0.4 * tall, foot), fill=BICYCLE)
             foot -= 0.25 * tall
-        self._rectangle(across, thick, foot - 0.8 * tall, foot, kind)
-        self._ellipse(across, thick, foot - tall, foot - 0.75 * tall, kind)
+        self.pen.rectangle(_box(across, thick, foot - 0.8 * tall, foot), fill=kind)
+        self.pen.ellipse(_box(across, thick, foot - tall, foot - 0.75 * tall), fill=kind)
 
     def _paint_vehicle(self) -> None:
         across, foot, size = self._draw_place()
@@ -216,9 +208,9 @@ class Painter:
         length, height = VEHICLES[kind]
         long, tall = length * size * self.width, height * size * self.height
         roof = 0.5 if kind in (CAR, MOTORCYCLE, BICYCLE) else 1.0
-        self._rectangle(across, long / 2, foot - roof * tall, foot, kind)
+        self.pen.rectangle(_box(across, long / 2, foot - roof * tall, foot), fill=kind)
         if roof < 1:
-            self._ellipse(across, long / 3, foot - tall, foot, kind)
+            self.pen.ellipse(_box(across, long / 3, foot - tall, foot), fill=kind)
 
     def _draw_place(self) -> tuple[float, float, float]:
         """Draw a place across, a foot and a size: a thing that is lower in the image is nearer."""
@@ -227,11 +219,9 @@ class Painter:
         foot = self.horizon + near * 0.9 * (self.height - self.horizon)
         return across, foot, 0.4 + 1.1 * near
 
-    def _rectangle(self, middle: float, half: float, top: float, bottom: float, kind: int) -> None:
-        self.pen.rectangle((middle - half, top, middle + half, bottom), fill=kind)
 
-    def _ellipse(self, middle: float, half: float, top: float, bottom: float, kind: int) -> None:
-        self.pen.ellipse((middle - half, top, middle + half, bottom), fill=kind)
+def _box(middle: float, half: float, top: float, bottom: float) -> tuple[float, ...]:
+    return (middle - half, top, middle + half, bottom)
 
 
 def _colour(rng: np.random.Generator, labels: Bytes) -> Bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,25 +53,27 @@ def read_whole(frame: Frame, bad: BadSamples) -> tuple[Pixels, Labels]:
     return normalise(np.asarray(image)), np.asarray(labels, dtype=np.int64)
 
 
+@dataclass(frozen=True)
 class StreetCrops:
     """Crops of scaled, mirrored and recoloured frames, as PaddleSeg makes them.
 
     A sample is the image (channels first, -1 to 1) and its classes.
     """
 
-    def __init__(self, index: StreetIndex, crop: Size, seed: int, bad: BadSamples) -> None:
-        self.frames = index.frames
-        self.crop = crop
-        self.seed = seed
-        self.bad = bad
+    index: StreetIndex
+    crop: Size
+    seed: int
+    bad: BadSamples
 
     def __len__(self) -> int:
-        return len(self.frames)
+        return len(self.index.frames)
 
     def __getitem__(self, key: Key) -> tuple[Pixels, Labels]:
         epoch, index = key
         rng = np.random.default_rng((self.seed, epoch, index))
-        image, labels = scale(*read_frame(self.frames[index], self.bad), float(rng.choice(SCALES)))
+        image, labels = scale(
+            *read_frame(self.index.frames[index], self.bad), float(rng.choice(SCALES))
+        )
         pixels, classes = cut(np.asarray(image), np.asarray(labels), self.crop, rng)
         if rng.random() < 1 / 2:
             pixels, classes = pixels[:, ::-1], classes[:, ::-1]

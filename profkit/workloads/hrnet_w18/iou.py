@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,11 @@ import numpy as np
 from profkit.workloads.datasets.cityscapes import CLASSES, IGNORED
 
 
+@dataclass
 class Confusion:
     """Counts of pixels by true and found class; ignored pixels are excluded."""
 
-    def __init__(self) -> None:
-        self.counts = np.zeros((CLASSES, CLASSES), dtype=np.int64)
+    counts: Any = field(default_factory=lambda: np.zeros((CLASSES, CLASSES), dtype=np.int64))
 
     def add(self, truth: Any, found: Any) -> None:
         """Count the pixels of one image."""

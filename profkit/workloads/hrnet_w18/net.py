@@ -54,7 +54,11 @@ class Exchange(Part):
         ops = self.ops
         branches, paths = [], []
         for target, width in enumerate(channels):
-            branches.append(ops.Sequential(*[basic_block(ops, width) for _ in range(BLOCKS)]))
+            blocks = []
+            for _ in range(BLOCKS):
+                body = (conv_norm(ops, width, width), conv_norm(ops, width, width, relu=False))
+                blocks.append(make_part(ops, Residual, ops.Sequential(*body), ops.Identity()))
+            branches.append(ops.Sequential(*blocks))
             sources = range(len(channels))
             paths.append(ops.ModuleList([_path(ops, channels, one, target) for one in sources]))
         self.branches = ops.ModuleList(branches)
@@ -142,14 +146,6 @@ def conv_norm(
     return ops.Sequential(*layers)
 
 
-def basic_block(ops: Ops, channels: int) -> Any:
-    """Return a residual block of two 3x3 convolutions."""
-    body = ops.Sequential(
-        conv_norm(ops, channels, channels), conv_norm(ops, channels, channels, relu=False)
-    )
-    return make_part(ops, Residual, body, ops.Identity())
-
-
 def bottleneck(ops: Ops, inside: int, inner: int) -> Any:
     """Return a residual block that works on fewer channels than it returns."""
     body = ops.Sequential(
@@ -201,9 +197,7 @@ def loss_of(ops: Ops, model: Any, batch: Any) -> Tensor:
     return ops.masked_cross_entropy(ops.to_float(model(images)), labels, IGNORED)
 
 
-def predict(ops: Ops, model: Any, image: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-    """Return the class of each pixel of one image."""
-    classes: npt.NDArray[np.int64] = ops.to_numpy(
-        model(ops.to_tensor(image[None], model))[0].argmax(0)
-    )
+def predict(ops: Ops, model: Any, images: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """Return the class of each pixel of images of one size."""
+    classes: npt.NDArray[np.int64] = ops.to_numpy(model(ops.to_tensor(images, model)).argmax(1))
     return classes

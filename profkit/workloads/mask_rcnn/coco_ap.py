@@ -23,30 +23,25 @@ def describe(
 
     Boxes and masks are in pixels of the image as it is on disk.
     """
+    from PIL import Image
+    from pycocotools import mask as codec
+
     shape = found["masks"].shape[1:]
     boxes = found["boxes"] * np.tile(np.divide(scene.size, shape[::-1]), 2)
     results = []
     for number, box in enumerate(boxes):
+        soft = Image.fromarray(np.asarray(found["masks"][number], dtype=np.float32))
+        mask = np.asarray(soft.resize(scene.size, Image.Resampling.BILINEAR)) > 1 / 2
         results.append(
             {
                 "image_id": scene.number,
                 "category_id": categories[int(found["labels"][number]) - 1],
                 "score": float(found["scores"][number]),
                 "bbox": list(map(float, (*box[:2], *(box[2:] - box[:2])))),
-                "segmentation": _encode(found["masks"][number], scene.size),
+                "segmentation": codec.encode(np.asfortranarray(mask, dtype=np.uint8)),
             }
         )
     return results
-
-
-def _encode(mask: Any, size: tuple[int, int]) -> dict[str, Any]:
-    from PIL import Image
-    from pycocotools import mask as codec
-
-    soft = Image.fromarray(np.asarray(mask, dtype=np.float32))
-    soft = soft.resize(size, Image.Resampling.BILINEAR)
-    code: dict[str, Any] = codec.encode(np.asfortranarray(np.asarray(soft) > 1 / 2, dtype=np.uint8))
-    return code
 
 
 def average_precision(

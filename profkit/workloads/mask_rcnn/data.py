@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,7 @@ class CocoInstances:
 
     def __init__(self, index: CocoIndex, scaling: Scaling, seed: int, bad: BadSamples) -> None:
         self.scenes = tuple(scene for scene in index.scenes if scene.trains)
+        self.categories = index.categories
         self.scaling = scaling
         self.seed = seed
         self.bad = bad
@@ -107,7 +108,10 @@ def scale_scene(image: Image.Image, scaling: Scaling) -> Floats:
 def find_target(scene: Scene, onto: Size) -> Target:
     """Return the instances to train on, in a scene that is scaled to `onto`."""
     instances = [instance for instance in scene.instances if instance.trains]
-    boxes = scale_boxes((instance.box for instance in instances), scene.size, onto)
+    corners = np.reshape([instance.box for instance in instances], (-1, 4))
+    corners[:, 2:] += corners[:, :2]
+    scaled = corners * np.tile(np.divide(onto, scene.size), 2)
+    boxes: Floats = np.clip(scaled, 0, np.tile(onto, 2)).astype(np.float32)
     kept = np.flatnonzero((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
     chosen = [instances[place] for place in kept]
     return {
@@ -115,17 +119,6 @@ def find_target(scene: Scene, onto: Size) -> Target:
         "labels": np.array([instance.label for instance in chosen], dtype=np.int64),
         "masks": draw_masks(chosen, scene.size, onto),
     }
-
-
-def scale_boxes(
-    boxes: Iterable[tuple[float, float, float, float]], size: Size, onto: Size
-) -> Floats:
-    """Scale boxes of x, y, width, height, and return their corners inside the image."""
-    corners = np.reshape(list(boxes), (-1, 4))
-    corners[:, 2:] += corners[:, :2]
-    scaled = corners * np.tile(np.divide(onto, size), 2)
-    within: Floats = np.clip(scaled, 0, np.tile(onto, 2)).astype(np.float32)
-    return within
 
 
 def mirror(image: Floats, target: Target) -> tuple[Floats, Target]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,10 +14,9 @@ from profkit.workloads.mask_rcnn.data import Scaling
 def make_model(categories: int, scaling: Scaling, rois: int) -> torch.nn.Module:
     """Return the published model with random weights.
 
-    torchvision gives such a model batch norm that learns, and trains all layers of the backbone.
     As in the published pipeline the workers scale images; the model only normalises and pads them.
     """
-    model: torch.nn.Module = maskrcnn_resnet50_fpn(
+    model: Any = maskrcnn_resnet50_fpn(
         weights=None,
         weights_backbone=None,
         num_classes=categories + 1,
@@ -26,17 +25,14 @@ def make_model(categories: int, scaling: Scaling, rois: int) -> torch.nn.Module:
         box_batch_size_per_image=rois,
         _skip_resize=True,
     )
-    return model
-
-
-def make_optimizer(model: torch.nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """Return SGD with biases at twice the rate and without decay, as published."""
-    weights: dict[str, Any] = {"params": [], "weight_decay": config["weight_decay"]}
-    biases: dict[str, Any] = {"params": [], "lr": 2 * config["lr"], "weight_decay": 0.0}
-    for name, parameter in model.named_parameters():
-        group = biases if name.endswith("bias") else weights
-        group["params"].append(parameter)
-    return torch.optim.SGD([weights, biases], lr=config["lr"], momentum=config["momentum"])
+    body = model.backbone.body
+    for stage in (body.layer2, body.layer3, body.layer4):
+        # The published network halves the resolution in the first convolution of a stage,
+        # torchvision's in the second. That makes the first one four times as costly.
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    for frozen in (body.conv1, body.bn1, body.layer1):
+        frozen.requires_grad_(requires_grad=False)
+    return model  # type: ignore[no-any-return]  # as torchvision's annotations see it
 
 
 def loss_of(model: torch.nn.Module, batch: Any) -> torch.Tensor:
@@ -46,9 +42,11 @@ def loss_of(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     return torch.stack(list(losses.values())).sum()
 
 
-def predict(model: torch.nn.Module, image: Any) -> dict[str, Any]:
-    """Return the `boxes`, `labels`, `scores` and soft `masks` found in an image."""
+def predict(model: torch.nn.Module, images: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the `boxes`, `labels`, `scores` and soft `masks` found in each image."""
     device = next(model.parameters()).device
-    (found,) = model([torch.from_numpy(image).to(device)])
-    arrays = {name: tensor.float().cpu().numpy() for name, tensor in found.items()}
-    return {**arrays, "masks": arrays["masks"][:, 0]}
+    answers = []
+    for found in model([torch.from_numpy(image).to(device) for image in images]):
+        arrays = {name: tensor.float().cpu().numpy() for name, tensor in found.items()}
+        answers.append({**arrays, "masks": arrays["masks"][:, 0]})
+    return answers

@@ -53,7 +53,7 @@ class TextCrops:
         return len(self.index.scenes)
 
     def __getitem__(self, key: Key) -> Sample:
-        from PIL import ImageEnhance
+        from PIL import Image, ImageEnhance
 
         epoch, number = key
         rng = np.random.default_rng((self.seed, epoch, number))
@@ -66,7 +66,12 @@ class TextCrops:
         for word in scene.words:
             quads.append(np.trunc(np.array(word.corners, dtype=float) * scaled / image.size))
         way = _draw_way(rng, scaled, quads, self.size)
-        crop = _move_image(image, scaled, way, self.size)
+        # Beyond the edge of the image the crop is black.
+        back = np.linalg.inv(np.vstack([way, (0, 0, 1)]))[:2].ravel().tolist()
+        resized = image.resize(scaled, Image.Resampling.BILINEAR)
+        square = (self.size, self.size)
+        affine, bilinear = Image.Transform.AFFINE, Image.Resampling.BILINEAR
+        crop = resized.transform(square, affine, back, bilinear)
         light, colour = ImageEnhance.Brightness, ImageEnhance.Color
         crop = light(crop).enhance(rng.uniform(1 - BRIGHTNESS, 1 + BRIGHTNESS))
         crop = colour(crop).enhance(rng.uniform(1 - SATURATION, 1 + SATURATION))
@@ -81,44 +86,30 @@ def _aligned(length: float) -> int:
 def _draw_way(
     rng: np.random.Generator, scaled: tuple[int, int], quads: list[Floats], size: int
 ) -> Floats:
-    """Draw the 2x3 matrix from the scaled image into the crop: a flip, a turn and a shift."""
+    """Draw the 2x3 matrix from the scaled image into the crop: a flip, a turn and a shift.
+
+    The crop is anywhere, or so that it can contain text.
+    """
     flip = -1.0 if rng.random() < 0.5 else 1.0
     angle = np.deg2rad(rng.uniform(-MAX_TURN_DEG, MAX_TURN_DEG))
     turn = np.array([(np.cos(angle), np.sin(angle)), (-np.sin(angle), np.cos(angle))]) * (flip, 1.0)
     middle = np.array(scaled) / 2
     way = np.column_stack([turn, middle - turn @ middle])
-    way[:, 2] -= _draw_corner(rng, scaled, [move(quad, way) for quad in quads], size)
-    return way
-
-
-def _draw_corner(
-    rng: np.random.Generator, scaled: tuple[int, int], quads: list[Floats], size: int
-) -> npt.NDArray[np.int64]:
-    """Draw the crop's upper left corner: anywhere, or so that the crop can contain text."""
     room = np.maximum(np.array(scaled) - size, 0)
     lowest, highest = np.zeros(2, dtype=int), room
     if rng.random() < TEXT_SHARE and quads:
-        points = np.clip(np.concatenate(quads), 0, np.array(scaled) - 1).astype(int)
+        turned = np.concatenate([move(quad, way) for quad in quads])
+        points = np.clip(turned, 0, np.array(scaled) - 1).astype(int)
         highest = np.minimum(np.maximum(points.max(axis=0) - size, 0), room)
         lowest = np.minimum(np.maximum(points.min(axis=0) - size, 0), highest)
-    return rng.integers(lowest, highest + 1)
+    way[:, 2] -= rng.integers(lowest, highest + 1)
+    return way
 
 
 def move(points: Floats, way: Floats) -> Floats:
     """Transform points by a 2x3 matrix."""
     moved: Floats = points @ way[:, :2].T + way[:, 2]
     return moved
-
-
-def _move_image(image: Image.Image, scaled: tuple[int, int], way: Floats, size: int) -> Image.Image:
-    """Return the crop; it is black beyond the edge of the image."""
-    from PIL import Image
-
-    back = np.linalg.inv(np.vstack([way, (0, 0, 1)]))[:2]
-    resized = image.resize(scaled, Image.Resampling.BILINEAR)
-    return resized.transform(
-        (size, size), Image.Transform.AFFINE, back.ravel().tolist(), Image.Resampling.BILINEAR
-    )
 
 
 def normalise(image: Image.Image) -> Pixels:

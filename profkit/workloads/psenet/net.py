@@ -53,9 +53,10 @@ class Pyramid(Part):
         levels = [sides.pop()]
         for smooth in self.smooth:
             side = sides.pop()
-            levels.append(smooth(enlarge(self.ops, levels[-1], side) + side))
+            levels.append(smooth(self.ops.resize(levels[-1], side.shape[-2:]) + side))
         lowest = levels.pop()
-        enlarged = [enlarge(self.ops, level, lowest) for level in reversed(levels)]
+        size = lowest.shape[-2:]
+        enlarged = [self.ops.resize(level, size) for level in reversed(levels)]
         return self.ops.concat([lowest, *enlarged], 1)
 
 
@@ -84,11 +85,6 @@ def conv_norm_relu(ops: Ops, inside: int, outside: int, kernel: int, stride: int
     return ops.Sequential(*layers)
 
 
-def enlarge(ops: Ops, features: Tensor, like: Tensor) -> Tensor:
-    """Scale features to the height and width of others."""
-    return ops.resize(features, like.shape[-2:])
-
-
 def make_model(ops: Ops, seed: int) -> Any:
     """Return the network with its first weights."""
     model = make_part(ops, PSENet)
@@ -99,7 +95,7 @@ def make_model(ops: Ops, seed: int) -> Any:
 def loss_of(ops: Ops, model: Any, batch: Sequence[Tensor]) -> Tensor:
     """Return the published loss in fp32: sums over an image overflow fp16."""
     images, *masks = batch
-    logits = ops.to_float(enlarge(ops, model(images), images))
+    logits = ops.to_float(ops.resize(model(images), images.shape[-2:]))
     text, kernels, care = map(ops.to_float, masks)
     return text_loss(ops, logits, text, kernels, care)
 

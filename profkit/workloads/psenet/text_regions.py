@@ -101,7 +101,14 @@ def smallest_rectangle(region: Mask) -> Floats:
 
     One of its sides is parallel to a side of the region's convex hull.
     """
-    points = _edge_points(region)
+    # The corners of each row's first and last pixel; the hull needs no others.
+    rows = np.flatnonzero(region.any(axis=1))
+    first = region[rows].argmax(axis=1)
+    last = region.shape[1] - region[rows, ::-1].argmax(axis=1)
+    found = set()
+    for y, left, right in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+        found |= {(left, y), (right, y), (left, y + 1), (right, y + 1)}
+    points = sorted(found)
     # The hull by Andrew's algorithm: one chain from left to right, and one back.
     hull = np.array(_chain(points)[:-1] + _chain(points[::-1])[:-1], dtype=float)
     rectangles: list[Floats] = []
@@ -109,21 +116,10 @@ def smallest_rectangle(region: Mask) -> Floats:
         along = side / np.hypot(*side)
         axes = np.stack([along, (-along[1], along[0])])
         turned = hull @ axes.T
-        (left, top), (right, bottom) = turned.min(axis=0), turned.max(axis=0)
-        corners = np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
+        (west, north), (east, south) = turned.min(axis=0), turned.max(axis=0)
+        corners = np.array([(west, north), (east, north), (east, south), (west, south)])
         rectangles.append(corners @ axes)
     return min(rectangles, key=polygon_area)
-
-
-def _edge_points(region: Mask) -> list[Point]:
-    """Return the corners of each row's first and last pixel; the hull needs no others."""
-    rows = np.flatnonzero(region.any(axis=1))
-    first = region[rows].argmax(axis=1)
-    last = region.shape[1] - region[rows, ::-1].argmax(axis=1)
-    points = set()
-    for y, left, right in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
-        points |= {(left, y), (right, y), (left, y + 1), (right, y + 1)}
-    return sorted(points)
 
 
 def _chain(points: Iterable[Point]) -> list[Point]:

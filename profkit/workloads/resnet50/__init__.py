@@ -5,37 +5,50 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from profkit.workloads.base import Build, Defaults, Parts, Workload
+from profkit.workloads.base import Build, Defaults, MixedPrecision, Parts, Workload
 from profkit.workloads.datasets import generate_default
 from profkit.workloads.training.network import Ops, builders
+
+if TYPE_CHECKING:
+    from profkit.workloads.resnet50.classify import Crops
 
 LR_EPOCHS = (30, 60, 80)
 """Epochs at which the learning rate falls to a tenth."""
 
 CLASSES = 1000
-"""Classes of ImageNet, for runs without a data set."""
+"""Classes of ImageNet. The last layer is as wide for smaller data sets."""
 
 CONVERGE = {"steps": 80, "batch_size": 16, "image_size": 64, "lr": 0.005, "factor": 0.5}
 """A short run on the generated set in which the loss falls below `factor` of its first value."""
 
 
+def training_set(build: Build) -> Crops:
+    """Open the samples to train on."""
+    from profkit.workloads.datasets.image_tree import check_tree
+    from profkit.workloads.resnet50.classify import Crops
+
+    config = build.config
+    index = check_tree(build.data or Path())
+    return Crops(index, build.bad, config["image_size"], config["seed"])
+
+
 def make_parts(build: Build, ops: Ops) -> Parts:
     """Build the workload with the operations of one framework, whose own ResNet50 it trains."""
-    from profkit.workloads.datasets.image_tree import check_tree
-    from profkit.workloads.resnet50.classify import TrainingCrops, made_up_batch
+    from profkit.workloads.resnet50.classify import made_up_batch
+    from profkit.workloads.training.sampling import run_length
     from profkit.workloads.training.schedules import step_decay
 
     config = build.config
-    size, seed = config["image_size"], config["seed"]
     dataset, classes, lr_at, judge = None, CLASSES, None, None
     if build.data:
-        index = check_tree(build.data)
-        dataset, classes = TrainingCrops(index, build.bad, size, seed), len(index.classes)
-        lr_at = step_decay(len(index.samples), config["global_batch_size"], LR_EPOCHS)
+        dataset = training_set(build)
+        classes = max(CLASSES, len(dataset.index.classes))
+        lr_at = step_decay(run_length(config, len(dataset)), LR_EPOCHS)
         judge = functools.partial(evaluate, ops, build, build.data)
     model = ops.resnet50(classes)
+    size, seed = config["image_size"], config["seed"]
     return Parts(
         model=model,
         optimizer=ops.make_sgd(model, config),
@@ -45,17 +58,19 @@ def make_parts(build: Build, ops: Ops) -> Parts:
         count=lambda batch: len(batch[0]),
         lr_at=lr_at,
         evaluate=judge,
+        mixed=MixedPrecision(first_scale=128.0),
     )
 
 
 def evaluate(ops: Ops, build: Build, data: Path, model: Any) -> Mapping[str, float]:
     """Return the share of validation images whose class is the model's first guess."""
     from profkit.workloads.datasets.image_tree import check_tree
-    from profkit.workloads.resnet50.classify import CentreCrops
+    from profkit.workloads.resnet50.classify import Crops
     from profkit.workloads.training.evaluation import top1
 
-    crops = CentreCrops(check_tree(data, "val"), build.bad, build.config["image_size"])
-    return top1(ops, model, crops.__getitem__, len(crops), build, if_empty=float("nan"))
+    index, size = check_tree(data, "val"), build.config["image_size"]
+    crops = Crops(index, build.bad, size, build.config["seed"], training=False)
+    return top1(ops, model, lambda at: crops[0, at], len(crops), build, if_empty=float("nan"))
 
 
 def _dali(build: Build) -> Iterable[Any]:
@@ -74,8 +89,17 @@ WORKLOAD = Workload(
         "optimizer": "SGD, momentum 0.9, weight decay 1e-4",
         "lr": "0.1 for 256 samples, a tenth of it from epochs 30, 60 and 80",
         "loader": "DALI on the CPU, or the framework's own",
-        "precision": "fp32 and AMP",
+        "precision": "fp32 and AMP; Paddle: pure fp16 (--amp O2) on NHWC images",
+        "cudnn": "fastest convolution searched for each shape",
     },
+    figures=("top1",),
+    departures=(
+        "weight decay also on batch norm, as in Paddle's runs; NGC PyTorch excludes it",
+        "the last batch norm of each block starts at zero",
+        "the gradient scale is dynamic from 128, as Paddle's; NGC PyTorch: 256, static",
+        "Paddle's AMP runs pad images to four channels; here they have three",
+    ),
+    channels_last=("torch", "paddle"),
     defaults=Defaults(
         image_size=224,
         batch_size=128,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,14 +29,18 @@ Sample = tuple[Floats, int]
 Box = tuple[float, float, float, float]
 
 
-class TrainingCrops:
-    """A random part of each image, of the crop's size, flipped half of the time."""
+@dataclass(frozen=True)
+class Crops:
+    """A crop of each image, normalised, and its label.
 
-    def __init__(self, index: ImageFolderIndex, bad: BadSamples, size: int, seed: int) -> None:
-        self.index = index
-        self.bad = bad
-        self.size = size
-        self.seed = seed
+    In training it is a random part of the image, flipped half of the time, else the middle.
+    """
+
+    index: ImageFolderIndex
+    bad: BadSamples
+    size: int
+    seed: int
+    training: bool = True
 
     def __len__(self) -> int:
         return len(self.index.samples)
@@ -44,31 +49,14 @@ class TrainingCrops:
         epoch, position = key
         path, label = self.index.samples[position]
         image = self.bad.image(path)
-        rng = np.random.default_rng((self.seed, epoch, position))
-        box = _random_box(rng, *image.size)
+        rng = np.random.default_rng((self.seed, epoch, position)) if self.training else None
+        box = _centre_box(*image.size, min(image.size) / EVALUATION_ZOOM)
+        if rng:
+            box = _random_box(rng, *image.size)
         pixels = np.asarray(image.resize((self.size, self.size), resample=BILINEAR, box=box))
-        if rng.random() < 0.5:
+        if rng and rng.random() < 0.5:
             pixels = pixels[:, ::-1]
         return normalise(pixels), label
-
-
-class CentreCrops:
-    """The middle of each image, as validation takes it."""
-
-    def __init__(self, index: ImageFolderIndex, bad: BadSamples, size: int) -> None:
-        self.index = index
-        self.bad = bad
-        self.size = size
-
-    def __len__(self) -> int:
-        return len(self.index.samples)
-
-    def __getitem__(self, position: int) -> Sample:
-        path, label = self.index.samples[position]
-        image = self.bad.image(path)
-        box = _centre_box(*image.size, min(image.size) / EVALUATION_ZOOM)
-        pixels = image.resize((self.size, self.size), resample=BILINEAR, box=box)
-        return normalise(np.asarray(pixels)), label
 
 
 def normalise(pixels: npt.NDArray[np.uint8]) -> Floats:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+
+import numpy as np
 
 from profkit.workloads.base import Build
 from profkit.workloads.training.network import Ops, predictor
@@ -14,26 +17,37 @@ from profkit.workloads.training.samples import BadSampleError
 T = TypeVar("T")
 
 READ_AHEAD = 16
-"""Samples that are read before the model asks for them."""
+"""Samples that are read before the model asks for them, in addition to a batch."""
 
 
 def read_ahead(load: Callable[[int], T], count: int, build: Build) -> Iterator[T]:
-    """Yield `load(index)` for each index, in order.
+    """Yield `load(index)` for each of this rank's indices, in order.
 
     With `--bad-samples skip` bad samples are noted and excluded, so that none counts twice.
     """
-    with ThreadPoolExecutor(max(1, build.config.get("workers", 1))) as pool:
-        ahead = range(min(count, READ_AHEAD))
-        pending = deque(pool.submit(load, index) for index in ahead)
-        for index in range(count):
-            if index + READ_AHEAD < count:
-                pending.append(pool.submit(load, index + READ_AHEAD))
+    config = build.config
+    indices = iter(range(config.get("rank", 0), count, config.get("world_size", 1)))
+    ahead = READ_AHEAD + config["batch_size"]
+    with ThreadPoolExecutor(max(1, config.get("workers", 1))) as pool:
+        pending = deque(pool.submit(load, index) for index in itertools.islice(indices, ahead))
+        while pending:
+            coming = pending.popleft()
+            pending.extend(pool.submit(load, index) for index in itertools.islice(indices, 1))
             try:
-                sample = pending.popleft().result()
+                sample = coming.result()
             except BadSampleError as error:
                 build.bad.note_or_raise(error)
             else:
                 yield sample
+
+
+def in_batches(
+    samples: Iterable[T], size: int, shape_of: Callable[[T], object] = lambda sample: None
+) -> Iterator[list[T]]:
+    """Yield the samples in lists of at most this size, in which all have one shape."""
+    for _, alike in itertools.groupby(samples, shape_of):
+        while batch := list(itertools.islice(alike, size)):
+            yield batch
 
 
 def top1(
@@ -48,7 +62,9 @@ def top1(
     """Return the share of samples whose highest score is that of their label."""
     right = seen = 0
     with predictor(ops, model) as predict:
-        for inputs, label in read_ahead(load, count, build):
-            right += int(predict(inputs[None])[0].argmax() == label)
-            seen += 1
-    return {"top1": right / seen if seen else if_empty}
+        for batch in in_batches(read_ahead(load, count, build), build.config["batch_size"]):
+            inputs, labels = map(np.stack, zip(*batch, strict=True))
+            right += int((predict(inputs).argmax(-1) == labels).sum())
+            seen += len(batch)
+    counts = np.sum(build.gather((right, seen)), axis=0)
+    return {"top1": float(counts[0] / counts[1]) if counts[1] else if_empty}

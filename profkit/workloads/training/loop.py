@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from profkit.errors import ProfkitError, UnreadableError, UsageError
+from profkit.errors import ProfkitError, UnreadableError
 from profkit.instrument.loop_recorder import LoopRecorder
 from profkit.instrument.tracking.pending import EVALUATION
 from profkit.text import significant
 from profkit.vocab import BAD_SAMPLE, SKIPPED_STEP, Phase
 from profkit.workloads.base import Outcome
+from profkit.workloads.training.checkpoints import Checkpoints, Progress
 from profkit.workloads.training.samples import BadSamples, as_raised
+from profkit.workloads.training.target import Target
+
+if TYPE_CHECKING:
+    from profkit.workloads.training.driver import SharedDriver
 
 Tell = Callable[[int, int, float], None]
 """Called after each step with the steps done, the planned steps and the loss."""
@@ -29,69 +33,12 @@ STEPS_PER_AGREEMENT = 10
 STEPS_OF_MEAN = 10
 """Steps whose mean loss is compared with the target: a single batch may be an easy one."""
 
+CHECKPOINT = "checkpoint"
+"""The name under which the writing of a checkpoint is recorded."""
+
 
 class NotFiniteError(ProfkitError):
     """The loss is NaN or infinite."""
-
-
-class Driver(Protocol):
-    """The operations of a training step in one framework."""
-
-    def batches(self, epoch: int) -> Iterable[Any]:
-        """Start a new pass over the training set."""
-
-    def count(self, batch: Any) -> int:
-        """Count the samples of a batch."""
-
-    def move(self, batch: Any) -> Any:
-        """Copy the batch to the device."""
-
-    def forward(self, batch: Any) -> Any:
-        """Compute the loss, a scalar of the framework."""
-
-    def backward(self, loss: Any) -> None: ...
-
-    def update(self, step: int) -> bool:
-        """Step the optimizer and clear the gradients; false if the scaler skipped the step."""
-
-    def value(self, loss: Any) -> float:
-        """Wait for the device, and return the loss as a number."""
-
-    @property
-    def lr(self) -> float: ...
-
-    @property
-    def grad_scale(self) -> float | None: ...
-
-    def agree(self, stop: bool, loss: float) -> tuple[bool, float]:
-        """Return if any rank wants to stop, and the mean of the ranks' losses."""
-
-    def evaluate(self) -> Mapping[str, float]:
-        """Compute the quality figures on the validation set."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """`loss<0.05`; or `loss<0.3x`, a share of the mean loss of the first steps."""
-
-    text: str
-    value: float
-    relative: bool
-
-    @classmethod
-    def parse(cls, text: str) -> Target | None:
-        if not text:
-            return None
-        match = re.fullmatch(r"\s*loss\s*<\s*(\d*\.?\d+(?:[eE][-+]?\d+)?)(x?)\s*", text)
-        if not match:
-            raise UsageError(
-                f"--until '{text}' is not understood; write loss<0.05, "
-                "or loss<0.3x for a share of the first steps' loss"
-            )
-        return cls(text, float(match[1]), bool(match[2]))
-
-    def reached(self, mean: float, first: float) -> bool:
-        return mean < self.value * (first if self.relative else 1.0)
 
 
 @dataclass(frozen=True)
@@ -105,61 +52,96 @@ class Plan:
     stop_at_nan: bool = True
     evaluate: bool = False
     epoch_ends: bool = False
+    evaluate_every: int | None = None
 
 
 class Training:
     """One run of the loop."""
 
     def __init__(
-        self, driver: Driver, plan: Plan, bad: BadSamples, recorder: LoopRecorder, tell: Tell
+        self,
+        driver: SharedDriver,
+        plan: Plan,
+        bad: BadSamples,
+        recorder: LoopRecorder,
+        tell: Tell,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._driver = driver
         self._plan = plan
         self._bad = bad
         self._recorder = recorder
         self._tell = tell
+        self._checkpoints = checkpoints or Checkpoints()
+        self._done = Progress()
+        self._first_loss = math.nan
         self._losses: list[float] = []
+        """Losses of the first steps, for a relative target."""
         self._recent: deque[float] = deque(maxlen=STEPS_OF_MEAN)
         self._began = time.monotonic()
         self._stopped = ""
+        self._evaluated_at = -1
         self._figures: Mapping[str, float] = {}
+        self._best = (-math.inf, 0)
+        """The best value of the target's figure, and its step."""
 
     def run(self) -> Outcome:
         """Train to the end."""
+        resumed = self._checkpoints.load(self._driver)
+        if resumed:
+            self._done = resumed
+            self._losses += resumed.first_losses
+            self._recent.extend(resumed.recent_losses)
+            self._best = (resumed.best, resumed.best_step)
+        if self._done.steps >= self._plan.steps:
+            raise ProfkitError(
+                f"the checkpoint is at step {self._done.steps}, and the run ends at step "
+                f"{self._plan.steps}; choose more --steps"
+            )
+        begun_at = self._done.steps
         self._began = time.monotonic()
         self._recorder.begin()
-        for epoch in itertools.count():
+        for epoch in itertools.count(self._done.epoch):
             self._train_epoch(epoch)
-            ended = bool(self._stopped) or len(self._losses) >= self._plan.steps
-            if self._plan.evaluate and (ended or self._plan.epoch_ends):
-                with self._recorder.phase(Phase.OTHER, EVALUATION):
-                    self._figures = self._driver.evaluate()
-                for name, value in self._figures.items():
-                    self._recorder.note(f"evaluation:{name}", value)
-            if ended:
+            if self._plan.evaluate and (self._has_ended() or self._plan.epoch_ends):
+                self._evaluate()
+            if self._has_ended():
                 break
+            self._done.epoch, self._done.steps_in_epoch = epoch + 1, 0
+        if self._checkpoints.folder and not self._checkpoints.is_due(self._done.steps):
+            self._save()
         self._note_bad_samples()
         return Outcome(
-            len(self._losses), self._losses[0], self._losses[-1], self._stopped, self._figures
+            self._done.steps - begun_at,
+            self._first_loss,
+            self._recent[-1],
+            self._stopped,
+            self._figures,
+            self._remarks(begun_at),
         )
 
+    def _has_ended(self) -> bool:
+        return bool(self._stopped) or self._done.steps >= self._plan.steps
+
     def _train_epoch(self, epoch: int) -> None:
-        before = len(self._losses)
+        """Train to the end of the epoch or of the run."""
+        batches = self._driver.batches(epoch, self._done.steps_in_epoch)
         try:
-            for batch in self._recorder.batches(self._driver.batches(epoch)):
+            for batch in self._recorder.batches(batches):
                 self._step(batch, epoch)
-                if self._ends():
+                self._after_step()
+                if self._has_ended():
                     return
         except UnreadableError as error:
             raise as_raised(error) from None
-        if len(self._losses) == before:
+        if self._done.steps_in_epoch == 0:
             raise ProfkitError(
                 f"an epoch has no whole batch of {self._plan.batch_size} on each rank; "
                 "choose a smaller --batch-size"
             )
 
     def _step(self, batch: Any, epoch: int) -> None:
-        driver, recorder, number = self._driver, self._recorder, len(self._losses)
+        driver, recorder, number = self._driver, self._recorder, self._done.steps
         with recorder.step(driver.count(batch), epoch=epoch) as step:
             with recorder.phase(Phase.H2D):
                 batch = driver.move(batch)
@@ -174,8 +156,13 @@ class Training:
                     recorder.note("skipped_steps", 1.0)
             step.loss = value = driver.value(loss)
             step.grad_scale = driver.grad_scale
-        self._losses.append(value)
+        if math.isnan(self._first_loss):
+            self._first_loss = value
+        self._done.steps += 1
+        self._done.steps_in_epoch += 1
         self._recent.append(value)
+        if len(self._losses) < STEPS_OF_MEAN:
+            self._losses.append(value)
         with recorder.phase(Phase.OTHER, "progress"):
             self._tell(number + 1, self._plan.steps, value)
             self._note_bad_samples()
@@ -186,25 +173,81 @@ class Training:
                 "or go on with --nan continue"
             )
 
-    def _ends(self) -> bool:
-        """Return if the run is over; all ranks agree on it at the same step."""
-        done = len(self._losses)
-        plan = self._plan
+    def _after_step(self) -> None:
+        """Ask if the run is over, evaluate and save, all ranks at the same steps."""
+        plan, done = self._plan, self._done.steps
         asks = done % STEPS_PER_AGREEMENT == 0 or done >= plan.steps
         if (plan.until or plan.max_time) and asks:
             with self._recorder.phase(Phase.OTHER, "whether to stop"):
-                took, recent = time.monotonic() - self._began, self._recent
+                took, recent = self._elapsed_s(), self._recent
                 late = plan.max_time is not None and took >= plan.max_time
                 late, mean = self._driver.agree(late, sum(recent) / len(recent))
-                first = sum(self._losses[:STEPS_OF_MEAN]) / min(done, STEPS_OF_MEAN)
-                if plan.until and plan.until.reached(mean, first):
+                first = sum(self._losses) / len(self._losses)
+                if plan.until and plan.until.loss_reached(mean, first):
                     self._stopped = (
                         f"{plan.until.text} reached at step {done - 1} after {took:.1f} s "
                         f"(mean of {len(recent)} steps: {significant(mean, 4)})"
                     )
                 elif late:
                     self._stopped = f"--max-time reached after {took:.1f} s"
-        return bool(self._stopped) or done >= plan.steps
+        if plan.evaluate_every and done % plan.evaluate_every == 0:
+            self._evaluate()
+        if self._checkpoints.is_due(done):
+            self._save()
+
+    def _elapsed_s(self) -> float:
+        """Return the seconds of training so far, with those before the checkpoint."""
+        return self._done.elapsed_s + time.monotonic() - self._began
+
+    def _evaluate(self) -> None:
+        """Evaluate the model, unless this step was evaluated before, and check the target."""
+        step = self._done.steps
+        if step == self._evaluated_at:
+            return
+        self._evaluated_at = step
+        began = time.monotonic()
+        with self._recorder.phase(Phase.OTHER, EVALUATION):
+            self._figures = self._driver.evaluate()
+        self._done.evaluation_s += time.monotonic() - began
+        for name, value in self._figures.items():
+            self._recorder.note(f"evaluation:{name}", value)
+        target = self._plan.until
+        if target is None or target.figure not in self._figures:
+            return
+        value = self._figures[target.figure]
+        self._best = max(self._best, (value, step))
+        if value > target.value and not self._stopped:
+            took, evaluating = self._elapsed_s(), self._done.evaluation_s
+            self._recorder.note("time_to_target_s", took)
+            self._stopped = (
+                f"{target.text} reached at step {step - 1} after {took:.1f} s, "
+                f"of which {evaluating:.1f} s evaluation ({target.figure} {value:.4g})"
+            )
+
+    def _save(self) -> None:
+        """Write a checkpoint from which the run continues as if it had not ended."""
+        now = time.monotonic()
+        self._done.elapsed_s += now - self._began
+        self._began = now
+        self._done.first_losses = list(self._losses)
+        self._done.recent_losses = list(self._recent)
+        self._done.best, self._done.best_step = self._best
+        with self._recorder.phase(Phase.OTHER, CHECKPOINT):
+            self._checkpoints.save(self._driver, self._done)
+
+    def _remarks(self, begun_at: int) -> tuple[str, ...]:
+        """Return what else is to be said of the run's end."""
+        remarks = []
+        if begun_at:
+            remarks.append(f"continued from a checkpoint at step {begun_at}")
+        target = self._plan.until
+        if target and target.text not in self._stopped:
+            remark = f"{target.text} not reached in {self._done.steps} steps"
+            if target.figure != "loss" and self._best[1]:
+                value, step = self._best
+                remark += f"; the best was {target.figure} {value:.4g} at step {step - 1}"
+            remarks.append(remark)
+        return tuple(remarks)
 
     def _note_bad_samples(self) -> None:
         for sample in self._bad.news():

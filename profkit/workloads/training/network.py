@@ -7,7 +7,9 @@ Nothing here imports a framework before a builder is called.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -18,6 +20,17 @@ Ops = ModuleType
 
 Tensor = Any
 """A tensor of the framework that `ops` belongs to."""
+
+Factors = tuple[float, float]
+"""A weight's factors on the learning rate and on the weight decay."""
+
+Rule = Callable[[str, Sequence[int]], Factors]
+"""Returns the factors of a weight from its name and shape."""
+
+
+def alike(name: str, shape: Sequence[int]) -> Factors:
+    """Return the same factors for every weight."""
+    return 1.0, 1.0
 
 
 class Part:
@@ -35,17 +48,11 @@ def make_part(ops: Ops, kind: type[Part], *given: Any) -> Any:
 def builders(make: Callable[[Build, Ops], Parts]) -> Mapping[str, Callable[[Build], Parts]]:
     """Return one builder per framework from a function that builds with given operations."""
 
-    def build_torch(build: Build) -> Parts:
-        from profkit.workloads.training import ops_torch
+    def build(framework: str, given: Build) -> Parts:
+        ops = importlib.import_module(f"profkit.workloads.training.ops_{framework}")
+        return make(given, ops)
 
-        return make(build, ops_torch)
-
-    def build_paddle(build: Build) -> Parts:
-        from profkit.workloads.training import ops_paddle
-
-        return make(build, ops_paddle)
-
-    return {"torch": build_torch, "paddle": build_paddle}
+    return {name: functools.partial(build, name) for name in ("torch", "paddle")}
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional
 
+from profkit.workloads.training.network import Rule, alike
+
 Module = nn.Layer
 ModuleList = nn.LayerList
 Sequential = nn.Sequential
@@ -57,7 +59,21 @@ def masked_cross_entropy(scores: Tensor, labels: Tensor, ignored: int) -> Tensor
     return mean
 
 
+def set_nhwc(model: nn.Layer) -> None:
+    """Let all layers work on NHWC images.
+
+    The model must be one in which only layers depend on the order of dimensions.
+    """
+    for layer in model.sublayers():
+        for name in ("data_format", "_data_format"):
+            if hasattr(layer, name):
+                setattr(layer, name, "NHWC")
+    model.takes_nhwc = True
+
+
 def to_tensor(array: npt.NDArray[Any], model: nn.Layer) -> Tensor:
+    if getattr(model, "takes_nhwc", False):
+        array = array.transpose(0, 2, 3, 1)
     return paddle.to_tensor(array, place=model.parameters()[0].place)
 
 
@@ -71,10 +87,16 @@ def set_weights(model: nn.Layer, draw: Callable[[str, Sequence[int]], npt.NDArra
             weight.set_value(draw(name, weight.shape))
 
 
-def make_sgd(model: nn.Layer, config: Mapping[str, Any]) -> paddle.optimizer.Optimizer:
+def make_sgd(
+    model: nn.Layer, config: Mapping[str, Any], rule: Rule = alike
+) -> paddle.optimizer.Optimizer:
+    decay = config["weight_decay"]
+    for name, weight in model.named_parameters():
+        factors = rule(name, weight.shape)
+        if weight.trainable and factors != (1.0, 1.0):
+            # Paddle's groups of parameters ignore a decay of their own in this optimizer.
+            weight.optimize_attr["learning_rate"] = factors[0]
+            weight.regularizer = paddle.regularizer.L2Decay(decay * factors[1])
     return paddle.optimizer.Momentum(
-        config["lr"],
-        config["momentum"],
-        parameters=model.parameters(),
-        weight_decay=config["weight_decay"],
+        config["lr"], config["momentum"], parameters=model.parameters(), weight_decay=decay
     )

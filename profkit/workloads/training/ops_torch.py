@@ -12,6 +12,8 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
+from profkit.workloads.training.network import Factors, Rule, alike
+
 Module = nn.Module
 ModuleList = nn.ModuleList
 Sequential = nn.Sequential
@@ -86,11 +88,17 @@ def set_weights(model: nn.Module, draw: Callable[[str, Sequence[int]], npt.NDArr
             weight.copy_(torch.from_numpy(draw(name, weight.shape)))
 
 
-def make_sgd(model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """Return SGD with momentum, one group for all weights."""
-    return torch.optim.SGD(
-        model.parameters(),
-        lr=config["lr"],
-        momentum=config["momentum"],
-        weight_decay=config["weight_decay"],
-    )
+def make_sgd(
+    model: nn.Module, config: Mapping[str, Any], rule: Rule = alike
+) -> torch.optim.Optimizer:
+    """Return SGD with momentum, one group for all weights with the same factors of `rule`."""
+    found: dict[Factors, list[Any]] = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            found.setdefault(rule(name, weight.shape), []).append(weight)
+    lr, decay = config["lr"], config["weight_decay"]
+    groups = []
+    for (lr_factor, decay_factor), weights in found.items():
+        group = {"lr": lr * lr_factor, "weight_decay": decay * decay_factor}
+        groups.append({"params": weights, **group})
+    return torch.optim.SGD(groups, lr=lr, momentum=config["momentum"], weight_decay=decay)

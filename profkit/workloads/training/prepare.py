@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,11 +15,22 @@ from typing import Any
 from profkit.errors import UnreadableError, UsageError
 from profkit.instrument.loop_recorder import LoopRecorder
 from profkit.text import safe_text
-from profkit.workloads.base import Build, Outcome, Parts, Settings, Workload, wait_passively
-from profkit.workloads.training.driver import Kit
-from profkit.workloads.training.loop import Driver, Plan, Target, Tell, Training
+from profkit.workloads.base import (
+    Build,
+    Outcome,
+    Parts,
+    Settings,
+    Workload,
+    share_cores,
+    wait_passively,
+)
+from profkit.workloads.training.checkpoints import Checkpoints
+from profkit.workloads.training.driver import Kit, SharedDriver, explain_memory
+from profkit.workloads.training.loop import Plan, Tell, Training
 from profkit.workloads.training.samples import BadSamples
+from profkit.workloads.training.sampling import run_length
 from profkit.workloads.training.settings import Seat, check, final_config
+from profkit.workloads.training.target import Target
 
 __all__ = ["ReadyJob", "Seat", "check", "final_config", "find_data", "gpu_count", "prepare"]
 
@@ -28,10 +41,11 @@ class ReadyJob:
 
     config: Mapping[str, Any]
     device: str
-    _drive: Callable[[], Driver]
+    _drive: Callable[[], SharedDriver]
     _plan: Plan
     _bad: BadSamples
     _kit: Kit
+    _checkpoints: Checkpoints
 
     def share(self, text: str) -> str:
         """Return the text of rank 0 on every rank."""
@@ -39,8 +53,14 @@ class ReadyJob:
 
     def train(self, recorder: LoopRecorder, tell: Tell) -> Outcome:
         """Wrap the model for its ranks, now that the recorder's hooks are in place, and train."""
+        plan = self._plan
         try:
-            return Training(self._drive(), self._plan, self._bad, recorder, tell).run()
+            driver = self._drive()
+            training = Training(driver, plan, self._bad, recorder, tell, self._checkpoints)
+            return training.run()
+        except Exception as error:
+            explain_memory(error, plan.batch_size)
+            raise
         finally:
             self._bad.close()
             self._kit.leave()
@@ -48,27 +68,64 @@ class ReadyJob:
 
 def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     """Find the data, build the model and join the ranks, without training."""
-    wait_passively()
-    # Each rank of this machine gets its share of the cores; Paddle's default is one thread.
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if seat.world_size > 1 else 1
-    share = max(1, len(os.sched_getaffinity(0)) // ranks_here)
-    os.environ.setdefault("OMP_NUM_THREADS", str(share))
+    set_environment(settings.framework, seat.world_size)
     config = final_config(workload, settings, seat)
-    target = Target.parse(settings.until)
+    target = Target.parse(settings.until, workload.figures)
     root = find_data(workload, settings)
     bad = BadSamples(settings.bad_samples)
     kit = _open_kit(settings.framework, config, seat)
-    build = Build(config, root, bad)
+    build = Build(config, root, bad, kit.gather)
     parts = workload.builders[settings.framework](build)
+    if parts.dataset is not None:
+        length = run_length(config, len(parts.dataset), parts.groups)
+        config |= {"steps": length.steps, "distinct_samples": len(parts.dataset)}
+    elif config["epochs"]:
+        raise UsageError("--epochs needs a data set; with --data synthetic, use --steps")
+    if settings.warmup is None:
+        config["warmup"] = min(config["warmup"], config["steps"] // 5)
     reduced = "; ".join(filter(None, (config["reduced"], *_departures(parts, seat))))
-    config |= {"reduced": reduced, **parts.notes}
+    config |= {"reduced": reduced, **kit.flags, **parts.notes}
     other_loader = workload.dali(build) if settings.dali and workload.dali else None
-    plan = _plan(settings, config, parts, target)
-    shown = {**config, "steps": plan.steps, "threads": kit.threads}
+    if config["evaluate"] and parts.evaluate is None:
+        raise UsageError("--evaluate needs a data set with a validation part")
+    # A quality figure that is the target is checked after each epoch, unless the user says when.
+    is_figure = target is not None and target.figure != "loss"
+    plan = Plan(
+        steps=config["steps"],
+        batch_size=config["batch_size"],
+        until=target,
+        max_time=settings.max_time,
+        stop_at_nan=settings.nan == "stop",
+        evaluate=config["evaluate"],
+        epoch_ends=settings.epochs is not None or (is_figure and not settings.evaluate_every),
+        evaluate_every=settings.evaluate_every,
+    )
+    shown = {**config, "threads": kit.threads}
     del shown["rank"]
-
+    checkpoints = Checkpoints(
+        settings.checkpoint,
+        settings.checkpoint_every,
+        settings.resume,
+        {**config, "workload": workload.name, "framework": settings.framework},
+        kit.read,
+        kit.framework.save,
+        kit.gather,
+    )
     drive = functools.partial(kit.driver, parts, config, bad, other_loader)
-    return ReadyJob(shown, config["device"], drive, plan, bad, kit)
+    return ReadyJob(shown, config["device"], drive, plan, bad, kit, checkpoints)
+
+
+def set_environment(framework: str, world_size: int) -> None:
+    """Set the variables that a framework reads when it is imported.
+
+    Several ranks of a machine share its cores. Paddle alone would take one core, PyTorch alone
+    chooses well.
+    """
+    wait_passively()
+    if world_size > 1:
+        share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    elif framework == "paddle":
+        share_cores(1)
 
 
 def _open_kit(framework: str, config: Mapping[str, Any], seat: Seat) -> Kit:
@@ -108,27 +165,6 @@ def find_data(workload: Workload, settings: Settings) -> Path | None:
     return path
 
 
-def _plan(
-    settings: Settings, config: Mapping[str, Any], parts: Parts, target: Target | None
-) -> Plan:
-    steps = config["steps"]
-    if settings.epochs and settings.steps is None:
-        if parts.dataset is None:
-            raise UsageError("--epochs needs a data set; with --data synthetic, use --steps")
-        steps = settings.epochs * max(1, len(parts.dataset) // config["global_batch_size"])
-    if settings.evaluate and parts.evaluate is None:
-        raise UsageError("--evaluate needs a data set with a validation part")
-    return Plan(
-        steps=steps,
-        batch_size=config["batch_size"],
-        until=target,
-        max_time=settings.max_time,
-        stop_at_nan=settings.nan == "stop",
-        evaluate=settings.evaluate,
-        epoch_ends=settings.epochs is not None,
-    )
-
-
 def gpu_count(framework: str) -> int:
     """Count the GPUs that the framework can use here, without initialising any."""
     if framework == "torch":
@@ -138,6 +174,10 @@ def gpu_count(framework: str) -> int:
     # Paddle warns at every start of things that nobody here can change.
     for words in ("No ccache found", "When training, we now always track"):
         warnings.filterwarnings("ignore", message=words)
-    import paddle
-
+    before = os.environ.get("OMP_NUM_THREADS")
+    with contextlib.redirect_stderr(io.StringIO()):  # it warns of more than one thread
+        import paddle
+    # Paddle sets one thread at its import. Ranks that are started from here inherit our variables.
+    if before is None:
+        os.environ.pop("OMP_NUM_THREADS", None)
     return paddle.device.cuda.device_count() if paddle.device.is_compiled_with_cuda() else 0

@@ -144,12 +144,12 @@ class BadSample:
     why: str
 
 
+@dataclass(frozen=True)
 class Guarded:
     """A data set in which the next good sample takes the place of one that is skipped."""
 
-    def __init__(self, dataset: object, bad: BadSamples) -> None:
-        self.dataset = dataset
-        self.bad = bad
+    dataset: object
+    bad: BadSamples
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from typing import Any
 
 from profkit.errors import UsageError
 from profkit.workloads.base import Settings, Workload
+
+PADDLE_AUTOTUNE = "FLAGS_cudnn_exhaustive_search"
+"""Paddle's own variable for --autotune; the published runs set it."""
+
+DALI_LOADERS = {"cpu": "DALI", "gpu": "DALI on the GPU"}
+"""The name of the loader for each device on which DALI decodes."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,8 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
     batch = settings.batch_size or batch
     image = settings.image_size or image
     steps = settings.steps or steps
-    warmup = min(warmup, steps // 5) if settings.warmup is None else settings.warmup
-    loader = "DALI" if settings.dali else f"{settings.framework} DataLoader"
+    global_batch = batch * seat.world_size
+    loader = DALI_LOADERS.get(settings.dali, f"{settings.framework} DataLoader")
     if settings.data == "synthetic":
         loader = "none"
     return {
@@ -40,17 +47,17 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
         "amp": settings.amp if settings.amp in {"O1", "O2"} else "",
         "device": f"cuda:{seat.gpu}" if on_gpu else "cpu",
         "batch_size": batch,
-        "global_batch_size": batch * seat.world_size,
+        "global_batch_size": global_batch,
         "world_size": seat.world_size,
         "rank": seat.rank,
         "image_size": image,
         "steps": steps,
-        "epochs": settings.epochs,
-        "warmup": warmup,
+        "epochs": settings.epochs if settings.steps is None else None,
+        "warmup": warmup if settings.warmup is None else settings.warmup,
         "workers": workers if settings.workers is None else settings.workers,
         "prefetch": settings.prefetch or 2,
         "pin": on_gpu if settings.pin is None else settings.pin,
-        "lr": settings.lr or defaults.lr * batch * seat.world_size / defaults.lr_batch,
+        "lr": settings.lr or defaults.learning_rate(global_batch),
         "momentum": defaults.momentum,
         "weight_decay": defaults.weight_decay,
         "seed": settings.seed,
@@ -59,10 +66,30 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
         "bad_samples": settings.bad_samples,
         "memory_format": "NHWC" if settings.channels_last else "NCHW",
         "compile": settings.compile,
-        "evaluate": settings.evaluate,
+        "autotune": on_gpu and _autotunes(workload, settings),
+        "evaluate": evaluates(settings),
+        "evaluate_every": settings.evaluate_every,
+        "checkpoint_every": settings.checkpoint_every,
         "until": settings.until,
         "reduced": _reductions(workload, batch, image),
     }
+
+
+def _autotunes(workload: Workload, settings: Settings) -> bool:
+    """Return if cuDNN searches convolutions: by the option, Paddle's variable or the default."""
+    if settings.autotune is not None:
+        return settings.autotune
+    flag = os.environ.get(PADDLE_AUTOTUNE)
+    if settings.framework == "paddle" and flag is not None:
+        return flag.lower() in {"1", "true"}
+    return workload.defaults.autotune
+
+
+def evaluates(settings: Settings) -> bool:
+    """Return if the model is evaluated: on request, or because a quality figure is the target."""
+    target = settings.until.strip()
+    by_figure = bool(target) and not target.startswith("loss")
+    return settings.evaluate or settings.evaluate_every is not None or by_figure
 
 
 def _reductions(workload: Workload, batch: int, image: int) -> str:
@@ -83,10 +110,20 @@ def check(workload: Workload, settings: Settings, *, on_gpu: bool) -> None:
         raise UsageError("--pin needs a GPU: pinned memory is for copies to one")
     _precision(settings, on_gpu=on_gpu)
     if settings.dali:
-        _check_dali(workload, settings)
-    if settings.framework == "paddle" and settings.channels_last:
+        _check_dali(workload, settings, on_gpu=on_gpu)
+    if settings.channels_last and settings.framework not in workload.channels_last:
         raise UsageError(
-            "--channels-last: Paddle's own models here are NCHW; it works with --framework torch"
+            f"--channels-last: {workload.name} is NCHW in {settings.framework}; "
+            f"it works with --framework {workload.channels_last[0]}"
+        )
+    if settings.autotune and not on_gpu:
+        raise UsageError("--autotune needs a GPU: cuDNN is what searches for fast convolutions")
+    if settings.checkpoint_every and not settings.checkpoint:
+        raise UsageError("--checkpoint-every needs --checkpoint FOLDER")
+    if settings.resume and settings.dali:
+        raise UsageError(
+            "--resume needs the framework's own loader: DALI draws its samples itself, "
+            "and cannot continue where it was; leave --dali out"
         )
     if settings.framework == "paddle" and settings.compile:
         raise UsageError(
@@ -119,11 +156,13 @@ def _precision(settings: Settings, *, on_gpu: bool) -> str:
     return "fp16"
 
 
-def _check_dali(workload: Workload, settings: Settings) -> None:
+def _check_dali(workload: Workload, settings: Settings, *, on_gpu: bool) -> None:
     if workload.dali is None:
         raise UsageError(
             f"--dali: {workload.name} has no DALI pipeline; its samples need more than DALI decodes"
         )
+    if settings.dali == "gpu" and not on_gpu:
+        raise UsageError("--dali gpu needs a GPU to decode on; --dali cpu decodes on the CPU")
     if settings.data == "synthetic":
         raise UsageError(
             "--dali and --data synthetic exclude each other: there is nothing to decode"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,8 +71,13 @@ class Clips:
         clip = self.index.clips[number]
         picked = pick_frames(clip.frames, self.segments, rng)
         paths = list(map(clip.frame, picked))
-        # With the policy `pad` a broken frame gets the size of its neighbours.
-        known = _known_size(paths) if self.bad.policy == "pad" else None
+        known = None
+        if self.bad.policy == "pad":
+            # A broken frame gets the size of a readable one, of these or of the clip.
+            folder = os.path.dirname(paths[0])
+            names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+            others = (os.path.join(folder, name) for name in names)
+            known = next(filter(None, map(header_size, (*paths, *others))), None)
         frames = [self.bad.image(path, known) for path in paths]
         box = draw_crop(rng, frames[0].size, self.size) if rng else middle_crop(frames[0].size)
         size = (self.size, self.size)
@@ -81,17 +85,6 @@ class Clips:
         if rng and rng.random() < 0.5:
             pixels = pixels[:, :, ::-1]
         return normalise(pixels), np.int64(clip.label)
-
-
-def _known_size(paths: Sequence[str]) -> Size | None:
-    """Return the size of the first frame with a readable header, of these or of the clip."""
-    folder = os.path.dirname(paths[0])
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    for path in (*paths, *(os.path.join(folder, name) for name in names)):
-        size = header_size(path)
-        if size:
-            return size
-    return None
 
 
 def pick_frames(count: int, segments: int, rng: np.random.Generator | None) -> list[int]:

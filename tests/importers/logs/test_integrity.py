@@ -58,7 +58,7 @@ def test_a_run_on_one_card_and_one_on_eight_are_no_contradiction() -> None:
     ("command", "said"),
     [
         ("bash run_benchmark.sh sp 32 fp32 2", "asks for a batch of 32, the log shows 40"),
-        ("bash run_benchmark.sh sp 40 fp32 2", ""),
+        ("bash run_benchmark.sh sp 40 amp 2", ""),
         ("python train.py --batch-size 32", "asks for a batch of 32, the log shows 40"),
         ("python train.py --batch-size=160", ""),  # of all four cards
         ("python train.py --amp", ""),
@@ -69,7 +69,15 @@ def test_a_command_that_contradicts_its_log_is_flagged(command: str, said: str) 
     (log,) = parse(f"+ {command}\n" + SAMPLES["dllogger_pytorch"].text)
     assert said in flags(log)
     if not said:
-        assert "asks for a batch" not in flags(log)
+        assert "the command asks" not in flags(log)
+
+
+def test_a_notice_about_an_option_is_no_command() -> None:
+    text = SAMPLES["dllogger_pytorch"].text.replace("amp : True", "amp : False")
+    (log,) = parse("| NOTICE: your device may support faster training with --amp\n" + text)
+    assert "the command asks" not in flags(log)
+    (log,) = parse("+ python main.py --amp --lr 1\n" + text)
+    assert "the command asks for precision amp, the log says fp32" in flags(log)
 
 
 def test_psenet_trains_in_fp32_whatever_its_name_says() -> None:

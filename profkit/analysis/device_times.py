@@ -1,0 +1,159 @@
+"""The device times that a run on a device recorded, and those that are missing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import step_places
+from profkit.analysis.device_clock import Bools, has_device_times, works
+from profkit.analysis.estimate import Ints
+from profkit.errors import UnreadableError
+from profkit.text import plural
+from profkit.trace import Trace
+from profkit.vocab import FAILURES, UNTIMED, MissingTime
+
+HOST = "cpu"
+LAUNCHES = (
+    "the phases are on the host's clock: they show when it launched work and where it waited, not "
+    "how long the device worked"
+)
+_MOST_RANKS_NAMED = 8
+_SITES = ("device times", "device events", "reading the device's clock")
+"""The parts of profkit that take device times, by the name under which a failure is recorded."""
+
+
+class PhaseClock(str, Enum):
+    """The clock that a run's phases were timed on."""
+
+    HOST = "host"
+    """The host did the work itself, or nothing is known of a device."""
+    DEVICE = "device"
+    LAUNCH = "launch"
+    """The host's, of work that a device did: without device times, nobody knows when."""
+    MIXED = "mixed"
+    """Repeats differ in this."""
+
+
+@dataclass(frozen=True)
+class DeviceTimes:
+    """The phases that a device works for, in the measured steps of a run on devices.
+
+    `reasons` are those that the run recorded for missing times.
+    """
+
+    phases: int
+    missing: int
+    steps: int
+    """The steps in which some rank's times are missing."""
+    ranks: tuple[int, ...]
+    """The ranks without any device time."""
+    ranks_in_all: int
+    reasons: tuple[str, ...]
+
+    @property
+    def notices(self) -> Iterator[str]:
+        """Yield how many times are missing, what follows from it, and why they are."""
+        if not self.missing:
+            return
+        why = "; ".join(self.reasons) or "the run did not record why"
+        words = f"no device times for {self.missing:,} of {plural(self.phases, 'phase')}"
+        if self.missing == self.phases:
+            yield f"{words} ({why}); {LAUNCHES}"
+            return
+        if self.ranks:
+            named = ", ".join(map(str, self.ranks[:_MOST_RANKS_NAMED]))
+            if len(self.ranks) > _MOST_RANKS_NAMED:
+                named += ", ..."
+            words += f", with none on {plural(len(self.ranks), 'rank')} ({named})"
+        kept = "the phases are those of the ranks and steps that have them"
+        yield f"{words}, in {plural(self.steps, 'step')} ({why}); {kept}"
+
+
+def find_device_times(trace: Trace) -> DeviceTimes | None:
+    """Count the device times of a run; `None` for other tools' runs, and without a device."""
+    spans = trace.spans
+    timed = has_device_times(spans)
+    if not is_own(trace) or not (timed.any() or uses_device(trace)):
+        return None
+    works_for = works(spans)
+    rank, step = spans["rank"].to_numpy(), spans["step"]
+    missing = works_for & ~timed
+    without = np.setdiff1d(rank[works_for], rank[timed & works_for])
+    return DeviceTimes(
+        phases=int(works_for.sum()),
+        missing=int(missing.sum()),
+        steps=len(pc.unique(step.filter(pa.array(missing)).drop_null())),
+        ranks=tuple(without.tolist()),
+        ranks_in_all=len(trace.ranks),
+        reasons=tuple(_reasons(trace)),
+    )
+
+
+def read_device_times(run: Path) -> DeviceTimes | None:
+    """Count the device times of a run on disk, as far as it can be read."""
+    try:
+        return find_device_times(Trace.open(run))
+    except UnreadableError:
+        return None
+
+
+def is_own(trace: Trace) -> bool:
+    """Return true if profkit recorded the run itself."""
+    return "imported_from" not in trace.manifest.config
+
+
+def clock_of(trace: Trace, *, on_device: bool) -> PhaseClock:
+    """Return the clock of a run's phases; `on_device` says that they have device times."""
+    if on_device:
+        return PhaseClock.DEVICE
+    return PhaseClock.LAUNCH if is_own(trace) and uses_device(trace) else PhaseClock.HOST
+
+
+def uses_device(trace: Trace) -> bool:
+    """Return true if the run trained on devices other than the host: its ranks are alike."""
+    for rank in trace.ranks:
+        with contextlib.suppress(UnreadableError):
+            return rank.manifest.device not in ("", HOST)
+    return False
+
+
+def ranks_on_device(spans: pa.Table, used: Ints) -> Ints:
+    """Return the ranks with device times in the used steps."""
+    timed = has_device_times(spans)
+    if not timed.any():
+        return np.empty(0, dtype=np.int64)
+    inside = timed & (step_places(spans, used) >= 0)
+    return np.unique(spans["rank"].to_numpy()[inside]).astype(np.int64)
+
+
+def rows_of_ranks(rows: pa.Table, ranks: Ints) -> pa.Table:
+    """Return the rows of these ranks; of all, if none is named."""
+    if not len(ranks) or not rows.num_rows:
+        return rows
+    kept: Bools = np.isin(rows["rank"].to_numpy(), ranks)
+    return rows if kept.all() else rows.filter(pa.array(kept))
+
+
+def _reasons(trace: Trace) -> Iterator[str]:
+    """Yield what the run recorded about missing device times."""
+    metrics = trace.samples["metric"].cast(pa.string())
+    for kind in (UNTIMED, FAILURES):
+        rows = trace.samples.filter(pc.starts_with(metrics, kind))
+        rows = rows.group_by(["metric", "rank"]).aggregate([("value", "max")])
+        rows = rows.group_by("metric").aggregate([("value_max", "sum")])
+        for row in rows.to_pylist():
+            name, count = row["metric"].removeprefix(kind), int(row["value_max_sum"])
+            if name == MissingTime.NO_EVENTS.value:
+                yield name
+            elif kind == UNTIMED and count > 0:
+                yield f"{name}: {count:,}"
+            elif name in _SITES:
+                yield f"profkit's {name} failed {plural(count, 'time')}"
