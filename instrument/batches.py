@@ -1,4 +1,4 @@
-"""Counts the samples of a batch of any type by its shapes, if its loader does not say them."""
+"""Counts the samples of a batch by its shapes, where its loader does not say them."""
 
 from __future__ import annotations
 

@@ -106,18 +106,20 @@ class Framework:
         is_profiling: Callable[[], bool] = windows.is_profiling
         return is_profiling
 
-    @property
-    def identity(self) -> Any:
-        """The module that describes a job of this framework."""
-        return importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.identity")
+    def describe_thread(self) -> Facts:
+        """Return facts of a job that belong to the calling thread, which trains."""
+        facts: Facts = self._identity().describe_thread()
+        return facts
 
     def describe_job(self, tracker: Tracker) -> Facts:
         """Return what is known of a job's models, optimizers, loader and batches."""
-        facts: Facts = {}
         for models in tracker.models:
             if models.framework == self.name:
-                facts = describe_job(self.identity.describe, tracker.seen, models)
-        return facts
+                return describe_job(self._identity().describe, tracker.seen, models)
+        return {}
+
+    def _identity(self) -> Any:
+        return importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.identity")
 
     def place(self) -> Place | None:
         """Return the rank that the framework knows, once its process group exists."""

@@ -28,7 +28,7 @@ class Drawn:
 
 
 class BatchSizes:
-    """The sizes of the batches of all loaders of a process, in the order in which it takes them."""
+    """The sizes of the batches of all loaders, in the order in which the loop takes them."""
 
     def __init__(self, note_guessed: Callable[[], object]) -> None:
         self._note_guessed = note_guessed

@@ -19,7 +19,6 @@ from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import (
     CHECKPOINT,
     IGNORED_INSIDE,
-    OPEN_MODES,
     UNKNOWN,
     LoopEvent,
     LoopState,
@@ -233,28 +232,6 @@ class HookReports:
         self.catch_up()
         self._steps.grad_scale = scale
         self._steps.losses.scale = scale or 1.0
-
-    def begin_explicit_step(self) -> None:
-        """Begin a step of a loop that delimits its steps itself from here on."""
-        self.catch_up()
-        self._decide()
-        self._steps.change_mode(LoopEvent.STEP_BEGUN)
-        if self._state.progress is not _TRAINING:
-            self._steps.fire(LoopEvent.TRAINING)
-
-    def end_explicit_step(
-        self, sample_count: int | None = None, *, batches: int | None = None
-    ) -> None:
-        """End a step that the loop has begun.
-
-        It has trained on so many samples, or on so many of the fetched batches, or on all of them.
-        """
-        self.catch_up()
-        steps = self._steps
-        if self._state.mode in OPEN_MODES:
-            steps.change_mode(LoopEvent.STEP_CLOSED)
-            steps.last_end_ns = self._clock()
-            steps.end_step(steps.last_end_ns, sample_count, batches)
 
     def catch_up(self) -> None:
         """Replay what this thread has buffered; another thread's loop is still running."""

@@ -68,7 +68,7 @@ class Steps:
         self.samples_per_step: int | None = None
         """The number of samples in each step, if the user has said it."""
         self.forwards = 0
-        """Number of forwards with gradients in the open step, of those that are reported at once."""
+        """Number of forwards with gradients in the open step, of those reported at once."""
         self._waited_ns = 0
         """The first wait for a batch after a backward, before any optimizer is known."""
         self.loaders: weakref.WeakSet[Any] = weakref.WeakSet()

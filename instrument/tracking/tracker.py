@@ -85,6 +85,28 @@ class Tracker(HookReports):
         else:
             self.end_explicit_step(samples or None)
 
+    def begin_explicit_step(self) -> None:
+        """Begin a step of a loop that delimits its steps itself from here on."""
+        self.catch_up()
+        self._decide()
+        self._steps.change_mode(LoopEvent.STEP_BEGUN)
+        if self._state.progress is not _TRAINING:
+            self._steps.fire(LoopEvent.TRAINING)
+
+    def end_explicit_step(
+        self, sample_count: int | None = None, *, batches: int | None = None
+    ) -> None:
+        """End a step that the loop has begun.
+
+        It has trained on so many samples, or on so many of the fetched batches, or on all of them.
+        """
+        self.catch_up()
+        steps = self._steps
+        if self._state.mode in OPEN_MODES:
+            steps.change_mode(LoopEvent.STEP_CLOSED)
+            steps.last_end_ns = self._clock()
+            steps.end_step(steps.last_end_ns, sample_count, batches)
+
     def mark_step(self) -> None:
         """Mark a step, once, before or after it trains.
 

@@ -132,8 +132,7 @@ class Job:
         note(TRAINED)
         framework = self._framework_in_use()
         if framework is not None:
-            describe = guarded("identity", framework.identity.describe_thread, {})
-            self.tracker.seen.thread = describe()
+            self.tracker.seen.thread = guarded("identity", framework.describe_thread, {})()
         place = framework.place() if framework else None
         rank = rank_of()
         if place is None and rank is not None:
@@ -208,10 +207,13 @@ class Job:
         """Write what the job trains into `rank.json`, after its first steps or at its end."""
         while self.recorder.step_index < DESCRIBED_AFTER and not self._ended.wait(LOOK_EVERY_S):
             pass
+        before_ns = time.thread_time_ns()
         with collection_paused():
             self._config = framework.describe_job(self.tracker)
-        folder = self.run / rank_folder(manifest.rank)
-        dataclasses.replace(manifest, config=self._config).write(folder)
+            folder = self.run / rank_folder(manifest.rank)
+            dataclasses.replace(manifest, config=self._config).write(folder)
+        spent_ns = float(time.thread_time_ns() - before_ns)
+        self.sink.appender("samples")((None, "profkit", OPENING_CPU, now_ns(), spent_ns))
 
     def _stay_out(self, why: str) -> None:
         """Record nothing in this process, and say why."""

@@ -122,15 +122,23 @@ def test_the_sampler_says_how_many_samples_a_batch_has(
     assert not [row for row in followed.readings if row[2].startswith(UNMEASURED)]
 
 
+def _data(kit: Kit) -> Any:
+    """The module with a framework's loader and data sets."""
+    if isinstance(kit, TorchKit):
+        return kit.torch.utils.data
+    assert isinstance(kit, PaddleKit)
+    return kit.paddle.io
+
+
 def _iterable(kit: Kit, **options: Any) -> Any:
-    data = kit.torch.utils.data if isinstance(kit, TorchKit) else kit.paddle.io  # type: ignore[attr-defined]
+    base: Any = _data(kit).IterableDataset
 
-    class Stream(data.IterableDataset):  # type: ignore[misc]  # what a job defines
-        def __iter__(self) -> Iterator[Any]:
-            numbers = Numbers()
-            return (numbers[place] for place in range(COUNT))
+    def iterate(stream: Any) -> Iterator[Any]:
+        numbers = Numbers()
+        return (numbers[place] for place in range(COUNT))
 
-    return data.DataLoader(Stream(), batch_size=BATCH, **options)
+    stream = type("Stream", (base,), {"__iter__": iterate})()
+    return _data(kit).DataLoader(stream, batch_size=BATCH, **options)
 
 
 def test_a_set_without_an_index_has_the_loaders_batch_size(kit: Kit, follow: Follow) -> None:
@@ -165,8 +173,7 @@ def test_a_guess_by_shapes_is_said(follow: Follow, kit: Kit) -> None:
         def __len__(self) -> int:
             return STEPS
 
-    data = kit.torch.utils.data if isinstance(kit, TorchKit) else kit.paddle.io  # type: ignore[attr-defined]
-    kit.train(model, kit.optimizer(model), data.DataLoader(Batches(), batch_size=None))
+    kit.train(model, kit.optimizer(model), _data(kit).DataLoader(Batches(), batch_size=None))
     followed.finish()
     assert followed.samples == [COUNT] * STEPS
     notes = [row for row in followed.readings if row[2].startswith(UNMEASURED)]

@@ -152,7 +152,7 @@ def describe_loader(loader: Any) -> Facts:
 
 
 def _options(owner: Any, options: dict[str, str]) -> Facts:
-    """Return the options of a loader or a wrapper that it has, under their names in `run.json`."""
+    """Return the options that a loader or a wrapper has, by their names in `run.json`."""
     facts: Facts = {}
     for option, name in options.items():
         value = getattr(owner, option, None)

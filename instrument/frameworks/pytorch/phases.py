@@ -15,6 +15,11 @@ from profkit.instrument.frameworks.shared import Function, Nesting
 from profkit.instrument.guard import Patches, report_failure
 from profkit.instrument.models import TrainedModels
 
+_INTERNALS: Any = torch._C  # noqa: SLF001  # no public name covers all devices
+_AUTOCASTS: Callable[[], bool] = getattr(
+    _INTERNALS, "_is_any_autocast_enabled", torch.is_autocast_enabled
+)
+
 
 def hook_modules(patches: Patches, seams: Seams) -> None:
     """Count the outermost call of a module as a forward.
@@ -26,13 +31,8 @@ def hook_modules(patches: Patches, seams: Seams) -> None:
     nesting = Nesting()
     models = TrainedModels("torch", torch.nn.Module.modules, _trainable, _version)
     seams.tracker.models.append(models)
-    trained = models.ids
-    note_call: Callable[[Any, Any], bool | None] = models.note_call
-    internals = torch._C  # noqa: SLF001  # no public name covers all devices
-    autocasts: Callable[[], bool] = getattr(
-        internals, "_is_any_autocast_enabled", torch.is_autocast_enabled
-    )
-
+    trained, note_call = models.ids, models.note_call
+    autocasts = _AUTOCASTS
     original: Function = torch.nn.Module.__call__
     hands_on = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
 
