@@ -37,7 +37,8 @@ PARAMETERS = WIDTH * WIDTH + WIDTH + WIDTH + 1
 def _describe(kit: Kit, follow: Follow, optimizer: str = "SGD", **options: Any) -> dict[str, Any]:
     followed = follow()
     model = kit.model()
-    kit.train(model, kit.optimizer(model, optimizer, **options), kit.loader(num_workers=0))
+    chosen = kit.optimizer(model, optimizer, **options)
+    kit.train(model, chosen, kit.loader(num_workers=0))
     facts = kit.framework().describe_job(followed.tracker)
     followed.finish()
     return facts
