@@ -357,3 +357,15 @@ def test_a_closure_is_no_part_of_its_optimizer(
     for step in followed.steps[1:]:
         inside = [phase for phase in followed.phases(step.step) if phase not in {"data", "h2d"}]
         assert sorted(inside) == ["backward", "forward", "optimizer", "optimizer"]
+
+
+def test_a_loss_that_is_no_number_is_recorded_as_such(kit: Kit, follow: Follow) -> None:
+    followed = follow()
+    model = kit.model()
+    optimizer = kit.optimizer(model)
+    for batch in kit.loader():
+        (kit.loss(model, batch) * float("nan")).backward()
+        optimizer.step()
+        kit.zero(optimizer)
+    followed.finish()
+    assert [str(step.loss) for step in followed.steps] == ["nan"] * len(SAMPLES)
