@@ -169,8 +169,9 @@ class Steps:
         self.loaders.add(iterator)
 
     def has_stepped(self) -> bool:
-        """Return true if every known optimizer has stepped since the last step ended."""
-        return bool(self.stepped) and self.stepped >= self.known
+        """Return true if the open step has trained: without a loader, with every optimizer."""
+        is_complete = self._state.batch_seen or self.stepped >= self.known
+        return bool(self.stepped) and is_complete
 
     def note_optimizers(self, optimizers: Iterable[int]) -> None:
         """Note optimizers that step."""
