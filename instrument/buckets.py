@@ -140,10 +140,14 @@ class BucketLog:
         bucket = Bucket(index, size, dtype, ready, start, recorder.step_index, number, mark)
         row = self._row(bucket, end)
         device = recorder.device
-        if on_device and device is not None:
-            device.hold_collective(row, mark, device.mark(), self._append)
-        else:
+        if not on_device or device is None:
             self._append(row)
+            return
+        over = device.mark()
+        if over is None:
+            device.drop(mark)
+        else:
+            device.hold_collective(row, mark, over, self._append, has_own_end=False)
 
     def exposed(self, intervals: Iterable[tuple[int, int]]) -> None:
         """Record when the backward waited for the exchange; intervals may be repeated."""

@@ -61,8 +61,8 @@ class DeviceAnchor:
 Times = tuple[int | None, int | None]
 """When the device reached a row's two events."""
 
-_Held = tuple[Row, Event | None, Event | None, Append | None]
-"""A row, its events, and the receiver of a row of `collectives`."""
+_Held = tuple[Row, Event | None, Event | None, Append | None, bool]
+"""A row, its events, the receiver of a row of `collectives`, and its `has_own_end`."""
 
 
 class DeviceTimer:
@@ -97,6 +97,7 @@ class DeviceTimer:
         self._anchor: DeviceAnchor | None = None
         self._next_anchor_ns = 0
         self._tries = 0
+        self._why_no_anchor = MissingTime.NO_ANCHOR
         self._last_end: dict[object, int] = {}
         self.missing: Counter[MissingTime] = Counter()
         """Number of boundaries and rows without a device time, by reason."""
@@ -107,15 +108,19 @@ class DeviceTimer:
         if self._captures.open or self._device.is_capturing():
             self.missing[MissingTime.CAPTURE] += 1
             return None
-        if self._free:
-            event = self._free.pop()
-        elif self.pool_size < self._largest_pool:
-            self.pool_size += 1
-            event = self._device.make_event()
-        else:
-            self.missing[MissingTime.POOL] += 1
-            return None
-        event.record()
+        try:
+            if self._free:
+                event = self._free.pop()
+            elif self.pool_size < self._largest_pool:
+                event = self._device.make_event()
+                self.pool_size += 1
+            else:
+                self.missing[MissingTime.POOL] += 1
+                return None
+            event.record()
+        except Exception:
+            self.missing[MissingTime.FAILED] += 1
+            raise
         return event
 
     def drop(self, event: Event | None) -> None:
@@ -125,16 +130,23 @@ class DeviceTimer:
 
     def hold(self, row: Row, start: Event | None, end: Event | None) -> None:
         """Hold a row of `spans` until its events are reached."""
-        self._held.append((row, start, end, None))
+        self._held.append((row, start, end, None, False))
 
     def hold_collective(
-        self, row: Row, start: Event | None, end: Event | None, append: Append
+        self,
+        row: Row,
+        start: Event | None,
+        end: Event | None,
+        append: Append,
+        *,
+        has_own_end: bool = True,
     ) -> None:
         """Hold a row of `collectives` until its events are reached, then hand it to `append`.
 
         `start` is the time at which its data was ready. A row without `end` keeps the host's.
+        Without `has_own_end`, `end` only says that the collective was over by then.
         """
-        self._held.append((row, start, end, append))
+        self._held.append((row, start, end, append, has_own_end and end is not None))
 
     def collect(self, final: bool = False) -> None:
         """Append the rows whose events have been reached, in order.
@@ -150,7 +162,7 @@ class DeviceTimer:
 
     def _finish(self, held: _Held, final: bool) -> bool:
         """Append one row; return false if the device has not reached its events yet."""
-        row, start, end, append = held
+        row, start, end, append, has_own_end = held
         times: Times | None = None
         why = MissingTime.CAPTURE if self._captures.open else MissingTime.UNREACHED
         try:
@@ -168,9 +180,10 @@ class DeviceTimer:
             events = [event for event in (start, end) if event is not None]
             self._free.extend(events)
             if events and self._anchor is None:
-                self.missing[MissingTime.NO_ANCHOR] += 1
+                self.missing[self._why_no_anchor] += 1
         if append is not None:
-            self._finish_collective(row, times, append, has_end=end is not None)
+            if times[0 if end is None else 1] is not None:
+                self._finish_collective(row, times, append, has_own_end)
         elif times == (None, None):
             self._append(row)
         else:
@@ -180,19 +193,18 @@ class DeviceTimer:
             self._append(tuple(values))
         return True
 
-    def _finish_collective(self, row: Row, times: Times, append: Append, *, has_end: bool) -> None:
-        """Append a collective if the device's times are known.
+    def _finish_collective(self, row: Row, times: Times, append: Append, has_own_end: bool) -> None:
+        """Append a collective, whose needed device times are known.
 
         The collectives of a communicator run one after the other, in the order of their launch.
         """
         ready, end = times
-        if (has_end and end is None) or (ready is None and not has_end):
-            return
         values = list(row)
         if ready is not None:
             values[_READY] = values[_START] = ready
         if end is not None:
             values[_END] = end
+        if end is not None and has_own_end:
             if ready is not None:
                 before = self._last_end.get(row[_COMMUNICATOR], ready)
                 values[_START] = min(max(ready, before), end)
@@ -229,6 +241,7 @@ class DeviceTimer:
                 reached = self._device.reach_idle_event(self._clock)
             except Exception as error:  # noqa: BLE001  # rows are written without device times
                 report_failure("anchor of the device's clock", error)
+                self._why_no_anchor = MissingTime.FAILED
                 return
         if reached is not None:
             self._anchor = DeviceAnchor(*reached)

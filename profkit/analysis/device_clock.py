@@ -36,7 +36,8 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
     The device reaches a boundary only when the host has issued it and all work before it is done.
     If only the host knows a span, such as the wait for data, the exposed part of it is the one in
     which the device had reached the end of its last phase and not yet the start of its next. If it
-    is inside a span with device times, it is the part between these.
+    is inside a span with device times, it is the part between these. Of a copy, it is the part in
+    which the device did not work for another phase.
     """
     on_device = has_device_times(spans)
     if not on_device.any():
@@ -47,21 +48,24 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
     device_start = np.where(on_device, starts.fill_null(0).to_numpy(), start)
     device_end = np.where(on_device, ends.fill_null(0).to_numpy(), end)
     ranks = np.unique(rank[on_device])
+    is_timed_work = on_device & works(spans)
+    is_copy = is_timed_work & equals(spans["phase"], Phase.H2D.value)
     for each in ranks:
+        others = np.flatnonzero((rank == each) & is_timed_work & ~is_copy)
+        copies = np.flatnonzero((rank == each) & is_copy)
+        device_start[copies], device_end[copies] = _clip_copies(
+            start[copies],
+            (device_start[copies], device_end[copies]),
+            start[others],
+            (device_start[others], device_end[others]),
+        )
         outer = np.flatnonzero((rank == each) & on_device & (depth == 0))
         waits = np.flatnonzero((rank == each) & ~on_device & (depth == 0))
         device_start[waits], device_end[waits] = _clip(
             start[waits], end[waits], start[outer], device_start[outer], device_end[outer]
         )
     inner = np.flatnonzero(~on_device & (depth > 0) & np.isin(rank, ranks))
-    lane = lanes_of(spans)
-    for level in np.unique(depth[inner]):
-        rows = inner[depth[inner] == level]
-        around = find_parents(lane, depth, start, end, rows)
-        rows, around = rows[around >= 0], around[around >= 0]
-        opens, closes = device_start[around], device_end[around]
-        device_start[rows] = np.clip(start[rows], opens, closes)
-        device_end[rows] = np.clip(end[rows], opens, closes)
+    _clip_inner(spans, inner, device_start, device_end)
     nothing = pa.nulls(len(rank), pa.int64())
     columns = {"start_ns": device_start, "end_ns": device_end}
     for name, values in {**columns, "device_start_ns": nothing, "device_end_ns": nothing}.items():
@@ -71,6 +75,39 @@ def exposed_spans(spans: pa.Table) -> pa.Table:
     dropped = (depth > 0) & ~on_device & equals(spans["phase"], Phase.DATA.value)
     dropped &= np.isin(rank, ranks)
     return spans.filter(pa.array(~dropped))
+
+
+def _clip_inner(spans: pa.Table, inner: Ints, device_start: Ints, device_end: Ints) -> None:
+    """Clip spans that only the host knows to those around them, from the outside in."""
+    depth, lane = levels_of(spans), lanes_of(spans)
+    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    for level in np.unique(depth[inner]):
+        rows = inner[depth[inner] == level]
+        around = find_parents(lane, depth, start, end, rows)
+        rows, around = rows[around >= 0], around[around >= 0]
+        opens, closes = device_start[around], device_end[around]
+        device_start[rows] = np.clip(start[rows], opens, closes)
+        device_end[rows] = np.clip(end[rows], opens, closes)
+
+
+def _clip_copies(
+    at: Ints, copied: tuple[Ints, Ints], host_start: Ints, phases: tuple[Ints, Ints]
+) -> tuple[Ints, Ints]:
+    """Clip each copy to the time in which the device did nothing else.
+
+    A copy on a stream of its own runs while the device works for a phase that the host launched
+    before. Only the time between that phase's end and the start of the next one is exposed.
+    """
+    start, end = copied
+    if not len(host_start) or not len(at):
+        return start, end
+    order = np.argsort(host_start, kind="stable")
+    opens, reach = phases[0][order], np.maximum.accumulate(phases[1][order])
+    after = np.searchsorted(host_start[order], at)
+    last_end = np.where(after > 0, reach[np.maximum(after - 1, 0)], start)
+    next_start = np.where(after < len(opens), opens[np.minimum(after, len(opens) - 1)], end)
+    exposed_from = np.maximum(start, last_end)
+    return exposed_from, np.maximum(exposed_from, np.minimum(end, next_start))
 
 
 def _clip(start: Ints, end: Ints, host_start: Ints, opens: Ints, closes: Ints) -> tuple[Ints, Ints]:

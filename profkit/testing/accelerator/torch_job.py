@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -33,7 +35,9 @@ class TorchRank(Rank):
             return model
         group = NcclGroup(self.device.number, self.size, self.channel)
         cap = job.bucket_layers * job.elements * 4 / 2**20
-        return DistributedDataParallel(model, process_group=group, bucket_cap_mb=cap)
+        queues = {"CUDA_DEVICE_MAX_CONNECTIONS": str(self.device.connections)}
+        with mock.patch.dict(os.environ, queues):
+            return DistributedDataParallel(model, process_group=group, bucket_cap_mb=cap)
 
     def make_optimizer(self, model: Any) -> Optimizer:
         return Optimizer(model.parameters(), self.device, self.job.optimizer_ns)
