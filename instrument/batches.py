@@ -1,25 +1,26 @@
-"""Counts the samples of a batch of any type."""
+"""Counts the samples of a batch by its shapes, where its loader does not say them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from profkit.instrument.guard import report_failure
 
-_PLAIN = (list, tuple)
+STATED_SIZES = ("num_graphs", "batch_size")
+"""Attributes by which a batch states its size, as those of graph libraries do."""
 
 
 def count_batch(batch: Any) -> int:
     """Return the number of samples of a batch, or 0 if it cannot be counted.
 
-    A list of tensors, the common case, is counted by its first tensor alone.
+    A whole number is the size itself, which a loader has said.
     """
+    if type(batch) is int:
+        return batch
     try:
-        shape = batch[0].shape if type(batch) in _PLAIN and batch else None
-    except AttributeError:
-        shape = None
-    try:
-        return int(shape[0]) if shape else count_samples(batch)
+        return count_samples(batch)
     except Exception as failure:  # noqa: BLE001  # a batch may raise anything
         report_failure("count_samples", failure)
         return 0
@@ -28,24 +29,53 @@ def count_batch(batch: Any) -> int:
 def count_samples(batch: Any) -> int:
     """Return the number of samples of a batch, or 0 if it has none.
 
-    This is the first dimension of the first tensor in the batch, or else the batch's length.
+    This is the size that the batch states, or the first dimension that most of its tensors have,
+    or else the batch's length.
     """
-    if isinstance(batch, dict):
-        batch = tuple(batch.values())
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 1
+    stated = _stated_size(batch)
+    if stated is not None:
+        return stated
+    if isinstance(batch, Mapping):
+        return _count_most(batch.values())
     if isinstance(batch, list | tuple):
-        if _is_detection(batch):
-            return len(batch[0])
-        for item in batch:
-            if isinstance(item, dict | list | tuple) or getattr(item, "shape", None):
-                return count_samples(item)
-        return len(batch)
+        return _count_sequence(batch)
     try:
         return len(batch)
-    except TypeError:
-        return 0
+    except TypeError:  # as of dataclasses, and of classes that hold `tensors`
+        return _count_most(getattr(batch, "__dict__", {}).values())
+
+
+def _stated_size(batch: Any) -> int | None:
+    """Return the size that a batch states by an attribute or its shape; `None` if it does not."""
+    for name in STATED_SIZES:
+        stated = getattr(batch, name, None)
+        if type(stated) is int:
+            return stated
+    shape = getattr(batch, "shape", None)
+    if shape is None:
+        return None
+    return int(shape[0]) if len(shape) else 1
+
+
+def _count_sequence(batch: Any) -> int:
+    """Return the number of samples of a list or a tuple."""
+    if hasattr(batch, "batch_sizes"):  # a `PackedSequence` has one such size per time
+        return int(batch.batch_sizes[0])
+    if _is_detection(batch):
+        return len(batch[0])
+    if isinstance(batch, list) and all(isinstance(item, Mapping) for item in batch):
+        return len(batch)  # one mapping for each sample
+    return _count_most(batch) or len(batch)
+
+
+def _count_most(items: Iterable[Any]) -> int:
+    """Return the size that most of the items have, the first of equals; 0 if none has one."""
+    sizes: Counter[int] = Counter()
+    for item in items:
+        if isinstance(item, Mapping | list | tuple) or getattr(item, "shape", None):
+            sizes[count_samples(item)] += 1
+    del sizes[0]
+    return max(sizes, key=sizes.__getitem__, default=0)
 
 
 def _is_detection(items: list[Any] | tuple[Any, ...]) -> bool:
@@ -57,4 +87,4 @@ def _is_detection(items: list[Any] | tuple[Any, ...]) -> bool:
         if not isinstance(item, list | tuple):
             return False
         lengths.add(len(item))
-    return len(lengths) == 1
+    return len(lengths) == 1 and 0 not in lengths

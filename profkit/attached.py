@@ -10,6 +10,9 @@ import sys
 RUN_VARIABLE = "PROFKIT_RUN"
 """The environment variable that holds the run's folder."""
 
+SAMPLES_VARIABLE = "PROFKIT_SAMPLES_PER_STEP"
+"""The environment variable that says how many samples a rank trains on in each step."""
+
 FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle"}
 """The module by which a framework is known, and its file in `profkit.instrument.frameworks`."""
 

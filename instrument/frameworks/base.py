@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from profkit.attached import FRAMEWORKS
 from profkit.clock import now_ns
 from profkit.instrument.batches import count_samples
 from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.identity import Facts, describe_job
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, SampleRow
 from profkit.instrument.tracking.tracker import Tracker
@@ -104,6 +106,21 @@ class Framework:
         is_profiling: Callable[[], bool] = windows.is_profiling
         return is_profiling
 
+    def describe_thread(self) -> Facts:
+        """Return facts of a job that belong to the calling thread, which trains."""
+        facts: Facts = self._identity().describe_thread()
+        return facts
+
+    def describe_job(self, tracker: Tracker) -> Facts:
+        """Return what is known of a job's models, optimizers, loader and batches."""
+        for models in tracker.models:
+            if models.framework == self.name:
+                return describe_job(self._identity().describe, tracker.seen, models)
+        return {}
+
+    def _identity(self) -> Any:
+        return importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.identity")
+
     def place(self) -> Place | None:
         """Return the rank that the framework knows, once its process group exists."""
         distributed = importlib.import_module(f"{self.name}.distributed")
@@ -133,8 +150,12 @@ class Seams(Books):
         self.begin_backward = guarded("begin_backward", notes.begin_backward, None)
         self.begin_optimizer = guarded("begin_optimizer", notes.begin_optimizer, None)
         self.name_skipped = guarded("name_skipped", notes.name_skipped, None)
+        self.pause = guarded("pause", tracker.pause, None)
+        self.resume = guarded("resume", tracker.resume, None)
         self.begin_checkpoint = guarded("begin_checkpoint", tracker.begin_checkpoint, None)
         self.end = guarded("end", notes.end, None)
+        self.follow_loader = guarded("loader", tracker.follow_loader, None)
+        self.forget_loader = guarded("loader", tracker.forget_loader, None)
         self.begin_program = guarded("begin_program", tracker.begin_program, False)
         self.end_program = guarded("end_program", tracker.end_program, None)
         self.note_scale = guarded("note_scale", tracker.note_scale, None)
@@ -142,7 +163,9 @@ class Seams(Books):
         self.note_autocast = guarded("note_autocast", self._note_autocast, None)
         self.count_samples = guarded("count_samples", count_samples, 0)
 
-    def _note_autocast(self, enabled: bool) -> None:
+    def _note_autocast(self, enabled: bool, dtype: Callable[[], str]) -> None:
         """Note a change: models are called in mixed precision from now on, or are not."""
         self.autocast = enabled
+        if enabled:
+            self.tracker.seen.precision = dtype()
         self.samples(SampleRow(None, "framework", AUTOCAST, now_ns(), float(enabled)))

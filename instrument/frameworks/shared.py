@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from profkit.clock import Clock
-from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.base import Books, Seams, note_unmeasured
 from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.identity import MOST_BATCHES, Facts, describe_shapes
 from profkit.instrument.loading.loaders import Loaders
+from profkit.instrument.loading.sizes import BatchSizes
 from profkit.instrument.rows import Event, Followed
 
 Function = Callable[..., Any]
@@ -48,24 +50,37 @@ def timed(
     return result
 
 
-def hook_iteration(patches: Patches, seams: Seams, loader: type) -> None:
-    """Count the start of a loader's workers as data."""
+def open_sizes(books: Books) -> BatchSizes:
+    """Return the sizes of the batches of all loaders; guesses are noted in the run."""
+    what = "how many samples a batch has, where its loader does not say it (taken from its shape)"
+    return BatchSizes(guarded("loader: sizes", lambda: note_unmeasured(books, what), None))
+
+
+def hook_iteration(
+    patches: Patches, seams: Seams, loader: type, describe: Callable[[Any], Facts]
+) -> None:
+    """Count the start of a loader's workers as data, and note the loader's options."""
+    read_options = guarded("loader: options", describe, {})
     original: Function = getattr(loader, "__iter__")  # noqa: B009  # a type need not have it
 
     @functools.wraps(original)
     def iterate(self: Any) -> Any:
         span = seams.begin_data(starts_epoch=True)
         try:
-            return original(self)
+            iterator = original(self)
         finally:
             seams.end_data(span, 0)
+        seams.follow_loader(iterator)
+        seams.tracker.seen.loader = read_options(self)
+        return iterator
 
     patches.replace(loader, "__iter__", lambda _: iterate)
 
 
-def hook_next(patches: Patches, seams: Seams, iterator: Any) -> None:
+def hook_next(patches: Patches, seams: Seams, iterator: Any, sizes: BatchSizes) -> None:
     """Count the wait for a batch as data, with the start of the workers."""
-    notes = seams.tracker.notes
+    notes, size_of, shapes = seams.tracker.notes, sizes.take, seams.tracker.seen.shapes
+    skip = guarded("loader: sizes", sizes.skip, None)
     original: Function = iterator.__next__
 
     @functools.wraps(original)
@@ -80,10 +95,16 @@ def hook_next(patches: Patches, seams: Seams, iterator: Any) -> None:
         except BaseException as error:
             # A loader's regular end is no error.
             name = None if isinstance(error, StopIteration) else type(error).__name__
+            if name:
+                skip(self)
+            else:
+                seams.forget_loader(self)
             seams.end_data(span, 0, name)
             raise
         try:
-            notes.end_batch(span, batch)
+            if len(shapes) < MOST_BATCHES:
+                shapes.append(describe_shapes(batch))
+            notes.end_batch(span, size_of(self, batch))
         except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
             report_failure("end_data", failure)
         return batch
@@ -139,6 +160,20 @@ def hook_scale(
         return result
 
     patches.replace(scaler, name, lambda _: call)
+
+
+def call_back(seams: Seams, span: Followed | int | None, function: Function) -> Function:
+    """Return the closure that an optimizer calls, whose work is not the optimizer's own."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        paused = seams.pause(span)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            seams.resume(paused)
+
+    return call
 
 
 def call_first(act: Callable[[Any], object]) -> Wrap:

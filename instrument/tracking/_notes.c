@@ -36,6 +36,8 @@ typedef struct {
     int copies;
     int quiet;        /* the step is switched off and makes no rows */
     int stepped;      /* an optimizer has stepped since the last batch */
+    int called_again; /* a model was called with gradients after that */
+    int64_t stepper;  /* the first optimizer that has stepped since the last batch */
     Py_ssize_t ahead; /* number of following steps that are switched off and replayed with this one */
     Py_ssize_t first, count;
     int64_t serial;
@@ -50,7 +52,7 @@ typedef struct {
 } Notes;
 
 static PyObject *kind_names[KINDS];
-static PyObject *shape_name, *collate_name, *now_ns, *count_batch;
+static PyObject *collate_name, *now_ns, *count_batch;
 static PyObject *meter_begin, *meter_end, *meter_drop;
 static PyObject *read_name, *decode_name, *made_name;
 static PyObject *tracker_begin_data, *tracker_begin_copy, *tracker_begin_forward, *tracker_begin_backward, *tracker_begin_optimizer;
@@ -148,7 +150,7 @@ static PyObject *begin_batch(PyObject *object, PyObject *unused)
     if (!is_here(self) || !self->stepped || self->ahead <= 0) return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_data, NULL);
     if (note(self, STEP, 0, NULL) < 0) return NULL;
     self->ahead--;
-    self->stepped = self->copies = 0;
+    self->stepped = self->copies = self->called_again = 0;
     return begin(self, DATA, NULL);
 }
 
@@ -166,11 +168,12 @@ static PyObject *begin_forward(PyObject *object, PyObject *const *arguments, Py_
     Notes *self = (Notes *)object;
     if (!has_arguments(count, 0, 0) || !has_arguments(names ? PyTuple_GET_SIZE(names) : 0, 1, 1)) return NULL;
     if (!self->tracker) Py_RETURN_NONE; /* collected */
-    if (!is_here(self)) {
+    if (!is_here(self) || (self->stepped && arguments[0] == Py_None)) {
         PyObject *call[] = {self->tracker, arguments[0]};
         return PyObject_VectorcallMethod(tracker_begin_forward, call, 1, with_gradients);
     }
     self->copies = 0;
+    self->called_again |= self->stepped && arguments[0] == Py_True;
     Py_INCREF(arguments[0]);
     return begin(self, FORWARD, arguments[0]);
 }
@@ -187,7 +190,11 @@ static PyObject *begin_backward(PyObject *object, PyObject *const *arguments, Py
 static PyObject *begin_optimizer(PyObject *object, PyObject *optimizer)
 {
     Notes *self = (Notes *)object;
-    if (!is_here(self)) return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_optimizer, optimizer, NULL);
+    int64_t number = PyLong_CheckExact(optimizer) ? PyLong_AsLongLong(optimizer) : 0;
+    if (number == -1) PyErr_Clear(); /* the number is too large */
+    if (!is_here(self) || (self->called_again && number == self->stepper))
+        return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_optimizer, optimizer, NULL);
+    if (!self->stepped) self->stepper = number;
     self->stepped = 1;
     Py_INCREF(optimizer);
     return begin(self, OPTIMIZER, optimizer);
@@ -206,26 +213,12 @@ static PyObject *end(PyObject *object, PyObject *const *arguments, Py_ssize_t co
     Py_RETURN_NONE;
 }
 
-/* The samples of a batch: the first dimension of the first tensor in it, else what Python counts. */
+/* The samples of a batch: the number that the caller knows, else what Python counts. */
 static PyObject *samples_of(PyObject *batch)
 {
-    Py_ssize_t length = PyTuple_CheckExact(batch) ? PyTuple_GET_SIZE(batch) : PyList_CheckExact(batch) ? PyList_GET_SIZE(batch) : 0;
-    if (length) {
-        PyObject *first = PyTuple_CheckExact(batch) ? PyTuple_GET_ITEM(batch, 0) : PyList_GET_ITEM(batch, 0);
-        PyObject *shape = PyObject_GetAttr(first, shape_name);
-        if (shape && PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) && PyLong_CheckExact(PyTuple_GET_ITEM(shape, 0))) {
-            PyObject *samples = PyTuple_GET_ITEM(shape, 0);
-            Py_INCREF(samples);
-            Py_DECREF(shape);
-            return samples;
-        }
-        Py_XDECREF(shape);
-        if (PyErr_Occurred()) {
-            if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return NULL; /* such as an interrupt, which is the job's */
-            PyErr_Clear();
-        }
-    }
-    return PyObject_CallFunctionObjArgs(count_batch, batch, NULL);
+    if (!PyLong_CheckExact(batch)) return PyObject_CallFunctionObjArgs(count_batch, batch, NULL);
+    Py_INCREF(batch);
+    return batch;
 }
 
 static PyObject *end_batch(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
@@ -400,7 +393,7 @@ static PyObject *open_for(PyObject *object, PyObject *const *arguments, Py_ssize
     if (PyErr_Occurred()) return NULL;
     self->quiet = arguments[2] != Py_None;
     self->ahead = ahead;
-    self->stepped = 0;
+    self->stepped = self->called_again = 0;
     PyObject *mark = arguments[1] == Py_None ? NULL : arguments[1];
     Py_XINCREF(mark);
     Py_XSETREF(self->mark, mark);
@@ -569,10 +562,10 @@ static PyObject *take_plain(PyObject *object, PyObject *const *arguments, Py_ssi
     const Note *until = end_of_plain(self, used);
     if (!until) Py_RETURN_NONE;
     int64_t border = until < self->notes + self->count ? until->at : 0;
-    PyObject *rows = PyList_New(0), *batches = PyList_New(0), *optimizers = PyList_New(0), *gradients = Py_None, *plain = NULL;
+    PyObject *rows = PyList_New(0), *batches = PyList_New(0), *optimizers = PyList_New(0), *gradients = PyList_New(0), *plain = NULL;
     const Note *begun = NULL;
     int64_t ended = 0;
-    int failed = !rows || !batches || !optimizers;
+    int failed = !rows || !batches || !optimizers || !gradients;
     for (const Note *noted = self->notes + self->first; !failed && noted < until; noted++) {
         if (noted->kind == ROWS)
             failed = keep_foreign(rows, noted->what) < 0;
@@ -586,7 +579,7 @@ static PyObject *take_plain(PyObject *object, PyObject *const *arguments, Py_ssi
             begun = noted;
             used |= noted->kind == FORWARD;
             trains |= noted->kind == BACKWARD || noted->kind == OPTIMIZER || (noted->kind == FORWARD && noted->what == Py_True);
-            if (noted->kind == BACKWARD) gradients = noted->what;
+            if (noted->kind == BACKWARD) failed = PyList_Append(gradients, noted->what) < 0;
             if (noted->kind == OPTIMIZER) failed = PyList_Append(optimizers, noted->what) < 0;
         }
     }
@@ -596,6 +589,7 @@ static PyObject *take_plain(PyObject *object, PyObject *const *arguments, Py_ssi
     Py_XDECREF(rows);
     Py_XDECREF(batches);
     Py_XDECREF(optimizers);
+    Py_XDECREF(gradients);
     if (plain) forget_until(self, border ? until + 1 : until);
     return plain;
 }
@@ -728,7 +722,7 @@ static int prepare_spans(void)
 static int prepare(void)
 {
     static const struct { PyObject **place; const char *name; } words[] = {
-        {&shape_name, "shape"}, {&collate_name, "collate_fn"}, {&meter_begin, "begin"}, {&meter_end, "end"},
+        {&collate_name, "collate_fn"}, {&meter_begin, "begin"}, {&meter_end, "end"},
         {&meter_drop, "drop"}, {&read_name, "read"}, {&decode_name, "decode"}, {&made_name, "collate"}, {&tracker_begin_data, "begin_data"}, {&tracker_begin_copy, "begin_copy"}, {&tracker_begin_forward, "begin_forward"},
         {&tracker_begin_backward, "begin_backward"}, {&tracker_begin_optimizer, "begin_optimizer"}, {&tracker_end, "end"},
         {&tracker_end_batch, "end_batch"}, {&tracker_name_skipped, "name_skipped"}, {&tracker_keep_rows, "keep_rows"},

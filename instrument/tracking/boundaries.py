@@ -98,10 +98,11 @@ class Boundaries:
                 return span
         return None
 
-    def replay(self) -> None:
+    def replay(self, *, one_by_one: bool = False) -> None:
         """Replay all notes. Those that cannot be replayed are lost, and do not come again."""
         try:
-            self._replay_plain()
+            if not one_by_one:
+                self._replay_plain()
             notes = self.notes.take() if self.notes else []
         except Exception as failure:  # noqa: BLE001  # lost notes must not stop the job
             report_failure("borders", failure)

@@ -8,22 +8,23 @@ from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.instrument.batches import count_batch
+from profkit.instrument.identity import Seen
+from profkit.instrument.models import TrainedModels
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Followed, Opened
 from profkit.instrument.tracking.boundaries import Boundaries
 from profkit.instrument.tracking.notes import Plain
-from profkit.instrument.tracking.pending import Pending
+from profkit.instrument.tracking.pending import EVALUATION, Pending
 from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import (
     CHECKPOINT,
     IGNORED_INSIDE,
-    OPEN_MODES,
     UNKNOWN,
     LoopEvent,
     LoopState,
     Progress,
 )
-from profkit.instrument.tracking.steps import Steps
+from profkit.instrument.tracking.steps import MOST_BACKWARDS, Steps
 from profkit.instrument.tracking.threads import ThreadFilter
 from profkit.vocab import SKIPPED_STEP, Phase
 
@@ -70,6 +71,14 @@ class HookReports:
         self.notes = notes = self._boundaries.notes
         """Buffers the reports of hooks in a loop that trains."""
         self._steps = Steps(recorder, notes, pending, state, clock)
+        self.forget_loader = self._steps.loaders.discard
+        """Takes an iterator of a loader that has ended."""
+        self.follow_loader = self._steps.follow_loader
+        """Takes an iterator of a loader, which may yield batches as long as it exists."""
+        self.seen = Seen()
+        """The objects by which the job is described."""
+        self.models: list[TrainedModels] = []
+        """The models that the job trains, for each framework."""
         self.keep_rows = pending.take_rows
         """Takes rows from the inside of loaders, which have no events."""
         self.pass_boundary = self._steps.pass_boundary
@@ -89,7 +98,7 @@ class HookReports:
             for span in reversed(self._regions.opened.copy()):
                 self.end(span, UNKNOWN)
         self._steps.pass_boundary(starts_epoch=starts_epoch)
-        if self._has_trained and self._boundaries.open(_this_thread()):
+        if self._has_trained and self._steps.known and self._boundaries.open(_this_thread()):
             return self.notes.begin_wait()
         return self._regions.open(_DATA, _DATA)
 
@@ -116,22 +125,31 @@ class HookReports:
             return None
         return self._regions.open(_H2D, _H2D)
 
-    def begin_forward(self, *, with_gradients: bool) -> Followed | None:
-        """Begin a call of a model by the loop."""
+    def begin_forward(self, *, with_gradients: bool | None) -> Followed | None:
+        """Begin a call of a model by the loop; `None` if a model that it trains is evaluated."""
         self.catch_up()
         state, steps = self._state, self._steps
         if _this_thread() != self._threads.thread and not self._threads.accepts():
             return None
         if state.inside in _NO_FORWARD:
+            if with_gradients and state.inside == _BACKWARD:
+                self.seen.recomputes = True
             return None
         state.model_called = True
         if not with_gradients:
+            if with_gradients is None and not state.inside and steps.has_stepped():
+                return self._regions.open(_OTHER, EVALUATION)
             steps.fire(_ACTIVITY)
         else:
-            if not state.inside and not state.batch_seen:
-                steps.end_round()
+            if not state.inside:
+                if not steps.known and steps.losses.backwards and self._updates_by_hand():
+                    steps.begin_by_hand()
+                if steps.stepped:
+                    note = self._regions.note
+                    steps.end_round(note[1] if note is not None else None)
             if state.progress is not _TRAINING:
                 steps.fire(_TRAINING_EVENT)
+            steps.forwards += 1
         return self._regions.open(_FORWARD, _FORWARD)
 
     def begin_backward(self, framework: str = "", loss: float | None = None) -> Followed | None:
@@ -146,27 +164,44 @@ class HookReports:
         if state.progress is not _TRAINING:
             steps.fire(_TRAINING_EVENT)
         if not self._has_trained:
-            self._has_trained = True
-            self._on_training()
-        if loss is not None:
-            steps.loss = loss / steps.loss_scale
+            self._note_training()
+        steps.note_backward(loss)
         return self._regions.open(_BACKWARD, _BACKWARD)
 
     def begin_optimizer(self, optimizer: int) -> Followed | None:
         """Begin an optimizer's step, or a gradient scaler's decision to take it."""
-        self.catch_up()
+        if self.notes and _this_thread() == self._threads.thread:
+            self._boundaries.replay(one_by_one=True)  # a step may have ended in between
         state, steps = self._state, self._steps
         if _this_thread() != self._threads.thread and not self._threads.accepts():
             return None
         if state.inside in _NO_OPTIMIZER:
             return None
-        if optimizer in steps.stepped and not state.batch_seen:
+        if not self._has_trained:  # gradients may be computed by a function of the loop's own
+            self._decide()
+            self._note_training()
+        if optimizer in steps.stepped:
             steps.come_round()
         if state.progress is not _TRAINING:
             steps.fire(_TRAINING_EVENT)
-        steps.stepped.add(optimizer)
-        steps.known.add(optimizer)
+        steps.note_optimizers((optimizer,))
         return self._regions.open(_OPTIMIZER, _OPTIMIZER)
+
+    def pause(self, span: Opened) -> Followed | None:
+        """Interrupt an optimizer that calls the loop back; returns what `resume` takes."""
+        self.catch_up()
+        if isinstance(span, int):
+            span = self._boundaries.find(span, ends=False)
+        if span is None or span not in self._regions.opened or not self._follows():
+            return None
+        self._regions.pause(span)
+        return span
+
+    def resume(self, span: Followed | None) -> None:
+        """Go on with an optimizer that was interrupted."""
+        self.catch_up()
+        if span is not None and span in self._regions.opened:
+            self._regions.resume(span)
 
     def begin_checkpoint(self) -> Followed | None:
         """Begin writing the job's state to a file. A batch that waits is trained on afterwards."""
@@ -196,52 +231,7 @@ class HookReports:
         """Note the gradient scaler's scale; `None` if only the device knows it."""
         self.catch_up()
         self._steps.grad_scale = scale
-        self._steps.loss_scale = scale or 1.0
-
-    def begin_program(self, framework: str) -> bool:
-        """Begin a whole step that runs as one program; true if that is a step of its own."""
-        self.catch_up()
-        self._decide()
-        if not self._follows():
-            return False
-        self.framework = framework
-        if not self._has_trained:
-            self._has_trained = True
-            self._on_training()
-        if self._state.mode in OPEN_MODES:
-            return False
-        self.begin_explicit_step()
-        return True
-
-    def end_program(self, samples: int, *, failed: bool = False) -> None:
-        """End a step that ran as one program; 0 samples if their number is unknown."""
-        self.catch_up()
-        if failed:
-            self._steps.change_mode(LoopEvent.STEP_CLOSED)
-        else:
-            self.end_explicit_step(samples or None)
-
-    def begin_explicit_step(self) -> None:
-        """Begin a step of a loop that delimits its steps itself from here on."""
-        self.catch_up()
-        self._decide()
-        self._steps.change_mode(LoopEvent.STEP_BEGUN)
-        if self._state.progress is not _TRAINING:
-            self._steps.fire(LoopEvent.TRAINING)
-
-    def end_explicit_step(
-        self, sample_count: int | None = None, *, batches: int | None = None
-    ) -> None:
-        """End a step that the loop has begun.
-
-        It has trained on so many samples, or on so many of the fetched batches, or on all of them.
-        """
-        self.catch_up()
-        steps = self._steps
-        if self._state.mode in OPEN_MODES:
-            steps.change_mode(LoopEvent.STEP_CLOSED)
-            steps.last_end_ns = self._clock()
-            steps.end_step(steps.last_end_ns, sample_count, batches)
+        self._steps.losses.scale = scale or 1.0
 
     def catch_up(self) -> None:
         """Replay what this thread has buffered; another thread's loop is still running."""
@@ -255,12 +245,10 @@ class HookReports:
         self._state.model_called = used
         if ended:
             steps.last_end_ns = ended
-        if gradients is not None:
-            self.framework, loss = gradients
-            if loss is not None:
-                steps.loss = loss / steps.loss_scale
-        steps.stepped.update(optimizers)
-        steps.known.update(optimizers)
+        for self.framework, loss in gradients:
+            steps.note_backward(loss)
+        if optimizers:
+            steps.note_optimizers(optimizers)
         pending.batches += batches
         if self._state.progress is _TRAINING:
             for row, start, end in rows:
@@ -277,6 +265,16 @@ class HookReports:
         threads = self._threads
         is_followed = _this_thread() == threads.thread or threads.accepts()
         return is_followed and self._state.inside != _OTHER
+
+    def _note_training(self) -> None:
+        self._has_trained = True
+        self._on_training()
+
+    def _updates_by_hand(self) -> bool:
+        """Return true if the loop, which has called no optimizer yet, has updated parameters."""
+        if self._steps.losses.backwards > MOST_BACKWARDS:
+            return True
+        return any(models.are_updated() for models in self.models)
 
     def _decide(self) -> None:
         """Follow the calling thread as the training one, unless one is already chosen."""

@@ -29,11 +29,11 @@ Gradients = tuple[str, float | None]
 """The framework that computed gradients, and the loss if the host knows it."""
 
 Plain = tuple[
-    list[TimedRow], list[int], list[int], Gradients | None, bool, bool, int, int
+    list[TimedRow], list[int], list[int], list[Gradients], bool, bool, int, int
 ]  # fmt: skip
 """A sequence of phases without nesting.
 
-Its items: the rows, the samples of each batch, the optimizers that stepped, the last gradients,
+Its items: the rows, the samples of each batch, the optimizers that stepped, the gradients,
 true if anything was training, true if a model was called, the end of the last phase, and the end of
 the step, or 0 if it has not ended.
 """
@@ -66,6 +66,10 @@ class Notes:
         """True in a control step (recording off), which makes no rows."""
         self._stepped = False
         """True if an optimizer has stepped since the last batch."""
+        self._stepper = 0
+        """The first optimizer that did."""
+        self._called_again = False
+        """True if a model was called with gradients after that."""
         self._ahead = 0
         self._serial = 0
         self._notes: list[Note] = []
@@ -83,7 +87,7 @@ class Notes:
         """
         self._thread = thread
         self._mark = mark
-        self._copies = self._stepped = False
+        self._copies = self._stepped = self._called_again = False
         self._quiet = ahead is not None
         self._ahead = ahead or 0
 
@@ -110,7 +114,7 @@ class Notes:
         self._ahead = 0
         rows: list[TimedRow] = []
         batches, optimizers = [], []
-        gradients: Gradients | None = None
+        gradients: list[Gradients] = []
         trains = False
         phase, start, before, ended, border = "", 0, None, 0, 0
         for kind, at, mark, _, what in notes:
@@ -130,7 +134,7 @@ class Notes:
                 used |= kind == FORWARD
                 trains |= kind in (BACKWARD, OPTIMIZER) or (kind == FORWARD and what)
                 if kind == BACKWARD:
-                    gradients = what
+                    gradients.append(what)
                 elif kind == OPTIMIZER:
                     optimizers.append(what)
         return rows, batches, optimizers, gradients, trains, used, ended, border
@@ -163,7 +167,7 @@ class Notes:
             return opened
         self._note(STEP, 0, None)
         self._ahead -= 1
-        self._stepped = self._copies = False
+        self._stepped = self._copies = self._called_again = False
         return self._begin(DATA, None)
 
     def begin_wait(self) -> int:
@@ -221,10 +225,13 @@ class Notes:
             return opened
         return self._begin(COPY, None) if self._copies else None
 
-    def begin_forward(self, *, with_gradients: bool) -> Opened:
-        if _this_thread() != self._thread:
+    def begin_forward(self, *, with_gradients: bool | None) -> Opened:
+        """Begin a call of a model; after an optimizer's step, an evaluation is not noted."""
+        is_noted = not self._stepped or with_gradients is not None
+        if _this_thread() != self._thread or not is_noted:
             opened: Opened = self._tracker.begin_forward(with_gradients=with_gradients)
             return opened
+        self._called_again |= self._stepped and bool(with_gradients)
         self._copies = False
         return self._begin(FORWARD, with_gradients)
 
@@ -235,9 +242,13 @@ class Notes:
         return self._begin(BACKWARD, (framework, loss))
 
     def begin_optimizer(self, optimizer: int) -> Opened:
-        if _this_thread() != self._thread:
+        """Begin an optimizer's step; one that trains on a batch again is not noted."""
+        is_again = self._called_again and optimizer == self._stepper
+        if _this_thread() != self._thread or is_again:
             opened: Opened = self._tracker.begin_optimizer(optimizer)
             return opened
+        if not self._stepped:
+            self._stepper = optimizer
         self._stepped = True
         return self._begin(OPTIMIZER, optimizer)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from profkit.instrument.guard import report_failure
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Followed, Keep
+from profkit.instrument.rows import Followed, Keep, SpanRow
 from profkit.instrument.tracking.notes import Note
 from profkit.instrument.tracking.states import LoopState, Progress
 
@@ -82,6 +82,36 @@ class Regions:
         except Exception as failure:  # noqa: BLE001  # a lost row must not stop the job
             report_failure("spans", failure)
         return end
+
+    def pause(self, span: Followed) -> None:
+        """Make a row of an open region until now; what follows is outside of it."""
+        if span.muted:
+            return
+        recorder, nest = self._recorder, self.nest
+        end = recorder.clock()
+        mark = recorder._mark() if recorder.device is not None else None
+        if recorder._ranges is not None:
+            recorder._pop()
+        nest.depth = span.depth
+        if not recorder.recording:
+            recorder.drop_marks(span.mark, mark)
+            return
+        row = SpanRow(
+            recorder.step_index, span.phase, span.name, span.depth, nest.thread, span.start, end,
+            bytes=span.bytes,
+        )  # fmt: skip
+        self._take(row, span.mark, mark)
+
+    def resume(self, span: Followed) -> None:
+        """Begin the next row of a region that was paused."""
+        if span.muted:
+            return
+        recorder, nest = self._recorder, self.nest
+        nest.depth = span.depth + 1
+        if recorder._ranges is not None:
+            recorder._push(span.name)
+        span.mark = recorder._mark() if recorder.device is not None else None
+        span.start = recorder.clock()
 
     def forget(self) -> None:
         """Drop the open regions and follow the calling thread's nesting."""

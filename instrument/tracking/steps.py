@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from profkit.clock import Clock
 from profkit.instrument.recorder import Recorder
+from profkit.instrument.tracking.losses import Losses
 from profkit.instrument.tracking.notes import Notes
 from profkit.instrument.tracking.pending import MOST_IN_A_ROW, Pending
 from profkit.instrument.tracking.states import (
@@ -20,11 +24,22 @@ from profkit.instrument.tracking.states import (
     Progress,
     StepMode,
 )
+from profkit.vocab import Phase
 
 MOST_ROUNDS = 16
-"""An optimizer that does not step while another steps this often is considered gone."""
+"""An optimizer that does not step while another steps this often is considered gone.
+
+So is a loader, from which no batch is taken while the optimizers step this often.
+"""
+
+MOST_BACKWARDS = 256
+"""A loop that computes gradients this often and calls no optimizer updates parameters itself."""
+
+BY_HAND = 0
+"""The optimizer of a loop that updates its parameters itself; no object has this id."""
 
 _TRAINING, _INFERRED = Progress.TRAINING, StepMode.INFERRED
+_OPTIMIZER = Phase.OPTIMIZER.value
 _BATCH, _STEP_END = LoopEvent.BATCH, LoopEvent.STEP_END
 
 Run = Callable[[int | None], None]
@@ -50,9 +65,19 @@ class Steps:
         """How often an optimizer has stepped again before all known ones have stepped."""
         self.last_end_ns = 0
         """The end of the last region."""
+        self.samples_per_step: int | None = None
+        """The number of samples in each step, if the user has said it."""
+        self.forwards = 0
+        """Number of forwards with gradients in the open step, of those reported at once."""
+        self._waited_ns = 0
+        """The first wait for a batch after a backward, before any optimizer is known."""
+        self.loaders: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The iterators of loaders that may still yield a batch."""
+        self._had_loaders = False
+        self._repeated: deque[int] = deque()
+        """The sizes of the batches on which the loop trains again and again."""
         self.epoch: int | None = None
-        self.loss: float | None = None
-        self.loss_scale = 1.0
+        self.losses = Losses()
         self.grad_scale: float | None = None
         actions: dict[Action, Run] = {
             Action.BEGIN_LOOP: lambda end: recorder.begin(),
@@ -85,6 +110,8 @@ class Steps:
         """Wait for a batch, now or at the time `end`; a step may end here."""
         state = self._state
         state.inside = ""
+        if not self.known and state.progress is _TRAINING and not self._waited_ns:
+            self._waited_ns = self._clock() if end is None else end
         if starts_epoch:
             self.fire(LoopEvent.NEW_EPOCH, end)
             state.starts_epoch = True
@@ -94,6 +121,8 @@ class Steps:
             self.fire(_BATCH, end)
         state.batch_seen = True
         state.model_called = False
+        if self._repeated:
+            self._repeated.clear()
 
     def end_due_step(self, end: int | None) -> None:
         """End the step if it ends where a batch is waited for."""
@@ -105,26 +134,74 @@ class Steps:
         if is_due:
             self.end_step(end)
 
-    def end_round(self) -> None:
+    def end_round(self, end: int | None = None) -> None:
         """End a step if no loader delimits it and every known optimizer has stepped."""
         state = self._state
-        if (
-            self.stepped
-            and state.mode is _INFERRED
-            and not state.batch_seen
-            and self.stepped >= self.known
-        ):
-            self.end_step()
+        if not self.stepped or state.mode is not _INFERRED or not self.stepped >= self.known:
+            return
+        if state.batch_seen:
+            if not self._is_abandoned():
+                return
+            self._repeated = deque(self._pending.trained)
+        self.end_step(end)
 
     def come_round(self) -> None:
-        """Note that an optimizer steps again, in a loop without a loader: a step may end.
+        """Note that an optimizer steps again before a step has ended; it may end now.
 
-        Its model was called inside of it, as by a closure, and has begun no step.
+        In a loop without a loader, the model was called inside the optimizer, as by a closure, and
+        has begun no step.
         """
         self._rounds += 1
         if self._rounds > MOST_ROUNDS:
             self.known &= self.stepped
-        self.end_round()
+        if not self._state.batch_seen:
+            self.end_round()
+
+    def _is_abandoned(self) -> bool:
+        """Return true if the loop takes no more batches of the loaders that it has used."""
+        if self._rounds > MOST_ROUNDS:
+            return True
+        return self._had_loaders and not self.loaders
+
+    def follow_loader(self, iterator: object) -> None:
+        """Note that the loop may take batches from an iterator, as long as that exists."""
+        self._had_loaders = True
+        self.loaders.add(iterator)
+
+    def has_stepped(self) -> bool:
+        """Return true if the open step has trained: without a loader, with every optimizer."""
+        is_complete = self._state.batch_seen or self.stepped >= self.known
+        return bool(self.stepped) and is_complete
+
+    def note_optimizers(self, optimizers: Iterable[int]) -> None:
+        """Note optimizers that step."""
+        self.stepped.update(optimizers)
+        self.known.update(optimizers)
+        if BY_HAND in self.known:
+            self.known.discard(BY_HAND)
+            self.stepped.discard(BY_HAND)
+
+    def note_backward(self, loss: float | None) -> None:
+        """Note gradients, and the loss if the host knows it."""
+        self.losses.add(loss, in_optimizer=self._state.inside == _OPTIMIZER)
+        if BY_HAND in self.known:
+            self.stepped.add(BY_HAND)
+
+    def begin_by_hand(self) -> None:
+        """Note that the loop updates its parameters itself, as it has done since the backward."""
+        state, pending = self._state, self._pending
+        self.known.add(BY_HAND)
+        self.stepped.add(BY_HAND)
+        if not self._waited_ns or state.mode is not _INFERRED:
+            return
+        # The step ended where the next batch was waited for; what came then is of the next step.
+        batches, rows = pending.batches, pending.rows
+        pending.batches, pending.rows = [], []
+        self.end_step(self._waited_ns)
+        for row, start, end in rows:
+            pending.rows.append(((self._recorder.step_index, *row[1:]), start, end))
+        pending.batches = batches
+        state.batch_seen = True
 
     def end_step(
         self, end: int | None = None, samples: int | None = None, batches: int | None = None
@@ -132,19 +209,35 @@ class Steps:
         """End a step, now or at the time `end`."""
         self._notes.close()
         self.settle(evaluation=False)
+        loss = self.losses.total(len(self._pending.trained), len(self.known))
         counted = self._pending.take_samples(batches)
         if end is None:
             end = self._clock()
         if samples is None:
-            samples = counted
-        self._recorder.end_step(end, samples, self.loss, self.grad_scale, self.epoch)
+            samples = self._take_repeated() if self._repeated else counted
+        if self.samples_per_step is not None:
+            samples = self.samples_per_step
+        self._recorder.end_step(end, samples, loss, self.grad_scale, self.epoch)
         self.stepped.clear()
-        self._rounds = 0
-        self.loss = None
+        self._forget_round()
         self._state.batch_seen = False
         self.fire(_STEP_END)
         if self._state.mode is not _INFERRED:
             self.change_mode(_STEP_END)
+
+    def _take_repeated(self) -> int:
+        """Count the samples of a step that trains on batches which were trained on before."""
+        samples = 0
+        batches = max(1, min(self.forwards, self.losses.backwards)) if len(self.known) == 1 else 1
+        for _ in range(batches):
+            samples += self._repeated[0]
+            self._repeated.rotate(-1)
+        return samples
+
+    def _forget_round(self) -> None:
+        """Forget what is counted within a step."""
+        self._rounds = self.forwards = self._waited_ns = 0
+        self.losses.clear()
 
     def settle(self, *, evaluation: bool | None = None) -> None:
         """Settle what is pending, as training if the loop has trained since the last batch."""
@@ -169,6 +262,7 @@ class Steps:
         self.fire(LoopEvent.RESET)
         state.batch_seen = state.starts_epoch = False
         state.model_called = True
+        self._forget_round()
         self.epoch = None
         self._pending.forget()
         self.stepped.clear()
@@ -185,8 +279,8 @@ class Steps:
         self.fire(LoopEvent.RESET)
         self.change_mode(LoopEvent.RESET)
         state.batch_seen = False
-        self._rounds = 0
-        self.epoch = self.loss = None
+        self._forget_round()
+        self.epoch = None
         self._pending.trained.clear()
         self.stepped.clear()
         self.known.clear()

@@ -34,12 +34,16 @@ class Tracker(HookReports):
     def loss(self) -> float | None:
         """The loss of the step that is open."""
         self.catch_up()
-        return self._steps.loss
+        return self._steps.losses.loss
 
     @loss.setter
     def loss(self, loss: float | None) -> None:
         self.catch_up()
-        self._steps.loss = loss
+        self._steps.losses.loss = loss
+
+    def say_samples(self, samples_per_step: int | None) -> None:
+        """Count so many samples in each step, whatever the loaders say; `None` counts them."""
+        self._steps.samples_per_step = samples_per_step
 
     @property
     def inside(self) -> str:
@@ -58,6 +62,50 @@ class Tracker(HookReports):
         """True if an optimizer has stepped since the last step ended."""
         self.catch_up()
         return bool(self._steps.stepped)
+
+    def begin_program(self, framework: str) -> bool:
+        """Begin a whole step that runs as one program; true if that is a step of its own."""
+        self.catch_up()
+        self._decide()
+        if not self._follows():
+            return False
+        self.framework = framework
+        if not self._has_trained:
+            self._note_training()
+        if self._state.mode in OPEN_MODES:
+            return False
+        self.begin_explicit_step()
+        return True
+
+    def end_program(self, samples: int, *, failed: bool = False) -> None:
+        """End a step that ran as one program; 0 samples if their number is unknown."""
+        self.catch_up()
+        if failed:
+            self._steps.change_mode(LoopEvent.STEP_CLOSED)
+        else:
+            self.end_explicit_step(samples or None)
+
+    def begin_explicit_step(self) -> None:
+        """Begin a step of a loop that delimits its steps itself from here on."""
+        self.catch_up()
+        self._decide()
+        self._steps.change_mode(LoopEvent.STEP_BEGUN)
+        if self._state.progress is not _TRAINING:
+            self._steps.fire(LoopEvent.TRAINING)
+
+    def end_explicit_step(
+        self, sample_count: int | None = None, *, batches: int | None = None
+    ) -> None:
+        """End a step that the loop has begun.
+
+        It has trained on so many samples, or on so many of the fetched batches, or on all of them.
+        """
+        self.catch_up()
+        steps = self._steps
+        if self._state.mode in OPEN_MODES:
+            steps.change_mode(LoopEvent.STEP_CLOSED)
+            steps.last_end_ns = self._clock()
+            steps.end_step(steps.last_end_ns, sample_count, batches)
 
     def mark_step(self) -> None:
         """Mark a step, once, before or after it trains.

@@ -13,13 +13,25 @@ from __future__ import annotations
 
 import argparse
 
-from profkit.commands._options import add_collect, add_output, pass_on_collect
+from profkit.commands._options import add_collect, add_output, pass_on_collect, whole
 from profkit.errors import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     add_collect(parser)
+    parser.add_argument(
+        "--name",
+        default="",
+        help="name of the job and of its run (default: the script's name)",
+    )
+    parser.add_argument(
+        "--samples-per-step",
+        type=whole(1),
+        metavar="N",
+        help="samples that each rank trains on in a step, for a loop without a loader "
+        "(default: counted from its loader)",
+    )
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
@@ -39,4 +51,5 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "no command was given; write it behind '--', as in: profkit run -- python train.py"
         )
-    return end_like(run_job(command, args.output))
+    samples = args.samples_per_step
+    return end_like(run_job(command, args.output, name=args.name, samples_per_step=samples))

@@ -25,7 +25,7 @@ traces/<run>/
   run.json              state (running, complete, aborted and why), workload, configuration,
                         environment
   r00000/               one folder per rank
-    rank.json           host, process, device, first clock anchor, variables, libraries
+    rank.json           host, process, device, first clock anchor, variables, libraries, the job
     steps.arrows ...    one Arrow IPC stream per table (zstd, at least one batch per second)
     strings.arrows      the names that the other tables' name columns refer to
     end.json            why the rank's trace ended; rows, bytes, dropped rows and CRC-32 per table

@@ -117,6 +117,11 @@ def _subtitle(view: Overview) -> Iterator[str]:
         yield f"data {config['data']}"
 
 
+def _loss(loss: float) -> str:
+    """Return a loss; one that is no number is measured too, and says so."""
+    return significant(loss, 5) if math.isfinite(loss) else str(loss).replace("nan", "NaN")
+
+
 def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     throughput, step = view.throughput, view.step_ns
     speed = f"{plain(throughput.value)} {sample_unit(view.config)}/s"
@@ -125,8 +130,8 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     yield from own_figure(view)
     yield "step", duration(step.value, 4), interval_words(step, duration)
     if view.first_loss is not None and view.last_loss is not None:
-        last = f"{significant(view.last_loss, 5)} at the last step"
-        yield "loss", last, f"{significant(view.first_loss, 5)} at the first"
+        last = f"{_loss(view.last_loss)} at the last step"
+        yield "loss", last, f"{_loss(view.first_loss)} at the first"
     total = view.own_cost.total_ns
     if total is None:
         yield "profkit's own cost", "not measured", ""

@@ -7,6 +7,7 @@ import frameworks too, and leave no trace.
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import importlib
 import logging
@@ -14,10 +15,11 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from profkit.attached import RUN_VARIABLE, TRAINED, note
+from profkit.attached import RUN_VARIABLE, SAMPLES_VARIABLE, TRAINED, note
 from profkit.clock import now_ns, wall_ns
 from profkit.instrument.device import DeviceTimer, note_no_events
 from profkit.instrument.frameworks.base import Place, Seams
@@ -37,15 +39,22 @@ from profkit.run.wiring import (
     note_failures,
     note_span_cost,
 )
-from profkit.vocab import OPENING_CPU
+from profkit.vocab import OPENING_CPU, rank_folder
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
+    from profkit.trace import RankManifest
 
 log = logging.getLogger("profkit")
 
 OPENING_TIMEOUT_S = 5.0
 """The end of a job waits this long for its files to be opened."""
+
+DESCRIBED_AFTER = 3
+"""The job is described once so many steps have ended, when it has all its parts."""
+
+LOOK_EVERY_S = 0.1
+"""So often the thread that opened the files looks if they have."""
 
 SPAN_COST_REPEATS = 500
 """The job trains while its span cost is measured, so the measurement is kept short."""
@@ -65,9 +74,14 @@ class Job:
         self._collecting: Collecting | None = None
         self.recorder = make_recorder(self.sink, self._choice, self.ranges)
         self.tracker = Tracker(self.recorder, on_training=self._begin)
+        samples = os.environ.get(SAMPLES_VARIABLE, "")
+        self.tracker.say_samples(int(samples) if samples.isdecimal() else None)
         self._patches: list[Patches] = []
         self._frameworks: list[Framework] = []
         self._opener: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._config: Mapping[str, Any] = {}
+        """The description of the job, once its first steps have ended."""
         self._pid = os.getpid()
         atexit.register(guarded("the end of the recording", self.finish, None))
 
@@ -94,6 +108,7 @@ class Job:
             return
         self.tracker.finish()
         self.recorder.stop()
+        self._ended.set()
         if self._opener is not None:
             self._opener.join(OPENING_TIMEOUT_S)
         if self._collecting is not None:
@@ -106,14 +121,18 @@ class Job:
 
     def _conclude_run(self) -> None:
         from profkit.run.session import finish_run, record_own_cost
+        from profkit.trace import RunManifest
 
-        finish_run(self.run)
+        config = {**self._config, **RunManifest.read(self.run).config}
+        finish_run(self.run, config=config)
         record_own_cost(self.run)
 
     def _begin(self) -> None:
         """Open the files on a thread, now that the process trains: the step does not wait."""
         note(TRAINED)
         framework = self._framework_in_use()
+        if framework is not None:
+            self.tracker.seen.thread = guarded("identity", framework.describe_thread, {})()
         place = framework.place() if framework else None
         rank = rank_of()
         if place is None and rank is not None:
@@ -182,6 +201,20 @@ class Job:
                 self._stay_out(f"{self.run}: {error.strerror}")
         spent_ns = float(time.thread_time_ns() + sum(CPU_NS))
         samples((None, "profkit", OPENING_CPU, now_ns(), spent_ns))
+        if framework is not None and not self.sink.failure:
+            guarded("identity", self._describe, None)(framework, manifest)
+
+    def _describe(self, framework: Framework, manifest: RankManifest) -> None:
+        """Write what the job trains into `rank.json`, after its first steps or at its end."""
+        while self.recorder.step_index < DESCRIBED_AFTER and not self._ended.wait(LOOK_EVERY_S):
+            pass
+        before_ns = time.thread_time_ns()
+        with collection_paused():
+            self._config = framework.describe_job(self.tracker)
+            folder = self.run / rank_folder(manifest.rank)
+            dataclasses.replace(manifest, config=self._config).write(folder)
+        spent_ns = float(time.thread_time_ns() - before_ns)
+        self.sink.appender("samples")((None, "profkit", OPENING_CPU, now_ns(), spent_ns))
 
     def _stay_out(self, why: str) -> None:
         """Record nothing in this process, and say why."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import logging
 import os
 import shlex
@@ -18,10 +17,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from profkit.attached import NOTES_FILE, RUN_VARIABLE, disabled
+from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disabled
 from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
+from profkit.run.naming import clean, name_job, name_run
 from profkit.run.session import first_libraries, make_run, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
@@ -35,9 +35,6 @@ ATTACH_FOLDER = Path(__file__).parent / "attach"
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that reach profkit alone. The terminal itself sends Ctrl-C to the job's processes."""
 
-MAX_NAME_CHARS = 60
-"""The job's name becomes a part of the run's folder."""
-
 
 @dataclass(frozen=True)
 class CannotStartError(ProfkitError):
@@ -50,10 +47,17 @@ class CannotStartError(ProfkitError):
         return self.message
 
 
-def run_job(command: Sequence[str], output: Path) -> int:
-    """Run and record `command`; return its exit code, negative for a signal."""
+def run_job(
+    command: Sequence[str], output: Path, *, name: str = "", samples_per_step: int | None = None
+) -> int:
+    """Run and record `command`; return its exit code, negative for a signal.
+
+    The job may be given a name, and the number of samples that a rank trains on in each step.
+    """
     program = find_program(command[0])
-    run = None if disabled() else _new_run(command, output)
+    if samples_per_step is not None:
+        os.environ[SAMPLES_VARIABLE] = str(samples_per_step)
+    run = None if disabled() else _new_run(command, output, name, samples_per_step)
     if run is None:
         with _started(program, command, dict(os.environ)) as process:
             return process.wait()
@@ -81,24 +85,17 @@ def find_program(name: str) -> str:
     raise CannotStartError(f"{safe_text(name)}: command not found", ExitCode.NOT_FOUND)
 
 
-def _new_run(command: Sequence[str], output: Path) -> Path | None:
-    """Make the run's folder; without one the job still runs, unrecorded.
-
-    Its name begins with what people call the job: its script, its module, or its program.
-    """
-    name = Path(command[0]).name
-    for word, following in itertools.pairwise(command):
-        if word == "-m":
-            name = following
-    for word in command:
-        if word.endswith(".py"):
-            name = Path(word).stem
-            break
-    safe = [char if char.isalnum() or char in "-_." else "_" for char in name]
-    workload = "".join(safe)[:MAX_NAME_CHARS] or "job"
-    manifest = RunManifest(workload=workload, config={"command": plain_words(command)})
+def _new_run(
+    command: Sequence[str], output: Path, name: str, samples_per_step: int | None
+) -> Path | None:
+    """Make the run's folder; without one the job still runs, unrecorded."""
+    config: dict[str, Any] = {"command": plain_words(command)}
+    if samples_per_step is not None:
+        config["samples_per_step"] = samples_per_step
+    name = name and clean(name)
+    manifest = RunManifest(workload=name or name_job(command), config=config)
     try:
-        run = make_run(output, workload, manifest)
+        run = make_run(output, name or name_run(command), manifest)
         (run / NOTES_FILE).touch(mode=0o600)
     except (ProfkitError, OSError) as error:
         _say(f"{error}; the job runs unrecorded")
@@ -176,6 +173,7 @@ def _conclude(run: Path, code: int, witness: Witness) -> None:
             environment={**trace.manifest.environment, **first_libraries(run)},
             world_size=max((place.world_size for place in places), default=1),
             framework=places[0].framework if places else "",
+            config={**(places[0].config if places else {}), **trace.manifest.config},
         ).write(run)
     except (ProfkitError, OSError) as error:
         _say(f"the run cannot be marked as ended: {error}")

@@ -44,6 +44,10 @@ def _job() -> Job | None:
         return None
 
 
+class _Alive:
+    """Exists as long as a loop may take batches from `loader`."""
+
+
 def loader(batches: Iterable[T]) -> Iterator[T]:
     """Return the batches as they come, and time the wait for each as data."""
     job = _job()
@@ -55,6 +59,8 @@ def _timed(job: Job, batches: Iterable[T]) -> Iterator[T]:
     end = guarded("loader", job.tracker.end_data, None)
     count = guarded("count_samples", count_samples, 0)
     count_waiting = guarded("loader", lambda: job.tracker.waiting_samples, 0)
+    alive = _Alive()
+    job.tracker.follow_loader(alive)
     span = begin(starts_epoch=True)
     iterator = iter(batches)
     while True:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from profkit.errors import ProfkitError
 from profkit.rank import TORCHRUN, rank_of, read_number
+from profkit.run.naming import name_script
 
 
 def make_own_run() -> Path:
     """Make the folder, or join the one that another rank of the launch has made."""
-    script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "python"
+    script = name_script(Path(sys.argv[0])) if sys.argv and sys.argv[0] else "python"
     parent = Path(os.environ.get("PROFKIT_OUTPUT", "traces")).absolute()
     folder = parent / f"{script}-{time.strftime('%Y%m%d')}-{name_launch()}"
     try:

@@ -106,6 +106,8 @@ class RankManifest:
     local_rank: int = 0
     world_size: int = 1
     framework: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The identity of the job, as the rank saw it: model, optimizer, loader, batches."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     """The allowed variables of the rank's own process, and the libraries of its framework."""
 
@@ -127,6 +129,7 @@ class RankManifest:
             local_rank=take("local_rank", int, 0),
             world_size=take("world_size", int, 1),
             framework=take("framework", str, ""),
+            config=take("config", dict, {}),
             environment=take("environment", dict, {}),
         )
 

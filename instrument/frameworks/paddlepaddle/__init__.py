@@ -17,12 +17,13 @@ from profkit.instrument.collectives import CallLog, hook_calls
 from profkit.instrument.frameworks.base import Books, Framework, Seams
 from profkit.instrument.frameworks.paddlepaddle.collectives import DIALECT
 from profkit.instrument.frameworks.paddlepaddle.device import on_device, open_device
+from profkit.instrument.frameworks.paddlepaddle.identity import describe_loader
 from profkit.instrument.frameworks.paddlepaddle.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.paddlepaddle.phases import hook_backward, hook_layers
 from profkit.instrument.frameworks.paddlepaddle.programs import hook_programs
 from profkit.instrument.frameworks.paddlepaddle.reducer import hook_data_parallel
 from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
-from profkit.instrument.frameworks.paddlepaddle.workers import hook_workers
+from profkit.instrument.frameworks.paddlepaddle.workers import hook_sizes, hook_workers
 from profkit.instrument.frameworks.shared import hook_copy, hook_iteration, hook_next, hook_saving
 from profkit.instrument.guard import Patches
 
@@ -31,9 +32,12 @@ def install(seams: Seams) -> Patches:
     """Install all hooks."""
     patches = Patches()
     hook_workers(patches, seams)
+    sizes = hook_sizes(patches, seams)
     for iterator in (_DataLoaderIterSingleProcess, _DataLoaderIterMultiProcess):
-        hook_next(patches, seams, iterator)
-    hook_iteration(patches, seams, paddle.io.DataLoader)  # calling a loader iterates it, too
+        hook_next(patches, seams, iterator, sizes)
+    hook_iteration(
+        patches, seams, paddle.io.DataLoader, describe_loader
+    )  # calling a loader iterates it, too
     for name in ("to", "cuda"):
         hook_copy(patches, seams, paddle.Tensor, name, is_traced)
     hook_layers(patches, seams)

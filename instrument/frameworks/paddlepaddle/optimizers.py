@@ -9,7 +9,7 @@ import paddle
 
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
-from profkit.instrument.frameworks.shared import Function, hook_scale, timed
+from profkit.instrument.frameworks.shared import Function, call_back, hook_scale, timed
 from profkit.instrument.guard import Patches, guarded
 
 
@@ -18,15 +18,7 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
 
     One that calls another's counts once.
     """
-
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_traced():
-                return original(self, *args, **kwargs)
-            return timed(seams, seams.begin_optimizer(id(self)), original, self, *args, **kwargs)
-
-        return step
+    wrap = functools.partial(_wrap_step, seams)
 
     def hook(optimizer: type) -> None:
         for name in ("step", "minimize"):
@@ -46,6 +38,25 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
         hook_guarded(subclass)
 
     patches.replace(base, "__init_subclass__", lambda _: classmethod(init_subclass))
+
+
+def _wrap_step(seams: Seams, original: Function) -> Function:
+    """Return an optimizer's method, timed."""
+    seen = seams.tracker.seen
+    remember = guarded("new optimizer", seen.add_optimizer, None)
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_traced():
+            return original(self, *args, **kwargs)
+        if id(self) not in seen.optimizers:
+            remember(self)
+        span = seams.begin_optimizer(id(self))
+        if span is not None and args and callable(args[0]):  # a closure, as of `LBFGS`
+            args = (call_back(seams, span, args[0]), *args[1:])
+        return timed(seams, span, original, self, *args, **kwargs)
+
+    return step
 
 
 def hook_scaler(patches: Patches, seams: Seams) -> None:

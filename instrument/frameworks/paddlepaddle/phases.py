@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
@@ -11,9 +11,11 @@ from paddle.base import core, framework
 from paddle.jit.sot.psdb import in_sot
 
 from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.paddlepaddle.identity import autocast_dtype
 from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
 from profkit.instrument.frameworks.shared import Function, Nesting, timed
 from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.models import TrainedModels
 
 
 def hook_layers(patches: Patches, seams: Seams) -> None:
@@ -22,6 +24,14 @@ def hook_layers(patches: Patches, seams: Seams) -> None:
     Layers inside it cost two flags, and traced code costs nothing.
     """
     nesting = Nesting()
+    models = TrainedModels(
+        "paddle",
+        lambda layer: layer.sublayers(include_self=True),
+        _trainable,
+        lambda tensor: tensor.inplace_version,
+    )
+    seams.tracker.models.append(models)
+    note_call = guarded("models", models.note_call, instead=False)
     autocasts = guarded("autocast", _autocasts, instead=False)
 
     original: Function = paddle.nn.Layer.__call__
@@ -33,13 +43,17 @@ def hook_layers(patches: Patches, seams: Seams) -> None:
         nesting.inside = True
         try:
             if (enabled := autocasts()) is not seams.autocast:
-                seams.note_autocast(enabled)
-            span = seams.begin_forward(with_gradients=paddle.is_grad_enabled())
+                seams.note_autocast(enabled, autocast_dtype)
+            span = seams.begin_forward(with_gradients=note_call(self, paddle.is_grad_enabled()))
             return timed(seams, span, original, self, *args, **kwargs)
         finally:
             nesting.inside = False
 
     patches.replace(paddle.nn.Layer, "__call__", lambda _: call)
+
+
+def _trainable(layer: Any) -> Iterator[Any]:
+    return (parameter for parameter in layer.parameters() if not parameter.stop_gradient)
 
 
 def _autocasts() -> bool:

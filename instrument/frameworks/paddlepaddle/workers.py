@@ -11,17 +11,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from paddle.io.dataloader import dataloader_iter, fetcher
+from paddle.io.dataloader.batch_sampler import _InfiniteIterableSampler
 from paddle.io.dataloader.dataloader_iter import (
+    _DataLoaderIterBase,
     _DataLoaderIterMultiProcess,
     _DataLoaderIterSingleProcess,
 )
 
 from profkit.clock import now_ns
 from profkit.instrument.frameworks.base import Books
-from profkit.instrument.frameworks.shared import Function, call_first, hook_start
+from profkit.instrument.frameworks.shared import Function, call_first, hook_start, open_sizes
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.loading.fetching import LoopMeter, hook_loop_fetch
 from profkit.instrument.loading.loaders import Loaders, Waiting
+from profkit.instrument.loading.sizes import BatchSizes, CountedSampler
 from profkit.instrument.loading.worker_loop import hook_worker_loop
 from profkit.instrument.rows import BatchTimes
 
@@ -140,3 +143,26 @@ def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -
         take,
     )
     hook_loop_fetch(patches, fetchers, meter)
+
+
+def hook_sizes(patches: Patches, books: Books) -> BatchSizes:
+    """Note how many samples the batch sampler of each loader draws for a batch."""
+    sizes = open_sizes(books)
+
+    def count_drawn(iterator: Any, sampler: Any) -> Any:
+        if not iterator._auto_collate_batch:
+            return sampler
+        ends_short = isinstance(sampler, _InfiniteIterableSampler)
+        return CountedSampler(sampler, sizes.open(iterator, ends_short=ends_short))
+
+    count_guarded = guarded("loader: sizes", count_drawn, None)
+
+    def wrap(original: property) -> property:
+        def index_sampler(self: Any) -> Any:
+            sampler = original.__get__(self)
+            return count_guarded(self, sampler) or sampler
+
+        return property(index_sampler)
+
+    patches.replace(_DataLoaderIterBase, "_index_sampler", wrap)
+    return sizes

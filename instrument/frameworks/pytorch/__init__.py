@@ -16,9 +16,10 @@ from profkit.instrument.frameworks.base import Books, Framework, Seams
 from profkit.instrument.frameworks.pytorch.collectives import DIALECT
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
+from profkit.instrument.frameworks.pytorch.identity import describe_loader
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
-from profkit.instrument.frameworks.pytorch.workers import hook_workers
+from profkit.instrument.frameworks.pytorch.workers import hook_sizes, hook_workers
 from profkit.instrument.frameworks.shared import hook_copy, hook_iteration, hook_next, hook_saving
 from profkit.instrument.guard import Patches
 
@@ -27,8 +28,8 @@ def install(seams: Seams) -> Patches:
     """Install all hooks."""
     patches = Patches()
     hook_workers(patches, seams)
-    hook_next(patches, seams, _BaseDataLoaderIter)
-    hook_iteration(patches, seams, DataLoader)
+    hook_next(patches, seams, _BaseDataLoaderIter, hook_sizes(patches, seams))
+    hook_iteration(patches, seams, DataLoader, describe_loader)
     for name in ("to", "cuda"):
         hook_copy(patches, seams, torch.Tensor, name, torch.compiler.is_compiling)
     hook_modules(patches, seams)

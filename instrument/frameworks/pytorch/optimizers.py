@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
 )
 
 from profkit.instrument.frameworks.base import Seams
-from profkit.instrument.frameworks.shared import Function, hook_scale
+from profkit.instrument.frameworks.shared import Function, call_back, hook_scale
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.rows import Opened
 from profkit.instrument.spans import PerThread
@@ -28,20 +28,27 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
     begins that is not inside the first. The tracker notices it earlier if the loop waits for a
     batch.
     """
-    notes = seams.tracker.notes
+    notes, seen = seams.tracker.notes, seams.tracker.seen
     steps: PerThread[list[Opened]] = PerThread(list)
     """The regions of the optimizers that step now in a thread, the innermost last."""
+    open_closure = guarded("closure", functools.partial(_open_closure, seams), None)
     count_around = guarded("optimizers around", _count_steps_around, 0)
 
-    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+    def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
         while steps.own and len(steps.own) > count_around(inspect.currentframe()):
             seams.end(steps.own.pop(), UNKNOWN)
         try:
-            span = notes.begin_optimizer(id(optimizer))
+            number = id(optimizer)
+            if number not in seen.optimizers:
+                seen.add_optimizer(optimizer)
+            span = notes.begin_optimizer(number)
         except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
             report_failure("begin_optimizer", failure)
             span = None
         steps.own.append(span)
+        if span is not None and (len(args) > 1 or kwargs):
+            return open_closure(span, args, kwargs)
+        return None
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if steps.own:
@@ -52,6 +59,15 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
 
     patches.on_undo(register_optimizer_step_pre_hook(before).remove)
     patches.on_undo(register_optimizer_step_post_hook(after).remove)
+
+
+def _open_closure(seams: Seams, span: Opened, args: Any, kwargs: Any) -> Any:
+    """Return a step's arguments with a closure whose work is not the optimizer's own."""
+    if "closure" in kwargs and callable(kwargs["closure"]):
+        return args, {**kwargs, "closure": call_back(seams, span, kwargs["closure"])}
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], call_back(seams, span, args[1]), *args[2:]), kwargs
+    return None
 
 
 def _count_steps_around(hook: FrameType | None) -> int:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges
+from profkit.instrument.frameworks.pytorch.identity import autocast_dtype
 from profkit.instrument.frameworks.shared import Function, Nesting
 from profkit.instrument.guard import Patches, report_failure
+from profkit.instrument.models import TrainedModels
+
+_INTERNALS: Any = torch._C  # noqa: SLF001  # no public name covers all devices
+_AUTOCASTS: Callable[[], bool] = getattr(
+    _INTERNALS, "_is_any_autocast_enabled", torch.is_autocast_enabled
+)
 
 
 def hook_modules(patches: Patches, seams: Seams) -> None:
@@ -22,11 +29,10 @@ def hook_modules(patches: Patches, seams: Seams) -> None:
     """
     notes, grad_enabled = seams.tracker.notes, torch.is_grad_enabled
     nesting = Nesting()
-    internals = torch._C  # noqa: SLF001  # no public name covers all devices
-    autocasts: Callable[[], bool] = getattr(
-        internals, "_is_any_autocast_enabled", torch.is_autocast_enabled
-    )
-
+    models = TrainedModels("torch", torch.nn.Module.modules, _trainable, _version)
+    seams.tracker.models.append(models)
+    trained, note_call = models.ids, models.note_call
+    autocasts = _AUTOCASTS
     original: Function = torch.nn.Module.__call__
     hands_on = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
 
@@ -41,9 +47,12 @@ def hook_modules(patches: Patches, seams: Seams) -> None:
         nesting.inside = True
         try:
             if (enabled := autocasts()) is not seams.autocast:
-                seams.note_autocast(enabled)
+                seams.note_autocast(enabled, autocast_dtype)
             try:
-                span = notes.begin_forward(with_gradients=grad_enabled())
+                gradients: bool | None = grad_enabled()
+                if not gradients or id(self) not in trained:
+                    gradients = note_call(self, gradients)
+                span = notes.begin_forward(with_gradients=gradients)
             except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
                 report_failure("begin_forward", failure)
                 span = None
@@ -61,6 +70,14 @@ def hook_modules(patches: Patches, seams: Seams) -> None:
             nesting.inside = False
 
     patches.replace(torch.nn.Module, "__call__", lambda _: call)
+
+
+def _trainable(model: Any) -> Iterator[Any]:
+    return (parameter for parameter in model.parameters() if parameter.requires_grad)
+
+
+def _version(tensor: Any) -> int:
+    return int(tensor._version)  # noqa: SLF001  # it has no public name
 
 
 def hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges) -> None:

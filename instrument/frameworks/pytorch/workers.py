@@ -8,13 +8,18 @@ import functools
 from typing import Any
 
 from torch.utils.data._utils import fetch, worker
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _DatasetKind,
+    _MultiProcessingDataLoaderIter,
+)
 
 from profkit.instrument.frameworks.base import Books
-from profkit.instrument.frameworks.shared import Function, call_first, hook_start
+from profkit.instrument.frameworks.shared import Function, call_first, hook_start, open_sizes
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.loading.fetching import LoopMeter, hook_loop_fetch
 from profkit.instrument.loading.loaders import Loaders
+from profkit.instrument.loading.sizes import BatchSizes
 from profkit.instrument.loading.worker_loop import hook_worker_loop
 
 LOOPS = ("_worker_loop", "_process_worker_loop")
@@ -88,3 +93,24 @@ def _hook_batches(patches: Patches, loaders: Loaders) -> None:
 
     patches.replace(iterator, "_next_data", lambda _: next_data)
     patches.replace(iterator, "_get_data", lambda _: get_data)
+
+
+def hook_sizes(patches: Patches, books: Books) -> BatchSizes:
+    """Note how many samples the batch sampler of each loader draws for a batch."""
+    sizes = open_sizes(books)
+    forget = guarded("loader: sizes", sizes.forget, None)
+    original: Function = _BaseDataLoaderIter._next_index
+
+    @functools.wraps(original)
+    def next_index(self: Any) -> Any:
+        keys = original(self)
+        if self._auto_collation:
+            try:
+                sizes.draw(self, keys, ends_short=self._dataset_kind == _DatasetKind.Iterable)
+            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+                report_failure("loader: sizes", failure)
+        return keys
+
+    patches.replace(_BaseDataLoaderIter, "_next_index", lambda _: next_index)
+    patches.replace(_BaseDataLoaderIter, "_reset", call_first(forget))
+    return sizes
