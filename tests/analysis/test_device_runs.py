@@ -34,7 +34,7 @@ from profkit.report import (
     ledger_text,
     run_json,
 )
-from profkit.report.ledger_words import finding_cost, no_difference_words
+from profkit.report.cause_words import finding_cost, no_difference_words
 from profkit.report.overview_document import illustrate, overview
 from profkit.report.words import live_parts_words
 from profkit.testing import synthetic_trace
