@@ -33,12 +33,6 @@ _WITHOUT_DEVICE_TIMES = (
 
 KNOWN: Sequence[Known] = (
     Known(
-        "the timeline's row of phases shows the host's launches, not the device's time",
-        ("timeline",),
-        ("*",),
-        but=("launch_bound", "fewer_launches", "loss_never", *_WITHOUT_DEVICE_TIMES),
-    ),
-    Known(
         "a copy on a stream of its own counts as if the computation waited for it",
         ("report", "overview", "live", "ranks", "ledger"),
         ("copy_overlapped",),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from profkit.analysis.overview import build_overview
-from profkit.analysis.selection import steady_steps
+from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.timeline.lanes import Group
 from profkit.analysis.timeline.timeline import Timeline
 from profkit.explain.explained import explain, scale_runs
@@ -96,24 +96,26 @@ def scaling(base: Path, run: Path) -> dict[str, Any]:
 
 
 def timeline(run: Path) -> list[Values]:
-    """What each rank's row of phases covers between the first and the last used step."""
+    """What each rank's row of phases covers of the steps that all screens use."""
     trace = Trace.open(run)
-    used = steady_steps(trace).steps
+    used = phase_basis(trace).used
     opened = Timeline(trace)
     rows: list[Values] = []
     for rank in trace.ranks:
         steps = opened.steps(rank.rank)
         inside = np.isin(steps.number, used)
-        begin, end = int(steps.start_ns[inside].min()), int(steps.end_ns[inside].max())
-        covered: dict[str, float] = {"step": (end - begin) / len(used)}
+        begins, ends = steps.start_ns[inside], steps.end_ns[inside]
+        covered: dict[str, float] = {"step": float((ends - begins).sum()) / len(used)}
         for lane in opened.lanes(rank.rank, Group.PHASES):
             pieces = lane.level.pieces
             shift = opened.shift(rank.rank)
             for kind, name in enumerate(lane.level.kinds):
                 own = pieces.kinds == kind
-                starts = np.clip(pieces.starts[own] + shift, begin, end)
-                ends = np.clip(pieces.ends[own] + shift, begin, end)
-                covered[name] = float((ends - starts).sum()) / len(used)
+                starts, stops = pieces.starts[own] + shift, pieces.ends[own] + shift
+                ns = 0
+                for begin, end in zip(begins, ends, strict=True):
+                    ns += int((np.clip(stops, begin, end) - np.clip(starts, begin, end)).sum())
+                covered[name] = ns / len(used)
         rows.append(_named(covered))
     return rows
 

@@ -25,7 +25,7 @@ from profkit.analysis.timeline.lanes import Group, Lane
 from profkit.analysis.timeline.levels import Blocks, Codes, Level, Pieces
 from profkit.text import safe_text
 
-VERSION = 2
+VERSION = 3
 WORTH_KEEPING = 200_000
 """With fewer pieces reading the run again is as fast."""
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from profkit.analysis.device_clock import exposed_spans, has_device_times, works
 from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline.levels import Codes, Level, Pieces, first_begun, innermost
 from profkit.vocab import PHASES
@@ -23,7 +24,7 @@ class Group(str, Enum):
     """The subject of a row of the timeline."""
 
     PHASES = "phases"
-    """The innermost phase of the thread that trains."""
+    """The innermost phase of the thread that trains, on the device's clock if that is known."""
 
     REGIONS = "regions"
     """Regions inside phases, and what other threads do."""
@@ -47,7 +48,16 @@ TABLE_OF: Final[Mapping[Group, str]] = {
 }
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    "spans": ("start_ns", "end_ns", "phase", "name", "depth", "thread"),
+    "spans": (
+        "start_ns",
+        "end_ns",
+        "phase",
+        "name",
+        "depth",
+        "thread",
+        "device_start_ns",
+        "device_end_ns",
+    ),
     "kernels": ("start_ns", "end_ns", "category", "name", "device", "stream"),
     "collectives": ("start_ns", "end_ns", "op", "communicator"),
 }
@@ -97,8 +107,8 @@ class _Threads(NamedTuple):
     kinds: tuple[str, ...]
 
 
-def _threads(spans: pa.Table) -> _Threads:
-    events, kinds = _events(spans, "phase", "name", first=PHASES)
+def _threads(spans: pa.Table, place: Ints | None = None) -> _Threads:
+    events, kinds = _events(spans, "phase", "name", first=PHASES, place=place)
     thread, names = _compact(spans["thread"])
     depth = np.clip(spans["depth"].to_numpy(), 0, _DEEPEST - 1).astype(np.int64)
     outer_ns = np.where(depth, 0, events.ends - events.starts)
@@ -110,18 +120,31 @@ def _threads(spans: pa.Table) -> _Threads:
 
 
 def phase_lanes(spans: pa.Table) -> Iterator[Lane]:
-    """Yield the row of the thread that trains."""
+    """Yield the row of the thread that trains: what the device does, if its times are known."""
     threads = _threads(spans)
+    if has_device_times(spans).any():
+        count = spans.num_rows
+        numbered = spans.append_column("rank", pa.array(np.zeros(count, dtype=np.int32)))
+        numbered = numbered.append_column("place", pa.array(np.arange(count)))
+        unknown = works(numbered) & ~has_device_times(numbered)
+        shown = exposed_spans(numbered.filter(pa.array(~unknown)))
+        threads = _threads(shown, shown["place"].to_numpy())
     levels = [pieces for thread, _, pieces in threads.shelves if thread == threads.training]
     yield Lane(Group.PHASES, "phases", Level(innermost(levels), threads.kinds))
 
 
 def region_lanes(spans: pa.Table) -> Iterator[Lane]:
-    """Yield a row for each thread and depth, except the phases of the thread that trains."""
-    threads = _threads(spans)
+    """Yield a row for each thread and depth.
+
+    The phases of the thread that trains are a row here if they are shown on the device's clock.
+    """
+    threads, on_device = _threads(spans), bool(has_device_times(spans).any())
     for thread, depth, pieces in threads.shelves:
-        if (thread != threads.training or depth) and len(pieces):
+        is_shown = thread == threads.training and not depth and not on_device
+        if len(pieces) and not is_shown:
             name = threads.names[thread]
+            if thread == threads.training and on_device:
+                name = f"host {name}"
             label = f"+{depth} {name}" if depth else name
             yield Lane(Group.REGIONS, label, Level(pieces, threads.kinds))
 
@@ -176,21 +199,31 @@ _BUILDERS: Final = {
 
 
 def _events(
-    rows: pa.Table, kind: str, name: str, *, first: Sequence[str] = ()
+    rows: pa.Table,
+    kind: str,
+    name: str,
+    *,
+    first: Sequence[str] = (),
+    place: Ints | None = None,
 ) -> tuple[Pieces, tuple[str, ...]]:
-    """Return every row as an event, and the names of the kinds, those of `first` in its order."""
+    """Return every row as an event, and the names of the kinds, those of `first` in its order.
+
+    `place` holds the rows' places in the table, if some of its rows are left out.
+    """
     codes, names = _compact(rows[kind])
     preferred = {each: place for place, each in enumerate(first)}
     order = sorted(
         range(len(names)), key=lambda code: (preferred.get(names[code], len(first)), names[code])
     )
-    place = np.empty(len(order), dtype=np.min_scalar_type(len(order)))
-    place[order] = np.arange(len(order))
+    rank = np.empty(len(order), dtype=np.min_scalar_type(len(order)))
+    rank[order] = np.arange(len(order))
     starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     name_codes = rows[name].combine_chunks().indices.to_numpy()
     row = np.arange(len(starts), dtype=np.uint32)
+    if place is not None:
+        row = place.astype(np.uint32)
     kinds = tuple(names[code] for code in order)
-    return Pieces(starts, ends, place[codes], name_codes, row), kinds
+    return Pieces(starts, ends, rank[codes], name_codes, row), kinds
 
 
 def _compact(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
