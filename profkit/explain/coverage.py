@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from profkit.analysis.config_join import NOT_SAID
+from profkit.analysis.costs import REST
 from profkit.explain.ledger import Row, Verdict
 from profkit.explain.rules.base import (
     COMPUTE,
@@ -49,8 +50,10 @@ def cover(case: Case, findings: Sequence[Finding]) -> Coverage | None:
     is_bound = len(set(named)) < len(named)
     for finding in counted:
         is_alone = len(counted) == 1 or bool(finding.rows)
-        is_bound = is_bound or not is_alone or finding.kind == SETTING_CHANGED
-    if not all(finding.rows for finding in counted):
+        # A setting is only possible, and nothing divides the rest of a log.
+        is_possible = finding.kind == SETTING_CHANGED or REST in finding.rows
+        is_bound = is_bound or not is_alone or is_possible
+    if len(case.ledger.rows) == 1 or not all(finding.rows for finding in counted):
         return Coverage(share, is_bound)
     ledger = turn(case).ledger if is_gain else case.ledger
     rest, most_ns = None, 0.0

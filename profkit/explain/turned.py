@@ -11,18 +11,15 @@ from collections.abc import Iterable, Iterator
 
 from profkit.analysis.estimate import Estimate
 from profkit.explain.ledger import Ledger, Row
-from profkit.explain.rules.base import Case, Finding, Rule, find_all, grew
+from profkit.explain.rules.base import Case, Finding, Rule, find_all
 
 
 def find_gains(case: Case, rules: Iterable[Rule]) -> Iterator[Finding]:
     """Yield what costs the target less than the base, the largest first.
 
-    There is none without a row that is surely shorter. What has no cost cannot be a gain.
+    What has no cost cannot be a gain.
     """
-    turned = turn(case)
-    if not any(grew(row, turned.ledger) for row in (turned.ledger.total, *turned.ledger.rows)):
-        return
-    for finding in find_all(turned, rules):
+    for finding in find_all(turn(case), rules):
         if finding.cost_ns is not None:
             yield dataclasses.replace(finding, is_gain=True, remedy="")
 

@@ -42,7 +42,7 @@ def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
     if coverage.share >= 1:
         words.append(f"The causes explain the whole {gap}")
         if coverage.is_bound:
-            words = [f"The causes can overlap: together they explain at most the whole {gap}"]
+            words = ["The causes can overlap: their shares must not be added up"]
     elif coverage.share:
         at_most = "at most " if coverage.is_bound else ""
         words.append(f"The causes explain {at_most}{percent(coverage.share, 0)} of the {gap}")

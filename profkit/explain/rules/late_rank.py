@@ -73,8 +73,8 @@ def find(case: Case) -> Finding | None:
     if late.phase == UNKNOWN:
         where = "time outside all phases"
     evidence = (
-        f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} per step longer than "
-        "the others'"
+        f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} "
+        "per step longer than the others'"
     )
     share = share_of(added.value, case.ledger)
     if untold:
