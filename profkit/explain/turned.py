@@ -11,16 +11,20 @@ from collections.abc import Iterable, Iterator
 
 from profkit.analysis.estimate import Estimate
 from profkit.explain.ledger import Ledger, Row
-from profkit.explain.rules.base import Case, Finding, Rule, find_all
+from profkit.explain.rules.base import Case, Finding, Rule, find_all, grew
 
 
 def find_gains(case: Case, rules: Iterable[Rule]) -> Iterator[Finding]:
     """Yield what costs the target less than the base, the largest first.
 
-    What has no cost cannot be a gain.
+    What has no cost cannot be a gain. One without an interval counts only if the target is surely
+    faster: nothing else says that it is no chance.
     """
-    for finding in find_all(turn(case), rules):
-        if finding.cost_ns is not None:
+    turned = turn(case)
+    is_faster = grew(turned.ledger.total, turned.ledger)
+    for finding in find_all(turned, rules):
+        cost_ns = finding.cost_ns
+        if cost_ns is not None and (is_faster or cost_ns.low is not None):
             yield dataclasses.replace(finding, is_gain=True, remedy="")
 
 

@@ -313,7 +313,7 @@ def test_a_cost_beyond_the_gap_says_why(make: Make) -> None:
         (
             {"packages": {"torch": "2"}, "variables": {}},
             {"batch_size": 8},
-            "every recorded knob, version and variable is the same",
+            "of what both runs recorded: every knob, version and variable is the same",
             True,
         ),
     ],
