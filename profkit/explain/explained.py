@@ -62,7 +62,7 @@ class Explained:
 
     @property
     def coverage(self) -> Coverage | None:
-        """The part of the gap that the causes explain; `None` if it is not sure that there is one."""
+        """The part of the gap that the causes explain, or `None` without a sure gap."""
         return cover(self.case, self.findings)
 
 

@@ -42,9 +42,10 @@ def turn(case: Case) -> Case:
 
 
 def turn_ledger(ledger: Ledger) -> Ledger:
-    """Return the ledger with its sides in each other's place; differences keep the order of time.
+    """Return the ledger with its sides in each other's place.
 
     Rows are turned and not estimated again, so that a gain has the interval that the page shows.
+    The differences keep the order of time.
     """
     return dataclasses.replace(
         ledger,

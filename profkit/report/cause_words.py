@@ -118,6 +118,6 @@ def beyond_gap_words(over_ns: float, ledger: Ledger) -> str:
         )
     most = min(falls, key=lambda row: row.delta.value)
     return (
-        f"that is more than the {gap}, because other rows {moved} by {duration(fallen_ns)}, most of "
-        f"all {most.name}"
+        f"that is more than the {gap}, because other rows {moved} by {duration(fallen_ns)}, "
+        f"most of all {most.name}"
     )

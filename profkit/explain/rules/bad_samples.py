@@ -42,9 +42,8 @@ def find(case: Case) -> Finding | None:
     short_share = after.figure(share_of_short_steps)
     words = []
     if unreadable > 0:
-        words.append(
-            f"{plural(unreadable, 'sample')} more than in the {other_side(ledger)} could not be read"
-        )
+        more = plural(unreadable, "sample")
+        words.append(f"{more} more than in the {other_side(ledger)} could not be read")
     if short_share - base_share >= MIN_ADDED_SHORT_SHARE:
         words.append(
             f"batches are short in {percent(short_share)} of the steps, "

@@ -25,7 +25,8 @@ def find(case: Case) -> Finding | None:
     if not is_material(added.value, ledger) or (added.low or 0.0) <= 0:
         return None
     evidence = (
-        f"{here(ledger)}the step goes from {duration(after.first_ns)} to {duration(after.last_ns)} over the run "
+        f"{here(ledger)}"
+        f"the step goes from {duration(after.first_ns)} to {duration(after.last_ns)} over the run "
         f"and rises {percent(after.share_rising, 0)} of the time"
     )
     cause = ""

@@ -1,6 +1,6 @@
 """Processes outside the run take the processors: neither its ranks nor their workers.
 
-Only phases that compute are judged. Time outside all phases may be the job's own writing or waiting.
+Only phases that compute are judged: outside all phases, the job itself may write or wait.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ def find(case: Case) -> Finding | None:
     ):
         row = sum_rows(ledger, "input and waiting for it", (INPUT, Phase.ALLREDUCE.value))
         words.append(
-            f"{here(ledger)}the ranks' batches are late in turns, and with the time that they wait for each "
+            f"{here(ledger)}"
+            f"the ranks' batches are late in turns, and with the time that they wait for each "
             f"other it went from {from_to(row, ledger)}"
         )
     return Finding.from_row("input_bound", row, ledger, "; ".join(words), remedy, cause=cause)
@@ -87,8 +88,8 @@ def _describe_loader(case: Case, cause: str) -> Iterator[str]:
     if cause == NO_WORKERS:
         was, now = in_time(case.ledger, before.workers, after.workers)
         yield (
-            f"the loader's workers of each rank went from {significant(was)} to {significant(now)}; "
-            "without any, the loop makes the batches itself"
+            f"the loader's workers of each rank went from {significant(was)} to "
+            f"{significant(now)}; without any, the loop makes the batches itself"
         )
     elif cause:
         was, now = in_time(case.ledger, before.pieces.get(cause, 0.0), after.pieces[cause])

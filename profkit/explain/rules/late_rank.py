@@ -69,9 +69,8 @@ def find(case: Case) -> Finding | None:
         return None
     if trade is None and late.whole_ns < MIN_WHOLE_SHARE * late.excess.value:
         return None
-    row = where = INPUT if late.phase == Phase.DATA.value else late.phase
-    if late.phase == UNKNOWN:
-        where = "time outside all phases"
+    row = INPUT if late.phase == Phase.DATA.value else late.phase
+    where = "time outside all phases" if late.phase == UNKNOWN else row
     evidence = (
         f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} "
         "per step longer than the others'"
@@ -130,7 +129,7 @@ def _explained(added_ns: float, ranks: int, row: str) -> dict[str, float]:
 
 
 def find_trade(work: RankWork, late: Lateness) -> float | None:
-    """Return how much longer the others take elsewhere, if forward is on either side of the trade.
+    """Return how much longer the others take in forward, or outside it for lateness there.
 
     A rank that comes late to its forward makes the others wait in theirs, if it begins with a
     broadcast (as DDP's does, of buffers). In the rows, those that wait look late in forward.

@@ -59,7 +59,8 @@ def find(case: Case) -> Finding | None:
     )
     if waits is not None:
         evidence += (
-            f"{here(ledger)}the device is idle for {percent(waits, 0)} of its time because the host launches "
+            f"{here(ledger)}"
+            f"the device is idle for {percent(waits, 0)} of its time because the host launches "
             f"late, {percent(waited, 0)} in the {other_side(ledger)}; "
         )
     evidence += f"computing went from {from_to(row, ledger)} per step"

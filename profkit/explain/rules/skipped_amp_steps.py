@@ -33,7 +33,8 @@ def find(case: Case) -> Finding | None:
     ledger = case.ledger
     lost = (after - before) * ledger.total.target.value * ledger.samples_per_step
     evidence = (
-        f"{here(ledger)}{percent(after)} of the steps had infinities or NaN in their gradients, and updated "
+        f"{here(ledger)}"
+        f"{percent(after)} of the steps had infinities or NaN in their gradients, and updated "
         f"nothing; {percent(before)} in the {other_side(ledger)}"
     )
     return Finding("skipped_amp_steps", Estimate(lost), None, evidence, _REMEDY)

@@ -33,7 +33,8 @@ def find(case: Case) -> Finding | None:
     data_ns = min(max(0.0, _added(case, "excess_data_ns", before, after)), cost_ns)
     in_base = f"no line of the {other_side(case.ledger)} stands out"
     if before:
-        in_base = f"in the {other_side(case.ledger)} such lines add {duration(before['excess_ns'])} per step"
+        added = duration(before["excess_ns"])
+        in_base = f"in the {other_side(case.ledger)} such lines add {added} per step"
     evidence = f"{here(case.ledger)}{describe_slow_lines(after)}; {in_base}"
     remedy = _LOOK
     if data_ns > MOSTLY * cost_ns:

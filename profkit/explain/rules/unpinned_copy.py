@@ -26,7 +26,8 @@ def find(case: Case) -> Finding | None:
         if windows.pageable_share <= known:
             return None
         seen = (
-            f"{here(ledger)}{percent(windows.pageable_share, 0)} of the copies' time is from pageable memory, "
+            f"{here(ledger)}"
+            f"{percent(windows.pageable_share, 0)} of the copies' time is from pageable memory, "
             f"{percent(known, 0)} in the {other_side(ledger)}"
         )
     elif settings:

@@ -46,7 +46,8 @@ def find(case: Case) -> Finding | None:
     starts = len(case.after.costs.selection.which[EPOCH_START])
     each = after.value * (starts + case.after.costs.steps) / starts
     evidence = (
-        f"{here(case.ledger)}{plural(starts, 'epoch')} began with a wait for input that is {duration(each)} longer "
+        f"{here(case.ledger)}"
+        f"{plural(starts, 'epoch')} began with a wait for input that is {duration(each)} longer "
         f"than usual, {duration(after.value)} per step if averaged over all steps; {in_base}"
     )
     return Finding(
