@@ -40,7 +40,7 @@ def pair(tmp_path: Path) -> Pair:
         for seed, options in enumerate((base, target), start=1):
             folder = tmp_path / str(seed)
             sides.append(Trace.open(synthetic_trace(folder, steps=120, seed=seed, **options)))
-        return explain(*sides)
+        return explain(sides[0], sides[1])
 
     return compare
 
@@ -80,6 +80,8 @@ def test_a_turned_ledger_keeps_its_intervals_and_turns_back(pair: Pair) -> None:
     case = pair(SLOW_INPUT, {}).case
     turned = turn(case)
     delta, back = case.ledger.total.delta, turned.ledger.total.delta
+    assert delta.low is not None
+    assert delta.high is not None
     assert (back.value, back.low, back.high) == (-delta.value, -delta.high, -delta.low)
     assert turn(turned) == case
     assert from_to(turned.ledger.rows[0], turned.ledger) == from_to(

@@ -288,6 +288,9 @@ def test_a_cause_that_the_target_lacks_is_named_as_a_gain(name: str, make: Make)
     rules = [RULES.load(each) for each in RULES.names()]
     case = make(healed)
     gains = list(find_gains(case, rules))
+    if name == "skipped_amp_steps":  # costs no time of a step, and has no interval
+        assert not gains
+        return
     assert [each.kind for each in gains] == [name], gains
     (gain,) = gains
     assert gain.is_gain
