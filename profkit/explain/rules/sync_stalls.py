@@ -29,6 +29,7 @@ def find(case: Case) -> Finding | None:
     first, then = in_time(ledger, was, now)
     evidence = (
         f"{significant(first)} copies to the host per step became {significant(then)}, after each "
-        f"of which the device has nothing to do; computing went from {from_to(row, ledger)} per step"
+        "of which the device has nothing to do; "
+        f"computing went from {from_to(row, ledger)} per step"
     )
     return Finding.from_row("sync_stalls", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
