@@ -92,11 +92,11 @@ def _describe_loader(case: Case, cause: str) -> Iterator[str]:
             f"{significant(now)}; without any, the loop makes the batches itself"
         )
     elif cause:
-        was, now = in_time(case.ledger, before.pieces.get(cause, 0.0), after.pieces[cause])
+        first, then = in_time(case.ledger, before.pieces.get(cause, 0.0), after.pieces[cause])
         longer = "takes longer"
         if case.ledger.turned:
             longer = "takes less time"
         yield (
-            f"making a batch {longer}: {cause} went from {duration(was)} to {duration(now)}, "
+            f"making a batch {longer}: {cause} went from {duration(first)} to {duration(then)}, "
             "in whichever process"
         )
