@@ -34,6 +34,8 @@ class Load:
     """Involuntary context switches of the ranks' own processes."""
     threads: float | None = None
     """Threads of the ranks' own processes, running or asleep."""
+    runnable: float | None = None
+    """Threads of the machine that run or could run, on average."""
 
     @property
     def others(self) -> float | None:
@@ -117,6 +119,7 @@ def read_load(counters: Counters, cores: float, ranks: int) -> Load | None:
         machine=machine.value if machine else None,
         threads=None if threads is None else threads * ranks,
         switches_per_s=switches.value if switches else None,
+        runnable=counters.level("host", "run_queue_count"),
     )
 
 

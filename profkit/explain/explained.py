@@ -26,6 +26,7 @@ from profkit.analysis.rank_sums import SpanSums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import steady_steps
 from profkit.analysis.stacks import view_code
+from profkit.explain.coverage import Coverage, cover
 from profkit.explain.efficiency import doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
@@ -33,6 +34,7 @@ from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
 from profkit.explain.rules.base import Case, Finding, find_all
 from profkit.explain.scaling import ScalingRow, scaling_table
+from profkit.explain.turned import find_gains
 from profkit.text import percent, plural
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper
@@ -61,6 +63,11 @@ class Explained:
     @property
     def ledger(self) -> Ledger:
         return self.case.ledger
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """The part of the gap that the causes explain, or `None` without a sure gap."""
+        return cover(self.case, self.findings)
 
 
 def explain(base: Trace, target: Trace, ceilings: BothCeilings = (None, None)) -> Explained:
@@ -115,12 +122,15 @@ def explain_sides(
         )
     for name, error in broken.items():
         caveats.append(f"the rule {name} could not be loaded: {error}")
-    findings = find_all(case, rules.values())
+    findings = [*find_all(case, rules.values()), *find_gains(case, rules.values())]
+    falls = ledger.total.delta.value < 0
+    # What has no cost comes last; before it, what has the direction of the gap is first.
+    findings.sort(key=lambda each: (each.cost_ns is None, each.is_gain != falls))
     # After the rules: reading their tables may show more damage.
     caveats += _flags([run.trace for run in (*bases, *targets)])
     kernels = compare_kernels(before, after, ledger, ceilings)
     lines = _compare_lines(before, after, ledger)
-    return Explained(case, findings, tuple(caveats), kernels, lines)
+    return Explained(case, tuple(findings), tuple(caveats), kernels, lines)
 
 
 def _compare_lines(before: Evidence, after: Evidence, ledger: Ledger) -> LineChanges | None:

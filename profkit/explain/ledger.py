@@ -68,6 +68,8 @@ class Row:
     delta: Estimate
     exact: Fraction
     inside: tuple[Row, ...] = ()
+    sums: tuple[str, ...] = ()
+    """The rows of the ledger that this one sums up, if it is none of them."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class Ledger:
     """The reasons why the two runs are too unlike to judge."""
 
     differences: tuple[Difference, ...] = ()
+    turned: bool = False
+    """True if the two runs changed places (`profkit.explain.turned`)."""
 
     @property
     def switched(self) -> Row | None:
@@ -128,7 +132,8 @@ class Ledger:
 
         If the base has no used steps, they are the target's.
         """
-        side = self.base if self.base.steps else self.target
+        sides = (self.target, self.base) if self.turned else (self.base, self.target)
+        side = sides[0] if sides[0].steps else sides[1]
         if not (self.per_sample and side.steps):
             return 1.0
         return float(side.samples.sum()) / (side.steps * side.ranks)
@@ -206,7 +211,8 @@ def sum_rows(ledger: Ledger, name: str, names: Sequence[str]) -> Row:
     for each in names:
         base = base + ledger.base.parts.get(each, 0)
         target = target + ledger.target.parts.get(each, 0)
-    return _make_rows({name: base}, {name: target}, [name], ledger.base, ledger.target)[0]
+    (row,) = _make_rows({name: base}, {name: target}, [name], ledger.base, ledger.target)
+    return dataclasses.replace(row, sums=tuple(names))
 
 
 def _open(row: Row, base: RunCosts, target: RunCosts) -> Row:

@@ -73,6 +73,8 @@ def section_html(section: Section) -> str:
     for label, chart in section.charts:
         lines.append(draw(chart, label))
     lines.extend(map(cause_html, section.causes))
+    if section.ending:
+        lines.append(f"<p>{text(section.ending)}</p>")
     if section.grid and not section.grid.drawn:
         lines.append(table_html(section.grid))
     inside, title = "\n".join(lines), text(section.title)

@@ -46,6 +46,8 @@ def section_markdown(section: Section) -> Iterator[str]:
     yield f"<details><summary>{title}</summary>" if section.folded else f"## {title}"
     yield from map(plain, section.notes)
     yield from map(cause_markdown, section.causes)
+    if section.ending:
+        yield plain(section.ending)
     if section.grid:
         yield grid_markdown(section.grid)
     if section.folded:

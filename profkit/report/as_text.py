@@ -75,6 +75,8 @@ def section_text(section: Section) -> Iterator[str]:
         yield fold(note)
     for cause in section.causes:
         yield from cause_text(cause)
+    if section.ending:
+        yield fold(section.ending)
     grid = section.grid
     if grid is None:
         return

@@ -102,13 +102,17 @@ class Cause:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report with a heading; a folded one is hidden until a reader opens it."""
+    """A part of a report with a heading; a folded one is hidden until a reader opens it.
+
+    `ending` follows the causes.
+    """
 
     title: str
     notes: tuple[str, ...] = ()
     charts: tuple[tuple[str, Chart], ...] = ()
     grid: Grid | None = None
     causes: tuple[Cause, ...] = ()
+    ending: str = ""
     folded: bool = False
 
 

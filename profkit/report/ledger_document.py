@@ -15,7 +15,7 @@ from profkit.explain.gate import Judgement, Outcome
 from profkit.explain.kernel_ledger import KernelLedger
 from profkit.explain.ledger import Ledger
 from profkit.explain.scaling import FACTORS, ScalingRow
-from profkit.report import ledger_words
+from profkit.report import cause_words, ledger_words
 from profkit.report.code_sections import changed_lines
 from profkit.report.document import (
     TONES,
@@ -207,19 +207,23 @@ def _kernel_grid(rows: Sequence[tuple[str, ...]]) -> Grid:
 
 
 def causes(view: Explained) -> Section:
+    is_gain = view.ledger.total.delta.value < 0
+    ending = cause_words.coverage_words(view.coverage, is_gain=is_gain)
     if not view.findings:
-        return Section("Causes", (ledger_words.no_cause_words(view.ledger),))
+        return Section("Causes", (cause_words.no_cause_words(view.ledger),), ending=ending)
     found = []
     for finding in view.findings:
-        cost = ledger_words.finding_cost(finding, view.ledger)
-        found.append(Cause(finding.kind, cost, finding.evidence, finding.remedy))
-    return Section("Causes", causes=tuple(found))
+        cost = cause_words.finding_cost(finding, view.ledger)
+        found.append(
+            Cause(cause_words.finding_name(finding), cost, finding.evidence, finding.remedy)
+        )
+    return Section("Causes", causes=tuple(found), ending=ending)
 
 
 def differences(view: Explained, *, is_page: bool) -> Section:
     title, found = "Other differences", view.ledger.differences
     if not found:
-        return Section(title, (ledger_words.no_difference_words(view.recorded),))
+        return Section(title, (cause_words.no_difference_words(view.recorded),))
     shown = found
     if not is_page:
         shown = found[:SCREEN_DIFFERENCES]
@@ -231,7 +235,7 @@ def differences(view: Explained, *, is_page: bool) -> Section:
         left = plural(len(found) - len(shown), "more difference")
         notes.append(f"The first {len(shown)}; {left} in --json.")
     elif all(each.rows == NONE for each in found):
-        notes.append("None of these affects a row, and nothing else that was recorded differs.")
+        notes.append("None of these affects a row, and nothing else that both recorded differs.")
     grid = Grid(("differs", BASE, TARGET, "can affect"), tuple(rows))
     return Section(title, tuple(notes), grid=grid)
 

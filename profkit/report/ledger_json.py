@@ -8,6 +8,7 @@ from typing import Any
 from profkit.analysis.costs import Apart, RunCosts
 from profkit.analysis.estimate import Estimate
 from profkit.explain.compared import Compared, Pair
+from profkit.explain.coverage import Coverage
 from profkit.explain.explained import Explained
 from profkit.explain.gate import Judgement
 from profkit.explain.kernel_ledger import KernelLedger
@@ -53,6 +54,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "kernels": kernels(view.kernels),
         "steps": {"base": steps_used(ledger.base), "target": steps_used(ledger.target)},
         "findings": list(map(finding_json, view.findings)),
+        "explained": coverage_json(view.coverage),
         "caveats": list(view.caveats),
         "differences": differences,
         "nothing_else_differs": not differences and any(view.recorded),
@@ -119,6 +121,20 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "share_of_gap": finding.share_of_gap,
         "evidence": finding.evidence,
         "remedy": finding.remedy or None,
+        "is_gain": finding.is_gain,
+    }
+
+
+def coverage_json(found: Coverage | None) -> dict[str, Any] | None:
+    """Return what the causes explain of the gap, or null if it is not sure that there is one."""
+    if found is None:
+        return None
+    return {
+        "share_of_gap": found.share,
+        "at_most": found.is_bound,
+        "row_without_cause": found.row or None,
+        "row_share_of_gap": found.row_share,
+        "settings_that_can_affect_the_row": list(found.settings),
     }
 
 

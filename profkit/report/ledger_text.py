@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 from profkit.explain.scaling import ScalingRow
 from profkit.report import as_text, ledger_document
-from profkit.report.ledger_words import (
+from profkit.report.cause_words import (
+    coverage_words,
     finding_cost,
-    meeting_words,
+    finding_name,
     no_cause_words,
+)
+from profkit.report.ledger_words import (
+    meeting_words,
     pace,
     row_cells,
     scaling_words,
@@ -18,7 +22,9 @@ from profkit.report.ledger_words import (
 from profkit.text import signed
 
 __all__ = [
+    "coverage_words",
     "finding_cost",
+    "finding_name",
     "meeting_words",
     "no_cause_words",
     "pace",

@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 from profkit.analysis.bandwidth import LinkUse
-from profkit.analysis.config_join import Recorded
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import NEGLIGIBLE, Estimate, scale
+from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.exchange import LATE_SHARE
 from profkit.analysis.phase_basis import UNTIMED_EXCHANGE
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, judge, why_not
 from profkit.explain.meeting import Meeting
-from profkit.explain.rules.base import Finding
 from profkit.explain.scaling import ScalingRow
 from profkit.report.words import interval_in_brackets, interval_range, reason_name
 from profkit.text import amount, byte_size, duration, percent, plural, signed, significant
@@ -129,67 +127,6 @@ def clock_notes(ledger: Ledger) -> Iterator[str]:
             "Not all runs timed the device's wait for the gradient exchange: on both sides it is "
             "part of backward, and nothing says how much of it."
         )
-
-
-def no_cause_words(ledger: Ledger) -> str:
-    """Return what it means that no cause was found."""
-    if PhaseClock.LAUNCH in (ledger.base.clock, ledger.target.clock):
-        return (
-            "No cause stands out from the noise. Causes in what the device did cannot be found "
-            "without device times."
-        )
-    if not ledger.base.exchange_timed:
-        return (
-            "No cause stands out from the noise. The exchange of gradients cannot be one here: "
-            "it was not timed."
-        )
-    return "No cause stands out from the noise."
-
-
-def no_difference_words(recorded: Recorded) -> str:
-    """Return what was recorded on both sides and is the same."""
-    if all(recorded):
-        return "Nothing else differs: every recorded knob, version and variable is the same."
-    kinds = recorded._asdict()
-    missing = " and ".join(name for name, known in kinds.items() if not known)
-    names = " and ".join(name.removesuffix("s") for name, known in kinds.items() if known)
-    if not names:
-        return "It is not known what else differs: the runs did not both record settings."
-    return (
-        f"Nothing else differs of what both runs recorded: every {names} is the same; {missing} "
-        "were not recorded on both sides."
-    )
-
-
-def finding_cost(finding: Finding, ledger: Ledger) -> str:
-    """Return the cost of a cause, and its share of the gap."""
-    cost, share = finding.cost_ns, finding.share_of_gap
-    words = "costs nothing"
-    if cost:
-        words = f"{duration(cost.value)} per step{interval_in_brackets(cost, duration)}"
-    if share is not None and math.isfinite(share):
-        words += f", {percent(share, 0)} of the gap"
-        gap_ns = ledger.total.delta.value * ledger.samples_per_step
-        if cost and cost.value > gap_ns * (1 + NEGLIGIBLE):
-            words += f"; {beyond_gap_words(cost.value - gap_ns, ledger)}"
-    return words
-
-
-def beyond_gap_words(over_ns: float, ledger: Ledger) -> str:
-    """Return why a cause can cost so much more than the gap between the runs."""
-    factor = ledger.samples_per_step
-    falls = [row for row in ledger.rows if row.delta.value < 0]
-    fallen_ns = -sum(row.delta.value for row in falls) * factor
-    if over_ns > fallen_ns * (1 + NEGLIGIBLE):
-        return (
-            "that is more than the gap: the cost is not a row of the table, and other work hid "
-            "part of it, or it is estimated too high"
-        )
-    most = min(falls, key=lambda row: row.delta.value)
-    return (
-        f"that is more than the gap, because other rows fell by {duration(fallen_ns)}, most of "
-        f"all {most.name}"
-    )
 
 
 # -- kernels ---------------------------------------------------------------------------------------

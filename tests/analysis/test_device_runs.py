@@ -34,7 +34,7 @@ from profkit.report import (
     ledger_text,
     run_json,
 )
-from profkit.report.ledger_words import finding_cost, no_difference_words
+from profkit.report.cause_words import finding_cost, no_difference_words
 from profkit.report.overview_document import illustrate, overview
 from profkit.report.words import live_parts_words
 from profkit.testing import synthetic_trace
@@ -313,7 +313,7 @@ def test_a_cost_beyond_the_gap_says_why(make: Make) -> None:
         (
             {"packages": {"torch": "2"}, "variables": {}},
             {"batch_size": 8},
-            "every recorded knob, version and variable is the same",
+            "of what both runs recorded: every knob, version and variable is the same",
             True,
         ),
     ],

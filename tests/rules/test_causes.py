@@ -5,6 +5,7 @@ It names nothing if only a sign of the cause, or only a longer time, is present.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from profkit.explain.rules import (
     worker_start,
 )
 from profkit.explain.rules.base import Case, Finding, all_of, compute_row, find_all
+from profkit.explain.turned import find_gains
 from profkit.plugins import RULES
 from profkit.testing import synthetic, synthetic_trace
 from profkit.trace import Trace
@@ -199,7 +201,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         name = str((planted.base, planted.target))
         if name not in cases:
             cases[name] = explain(
-                open_run(seed=1, **planted.base), open_run(seed=2, **planted.base, **planted.target)
+                open_run(seed=1, **planted.base),
+                open_run(seed=2, **{**planted.base, **planted.target}),
             ).case
         before, after = (
             Evidence(side.trace, side.costs) for side in (cases[name].before, cases[name].after)
@@ -270,6 +273,35 @@ def test_the_planted_cause_is_the_first_that_is_told(name: str, make: Make) -> N
     assert sum(each.cost_ns is not None for each in found) == 1, [
         (each.kind, each.cost_ns) for each in found
     ]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_cause_that_the_target_lacks_is_named_as_a_gain(name: str, make: Make) -> None:
+    planted = PLANTED[name]
+    healed = Planted(
+        planted.cost_ms,
+        target={option: {} for option in planted.target},
+        before=planted.after,
+        after=planted.before,
+        base={**planted.base, **planted.target},
+    )
+    rules = [RULES.load(each) for each in RULES.names()]
+    case = make(healed)
+    gains = list(find_gains(case, rules))
+    if name == "skipped_amp_steps":  # costs no time of a step, and has no interval
+        assert not gains
+        return
+    assert [each.kind for each in gains] == [name], gains
+    (gain,) = gains
+    assert gain.is_gain
+    assert not gain.remedy
+    assert gain.cost_ns is not None
+    assert gain.cost_ns.value == pytest.approx(planted.cost_ms * MS, rel=0.15)
+    for was, now in re.findall(r"went from ([\d.]+) ms to ([\d.]+) ms per step", gain.evidence):
+        assert float(was) >= float(now), gain.evidence
+    if planted.is_cost_of_the_sign:
+        assert "in the base, " in gain.evidence
+    assert [each for each in find_all(case, rules) if each.cost_ns is not None] == []
 
 
 def test_mixed_precision_that_helps_is_no_finding(make: Make) -> None:

@@ -102,11 +102,15 @@ def cause_lines(view: Explained, palette: Palette) -> Iterator[Text]:
         yield folded((ledger_text.no_cause_words(view.ledger), palette.style("dim")))
     for number, found in enumerate(view.findings, start=1):
         cost = ledger_text.finding_cost(found, view.ledger)
-        kind = (f"{number} {found.kind}: ", palette.style("bad"))
+        role = palette.style("good" if found.is_gain else "bad")
+        kind = (f"{number} {ledger_text.finding_name(found)}: ", role)
         yield folded(kind, (cost, palette.style("title")))
         yield folded((f"  {found.evidence}", palette.style("dim")))
         if found.remedy:
             yield folded(("  try: ", palette.style("good")), (found.remedy, None))
+    is_gain = view.ledger.total.delta.value < 0
+    if words := ledger_text.coverage_words(view.coverage, is_gain=is_gain):
+        yield folded((words, palette.style("dim")))
 
 
 def waterfall_columns(

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import EXCHANGE, Case, Finding, from_to, grew
+from profkit.explain.rules.base import (
+    EXCHANGE,
+    Case,
+    Finding,
+    from_to,
+    grew,
+    here,
+    other_side,
+)
 from profkit.text import significant
 
 MIN_ROUNDS_RATIO = 1.5
@@ -22,8 +30,8 @@ def find(case: Case) -> Finding | None:
     if rounds < MIN_ROUNDS_RATIO * known or not grew(row, ledger):
         return None
     evidence = (
-        f"each bucket is exchanged {significant(rounds, 2)} times per step, "
-        f"{significant(known, 2)} in the base; "
+        f"{here(ledger)}each bucket is exchanged {significant(rounds, 2)} times per step, "
+        f"{significant(known, 2)} in the {other_side(ledger)}; "
         f"backward and exchange went from {from_to(row, ledger)} per step"
     )
     return Finding.from_row(

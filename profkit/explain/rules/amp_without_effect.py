@@ -10,6 +10,7 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import find_readings
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.rules.base import (
+    COMPUTE,
     Case,
     Finding,
     all_of,
@@ -53,14 +54,22 @@ def find(case: Case) -> Finding | None:
     is_faster = high is not None and high < 0
     if row.base.value <= 0 or (is_faster and row.delta.value < -EXPECTED_GAIN * row.base.value):
         return None
-    words = [f"with mixed precision computing went from {from_to(row, ledger)} per step"]
-    words += _reasons(case.before.windows, case.after.windows)
+    words = [f"computing went from {from_to(row, ledger)} per step without mixed precision"]
+    if not ledger.turned:
+        words = [f"with mixed precision computing went from {from_to(row, ledger)} per step"]
+        words += _reasons(case.before.windows, case.after.windows)
     whole = cost(row, ledger)
     price = share = None
     if is_material(whole.value, ledger) and is_clear(whole, ledger):
         price, share = whole, share_of(whole.value, ledger)
     return Finding(
-        "amp_without_effect", price, share, "; ".join(words), _REMEDY, takes=all_of(*EXPLAINS)
+        "amp_without_effect",
+        price,
+        share,
+        "; ".join(words),
+        _REMEDY,
+        takes=all_of(*EXPLAINS),
+        rows=COMPUTE,
     )
 
 

@@ -7,7 +7,17 @@ import pyarrow.compute as pc
 
 from profkit.analysis.selection import PARTIAL_BATCH
 from profkit.explain.evidence import Evidence
-from profkit.explain.rules.base import Case, Finding, all_of, cost, is_material, share_of, shift
+from profkit.explain.rules.base import (
+    Case,
+    Finding,
+    all_of,
+    cost,
+    here,
+    is_material,
+    other_side,
+    share_of,
+    shift,
+)
 from profkit.text import percent, plural
 from profkit.vocab import BAD_SAMPLE
 
@@ -32,11 +42,12 @@ def find(case: Case) -> Finding | None:
     short_share = after.figure(share_of_short_steps)
     words = []
     if unreadable > 0:
-        words.append(f"{plural(unreadable, 'sample')} more than in the base could not be read")
+        more = plural(unreadable, "sample")
+        words.append(f"{more} more than in the {other_side(ledger)} could not be read")
     if short_share - base_share >= MIN_ADDED_SHORT_SHARE:
         words.append(
             f"batches are short in {percent(short_share)} of the steps, "
-            f"{percent(base_share)} in the base"
+            f"{percent(base_share)} in the {other_side(ledger)}"
         )
     if not words:
         return None
@@ -47,7 +58,8 @@ def find(case: Case) -> Finding | None:
     price = share = None
     if whole.low is not None and whole.low > 0 and is_material(whole.value, ledger):
         price, share = whole, share_of(whole.value, ledger)
-    return Finding("bad_samples", price, share, "; ".join(words), _REMEDY, takes=all_of(*EXPLAINS))
+    evidence = here(ledger) + "; ".join(words)
+    return Finding("bad_samples", price, share, evidence, _REMEDY, takes=all_of(*EXPLAINS))
 
 
 def count_bad_samples(evidence: Evidence) -> int:

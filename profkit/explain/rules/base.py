@@ -11,19 +11,24 @@ causes with an uncertain cost. `tests/rules/test_rules.py` tests every rule.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from profkit.analysis.costs import INPUT
+from profkit.analysis.device_times import HOST
 from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.phases import UNKNOWN
+from profkit.errors import UnreadableError
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger, Row, Verdict, judge, sum_rows
 from profkit.text import duration
 from profkit.trace import RunManifest
+
+Figure = TypeVar("Figure")
 
 MIN_COST_SHARE = 0.02
 """A cost below this share of the base's step is noise: two runs of one job differ by as much."""
@@ -50,7 +55,7 @@ COMPUTE = ("forward", "backward", "optimizer")
 """The phases in which the ranks' own processes compute."""
 
 WORK = (*COMPUTE, UNKNOWN)
-"""The rows in which the ranks' own processes work; time outside all phases is theirs, too."""
+"""The rows in which kernels can run; those outside all phases are seen in kernel windows alone."""
 
 EXCHANGE = ("backward", "allreduce")
 """The rows of the exchange: handing messages over is backward's, waiting for them allreduce's."""
@@ -86,6 +91,10 @@ class Finding:
     remedy: str = ""
     cause: str = ""
     takes: Mapping[str, float] = field(default_factory=dict)
+    rows: tuple[str, ...] = ()
+    """The rows of the ledger that hold the cost; empty if that is not known."""
+    is_gain: bool = False
+    """True if the target costs that much less, because the base has the cause."""
 
     @classmethod
     def from_row(
@@ -108,6 +117,7 @@ class Finding:
             remedy,
             cause=cause,
             takes=all_of(*explains),
+            rows=row.sums or (row.name,),
         )
 
 
@@ -218,13 +228,36 @@ def share_of(cost_ns: float, ledger: Ledger) -> float | None:
 
 
 def from_to(row: Row, ledger: Ledger) -> str:
-    """Return a row's time per step on both sides, as text."""
-    before = duration(row.base.value * ledger.samples_per_step)
-    return f"{before} to {duration(row.target.value * ledger.samples_per_step)}"
+    """Return a row's time per step in the order of time, as text."""
+    first, then = in_time(ledger, row.base.value, row.target.value)
+    factor = ledger.samples_per_step
+    return f"{duration(first * factor)} to {duration(then * factor)}"
 
 
-def input_is_hidden(ledger: Ledger) -> bool:
-    """Return true if the wait for input grew and the steps did not: the device still worked."""
+def in_time(ledger: Ledger, before: Figure, after: Figure) -> tuple[Figure, Figure]:
+    """Return two figures of a case in the order of time, also if the runs changed places."""
+    return (after, before) if ledger.turned else (before, after)
+
+
+def here(ledger: Ledger) -> str:
+    """Return the beginning of a sentence about the run with the cause, if it is the base."""
+    return "in the base, " if ledger.turned else ""
+
+
+def other_side(ledger: Ledger) -> str:
+    """Return the name of the run without the cause."""
+    return "target" if ledger.turned else "base"
+
+
+def input_is_hidden(case: Case) -> bool:
+    """Return true if the wait for input grew and the steps did not: the device still worked.
+
+    Where the ranks' own processes train, nothing works during the wait.
+    """
+    ledger = case.ledger
+    with contextlib.suppress(UnreadableError):
+        if any(rank.manifest.device == HOST for rank in case.after.trace.ranks):
+            return False
     row, total = ledger.find(INPUT), ledger.total.delta
     if row is None or not grew(row, ledger):
         return False
@@ -243,9 +276,12 @@ def stated_input_ns(run: RunManifest) -> float | None:
     return found
 
 
-def compute_row(ledger: Ledger) -> Row:
-    """Return all that the ranks' own processes compute as one row."""
-    return sum_rows(ledger, "computing", WORK)
+def compute_row(ledger: Ledger, names: Sequence[str] = COMPUTE) -> Row:
+    """Return all that the ranks' own processes compute as one row.
+
+    Time outside all phases is no part of it: the job may write, sleep or wait there.
+    """
+    return sum_rows(ledger, "computing", names)
 
 
 def knobs_for(case: Case, row: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate, scale
-from profkit.explain.rules.base import Case, Finding, all_of, cost, is_material, share_of
+from profkit.explain.rules.base import Case, Finding, all_of, cost, in_time, is_material, share_of
 from profkit.text import duration
 from profkit.vocab import Phase
 
@@ -33,8 +33,9 @@ def find(case: Case) -> Finding | None:
         price = scale(whole, added / whole.value)
     if price.low is not None and price.low <= 0:
         return None
+    first, then = in_time(ledger, before, after)
     evidence = (
-        f"checkpoints went from {duration(before)} to {duration(after)} per step, "
+        f"checkpoints went from {duration(first)} to {duration(then)} per step, "
         "averaged over all steps"
     )
     return Finding(
@@ -44,4 +45,5 @@ def find(case: Case) -> Finding | None:
         evidence,
         _REMEDY,
         takes=all_of(*EXPLAINS),
+        rows=(row.name,),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.trend import find_trend
-from profkit.explain.rules.base import Case, Finding, is_material, share_of
+from profkit.explain.rules.base import Case, Finding, here, is_material, share_of
 from profkit.text import duration, percent
 
 _REMEDY = (
@@ -25,6 +25,7 @@ def find(case: Case) -> Finding | None:
     if not is_material(added.value, ledger) or (added.low or 0.0) <= 0:
         return None
     evidence = (
+        f"{here(ledger)}"
         f"the step goes from {duration(after.first_ns)} to {duration(after.last_ns)} over the run "
         f"and rises {percent(after.share_rising, 0)} of the time"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.costs import EVALUATION, RunCosts
-from profkit.explain.rules.base import Case, Finding, from_to, grew, is_material
+from profkit.explain.rules.base import Case, Finding, from_to, grew, here, is_material
 from profkit.text import duration, plural
 from profkit.vocab import Phase
 
@@ -35,9 +35,12 @@ def find(case: Case) -> Finding | None:
         )
     if row is not None and grew(row, ledger):
         words = [f"evaluation, checkpoints and logging went from {from_to(row, ledger)} per step"]
-        words += [f"{name} {duration(ns)} per step" for name, ns in case.after.other_ns.items()]
+        words += [
+            f"{here(ledger)}{name} {duration(ns)} per step"
+            for name, ns in case.after.other_ns.items()
+        ]
         if excluded:
-            words.append(excluded)
+            words.append(here(ledger) + excluded)
         evidence = "; ".join(words)
         return Finding.from_row("evaluation_in_training", row, ledger, evidence, _REMEDY)
     known = _excluded(ledger.base)[1]

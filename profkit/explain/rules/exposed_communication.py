@@ -53,7 +53,7 @@ def find(case: Case) -> Finding | None:
 
 def _find_in_log(case: Case) -> Finding | None:
     ledger, row = case.ledger, case.ledger.find(REST)
-    if row is None or not _has_more_ranks(case):
+    if row is None or ledger.turned or not _has_more_ranks(case):
         return None
     if not (grew(row, ledger) and grew(ledger.total, ledger)):
         return None
@@ -82,7 +82,7 @@ def _find_in_log(case: Case) -> Finding | None:
         evidence += f"; part of it can be what else differs: {others}"
     remedy = "trace the job itself (profkit run) on all ranks: then the exchange is measured"
     share = price.value / gap.value
-    return Finding("exposed_communication", price, share, evidence, remedy)
+    return Finding("exposed_communication", price, share, evidence, remedy, rows=(REST,))
 
 
 def _has_more_ranks(case: Case) -> bool:

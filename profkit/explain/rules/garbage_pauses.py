@@ -10,7 +10,9 @@ from profkit.explain.rules.base import (
     Case,
     Finding,
     all_of,
+    here,
     is_material,
+    other_side,
     share_of,
     shift,
     significantly_more,
@@ -32,7 +34,9 @@ def find(case: Case) -> Finding | None:
     added = after.value - known
     if not is_material(added, case.ledger) or not significantly_more(before, after):
         return None
-    evidence = f"collections pause the process for {duration(after.value)} per step"
+    evidence = (
+        f"{here(case.ledger)}collections pause the process for {duration(after.value)} per step"
+    )
     rate = case.after.counters.rate("garbage", "collections_count")
     if rate is not None:
         evidence += f", {significant(rate.value)} collections per second"
@@ -40,7 +44,7 @@ def find(case: Case) -> Finding | None:
         "garbage_pauses",
         shift(after, -known),
         share_of(added, case.ledger),
-        f"{evidence}; {duration(known)} in the base",
+        f"{evidence}; {duration(known)} in the {other_side(case.ledger)}",
         _REMEDY,
         takes=all_of(*EXPLAINS),
     )

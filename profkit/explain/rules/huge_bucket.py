@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import EXCHANGE, Case, Finding, from_to, grew
-from profkit.text import byte_size, duration
+from profkit.explain.rules.base import EXCHANGE, Case, Finding, from_to, grew, in_time
+from profkit.explain.rules.tiny_buckets import MAX_BYTES_RATIO
+from profkit.text import byte_size
 
 EXPLAINS = ("exposed_communication", "late_rank")
 _REMEDY = (
@@ -20,14 +21,18 @@ def find(case: Case) -> Finding | None:
     row = sum_rows(ledger, "backward and exchange", EXCHANGE)
     if not grew(row, ledger):
         return None
+    ratio = 0.0
+    if before.message_bytes:
+        ratio = after.buckets * after.message_bytes / (before.buckets * before.message_bytes)
+    if not 1 / MAX_BYTES_RATIO <= ratio <= MAX_BYTES_RATIO:
+        return None  # other gradients, not the same ones in fewer messages
+    was, now = in_time(ledger, before, after)
     evidence = (
-        f"{before.buckets} buckets of {byte_size(before.message_bytes)} "
-        f"became {after.buckets} of {byte_size(after.message_bytes)}; "
+        f"{was.buckets} buckets of {byte_size(was.message_bytes)} "
+        f"became {now.buckets} of {byte_size(now.message_bytes)}; "
     )
     for each in ledger.beside:
         if each.name == "allreduce under backward":
-            was = duration(each.base.value * ledger.samples_per_step)
-            now = duration(each.target.value * ledger.samples_per_step)
-            evidence += f"backward hid {was} per step and now hides {now}; "
+            evidence += f"what backward hides went from {from_to(each, ledger)} per step; "
     evidence += f"backward and exchange went from {from_to(row, ledger)} per step"
     return Finding.from_row("huge_bucket", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

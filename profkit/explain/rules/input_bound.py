@@ -19,6 +19,8 @@ from profkit.explain.rules.base import (
     Finding,
     from_to,
     grew,
+    here,
+    in_time,
     input_is_hidden,
     knobs_for,
 )
@@ -46,7 +48,7 @@ _OTHERWISE = (
 def find(case: Case) -> Finding | None:
     ledger = case.ledger
     row = ledger.find(INPUT)
-    if row is None or not grew(row, ledger) or input_is_hidden(ledger) or is_crowded_out(case):
+    if row is None or not grew(row, ledger) or input_is_hidden(case) or is_crowded_out(case):
         return None
     cause = slow_piece(case, row.delta.value * ledger.samples_per_step)
     words = [f"exposed input went from {from_to(row, ledger)} per step"]
@@ -57,7 +59,7 @@ def find(case: Case) -> Finding | None:
         words.append(f"most of it is {largest.name}, {from_to(largest, ledger)}")
         remedy = _REMEDIES.get(largest.name, _OTHERWISE)
     words += knobs_for(case, INPUT)
-    if is_log(case.after.trace):
+    if is_log(case.after.trace) and not ledger.turned:
         words += describe_input_in_log(case, row)
         if uses_dali(case.target):
             remedy = DALI_REMEDY
@@ -71,7 +73,8 @@ def find(case: Case) -> Finding | None:
     ):
         row = sum_rows(ledger, "input and waiting for it", (INPUT, Phase.ALLREDUCE.value))
         words.append(
-            "the ranks' batches are late in turns, and with the time that they wait for each "
+            f"{here(ledger)}"
+            f"the ranks' batches are late in turns, and with the time that they wait for each "
             f"other it went from {from_to(row, ledger)}"
         )
     return Finding.from_row("input_bound", row, ledger, "; ".join(words), remedy, cause=cause)
@@ -83,10 +86,17 @@ def _describe_loader(case: Case, cause: str) -> Iterator[str]:
     if before is None or after is None:
         return
     if cause == NO_WORKERS:
+        was, now = in_time(case.ledger, before.workers, after.workers)
         yield (
-            f"{significant(before.workers)} workers of each rank made the base's batches, "
-            "the target's loop makes them itself"
+            f"the loader's workers of each rank went from {significant(was)} to "
+            f"{significant(now)}; without any, the loop makes the batches itself"
         )
     elif cause:
-        was, now = duration(before.pieces.get(cause, 0.0)), duration(after.pieces[cause])
-        yield f"making a batch takes longer: {cause} went from {was} to {now}, in whichever process"
+        first, then = in_time(case.ledger, before.pieces.get(cause, 0.0), after.pieces[cause])
+        longer = "takes longer"
+        if case.ledger.turned:
+            longer = "takes less time"
+        yield (
+            f"making a batch {longer}: {cause} went from {duration(first)} to {duration(then)}, "
+            "in whichever process"
+        )

@@ -7,7 +7,7 @@ import numpy as np
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import Estimate
 from profkit.explain.rules._input import is_crowded_out
-from profkit.explain.rules.base import Case, Finding, grew, input_is_hidden
+from profkit.explain.rules.base import Case, Finding, grew, here, input_is_hidden
 from profkit.text import duration, percent, plural
 
 STALL_RATIO = 5.0
@@ -35,7 +35,7 @@ def find(case: Case) -> Finding | None:
         return None
     if row.delta.value < MIN_INPUT_SHARE_OF_GAP * gap:
         return None
-    if input_is_hidden(ledger) or is_crowded_out(case):
+    if input_is_hidden(case) or is_crowded_out(case):
         return None
     waits = target.parts[INPUT] / target.ranks
     usual = float(np.median(waits))
@@ -46,10 +46,13 @@ def find(case: Case) -> Finding | None:
         return None
     if added < MIN_SHARE_OF_INPUT * row.delta.value:
         return None
+    verb = "adds"
+    if ledger.turned:
+        verb = "takes less"
     evidence = (
-        f"{plural(int(stalled.sum()), 'step')} of {target.steps:,} wait "
+        f"{here(ledger)}{plural(int(stalled.sum()), 'step')} of {target.steps:,} wait "
         f"{duration(float(waits[stalled].mean()))} for input, the others {duration(usual)}; "
-        f"these stalls are {percent(added / row.delta.value, 0)} of what input adds"
+        f"these stalls are {percent(added / row.delta.value, 0)} of what input {verb}"
     )
     cost_ns = Estimate(added * ledger.samples_per_step)
-    return Finding("input_stalls", cost_ns, added / gap, evidence, _REMEDY)
+    return Finding("input_stalls", cost_ns, added / gap, evidence, _REMEDY, rows=(INPUT,))

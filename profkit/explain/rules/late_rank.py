@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow.compute as pc
+
 from profkit.analysis.costs import INPUT
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.exchange import LateRank
-from profkit.analysis.lateness import minus
+from profkit.analysis.lateness import Lateness, RankWork, minus
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
-from profkit.explain.rules.base import Case, Finding, share_of
+from profkit.explain.rules.base import Case, Finding, here, share_of
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 
@@ -28,6 +31,15 @@ KINDS_BY_ROW = {
 }
 """The kinds whose cost includes the late rank's own time, by the row in which it is late."""
 
+MIN_TRADED_SHARE = 0.25
+"""Ranks trade places if the others take this share of a rank's lateness longer elsewhere."""
+
+_AFTER_FORWARD = (Phase.BACKWARD.value, Phase.ALLREDUCE.value)
+_TELL = (
+    "measure once with broadcast_buffers=False in DDP: then ranks wait for each other in the "
+    "exchange of gradients only, which is recorded"
+)
+
 WAITING_KIND = "exposed_communication"
 """The kind whose cost includes the time that the other ranks wait."""
 
@@ -41,25 +53,31 @@ def find(case: Case) -> Finding | None:
     if case.after.exchanges is None or not _knows_own_work(case):
         return None
     late = case.after.work.latest()
-    if late is None:
+    if late is None or (late.phase == Phase.DATA.value and is_slow_on_all_ranks(case, late.rank)):
         return None
-    if late.phase == Phase.DATA.value and is_slow_on_all_ranks(case, late.rank):
-        return None
+    trade = find_trade(case.after.work, late)
+    untold = ""
+    if trade is not None:
+        confirmed = _told_by_broadcasts(case.after, late)
+        untold = "" if confirmed else _describe_trade(late, trade)
+        late = confirmed or late
     before = case.before.work.lateness(late.rank, late.phase)
     known = before.excess if before and before.excess.value > 0 else None
     factor = case.ledger.batch_factor(case.after.step_samples)
     added = scale(minus(late.excess, known), factor)
     if not _stands_out(added, case) or not _stands_out(scale(late.excess, factor), case):
         return None
-    if late.whole_ns < MIN_WHOLE_SHARE * late.excess.value:
+    if trade is None and late.whole_ns < MIN_WHOLE_SHARE * late.excess.value:
         return None
-    row = where = INPUT if late.phase == Phase.DATA.value else late.phase
-    if late.phase == UNKNOWN:
-        where = "time outside all phases"
+    row = INPUT if late.phase == Phase.DATA.value else late.phase
+    where = "time outside all phases" if late.phase == UNKNOWN else row
     evidence = (
-        f"rank {late.rank}'s {where} takes {duration(late.excess.value)} per step longer than "
-        "the others'"
+        f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} "
+        "per step longer than the others'"
     )
+    share = share_of(added.value, case.ledger)
+    if untold:
+        return Finding("late_rank", added, share, f"{evidence}{untold}", _TELL)
     waited = case.after.figure(find_waited_rank)
     if waited is not None and waited.rank == late.rank:
         evidence += (
@@ -69,11 +87,12 @@ def find(case: Case) -> Finding | None:
     return Finding(
         "late_rank",
         added,
-        share_of(added.value, case.ledger),
+        share,
         evidence,
         f"compare rank {late.rank}'s host, cores, disk and clock with the others'",
         cause=row,
         takes=_explained(added.value, case.after.costs.ranks, row),
+        rows=(row, Phase.FORWARD.value if trade is not None else Phase.ALLREDUCE.value),
     )
 
 
@@ -107,3 +126,60 @@ def _explained(added_ns: float, ranks: int, row: str) -> dict[str, float]:
     """
     own = added_ns / ranks
     return {WAITING_KIND: added_ns - own, **dict.fromkeys(KINDS_BY_ROW.get(row, ()), own)}
+
+
+def find_trade(work: RankWork, late: Lateness) -> float | None:
+    """Return how much longer the others take in forward, or outside it for lateness there.
+
+    A rank that comes late to its forward makes the others wait in theirs, if it begins with a
+    broadcast (as DDP's does, of buffers). In the rows, those that wait look late in forward.
+    """
+    least_ns = MIN_TRADED_SHARE * late.excess.value
+    if late.phase in _AFTER_FORWARD:
+        return None
+    if late.phase == Phase.FORWARD.value:
+        traded_ns = late.excess.value - late.whole_ns
+    else:
+        forward = work.lateness(late.rank, Phase.FORWARD.value)
+        traded_ns = -forward.excess.value if forward is not None else 0.0
+    return traded_ns if traded_ns >= least_ns > 0 else None
+
+
+def _describe_trade(late: Lateness, traded_ns: float) -> str:
+    there = "outside forward" if late.phase == Phase.FORWARD.value else "in forward"
+    return (
+        f", and they take {duration(traded_ns)} longer {there}: a rank that comes late to its "
+        "forward makes the others wait in theirs if the model's buffers are broadcast, which was "
+        "not recorded, so it cannot be told which ranks wait and which are late"
+    )
+
+
+def _told_by_broadcasts(evidence: Evidence, late: Lateness) -> Lateness | None:
+    """Return the rank that waits least in broadcasts, and where it is late.
+
+    The result is `None` without broadcasts of all ranks that explain the trade.
+    """
+    waits = evidence.figure(broadcast_ns)
+    if len(waits) < 2 or len(waits) < len(evidence.work.ranks):
+        return None
+    last = min(waits, key=lambda rank: waits[rank])
+    if max(waits.values()) - waits[last] < MIN_WHOLE_SHARE * late.excess.value:
+        return None
+    found = []
+    for phase in evidence.work.phases:
+        lateness = evidence.work.lateness(last, phase)
+        if lateness is not None and phase not in (Phase.FORWARD.value, *_AFTER_FORWARD):
+            found.append(lateness)
+    return max(found, key=lambda each: each.excess.value, default=None)
+
+
+def broadcast_ns(evidence: Evidence) -> dict[int, float]:
+    """Return the time in recorded broadcasts in ns per step, by rank."""
+    rows = evidence.trace.collectives
+    rows = evidence.select_used(rows.filter(pc.equal(rows["op"].cast("string"), "broadcast")))
+    rank = rows["rank"].to_numpy()
+    length = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
+    found = {}
+    for each in np.unique(rank).tolist():
+        found[each] = float(length[rank == each].sum()) / len(evidence.used)
+    return found

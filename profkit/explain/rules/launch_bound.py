@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from profkit.explain.rules.base import Case, Finding, compute_row, cost, from_to, grew
+from profkit.explain.rules.base import (
+    WORK,
+    Case,
+    Finding,
+    compute_row,
+    cost,
+    from_to,
+    grew,
+    here,
+    in_time,
+    other_side,
+)
 from profkit.text import duration, percent, significant
 
 MIN_CALLS_RATIO = 1.5
@@ -27,7 +38,7 @@ _REMEDY = (
 def find(case: Case) -> Finding | None:
     """Compare the kernel windows of both sides: only they separate many calls from long ones."""
     ledger, before, after = case.ledger, case.before.windows, case.after.windows
-    row = compute_row(ledger)
+    row = compute_row(ledger, WORK)
     if before is None or after is None or not grew(row, ledger):
         return None
     waited, waits = before.launched_late_share or 0.0, after.launched_late_share
@@ -41,14 +52,16 @@ def find(case: Case) -> Finding | None:
     if not waits_more and (moves_data or not has_smaller_calls):
         return None
     noun = "operators" if after.on_host else "kernels"
+    was, now = in_time(ledger, before, after)
     evidence = (
-        f"{significant(before.calls)} {noun} per step of {duration(before.mean_ns)} each became "
-        f"{significant(after.calls)} of {duration(after.mean_ns)}; "
+        f"{significant(was.calls)} {noun} per step of {duration(was.mean_ns)} each became "
+        f"{significant(now.calls)} of {duration(now.mean_ns)}; "
     )
     if waits is not None:
         evidence += (
+            f"{here(ledger)}"
             f"the device is idle for {percent(waits, 0)} of its time because the host launches "
-            f"late, {percent(waited, 0)} in the base; "
+            f"late, {percent(waited, 0)} in the {other_side(ledger)}; "
         )
     evidence += f"computing went from {from_to(row, ledger)} per step"
     return Finding.from_row("launch_bound", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate
 from profkit.explain.rules.base import (
+    WORK,
     Case,
     Finding,
     all_of,
@@ -11,6 +12,7 @@ from profkit.explain.rules.base import (
     cost,
     from_to,
     grew,
+    in_time,
     is_material,
     share_of,
     share_of_gap,
@@ -33,16 +35,19 @@ def find(case: Case) -> Finding | None:
     if before is None or after is None:
         return None
     added = after.moving_ns - before.moving_ns
-    row = compute_row(ledger)
+    row = compute_row(ledger, WORK)
     if not is_material(added, ledger) or not grew(row, ledger):
         return None
+    was, now = in_time(ledger, before, after)
     evidence = (
-        f"casts and layout copies went from {duration(before.moving_ns)} to "
-        f"{duration(after.moving_ns)} per captured step, "
-        f"{significant(before.moving_calls)} to {significant(after.moving_calls)} calls; "
+        f"casts and layout copies went from {duration(was.moving_ns)} to "
+        f"{duration(now.moving_ns)} per captured step, "
+        f"{significant(was.moving_calls)} to {significant(now.moving_calls)} calls; "
         f"computing went from {from_to(row, ledger)} per step"
     )
     price, share = Estimate(added), share_of(added, ledger)
     if added > WHOLE_COST_SHARE * row.delta.value * ledger.samples_per_step:
         price, share = cost(row, ledger), share_of_gap(row, ledger)
-    return Finding("layout_copies", price, share, evidence, _REMEDY, takes=all_of(*EXPLAINS))
+    return Finding(
+        "layout_copies", price, share, evidence, _REMEDY, takes=all_of(*EXPLAINS), rows=WORK
+    )

@@ -12,6 +12,8 @@ from profkit.explain.rules.base import (
     compute_row,
     from_to,
     grew,
+    here,
+    in_time,
     is_material,
     share_of,
 )
@@ -39,11 +41,12 @@ def find(case: Case) -> Finding | None:
     row, waiting = compute_row(ledger), ledger.find(INPUT)
     if not grew(row, ledger) or (waiting is not None and waiting.delta.value > row.delta.value):
         return None
+    was, now = in_time(ledger, before, after)
     evidence = (
         f"computing went from {from_to(row, ledger)} per step while loader workers went from "
-        f"{significant(before.workers, 2)} to {significant(after.workers, 2)} cores of "
-        f"{significant(after.cores, 2)}, "
-        f"{significant((after.own or 0) + after.workers, 2)} with the ranks themselves"
+        f"{significant(was.workers, 2)} to {significant(now.workers, 2)} cores of "
+        f"{significant(now.cores, 2)}, "
+        f"{significant((now.own or 0) + now.workers, 2)} with the ranks themselves"
     )
     return Finding.from_row("loader_contention", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
 
@@ -67,7 +70,7 @@ def _find_in_log(case: Case) -> Finding | None:
         "loader_contention",
         Estimate(cost_ns),
         share_of(cost_ns, case.ledger),
-        describe_fast_ends(ends),
+        here(case.ledger) + describe_fast_ends(ends),
         _REMEDY,
         takes=takes,
     )

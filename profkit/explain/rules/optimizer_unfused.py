@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import Case, Finding, from_to, grew
+from profkit.explain.rules.base import Case, Finding, from_to, grew, in_time
+from profkit.explain.rules.tiny_buckets import MAX_BYTES_RATIO
 from profkit.text import significant
 from profkit.vocab import Phase
 
@@ -31,6 +32,8 @@ def find(case: Case) -> Finding | None:
         network_ratio = max(1.0, network.target.value / network.base.value)
         if row.target.value / row.base.value <= MIN_RATIO_TO_NETWORK * network_ratio:
             return None
+    if has_more_gradients(case):
+        return None
     seen = "no kernels were captured (--kernels) that would show its calls"
     before, after = case.before.windows, case.after.windows
     if before is not None and after is not None:
@@ -39,9 +42,19 @@ def find(case: Case) -> Finding | None:
         if known and calls:
             if calls < MIN_CALLS_RATIO * known:
                 return None
-            seen = f"{significant(known)} calls in it became {significant(calls)}"
+            was, now = in_time(ledger, known, calls)
+            seen = f"{significant(was)} calls in it became {significant(now)}"
     evidence = (
-        f"the weight update went from {from_to(row, ledger)} per step, the network did not change "
-        f"as much; {seen}"
+        f"the weight update went from {from_to(row, ledger)} per step, forward and backward "
+        f"together from {from_to(network, ledger)}; {seen}"
     )
     return Finding.from_row("optimizer_unfused", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+
+
+def has_more_gradients(case: Case) -> bool:
+    """Return true if more gradients are exchanged, so that more parameters are updated."""
+    before, after = case.before.exchanges, case.after.exchanges
+    if before is None or after is None:
+        return False
+    known = before.buckets * before.message_bytes
+    return after.buckets * after.message_bytes > MAX_BYTES_RATIO * known

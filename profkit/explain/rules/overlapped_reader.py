@@ -9,7 +9,7 @@ from profkit.explain.rules.base import Case, Finding, from_to, input_is_hidden
 def find(case: Case) -> Finding | None:
     ledger = case.ledger
     row = ledger.find(INPUT)
-    if row is None or not input_is_hidden(ledger):
+    if row is None or not input_is_hidden(case):
         return None
     evidence = (
         f"the host's wait for input went from {from_to(row, ledger)} per step, the step itself "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from profkit.analysis.config_join import NOT_SAID
 from profkit.explain.rules.base import Case, Finding, from_to, grew, knobs_for
 
 _SIZES = {"world_size", "gpus", "batch_size", "global_batch_size"}
@@ -14,6 +15,7 @@ def find(case: Case) -> Finding | None:
     if row is None or not grew(row, ledger) or not grew(ledger.total, ledger):
         return None
     knobs = [knob for knob in knobs_for(case, row.name) if knob.split()[0] not in _SIZES]
+    knobs = [knob for knob in knobs if NOT_SAID not in knob]  # nobody knows if it differs
     if not knobs:
         return None
     evidence = (

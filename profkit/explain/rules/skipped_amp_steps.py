@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from profkit.analysis.estimate import Estimate, as_floats
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import find_readings
-from profkit.explain.rules.base import Case, Finding
+from profkit.explain.rules.base import Case, Finding, here, other_side
 from profkit.text import percent
 from profkit.vocab import SKIPPED_STEP
 
@@ -33,8 +33,9 @@ def find(case: Case) -> Finding | None:
     ledger = case.ledger
     lost = (after - before) * ledger.total.target.value * ledger.samples_per_step
     evidence = (
+        f"{here(ledger)}"
         f"{percent(after)} of the steps had infinities or NaN in their gradients, and updated "
-        f"nothing; {percent(before)} in the base"
+        f"nothing; {percent(before)} in the {other_side(ledger)}"
     )
     return Finding("skipped_amp_steps", Estimate(lost), None, evidence, _REMEDY)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.slow_lines import MOSTLY, describe_slow_lines, slow_lines
-from profkit.explain.rules.base import Case, Finding, is_material, share_of
+from profkit.explain.rules.base import Case, Finding, here, is_material, other_side, share_of
 from profkit.text import duration
 
 EXPLAINS = ("input_bound", "input_stalls", "exposed_communication")
@@ -31,10 +31,11 @@ def find(case: Case) -> Finding | None:
     if not is_material(cost_ns, case.ledger):
         return None
     data_ns = min(max(0.0, _added(case, "excess_data_ns", before, after)), cost_ns)
-    in_base = "no line of the base stands out"
+    in_base = f"no line of the {other_side(case.ledger)} stands out"
     if before:
-        in_base = f"in the base such lines add {duration(before['excess_ns'])} per step"
-    evidence = f"{describe_slow_lines(after)}; {in_base}"
+        added = duration(before["excess_ns"])
+        in_base = f"in the {other_side(case.ledger)} such lines add {added} per step"
+    evidence = f"{here(case.ledger)}{describe_slow_lines(after)}; {in_base}"
     remedy = _LOOK
     if data_ns > MOSTLY * cost_ns:
         remedy = _KEEP_WORKERS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.kernels.categories import COPY_CATEGORIES
-from profkit.explain.rules.base import Case, Finding, compute_row, from_to, grew
+from profkit.explain.rules.base import WORK, Case, Finding, compute_row, from_to, grew, in_time
 from profkit.text import significant
 
 MIN_ADDED_COPIES = 2.0
@@ -23,11 +23,13 @@ def find(case: Case) -> Finding | None:
         return None
     was = before.calls_by_category.get(COPY_CATEGORIES["DtoH"], 0.0)
     now = after.calls_by_category.get(COPY_CATEGORIES["DtoH"], 0.0)
-    row = compute_row(ledger)
+    row = compute_row(ledger, WORK)
     if now < was + MIN_ADDED_COPIES or not grew(row, ledger):
         return None
+    first, then = in_time(ledger, was, now)
     evidence = (
-        f"{significant(was)} copies to the host per step became {significant(now)}, after each of "
-        f"which the device has nothing to do; computing went from {from_to(row, ledger)} per step"
+        f"{significant(first)} copies to the host per step became {significant(then)}, after each "
+        "of which the device has nothing to do; "
+        f"computing went from {from_to(row, ledger)} per step"
     )
     return Finding.from_row("sync_stalls", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import Case, Finding, from_to, grew
+from profkit.explain.rules.base import Case, Finding, from_to, grew, in_time
 from profkit.text import significant
 from profkit.vocab import Phase
 
@@ -28,9 +28,10 @@ def find(case: Case) -> Finding | None:
     row = sum_rows(ledger, "forward, backward and exchange", _PHASES)
     if after.others < known + MIN_ADDED_COLLECTIVES or not grew(row, ledger):
         return None
+    was, now = in_time(ledger, known, after.others)
     evidence = (
-        f"{significant(known, 3)} collectives per step besides the gradients' own became "
-        f"{significant(after.others, 3)}; "
+        f"{significant(was, 3)} collectives per step besides the gradients' own became "
+        f"{significant(now, 3)}; "
         f"forward, backward and exchange went from {from_to(row, ledger)} per step"
     )
     return Finding.from_row("syncbn_cost", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

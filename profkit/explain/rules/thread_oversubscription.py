@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.explain.evidence_counters import Load
-from profkit.explain.rules.base import Case, Finding, compute_row, from_to, grew
+from profkit.explain.rules.base import Case, Finding, compute_row, from_to, grew, in_time
 from profkit.text import significant
 
 MIN_CORES_RATIO = 1.2
@@ -31,35 +31,40 @@ def find(case: Case) -> Finding | None:
         return None
     if not _is_oversubscribed(before, after):
         return None
-    evidence = ""
-    if before.threads and after.threads:
-        threads = significant(before.threads, 3), significant(after.threads, 3)
-        evidence = f"{threads[0]} threads became {threads[1]}; "
-    evidence += (
+    was, now = in_time(ledger, before, after)
+    words = []
+    if was.threads and now.threads:
+        words.append(f"{significant(was.threads, 3)} threads became {significant(now.threads, 3)}")
+    if was.runnable and now.runnable:
+        runnable = significant(was.runnable, 2), significant(now.runnable, 2)
+        words.append(f"those that run or could run went from {runnable[0]} to {runnable[1]}")
+    words.append(
         f"computing went from {from_to(row, ledger)} per step while the ranks' own threads went "
-        f"from {significant(before.own, 2)} to {significant(after.own, 2)} cores "
-        f"of {significant(after.cores, 2)}, "
-        f"and lost their core {significant(before.switches_per_s or 0.0, 2)} and "
-        f"{significant(after.switches_per_s or 0.0, 2)} times per second"
+        f"from {significant(was.own or 0.0, 2)} to {significant(now.own or 0.0, 2)} cores "
+        f"of {significant(now.cores, 2)}, "
+        f"and lost their core {significant(was.switches_per_s or 0.0, 2)} and "
+        f"{significant(now.switches_per_s or 0.0, 2)} times per second"
     )
     return Finding.from_row(
-        "thread_oversubscription", row, ledger, evidence, _REMEDY, explains=EXPLAINS
+        "thread_oversubscription", row, ledger, "; ".join(words), _REMEDY, explains=EXPLAINS
     )
 
 
 def _is_oversubscribed(before: Load, after: Load) -> bool:
-    """Return true if the ranks have one more thread per core, or if more threads run at once.
+    """Return true if threads of the ranks wait for cores, and did not before.
 
-    If processes outside the run took more of the cores than the ranks, only their number counts.
+    More threads alone are no sign: most threads sleep, and those that wait for the interpreter's
+    lock need no core. If processes outside the run took more of the cores than the ranks, the
+    ranks must have one thread more for each core.
     """
-    if (
-        before.threads is not None
-        and after.threads is not None
-        and after.threads >= before.threads + after.cores
-    ):
-        return True
-    own_before, own_after = before.own or 0.0, after.own or 0.0
-    if (after.others or 0.0) - (before.others or 0.0) > own_after - own_before:
+    if after.runnable is not None and after.runnable <= after.cores:
         return False
     switches = max(MIN_SWITCHES_PER_S, MIN_SWITCHES_RATIO * (before.switches_per_s or 0.0))
-    return own_after > MIN_CORES_RATIO * own_before or (after.switches_per_s or 0.0) > switches
+    if (after.switches_per_s or 0.0) <= switches:
+        return False
+    both = before.threads is not None and after.threads is not None
+    if both and (after.threads or 0.0) >= (before.threads or 0.0) + after.cores:
+        return True
+    own_before, own_after = before.own or 0.0, after.own or 0.0
+    others_grew = (after.others or 0.0) - (before.others or 0.0) > own_after - own_before
+    return not others_grew and own_after > MIN_CORES_RATIO * own_before

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import EXCHANGE, Case, Finding, from_to, grew
+from profkit.explain.rules.base import EXCHANGE, Case, Finding, from_to, grew, in_time
 from profkit.text import byte_size, significant
 
 MIN_BUCKETS_RATIO = 2.0
 """There must be at least this many times the base's buckets."""
+
+MAX_BYTES_RATIO = 1.2
+"""If all buckets together grew by more than this factor, there are more gradients to exchange."""
 
 EXPLAINS = ("exposed_communication", "late_rank", "launch_bound")
 _REMEDY = (
@@ -23,9 +26,13 @@ def find(case: Case) -> Finding | None:
     row = sum_rows(ledger, "backward and exchange", EXCHANGE)
     if after.buckets < MIN_BUCKETS_RATIO * before.buckets or not grew(row, ledger):
         return None
+    bytes_before = before.buckets * before.message_bytes
+    if not 0 < after.buckets * after.message_bytes <= MAX_BYTES_RATIO * bytes_before:
+        return None
+    was, now = in_time(ledger, before, after)
     evidence = (
-        f"{before.buckets} buckets of {byte_size(before.message_bytes)} "
-        f"became {after.buckets} of {byte_size(after.message_bytes)}; backward and exchange "
-        f"went from {from_to(row, ledger)} per step with {significant(after.messages, 2)} messages"
+        f"{was.buckets} buckets of {byte_size(was.message_bytes)} "
+        f"became {now.buckets} of {byte_size(now.message_bytes)}; backward and exchange "
+        f"went from {from_to(row, ledger)} per step with {significant(now.messages, 2)} messages"
     )
     return Finding.from_row("tiny_buckets", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profkit.explain.rules.base import Case, Finding, from_to, grew, knobs_for
+from profkit.explain.rules.base import Case, Finding, from_to, grew, here, knobs_for, other_side
 from profkit.text import percent
 from profkit.vocab import Phase
 
@@ -26,8 +26,9 @@ def find(case: Case) -> Finding | None:
         if windows.pageable_share <= known:
             return None
         seen = (
+            f"{here(ledger)}"
             f"{percent(windows.pageable_share, 0)} of the copies' time is from pageable memory, "
-            f"{percent(known, 0)} in the base"
+            f"{percent(known, 0)} in the {other_side(ledger)}"
         )
     elif settings:
         seen = "no kernels were captured that would show it"

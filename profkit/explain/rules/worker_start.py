@@ -9,7 +9,16 @@ from profkit.analysis.phases import step_times
 from profkit.analysis.selection import EPOCH_START
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import estimate_mean
-from profkit.explain.rules.base import Case, Finding, all_of, is_material, shift, significantly_more
+from profkit.explain.rules.base import (
+    Case,
+    Finding,
+    all_of,
+    here,
+    is_material,
+    other_side,
+    shift,
+    significantly_more,
+)
 from profkit.text import duration, plural
 from profkit.vocab import Phase
 
@@ -26,14 +35,18 @@ def find(case: Case) -> Finding | None:
     if after is None or case.after.loader is None or not case.after.loader.workers:
         return None
     before = case.before.figure(epoch_start_ns)
-    known, in_base = 0.0, "the base has none"
+    known, in_base = 0.0, f"the {other_side(case.ledger)} has none"
     if before is not None:
-        known, in_base = before.value, f"the base's cost {duration(before.value)} per step"
+        known, in_base = (
+            before.value,
+            f"the {other_side(case.ledger)}'s cost {duration(before.value)} per step",
+        )
     if not is_material(after.value - known, case.ledger) or not significantly_more(before, after):
         return None
     starts = len(case.after.costs.selection.which[EPOCH_START])
     each = after.value * (starts + case.after.costs.steps) / starts
     evidence = (
+        f"{here(case.ledger)}"
         f"{plural(starts, 'epoch')} began with a wait for input that is {duration(each)} longer "
         f"than usual, {duration(after.value)} per step if averaged over all steps; {in_base}"
     )

@@ -1,0 +1,90 @@
+"""The part of the gap that the causes explain, and the row that holds most of the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from profkit.analysis.config_join import NOT_SAID
+from profkit.analysis.costs import REST
+from profkit.explain.ledger import Row, Verdict
+from profkit.explain.rules.base import (
+    COMPUTE,
+    SETTING_CHANGED,
+    Case,
+    Finding,
+    grew,
+    is_material,
+    share_of,
+)
+from profkit.explain.turned import turn
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The shares of a gap that the causes explain together, and that a row holds besides."""
+
+    share: float
+    is_bound: bool
+    """True if the causes can overlap, or one is only possible: they explain at most this share."""
+    row: str = ""
+    """The row with the largest part that no cause explains; empty if no row stands out."""
+    row_share: float | None = None
+    settings: tuple[str, ...] = ()
+    """The settings that differ and can affect that row."""
+
+
+def cover(case: Case, findings: Sequence[Finding]) -> Coverage | None:
+    """Return what the causes explain of a sure gap, in the direction of the gap."""
+    verdict = case.ledger.verdict
+    if verdict not in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
+        return None
+    is_gain = verdict is Verdict.IMPROVEMENT
+    counted = []
+    for finding in findings:
+        if finding.is_gain == is_gain and finding.share_of_gap is not None and finding.cost_ns:
+            counted.append(finding)
+    share = math.fsum(finding.share_of_gap or 0.0 for finding in counted)
+    named = [name for finding in counted for name in finding.rows]
+    is_bound = len(set(named)) < len(named)
+    for finding in counted:
+        is_alone = len(counted) == 1 or bool(finding.rows)
+        # A setting is only possible, and nothing divides the rest of a log.
+        is_possible = finding.kind == SETTING_CHANGED or REST in finding.rows
+        is_bound = is_bound or not is_alone or is_possible
+    if len(case.ledger.rows) == 1 or not all(finding.rows for finding in counted):
+        return Coverage(share, is_bound)
+    ledger = turn(case).ledger if is_gain else case.ledger
+    rest, most_ns = None, 0.0
+    for row in ledger.rows:
+        left_ns = _left_ns(row, counted, ledger.samples_per_step)
+        if grew(row, ledger) and is_material(left_ns, ledger) and left_ns > most_ns:
+            rest, most_ns = row, left_ns
+    if rest is None:
+        return Coverage(share, is_bound)
+    settings = tuple(_settings(case, rest.name))
+    return Coverage(share, is_bound, rest.name, share_of(most_ns, ledger), settings)
+
+
+def _left_ns(row: Row, counted: Sequence[Finding], factor: float) -> float:
+    """Return how much of a row no cause explains, in ns per step.
+
+    A cause in several rows may be in any of them, so nothing is left of these.
+    """
+    left_ns = row.delta.value * factor
+    for finding in counted:
+        if row.name in finding.rows and finding.cost_ns is not None:
+            left_ns -= finding.cost_ns.value
+            if len(finding.rows) > 1:
+                left_ns = 0.0
+    return left_ns
+
+
+def _settings(case: Case, row: str) -> Iterator[str]:
+    """Yield the settings that both runs recorded, that differ, and that can affect a row."""
+    for each in case.ledger.differences:
+        named = set(each.rows.replace(",", " ").split())
+        can_affect = row in named or "any" in named or (row in COMPUTE and "compute" in named)
+        if can_affect and NOT_SAID not in {each.base, each.target}:
+            yield f"{each.name} {each.base} -> {each.target}"

@@ -1,0 +1,123 @@
+"""The words for causes, for what they leave open, and for what else differs."""
+
+from __future__ import annotations
+
+import math
+
+from profkit.analysis.config_join import Recorded
+from profkit.analysis.device_times import PhaseClock
+from profkit.analysis.estimate import NEGLIGIBLE
+from profkit.explain.coverage import Coverage
+from profkit.explain.ledger import Ledger
+from profkit.explain.rules.base import Finding
+from profkit.explain.turned import turn_ledger
+from profkit.report.words import interval_in_brackets
+from profkit.text import duration, percent
+
+MOST_SETTINGS = 3
+"""Settings that a sentence names; all of them are in the JSON."""
+
+
+def no_cause_words(ledger: Ledger) -> str:
+    """Return what it means that no cause was found."""
+    if PhaseClock.LAUNCH in (ledger.base.clock, ledger.target.clock):
+        return (
+            "No cause stands out from the noise. Causes in what the device did cannot be found "
+            "without device times."
+        )
+    if not ledger.base.exchange_timed:
+        return (
+            "No cause stands out from the noise. The exchange of gradients cannot be one here: "
+            "it was not timed."
+        )
+    return "No cause stands out from the noise."
+
+
+def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
+    """Return how much of the gap the causes explain, and where the rest is; empty if unknown."""
+    if coverage is None:
+        return ""
+    gap = "gain" if is_gain else "gap"
+    words = []
+    if coverage.share >= 1:
+        words.append(f"The causes explain the whole {gap}")
+        if coverage.is_bound:
+            words = ["The causes can overlap: their shares must not be added up"]
+    elif coverage.share:
+        at_most = "at most " if coverage.is_bound else ""
+        words.append(f"The causes explain {at_most}{percent(coverage.share, 0)} of the {gap}")
+    if coverage.row and coverage.row_share is not None:
+        of_gap = "" if words else f" of the {gap}"
+        share = percent(coverage.row_share, 0)
+        words.append(f"{share}{of_gap} is in {coverage.row}, for which no cause was found")
+    if coverage.settings:
+        named = ", ".join(coverage.settings[:MOST_SETTINGS])
+        left = len(coverage.settings) - MOST_SETTINGS
+        if left > 0:
+            named += f" and {left} more"
+        words.append(f"settings that differ and can affect it: {named}")
+    return f"{'; '.join(words)}." if words else ""
+
+
+def no_difference_words(recorded: Recorded) -> str:
+    """Return what was recorded on both sides and is the same."""
+    if all(recorded):
+        return (
+            "Nothing else differs of what both runs recorded: every knob, version and variable is "
+            "the same. The job's code and data are not compared."
+        )
+    kinds = recorded._asdict()
+    missing = " and ".join(name for name, known in kinds.items() if not known)
+    names = " and ".join(name.removesuffix("s") for name, known in kinds.items() if known)
+    if not names:
+        return "It is not known what else differs: the runs did not both record settings."
+    return (
+        f"Nothing else differs of what both runs recorded: every {names} is the same; {missing} "
+        "were not recorded on both sides. The job's code and data are not compared."
+    )
+
+
+def finding_name(finding: Finding) -> str:
+    """Return the kind of a cause; of a gain, that the target has less of it."""
+    if not finding.is_gain:
+        return finding.kind
+    return f"{finding.kind} (improvement)"
+
+
+def finding_cost(finding: Finding, ledger: Ledger) -> str:
+    """Return the cost of a cause, and its share of the gap."""
+    if finding.is_gain:
+        ledger = turn_ledger(ledger)
+    cost, share = finding.cost_ns, finding.share_of_gap
+    words = "costs nothing"
+    if cost:
+        words = f"{duration(cost.value)} per step{interval_in_brackets(cost, duration)}"
+    if finding.is_gain:
+        words += " less"
+    if share is not None and math.isfinite(share):
+        gap = "gain" if finding.is_gain else "gap"
+        words += f", {percent(share, 0)} of the {gap}"
+        gap_ns = ledger.total.delta.value * ledger.samples_per_step
+        if cost and cost.value > gap_ns * (1 + NEGLIGIBLE):
+            words += f"; {beyond_gap_words(cost.value - gap_ns, ledger)}"
+    return words
+
+
+def beyond_gap_words(over_ns: float, ledger: Ledger) -> str:
+    """Return why a cause can cost so much more than the gap between the runs."""
+    factor = ledger.samples_per_step
+    gap, moved = "gap", "fell"
+    if ledger.turned:
+        gap, moved = "gain", "grew"
+    falls = [row for row in ledger.rows if row.delta.value < 0]
+    fallen_ns = -sum(row.delta.value for row in falls) * factor
+    if over_ns > fallen_ns * (1 + NEGLIGIBLE):
+        return (
+            f"that is more than the {gap}: the cost is not a row of the table, and other work hid "
+            "part of it, or it is estimated too high"
+        )
+    most = min(falls, key=lambda row: row.delta.value)
+    return (
+        f"that is more than the {gap}, because other rows {moved} by {duration(fallen_ns)}, "
+        f"most of all {most.name}"
+    )
