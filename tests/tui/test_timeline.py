@@ -113,7 +113,7 @@ def test_gaps_and_late_ranks_are_found(run: Path) -> None:
         assert (late.time_ns, late.rank) == (screen.seen.at_ns, 2)
         await driver.press("L", "H")
         assert screen.seen.at_ns == late.time_ns
-        await driver.press("down", "greater_than_sign")
+        await driver.press("down", "down", "greater_than_sign")
         gap_at = screen.seen.at_ns
         assert "idle for" in driver.text
         await driver.press("greater_than_sign")
@@ -129,7 +129,7 @@ def test_gaps_and_late_ranks_are_found(run: Path) -> None:
 def test_events_are_walked_found_and_opened(run: Path) -> None:
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
-        await driver.press("home", "down", "full_stop")
+        await driver.press("home", "down", "down", "full_stop")
         first = screen.seen.at_ns
         await driver.press("full_stop")
         second = screen.seen.at_ns
