@@ -20,7 +20,7 @@ from profkit.analysis.exchange import Exchange, LateRank
 from profkit.analysis.kernels.device_view import DeviceView, build_device_view
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
-from profkit.analysis.notices import find_notices
+from profkit.analysis.notices import find_notices, is_log
 from profkit.analysis.own_cost import OwnCost, own_cost
 from profkit.analysis.phase_basis import UNTIMED_EXCHANGE, PhaseBasis, phase_basis
 from profkit.analysis.phases import step_times
@@ -167,7 +167,8 @@ def build_overview(
         links=link_use(trace.collectives, used, ceilings),
         flags=manifest.flags,
         code=view_code(trace.stacks, trace.frames, steps, trace.spans, used),
-        unknown_places=unknown_places(steps, trace.spans, used),
+        # A log says how long its parts took, and not where in the step they were.
+        unknown_places=() if is_log(trace) else unknown_places(steps, trace.spans, used),
         changed=trace.changed,
         silent_ranks=silent_ranks(trace),
         clock=basis.clock,
