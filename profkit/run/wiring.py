@@ -51,7 +51,7 @@ def describe_rank(place: Place, device: str, framework: str) -> RankManifest:
         place.local_rank,
         place.world_size,
         framework,
-        {
+        environment={
             "variables": allowed_variables(os.environ),
             "libraries": read_libraries(framework, device),
         },
