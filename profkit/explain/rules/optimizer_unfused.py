@@ -14,6 +14,9 @@ MIN_RATIO_TO_NETWORK = 1.3
 MIN_CALLS_RATIO = 1.2
 """If windows show fewer than this many times the base's calls, the same work takes longer."""
 
+MAX_NETWORK_CHANGE = 1.5
+"""If the network's time changed by more, another model is likelier, unless calls were counted."""
+
 _NETWORK = (Phase.FORWARD.value, Phase.BACKWARD.value)
 EXPLAINS = ("launch_bound",)
 _REMEDY = (
@@ -27,14 +30,14 @@ def find(case: Case) -> Finding | None:
     row = ledger.find(Phase.OPTIMIZER.value)
     if row is None or not grew(row, ledger):
         return None
-    network = sum_rows(ledger, "network", _NETWORK)
+    network, change = sum_rows(ledger, "network", _NETWORK), 1.0
     if network.base.value > 0 and row.base.value > 0:
-        network_ratio = max(1.0, network.target.value / network.base.value)
-        if row.target.value / row.base.value <= MIN_RATIO_TO_NETWORK * network_ratio:
+        change = network.target.value / network.base.value
+        if row.target.value / row.base.value <= MIN_RATIO_TO_NETWORK * max(1.0, change):
             return None
     if has_more_gradients(case):
         return None
-    seen = "no kernels were captured (--kernels) that would show its calls"
+    seen = ""
     before, after = case.before.windows, case.after.windows
     if before is not None and after is not None:
         known = before.calls_by_phase.get(Phase.OPTIMIZER.value)
@@ -44,6 +47,10 @@ def find(case: Case) -> Finding | None:
                 return None
             was, now = in_time(ledger, known, calls)
             seen = f"{significant(was)} calls in it became {significant(now)}"
+    if not seen:
+        if not 1 / MAX_NETWORK_CHANGE <= change <= MAX_NETWORK_CHANGE:
+            return None
+        seen = "no kernels were captured (--kernels) that would show its calls"
     evidence = (
         f"the weight update went from {from_to(row, ledger)} per step, forward and backward "
         f"together from {from_to(network, ledger)}; {seen}"
