@@ -265,8 +265,9 @@ BOARD: Mapping[str, Benchmark] = {
         "collectors, and with torch's own `allreduce_hook`. The figure of a process is the "
         "median or the mean of its steps after the first 1,500. The table shows the mean "
         "difference from bare over all kept pairs, with its 95 % interval. "
-        "[The file of pairs](performance/ddp_pairs.json) has their dates. The limit is 0.15 ms for the median. These steps exclude the one-time cost of "
-        "opening the files, which each run's report shows.",
+        "[The file of pairs](performance/ddp_pairs.json) has their dates. The limit is 0.15 ms for "
+        "the median. These steps exclude the one-time cost of opening the files, which each run's "
+        "report shows.",
         ("step", "mode", "by", "pairs", "bare step", "added", "interval"),
         ddp_rows,
         ("--pairs", "4", "--keep", "docs/performance/ddp_pairs.json"),

@@ -38,7 +38,7 @@ def jitter_ns(step: int) -> int:
 class Plan:
     """One rank's job. `tail_ns` is the exchange that nothing hides, in the backward.
 
-    `tail` says what profkit records of it: `device`, `host` as it did for NCCL at first, or nothing.
+    `tail` says what profkit records of it: `device`, `host` as once for NCCL, or nothing.
     """
 
     ranks: int = 1

@@ -94,8 +94,8 @@ def exchanging(jobs: Sequence[Job]) -> tuple[Truth, ...]:
         T_i = max over j <= i of (max over r of (s_r + j * b_r) + (i - j) * l)
 
     and the exchange ends at T_n + l. After a rank's own last gradient it is exposed. Data moves
-    there in the overlap with [T_i, T_i + l]; the rest is waiting. Without `no_sync` each micro-batch
-    exchanges, and ranks start the next one together.
+    there in the overlap with [T_i, T_i + l]; the rest is waiting. Without `no_sync` each
+    micro-batch exchanges, and ranks start the next one together.
     """
     count = jobs[0].micro_batches
     exposed, moving = [0.0] * len(jobs), [0.0] * len(jobs)

@@ -182,16 +182,34 @@ def test_no_event_is_recorded_while_the_stream_captures_a_graph(clock: FakeClock
 def test_the_device_is_not_asked_while_any_thread_captures(clock: FakeClock) -> None:
     captures = Captures()
     device, sink, timer, recorder = _setup(clock, captures=captures)
+    timer.collect()
     _phase(recorder, "forward", lambda: device.launch(10))
     clock.advance(1_000)
     captures.begin()
-    device.idle_answers = None  # type: ignore[assignment]  # a try to ask would set an anchor
     timer.collect()
     assert not sink.rows["spans"]
     captures.end()
-    device.idle_answers = True
     timer.collect()
     assert [row.device_end_ns is None for row in _spans(sink)] == [False]
+
+
+def test_no_anchor_is_taken_while_any_thread_captures(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captures, asked = Captures(), []
+    _, _, timer, _ = _setup(clock, captures=captures)
+    original = FakeDevice.reach_idle_event
+
+    def reach(device: FakeDevice, given: FakeClock) -> Any:
+        asked.append(captures.open)
+        return original(device, given)
+
+    monkeypatch.setattr(FakeDevice, "reach_idle_event", reach)
+    captures.begin()
+    timer.collect()
+    captures.end()
+    timer.collect()
+    assert asked == [0]
 
 
 def test_a_run_that_ends_inside_a_capture_asks_nothing(

@@ -61,8 +61,8 @@ EXPECTED = {
 }
 """The expectations by case.
 
-T01's log of one GPU has seven usable steps, which an exact test judges. H05's logs have four windows
-of two steps, which is inconclusive.
+T01's log of one GPU has seven usable steps, which an exact test judges. H05's logs have four
+windows of two steps, which is inconclusive.
 """
 
 
