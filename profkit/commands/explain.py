@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if args.old_file is not None and os.path.isdir(args.old_file):
         raise UsageError("-o FOLDER: explain takes its runs by name; use -w FILE to write a file")
     use_old_file(args, names_run=True)
-    if str(args.runs[-1]) == KNOWN and not args.runs[-1].exists():
+    if len(args.runs) > 1 and str(args.runs[-1]) == KNOWN and not args.runs[-1].exists():
         args.published = args.runs.pop()
     check_shape(args)
     _check_runs(args)
@@ -128,7 +128,7 @@ def _check_runs(args: argparse.Namespace) -> None:
     if given < 2 and (args.gate or not args.save_baseline) and not is_alone:
         raise UsageError(
             "two runs are compared: give BASE and TARGET, or --baseline NAME and TARGET, or one "
-            "run and --published FILE (see 'profkit explain --help')"
+            "run and 'published' or --published FILE (see 'profkit explain --help')"
         )
     if args.gate and given > 2:
         raise UsageError("--gate takes two runs: BASE and one TARGET")

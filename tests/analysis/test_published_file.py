@@ -183,3 +183,10 @@ def test_a_machine_with_several_models_does_not_say_which_was_used(
     said = " ".join(capsys.readouterr().out.split())
     assert "nothing published: 0 rows" in said
     assert "the model of the device is not recorded" in said
+
+
+def test_published_alone_names_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "published"]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "two runs are compared" in said
+    assert "'published'" in said
