@@ -21,7 +21,7 @@ from plants import DEVELOPMENT, FAULTS, HELD_OUT, Fault, as_words
 from profkit.environment import read_environment
 from profkit.errors import UnreadableError
 from profkit.explain.explained import explain
-from profkit.explain.rules.base import Finding
+from profkit.explain.rules.base import Cause
 from profkit.text import table
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
@@ -54,7 +54,7 @@ class Score:
     fault: Fault
     variant: str
     trial: int
-    findings: tuple[Said, ...]
+    causes: tuple[Said, ...]
     places: tuple[int | None, ...]
     true_ms: float | None
     at: str = ""
@@ -62,7 +62,7 @@ class Score:
 
     @property
     def first(self) -> str:
-        return self.findings[0].kind if self.findings else NOTHING
+        return self.causes[0].kind if self.causes else NOTHING
 
     @property
     def top_1(self) -> bool:
@@ -77,7 +77,7 @@ class Score:
     def named_ms(self) -> float | None:
         """Return the cost that profkit states for a single injected cause, if it was found."""
         place = self.places[0] if len(self.places) == 1 else None
-        return None if place is None else self.findings[place].cost_ms
+        return None if place is None else self.causes[place].cost_ms
 
     @property
     def cost_error(self) -> float | None:
@@ -126,23 +126,23 @@ def _score_or_say_why_not(work: Path, fault: Fault, variant: str, trial: int) ->
 
 def score_pair(folder: Path, fault: Fault, variant: str, trial: int) -> Score:
     base, target = (Trace.open(find_runs(folder / side)[-1]) for side in (BASE, TARGET))
-    findings = tuple(_said(finding) for finding in explain(base, target).findings)
-    places = tuple(_place(findings, kinds, fault.words) for kinds in fault.causes)
-    return Score(fault, variant, trial, findings, places, true_cost_ms(folder, fault))
+    causes = tuple(_said(cause) for cause in explain(base, target).causes)
+    places = tuple(_place(causes, kinds, fault.words) for kinds in fault.causes)
+    return Score(fault, variant, trial, causes, places, true_cost_ms(folder, fault))
 
 
-def _said(finding: Finding) -> Said:
+def _said(cause: Cause) -> Said:
     return Said(
-        finding.kind,
-        finding.cost_ns.value / 1e6 if finding.cost_ns else None,
-        f"{finding.cause} {finding.evidence}",
+        cause.kind,
+        cause.cost_ns.value / 1e6 if cause.cost_ns else None,
+        f"{cause.detail} {cause.evidence}",
     )
 
 
-def _place(findings: Sequence[Said], kinds: Sequence[str], words: Sequence[str]) -> int | None:
+def _place(causes: Sequence[Said], kinds: Sequence[str], words: Sequence[str]) -> int | None:
     rightly = (
         number
-        for number, each in enumerate(findings)
+        for number, each in enumerate(causes)
         if each.kind in kinds and (not words or any(word in each.words for word in words))
     )
     return next(rightly, None)
@@ -222,7 +222,7 @@ def summarize(scores: Sequence[Score]) -> Summary:
         together_top_1=_share([score.top_1 for score in together]),
         together_top_3=_share([score.top_3 for score in together]),
         healthy=len(healthy),
-        quiet=_share([not score.findings for score in healthy]),
+        quiet=_share([not score.causes for score in healthy]),
     )
 
 
@@ -249,7 +249,7 @@ def as_text(scores: Sequence[Score]) -> str:
 
 
 def _line(score: Score) -> list[str]:
-    said = ", ".join(f"{each.kind} {_ms(each.cost_ms)}" for each in score.findings)
+    said = ", ".join(f"{each.kind} {_ms(each.cost_ms)}" for each in score.causes)
     places = ", ".join("-" if place is None else str(place + 1) for place in score.places)
     return [
         score.variant[:3],
@@ -388,7 +388,7 @@ def _wrong(scores: Sequence[Score]) -> Iterator[str]:
     wrong = [
         score
         for score in scores
-        if (score.fault.healthy and score.findings)
+        if (score.fault.healthy and score.causes)
         or (not score.fault.healthy and not (score.top_1 and score.top_3))
     ]
     lines = [
@@ -416,7 +416,7 @@ def _wrong(scores: Sequence[Score]) -> Iterator[str]:
 
 def _complaint(score: Score) -> str:
     said = (
-        ", ".join(f"{each.kind} ({_ms(each.cost_ms)} ms)" for each in score.findings[:TOP])
+        ", ".join(f"{each.kind} ({_ms(each.cost_ms)} ms)" for each in score.causes[:TOP])
         or "nothing"
     )
     if score.fault.healthy:

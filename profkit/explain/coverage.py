@@ -13,7 +13,7 @@ from profkit.explain.rules.base import (
     COMPUTE,
     SETTING_CHANGED,
     Case,
-    Finding,
+    Cause,
     grew,
     is_material,
     share_of,
@@ -35,25 +35,25 @@ class Coverage:
     """The settings that differ and can affect that row."""
 
 
-def cover(case: Case, findings: Sequence[Finding]) -> Coverage | None:
+def cover(case: Case, causes: Sequence[Cause]) -> Coverage | None:
     """Return what the causes explain of a sure gap, in the direction of the gap."""
     verdict = case.ledger.verdict
     if verdict not in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
         return None
     is_gain = verdict is Verdict.IMPROVEMENT
     counted = []
-    for finding in findings:
-        if finding.is_gain == is_gain and finding.share_of_gap is not None and finding.cost_ns:
-            counted.append(finding)
-    share = math.fsum(finding.share_of_gap or 0.0 for finding in counted)
-    named = [name for finding in counted for name in finding.rows]
+    for cause in causes:
+        if cause.is_gain == is_gain and cause.share_of_gap is not None and cause.cost_ns:
+            counted.append(cause)
+    share = math.fsum(cause.share_of_gap or 0.0 for cause in counted)
+    named = [name for cause in counted for name in cause.rows]
     is_bound = len(set(named)) < len(named)
-    for finding in counted:
-        is_alone = len(counted) == 1 or bool(finding.rows)
+    for cause in counted:
+        is_alone = len(counted) == 1 or bool(cause.rows)
         # A setting is only possible, and nothing divides the rest of a log.
-        is_possible = finding.kind == SETTING_CHANGED or REST in finding.rows
+        is_possible = cause.kind == SETTING_CHANGED or REST in cause.rows
         is_bound = is_bound or not is_alone or is_possible
-    if len(case.ledger.rows) == 1 or not all(finding.rows for finding in counted):
+    if len(case.ledger.rows) == 1 or not all(cause.rows for cause in counted):
         return Coverage(share, is_bound)
     ledger = turn(case).ledger if is_gain else case.ledger
     rest, most_ns = None, 0.0
@@ -67,16 +67,16 @@ def cover(case: Case, findings: Sequence[Finding]) -> Coverage | None:
     return Coverage(share, is_bound, rest.name, share_of(most_ns, ledger), settings)
 
 
-def _left_ns(row: Row, counted: Sequence[Finding], factor: float) -> float:
+def _left_ns(row: Row, counted: Sequence[Cause], factor: float) -> float:
     """Return how much of a row no cause explains, in ns per step.
 
     A cause in several rows may be in any of them, so nothing is left of these.
     """
     left_ns = row.delta.value * factor
-    for finding in counted:
-        if row.name in finding.rows and finding.cost_ns is not None:
-            left_ns -= finding.cost_ns.value
-            if len(finding.rows) > 1:
+    for cause in counted:
+        if row.name in cause.rows and cause.cost_ns is not None:
+            left_ns -= cause.cost_ns.value
+            if len(cause.rows) > 1:
                 left_ns = 0.0
     return left_ns
 

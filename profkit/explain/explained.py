@@ -32,7 +32,7 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
-from profkit.explain.rules.base import Case, Finding, find_all
+from profkit.explain.rules.base import Case, Cause, find_all
 from profkit.explain.scaling import ScalingRow, scaling_table
 from profkit.explain.turned import find_gains
 from profkit.text import percent, plural
@@ -49,7 +49,7 @@ class Explained:
     """The gap between two runs, its causes, and the caveats that a reader must know."""
 
     case: Case
-    findings: tuple[Finding, ...]
+    causes: tuple[Cause, ...]
     caveats: tuple[str, ...]
     kernels: KernelLedger | None = None
     lines: LineChanges | None = None
@@ -67,7 +67,7 @@ class Explained:
     @property
     def coverage(self) -> Coverage | None:
         """The part of the gap that the causes explain, or `None` without a sure gap."""
-        return cover(self.case, self.findings)
+        return cover(self.case, self.causes)
 
 
 def explain(base: Trace, target: Trace, ceilings: BothCeilings = (None, None)) -> Explained:
@@ -122,15 +122,15 @@ def explain_sides(
         )
     for name, error in broken.items():
         caveats.append(f"the rule {name} could not be loaded: {error}")
-    findings = [*find_all(case, rules.values()), *find_gains(case, rules.values())]
+    causes = [*find_all(case, rules.values()), *find_gains(case, rules.values())]
     falls = ledger.total.delta.value < 0
     # What has no cost comes last; before it, what has the direction of the gap is first.
-    findings.sort(key=lambda each: (each.cost_ns is None, each.is_gain != falls))
+    causes.sort(key=lambda each: (each.cost_ns is None, each.is_gain != falls))
     # After the rules: reading their tables may show more damage.
     caveats += _flags([run.trace for run in (*bases, *targets)])
     kernels = compare_kernels(before, after, ledger, ceilings)
     lines = _compare_lines(before, after, ledger)
-    return Explained(case, tuple(findings), tuple(caveats), kernels, lines)
+    return Explained(case, tuple(causes), tuple(caveats), kernels, lines)
 
 
 def _compare_lines(before: Evidence, after: Evidence, ledger: Ledger) -> LineChanges | None:

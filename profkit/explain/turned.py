@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 
 from profkit.analysis.estimate import Estimate
 from profkit.explain.ledger import Ledger, Row
-from profkit.explain.rules.base import Case, Finding, Rule, find_all, grew
+from profkit.explain.rules.base import Case, Cause, Rule, find_all, grew
 
 
-def find_gains(case: Case, rules: Iterable[Rule]) -> Iterator[Finding]:
+def find_gains(case: Case, rules: Iterable[Rule]) -> Iterator[Cause]:
     """Yield what costs the target less than the base, the largest first.
 
     What has no cost cannot be a gain. One without an interval counts only if the target is surely
@@ -22,10 +22,10 @@ def find_gains(case: Case, rules: Iterable[Rule]) -> Iterator[Finding]:
     """
     turned = turn(case)
     is_faster = grew(turned.ledger.total, turned.ledger)
-    for finding in find_all(turned, rules):
-        cost_ns = finding.cost_ns
+    for cause in find_all(turned, rules):
+        cost_ns = cause.cost_ns
         if cost_ns is not None and (is_faster or cost_ns.low is not None):
-            yield dataclasses.replace(finding, is_gain=True, remedy="")
+            yield dataclasses.replace(cause, is_gain=True, remedy="")
 
 
 def turn(case: Case) -> Case:

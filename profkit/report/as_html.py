@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from profkit.report.charts import draw
-from profkit.report.document import Cause, Document, Grid, Section
+from profkit.report.document import CauseTexts, Document, Grid, Section
 from profkit.report.page_style import STYLE
 from profkit.report.svg import text
 
@@ -84,7 +84,7 @@ def section_html(section: Section) -> str:
     return f"<section><h2>{title}</h2>\n{inside}\n</section>"
 
 
-def cause_html(cause: Cause) -> str:
+def cause_html(cause: CauseTexts) -> str:
     remedy = ""
     if cause.remedy:
         remedy = f'<p class="try">Try: {text(cause.remedy)}</p>'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from profkit.report.document import Cause, Document, Grid, Section, Tone
+from profkit.report.document import CauseTexts, Document, Grid, Section, Tone
 from profkit.text import safe_text
 
 _MARKS = {Tone.GOOD: "🟢", Tone.BAD: "🔴", Tone.PLAIN: "⚪", Tone.UNSURE: "🟡"}
@@ -54,7 +54,7 @@ def section_markdown(section: Section) -> Iterator[str]:
         yield "</details>"
 
 
-def cause_markdown(cause: Cause) -> str:
+def cause_markdown(cause: CauseTexts) -> str:
     lines = [f"- **{plain(cause.kind)}**: {plain(cause.cost)}", f"  {plain(cause.evidence)}"]
     if cause.remedy:
         lines.append(f"  *try:* {plain(cause.remedy)}")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from profkit.analysis.overview import Overview
 from profkit.report import overview_document
-from profkit.report.document import Cause, Document, Grid, Section, Shares
+from profkit.report.document import CauseTexts, Document, Grid, Section, Shares
 from profkit.report.words import own_cost_words, plain, steps_line, why_not_judged
 from profkit.text import WIDTH, fold, safe_text, shorten, table
 
@@ -86,7 +86,7 @@ def section_text(section: Section) -> Iterator[str]:
     yield grid_text(grid)
 
 
-def cause_text(cause: Cause) -> Iterator[str]:
+def cause_text(cause: CauseTexts) -> Iterator[str]:
     yield fold(f"{cause.kind}: {cause.cost}")
     yield fold(cause.evidence, INDENT * 2)
     if cause.remedy:

@@ -9,7 +9,7 @@ from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import NEGLIGIBLE
 from profkit.explain.coverage import Coverage
 from profkit.explain.ledger import Ledger
-from profkit.explain.rules.base import Finding
+from profkit.explain.rules.base import Cause
 from profkit.explain.turned import turn_ledger
 from profkit.report.words import interval_in_brackets
 from profkit.text import duration, percent
@@ -77,25 +77,25 @@ def no_difference_words(recorded: Recorded) -> str:
     )
 
 
-def finding_name(finding: Finding) -> str:
+def cause_name(cause: Cause) -> str:
     """Return the kind of a cause; of a gain, that the target has less of it."""
-    if not finding.is_gain:
-        return finding.kind
-    return f"{finding.kind} (improvement)"
+    if not cause.is_gain:
+        return cause.kind
+    return f"{cause.kind} (improvement)"
 
 
-def finding_cost(finding: Finding, ledger: Ledger) -> str:
+def cause_cost(cause: Cause, ledger: Ledger) -> str:
     """Return the cost of a cause, and its share of the gap."""
-    if finding.is_gain:
+    if cause.is_gain:
         ledger = turn_ledger(ledger)
-    cost, share = finding.cost_ns, finding.share_of_gap
+    cost, share = cause.cost_ns, cause.share_of_gap
     words = "costs nothing"
     if cost:
         words = f"{duration(cost.value)} per step{interval_in_brackets(cost, duration)}"
-    if finding.is_gain:
+    if cause.is_gain:
         words += " less"
     if share is not None and math.isfinite(share):
-        gap = "gain" if finding.is_gain else "gap"
+        gap = "gain" if cause.is_gain else "gap"
         words += f", {percent(share, 0)} of the {gap}"
         gap_ns = ledger.total.delta.value * ledger.samples_per_step
         if cost and cost.value > gap_ns * (1 + NEGLIGIBLE):

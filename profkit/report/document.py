@@ -91,7 +91,7 @@ def labelled(rows: list[tuple[str, str]]) -> Grid:
 
 
 @dataclass(frozen=True)
-class Cause:
+class CauseTexts:
     """A likely cause: its kind and cost, the numbers behind it, and a remedy to try."""
 
     kind: str
@@ -111,7 +111,7 @@ class Section:
     notes: tuple[str, ...] = ()
     charts: tuple[tuple[str, Chart], ...] = ()
     grid: Grid | None = None
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[CauseTexts, ...] = ()
     ending: str = ""
     folded: bool = False
 

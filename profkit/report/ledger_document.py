@@ -19,7 +19,7 @@ from profkit.report import cause_words, ledger_words
 from profkit.report.code_sections import changed_lines
 from profkit.report.document import (
     TONES,
-    Cause,
+    CauseTexts,
     Chart,
     Document,
     Grid,
@@ -209,14 +209,12 @@ def _kernel_grid(rows: Sequence[tuple[str, ...]]) -> Grid:
 def causes(view: Explained) -> Section:
     is_gain = view.ledger.total.delta.value < 0
     ending = cause_words.coverage_words(view.coverage, is_gain=is_gain)
-    if not view.findings:
+    if not view.causes:
         return Section("Causes", (cause_words.no_cause_words(view.ledger),), ending=ending)
     found = []
-    for finding in view.findings:
-        cost = cause_words.finding_cost(finding, view.ledger)
-        found.append(
-            Cause(cause_words.finding_name(finding), cost, finding.evidence, finding.remedy)
-        )
+    for cause in view.causes:
+        cost = cause_words.cause_cost(cause, view.ledger)
+        found.append(CauseTexts(cause_words.cause_name(cause), cost, cause.evidence, cause.remedy))
     return Section("Causes", causes=tuple(found), ending=ending)
 
 

@@ -14,7 +14,7 @@ from profkit.explain.gate import Judgement
 from profkit.explain.kernel_ledger import KernelLedger
 from profkit.explain.ledger import Row, why_not
 from profkit.explain.meeting import Meeting
-from profkit.explain.rules.base import Finding
+from profkit.explain.rules.base import Cause
 from profkit.explain.scaling import ScalingRow
 from profkit.report import view_json
 from profkit.report.code_sections import changes_json
@@ -53,7 +53,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "lines": changes_json(view.lines),
         "kernels": kernels(view.kernels),
         "steps": {"base": steps_used(ledger.base), "target": steps_used(ledger.target)},
-        "findings": list(map(finding_json, view.findings)),
+        "findings": list(map(cause_json, view.causes)),
         "explained": coverage_json(view.coverage),
         "caveats": list(view.caveats),
         "differences": differences,
@@ -113,15 +113,15 @@ def kernels(found: KernelLedger | None) -> dict[str, Any] | None:
     }
 
 
-def finding_json(finding: Finding) -> dict[str, Any]:
+def cause_json(cause: Cause) -> dict[str, Any]:
     return {
-        "kind": finding.kind,
-        "cause": finding.cause or None,
-        "cost_ns_per_step": estimate(finding.cost_ns) if finding.cost_ns else None,
-        "share_of_gap": finding.share_of_gap,
-        "evidence": finding.evidence,
-        "remedy": finding.remedy or None,
-        "is_gain": finding.is_gain,
+        "kind": cause.kind,
+        "cause": cause.detail or None,
+        "cost_ns_per_step": estimate(cause.cost_ns) if cause.cost_ns else None,
+        "share_of_gap": cause.share_of_gap,
+        "evidence": cause.evidence,
+        "remedy": cause.remedy or None,
+        "is_gain": cause.is_gain,
     }
 
 

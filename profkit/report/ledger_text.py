@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from profkit.explain.scaling import ScalingRow
 from profkit.report import as_text, ledger_document
 from profkit.report.cause_words import (
+    cause_cost,
+    cause_name,
     coverage_words,
-    finding_cost,
-    finding_name,
     no_cause_words,
 )
 from profkit.report.ledger_words import (
@@ -22,9 +22,9 @@ from profkit.report.ledger_words import (
 from profkit.text import signed
 
 __all__ = [
+    "cause_cost",
+    "cause_name",
     "coverage_words",
-    "finding_cost",
-    "finding_name",
     "meeting_words",
     "no_cause_words",
     "pace",

@@ -34,7 +34,7 @@ from profkit.report import (
     ledger_text,
     run_json,
 )
-from profkit.report.cause_words import finding_cost, no_difference_words
+from profkit.report.cause_words import cause_cost, no_difference_words
 from profkit.report.overview_document import illustrate, overview
 from profkit.report.words import live_parts_words
 from profkit.testing import synthetic_trace
@@ -172,7 +172,7 @@ def test_the_exchange_is_whom_scaling_is_lost_to(make: Make) -> None:
     truth = step_ns / (step_ns + 75 * MS)
     assert rows[1].factors["exposed communication"].value == pytest.approx(truth, rel=0.001)
     assert rows[1].factors["computation"].value == pytest.approx(1, rel=0.001)
-    found = {finding.kind: finding for finding in explain(one, two).findings}
+    found = {cause.kind: cause for cause in explain(one, two).causes}
     cost = found["exposed_communication"].cost_ns
     assert cost is not None
     assert cost.value == pytest.approx(75 * MS, rel=TOLERANCE)
@@ -201,7 +201,7 @@ def test_an_exchange_that_nobody_timed_on_the_device_is_no_figure(tail: str, mak
     assert "and their exchange" in as_text.overview(view)
     found = explain(one, two)
     assert found.ledger.find("allreduce") is None
-    assert not found.findings
+    assert not found.causes
     words = " ".join(ledger_text.scaling(scale_runs([one, two, two])).split())
     assert "computation holds the exchange" in words
     assert "nobody is named" in words
@@ -260,7 +260,7 @@ def test_device_times_and_launch_times_are_not_compared(make: Make) -> None:
         assert found.ledger.verdict is Verdict.CANNOT_JUDGE
         assert f"the {without} has no device times" in " ".join(found.ledger.unlike)
         assert [row.name for row in found.ledger.rows] == [REST]
-        assert not found.findings
+        assert not found.causes
         assert any("no device times for 240" in caveat for caveat in found.caveats)
     pooled = explain_repeats([one, none], [one])
     assert pooled.ledger.verdict is Verdict.CANNOT_JUDGE
@@ -291,17 +291,17 @@ def test_control_steps_are_no_part_of_what_live_shows(make: Make) -> None:
 def test_a_cost_beyond_the_gap_says_why(make: Make) -> None:
     one, two = make(), make(ranks=2, tail_ns=75 * MS, backward_ns=20 * MS)
     found = explain(one, two)
-    (cause,) = (each for each in found.findings if each.kind == "exposed_communication")
+    (cause,) = (each for each in found.causes if each.kind == "exposed_communication")
     assert cause.share_of_gap == pytest.approx(75 / 35, rel=TOLERANCE)
-    words = finding_cost(cause, found.ledger)
+    words = cause_cost(cause, found.ledger)
     assert (
         "214 % of the gap; that is more than the gap, because other rows fell by 40.0 ms" in words
     )
     assert words.endswith("most of all backward")
     estimated = dataclasses.replace(cause, cost_ns=Estimate(90 * MS, 80 * MS, 100 * MS))
-    assert "not a row of the table" in finding_cost(estimated, found.ledger)
+    assert "not a row of the table" in cause_cost(estimated, found.ledger)
     within = dataclasses.replace(cause, cost_ns=Estimate(30 * MS), share_of_gap=30 / 35)
-    assert "more than" not in finding_cost(within, found.ledger)
+    assert "more than" not in cause_cost(within, found.ledger)
 
 
 @pytest.mark.parametrize(

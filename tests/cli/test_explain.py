@@ -60,7 +60,7 @@ def _figures(explain: Explain, *arguments: object) -> Any:
     return json.loads(explain(*arguments, "--json")[1])
 
 
-def _findings(figures: Any) -> list[str]:
+def _causes(figures: Any) -> list[str]:
     return [found["kind"] for found in figures["findings"]]
 
 
@@ -69,7 +69,7 @@ def test_the_cause_stands_first_with_its_cost_and_what_to_try(
 ) -> None:
     figures = _figures(explain, runs["base"], runs["starved"])
     assert figures["verdict"] == "regression"
-    assert _findings(figures) == ["input_bound"], "the setting that differs is part of its evidence"
+    assert _causes(figures) == ["input_bound"], "the setting that differs is part of its evidence"
     found = figures["findings"][0]
     assert found["cost_ns_per_step"]["low"] < 7 * MS < found["cost_ns_per_step"]["high"]
     assert found["share_of_gap"] == pytest.approx(1, abs=0.1)
@@ -109,12 +109,12 @@ def test_a_late_rank_is_named_with_its_phase(explain: Explain, runs: dict[str, P
 
 def test_exposed_communication_of_more_ranks(explain: Explain, runs: dict[str, Path]) -> None:
     figures = _figures(explain, runs["base"], runs["two"])
-    assert _findings(figures)[0] == "exposed_communication"
+    assert _causes(figures)[0] == "exposed_communication"
     assert "ranks: 1 and 2" in figures["caveats"]
 
 
 def test_evaluation_charged_to_training(explain: Explain, runs: dict[str, Path]) -> None:
-    assert _findings(_figures(explain, runs["base"], runs["evaluating"])) == [
+    assert _causes(_figures(explain, runs["base"], runs["evaluating"])) == [
         "evaluation_in_training"
     ]
 

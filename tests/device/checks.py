@@ -173,13 +173,13 @@ def check_cause(runs: Runs, scenario: Scenario) -> Outcome:
         return Outcome(refused=str(found["why_not_judged"]))
     step = mean(scenario.truths).step
     named = {}
-    for finding in found["findings"]:
-        cost = finding["cost_ns_per_step"]
-        phase = str(finding["cause"] or "")
-        named[finding["kind"], phase] = float(cost["value"]) if cost else 0.0
+    for cause in found["findings"]:
+        cost = cause["cost_ns_per_step"]
+        phase = str(cause["cause"] or "")
+        named[cause["kind"], phase] = float(cost["value"]) if cost else 0.0
     if scenario.says_missing and not named:
         return Outcome(refused="no cause is named")
-    expected = {(cause.kind, cause.phase): cause.cost for cause in scenario.causes}
+    expected = {(each.kind, each.phase): each.cost for each in scenario.causes}
     pairs = []
     for key in {*named, *expected}:
         pairs.append((" ".join(key).strip(), named.get(key, 0.0), expected.get(key, 0.0)))

@@ -15,7 +15,7 @@ from profkit.explain.evidence_counters import Load
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules import late_rank
-from profkit.explain.rules.base import Finding, from_to
+from profkit.explain.rules.base import Cause, from_to
 from profkit.explain.turned import find_gains, turn
 from profkit.plugins import RULES
 from profkit.report import as_html, as_markdown, as_text, ledger_document, ledger_json
@@ -49,15 +49,15 @@ def _text(view: Explained) -> str:
     return " ".join(as_text.document(ledger_document.explained(view)).split())
 
 
-def _ask(name: str, view: Explained) -> Finding | None:
-    finding: Finding | None = RULES.load(name)(view.case)
-    return finding
+def _ask(name: str, view: Explained) -> Cause | None:
+    cause: Cause | None = RULES.load(name)(view.case)
+    return cause
 
 
 def test_a_faster_input_is_a_gain_of_the_base_s_step(pair: Pair) -> None:
     view = pair({"batch_size": 32, **SLOW_INPUT}, {"batch_size": 16, "phase_ns": _half()})
     assert view.ledger.verdict is Verdict.IMPROVEMENT
-    (gain,) = view.findings
+    (gain,) = view.causes
     assert (gain.kind, gain.is_gain, gain.remedy) == ("input_bound", True, "")
     assert gain.cost_ns is not None
     assert gain.cost_ns.value == pytest.approx(20 * MS, rel=0.05)
@@ -91,11 +91,11 @@ def test_a_turned_ledger_keeps_its_intervals_and_turns_back(pair: Pair) -> None:
 
 def test_a_gain_and_a_loss_stand_side_by_side(pair: Pair) -> None:
     view = pair(SLOW_INPUT, {"phase_ns": {"other": 8 * MS}})
-    assert [(each.kind, each.is_gain) for each in view.findings] == [
+    assert [(each.kind, each.is_gain) for each in view.causes] == [
         ("input_bound", True),
         ("evaluation_in_training", False),
     ]
-    assert view.findings[1].share_of_gap is None, "a loss is no share of a gain"
+    assert view.causes[1].share_of_gap is None, "a loss is no share of a gain"
 
 
 def test_two_runs_alike_have_no_gain(pair: Pair) -> None:
@@ -135,7 +135,7 @@ def test_the_rest_of_the_gap_is_named_with_its_row_and_settings(pair: Pair) -> N
 def test_causes_that_can_overlap_explain_at_most_their_sum(pair: Pair) -> None:
     view = pair({}, {"phase_ns": {"backward": 60 * MS}, "config": {"amp": True}})
     found = view.coverage
-    assert [each.kind for each in view.findings] == ["setting_changed"]
+    assert [each.kind for each in view.causes] == ["setting_changed"]
     assert found is not None
     assert found.is_bound, "a setting that differs is only a possible cause"
 
@@ -186,7 +186,7 @@ def test_nothing_hides_the_input_of_a_job_on_the_cpu(pair: Pair) -> None:
     target = {"phase_ns": {"data": 12 * MS, "forward": 2 * MS}}
     view = pair({}, target)
     assert _ask("overlapped_reader", view) is None
-    assert [(each.kind, each.is_gain) for each in view.findings][:1] == [("input_bound", False)]
+    assert [(each.kind, each.is_gain) for each in view.causes][:1] == [("input_bound", False)]
 
 
 @pytest.mark.parametrize("name", ["tiny_buckets", "huge_bucket", "optimizer_unfused"])
@@ -205,11 +205,11 @@ def test_who_waits_in_forward_is_told_by_broadcasts_alone(pair: Pair) -> None:
     untold = _ask("late_rank", view)
     assert untold is not None
     assert "cannot be told" in untold.evidence
-    assert not untold.cause
+    assert not untold.detail
     view.case.after.figures[late_rank.broadcast_ns] = {0: 40.0 * MS, 1: 0.1 * MS}
     told = _ask("late_rank", view)
     assert told is not None
-    assert told.cause == "input"
+    assert told.detail == "input"
     assert "rank 1's input takes" in told.evidence
 
 

@@ -27,7 +27,7 @@ from profkit.explain.rules import (
     skipped_amp_steps,
     worker_start,
 )
-from profkit.explain.rules.base import Case, Finding, all_of, compute_row, find_all
+from profkit.explain.rules.base import Case, Cause, all_of, compute_row, find_all
 from profkit.explain.turned import find_gains
 from profkit.plugins import RULES
 from profkit.testing import synthetic, synthetic_trace
@@ -218,21 +218,21 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     return make_case
 
 
-def _ask(name: str, case: Case) -> Finding | None:
-    finding: Finding | None = RULES.load(name)(case)
-    return finding
+def _ask(name: str, case: Case) -> Cause | None:
+    cause: Cause | None = RULES.load(name)(case)
+    return cause
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_cause_is_named_with_its_cost(name: str, make: Make) -> None:
     planted = PLANTED[name]
-    finding = _ask(name, make(planted))
-    assert finding is not None
-    assert finding.kind == name
-    assert finding.evidence
-    assert finding.remedy
-    assert finding.cost_ns is not None
-    assert finding.cost_ns.value == pytest.approx(planted.cost_ms * MS, rel=0.15)
+    cause = _ask(name, make(planted))
+    assert cause is not None
+    assert cause.kind == name
+    assert cause.evidence
+    assert cause.remedy
+    assert cause.cost_ns is not None
+    assert cause.cost_ns.value == pytest.approx(planted.cost_ms * MS, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_a_cause_that_the_target_lacks_is_named_as_a_gain(name: str, make: Make)
     assert [each for each in find_all(case, rules) if each.cost_ns is not None] == []
 
 
-def test_mixed_precision_that_helps_is_no_finding(make: Make) -> None:
+def test_mixed_precision_that_helps_is_no_cause(make: Make) -> None:
     faster = {"phase_ns": {"forward": 6 * MS, "backward": 12 * MS}}
     assert (
         _ask(
@@ -333,8 +333,8 @@ def test_mixed_precision_without_effect_is_told_where_its_cost_is_not_sure(
     assert [(each.kind, each.cost_ns) for each in told] == [("amp_without_effect", None)]
 
 
-def _costly(kind: str, ms: float, *takes: str) -> Finding:
-    return Finding(
+def _costly(kind: str, ms: float, *takes: str) -> Cause:
+    return Cause(
         kind, Estimate(ms * MS, (ms - 0.5) * MS, (ms + 0.5) * MS), None, "", takes=all_of(*takes)
     )
 
@@ -373,7 +373,7 @@ def test_a_rank_that_is_late_costs_the_whole_step(make: Make) -> None:
         late = {1: {phase: synthetic.MEAN_PHASE_NS[phase] + 8 * MS}}
         case = make(Planted(0, {"rank_phase_ns": late}, base=RANKS))
         first, *others = find_all(case, [RULES.load(each) for each in RULES.names()])
-        assert (first.kind, first.cause) == ("late_rank", {"data": "input"}.get(phase, phase))
+        assert (first.kind, first.detail) == ("late_rank", {"data": "input"}.get(phase, phase))
         assert set(first.takes) <= set(RULES.names())
         assert first.cost_ns is not None
         assert first.cost_ns.value == pytest.approx(8 * MS, rel=0.15)
@@ -399,15 +399,15 @@ def test_a_run_that_becomes_slower_drifts(tmp_path: Path) -> None:
     """A slope adds half as much to the average step as to the last."""
     base = _drifting(tmp_path / "base", 1, 0)
     case = explain(base, _drifting(tmp_path / "target", 2, 16 * MS)).case
-    finding = _ask("drift", case)
-    assert finding is not None
-    assert finding.cost_ns is not None
-    assert finding.cost_ns.value == pytest.approx(8 * MS, rel=0.25)
+    cause = _ask("drift", case)
+    assert cause is not None
+    assert cause.cost_ns is not None
+    assert cause.cost_ns.value == pytest.approx(8 * MS, rel=0.25)
     assert _ask("drift", explain(base, _drifting(tmp_path / "steady", 3, 0)).case) is None
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "cause"),
+    ("before", "after", "detail"),
     [
         (WORKERS, replace(WORKERS, pieces={**WORKERS.pieces, "read": 40.0 * MS}), "read"),
         (WORKERS, replace(WORKERS, pieces={**WORKERS.pieces, "decode": 48.0 * MS}), "decode"),
@@ -417,16 +417,16 @@ def test_a_run_that_becomes_slower_drifts(tmp_path: Path) -> None:
     ],
 )
 def test_a_slow_input_says_what_of_it_is_slow(
-    before: Loader | None, after: Loader | None, cause: str, make: Make
+    before: Loader | None, after: Loader | None, detail: str, make: Make
 ) -> None:
-    finding = _ask(
+    cause = _ask(
         "input_bound",
         make(Planted(0, {"phase_ns": {"data": 12 * MS}}, {"loader": before}, {"loader": after})),
     )
-    assert finding is not None
-    assert finding.cause == cause
-    assert finding.cost_ns is not None
-    assert finding.cost_ns.value == pytest.approx(10 * MS, rel=0.15)
+    assert cause is not None
+    assert cause.detail == detail
+    assert cause.cost_ns is not None
+    assert cause.cost_ns.value == pytest.approx(10 * MS, rel=0.15)
 
 
 def test_an_input_that_others_crowd_out_is_not_its_own_fault(make: Make) -> None:
@@ -476,10 +476,10 @@ def test_a_run_that_cannot_be_whole_is_told(make: Make) -> None:
     assert _ask("log_integrity", case) is None
     trace = case.after.trace
     torn = replace(trace, manifest=replace(trace.manifest, world_size=3))
-    finding = _ask("log_integrity", replace(case, after=Evidence(torn, case.after.costs)))
-    assert finding is not None
-    assert "2 of 3 ranks have no files" in finding.evidence
-    assert finding.cost_ns is None
+    cause = _ask("log_integrity", replace(case, after=Evidence(torn, case.after.costs)))
+    assert cause is not None
+    assert "2 of 3 ranks have no files" in cause.evidence
+    assert cause.cost_ns is None
 
 
 def test_a_throughput_that_is_not_the_published_one_is_told(make: Make) -> None:
@@ -492,9 +492,9 @@ def test_a_throughput_that_is_not_the_published_one_is_told(make: Make) -> None:
         framework="pytorch",
         config={**settings, "device": "Tesla V100-SXM2-16GB"},
     )
-    finding = _ask("published_mismatch", replace(case, target=known))
-    assert finding is not None
-    assert "12" in finding.evidence
+    cause = _ask("published_mismatch", replace(case, target=known))
+    assert cause is not None
+    assert "12" in cause.evidence
     for other in (
         {**settings, "device": "cpu"},
         {**settings, "device": "Tesla V100", "batch_size": 5},

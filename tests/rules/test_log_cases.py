@@ -26,7 +26,7 @@ Open = Callable[[str], Trace]
 
 
 class Expected(NamedTuple):
-    """The findings that a case must have, those that it must not, and its verdict."""
+    """The causes that a case must have, those that it must not, and its verdict."""
 
     said: frozenset[str]
     unsaid: frozenset[str]
@@ -96,7 +96,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Open:
 def test_the_gap_of_a_published_pair(case: str, opened: Open) -> None:
     row, expected = CASES[case], EXPECTED[case]
     view = explain(opened(row["baseline_log"]), opened(row["target_log"]))
-    kinds = {found.kind for found in view.findings}
+    kinds = {found.kind for found in view.causes}
     assert view.ledger.efficiency.value == pytest.approx(float(row["efficiency"]), abs=0.01)
     assert view.ledger.verdict is expected.verdict
     assert expected.said <= kinds

@@ -9,7 +9,7 @@ import pytest
 
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
-from profkit.explain.rules.base import Finding
+from profkit.explain.rules.base import Cause
 from profkit.importers.base import Target
 from profkit.importers.training_log import IMPORTER
 from profkit.report import as_text
@@ -52,8 +52,8 @@ def compare(tmp_path: Path) -> Explain:
     return compare
 
 
-def find(view: Explained, kind: str) -> Finding | None:
-    return next((each for each in view.findings if each.kind == kind), None)
+def find(view: Explained, kind: str) -> Cause | None:
+    return next((each for each in view.causes if each.kind == kind), None)
 
 
 def page(view: Explained) -> str:
@@ -126,7 +126,7 @@ def test_an_exchange_never_costs_more_than_the_gap(compare: Explain) -> None:
     assert exchange.cost_ns.value == pytest.approx(gap_ns)
     assert exchange.share_of_gap == pytest.approx(1)
     assert "partly hidden in the base" in exchange.evidence
-    for each in view.findings:
+    for each in view.causes:
         assert each.share_of_gap is None or each.share_of_gap <= 1.05
 
 

@@ -139,7 +139,7 @@ def _said_of(folder: Path) -> Score:
 
 
 def _said(score: Score, fault: Fault) -> Score:
-    """The same findings, of another pair."""
+    """The same causes, of another pair."""
     return dataclasses.replace(score, fault=fault, places=(), true_ms=None)
 
 

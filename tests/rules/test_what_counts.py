@@ -17,7 +17,7 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
 from profkit.explain.rules import bad_samples, garbage_pauses
 from profkit.explain.rules._input import is_slow_on_all_ranks, making_ns
-from profkit.explain.rules.base import Case, Finding, is_certain
+from profkit.explain.rules.base import Case, Cause, is_certain
 from profkit.explain.rules.skipped_amp_steps import count_lowered_scales
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -40,11 +40,11 @@ def test_a_cost_is_told_where_its_interval_stays_clear_of_nothing(
     low: float | None, told: bool, quiet: Case
 ) -> None:
     cost = Estimate(MS, None if low is None else low * MS, None if low is None else 2.0 * MS)
-    assert is_certain(Finding("input_bound", cost, None, ""), quiet.ledger) is told
+    assert is_certain(Cause("input_bound", cost, None, ""), quiet.ledger) is told
 
 
-def test_a_finding_that_costs_nothing_is_told(quiet: Case) -> None:
-    assert is_certain(Finding("overlapped_reader", None, None, ""), quiet.ledger)
+def test_a_cause_that_costs_nothing_is_told(quiet: Case) -> None:
+    assert is_certain(Cause("overlapped_reader", None, None, ""), quiet.ledger)
 
 
 @pytest.mark.parametrize(("others", "shared"), [(2.0, False), (20.0, True)])
@@ -96,10 +96,10 @@ def test_bad_samples_cost_what_the_steps_that_came_short_took(added_ns: float, q
     before, after = (Evidence(side.trace, side.costs) for side in (quiet.before, quiet.after))
     after.figures[bad_samples.share_of_short_steps] = 0.4
     after.figures[bad_samples.short_steps_add_ns] = added_ns / quiet.ledger.samples_per_step
-    finding = bad_samples.find(dataclasses.replace(quiet, before=before, after=after))
-    assert finding is not None
-    assert (finding.cost_ns is None) is (added_ns == 0)
-    assert finding.cost_ns is None or finding.cost_ns.value == pytest.approx(added_ns, abs=MS)
+    cause = bad_samples.find(dataclasses.replace(quiet, before=before, after=after))
+    assert cause is not None
+    assert (cause.cost_ns is None) is (added_ns == 0)
+    assert cause.cost_ns is None or cause.cost_ns.value == pytest.approx(added_ns, abs=MS)
 
 
 @pytest.mark.parametrize(("collections", "told"), [(0, None), (4, False), (36, True)])

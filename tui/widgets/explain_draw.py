@@ -98,12 +98,12 @@ def verdict_lines(view: Explained, palette: Palette) -> Iterator[Text]:
 
 def cause_lines(view: Explained, palette: Palette) -> Iterator[Text]:
     """Yield each cause with its cost, its evidence and what to try."""
-    if not view.findings:
+    if not view.causes:
         yield folded((ledger_text.no_cause_words(view.ledger), palette.style("dim")))
-    for number, found in enumerate(view.findings, start=1):
-        cost = ledger_text.finding_cost(found, view.ledger)
+    for number, found in enumerate(view.causes, start=1):
+        cost = ledger_text.cause_cost(found, view.ledger)
         role = palette.style("good" if found.is_gain else "bad")
-        kind = (f"{number} {ledger_text.finding_name(found)}: ", role)
+        kind = (f"{number} {ledger_text.cause_name(found)}: ", role)
         yield folded(kind, (cost, palette.style("title")))
         yield folded((f"  {found.evidence}", palette.style("dim")))
         if found.remedy:

@@ -6,7 +6,7 @@ from profkit.explain.ledger import sum_rows
 from profkit.explain.rules.base import (
     EXCHANGE,
     Case,
-    Finding,
+    Cause,
     from_to,
     grew,
     here,
@@ -21,7 +21,7 @@ EXPLAINS = ("exposed_communication", "late_rank", "launch_bound")
 _REMEDY = "exchange once per step: wrap all but the last backward in model.no_sync()"
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
     if before is None or after is None or not (before.messages and after.messages):
         return None
@@ -34,6 +34,6 @@ def find(case: Case) -> Finding | None:
         f"{significant(known, 2)} in the {other_side(ledger)}; "
         f"backward and exchange went from {from_to(row, ledger)} per step"
     )
-    return Finding.from_row(
+    return Cause.from_row(
         "accumulation_without_no_sync", row, ledger, evidence, _REMEDY, explains=EXPLAINS
     )

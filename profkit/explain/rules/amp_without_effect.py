@@ -12,7 +12,7 @@ from profkit.explain.evidence_kernels import Windows
 from profkit.explain.rules.base import (
     COMPUTE,
     Case,
-    Finding,
+    Cause,
     all_of,
     compute_row,
     cost,
@@ -45,7 +45,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger = case.ledger
     if is_mixed(case.base, case.before) or not is_mixed(case.target, case.after):
         return None
@@ -62,7 +62,7 @@ def find(case: Case) -> Finding | None:
     price = share = None
     if is_material(whole.value, ledger) and is_clear(whole, ledger):
         price, share = whole, share_of(whole.value, ledger)
-    return Finding(
+    return Cause(
         "amp_without_effect",
         price,
         share,

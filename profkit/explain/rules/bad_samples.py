@@ -9,7 +9,7 @@ from profkit.analysis.selection import PARTIAL_BATCH
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import (
     Case,
-    Finding,
+    Cause,
     all_of,
     cost,
     here,
@@ -31,7 +31,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Use what loaders report of single samples, and batches that are short in the target.
 
     The cost is the whole difference, if the target surely takes longer.
@@ -59,7 +59,7 @@ def find(case: Case) -> Finding | None:
     if whole.low is not None and whole.low > 0 and is_material(whole.value, ledger):
         price, share = whole, share_of(whole.value, ledger)
     evidence = here(ledger) + "; ".join(words)
-    return Finding("bad_samples", price, share, evidence, _REMEDY, takes=all_of(*EXPLAINS))
+    return Cause("bad_samples", price, share, evidence, _REMEDY, takes=all_of(*EXPLAINS))
 
 
 def count_bad_samples(evidence: Evidence) -> int:

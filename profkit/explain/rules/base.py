@@ -1,7 +1,7 @@
 """The contract of a rule, and the helpers that rules share.
 
 A rule is a module of this folder with a function `find(case)`. It returns at most one cause (a
-`Finding`), whose kind is the name of the module, and `None` if it sees no more than noise. A cause
+`Cause`), whose kind is the name of the module, and `None` if it sees no more than noise. A cause
 states its cost, the numbers behind it, and one concrete thing to try. A cause with the cost `None`
 is always reported. `EXPLAINS` names the kinds whose cost is wholly that of this one.
 
@@ -77,7 +77,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Cause:
     """A cause of the gap, with its cost in ns per step of the base's batch.
 
     The cost is `None` if it costs nothing. `cause` separates causes of one kind. `takes` says how
@@ -89,7 +89,7 @@ class Finding:
     share_of_gap: float | None
     evidence: str
     remedy: str = ""
-    cause: str = ""
+    detail: str = ""
     takes: Mapping[str, float] = field(default_factory=dict)
     rows: tuple[str, ...] = ()
     """The rows of the ledger that hold the cost; empty if that is not known."""
@@ -105,9 +105,9 @@ class Finding:
         evidence: str,
         remedy: str,
         *,
-        cause: str = "",
+        detail: str = "",
         explains: Iterable[str] = (),
-    ) -> Finding:
+    ) -> Cause:
         """Return a cause that costs what a row grew by, and explains other kinds wholly."""
         return cls(
             kind,
@@ -115,31 +115,31 @@ class Finding:
             share_of_gap(row, ledger),
             evidence,
             remedy,
-            cause=cause,
+            detail=detail,
             takes=all_of(*explains),
             rows=row.sums or (row.name,),
         )
 
 
-Rule: TypeAlias = Callable[[Case], "Finding | None"]
+Rule: TypeAlias = Callable[[Case], "Cause | None"]
 
 
-def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Finding, ...]:
+def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Cause, ...]:
     """Return the causes that the rules find, the costliest first."""
     found = []
     for rule in rules:
-        finding = rule(case)
-        if finding is not None and is_certain(finding, case.ledger):
-            found.append(finding)
+        cause = rule(case)
+        if cause is not None and is_certain(cause, case.ledger):
+            found.append(cause)
     settled = settle(found, case.ledger)
     return tuple(sorted(settled, key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0))
 
 
-def is_certain(finding: Finding, ledger: Ledger) -> bool:
+def is_certain(cause: Cause, ledger: Ledger) -> bool:
     """Return true if a cause has no cost, no interval, or one that is clear of zero."""
-    if finding.cost_ns is None or finding.cost_ns.low is None:
+    if cause.cost_ns is None or cause.cost_ns.low is None:
         return True
-    return is_clear(finding.cost_ns, ledger)
+    return is_clear(cause.cost_ns, ledger)
 
 
 def is_clear(cost_ns: Estimate, ledger: Ledger) -> bool:
@@ -155,27 +155,27 @@ def all_of(*kinds: str) -> Mapping[str, float]:
     return dict.fromkeys(kinds, math.inf)
 
 
-def settle(found: Sequence[Finding], ledger: Ledger) -> Iterator[Finding]:
+def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
     """Yield each cause less what others explain; drop those that are mostly explained."""
-    for finding in found:
+    for cause in found:
         owed = 0.0
         for other in found:
-            if other is not finding and other.cost_ns is not None:
-                taken = other.takes.get(finding.kind, 0.0)
-                if finding.kind == SETTING_CHANGED:
+            if other is not cause and other.cost_ns is not None:
+                taken = other.takes.get(cause.kind, 0.0)
+                if cause.kind == SETTING_CHANGED:
                     taken = math.inf
                 owed += min(other.cost_ns.value, taken)
-        if finding.cost_ns is None or not owed:
-            yield finding
-        elif owed < MOSTLY_EXPLAINED_SHARE * finding.cost_ns.value:
-            cost_ns = shift(finding.cost_ns, -owed)
+        if cause.cost_ns is None or not owed:
+            yield cause
+        elif owed < MOSTLY_EXPLAINED_SHARE * cause.cost_ns.value:
+            cost_ns = shift(cause.cost_ns, -owed)
             if cost_ns.low is not None:  # what is left of a cost is no gain
                 cost_ns = dataclasses.replace(cost_ns, low=max(0.0, cost_ns.low))
             yield dataclasses.replace(
-                finding,
+                cause,
                 cost_ns=cost_ns,
                 share_of_gap=share_of(cost_ns.value, ledger),
-                evidence=f"{finding.evidence}; other causes explain {duration(owed)} of it",
+                evidence=f"{cause.evidence}; other causes explain {duration(owed)} of it",
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate, scale
-from profkit.explain.rules.base import Case, Finding, all_of, cost, in_time, is_material, share_of
+from profkit.explain.rules.base import Case, Cause, all_of, cost, in_time, is_material, share_of
 from profkit.text import duration
 from profkit.vocab import Phase
 
@@ -17,7 +17,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger = case.ledger
     row = ledger.find(Phase.OTHER.value)
     base_factor = ledger.batch_factor(case.before.step_samples)
@@ -38,7 +38,7 @@ def find(case: Case) -> Finding | None:
         f"checkpoints went from {duration(first)} to {duration(then)} per step, "
         "averaged over all steps"
     )
-    return Finding(
+    return Cause(
         "checkpoint_in_training",
         price,
         share_of(added, ledger),

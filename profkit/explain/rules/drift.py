@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.trend import find_trend
-from profkit.explain.rules.base import Case, Finding, here, is_material, share_of
+from profkit.explain.rules.base import Case, Cause, here, is_material, share_of
 from profkit.text import duration, percent
 
 _REMEDY = (
@@ -13,7 +13,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Compare what the trends of both runs add to their average steps."""
     ledger, after = case.ledger, find_trend(case.after.costs)
     if after is None or not after.rises:
@@ -29,14 +29,14 @@ def find(case: Case) -> Finding | None:
         f"the step goes from {duration(after.first_ns)} to {duration(after.last_ns)} over the run "
         f"and rises {percent(after.share_rising, 0)} of the time"
     )
-    cause = ""
+    detail = ""
     for reason in ("power", "heat", "power_brake"):
         share = case.after.counters.level("nvml", f"throttled_by_{reason}_ratio")
         if share:
-            cause = "throttling"
+            detail = "throttling"
             evidence += f"; the device is throttled by {reason} {percent(share, 0)} of the time"
     share_of_gap = share_of(added.value, ledger)
-    return Finding("drift", added, share_of_gap, evidence, _REMEDY, cause=cause)
+    return Cause("drift", added, share_of_gap, evidence, _REMEDY, detail=detail)
 
 
 def _subtract(one: Estimate, other: Estimate) -> Estimate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.costs import EVALUATION, RunCosts
-from profkit.explain.rules.base import Case, Finding, from_to, grew, here, is_material
+from profkit.explain.rules.base import Case, Cause, from_to, grew, here, is_material
 from profkit.text import duration, plural
 from profkit.vocab import Phase
 
@@ -19,7 +19,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Use the growth of the phase's row, or else the steps that are excluded from the rows.
 
     Excluded steps cost nothing in the rows. They are reported if the base has less of them.
@@ -42,11 +42,11 @@ def find(case: Case) -> Finding | None:
         if excluded:
             words.append(here(ledger) + excluded)
         evidence = "; ".join(words)
-        return Finding.from_row("evaluation_in_training", row, ledger, evidence, _REMEDY)
+        return Cause.from_row("evaluation_in_training", row, ledger, evidence, _REMEDY)
     known = _excluded(ledger.base)[1]
     if not steps or not is_material(excess - known, ledger) or excess < MIN_EXCESS_RATIO * known:
         return None
-    return Finding("evaluation_in_training", None, None, excluded, _REMEDY)
+    return Cause("evaluation_in_training", None, None, excluded, _REMEDY)
 
 
 def _excluded(costs: RunCosts) -> tuple[int, float]:

@@ -7,7 +7,7 @@ from profkit.analysis.costs import INPUT, REST
 from profkit.analysis.exposed import WAITING
 from profkit.explain.rules.base import (
     Case,
-    Finding,
+    Cause,
     cost,
     from_to,
     grew,
@@ -35,7 +35,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Use the rows of the exchange; in logs, what grew with the ranks and is not input."""
     ledger = case.ledger
     row = ledger.find(Phase.ALLREDUCE.value)
@@ -48,10 +48,10 @@ def find(case: Case) -> Finding | None:
         if part.name == WAITING and part.delta.value > MAX_WAITING_SHARE * row.delta.value:
             return None
         words.append(f"{part.name} {from_to(part, ledger)}")
-    return Finding.from_row("exposed_communication", row, ledger, "; ".join(words), _REMEDY)
+    return Cause.from_row("exposed_communication", row, ledger, "; ".join(words), _REMEDY)
 
 
-def _find_in_log(case: Case) -> Finding | None:
+def _find_in_log(case: Case) -> Cause | None:
     ledger, row = case.ledger, case.ledger.find(REST)
     if row is None or ledger.turned or not _has_more_ranks(case):
         return None
@@ -82,7 +82,7 @@ def _find_in_log(case: Case) -> Finding | None:
         evidence += f"; part of it can be what else differs: {others}"
     remedy = "trace the job itself (profkit run) on all ranks: then the exchange is measured"
     share = price.value / gap.value
-    return Finding("exposed_communication", price, share, evidence, remedy, rows=(REST,))
+    return Cause("exposed_communication", price, share, evidence, remedy, rows=(REST,))
 
 
 def _has_more_ranks(case: Case) -> bool:

@@ -8,7 +8,7 @@ from profkit.analysis.estimate import Z_95, Estimate, scale
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import (
     Case,
-    Finding,
+    Cause,
     all_of,
     here,
     is_material,
@@ -26,7 +26,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     before, after = case.before.figure(garbage_ns), case.after.figure(garbage_ns)
     if after is None:
         return None
@@ -40,7 +40,7 @@ def find(case: Case) -> Finding | None:
     rate = case.after.counters.rate("garbage", "collections_count")
     if rate is not None:
         evidence += f", {significant(rate.value)} collections per second"
-    return Finding(
+    return Cause(
         "garbage_pauses",
         shift(after, -known),
         share_of(added, case.ledger),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from profkit.analysis.costs import INPUT
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules._input import MIN_OTHER_CORES, waits_for_cores
-from profkit.explain.rules.base import COMPUTE, Case, Finding, from_to, grew, in_time
+from profkit.explain.rules.base import COMPUTE, Case, Cause, from_to, grew, in_time
 from profkit.text import significant
 
 _REMEDY = (
@@ -19,7 +19,7 @@ EXPLAINS: tuple[str, ...] = ("optimizer_unfused",)
 EXPLAINS_WITH_INPUT = (*EXPLAINS, "input_bound", "input_stalls")
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     before, after = case.before.load, case.after.load
     if before is None or after is None or not after.full:
         return None
@@ -37,4 +37,4 @@ def find(case: Case) -> Finding | None:
         f"went from {significant(was, 2)} to {significant(now, 2)} cores "
         f"of {significant(after.cores, 2)}"
     )
-    return Finding.from_row("host_busy", row, case.ledger, evidence, _REMEDY, explains=explains)
+    return Cause.from_row("host_busy", row, case.ledger, evidence, _REMEDY, explains=explains)

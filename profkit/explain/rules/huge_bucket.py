@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import EXCHANGE, Case, Finding, from_to, grew, in_time
+from profkit.explain.rules.base import EXCHANGE, Case, Cause, from_to, grew, in_time
 from profkit.explain.rules.tiny_buckets import MAX_BYTES_RATIO
 from profkit.text import byte_size
 
@@ -14,7 +14,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
     if before is None or after is None or not after.buckets or after.buckets >= before.buckets:
         return None
@@ -35,4 +35,4 @@ def find(case: Case) -> Finding | None:
         if each.name == "allreduce under backward":
             evidence += f"what backward hides went from {from_to(each, ledger)} per step; "
     evidence += f"backward and exchange went from {from_to(row, ledger)} per step"
-    return Finding.from_row("huge_bucket", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("huge_bucket", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -16,7 +16,7 @@ from profkit.explain.rules._input import (
 from profkit.explain.rules._input_in_log import DALI_REMEDY, describe_input_in_log, uses_dali
 from profkit.explain.rules.base import (
     Case,
-    Finding,
+    Cause,
     from_to,
     grew,
     here,
@@ -45,16 +45,16 @@ _OTHERWISE = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger = case.ledger
     row = ledger.find(INPUT)
     if row is None or not grew(row, ledger) or input_is_hidden(case) or is_crowded_out(case):
         return None
-    cause = slow_piece(case, row.delta.value * ledger.samples_per_step)
+    detail = slow_piece(case, row.delta.value * ledger.samples_per_step)
     words = [f"exposed input went from {from_to(row, ledger)} per step"]
-    words += _describe_loader(case, cause)
-    remedy = _REMEDIES.get(cause, _OTHERWISE)
-    if row.inside and not cause:
+    words += _describe_loader(case, detail)
+    remedy = _REMEDIES.get(detail, _OTHERWISE)
+    if row.inside and not detail:
         largest = max(row.inside, key=lambda part: part.delta.value)
         words.append(f"most of it is {largest.name}, {from_to(largest, ledger)}")
         remedy = _REMEDIES.get(largest.name, _OTHERWISE)
@@ -77,26 +77,26 @@ def find(case: Case) -> Finding | None:
             f"the ranks' batches are late in turns, and with the time that they wait for each "
             f"other it went from {from_to(row, ledger)}"
         )
-    return Finding.from_row("input_bound", row, ledger, "; ".join(words), remedy, cause=cause)
+    return Cause.from_row("input_bound", row, ledger, "; ".join(words), remedy, detail=detail)
 
 
-def _describe_loader(case: Case, cause: str) -> Iterator[str]:
+def _describe_loader(case: Case, detail: str) -> Iterator[str]:
     """Yield what changed in the loader, if both sides timed it."""
     before, after = case.before.loader, case.after.loader
     if before is None or after is None:
         return
-    if cause == NO_WORKERS:
+    if detail == NO_WORKERS:
         was, now = in_time(case.ledger, before.workers, after.workers)
         yield (
             f"the loader's workers of each rank went from {significant(was)} to "
             f"{significant(now)}; without any, the loop makes the batches itself"
         )
-    elif cause:
-        first, then = in_time(case.ledger, before.pieces.get(cause, 0.0), after.pieces[cause])
+    elif detail:
+        first, then = in_time(case.ledger, before.pieces.get(detail, 0.0), after.pieces[detail])
         longer = "takes longer"
         if case.ledger.turned:
             longer = "takes less time"
         yield (
-            f"making a batch {longer}: {cause} went from {duration(first)} to {duration(then)}, "
+            f"making a batch {longer}: {detail} went from {duration(first)} to {duration(then)}, "
             "in whichever process"
         )

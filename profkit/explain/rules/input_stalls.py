@@ -7,7 +7,7 @@ import numpy as np
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import Estimate
 from profkit.explain.rules._input import is_crowded_out
-from profkit.explain.rules.base import Case, Finding, grew, here, input_is_hidden
+from profkit.explain.rules.base import Case, Cause, grew, here, input_is_hidden
 from profkit.text import duration, percent, plural
 
 STALL_RATIO = 5.0
@@ -28,7 +28,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger, target = case.ledger, case.ledger.target
     row, gap = ledger.find(INPUT), ledger.total.delta.value
     if row is None or not grew(ledger.total, ledger):
@@ -55,4 +55,4 @@ def find(case: Case) -> Finding | None:
         f"these stalls are {percent(added / row.delta.value, 0)} of what input {verb}"
     )
     cost_ns = Estimate(added * ledger.samples_per_step)
-    return Finding("input_stalls", cost_ns, added / gap, evidence, _REMEDY, rows=(INPUT,))
+    return Cause("input_stalls", cost_ns, added / gap, evidence, _REMEDY, rows=(INPUT,))

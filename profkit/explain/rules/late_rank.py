@@ -13,7 +13,7 @@ from profkit.analysis.lateness import Lateness, RankWork, minus
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
-from profkit.explain.rules.base import Case, Finding, here, share_of
+from profkit.explain.rules.base import Case, Cause, here, share_of
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 
@@ -44,7 +44,7 @@ WAITING_KIND = "exposed_communication"
 """The kind whose cost includes the time that the other ranks wait."""
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Compare the rank that works longest with the mean of the others, in both runs.
 
     The cost is how much longer it takes than they do, because they wait as long. What it was late
@@ -77,20 +77,20 @@ def find(case: Case) -> Finding | None:
     )
     share = share_of(added.value, case.ledger)
     if untold:
-        return Finding("late_rank", added, share, f"{evidence}{untold}", _TELL)
+        return Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
     waited = case.after.figure(find_waited_rank)
     if waited is not None and waited.rank == late.rank:
         evidence += (
             f"; each of the others waits {duration(waited.waited_ns)} per step for it, "
             f"{percent(waited.share, 0)} of all waiting is for it"
         )
-    return Finding(
+    return Cause(
         "late_rank",
         added,
         share,
         evidence,
         f"compare rank {late.rank}'s host, cores, disk and clock with the others'",
-        cause=row,
+        detail=row,
         takes=_explained(added.value, case.after.costs.ranks, row),
         rows=(row, Phase.FORWARD.value if trade is not None else Phase.ALLREDUCE.value),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from profkit.explain.rules.base import (
     WORK,
     Case,
-    Finding,
+    Cause,
     compute_row,
     cost,
     from_to,
@@ -35,7 +35,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Compare the kernel windows of both sides: only they separate many calls from long ones."""
     ledger, before, after = case.ledger, case.before.windows, case.after.windows
     row = compute_row(ledger, WORK)
@@ -64,4 +64,4 @@ def find(case: Case) -> Finding | None:
             f"late, {percent(waited, 0)} in the {other_side(ledger)}; "
         )
     evidence += f"computing went from {from_to(row, ledger)} per step"
-    return Finding.from_row("launch_bound", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("launch_bound", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

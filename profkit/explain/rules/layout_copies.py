@@ -6,7 +6,7 @@ from profkit.analysis.estimate import Estimate
 from profkit.explain.rules.base import (
     WORK,
     Case,
-    Finding,
+    Cause,
     all_of,
     compute_row,
     cost,
@@ -29,7 +29,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Compare the kernel windows of both sides."""
     ledger, before, after = case.ledger, case.before.windows, case.after.windows
     if before is None or after is None:
@@ -48,6 +48,6 @@ def find(case: Case) -> Finding | None:
     price, share = Estimate(added), share_of(added, ledger)
     if added > WHOLE_COST_SHARE * row.delta.value * ledger.samples_per_step:
         price, share = cost(row, ledger), share_of_gap(row, ledger)
-    return Finding(
+    return Cause(
         "layout_copies", price, share, evidence, _REMEDY, takes=all_of(*EXPLAINS), rows=WORK
     )

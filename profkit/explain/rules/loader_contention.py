@@ -8,7 +8,7 @@ from profkit.analysis.notices import is_log
 from profkit.analysis.slow_lines import describe_fast_ends, fast_ends
 from profkit.explain.rules.base import (
     Case,
-    Finding,
+    Cause,
     compute_row,
     from_to,
     grew,
@@ -30,7 +30,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     if is_log(case.after.trace):
         return _find_in_log(case)
     ledger, before, after = case.ledger, case.before.load, case.after.load
@@ -48,10 +48,10 @@ def find(case: Case) -> Finding | None:
         f"{significant(now.cores, 2)}, "
         f"{significant((now.own or 0) + now.workers, 2)} with the ranks themselves"
     )
-    return Finding.from_row("loader_contention", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("loader_contention", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
 
 
-def _find_in_log(case: Case) -> Finding | None:
+def _find_in_log(case: Case) -> Cause | None:
     """Compare what steps take longer while workers have batches to make."""
     ends = fast_ends(case.target.config)
     if ends is None or not grew(case.ledger.total, case.ledger):
@@ -66,7 +66,7 @@ def _find_in_log(case: Case) -> Finding | None:
     if not is_material(cost_ns, case.ledger):
         return None
     takes = dict.fromkeys(EXPLAINS_IN_LOGS, cost_ns)
-    return Finding(
+    return Cause(
         "loader_contention",
         Estimate(cost_ns),
         share_of(cost_ns, case.ledger),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.notices import is_log
-from profkit.explain.rules.base import Case, Finding
+from profkit.explain.rules.base import Case, Cause
 from profkit.text import plural
 from profkit.vocab import HINTS
 
@@ -16,7 +16,7 @@ _REMEDY_OF_LOG = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     said = []
     for name, evidence in ((case.base_name, case.before), (case.target_name, case.after)):
         trace = evidence.trace
@@ -35,4 +35,4 @@ def find(case: Case) -> Finding | None:
     remedy = _REMEDY
     if is_log(case.before.trace) and is_log(case.after.trace):
         remedy = _REMEDY_OF_LOG
-    return Finding("log_integrity", None, None, "; ".join(said), remedy)
+    return Cause("log_integrity", None, None, "; ".join(said), remedy)

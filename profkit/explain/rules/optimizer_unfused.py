@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import Case, Finding, from_to, grew, in_time
+from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
 from profkit.explain.rules.tiny_buckets import MAX_BYTES_RATIO
 from profkit.text import significant
 from profkit.vocab import Phase
@@ -25,7 +25,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger = case.ledger
     row = ledger.find(Phase.OPTIMIZER.value)
     if row is None or not grew(row, ledger):
@@ -55,7 +55,7 @@ def find(case: Case) -> Finding | None:
         f"the weight update went from {from_to(row, ledger)} per step, forward and backward "
         f"together from {from_to(network, ledger)}; {seen}"
     )
-    return Finding.from_row("optimizer_unfused", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("optimizer_unfused", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
 
 
 def has_more_gradients(case: Case) -> bool:

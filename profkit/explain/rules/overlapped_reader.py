@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from profkit.analysis.costs import INPUT
-from profkit.explain.rules.base import Case, Finding, from_to, input_is_hidden
+from profkit.explain.rules.base import Case, Cause, from_to, input_is_hidden
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger = case.ledger
     row = ledger.find(INPUT)
     if row is None or not input_is_hidden(case):
@@ -16,4 +16,4 @@ def find(case: Case) -> Finding | None:
         f"from {from_to(ledger.total, ledger)}: reader time overlaps with the device's work, no "
         "throughput is lost to it"
     )
-    return Finding("overlapped_reader", None, None, evidence)
+    return Cause("overlapped_reader", None, None, evidence)

@@ -9,7 +9,7 @@ from profkit.analysis.published import published_cells
 from profkit.analysis.published_file import device_model
 from profkit.analysis.slow_lines import slow_lines
 from profkit.explain.ledger import Ledger
-from profkit.explain.rules.base import Case, Finding
+from profkit.explain.rules.base import Case, Cause
 from profkit.text import percent, significant
 from profkit.trace import RunManifest
 
@@ -47,7 +47,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Compare both sides with the figures published for their setting and device.
 
     A log that does not state its device is compared with the figures of all devices.
@@ -58,7 +58,7 @@ def find(case: Case) -> Finding | None:
     ]
     if not said:
         return None
-    return Finding("published_mismatch", None, None, "; ".join(said), _REMEDY)
+    return Cause("published_mismatch", None, None, "; ".join(said), _REMEDY)
 
 
 def _mismatch(name: str, run: RunManifest, ledger: Ledger, sample_ns: float) -> Iterator[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from profkit.analysis.config_join import NOT_SAID
-from profkit.explain.rules.base import Case, Finding, from_to, grew, knobs_for
+from profkit.explain.rules.base import Case, Cause, from_to, grew, knobs_for
 
 _SIZES = {"world_size", "gpus", "batch_size", "global_batch_size"}
 """The settings that a comparison is about; its caveats name them."""
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger = case.ledger
     row = max(ledger.rows, key=lambda each: each.delta.value, default=None)
     if row is None or not grew(row, ledger) or not grew(ledger.total, ledger):
@@ -23,4 +23,4 @@ def find(case: Case) -> Finding | None:
         f"can affect it: {', '.join(knobs)}"
     )
     remedy = f"run the target again with the base's {knobs[0].split()[0]}"
-    return Finding.from_row("setting_changed", row, ledger, evidence, remedy)
+    return Cause.from_row("setting_changed", row, ledger, evidence, remedy)

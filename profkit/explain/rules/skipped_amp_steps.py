@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from profkit.analysis.estimate import Estimate, as_floats
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import find_readings
-from profkit.explain.rules.base import Case, Finding, here, other_side
+from profkit.explain.rules.base import Case, Cause, here, other_side
 from profkit.text import percent
 from profkit.vocab import SKIPPED_STEP
 
@@ -22,7 +22,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Compare the shares of skipped steps.
 
     Their time is no part of the gap: a skipped step takes as long as others, and is lost.
@@ -37,7 +37,7 @@ def find(case: Case) -> Finding | None:
         f"{percent(after)} of the steps had infinities or NaN in their gradients, and updated "
         f"nothing; {percent(before)} in the {other_side(ledger)}"
     )
-    return Finding("skipped_amp_steps", Estimate(lost), None, evidence, _REMEDY)
+    return Cause("skipped_amp_steps", Estimate(lost), None, evidence, _REMEDY)
 
 
 def skipped_share(evidence: Evidence) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.slow_lines import MOSTLY, describe_slow_lines, slow_lines
-from profkit.explain.rules.base import Case, Finding, here, is_material, other_side, share_of
+from profkit.explain.rules.base import Case, Cause, here, is_material, other_side, share_of
 from profkit.text import duration
 
 EXPLAINS = ("input_bound", "input_stalls", "exposed_communication")
@@ -21,7 +21,7 @@ _LOOK = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Compare what slow lines add to the average step of both logs."""
     after = slow_lines(case.target.config)
     if after is None:
@@ -41,7 +41,7 @@ def find(case: Case) -> Finding | None:
         remedy = _KEEP_WORKERS
     takes = dict(zip(EXPLAINS, (data_ns, data_ns, cost_ns - data_ns), strict=True))
     share = share_of(cost_ns, case.ledger)
-    return Finding("slow_windows", Estimate(cost_ns), share, evidence, remedy, takes=takes)
+    return Cause("slow_windows", Estimate(cost_ns), share, evidence, remedy, takes=takes)
 
 
 def _added(case: Case, name: str, before: Mapping[str, float], after: Mapping[str, float]) -> float:

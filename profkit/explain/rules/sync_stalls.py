@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.kernels.categories import COPY_CATEGORIES
-from profkit.explain.rules.base import WORK, Case, Finding, compute_row, from_to, grew, in_time
+from profkit.explain.rules.base import WORK, Case, Cause, compute_row, from_to, grew, in_time
 from profkit.text import significant
 
 MIN_ADDED_COPIES = 2.0
@@ -16,7 +16,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Compare the copies to the host in both sides' kernel windows."""
     ledger, before, after = case.ledger, case.before.windows, case.after.windows
     if before is None or after is None or after.on_host:
@@ -32,4 +32,4 @@ def find(case: Case) -> Finding | None:
         "of which the device has nothing to do; "
         f"computing went from {from_to(row, ledger)} per step"
     )
-    return Finding.from_row("sync_stalls", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("sync_stalls", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import Case, Finding, from_to, grew, in_time
+from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
 from profkit.text import significant
 from profkit.vocab import Phase
 
@@ -20,7 +20,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
     if after is None or case.base.world_size != case.target.world_size:
         return None
@@ -34,4 +34,4 @@ def find(case: Case) -> Finding | None:
         f"{significant(now, 3)}; "
         f"forward, backward and exchange went from {from_to(row, ledger)} per step"
     )
-    return Finding.from_row("syncbn_cost", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("syncbn_cost", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.explain.evidence_counters import Load
-from profkit.explain.rules.base import Case, Finding, compute_row, from_to, grew, in_time
+from profkit.explain.rules.base import Case, Cause, compute_row, from_to, grew, in_time
 from profkit.text import significant
 
 MIN_CORES_RATIO = 1.2
@@ -22,7 +22,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger, before, after = case.ledger, case.before.load, case.after.load
     if before is None or after is None or not before.own or after.own is None or not after.full:
         return None
@@ -45,7 +45,7 @@ def find(case: Case) -> Finding | None:
         f"and lost their core {significant(was.switches_per_s or 0.0, 2)} and "
         f"{significant(now.switches_per_s or 0.0, 2)} times per second"
     )
-    return Finding.from_row(
+    return Cause.from_row(
         "thread_oversubscription", row, ledger, "; ".join(words), _REMEDY, explains=EXPLAINS
     )
 

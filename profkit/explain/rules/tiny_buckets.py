@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import EXCHANGE, Case, Finding, from_to, grew, in_time
+from profkit.explain.rules.base import EXCHANGE, Case, Cause, from_to, grew, in_time
 from profkit.text import byte_size, significant
 
 MIN_BUCKETS_RATIO = 2.0
@@ -19,7 +19,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
     if before is None or after is None or not before.buckets:
         return None
@@ -35,4 +35,4 @@ def find(case: Case) -> Finding | None:
         f"became {now.buckets} of {byte_size(now.message_bytes)}; backward and exchange "
         f"went from {from_to(row, ledger)} per step with {significant(now.messages, 2)} messages"
     )
-    return Finding.from_row("tiny_buckets", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("tiny_buckets", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profkit.analysis.costs import INPUT, REST
 from profkit.analysis.notices import is_log
-from profkit.explain.rules.base import Case, Finding, grew, stated_input_ns
+from profkit.explain.rules.base import Case, Cause, grew, stated_input_ns
 from profkit.explain.rules.exposed_communication import other_differences
 from profkit.text import duration, plural
 
@@ -13,7 +13,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Report what cannot be known, so that nobody takes one possible cause for the cause."""
     ledger = case.ledger
     if not (is_log(case.before.trace) and is_log(case.after.trace)):
@@ -33,11 +33,11 @@ def find(case: Case) -> Finding | None:
         )
     else:
         who = f"{silent[0]} does not state" if len(silent) == 1 else "neither log states"
-        causes = "the input and the computing itself"
+        possible = "the input and the computing itself"
         if more_ranks:
             ranks = plural(case.target.world_size, "rank")
-            causes = f"the input, the exchange between {ranks} and waiting for late ones"
-        evidence = f"{who} the wait for data, so {causes} cannot be told apart"
+            possible = f"the input, the exchange between {ranks} and waiting for late ones"
+        evidence = f"{who} the wait for data, so {possible} cannot be told apart"
     if others := other_differences(case):
         evidence += f"; what else differs can be part of it: {others}"
-    return Finding("undivided_gap", None, None, evidence, _REMEDY)
+    return Cause("undivided_gap", None, None, evidence, _REMEDY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profkit.explain.rules.base import Case, Finding, from_to, grew, here, knobs_for, other_side
+from profkit.explain.rules.base import Case, Cause, from_to, grew, here, knobs_for, other_side
 from profkit.text import percent
 from profkit.vocab import Phase
 
@@ -12,7 +12,7 @@ _REMEDY = (
 )
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Use the names of the copies in kernel windows; without windows, use the setting."""
     ledger, windows = case.ledger, case.after.windows
     row = ledger.find(Phase.H2D.value)
@@ -35,4 +35,4 @@ def find(case: Case) -> Finding | None:
     else:
         return None
     words = [f"copies to the device went from {from_to(row, ledger)} per step", seen, *settings]
-    return Finding.from_row("unpinned_copy", row, ledger, "; ".join(words), _REMEDY)
+    return Cause.from_row("unpinned_copy", row, ledger, "; ".join(words), _REMEDY)

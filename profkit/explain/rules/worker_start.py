@@ -11,7 +11,7 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import estimate_mean
 from profkit.explain.rules.base import (
     Case,
-    Finding,
+    Cause,
     all_of,
     here,
     is_material,
@@ -26,7 +26,7 @@ EXPLAINS = ("input_stalls",)
 _REMEDY = "keep the workers over epochs (persistent_workers=True), or make epochs longer"
 
 
-def find(case: Case) -> Finding | None:
+def find(case: Case) -> Cause | None:
     """Compare how long the first steps of epochs wait.
 
     The rows of the ledger exclude these steps, so the cost is no part of the gap.
@@ -50,7 +50,7 @@ def find(case: Case) -> Finding | None:
         f"{plural(starts, 'epoch')} began with a wait for input that is {duration(each)} longer "
         f"than usual, {duration(after.value)} per step if averaged over all steps; {in_base}"
     )
-    return Finding(
+    return Cause(
         "worker_start", shift(after, -known), None, evidence, _REMEDY, takes=all_of(*EXPLAINS)
     )
 
