@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from profkit.clock import Clock, now_ns
+from profkit.instrument.collectives import Entered
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, CollectiveRow, Event
 from profkit.vocab import Phase
@@ -68,17 +69,32 @@ class BucketLog:
     ) -> None:
         self._recorder = recorder
         self._append = append
-        self._communicator = communicator
+        self.communicator = communicator
         self._group_size = group_size
         self._backend = backend
         self._host_knows_end = backend in COMPLETES_WHEN_DONE
         self._clock = clock
-        self._sequence = sequence or itertools.count()
+        self.sequence = sequence or itertools.count()
         self._unmeasured = unmeasured
+        recorder.in_flight.add(self)
         self._pending: list[Bucket] = []
         self._tail: Event | None = None
         self.expected = 0
         """Number of buckets of the backward before, which tells which bucket is the last."""
+
+    def entered(self) -> Iterator[Entered]:
+        """Yield the buckets of the backward that runs, for a thread that looks from outside."""
+        for bucket in list(self._pending):
+            yield Entered(
+                self.communicator,
+                bucket.sequence,
+                "all_reduce",
+                bucket.bytes,
+                bucket.dtype,
+                bucket.end_ns > 0,
+                bucket.start_ns,
+                bucket.index,
+            )
 
     @property
     def pending(self) -> int:
@@ -87,7 +103,7 @@ class BucketLog:
 
     def skipped(self) -> None:
         """Number a collective of a step that is not recorded: ranks are matched by number."""
-        next(self._sequence)
+        next(self.sequence)
 
     def launched(self, index: int, size: int, dtype: str) -> Bucket:
         """Note that a bucket is ready and goes to the library now."""
@@ -104,7 +120,7 @@ class BucketLog:
                 device.drop(self._tail)
                 self._tail = device.mark()
         now = self._clock()
-        bucket = Bucket(index, size, dtype, now, now, step, next(self._sequence), mark)
+        bucket = Bucket(index, size, dtype, now, now, step, next(self.sequence), mark)
         pending.append(bucket)
         return bucket
 
@@ -133,7 +149,7 @@ class BucketLog:
         is where its last gradient was ready.
         """
         recorder = self._recorder
-        number = next(self._sequence)
+        number = next(self.sequence)
         if not recorder.recording:
             recorder.drop_marks(mark)
             return
@@ -203,7 +219,7 @@ class BucketLog:
 
     def _row(self, bucket: Bucket, end: int) -> CollectiveRow:
         return CollectiveRow(
-            communicator=self._communicator,
+            communicator=self.communicator,
             sequence=bucket.sequence,
             op="all_reduce",
             bytes=bucket.bytes,

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import logging
+import multiprocessing
 import os
 import sys
 import threading
@@ -31,6 +32,8 @@ from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import rank_of
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.late_sink import LateSink
+from profkit.run.lookout.lookout import Lookout
+from profkit.run.lookout.workers import watch_worker
 from profkit.run.own_run import make_own_run
 from profkit.run.wiring import (
     complete_manifest,
@@ -73,9 +76,13 @@ class Job:
         self._choice = Choice.read()
         self._collecting: Collecting | None = None
         self.recorder = make_recorder(self.sink, self._choice, self.ranges)
+        self.recorder.in_worker = guarded(
+            "lookout in a worker", functools.partial(watch_worker, run), None
+        )
         self.tracker = Tracker(self.recorder, on_training=self._begin)
         samples = os.environ.get(SAMPLES_VARIABLE, "")
         self.tracker.say_samples(int(samples) if samples.isdecimal() else None)
+        self._lookout = Lookout(run, self.tracker)
         self._patches: list[Patches] = []
         self._frameworks: list[Framework] = []
         self._opener: threading.Thread | None = None
@@ -96,6 +103,10 @@ class Job:
                 self.tracker, self.sink.appender("collectives"), self.sink.appender("samples")
             )
             self._patches.append(known.install(seams))
+        rank = rank_of()
+        # Other processes that import a framework may be launchers, or workers of a rank.
+        if rank is not None and rank.world_size > 1 and multiprocessing.parent_process() is None:
+            self._look_out(Place(*rank))
 
     def unhook(self) -> None:
         """Remove every hook. What was recorded stays."""
@@ -108,6 +119,7 @@ class Job:
             return
         self.tracker.finish()
         self.recorder.stop()
+        self._lookout.stop()
         self._ended.set()
         if self._opener is not None:
             self._opener.join(OPENING_TIMEOUT_S)
@@ -176,6 +188,7 @@ class Job:
 
     def _open_files(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
         """Import the writer and open the rank's files, without a garbage collection of our own."""
+        self._look_out(place)
         samples = self.sink.appender("samples")
         framework = self._framework_in_use()
         complete = guarded("device times", functools.partial(_before_flush, timer), None)
@@ -204,6 +217,10 @@ class Job:
         if framework is not None and not self.sink.failure:
             guarded("identity", self._describe, None)(framework, manifest)
 
+    def _look_out(self, place: Place) -> None:
+        """Have the lookout note from now on when this rank stands still."""
+        guarded("lookout", self._lookout.start, None)(place, self._framework_in_use)
+
     def _describe(self, framework: Framework, manifest: RankManifest) -> None:
         """Write what the job trains into `rank.json`, after its first steps or at its end."""
         while self.recorder.step_index < DESCRIBED_AFTER and not self._ended.wait(LOOK_EVERY_S):
@@ -218,6 +235,7 @@ class Job:
 
     def _stay_out(self, why: str) -> None:
         """Record nothing in this process, and say why."""
+        self._lookout.give_up()
         if self._collecting is not None:
             self._collecting.stop()
         self.sink.give_up(why)

@@ -21,6 +21,8 @@ from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disable
 from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
+from profkit.hangs.status import read_limit
+from profkit.run.hang_alarm import HangAlarm
 from profkit.run.naming import clean, name_job, name_run
 from profkit.run.session import first_libraries, make_run, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
@@ -69,9 +71,12 @@ def run_job(
     with _started(program, command, environment) as process:
         witness = Witness(run, process.pid, ATTACH_FOLDER)
         witness.start()
+        alarm = HangAlarm(run, read_limit(os.environ), _say)
+        alarm.start()
         code = process.wait()
+        alarm.stop()
         witness.stop()
-    _conclude(run, code, witness)
+    _conclude(run, code, witness, alarm.unresolved)
     return code
 
 
@@ -155,7 +160,7 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             signal.signal(number, handler)
 
 
-def _conclude(run: Path, code: int, witness: Witness) -> None:
+def _conclude(run: Path, code: int, witness: Witness, hang: str) -> None:
     """Write into the run how the job ended, and say where the run is."""
     places = []
     try:
@@ -165,6 +170,8 @@ def _conclude(run: Path, code: int, witness: Witness) -> None:
             with contextlib.suppress(ProfkitError):
                 places.append(rank.manifest)
         why = "" if code == 0 else describe_end(code)
+        if why and hang:
+            why += f"; it stood still before: {hang}"
         dataclasses.replace(
             trace.manifest,
             state=RunState.ABORTED if why else RunState.COMPLETE,
