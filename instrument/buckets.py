@@ -85,16 +85,15 @@ class BucketLog:
     def entered(self) -> Iterator[Entered]:
         """Yield the buckets of the backward that runs, for a thread that looks from outside."""
         for bucket in list(self._pending):
-            yield Entered(
-                self.communicator,
-                bucket.sequence,
-                "all_reduce",
-                bucket.bytes,
-                bucket.dtype,
-                bucket.end_ns > 0,
-                bucket.start_ns,
-                bucket.index,
-            )
+            index, since_ns, done = bucket.index, bucket.start_ns, bucket.end_ns > 0
+            yield self.name(bucket.sequence, index, bucket.bytes, bucket.dtype, since_ns, done=done)
+
+    def name(
+        self, sequence: int, index: int, size: int, dtype: str, since_ns: int, *, done: bool
+    ) -> Entered:
+        """Return a bucket of this reducer as a collective that was entered."""
+        name = self.communicator
+        return Entered(name, sequence, "all_reduce", size, dtype, done, since_ns, index)
 
     @property
     def pending(self) -> int:

@@ -99,10 +99,13 @@ def run_once(work: Path, plant: Plant, variant: str, framework: str, count: int)
 def wait_for_verdict(process: subprocess.Popen[bytes], folder: Path, plant: Plant) -> float | None:
     """Return the time at which profkit said something, or `None` if the job ended without."""
     deadline = time.monotonic() + PATIENCE_S
-    said_at = None
+    said_at, before = None, 0
     while time.monotonic() < deadline and process.poll() is None:
         text = (folder / "stderr").read_text()
-        if "no step for" in text and said_at is None:
+        if not before and (folder / "planted").exists():
+            before = len(text) + 1  # what was said of the start does not count
+        is_planted = before or plant.name in {"join", "healthy"}
+        if is_planted and "no step for" in text[max(0, before - 1) :] and said_at is None:
             said_at = time.time()
             if not (plant.name in {"late", "healthy"} or plant.ends):
                 return said_at

@@ -1,4 +1,4 @@
-"""The account of a run for `profkit why`: the standstill that was seen, or what the files show."""
+"""The account of a run for `profkit why`: what was seen, or what its files show."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORTEST_S = 5.0
 
 @dataclass(frozen=True)
 class Account:
-    """What is known of a run's standstills."""
+    """The standstills of a run, as far as they are known."""
 
     state: str
     headline: str

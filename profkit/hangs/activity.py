@@ -1,4 +1,4 @@
-"""Tell from a stack what a thread does: wait for other ranks, for data, for the device, compile.
+"""Tell from a stack what a thread does: wait for ranks, data or the device, compile.
 
 Frameworks are known by their files and functions. The innermost frame that is known decides.
 """
@@ -52,7 +52,8 @@ _TABLE = (
     _Known(Doing.COMPILE, r"torch/_dynamo/(symbolic_convert|output_graph)\.py"),
     _Known(Doing.COMPILE, r"torch/utils/cpp_extension\.py"),
     _Known(Doing.COMPILE, r"triton/(compiler/|backends/.*/compiler)"),
-    _Known(Doing.COMPILE, r"paddle/jit/dy2static/program_translator\.py", ".*(concrete|build|get_).*"),
+    _Known(Doing.COMPILE, r"paddle/jit/dy2static/program_translator\.py",
+           ".*(concrete|build|get_).*"),
     _Known(Doing.COMPILE, r"paddle/jit/sot/(opcode_translator|symbolic)/"),
     _Known(Doing.COMPILE, r"paddle/utils/cpp_extension/"),
     _Known(Doing.CHECKPOINT, r"torch/serialization\.py", r"(.*\.)?(save|load|_save|_load).*"),
@@ -71,7 +72,7 @@ _TABLE = (
     _Known(Doing.COLLECTIVE, r"torch/distributed/distributed_c10d\.py"),
     _Known(Doing.COLLECTIVE, r"torch/distributed/_functional_collectives\.py"),
     _Known(Doing.COLLECTIVE, r"paddle/distributed/communication/"),
-    _Known(Doing.DEVICE, r"torch/(cuda|xpu|accelerator)/", r"(.*\.)?(synchronize|wait_stream|wait)"),
+    _Known(Doing.DEVICE, r"torch/(cuda|xpu|accelerator)/", r"(.*\.)?(synchronize|wait.*)"),
     _Known(Doing.DEVICE, r"paddle/device/", r"(.*\.)?synchronize"),
     _Known(Doing.BACKWARD, r"torch/(autograd/(__init__|graph)|_tensor)\.py", ".*backward.*"),
     _Known(Doing.BACKWARD, r"paddle/(autograd/|base/dygraph/)", ".*backward.*"),
@@ -89,7 +90,7 @@ _EVALUATIONS = re.compile(
 
 @dataclass(frozen=True)
 class Activity:
-    """What a rank's training thread does, and where in the job's own code."""
+    """The activity of a rank's training thread, and its place in the job's own code."""
 
     doing: Doing
     function: str = ""
@@ -124,6 +125,8 @@ def find_activity(status: Status) -> Activity:
 
 def _look_up(frame: Frame) -> Doing | None:
     name = frame.function
+    if name == "<module>":  # it is only imported
+        return None
     for known in _TABLE:
         if re.search(known.file, frame.file) and re.fullmatch(known.functions, name):
             return known.doing

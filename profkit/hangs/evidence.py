@@ -1,4 +1,4 @@
-"""Collect what the files of a run say about its ranks. Files alone: no process is looked at."""
+"""Collect what the files of a run say about its ranks, without a look at processes."""
 
 from __future__ import annotations
 

@@ -42,9 +42,10 @@ MOST_MEMBERS = 20_000
 
 
 def calls_of_dump(dump: Mapping[str, Any], rank: int) -> list[Call]:
-    """Return the last collectives in a dump, in their order; entries that are damaged are left out.
+    """Return the last collectives in a dump, in their order.
 
-    A collective is over if the recorder has retired it. Some backends never say when it ended.
+    Damaged entries are left out. A collective is over if the recorder has retired it: some backends
+    never say when it ended.
     """
     entries = dump.get("entries")
     groups = dump.get("pg_config")

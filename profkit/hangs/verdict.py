@@ -1,4 +1,4 @@
-"""Decide why a job stands still: its class, the ranks that hold it up, and who waits for them.
+"""Decide why a job stands still: the class, the ranks that hold it up, and who waits.
 
 A verdict is a pure function of the evidence. It says less where the evidence says less.
 """
@@ -263,7 +263,8 @@ def _say_missing(
 ) -> Iterable[str]:
     yield from evidence.damaged
     if evidence.missing:
-        yield f"ranks {list_ranks(evidence.missing)}: no status file; collect the folders of all hosts"
+        ranks = list_ranks(evidence.missing)
+        yield f"ranks {ranks}: no status file; collect the folders of all hosts"
     silent = [rank for rank in sorted(evidence.silent) if rank not in evidence.native]
     for rank in silent:
         state = evidence.states.get(rank, "?")

@@ -1,4 +1,4 @@
-"""Match the collectives of all ranks: who waits for whom, and where ranks entered different ones."""
+"""Match the collectives of all ranks: who waits for whom, and where they differ."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _same_group(one: Call, other: Call) -> bool:
 
 
 def _find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> dict[int, Call]:
-    """Return the calls at the first number at which two ranks of a group entered different ones.
+    """Return the calls at the first number at which two ranks of a group differ.
 
     Only numbers with an open call, or one after it, count: what is over has matched.
     """

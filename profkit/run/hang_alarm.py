@@ -6,6 +6,8 @@ import contextlib
 import os
 import platform
 import select
+import shutil
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,8 @@ from profkit.trace.jsonfile import replace_json
 
 LONGEST_TICK_S = 1.0
 TICKS_PER_LIMIT = 30
+NCCLRAS_TIMEOUT_S = 5.0
+MOST_NCCLRAS_BYTES = 1_000_000
 MOST_SAID = 3
 """Verdicts about one standstill that are printed; later ones are only in the files."""
 
@@ -138,11 +142,26 @@ class HangAlarm:
         append_event(self._run, self._host, event)
         if verdict.level is Level.ALARM:
             self.unresolved = say_verdict(verdict)
+            if len(self._said) == 1:
+                self._ask_ncclras()
         if len(self._said) <= MOST_SAID:
             self._say(say_level(verdict))
             self._say(f"  {say_verdict(verdict)}")
             for line in verdict.missing:
                 self._say(f"  not known: {line}")
+
+    def _ask_ncclras(self) -> None:
+        """Keep what NCCL's own tool says of the job, if this machine has the tool."""
+        program = shutil.which("ncclras")
+        if program is None:
+            return
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            asked = subprocess.run(
+                [program, "-v"], capture_output=True, timeout=NCCLRAS_TIMEOUT_S, check=False
+            )
+            path = self._run / FOLDER / f"{self._host}.ncclras.txt"
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(asked.stdout[:MOST_NCCLRAS_BYTES])
 
     def _is_usual(self, verdict: Verdict) -> bool:
         """Return true if nobody waits, and the job computes or has not begun: nothing to say."""

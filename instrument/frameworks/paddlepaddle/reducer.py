@@ -155,18 +155,9 @@ class Exchange:
         is_inside = not firings or began > firings[-1][2]
         for index, group in enumerate(self._groups):
             done = fired.issuperset(group.members)
-            if not done and not is_inside:
-                return
-            yield Entered(
-                self._log.communicator,
-                first + index,
-                "all_reduce",
-                group.bytes or 0,
-                group.dtype,
-                done,
-                began,
-                index,
-            )
+            if done or is_inside:
+                size = group.bytes or 0
+                yield self._log.name(first + index, index, size, group.dtype, began, done=done)
             if not done:
                 return
 

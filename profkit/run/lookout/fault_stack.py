@@ -18,7 +18,7 @@ from profkit.instrument.guard import Patches
 
 
 class FaultStack:
-    """The timer of this process. It gives way if the job uses the fault handler's timer itself."""
+    """The timer of this process. It gives way if the job uses that timer itself."""
 
     def __init__(self, path: Path, after_s: float) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Read the stacks of this process's threads, and look at the processes that it has started."""
+"""Read the stacks of this process's threads, and look at its child processes."""
 
 from __future__ import annotations
 
