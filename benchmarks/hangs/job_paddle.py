@@ -102,7 +102,7 @@ def hang_in_loop(model: Any) -> None:
         if plant(name):
             act()
     if plant("mismatch_op"):
-        dist.broadcast(paddle.ones([1]), 0)  # site: mismatch_op
+        dist.all_gather([], paddle.ones([1]))  # site: mismatch_op
     if plant("mismatch_order"):
         dist.barrier()  # site: mismatch_order
     if PLANT == "groups":

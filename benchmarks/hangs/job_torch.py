@@ -113,7 +113,8 @@ def hang_in_loop(model: Any) -> None:  # noqa: C901, PLR0912  # one branch per p
         if plant(name):
             act()
     if plant("mismatch_op"):
-        dist.broadcast(torch.ones(1), 0)  # site: mismatch_op
+        parts = [torch.zeros(1) for _ in range(WORLD)]
+        dist.all_gather(parts, torch.ones(1))  # site: mismatch_op
     if plant("mismatch_order"):
         dist.barrier()  # site: mismatch_order
     if plant("store"):
@@ -125,7 +126,8 @@ def hang_in_loop(model: Any) -> None:  # noqa: C901, PLR0912  # one branch per p
         model.eval()
         with torch.no_grad():
             model.train(False)
-            dist.broadcast(torch.ones(9), ME)  # site: evaluate_with_ddp
+            parts = [torch.zeros(1) for _ in range(WORLD)]
+            dist.all_gather(parts, torch.ones(1))  # site: evaluate_with_ddp
     if PLANT == "link":
         cut_links()
     if PLANT == "evaluate" and NOW == AT:

@@ -22,7 +22,7 @@ def judge(result: dict[str, Any]) -> dict[str, bool | None]:
     plant = BY_NAME[result["plant"]]
     verdict = account.get("verdict") or next(iter(account.get("moved_again") or []), {})
     ranks = list(range(result["ranks"])) if plant.everybody else [result["culprit"]]
-    if plant.name.startswith("mismatch") and result["ranks"] == 2:
+    if "mismatch" in plant.classes and result["ranks"] == 2:
         right_ranks = result["culprit"] in verdict.get("ranks", [])  # two ranks have no majority
     else:
         right_ranks = verdict.get("ranks") == ranks

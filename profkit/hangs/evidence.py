@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from profkit.collectors._origins import Origins
 from profkit.errors import UnreadableError
 from profkit.hangs.processes import ENDED_STATES, GONE, STOPPED
 from profkit.hangs.status import (
@@ -25,7 +26,7 @@ from profkit.hangs.status import (
 )
 from profkit.text import safe_text
 from profkit.trace.jsonfile import read_json
-from profkit.vocab import OWN_CODE, PACKAGE_CODE, PYTHON_CODE
+from profkit.vocab import OWN_CODE, PYTHON_CODE
 
 HOST_SUFFIX = ".host.json"
 """Suffix of the file in which `profkit run` writes what it sees of the ranks on its host."""
@@ -44,6 +45,8 @@ TOGETHER_NS = 50_000_000
 
 MOST_STACK_BYTES = 1_000_000
 _THREAD = re.compile(r"(?m)^(?:Current thread|Thread) 0x")
+_ORIGINS = Origins()
+_PYTHON = re.compile(r"/lib(64)?/python3[^/]*/(?!(site|dist)-packages/)")
 _LINE = re.compile(r'(?m)^  File "(.*)", line (\d+) in (.*)$')
 
 
@@ -196,12 +199,11 @@ def _read_fault_stack(folder: Path, status: Status) -> tuple[Frame, ...]:
 
 
 def _origin(file: str) -> str:
-    """Return whose code a file is by its path alone; empty for profkit's own."""
-    if "/profkit/" in file and "/profkit/workloads/" not in file:
+    """Return whose code a file of any machine is; empty for profkit's own."""
+    if "-packages/profkit/" in file:
         return ""
-    if "site-packages" in file or "dist-packages" in file:
-        return PACKAGE_CODE
-    return PYTHON_CODE if file.startswith("<") or "/lib/python3" in file else OWN_CODE
+    origin = _ORIGINS.of(file)
+    return PYTHON_CODE if origin == OWN_CODE and _PYTHON.search(file) else origin
 
 
 def _read_workers(folder: Path) -> Iterator[tuple[str, Worker]]:

@@ -120,7 +120,7 @@ def _classify(
         found = HangClass.RANK_DEAD, (first,)
     elif stopped:
         found = HangClass.RANK_STOPPED, stopped
-    elif meeting:
+    elif meeting and not waits.open:
         others = [rank for rank in range(evidence.world_size) if rank not in meeting]
         found = HangClass.STORE, tuple(others or sorted(meeting))
     elif waits.open:
@@ -138,7 +138,7 @@ def _classify_calls(
     if culprits:
         return _class_of(culprits, evidence, activities), culprits
     if any(waits.missing.values()):  # all of them wait for each other
-        return HangClass.MISMATCH, tuple(sorted(waits.open))
+        return HangClass.MISMATCH, _find_minority(waits.open)
     blocked = tuple(rank for rank, call in waits.open.items() if call.started is False)
     if blocked and len(blocked) < len(waits.open):
         return HangClass.DEVICE_BUSY, blocked
@@ -150,8 +150,9 @@ def _classify_without_calls(
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Classify a job in which no rank is known to wait for another."""
     running = [rank for rank, status in evidence.ranks.items() if status.state == RUNNING]
-    if evidence.silent.intersection(running):
-        return HangClass.UNCLEAR, tuple(sorted(evidence.silent.intersection(running)))
+    silent = evidence.silent.intersection(running).difference(evidence.native)
+    if silent:
+        return HangClass.UNCLEAR, tuple(sorted(silent))
     backward = [rank for rank in running if activities[rank].doing is Doing.BACKWARD]
     others = tuple(rank for rank in running if rank not in backward)
     if backward and others and len(running) > 1:  # the gradient exchange is inside a backward
@@ -163,18 +164,23 @@ def _classify_without_calls(
 def _classify_difference(
     differing: Mapping[int, Call], activities: Mapping[int, Activity]
 ) -> tuple[HangClass, tuple[int, ...]]:
-    """Return the ranks whose call differs from that of the most, or of rank 0's side if equal."""
-    kinds: dict[tuple[str, int, str], list[int]] = {}
-    for rank, call in sorted(differing.items()):
-        kinds.setdefault((call.op, call.bytes, call.dtype), []).append(rank)
-    sides = sorted(kinds.values(), key=len)
-    culprits = sides[0]
-    if len(sides) > 1 and len(sides[0]) == len(sides[1]):  # nobody is in the minority
-        culprits = sorted(differing)
+    """Return the ranks that evaluate, if only some do, or else those that are in the minority."""
     evaluating = [rank for rank in differing if activities[rank].evaluates]
     if evaluating and len(evaluating) < len(differing):
         return HangClass.EVALUATION, tuple(sorted(evaluating))
-    return HangClass.MISMATCH, tuple(culprits)
+    return HangClass.MISMATCH, _find_minority(differing)
+
+
+def _find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
+    """Return the ranks whose call is not that of the most; all of them if no call is."""
+    sides: dict[tuple[object, ...], list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        key = (call.group, call.sequence, call.op, call.bytes, call.dtype, call.peer)
+        sides.setdefault(key, []).append(rank)
+    most = max(sides.values(), key=len)
+    if [len(side) for side in sides.values()].count(len(most)) > 1:
+        return tuple(sorted(calls))
+    return tuple(sorted(set(calls).difference(most)))
 
 
 def _class_of(
@@ -185,6 +191,8 @@ def _class_of(
     if not known:
         return HangClass.NEVER_ENTERED
     doing = {activity.doing for activity in known}
+    if doing == {Doing.MEETING}:
+        return HangClass.STORE
     if doing == {Doing.COMPILE}:
         return HangClass.COMPILE
     if all(activity.evaluates for activity in known):

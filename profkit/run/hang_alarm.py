@@ -134,21 +134,24 @@ class HangAlarm:
             self._since_ns = min(status.moved_ns for status in standing)
             self._said.clear()
         key = (verdict.kind, verdict.level, verdict.ranks)
-        if key in self._said:
-            return
-        self._said.append(key)
+        if key not in self._said:
+            self._said.append(key)
+            self._report(verdict, now)
+
+    def _report(self, verdict: Verdict, now: int) -> None:
+        """Write the verdict down, and print it unless there were several already."""
         self._latest = verdict
         event = {"event": SEEN, "time_ns": now, "verdict": as_json(verdict)}
         append_event(self._run, self._host, event)
-        if verdict.level is Level.ALARM:
-            self.unresolved = say_verdict(verdict)
-            if len(self._said) == 1:
-                self._ask_ncclras()
         if len(self._said) <= MOST_SAID:
             self._say(say_level(verdict))
             self._say(f"  {say_verdict(verdict)}")
             for line in verdict.missing:
                 self._say(f"  not known: {line}")
+        if verdict.level is Level.ALARM:
+            if not self.unresolved:
+                self._ask_ncclras()
+            self.unresolved = say_verdict(verdict)
 
     def _ask_ncclras(self) -> None:
         """Keep what NCCL's own tool says of the job, if this machine has the tool."""
