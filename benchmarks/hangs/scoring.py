@@ -24,6 +24,8 @@ def judge(result: dict[str, Any]) -> dict[str, bool | None]:
     ranks = list(range(result["ranks"])) if plant.everybody else [result["culprit"]]
     if "mismatch" in plant.classes and result["ranks"] == 2:
         right_ranks = result["culprit"] in verdict.get("ranks", [])  # two ranks have no majority
+    elif plant.everybody:  # some ranks may have left the collective
+        right_ranks = set(verdict.get("ranks", [])) <= set(ranks)
     else:
         right_ranks = verdict.get("ranks") == ranks
     line = None

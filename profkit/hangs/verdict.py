@@ -14,7 +14,7 @@ from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing, find_activi
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.processes import ENDED_STATES, STOPPED
 from profkit.hangs.status import FAILED, RUNNING, Call, Status
-from profkit.hangs.waits import Waits, find_waits
+from profkit.hangs.waits import Waits, find_waits, list_ranks
 
 LONG_FACTOR = 10
 """A part that is known to take long may show no life for so many limits before it is a hang."""
@@ -135,6 +135,8 @@ def _classify_calls(
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Classify a job in which ranks are in a collective."""
     culprits = tuple(sorted({*waits.waited_for, *evidence.missing}))
+    if culprits and waits.open.keys() >= set(culprits):
+        return HangClass.NONE_LEFT, culprits  # everybody has entered, and these have not left
     if culprits:
         return _class_of(culprits, evidence, activities), culprits
     if any(waits.missing.values()):  # all of them wait for each other
@@ -285,15 +287,3 @@ def _say_missing(
         status = evidence.ranks.get(rank)
         if status is not None and status.state == RUNNING and not status.stack:
             yield f"rank {rank}: no stack"
-
-
-def list_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks in words: `0-2, 5`."""
-    groups: list[list[int]] = []
-    for rank in sorted(ranks):
-        if groups and rank == groups[-1][-1] + 1:
-            groups[-1].append(rank)
-        else:
-            groups.append([rank])
-    ends = [f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups]
-    return ", ".join(ends)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from profkit.hangs.activity import Activity, Doing
@@ -110,3 +110,15 @@ def _find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) ->
         if is_open and (len(ops) > 1 or len(sizes) > 1 or len(types) > 1):
             return calls
     return {}
+
+
+def list_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks in words: `0-2, 5`."""
+    groups: list[list[int]] = []
+    for rank in sorted(ranks):
+        if groups and rank == groups[-1][-1] + 1:
+            groups[-1].append(rank)
+        else:
+            groups.append([rank])
+    ends = [f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups]
+    return ", ".join(ends)

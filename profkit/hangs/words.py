@@ -9,7 +9,8 @@ from profkit.hangs.activity import Activity, Doing
 from profkit.hangs.evidence import shown_name
 from profkit.hangs.processes import ENDED_STATES, STOPPED
 from profkit.hangs.status import FAILED, RUNNING, Call, Status, own_frame
-from profkit.hangs.verdict import HangClass, Level, Verdict, list_ranks
+from profkit.hangs.verdict import HangClass, Level, Verdict
+from profkit.hangs.waits import list_ranks
 from profkit.text import byte_size, duration, safe_text
 from profkit.vocab import OWN_CODE
 
@@ -55,9 +56,14 @@ def say_verdict(verdict: Verdict) -> str:
     s = "s" if len(waiting) == 1 else ""
     if verdict.kind is HangClass.MISMATCH or (verdict.entered and not verdict.waiting):
         parts += list(_say_difference(verdict))
-    elif verdict.kind is HangClass.NONE_LEFT and call is not None:
+    elif verdict.kind is HangClass.NONE_LEFT and verdict.ranks:
+        own = say_call(verdict.waits.open[verdict.ranks[0]])
         ranks = say_ranks(verdict.ranks)
-        parts.append(f"{ranks} have all entered {say_call(call)}, and none has left it")
+        if not waiting:
+            parts.append(f"{ranks} have all entered {own}, and none has left it")
+        else:
+            parts.append(f"all ranks have entered {own}, and {ranks} cannot leave it")
+            parts.append(f"{say_ranks(waiting)} wait{s} in a later one")
     elif waiting and verdict.kind is HangClass.STORE:
         where = sorted({verdict.activities[rank].function for rank in waiting})
         parts.append(f"{say_ranks(waiting)} wait{s} in {', '.join(where)} for the other ranks")

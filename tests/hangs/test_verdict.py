@@ -151,6 +151,17 @@ def test_all_entered_and_none_left() -> None:
     )
 
 
+def test_a_rank_that_cannot_leave_a_collective_that_all_have_entered() -> None:
+    """Rank 0 has sent its part of a broadcast and gone on; the others never received it."""
+    ahead = rank(0, calls=calls(57, done=False))
+    verdict = verdict_of(ahead, *waiting(1, 2, 3))
+    assert (verdict.kind, verdict.ranks) == (HangClass.NONE_LEFT, (1, 2, 3))
+    assert say_verdict(verdict) == (
+        "all ranks have entered all_reduce #56, and ranks 1-3 cannot leave it; "
+        "rank 0 waits in a later one"
+    )
+
+
 def test_a_kernel_that_has_not_started_names_the_busy_device() -> None:
     started = [rank(number, calls=calls(56, done=False, started=True)) for number in (0, 1, 3)]
     blocked = rank(2, calls=calls(56, done=False, started=False))
