@@ -23,6 +23,8 @@ class Plant:
     level: str = "alarm"
     everybody: bool = False
     """True if all ranks hold up the job together."""
+    goes_on: bool = False
+    """True if the job goes on after a while."""
     ends: bool = False
     """True if the job ends by itself, so that the files alone give the verdict."""
 
@@ -64,8 +66,10 @@ PLANTS = (
     Plant("evaluate", EVALUATION, "evaluate", level="notice"),
     Plant("evaluate_with_ddp", EVALUATION, "evaluate_with_ddp", TORCH),
     Plant("compile", ("compile on one rank",), "compile", TORCH, level="notice"),
-    Plant("late", ("entered late",), "late"),
+    Plant("late", ("entered late",), "late", goes_on=True),
 )
+HEALTHY = Plant("healthy", (), level="", goes_on=True)
+BY_NAME = {plant.name: plant for plant in PLANTS}
 
 
 def lines_of(site: str, variant: str, framework: str) -> set[tuple[str, int]]:

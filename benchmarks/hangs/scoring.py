@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plants import PLANTS, lines_of
+from plants import BY_NAME, lines_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs/hangs-accuracy.md"
-BY_NAME = {plant.name: plant for plant in PLANTS}
 
 
 def judge(result: dict[str, Any]) -> dict[str, bool | None]:
