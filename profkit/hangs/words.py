@@ -82,8 +82,12 @@ def _say_difference(verdict: Verdict) -> Iterator[str]:
     """Say which ranks entered which collective."""
     calls = verdict.entered or verdict.waits.open
     sides: dict[str, list[int]] = {}
+    groups = {call.group for call in calls.values()}
     for rank, call in sorted(calls.items()):
-        sides.setdefault(say_call(call, with_size=True), []).append(rank)
+        words = say_call(call, with_size=True)
+        if len(groups) > 1 and call.peer is None:
+            words += f" of group {safe_text(call.group)}"
+        sides.setdefault(words, []).append(rank)
     for words, ranks in sides.items():
         place = ""
         for rank in ranks:

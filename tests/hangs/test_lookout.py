@@ -19,6 +19,7 @@ from profkit.instrument.frameworks.base import Place
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.run.lookout.lookout import Lookout
+from profkit.run.lookout.stacks import native_id
 
 LIMIT_S = 1.2
 
@@ -117,3 +118,11 @@ def test_a_place_that_is_known_later_leaves_one_file(tmp_path: Path, tracker: Tr
     time.sleep(LIMIT_S / 3)
     lookout.stop()
     assert (read(tmp_path).rank, read(tmp_path).world_size) == (3, 4)
+
+
+def test_a_forked_rank_looks_at_its_own_thread() -> None:
+    """Python 3.11 keeps the parent's number of the main thread in a child."""
+    child = os.fork()
+    if not child:
+        os._exit(0 if native_id(threading.get_ident()) == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

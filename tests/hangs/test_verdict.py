@@ -210,6 +210,8 @@ def test_ranks_that_wait_for_each_other_in_two_groups() -> None:
     found = judge(Evidence({0: first, 1: second}, 2))
     assert found is not None
     assert (found.kind, found.ranks) == (HangClass.MISMATCH, (0, 1))
+    assert "rank 0 is in all_reduce #1 of group a at train.py:40 main" in say_verdict(found)
+    assert "rank 1 is in all_reduce #1 of group b at train.py:40 main" in say_verdict(found)
 
 
 def test_a_silent_rank_is_not_called_dead() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -69,7 +70,12 @@ class Stacks:
 
 
 def native_id(ident: int) -> int:
-    """Return the kernel's number of a thread; 0 if Python does not know it."""
+    """Return the kernel's number of a thread; 0 if Python does not know it.
+
+    After a fork, Python 3.11 keeps the number of the parent's thread for the main one.
+    """
+    if ident == threading.main_thread().ident:
+        return os.getpid()
     for thread in threading.enumerate():
         if thread.ident == ident:
             return thread.native_id or 0

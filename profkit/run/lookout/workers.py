@@ -58,7 +58,7 @@ def _watch(folder: Path, meter: Meter) -> None:
         looks += 1
         if looks < 2:
             continue
-        look = look_at(os.getpid(), thread.native_id or 0)
+        look = look_at(os.getpid(), os.getpid())
         stack, _ = stacks.read(thread.ident or 0)
         status = Status(
             rank.rank if rank else 0,
