@@ -32,8 +32,6 @@ from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import rank_of
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.late_sink import LateSink
-from profkit.run.lookout.lookout import Lookout
-from profkit.run.lookout.workers import watch_worker
 from profkit.run.own_run import make_own_run
 from profkit.run.wiring import (
     complete_manifest,
@@ -46,6 +44,7 @@ from profkit.vocab import OPENING_CPU, rank_folder
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
+    from profkit.run.lookout.lookout import Lookout
     from profkit.trace import RankManifest
 
 log = logging.getLogger("profkit")
@@ -76,13 +75,11 @@ class Job:
         self._choice = Choice.read()
         self._collecting: Collecting | None = None
         self.recorder = make_recorder(self.sink, self._choice, self.ranges)
-        self.recorder.in_worker = guarded(
-            "lookout in a worker", functools.partial(watch_worker, run), None
-        )
+        self.recorder.in_worker = guarded("lookout in a worker", self._look_out_in_worker, None)
         self.tracker = Tracker(self.recorder, on_training=self._begin)
         samples = os.environ.get(SAMPLES_VARIABLE, "")
         self.tracker.say_samples(int(samples) if samples.isdecimal() else None)
-        self._lookout = Lookout(run, self.tracker)
+        self._lookout: Lookout | None = None
         self._patches: list[Patches] = []
         self._frameworks: list[Framework] = []
         self._opener: threading.Thread | None = None
@@ -106,7 +103,7 @@ class Job:
         rank = rank_of()
         # Other processes that import a framework may be launchers, or workers of a rank.
         if rank is not None and rank.world_size > 1 and multiprocessing.parent_process() is None:
-            self._look_out(Place(*rank))
+            guarded("lookout", self._look_out, None)(Place(*rank))
 
     def unhook(self) -> None:
         """Remove every hook. What was recorded stays."""
@@ -119,7 +116,8 @@ class Job:
             return
         self.tracker.finish()
         self.recorder.stop()
-        self._lookout.stop()
+        if self._lookout is not None:
+            self._lookout.stop()
         self._ended.set()
         if self._opener is not None:
             self._opener.join(OPENING_TIMEOUT_S)
@@ -188,7 +186,7 @@ class Job:
 
     def _open_files(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
         """Import the writer and open the rank's files, without a garbage collection of our own."""
-        self._look_out(place)
+        guarded("lookout", self._look_out, None)(place)
         samples = self.sink.appender("samples")
         framework = self._framework_in_use()
         complete = guarded("device times", functools.partial(_before_flush, timer), None)
@@ -219,7 +217,16 @@ class Job:
 
     def _look_out(self, place: Place) -> None:
         """Have the lookout note from now on when this rank stands still."""
-        guarded("lookout", self._lookout.start, None)(place, self._framework_in_use)
+        if self._lookout is None:
+            from profkit.run.lookout.lookout import Lookout
+
+            self._lookout = Lookout(self.run, self.tracker)
+        self._lookout.start(place, self._framework_in_use)
+
+    def _look_out_in_worker(self, meter: Any) -> None:
+        from profkit.run.lookout.workers import watch_worker
+
+        watch_worker(self.run, meter)
 
     def _describe(self, framework: Framework, manifest: RankManifest) -> None:
         """Write what the job trains into `rank.json`, after its first steps or at its end."""
@@ -235,7 +242,8 @@ class Job:
 
     def _stay_out(self, why: str) -> None:
         """Record nothing in this process, and say why."""
-        self._lookout.give_up()
+        if self._lookout is not None:
+            self._lookout.give_up()
         if self._collecting is not None:
             self._collecting.stop()
         self.sink.give_up(why)
