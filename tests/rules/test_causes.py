@@ -6,7 +6,7 @@ It names nothing if only a sign of the cause, or only a longer time, is present.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from profkit.analysis.estimate import Estimate
+from profkit.explain.causes import find_all
 from profkit.explain.evidence import Evidence, Exchanges, Loader
 from profkit.explain.evidence_counters import Load
 from profkit.explain.evidence_kernels import Windows
@@ -27,7 +28,7 @@ from profkit.explain.rules import (
     skipped_amp_steps,
     worker_start,
 )
-from profkit.explain.rules.base import Case, Cause, all_of, compute_row, find_all
+from profkit.explain.rules.base import Case, Cause, all_of, compute_row
 from profkit.explain.turned import find_gains
 from profkit.plugins import RULES
 from profkit.testing import synthetic, synthetic_trace
@@ -362,6 +363,29 @@ def test_a_cause_takes_what_it_explains_of_anothers_cost(make: Make) -> None:
         each.kind
         for each in find_all(case, [*rules, lambda _: _costly("worker_start", 9, "input_bound")])
     ] == ["worker_start", "late_rank"]
+
+
+@pytest.mark.parametrize(
+    ("others", "cost_ms"),
+    [
+        ((("garbage_pauses", 8, ("unknown",)),), 12),
+        ((("garbage_pauses", 4, ("backward",)),), 8),
+        ((("garbage_pauses", 8, ("backward",)),), None),
+        ((("garbage_pauses", 4, ()),), 8),
+        ((("input_bound", 5, ("backward",)), ("late_rank", 5, ("backward",), "input_bound")), 7),
+    ],
+    ids=["another row", "its row", "most of its row", "unknown rows", "one explains the other"],
+)
+def test_a_setting_yields_to_what_other_causes_cost_in_its_row(
+    others: Sequence[Any], cost_ms: float | None, make: Make
+) -> None:
+    case = make(Planted(0, SLOWER))
+    causes = [replace(_costly("setting_changed", 12), rows=("backward",))]
+    for kind, ms, rows, *takes in others:
+        causes.append(replace(_costly(kind, ms, *takes), rows=rows))
+    found = {each.kind: each for each in find_all(case, [lambda _, e=e: e for e in causes])}
+    left = found["setting_changed"].cost_ns if "setting_changed" in found else None
+    assert (left.value / MS if left else None) == cost_ms
 
 
 def test_a_rank_that_is_late_costs_the_whole_step(make: Make) -> None:
