@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from profkit.analysis.config_join import COMPUTE, Difference
 from profkit.analysis.costs import INPUT
 from profkit.analysis.device_times import HOST
 from profkit.analysis.estimate import Estimate, scale
@@ -47,9 +48,6 @@ HIDDEN_INPUT_SHARE = 0.25
 
 SETTING_CHANGED = "setting_changed"
 """The kind of the cause that yields to all others: any better explanation replaces it."""
-
-COMPUTE = ("forward", "backward", "optimizer")
-"""The phases in which the ranks' own processes compute."""
 
 WORK = (*COMPUTE, UNKNOWN)
 """The rows in which kernels can run; those outside all phases are seen in kernel windows alone."""
@@ -210,14 +208,20 @@ def input_is_hidden(case: Case) -> bool:
     Where the ranks' own processes train, nothing works during the wait.
     """
     ledger = case.ledger
-    with contextlib.suppress(UnreadableError):
-        if any(rank.manifest.device == HOST for rank in case.after.trace.ranks):
-            return False
+    if trains_on_host(case):
+        return False
     row, total = ledger.find(INPUT), ledger.total.delta
     if row is None or not grew(row, ledger):
         return False
     may_show = total.high is not None and total.high > row.delta.value
     return total.value < HIDDEN_INPUT_SHARE * row.delta.value and not may_show
+
+
+def trains_on_host(case: Case) -> bool:
+    """Return true if ranks of the run train on the host's processors."""
+    with contextlib.suppress(UnreadableError):
+        return any(rank.manifest.device == HOST for rank in case.after.trace.ranks)
+    return False
 
 
 def stated_input_ns(run: RunManifest) -> float | None:
@@ -242,6 +246,9 @@ def compute_row(ledger: Ledger, names: Sequence[str] = COMPUTE) -> Row:
 def knobs_for(case: Case, row: str) -> Iterator[str]:
     """Yield the settings that differ and can affect a row, in words."""
     for each in case.ledger.differences:
-        named = each.rows.replace(",", " ").split()
-        if row in named or (row in COMPUTE and "compute" in named):
-            yield f"{each.name} {each.base} and {each.target}"
+        if each.can_affect(row, on_host=trains_on_host(case)):
+            yield describe_difference(each)
+
+
+def describe_difference(each: Difference) -> str:
+    return f"{each.name} {each.base} and {each.target}"

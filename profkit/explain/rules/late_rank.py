@@ -27,6 +27,7 @@ KINDS_BY_ROW = {
     INPUT: ("input_bound", "input_stalls"),
     Phase.H2D.value: ("unpinned_copy",),
     Phase.OPTIMIZER.value: ("optimizer_unfused",),
+    UNKNOWN: ("time_outside_phases",),
     Phase.OTHER.value: ("evaluation_in_training", "checkpoint_in_training"),
 }
 """The kinds whose cost includes the late rank's own time, by the row in which it is late."""
