@@ -89,6 +89,12 @@ PLANTED = {
     "thread_oversubscription": Planted(
         13, SLOWER, {"load": IDLE}, {"load": Load(8, 6.5, 1.0, 8.0, 900.0)}
     ),
+    "interpreter_lock": Planted(
+        13,
+        SLOWER,
+        {"load": replace(IDLE, python_threads=0.0)},
+        {"load": replace(IDLE, own=1.4, python_threads=0.6, switches_per_s=120.0, runnable=2.0)},
+    ),
     "host_busy": Planted(13, SLOWER, {"load": IDLE}, {"load": Load(8, 1.0, 1.0, 7.9, 40.0)}),
     "worker_start": Planted(
         4,

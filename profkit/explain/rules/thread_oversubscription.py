@@ -29,7 +29,7 @@ def find(case: Case) -> Cause | None:
     row = compute_row(ledger)
     if not grew(row, ledger) or case.base.world_size != case.target.world_size:
         return None
-    if not _is_oversubscribed(before, after):
+    if not is_oversubscribed(before, after):
         return None
     was, now = in_time(ledger, before, after)
     words = []
@@ -50,7 +50,7 @@ def find(case: Case) -> Cause | None:
     )
 
 
-def _is_oversubscribed(before: Load, after: Load) -> bool:
+def is_oversubscribed(before: Load, after: Load) -> bool:
     """Return true if threads of the ranks wait for cores, and did not before.
 
     More threads alone are no sign: most threads sleep, and those that wait for the interpreter's
