@@ -26,6 +26,9 @@ MOST_THREADS = 64
 OWN_THREADS = "profkit-"
 """The names of profkit's own threads begin so."""
 
+FOREIGN_THREAD = "_DummyThread"
+"""Python's class for threads that others started, such as autograd's, which also launch kernels."""
+
 
 @dataclass(frozen=True)
 class ProcessCollector:
@@ -59,7 +62,9 @@ class ProcessCollector:
         others = [
             thread
             for thread in threading.enumerate()
-            if thread is not main and not thread.name.startswith(OWN_THREADS)
+            if thread is not main
+            and not thread.name.startswith(OWN_THREADS)
+            and type(thread).__name__ != FOREIGN_THREAD
         ]
         for thread in others[:MOST_THREADS]:
             with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile

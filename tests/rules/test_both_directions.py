@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from profkit.analysis.config_join import Recorded
-from profkit.explain.evidence import Exchanges
+from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.evidence_counters import Load
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict

@@ -17,8 +17,9 @@ import pytest
 
 from profkit.analysis.estimate import Estimate
 from profkit.explain.causes import find_all
-from profkit.explain.evidence import Evidence, Exchanges, Loader
+from profkit.explain.evidence import Evidence, Loader
 from profkit.explain.evidence_counters import Load
+from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.explained import explain
 from profkit.explain.rules import (
