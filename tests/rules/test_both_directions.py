@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from profkit.analysis.config_join import Recorded
-from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.evidence_counters import Load
+from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules import late_rank

@@ -39,7 +39,7 @@ def _rows(**changed: Any) -> pa.Table:
         ({"op": ["broadcast"] * 8}, 0.0),
         ({"op": ["reduce_scatter", "all_reduce", "all_reduce", "all_reduce"] * 2}, 1.0),
         ({"bytes": [2 * MAX_STATISTICS_BYTES] * 8}, 0.0),
-        ({"start_ns": [90, 310] * 4}, 0.0),
+        ({"start_ns": [90, 410, 240, 260, 140, 460, 290, 310]}, 0.0),
         ({"start_ns": [420, 460] * 4}, 0.0),
     ],
     ids=["layers", "buffers", "sharded weights", "weights", "around a step", "metrics"],
