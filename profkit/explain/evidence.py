@@ -143,6 +143,12 @@ class Evidence:
             return None
         return read_load(self.counters, float(cores), self.costs.ranks)
 
+    def own_ns(self, factor: float) -> float | None:
+        """Return the processor time of a rank's own threads per step, times a factor."""
+        if self.load is None or self.load.own is None:
+            return None
+        return factor * self.step_ns * self.load.own / self.costs.ranks
+
     def select_used(self, rows: pa.Table) -> pa.Table:
         """Return the rows of the used steps."""
         return rows.filter(pc.is_in(rows["step"], pa.array(self.used.tolist(), pa.int64())))

@@ -312,6 +312,18 @@ def test_a_cause_that_the_target_lacks_is_named_as_a_gain(name: str, make: Make)
     assert [each for each in find_all(case, rules) if each.cost_ns is not None] == []
 
 
+@pytest.mark.parametrize(
+    ("own", "switches", "named"), [(0.7, 5.0, False), (0.7, 60.0, True), (1.0, 5.0, True)]
+)
+def test_a_busy_host_holds_up_threads_that_want_to_run(
+    own: float, switches: float, named: bool, make: Make
+) -> None:
+    """Ranks that neither lose a core more often nor work longer wait for something else."""
+    load = Load(8, own, 1.0, 7.9, switches)
+    cause = _ask("host_busy", make(Planted(13, SLOWER, {"load": IDLE}, {"load": load})))
+    assert (cause is not None) is named
+
+
 def test_mixed_precision_that_helps_is_no_cause(make: Make) -> None:
     faster = {"phase_ns": {"forward": 6 * MS, "backward": 12 * MS}}
     assert (

@@ -6,10 +6,18 @@ Only phases that compute are judged: outside all phases, the job itself may writ
 from __future__ import annotations
 
 from profkit.analysis.costs import INPUT
+from profkit.explain.evidence_counters import Load
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules._input import MIN_OTHER_CORES, waits_for_cores
 from profkit.explain.rules.base import COMPUTE, Case, Cause, from_to, grew, in_time
 from profkit.text import significant
+
+MIN_SWITCHES_RATIO = 1.2
+MIN_SWITCHES_PER_S = 10.0
+"""Threads that compete for a core lose it more often than this, and more often than before."""
+
+MIN_WORK_RATIO = 1.1
+"""Threads that share a core's units take more processor time for the same work."""
 
 _REMEDY = (
     "see what else runs there (top), and give the job cores of its own (taskset, cgroups, an "
@@ -31,6 +39,8 @@ def find(case: Case) -> Cause | None:
     row = sum_rows(case.ledger, "work", rows)
     if not grew(row, case.ledger) or after.others < before.others + MIN_OTHER_CORES:
         return None
+    if not _is_held_up(case, before, after):
+        return None
     was, now = in_time(case.ledger, before.others, after.others)
     evidence = (
         f"{name} went from {from_to(row, case.ledger)} per step while processes outside the run "
@@ -38,3 +48,19 @@ def find(case: Case) -> Cause | None:
         f"of {significant(after.cores, 2)}"
     )
     return Cause.from_row("host_busy", row, case.ledger, evidence, _REMEDY, explains=explains)
+
+
+def _is_held_up(case: Case, before: Load, after: Load) -> bool:
+    """Return true if the ranks lose their cores more often, or need more processor time per step.
+
+    If neither is so, the ranks wait for something else than cores while others use them.
+    """
+    if before.switches_per_s is None or after.switches_per_s is None:
+        return True
+    least = max(MIN_SWITCHES_PER_S, MIN_SWITCHES_RATIO * before.switches_per_s)
+    if after.switches_per_s > least:
+        return True
+    ledger = case.ledger
+    known_ns = case.before.own_ns(ledger.batch_factor(case.before.step_samples))
+    own_ns = case.after.own_ns(ledger.batch_factor(case.after.step_samples))
+    return known_ns is None or own_ns is None or own_ns > MIN_WORK_RATIO * known_ns

@@ -106,14 +106,12 @@ def places_ns(evidence: Evidence) -> Mapping[Place, float]:
 
 def _describe_processor(case: Case, added_ns: float) -> Iterator[str]:
     """Yield how much of the added time the process was on a processor, if that is clear."""
-    before, after = case.before.load, case.after.load
-    if before is None or after is None or before.own is None or after.own is None:
+    ledger = case.ledger
+    known_ns = case.before.own_ns(ledger.batch_factor(case.before.step_samples))
+    own_ns = case.after.own_ns(ledger.batch_factor(case.after.step_samples))
+    if known_ns is None or own_ns is None:
         return
-    busy_ns = 0.0
-    for sign, side, load in ((-1, case.before, before.own), (1, case.after, after.own)):
-        factor = case.ledger.batch_factor(side.step_samples)
-        busy_ns += sign * factor * side.step_ns * load / side.costs.ranks
-    share = busy_ns / added_ns
+    share = (own_ns - known_ns) / added_ns
     if share < WAITING_SHARE:
         yield "the process hardly used a processor meanwhile: it waits, for a disk or in a sleep"
     elif share > BUSY_SHARE:
