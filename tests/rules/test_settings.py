@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.explained import Explained, explain
+from profkit.explain.rules import exposed_communication
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 
@@ -35,14 +38,18 @@ Compare = Callable[..., Explained]
 
 @pytest.fixture
 def compare(tmp_path: Path) -> Compare:
-    def compare(phases: Mapping[str, int], device: str = "cpu", **changed: Any) -> Explained:
+    def compare(
+        phases: Mapping[str, int], device: str = "cpu", ranks: int = 1, **changed: Any
+    ) -> Explained:
         sides = []
         for name, added, config in (("base", {}, {}), ("target", phases, changed)):
             run = synthetic_trace(
                 tmp_path / name,
-                seed=len(sides),
+                steps=120,
+                seed=1 + len(sides),
                 phase_ns=added,
                 device=device,
+                ranks=ranks,
                 config={**PLAIN, **config},
             )
             sides.append(Trace.open(run))
@@ -110,6 +117,18 @@ def test_a_slow_update_is_blamed_on_its_variant_only_if_that_differs(
     changed: Mapping[str, Any], kinds: list[str], compare: Compare
 ) -> None:
     assert _kinds(compare({"optimizer": 9 * MS}, **changed)) == kinds
+
+
+def test_an_exchange_that_grew_with_the_model_has_no_cause_of_its_own(compare: Compare) -> None:
+    """All gradients are three times as many bytes, and their exchange takes three times as long."""
+    grown = {"parameters_count": 3_000}
+    longer = {"allreduce": 10 * MS}
+    view = compare(longer, ranks=2, **grown)
+    assert _kinds(view) == ["exposed_communication"], "its messages are as large as before"
+    gradients = Exchanges(messages=4, message_bytes=25e6, buckets=4, others=0)
+    vars(view.case.before)["exchanges"] = gradients
+    vars(view.case.after)["exchanges"] = replace(gradients, message_bytes=75e6)
+    assert exposed_communication.find(view.case) is None
 
 
 def test_threads_of_the_host_are_no_setting_of_a_devices_work(compare: Compare) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from profkit.analysis.config_join import COMPUTE, Difference
+from profkit.analysis.config_join import COMPUTE, NOT_SAID, Difference
 from profkit.analysis.costs import INPUT
 from profkit.analysis.device_times import HOST
 from profkit.analysis.estimate import Estimate, scale
@@ -248,6 +248,14 @@ def knobs_for(case: Case, row: str) -> Iterator[str]:
     for each in case.ledger.differences:
         if each.can_affect(row, on_host=trains_on_host(case)):
             yield describe_difference(each)
+
+
+def differs(case: Case, name: str) -> bool:
+    """Return true if a setting differs that both runs state."""
+    for each in case.ledger.differences:
+        if each.name == name and NOT_SAID not in {each.base, each.target}:
+            return True
+    return False
 
 
 def describe_difference(each: Difference) -> str:

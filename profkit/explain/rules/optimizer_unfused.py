@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from profkit.analysis.config_join import NOT_SAID
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
+from profkit.explain.rules.base import Case, Cause, differs, from_to, grew, in_time
 from profkit.explain.rules.tiny_buckets import MAX_BYTES_RATIO
 from profkit.text import significant
 from profkit.vocab import Phase
@@ -40,7 +39,7 @@ def find(case: Case) -> Cause | None:
         if row.target.value / row.base.value <= MIN_RATIO_TO_NETWORK * max(1.0, change):
             return None
     seen = ""
-    if not has_more_gradients(case) and not _differs(case, "parameters_count"):
+    if not has_more_gradients(case) and not differs(case, "parameters_count"):
         seen = _describe_sign(case, change)
     if not seen:
         return None
@@ -62,7 +61,7 @@ def _describe_sign(case: Case, change: float) -> str:
         first, then = in_time(case.ledger, known, now)
         words = f"{significant(first)} calls in it became {significant(then)}"
         return words if now >= MIN_CALLS_RATIO * known else ""
-    if _differs(case, "optimizer"):
+    if differs(case, "optimizer"):
         return ""  # another optimizer does other work
     if _states_variants(case):
         return _describe_variant(case)
@@ -79,14 +78,6 @@ def _count_calls(case: Case) -> tuple[float, float] | None:
     known = before.calls_by_phase.get(Phase.OPTIMIZER.value)
     calls = after.calls_by_phase.get(Phase.OPTIMIZER.value)
     return (known, calls) if known and calls else None
-
-
-def _differs(case: Case, name: str) -> bool:
-    """Return true if a setting differs that both runs state."""
-    for each in case.ledger.differences:
-        if each.name == name and NOT_SAID not in {each.base, each.target}:
-            return True
-    return False
 
 
 def _states_variants(case: Case) -> bool:
