@@ -36,6 +36,9 @@ WAITING_SHARE, BUSY_SHARE = 0.3, 0.7
 Between them nothing is said: processor time is read about once per second.
 """
 
+MIN_SHARE_FOR_PROCESSOR = 0.25
+"""Nothing is said of less time than this share of a step: processor time is not as exact."""
+
 Place = tuple[str, str]
 """The phases, or ends of the step, before and after a piece of time."""
 
@@ -109,7 +112,10 @@ def _describe_processor(case: Case, added_ns: float) -> Iterator[str]:
     ledger = case.ledger
     known_ns = case.before.own_ns(ledger.batch_factor(case.before.step_samples))
     own_ns = case.after.own_ns(ledger.batch_factor(case.after.step_samples))
-    if known_ns is None or own_ns is None:
+    is_enough = (
+        added_ns >= MIN_SHARE_FOR_PROCESSOR * ledger.total.base.value * ledger.samples_per_step
+    )
+    if known_ns is None or own_ns is None or not is_enough:
         return
     share = (own_ns - known_ns) / added_ns
     if share < WAITING_SHARE:
