@@ -112,6 +112,6 @@ def describe_job(describe: Callable[[Seen, list[Any]], Facts], seen: Seen, model
             continue
     facts |= describe_batches(seen.shapes)
     facts |= seen.thread
-    if facts:
-        facts.setdefault("activation_checkpointing", seen.recomputes)
+    if seen.recomputes:
+        facts["activation_checkpointing"] = True
     return {name: fact for name, fact in facts.items() if fact is not None}

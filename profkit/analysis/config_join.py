@@ -178,6 +178,8 @@ def _settings(manifest: RunManifest) -> dict[str, str]:
         **manifest.config,
         **manifest.environment,
     }
+    if "parameters_fingerprint" in manifest.config:  # a described job without it has none
+        found.setdefault("activation_checkpointing", False)
     return dict(_flat(found))
 
 

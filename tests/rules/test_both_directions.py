@@ -199,9 +199,16 @@ def test_more_gradients_are_not_blamed_on_buckets_or_the_optimizer(pair: Pair, n
     assert _ask(name, view) is None
 
 
-def test_who_waits_in_forward_is_told_by_broadcasts_alone(pair: Pair) -> None:
+def test_who_is_late_before_its_forward_is_told_unless_it_waits_there(pair: Pair) -> None:
     waiting = {0: {"forward": 52 * MS}, 1: {"data": 30 * MS}}
     view = pair({"ranks": 2}, {"ranks": 2, "rank_phase_ns": waiting})
+    told = _ask("late_rank", view)
+    assert told is not None
+    assert told.detail == "input"
+    assert "rank 1's input takes" in told.evidence
+    assert told.cost_ns is not None
+    assert told.cost_ns.value == pytest.approx(28 * MS, rel=0.05)
+    view.case.after.figures[late_rank.own_collectives_ns] = {0: 0.1 * MS, 1: 27.0 * MS}
     untold = _ask("late_rank", view)
     assert untold is not None
     assert "cannot be told" in untold.evidence

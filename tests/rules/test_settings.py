@@ -27,7 +27,6 @@ PLAIN: Mapping[str, Any] = {
     "batch_shapes": "8x3x32x32, 8",
     "batch_shapes_distinct": 1,
     "anomaly_mode": False,
-    "activation_checkpointing": False,
     "threads": 2,
 }
 SLOWER: Mapping[str, int] = {"forward": 16 * MS, "backward": 32 * MS, "optimizer": 5 * MS}

@@ -31,12 +31,15 @@ def find(case: Case) -> Cause | None:
     if top is None or not grew(top, ledger) or not grew(ledger.total, ledger):
         return None
     knobs = _knobs(case, top)
+    is_batch = not knobs
+    if is_batch:
+        knobs = _batch_sizes(case)
     if not knobs:
         return None
     names, base_ns, on_host = [], ledger.total.base.value, trains_on_host(case)
     for row in ledger.rows:
         is_affected = any(knob.can_affect(row.name, on_host=on_host) for knob in knobs)
-        if is_affected and judge(row.delta, base_ns) is Verdict.REGRESSION:
+        if (is_affected or is_batch) and judge(row.delta, base_ns) is Verdict.REGRESSION:
             names.append(row.name)
     row, named = top, top.name
     if len(names) > 1:
@@ -51,6 +54,16 @@ def find(case: Case) -> Cause | None:
     )
     remedy = f"run the target again with the base's {knobs[0].name}"
     return Cause.from_row("setting_changed", row, ledger, evidence, remedy)
+
+
+def _batch_sizes(case: Case) -> Sequence[Difference]:
+    """Return the sizes of a rank's batch, if they differ and the ranks are as many.
+
+    What a step takes whatever its batch is less per sample in a larger one.
+    """
+    if case.base.world_size != case.target.world_size or not case.ledger.per_sample:
+        return []
+    return [each for each in case.ledger.differences if each.name == "batch_size"]
 
 
 def _knobs(case: Case, row: Row) -> Sequence[Difference]:

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from profkit.explain.evidence_counters import Load
-from profkit.explain.rules.base import Case, Cause, compute_row, from_to, grew, in_time
-from profkit.text import significant
+from profkit.explain.ledger import sum_rows
+from profkit.explain.rules.base import (
+    COMPUTE,
+    Case,
+    Cause,
+    compute_row,
+    differs,
+    from_to,
+    grew,
+    here,
+    in_time,
+    trains_on_host,
+)
+from profkit.text import plural, significant
+from profkit.vocab import Phase
 
 MIN_CORES_RATIO = 1.2
 """The ranks use more than this many times as many cores as in the base."""
@@ -16,6 +29,7 @@ MIN_SWITCHES_PER_S = 50.0
 """Fewer involuntary switches per second happen on any machine."""
 
 EXPLAINS = ("optimizer_unfused", "host_busy")
+EXPLAINS_BY_SETTING = (*EXPLAINS, "late_rank", "exposed_communication")
 _REMEDY = (
     "as many threads in all ranks together as there are cores (OMP_NUM_THREADS, "
     "torch.set_num_threads): cores divided by ranks on this machine"
@@ -23,6 +37,8 @@ _REMEDY = (
 
 
 def find(case: Case) -> Cause | None:
+    if _has_more_threads_than_cores(case):
+        return _find_by_setting(case)
     ledger, before, after = case.ledger, case.before.load, case.after.load
     if before is None or after is None or not before.own or after.own is None or not after.full:
         return None
@@ -47,6 +63,44 @@ def find(case: Case) -> Cause | None:
     )
     return Cause.from_row(
         "thread_oversubscription", row, ledger, "; ".join(words), _REMEDY, explains=EXPLAINS
+    )
+
+
+def _has_more_threads_than_cores(case: Case) -> bool:
+    """Return true if the runs state their threads, and only the target's do not fit the cores."""
+    if not trains_on_host(case) or not differs(case, "threads"):
+        return False
+    fits = []
+    for run, evidence in ((case.base, case.before), (case.target, case.after)):
+        cores, threads = run.environment.get("cpu_count"), run.config["threads"]
+        if not isinstance(cores, int) or not isinstance(threads, int):
+            return False
+        hosts = {rank.manifest.host for rank in evidence.trace.ranks}
+        fits.append(threads * run.world_size <= cores * max(1, len(hosts)))
+    return fits == [True, False]
+
+
+def _find_by_setting(case: Case) -> Cause | None:
+    """Return the cause without readings of the processors: short runs have too few."""
+    ledger, after = case.ledger, case.after.load
+    rows = [*COMPUTE, Phase.ALLREDUCE.value]
+    row = sum_rows(ledger, "computing and exchange", [each for each in rows if ledger.find(each)])
+    if not grew(row, ledger) or case.base.world_size != case.target.world_size:
+        return None
+    was, now = in_time(ledger, case.base, case.target)
+    evidence = (
+        f"{was.config['threads']} threads per rank became {now.config['threads']}, on "
+        f"{plural(case.target.environment['cpu_count'], 'core')} with "
+        f"{plural(case.target.world_size, 'rank')}; computing and exchange went from "
+        f"{from_to(row, ledger)} per step"
+    )
+    if after is not None and after.switches_per_s is not None:
+        evidence += (
+            f"; {here(ledger)}the ranks' threads lost their core "
+            f"{significant(after.switches_per_s, 2)} times per second"
+        )
+    return Cause.from_row(
+        "thread_oversubscription", row, ledger, evidence, _REMEDY, explains=EXPLAINS_BY_SETTING
     )
 
 
