@@ -37,7 +37,7 @@ class Load:
     runnable: float | None = None
     """Threads of the machine that run or could run, on average."""
     python_threads: float | None = None
-    """Cores that Python threads of a rank use, other than its main thread."""
+    """Cores that Python threads of the ranks use, other than their main threads."""
 
     @property
     def others(self) -> float | None:
@@ -123,7 +123,7 @@ def read_load(counters: Counters, cores: float, ranks: int) -> Load | None:
         threads=None if threads is None else threads * ranks,
         switches_per_s=switches.value if switches else None,
         runnable=counters.level("host", "run_queue_count"),
-        python_threads=python_threads.value if python_threads else None,
+        python_threads=python_threads.value * ranks if python_threads else None,
     )
 
 

@@ -94,7 +94,7 @@ PLANTED = {
         13,
         SLOWER,
         {"load": replace(IDLE, python_threads=0.0)},
-        {"load": replace(IDLE, own=1.4, python_threads=0.6, switches_per_s=120.0, runnable=2.0)},
+        {"load": replace(IDLE, own=1.4, python_threads=0.6, switches_per_s=640.0, runnable=9.5)},
     ),
     "host_busy": Planted(13, SLOWER, {"load": IDLE}, {"load": Load(8, 1.0, 1.0, 7.9, 40.0)}),
     "worker_start": Planted(

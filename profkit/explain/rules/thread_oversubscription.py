@@ -28,6 +28,12 @@ MIN_SWITCHES_RATIO = 2.0
 MIN_SWITCHES_PER_S = 50.0
 """Fewer involuntary switches per second happen on any machine."""
 
+MIN_PYTHON_CORES = 0.2
+"""Python threads can be in the loop's way if they use at least this many cores more."""
+
+MIN_SHARE_OF_OWN = 0.5
+"""They are what was added if they use at least this share of what the ranks use more."""
+
 EXPLAINS = ("optimizer_unfused", "host_busy")
 EXPLAINS_BY_SETTING = (*EXPLAINS, "late_rank", "exposed_communication")
 _REMEDY = (
@@ -45,7 +51,7 @@ def find(case: Case) -> Cause | None:
     row = compute_row(ledger)
     if not grew(row, ledger) or case.base.world_size != case.target.world_size:
         return None
-    if not is_oversubscribed(before, after):
+    if not is_oversubscribed(before, after) or uses_python_threads(before, after):
         return None
     was, now = in_time(ledger, before, after)
     words = []
@@ -102,6 +108,18 @@ def _find_by_setting(case: Case) -> Cause | None:
     return Cause.from_row(
         "thread_oversubscription", row, ledger, evidence, _REMEDY, explains=EXPLAINS_BY_SETTING
     )
+
+
+def uses_python_threads(before: Load, after: Load) -> bool:
+    """Return true if Python threads take most of the processor time that was added.
+
+    They hold the interpreter's lock, which is in the way of the loop sooner than their core.
+    """
+    if before.python_threads is None or after.python_threads is None:
+        return False
+    added = after.python_threads - before.python_threads
+    own = (after.own or 0.0) - (before.own or 0.0)
+    return added >= max(MIN_PYTHON_CORES, MIN_SHARE_OF_OWN * own)
 
 
 def is_oversubscribed(before: Load, after: Load) -> bool:
