@@ -11,6 +11,7 @@ import pytest
 
 from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.explained import Explained, explain
+from profkit.explain.ledger import Verdict
 from profkit.explain.rules import exposed_communication
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -38,10 +39,18 @@ Compare = Callable[..., Explained]
 @pytest.fixture
 def compare(tmp_path: Path) -> Compare:
     def compare(
-        phases: Mapping[str, int], device: str = "cpu", ranks: int = 1, **changed: Any
+        phases: Mapping[str, int],
+        device: str = "cpu",
+        ranks: int = 1,
+        cores: int = 64,
+        batch: int = 32,
+        **changed: Any,
     ) -> Explained:
         sides = []
-        for name, added, config in (("base", {}, {}), ("target", phases, changed)):
+        for name, added, config, size in (
+            ("base", {}, {}, 32),
+            ("target", phases, changed, batch),
+        ):
             run = synthetic_trace(
                 tmp_path / name,
                 steps=120,
@@ -49,9 +58,13 @@ def compare(tmp_path: Path) -> Compare:
                 phase_ns=added,
                 device=device,
                 ranks=ranks,
+                batch_size=size,
                 config={**PLAIN, **config},
             )
-            sides.append(Trace.open(run))
+            trace = Trace.open(run)
+            environment = {**trace.manifest.environment, "cpu_count": cores}
+            vars(trace)["manifest"] = replace(trace.manifest, environment=environment)
+            sides.append(trace)
         return explain(*sides)
 
     return compare
@@ -132,3 +145,23 @@ def test_an_exchange_that_grew_with_the_model_has_no_cause_of_its_own(compare: C
 
 def test_threads_of_the_host_are_no_setting_of_a_devices_work(compare: Compare) -> None:
     assert _kinds(compare({"backward": 34 * MS}, device="cuda", threads=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("threads", "ranks", "kind"),
+    [(4, 2, "thread_oversubscription"), (1, 2, "setting_changed"), (4, 1, "setting_changed")],
+)
+def test_threads_that_do_not_fit_the_cores_are_told_without_readings(
+    threads: int, ranks: int, kind: str, compare: Compare
+) -> None:
+    view = compare(SLOWER, ranks=ranks, threads=threads, cores=4)
+    assert _kinds(view) == [kind]
+
+
+def test_a_larger_batch_is_what_makes_a_sample_faster(compare: Compare) -> None:
+    """Each step takes as long as before, whatever its batch is."""
+    view = compare({}, batch=64)
+    gain = view.causes[0]
+    assert view.ledger.verdict is Verdict.IMPROVEMENT
+    assert (gain.kind, gain.is_gain) == ("setting_changed", True)
+    assert "batch_size 32 and 64" in gain.evidence
