@@ -44,7 +44,7 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     ),
     (
         (
-            r"precision|amp|memory_format|compile|autotune|tf32|image_size|"
+            r"amp|memory_format|compile|autotune|tf32|image_size|"
             r"deterministic|cudnn_benchmark|matmul_precision|"
             r"variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*"
         ),
@@ -53,7 +53,9 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     (r"sync_bn|anomaly_mode|activation_checkpointing", "forward, backward"),
     (r"ddp_.*", "forward, backward, allreduce"),
     (r"optimizer.*", "optimizer"),
-    (r"model|modules_count|parameters_.*", "compute, allreduce"),
+    # Between phases, the loop's own code works on the same weights and gradients.
+    (r"precision", "h2d, compute, allreduce, unknown"),
+    (r"model|modules_count|parameters_.*", "compute, allreduce, unknown"),
     (BATCH_SHAPES, "input, h2d, compute"),
     (r"packages\.(torch|paddlepaddle.*|triton.*)|nvidia_driver", "compute, allreduce"),
     (r"batch_size|global_batch_size", "any, per sample"),

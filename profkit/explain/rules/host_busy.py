@@ -9,8 +9,9 @@ from profkit.analysis.costs import INPUT
 from profkit.explain.evidence_counters import Load
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules._input import MIN_OTHER_CORES, waits_for_cores
-from profkit.explain.rules.base import COMPUTE, Case, Cause, from_to, grew, in_time
+from profkit.explain.rules.base import COMPUTE, Case, Cause, from_to, grew, in_time, trains_on_host
 from profkit.text import significant
+from profkit.vocab import Phase
 
 MIN_SWITCHES_RATIO = 1.2
 MIN_SWITCHES_PER_S = 10.0
@@ -23,7 +24,7 @@ _REMEDY = (
     "see what else runs there (top), and give the job cores of its own (taskset, cgroups, an "
     "exclusive allocation); then measure both sides again"
 )
-EXPLAINS: tuple[str, ...] = ("optimizer_unfused",)
+EXPLAINS: tuple[str, ...] = ("optimizer_unfused", "exposed_communication")
 EXPLAINS_WITH_INPUT = (*EXPLAINS, "input_bound", "input_stalls")
 
 
@@ -36,6 +37,8 @@ def find(case: Case) -> Cause | None:
     name, rows, explains = "computing", [*COMPUTE], EXPLAINS
     if waits_for_cores(case):
         name, rows, explains = "computing and input", [*COMPUTE, INPUT], EXPLAINS_WITH_INPUT
+    if trains_on_host(case) and case.ledger.find(Phase.ALLREDUCE.value):
+        name, rows = f"{name}, and the exchange,", [*rows, Phase.ALLREDUCE.value]
     row = sum_rows(case.ledger, "work", rows)
     if not grew(row, case.ledger) or after.others < before.others + MIN_OTHER_CORES:
         return None

@@ -14,7 +14,7 @@ from profkit.analysis.lateness import Lateness, RankWork, minus
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
-from profkit.explain.rules.base import Case, Cause, here, share_of
+from profkit.explain.rules.base import Case, Cause, grew, here, share_of
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 
@@ -84,7 +84,8 @@ def find(case: Case) -> Cause | None:
         )
     share = share_of(added.value, case.ledger)
     if untold:
-        return Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
+        unsure = Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
+        return unsure if grew(case.ledger.total, case.ledger) else None
     waited = case.after.figure(find_waited_rank)
     if waited is not None and waited.rank == late.rank:
         evidence += (

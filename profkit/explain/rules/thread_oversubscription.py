@@ -25,6 +25,9 @@ MIN_CORES_RATIO = 1.2
 MIN_SWITCHES_RATIO = 2.0
 """The ranks lose their core to another thread more than this many times as often."""
 
+MIN_ADDED_THREADS = 0.5
+"""With no thread more, it is others that take the cores; the number is a mean of readings."""
+
 MIN_SWITCHES_PER_S = 50.0
 """Fewer involuntary switches per second happen on any machine."""
 
@@ -131,10 +134,12 @@ def is_oversubscribed(before: Load, after: Load) -> bool:
     """
     if after.runnable is not None and after.runnable <= after.cores:
         return False
+    both = before.threads is not None and after.threads is not None
+    if both and (after.threads or 0.0) < (before.threads or 0.0) + MIN_ADDED_THREADS:
+        return False
     switches = max(MIN_SWITCHES_PER_S, MIN_SWITCHES_RATIO * (before.switches_per_s or 0.0))
     if (after.switches_per_s or 0.0) <= switches:
         return False
-    both = before.threads is not None and after.threads is not None
     if both and (after.threads or 0.0) >= (before.threads or 0.0) + after.cores:
         return True
     own_before, own_after = before.own or 0.0, after.own or 0.0

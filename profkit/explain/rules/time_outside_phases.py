@@ -14,6 +14,7 @@ from profkit.explain.rules.base import (
     Cause,
     compute_row,
     cost,
+    differs,
     from_to,
     grew,
     here,
@@ -53,6 +54,8 @@ def find(case: Case) -> Cause | None:
     row = ledger.find(UNKNOWN)
     if row is None or not grew(row, ledger) or not _stands_out(case, row):
         return None
+    if differs(case, "parameters_count") or differs(case, "precision"):
+        return None  # the same code takes longer on other weights and gradients
     place, added_ns = _largest_place(case)
     whole = cost(row, ledger)
     if added_ns <= MIN_SHARE_OF_PLACE * whole.value:
