@@ -180,6 +180,9 @@ def _settings(manifest: RunManifest) -> dict[str, str]:
         **manifest.config,
         **manifest.environment,
     }
+    parameters = manifest.config.get("parameters_bytes")
+    if isinstance(parameters, Mapping):  # a data type that one run lacks is no unknown figure
+        found["parameters_bytes"] = ", ".join(f"{kind} {size}" for kind, size in parameters.items())
     if "parameters_fingerprint" in manifest.config:  # a described job without it has none
         found.setdefault("activation_checkpointing", False)
     return dict(_flat(found))

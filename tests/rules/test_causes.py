@@ -324,6 +324,32 @@ def test_a_busy_host_holds_up_threads_that_want_to_run(
     assert (cause is not None) is named
 
 
+@pytest.mark.parametrize(("threads", "named"), [((8.0, 8.0), False), ((8.0, 9.0), True)])
+def test_as_many_threads_as_before_are_not_too_many(
+    threads: tuple[float, float], named: bool, make: Make
+) -> None:
+    few = replace(IDLE, threads=threads[0])
+    many = Load(8, 6.5, 1.0, 8.0, 900.0, threads=threads[1])
+    case = make(Planted(13, SLOWER, {"load": few}, {"load": many}))
+    assert (_ask("thread_oversubscription", case) is not None) is named
+
+
+@pytest.mark.parametrize(("collate_ms", "named"), [(20.0, True), (0.8, False)])
+def test_a_piece_that_grew_out_of_proportion_is_slow_on_a_busy_machine_as_well(
+    collate_ms: float, named: bool, make: Make
+) -> None:
+    """A lack of cores makes collating as much longer as computing, and not forty times."""
+    longer = Loader({**WORKERS.pieces, "collate": collate_ms * MS}, workers=4)
+    busy = Load(8, 1.0, 1.0, 7.9, 40.0)
+    planted = Planted(
+        0,
+        {"phase_ns": {"data": 20 * MS}},
+        {"loader": WORKERS, "load": busy},
+        {"loader": longer, "load": busy},
+    )
+    assert (_ask("input_bound", make(planted)) is not None) is named
+
+
 def test_mixed_precision_that_helps_is_no_cause(make: Make) -> None:
     faster = {"phase_ns": {"forward": 6 * MS, "backward": 12 * MS}}
     assert (

@@ -60,11 +60,14 @@ def compare(tmp_path: Path) -> Compare:
         late: tuple[int, ...] = (0, 1),
         ranks: int = 2,
         known_ns: int = 0,
+        known: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Explained:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
-        base = Trace.open(synthetic_trace(folder / "base", ranks=ranks, steps=120, seed=1))
+        base = Trace.open(
+            synthetic_trace(folder / "base", ranks=ranks, steps=120, seed=1, config=known)
+        )
         target = Trace.open(
             synthetic_trace(folder / "target", ranks=ranks, steps=120, seed=2, **options)
         )
@@ -127,6 +130,18 @@ def test_a_step_that_is_slower_all_over_is_no_pause(compare: Compare) -> None:
     slower = {"forward": 24 * MS, "backward": 48 * MS, "optimizer": 8 * MS}
     assert _find(compare(known_ns=6 * MS, added_ns=14 * MS)) is not None
     assert _find(compare(known_ns=6 * MS, added_ns=14 * MS, phase_ns=slower)) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"precision": "fp64"}, {"parameters_count": 9}, {"parameters_bytes": {"float64": 16}}],
+)
+def test_other_weights_take_the_loops_own_code_longer(
+    changed: Mapping[str, Any], compare: Compare
+) -> None:
+    plain = {"precision": "fp32", "parameters_count": 2, "parameters_bytes": {"float32": 8}}
+    view = compare(ranks=1, known=plain, config={**plain, **changed})
+    assert [(each.kind, each.rows) for each in view.causes] == [("setting_changed", ("unknown",))]
 
 
 def test_little_time_is_no_cause(compare: Compare) -> None:

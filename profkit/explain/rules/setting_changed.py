@@ -18,8 +18,12 @@ from profkit.explain.rules.base import (
 _SIZES = {"world_size", "gpus", "batch_size", "global_batch_size"}
 """The settings that a comparison is about; its caveats name them."""
 
-_SAYS_LESS = {"parameters_fingerprint": "parameters_count", "modules_count": "model"}
-"""Settings that say no more than another one, if that differs as well."""
+_SAYS_LESS = {
+    "parameters_fingerprint": ("parameters_count", "parameters_bytes"),
+    "parameters_bytes": ("parameters_count", "precision"),
+    "modules_count": ("model", "parameters_count"),
+}
+"""Settings that say no more than others, if one of these differs as well."""
 
 MOST_NAMED = 6
 
@@ -74,4 +78,4 @@ def _knobs(case: Case, row: Row) -> Sequence[Difference]:
         if is_stated and each.name not in _SIZES and each.can_affect(row.name, on_host=on_host):
             found.append(each)
     named = {each.name for each in found}
-    return [each for each in found if _SAYS_LESS.get(each.name) not in named]
+    return [each for each in found if named.isdisjoint(_SAYS_LESS.get(each.name, ()))]

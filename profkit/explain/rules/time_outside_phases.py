@@ -43,6 +43,9 @@ MIN_SHARE_FOR_PROCESSOR = 0.25
 Place = tuple[str, str]
 """The phases, or ends of the step, before and after a piece of time."""
 
+_OTHER_WORK = ("parameters_count", "parameters_bytes", "precision")
+"""If one of these settings differs, the same code takes longer on other weights and gradients."""
+
 _REMEDY = (
     "look at what the loop does there: logging, metrics, clipping, averages of weights, writing "
     "files; 'profkit run --collect usual,stacks' samples its lines"
@@ -54,8 +57,8 @@ def find(case: Case) -> Cause | None:
     row = ledger.find(UNKNOWN)
     if row is None or not grew(row, ledger) or not _stands_out(case, row):
         return None
-    if differs(case, "parameters_count") or differs(case, "precision"):
-        return None  # the same code takes longer on other weights and gradients
+    if any(differs(case, name) for name in _OTHER_WORK):
+        return None
     place, added_ns = _largest_place(case)
     whole = cost(row, ledger)
     if added_ns <= MIN_SHARE_OF_PLACE * whole.value:
