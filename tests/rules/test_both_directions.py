@@ -106,8 +106,8 @@ def test_two_runs_alike_have_no_gain(pair: Pair) -> None:
 
 def test_the_rest_of_the_gap_is_named_with_its_row_and_settings(pair: Pair) -> None:
     view = pair(
-        {"config": {"precision": "fp32", "threads": 2}},
-        {"phase_ns": {"data": 7 * MS, "backward": 39 * MS}, "config": {"threads": 1}},
+        {"config": {"precision": "fp32", "flavour": "plain"}},
+        {"phase_ns": {"data": 7 * MS, "backward": 39 * MS}, "config": {"flavour": "mixed"}},
     )
     found = view.coverage
     assert found is not None
@@ -115,7 +115,7 @@ def test_the_rest_of_the_gap_is_named_with_its_row_and_settings(pair: Pair) -> N
     assert not found.is_bound
     assert found.row == "backward"
     assert found.row_share == pytest.approx(0.75, abs=0.03)
-    assert found.settings == ("threads 2 -> 1",), "nobody knows if precision differs"
+    assert found.settings == ("flavour plain -> mixed",), "nobody knows if precision differs"
     assert found.row_share is not None
     shares = percent(found.share, 0), percent(found.row_share, 0)
     words = (
