@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from profkit.analysis.costs import INPUT
 from profkit.analysis.exposed import INPUT_PIECES
 from profkit.explain.evidence import Evidence
-from profkit.explain.rules.base import Case, compute_row, is_material
+from profkit.explain.rules.base import Case, computing_factor, is_material
 
 NO_WORKERS = "no workers"
 QUEUE = "queue"
@@ -80,10 +80,7 @@ def waits_for_cores(case: Case) -> bool:
     if piece in _TIMED_WITHOUT_WAITING:
         return False
     known_ns, piece_ns = before.pieces.get(piece, 0.0), after.pieces.get(piece, 0.0)
-    computing, change = compute_row(case.ledger), 1.0
-    if computing.base.value > 0:
-        change = max(1.0, computing.target.value / computing.base.value)
-    return piece_ns <= MIN_RATIO_TO_COMPUTING * change * known_ns
+    return piece_ns <= MIN_RATIO_TO_COMPUTING * computing_factor(case.ledger) * known_ns
 
 
 def is_slow_on_all_ranks(case: Case, latest: int) -> bool:

@@ -243,6 +243,14 @@ def compute_row(ledger: Ledger, names: Sequence[str] = COMPUTE) -> Row:
     return sum_rows(ledger, "computing", names)
 
 
+def computing_factor(ledger: Ledger) -> float:
+    """Return by which factor computing takes longer; 1 if it takes less time, or is not known."""
+    row = compute_row(ledger)
+    if row.base.value <= 0:
+        return 1.0
+    return max(1.0, row.target.value / row.base.value)
+
+
 def knobs_for(case: Case, row: str) -> Iterator[str]:
     """Yield the settings that differ and can affect a row, in words."""
     for each in case.ledger.differences:

@@ -12,7 +12,7 @@ from profkit.explain.ledger import Row
 from profkit.explain.rules.base import (
     Case,
     Cause,
-    compute_row,
+    computing_factor,
     cost,
     differs,
     from_to,
@@ -86,10 +86,8 @@ def _stands_out(case: Case, row: Row) -> bool:
         return False
     if row.delta.value < MIN_SHARE_OF_STEP * case.ledger.total.base.value:
         return False
-    computing, change = compute_row(case.ledger), 1.0
-    if computing.base.value > 0:
-        change = max(1.0, computing.target.value / computing.base.value)
-    return row.target.value > MIN_RATIO_TO_COMPUTING * change * row.base.value
+    least = MIN_RATIO_TO_COMPUTING * computing_factor(case.ledger)
+    return row.target.value > least * row.base.value
 
 
 def _largest_place(case: Case) -> tuple[Place, float]:
