@@ -17,6 +17,9 @@ MIN_SWITCHES_RATIO = 1.2
 MIN_SWITCHES_PER_S = 10.0
 """Threads that compete for a core lose it more often than this, and more often than before."""
 
+MAX_EXCHANGE_RATIO = 1.1
+"""Other messages than these take another time by themselves."""
+
 MIN_WORK_RATIO = 1.1
 """Threads that share a core's units take more processor time for the same work."""
 
@@ -37,7 +40,7 @@ def find(case: Case) -> Cause | None:
     name, rows, explains = "computing", [*COMPUTE], EXPLAINS
     if waits_for_cores(case):
         name, rows, explains = "computing and input", [*COMPUTE, INPUT], EXPLAINS_WITH_INPUT
-    if trains_on_host(case) and case.ledger.find(Phase.ALLREDUCE.value):
+    if trains_on_host(case) and _sends_as_much(case):
         name, rows = f"{name}, and the exchange,", [*rows, Phase.ALLREDUCE.value]
     row = sum_rows(case.ledger, "work", rows)
     if not grew(row, case.ledger) or after.others < before.others + MIN_OTHER_CORES:
@@ -51,6 +54,16 @@ def find(case: Case) -> Cause | None:
         f"of {significant(after.cores, 2)}"
     )
     return Cause.from_row("host_busy", row, case.ledger, evidence, _REMEDY, explains=explains)
+
+
+def _sends_as_much(case: Case) -> bool:
+    """Return true if both runs exchange the same gradients in as many messages."""
+    before, after = case.before.exchanges, case.after.exchanges
+    if before is None or after is None:
+        return False
+    sent = [each.messages * each.message_bytes for each in (before, after)]
+    counts = [before.messages, after.messages]
+    return all(max(pair) <= MAX_EXCHANGE_RATIO * min(pair) for pair in (sent, counts))
 
 
 def _is_held_up(case: Case, before: Load, after: Load) -> bool:
