@@ -99,12 +99,15 @@ class Pollers:
             wait = self.poll(collector)
             self.cpu_ns[collector.name] = time.thread_time_ns()
             self._ending.wait(wait)
+        if getattr(collector, "reads_at_end", False):
+            self._read(collector, at_end=True)
+            self.cpu_ns[collector.name] = time.thread_time_ns()
 
-    def _read(self, collector: Collector) -> None:
+    def _read(self, collector: Collector, *, at_end: bool = False) -> None:
         problem = ""
         try:
             for reading in itertools.islice(collector.read(), MOST_READINGS):
-                if self._ending.is_set():
+                if self._ending.is_set() and not at_end:
                     return
                 found = find_problem(reading)
                 if found:

@@ -1,7 +1,8 @@
-"""Processor time, memory and page faults of the training process and its workers."""
+"""Processor time and waits for it, memory and page faults of the training process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 from profkit.collectors.base import Reading
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MOST_THREADS = 128
+"""The waits of more threads are not read: each of them has a file of its own."""
+
 _THREADS_FIELD = 17
 """The number of threads has this place in `/proc/self/stat`, behind the program's name."""
 
@@ -21,6 +25,7 @@ class ProcessCollector:
 
     name = "process"
     interval_s = 1.0
+    reads_at_end = True
     proc: Path = Path("/proc/self")
 
     def why_not(self) -> str:
@@ -34,9 +39,20 @@ class ProcessCollector:
         yield Reading("major_faults_count", usage.ru_majflt)
         yield Reading("involuntary_switches_count", usage.ru_nivcsw)
         fields = (self.proc / "stat").read_text().rpartition(")")[2].split()
-        yield Reading("threads_count", int(fields[_THREADS_FIELD]))
+        threads = int(fields[_THREADS_FIELD])
+        yield Reading("threads_count", threads)
+        if threads <= MOST_THREADS and (self.proc / "schedstat").exists():
+            yield Reading("cpu_wait_seconds", self._waited_s())
         pages = (self.proc / "statm").read_text().split()
         yield Reading("resident_bytes", int(pages[1]) * _PAGE_BYTES)
+
+    def _waited_s(self) -> float:
+        """Return for how long the present threads were ready to run and had no core."""
+        waited_ns = 0
+        for task in (self.proc / "task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has ended meanwhile
+                waited_ns += int((task / "schedstat").read_text().split()[1])
+        return waited_ns / 1e9
 
 
 COLLECTOR = ProcessCollector()

@@ -12,7 +12,7 @@ from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.exchange import LATE_SHARE
 from profkit.analysis.phase_basis import UNTIMED_EXCHANGE
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
-from profkit.explain.ledger import Ledger, Row, Verdict, judge, why_not
+from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.meeting import Meeting
 from profkit.explain.scaling import ScalingRow
 from profkit.report.words import interval_in_brackets, interval_range, reason_name
@@ -72,7 +72,7 @@ def row_cells(ledger: Ledger, row: Row, name: str, factor: float) -> list[str]:
     delta = scale(row.delta, factor)
     verdict = ""
     if not ledger.unlike:
-        verdict = verdict_name(judge(row.delta, ledger.total.base.value))
+        verdict = verdict_name(ledger.verdict_of(row))
     return [
         name,
         duration(row.base.value * factor),

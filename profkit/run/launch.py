@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disabled
 from profkit.clock import wall_ns
@@ -27,7 +27,7 @@ from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import Trace
-from profkit.vocab import RunState
+from profkit.vocab import REPEATS, RunState
 
 log = logging.getLogger("profkit")
 
@@ -47,8 +47,21 @@ class CannotStartError(ProfkitError):
         return self.message
 
 
+class Repeat(NamedTuple):
+    """The place of a run among the repeats of its job."""
+
+    group: str
+    number: int
+    of: int
+
+
 def run_job(
-    command: Sequence[str], output: Path, *, name: str = "", samples_per_step: int | None = None
+    command: Sequence[str],
+    output: Path,
+    *,
+    name: str = "",
+    samples_per_step: int | None = None,
+    repeat: Repeat | None = None,
 ) -> int:
     """Run and record `command`; return its exit code, negative for a signal.
 
@@ -57,7 +70,7 @@ def run_job(
     program = find_program(command[0])
     if samples_per_step is not None:
         os.environ[SAMPLES_VARIABLE] = str(samples_per_step)
-    run = None if disabled() else _new_run(command, output, name, samples_per_step)
+    run = None if disabled() else _new_run(command, output, name, samples_per_step, repeat)
     if run is None:
         with _started(program, command, dict(os.environ)) as process:
             return process.wait()
@@ -86,16 +99,23 @@ def find_program(name: str) -> str:
 
 
 def _new_run(
-    command: Sequence[str], output: Path, name: str, samples_per_step: int | None
+    command: Sequence[str],
+    output: Path,
+    name: str,
+    samples_per_step: int | None,
+    repeat: Repeat | None,
 ) -> Path | None:
     """Make the run's folder; without one the job still runs, unrecorded."""
     config: dict[str, Any] = {"command": plain_words(command)}
     if samples_per_step is not None:
         config["samples_per_step"] = samples_per_step
+    if repeat is not None:
+        config[REPEATS] = repeat._asdict()
     name = name and clean(name)
     manifest = RunManifest(workload=name or name_job(command), config=config)
     try:
-        run = make_run(output, name or name_run(command), manifest)
+        folder = repeat.group if repeat else name or name_run(command)
+        run = make_run(output, folder, manifest)
         (run / NOTES_FILE).touch(mode=0o600)
     except (ProfkitError, OSError) as error:
         _say(f"{error}; the job runs unrecorded")
