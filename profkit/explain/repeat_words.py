@@ -44,12 +44,19 @@ def doubt_words(slowness: Slowness, side: str, base: Trace, target: Trace) -> st
             f"other processes used {significant(state.others, 2)} of "
             f"{significant(state.cores, 2)} cores during the {side}"
         )
-        if state.waited:
-            words += f", whose threads waited for a core {percent(state.waited, 0)} of the time"
+        if state.waited and state.waited >= BUSY_SHARE:
+            waited = significant(state.waited, 2)
+            words += f", whose threads together waited {waited} s per second for a core"
         reasons.append(words)
+    if slowness.slower:
+        reasons.append(
+            f"a probe of a core or of memory took {percent(slowness.slower, 0)} longer before and "
+            f"after the {side}"
+        )
     if basis is Basis.REPEATS:
         return (
-            f"the {side}'s machine was busier, and that may be the change: {'; '.join(reasons)}; "
+            f"the {side}'s machine was busier or slower, and that may be the change: "
+            f"{'; '.join(reasons)}; "
             f"repeat the runs of both sides in turn: {repeat_command(base, target)}"
         )
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow.compute as pc
@@ -14,6 +14,8 @@ from profkit.explain.earlier import Spread, spread_of_earlier
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger
 from profkit.explain.verdict import Basis
+from profkit.trace import RunManifest
+from profkit.vocab import PROBES
 
 QUIET_SHARE = 0.1
 """Two runs of a job on a quiet machine may differ by this share (docs/accuracy.md)."""
@@ -23,6 +25,9 @@ DEVICE_SHARE = 0.05
 
 UNKNOWN_SHARE = 2.0
 """The same where nothing is known of the machine: a busy one can make a job take thrice as long."""
+
+PROBE_NOISE = 0.05
+"""Two probes of a quiet machine differ by less than this share."""
 
 MOST_WAITING = 2.0
 """Each core that others use keeps so many threads of the job waiting, at most, on average."""
@@ -38,6 +43,8 @@ class Slowness(NamedTuple):
     """The same for work of a device."""
     lost: float = 0.0
     """The further share that other processes may have made the work of the host longer."""
+    slower: float = 0.0
+    """The share by which a probe before and after the runs shows a slower core or memory."""
     waited_ns: float = 0.0
     """How much longer its threads waited for a core, in ns per sample and rank."""
     state: MachineState | None = None
@@ -47,15 +54,16 @@ class Slowness(NamedTuple):
     @property
     def host(self) -> float:
         """The share that work of the host may have taken longer."""
-        return self.usual + self.lost
+        return self.usual + self.lost + self.slower
 
 
 def find_slowness(ledger: Ledger, slow: Sequence[Evidence], quick: Sequence[Evidence]) -> Slowness:
     """Return by how much the machine may have slowed the slower side."""
     one, other = slow[0].trace, quick[0].trace
     state, other_state = _mean_state(slow), _mean_state(quick)
+    slower = _find_slower_probe(slow, quick)
     if max(len(slow), len(quick)) > 1:
-        return _slowness_of_repeats(ledger, state, other_state)
+        return _slowness_of_repeats(ledger, state, other_state, slower)
     if not (is_own(one) and is_own(other)):
         on_host = any(_is_on_host(each) for each in (slow[0], quick[0]))
         share = UNKNOWN_SHARE if on_host else DEVICE_SHARE
@@ -69,16 +77,17 @@ def find_slowness(ledger: Ledger, slow: Sequence[Evidence], quick: Sequence[Evid
     elif state is not None:
         basis, share = Basis.READINGS, QUIET_SHARE
     if state is None:
-        return Slowness(basis, share, device, spread=spread)
+        return Slowness(basis, share, device, slower=slower, spread=spread)
     waited_ns = 0.0
     if state.waited is not None:
         before = other_state.waited if other_state else None
         waited_ns = _waited_ns(ledger, state.waited, before or 0.0, state.others)
-    return Slowness(basis, share, device, _share_lost(state), waited_ns, state, spread)
+    lost = _share_lost(state)
+    return Slowness(basis, share, device, lost, slower, waited_ns, state, spread)
 
 
 def _slowness_of_repeats(
-    ledger: Ledger, state: MachineState | None, other: MachineState | None
+    ledger: Ledger, state: MachineState | None, other: MachineState | None, slower: float
 ) -> Slowness:
     """Return by how much busier the slower side's machine was.
 
@@ -86,12 +95,38 @@ def _slowness_of_repeats(
     a busy machine, if they did not take turns with the other's.
     """
     if state is None or other is None:
-        return Slowness(Basis.REPEATS, 0.0, 0.0)
+        return Slowness(Basis.REPEATS, 0.0, 0.0, slower=slower)
     waited_ns = 0.0
     if state.waited is not None and other.waited is not None:
         waited_ns = _waited_ns(ledger, state.waited, other.waited, state.others)
     lost = max(0.0, _share_lost(state) - _share_lost(other))
-    return Slowness(Basis.REPEATS, 0.0, 0.0, lost, waited_ns, state)
+    return Slowness(Basis.REPEATS, 0.0, 0.0, lost, slower, waited_ns, state)
+
+
+def _find_slower_probe(slow: Sequence[Evidence], quick: Sequence[Evidence]) -> float:
+    """Return by how much longer the probes of the slower side took, of a core or of memory.
+
+    It is zero if it is within the probe's own noise, or if a side has no probe.
+    """
+    shares = [0.0]
+    for kind in ("compute_ns", "memory_ns"):
+        means = []
+        for side in (slow, quick):
+            found = [value for run in side for value in _probes(run.trace.manifest, kind)]
+            means.append(sum(found) / len(found) if found else 0.0)
+        if means[0] > 0 and means[1] > 0:
+            shares.append(means[0] / means[1] - 1)
+    slower = max(shares)
+    return slower if slower > PROBE_NOISE else 0.0
+
+
+def _probes(manifest: RunManifest, kind: str) -> Iterator[float]:
+    """Yield the times of a run's probes, as far as the file is well formed."""
+    probes = manifest.config.get(PROBES)
+    for probe in probes if isinstance(probes, list) else []:
+        value = probe.get(kind) if isinstance(probe, dict) else None
+        if isinstance(value, int | float) and value > 0:
+            yield float(value)
 
 
 def _share_lost(state: MachineState) -> float:

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,12 +22,13 @@ from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
 from profkit.run.naming import clean, name_job, name_run
+from profkit.run.probe import probe_machine
 from profkit.run.session import first_libraries, make_run, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import Trace
-from profkit.vocab import REPEATS, RunState
+from profkit.vocab import PROBES, REPEATS, RunState
 
 log = logging.getLogger("profkit")
 
@@ -79,12 +80,14 @@ def run_job(
     if inherited:
         path = os.pathsep.join([path, inherited])
     environment = {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
+    probes = [probe_machine()]
     with _started(program, command, environment) as process:
         witness = Witness(run, process.pid, ATTACH_FOLDER)
         witness.start()
         code = process.wait()
         witness.stop()
-    _conclude(run, code, witness)
+    probes.append(probe_machine())
+    _conclude(run, code, witness, [probe._asdict() for probe in probes if probe is not None])
     return code
 
 
@@ -175,7 +178,7 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             signal.signal(number, handler)
 
 
-def _conclude(run: Path, code: int, witness: Witness) -> None:
+def _conclude(run: Path, code: int, witness: Witness, probes: Sequence[Mapping[str, int]]) -> None:
     """Write into the run how the job ended, and say where the run is."""
     places = []
     try:
@@ -193,7 +196,11 @@ def _conclude(run: Path, code: int, witness: Witness) -> None:
             environment={**trace.manifest.environment, **first_libraries(run)},
             world_size=max((place.world_size for place in places), default=1),
             framework=places[0].framework if places else "",
-            config={**(places[0].config if places else {}), **trace.manifest.config},
+            config={
+                **(places[0].config if places else {}),
+                **trace.manifest.config,
+                PROBES: list(probes),
+            },
         ).write(run)
     except (ProfkitError, OSError) as error:
         _say(f"the run cannot be marked as ended: {error}")

@@ -112,6 +112,20 @@ def test_a_row_that_grew_beyond_any_slow_machine_carries_the_verdict(
     assert explain(target, base).ledger.verdict is Verdict.IMPROVEMENT
 
 
+def test_a_probe_that_shows_a_slower_machine_is_part_of_what_it_may_have_made(
+    tmp_path: Path,
+) -> None:
+    """A lower frequency, or a neighbour of a virtual machine, is in no reading."""
+    fast, slow = ([{"compute_ns": ns, "memory_ns": 900_000}] * 2 for ns in (800_000, 1_000_000))
+    base = _at(_run(tmp_path, "base", _slowed(1.0)), 0, machine_probes=fast)
+    target = _at(_run(tmp_path, "target", _slowed(1.25)), 1, machine_probes=slow)
+    assert "a probe of a core or of memory took 25 % longer" in _doubt(explain(base, target))
+    alike = _at(_run(tmp_path, "alike", _slowed(1.25)), 1, machine_probes=fast)
+    assert explain(base, alike).ledger.verdict is Verdict.REGRESSION
+    broken = _at(_run(tmp_path, "broken", _slowed(1.25)), 1, machine_probes=[{"compute_ns": "x"}])
+    assert explain(base, broken).ledger.verdict is Verdict.REGRESSION
+
+
 def test_rows_say_no_more_than_the_total(tmp_path: Path) -> None:
     base = _run(tmp_path, "base", _slowed(1.0))
     target = _run(tmp_path, "target", _slowed(1.3), others=BUSY)
