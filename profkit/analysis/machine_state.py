@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import readings_of
+from profkit.analysis.columns import names_and_codes, readings_of
 from profkit.analysis.estimate import Floats, Ints
 
 AFTER_NS = 1_500_000_000
@@ -76,9 +76,8 @@ def _growth(
     """Return how much each counter grew, and in how many seconds."""
     rows = readings_of(samples, source, metric)
     rows = rows.filter(pc.less_equal(rows["time_ns"], end_ns + AFTER_NS)).sort_by("time_ns")
-    device = rows["device"].combine_chunks()
-    names = device.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    lanes = rows["rank"].to_numpy().astype(np.int64) * (names.max(initial=0) + 2) + names
+    _, device = names_and_codes(rows["device"])
+    lanes = rows["rank"].to_numpy().astype(np.int64) * (device.max(initial=0) + 2) + device
     times: Ints = rows["time_ns"].to_numpy()
     values: Floats = rows["value"].to_numpy()
     found = []

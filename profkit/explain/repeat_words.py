@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from profkit.analysis.device_times import is_own
+from profkit.explain.rules.base import MIN_COST_SHARE
 from profkit.explain.verdict import Basis
 from profkit.text import percent, plural, safe_text, significant
 from profkit.trace import Trace
@@ -34,9 +35,13 @@ def doubt_words(slowness: Slowness, side: str, base: Trace, target: Trace) -> st
             f"{percent(half)} in 95 % of cases"
         )
     elif basis is Basis.READINGS:
-        reasons.append(f"two runs on a quiet machine may differ by {percent(slowness.usual, 0)}")
+        usual = percent(slowness.usual + MIN_COST_SHARE, 0)
+        reasons.append(f"two runs on a quiet machine may differ by {usual}")
     elif basis is Basis.DEVICE:
-        reasons.append(f"two runs on one device may differ by {percent(slowness.device, 0)}")
+        usual = percent(slowness.device + MIN_COST_SHARE, 0)
+        reasons.append(
+            f"two runs on one device may differ by {usual}, and more if launches are late"
+        )
     elif basis is Basis.NOTHING:
         reasons.append(f"nothing was recorded of what else the {side}'s machine did")
     if state is not None and state.share_of_others >= BUSY_SHARE:

@@ -17,11 +17,11 @@ from profkit.explain.verdict import Basis
 from profkit.trace import RunManifest
 from profkit.vocab import PROBES
 
-QUIET_SHARE = 0.1
-"""Two runs of a job on a quiet machine may differ by this share (docs/accuracy.md)."""
+QUIET_SHARE = 0.08
+"""A quiet machine may make work of the host take longer by this share (docs/accuracy.md)."""
 
-DEVICE_SHARE = 0.05
-"""The same for the time of a device, which only its clocks and temperature change."""
+DEVICE_SHARE = 0.02
+"""The same for work of a device, which only its clocks and temperature change."""
 
 UNKNOWN_SHARE = 2.0
 """The same where nothing is known of the machine: a busy one can make a job take thrice as long."""
@@ -72,7 +72,7 @@ def find_slowness(ledger: Ledger, slow: Sequence[Evidence], quick: Sequence[Evid
     basis, share, device = Basis.NOTHING, UNKNOWN_SHARE, DEVICE_SHARE
     if spread is not None:
         basis, share, device = Basis.EARLIER, spread.half, spread.half
-    elif ledger.base.clock is PhaseClock.DEVICE:
+    elif ledger.base.clock is not PhaseClock.HOST:
         basis, share = Basis.DEVICE, QUIET_SHARE
     elif state is not None:
         basis, share = Basis.READINGS, QUIET_SHARE
