@@ -14,7 +14,7 @@ from profkit.analysis.costs import INPUT, RunCosts
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
-from profkit.explain.ledger import Ledger, Row
+from profkit.explain.ledger import TOTAL, Ledger, Row
 from profkit.explain.repeat_words import doubt_words
 from profkit.explain.rules.base import COMPUTE, MIN_COST_SHARE, Cause
 from profkit.explain.slowness import Slowness, find_slowness
@@ -26,13 +26,15 @@ CARRIED_SHARE = 0.5
 
 COUNTED = frozenset(
     {
-        *("accumulation_without_no_sync", "bad_samples", "checkpoint_in_training"),
-        *("evaluation_in_training", "garbage_pauses", "huge_bucket", "launch_bound"),
-        *("layout_copies", "optimizer_unfused", "skipped_amp_steps", "sync_stalls"),
-        *("syncbn_cost", "tiny_buckets", "unpinned_copy", "worker_start"),
+        *("accumulation_without_no_sync", "checkpoint_in_training", "evaluation_in_training"),
+        *("garbage_pauses", "huge_bucket", "sync_stalls", "syncbn_cost", "tiny_buckets"),
+        "unpinned_copy",
     }
 )
-"""The causes whose evidence is a count or a kind of work, which no slow machine adds."""
+"""The causes whose evidence is a count or a kind of work, which no slow machine adds.
+
+Causes that follow from the times of phases alone are none of them.
+"""
 
 QUEUE = "queue"
 """The piece of a batch that is not its making: it lies ready."""
@@ -112,9 +114,10 @@ def _split(
         machine_ns += allowed_ns
         if grown_ns < 0:
             carried_ns += grown_ns
-        elif grown_ns > allowed_ns and judge(row.delta, base) in _SURE:
+        elif grown_ns > allowed_ns:
             carried_ns += grown_ns - allowed_ns
-            carried.append((grown_ns - allowed_ns, row.name))
+            if judge(row.delta, base) in _SURE:
+                carried.append((grown_ns - allowed_ns, row.name))
             if not on_device or row.name in _ON_HOST:
                 on_host_ns += grown_ns - allowed_ns
     # What a device works on does not wait for cores.
@@ -125,8 +128,9 @@ def _split(
         least_ns = 0.0  # nothing but the interval limits what repeats show
     if carried_ns <= 0 or carried_ns < least_ns:
         return machine_ns, ()
-    largest = max(over_ns for over_ns, _ in carried)
-    return machine_ns, tuple(name for over_ns, name in carried if over_ns >= largest / 2)
+    largest = max((over_ns for over_ns, _ in carried), default=0.0)
+    names = [name for over_ns, name in carried if over_ns >= largest / 2]
+    return machine_ns, tuple(names) or (TOTAL,)
 
 
 def _allowed_ns(ledger: Ledger, row: Row, slowness: Slowness, quick: Sequence[Evidence]) -> float:

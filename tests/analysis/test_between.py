@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from profkit.analysis.estimate import Estimate
 from profkit.cli import main
 from profkit.errors import ExitCode
+from profkit.explain.between import COUNTED, carry
 from profkit.explain.explained import Explained, explain, explain_repeats
 from profkit.explain.ledger import Verdict
+from profkit.explain.rules.base import Cause
 from profkit.explain.verdict import Basis
+from profkit.plugins import RULES
 from profkit.report import ledger_words
 from profkit.testing import synthetic_trace
 from profkit.testing.synthetic import BEGIN_REALTIME_NS, MEAN_PHASE_NS
@@ -147,6 +151,24 @@ def test_a_gate_does_not_fail_on_what_the_machine_may_have_done(
     assert "one run per side cannot tell" in capsys.readouterr().out
 
 
+def test_causes_that_are_counted_carry_the_verdict_and_times_alone_do_not(tmp_path: Path) -> None:
+    base = _run(tmp_path, "base", _slowed(1.0))
+    ledger = explain(base, _run(tmp_path, "busy", _slowed(1.3), others=BUSY)).ledger
+    assert ledger.doubt
+    gap_ns = ledger.total.delta.value * ledger.samples_per_step
+
+    def cause(kind: str, share: float) -> Cause:
+        cost_ns = Estimate(share * gap_ns, 0.9 * share * gap_ns, 1.1 * share * gap_ns)
+        return Cause(kind, cost_ns, share, "")
+
+    counted = carry(ledger, [cause("garbage_pauses", 0.4), cause("tiny_buckets", 0.3)])
+    assert (counted.verdict, counted.doubt) == (Verdict.REGRESSION, "")
+    for causes in ([cause("garbage_pauses", 0.4)], [cause("optimizer_unfused", 0.9)]):
+        assert carry(ledger, causes) is ledger
+    gain = dataclasses.replace(cause("garbage_pauses", 0.9), is_gain=True)
+    assert carry(ledger, [gain]) is ledger
+
+
 def _earlier(folder: Path, spread: float) -> None:
     """Six earlier runs of the job, whose speeds have this standard deviation."""
     speeds = np.random.default_rng(3).standard_normal(6)
@@ -218,6 +240,10 @@ def _sides(
     return sides
 
 
+def test_the_causes_that_are_counted_exist() -> None:
+    assert set(RULES.names()) >= COUNTED
+
+
 def test_repeats_tell_a_small_change_and_their_own_noise(tmp_path: Path) -> None:
     alike = _sides(tmp_path / "alike", [(1.0, 1.01, 0.99), (1.06, 1.07, 1.05)])
     ledger = explain_repeats(*alike).ledger
@@ -247,3 +273,20 @@ def test_repeats_that_took_no_turns_are_a_caveat(tmp_path: Path) -> None:
     later = [_at(run, 100 + number) for number, run in enumerate(targets)]
     view = explain_repeats(bases, later)
     assert any("the repeats of one side ran before" in each for each in view.caveats)
+
+
+def test_a_total_can_be_sure_if_none_of_its_rows_is(tmp_path: Path) -> None:
+    """Rows that vary against each other: their sum varies less than each of them."""
+    runs: list[list[Trace]] = [[], []]
+    for side, factor in enumerate((1.0, 1.06)):
+        for number, moved in enumerate((-6 * MS, 0, 6 * MS)):
+            phases = _slowed(factor)
+            phases["forward"] += moved
+            phases["backward"] -= moved
+            name = f"{side}-{number}"
+            runs[side].append(_at(_run(tmp_path, name, phases, seed=number), 2 * number + side))
+    ledger = explain_repeats(*runs).ledger
+    assert ledger.verdict is Verdict.REGRESSION
+    for row in (ledger.find("forward"), ledger.find("backward")):
+        assert row is not None
+        assert ledger.verdict_of(row) is not Verdict.REGRESSION

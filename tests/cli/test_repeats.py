@@ -44,6 +44,8 @@ def test_two_commands_run_in_turn_as_two_groups_of_one_workload(
     assert [sorted(rounds[place : place + 2]) for place in (0, 2, 4)] == [["b", "t"]] * 3
     assert _groups(traces) == {"new-base": 3, "new-target": 3}
     assert {RunManifest.read(run).workload for run in find_runs(traces)} == {"new"}
+    for run in find_runs(traces):
+        assert len(RunManifest.read(run).config["machine_probes"]) == 2
     assert f"profkit explain {traces}/new-base {traces}/new-target" in capfd.readouterr().err
     assert main([*command[:3], "--repeats", "1", "--", sys.executable, new, "t"]) == ExitCode.DONE
     assert _groups(traces)["new"] == 1
