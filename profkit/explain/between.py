@@ -49,6 +49,8 @@ def judge_between(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[E
     """Return the ledger with what is known of the noise between its runs."""
     has_repeats = max(len(bases), len(targets)) > 1
     between = Between(Basis.REPEATS) if has_repeats else None
+    if has_repeats and _took_turns(bases, targets):
+        return dataclasses.replace(ledger, between=between)
     if ledger.unlike or judge(ledger.total.delta, ledger.total.base.value) not in _SURE:
         return dataclasses.replace(ledger, between=between)
     slow, quick = targets, bases
@@ -84,16 +86,18 @@ def carry(ledger: Ledger, causes: Sequence[Cause]) -> Ledger:
 
 def find_order(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterator[str]:
     """Yield a caveat if repeats ran one side after the other."""
-    times = []
-    for side in (bases, targets):
-        times.append([run.trace.manifest.created_ns for run in side])
-    before, after = times
-    took_turns = max(before) >= min(after) and max(after) >= min(before)
-    if min(len(before), len(after)) > 1 and not took_turns:
+    if max(len(bases), len(targets)) > 1 and not _took_turns(bases, targets):
         yield (
-            "the repeats of one side ran before those of the other: if the machine changed in "
+            "the runs of one side were before those of the other: if the machine changed in "
             "between, that is part of the difference; 'profkit run --repeats' takes turns"
         )
+
+
+def _took_turns(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> bool:
+    """Return true unless all runs of one side began before those of the other."""
+    before = [run.trace.manifest.created_ns for run in bases]
+    after = [run.trace.manifest.created_ns for run in targets]
+    return max(before) >= min(after) and max(after) >= min(before)
 
 
 def _split(
@@ -124,8 +128,8 @@ def _split(
     waited_ns = min(slowness.waited_ns, on_host_ns) if on_device else slowness.waited_ns
     carried_ns, machine_ns = carried_ns - waited_ns, machine_ns + waited_ns
     least_ns = MIN_COST_SHARE * base
-    if slowness.basis is Basis.REPEATS and not machine_ns:
-        least_ns = 0.0  # nothing but the interval limits what repeats show
+    if slowness.basis is Basis.REPEATS:
+        least_ns = 0.0  # the interval holds the rest of the noise
     if carried_ns <= 0 or carried_ns < least_ns:
         return machine_ns, ()
     largest = max((over_ns for over_ns, _ in carried), default=0.0)
