@@ -100,7 +100,19 @@ class Ledger:
     @property
     def efficiency(self) -> Estimate:
         """Throughput per GPU of the target, as a share of the base's."""
-        return divide(self.total.base, self.total.target)
+        share, delta = divide(self.total.base, self.total.target), self.total.delta
+        base = self.total.base.value
+        if not self.has_repeats or delta.low is None or delta.high is None:
+            return share
+        if not base + delta.low > 0:
+            return Estimate(share.value)
+        # The interval of the difference knows that both sides meet the same noise.
+        low, high = base / (base + delta.high), base / (base + delta.low)
+        return Estimate(share.value, low, high, delta.level)
+
+    @property
+    def has_repeats(self) -> bool:
+        return max(len(self.base.repeats), len(self.target.repeats)) > 1
 
     @property
     def steps_needed(self) -> tuple[int, int]:
@@ -121,8 +133,7 @@ class Ledger:
     @property
     def what_helps(self) -> str:
         """What makes a wide interval narrower."""
-        has_repeats = max(len(self.base.repeats), len(self.target.repeats)) > 1
-        return f"more {'repeats' if has_repeats else 'steps'} are needed"
+        return f"more {'repeats' if self.has_repeats else 'steps'} are needed"
 
     def verdict_of(self, row: Row) -> Verdict:
         """Judge a row. If the machine may be behind the change, only what it cannot change is sure.

@@ -57,10 +57,8 @@ def verdict_words(ledger: Ledger) -> str:
     row = ledger.largest
     if row is not None and len(ledger.rows) > 1 and math.isfinite(row.delta.value):
         difference = signed(row.delta.value * ledger.samples_per_step)
-        words += (
-            f"; in the steps recorded so far, most of the difference is {row.name}: "
-            f"{difference} per step"
-        )
+        so_far = "" if ledger.doubt else "in the steps recorded so far, "
+        words += f"; {so_far}most of the difference is {row.name}: {difference} per step"
     return words
 
 

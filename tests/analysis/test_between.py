@@ -250,6 +250,10 @@ def test_repeats_tell_a_small_change_and_their_own_noise(tmp_path: Path) -> None
     assert (ledger.verdict, ledger.doubt) == (Verdict.REGRESSION, "")
     assert ledger.between is not None
     assert ledger.between.basis is Basis.REPEATS
+    change, efficiency = ledger.change, ledger.efficiency
+    assert change.low is not None
+    assert efficiency.high is not None
+    assert efficiency.high == pytest.approx(1 / (1 + change.low)), "they say the same"
     noisy = _sides(tmp_path / "noisy", [(1.0, 1.3, 0.9), (1.1, 1.45, 1.0)])
     ledger = explain_repeats(*noisy).ledger
     assert ledger.verdict is Verdict.CANNOT_JUDGE
