@@ -81,7 +81,7 @@ def repeat_command(base: Trace, target: Trace) -> str:
     if first == second:
         return f"with the code of each side, profkit run --repeats 3 --name NAME -- {second}"
     quoted = shlex.quote(first)
-    if quoted == f"'{first}'" and not set(first) & set('"$`\\!'):
+    if " " in first and not set(first) & set('"$`\\!'):
         quoted = f'"{first}"'
     return f"profkit run --repeats 3 --against {quoted} -- {second}"
 

@@ -92,8 +92,8 @@ def test_the_doubt_names_the_load_and_the_command_that_repeats(tmp_path: Path) -
     )
     words = _doubt(explain(base, target))
     assert "one run per side cannot tell this change from the machine" in words
-    assert f"other processes used {BUSY:g} of {CORES} cores during the target" in words
-    assert "profkit run --repeats 3 --against" in words
+    assert "other processes used 8.0 of 16 cores during the target" in words
+    assert """profkit run --repeats 3 --against "python 'a b.py'" -- """ in words
     assert words.endswith("-- python new.py")
     unread = _run(tmp_path, "unread", _slowed(1.3), others=None)
     words = _doubt(explain(base, unread))
