@@ -40,7 +40,7 @@ QUEUE = "queue"
 """The piece of a batch that is not its making: it lies ready."""
 
 _ON_HOST = (INPUT, Phase.OTHER.value, UNKNOWN)
-"""The rows of a run with device times in which the device does not work."""
+"""The rows of a run with device times in which the host works, or waits."""
 
 _SURE = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
 
@@ -108,8 +108,8 @@ def _split(
     There are none if the rest is too little. What some rows lost is no part of the rest.
     """
     is_gain = ledger.total.delta.value < 0
-    base, on_device = ledger.total.base.value, ledger.base.clock is PhaseClock.DEVICE
-    machine_ns, carried_ns, on_host_ns = 0.0, 0.0, 0.0
+    base = ledger.total.base.value
+    machine_ns, carried_ns = 0.0, 0.0
     carried = []
     for row in ledger.rows:
         before, after = (row.target, row.base) if is_gain else (row.base, row.target)
@@ -122,11 +122,6 @@ def _split(
             carried_ns += grown_ns - allowed_ns
             if judge(row.delta, base) in _SURE:
                 carried.append((grown_ns - allowed_ns, row.name))
-            if not on_device or row.name in _ON_HOST:
-                on_host_ns += grown_ns - allowed_ns
-    # What a device works on does not wait for cores.
-    waited_ns = min(slowness.waited_ns, on_host_ns) if on_device else slowness.waited_ns
-    carried_ns, machine_ns = carried_ns - waited_ns, machine_ns + waited_ns
     least_ns = MIN_COST_SHARE * base
     if slowness.basis is Basis.REPEATS:
         least_ns = 0.0  # the interval holds the rest of the noise
@@ -138,14 +133,20 @@ def _split(
 
 
 def _allowed_ns(ledger: Ledger, row: Row, slowness: Slowness, quick: Sequence[Evidence]) -> float:
-    """Return by how much the machine may have made a row longer, in ns per sample and rank."""
-    costs = ledger.base if ledger.total.delta.value > 0 else ledger.target
-    before = row.base if ledger.total.delta.value > 0 else row.target
+    """Return by how much the machine may have made a row longer, in ns per sample and rank.
+
+    Waits for a core are spread over the rows as time is.
+    """
+    is_gain = ledger.total.delta.value < 0
+    costs = ledger.target if is_gain else ledger.base
+    before, after = (row.target, row.base) if is_gain else (row.base, row.target)
+    total_ns = max(ledger.total.base.value, ledger.total.target.value)
+    waited_ns = slowness.waited_ns * max(0.0, after.value) / total_ns
     samples = max(1, int(costs.samples.sum()))
-    if costs.clock is PhaseClock.DEVICE and row.name != INPUT and row.name in costs.host:
+    if costs.clock is PhaseClock.DEVICE and row.name not in _ON_HOST and row.name in costs.host:
         # The device waits only for launches that take longer than its own work.
         launched_ns = float(costs.host[row.name].sum()) / samples
-        late_ns = launched_ns * (1 + slowness.host) - before.value
+        late_ns = launched_ns * (1 + slowness.host) + waited_ns - before.value
         return max(slowness.device * before.value, late_ns, 0.0)
     behind_ns = 0.0
     if row.name == INPUT:
@@ -153,7 +154,7 @@ def _allowed_ns(ledger: Ledger, row: Row, slowness: Slowness, quick: Sequence[Ev
     elif row.name == Phase.ALLREDUCE.value:
         for name in COMPUTE:
             behind_ns += float(costs.parts[name].sum()) / samples if name in costs.parts else 0.0
-    return slowness.host * (max(0.0, before.value) + behind_ns)
+    return slowness.host * (max(0.0, before.value) + behind_ns) + waited_ns
 
 
 def _making_ns(quick: Sequence[Evidence], costs: RunCosts) -> float:
