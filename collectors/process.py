@@ -41,18 +41,24 @@ class ProcessCollector:
         fields = (self.proc / "stat").read_text().rpartition(")")[2].split()
         threads = int(fields[_THREADS_FIELD])
         yield Reading("threads_count", threads)
-        if threads <= MOST_THREADS and (self.proc / "schedstat").exists():
-            yield Reading("cpu_wait_seconds", self._waited_s())
+        if threads <= MOST_THREADS:
+            yield from self._read_waits()
         pages = (self.proc / "statm").read_text().split()
         yield Reading("resident_bytes", int(pages[1]) * _PAGE_BYTES)
 
-    def _waited_s(self) -> float:
-        """Return for how long the present threads were ready to run and had no core."""
-        waited_ns = 0
-        for task in (self.proc / "task").iterdir():
-            with contextlib.suppress(OSError):  # the thread has ended meanwhile
-                waited_ns += int((task / "schedstat").read_text().split()[1])
-        return waited_ns / 1e9
+    def _read_waits(self) -> Iterator[Reading]:
+        """Yield how long the present threads were ready to run and had no core.
+
+        A kernel that does not count it has no such files, or writes only zeros.
+        """
+        ran_ns = waited_ns = 0
+        with contextlib.suppress(OSError):  # no such folder
+            for task in (self.proc / "task").iterdir():
+                with contextlib.suppress(OSError):  # the thread has ended meanwhile
+                    words = (task / "schedstat").read_text().split()
+                    ran_ns, waited_ns = ran_ns + int(words[0]), waited_ns + int(words[1])
+        if ran_ns:
+            yield Reading("cpu_wait_seconds", waited_ns / 1e9)
 
 
 COLLECTOR = ProcessCollector()
