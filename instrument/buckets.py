@@ -195,7 +195,7 @@ class BucketLog:
             ready, end = bucket.ready_ns, bucket.end_ns or now
             last_ready = max(last_ready, ready)
             last_end = max(last_end, end)
-            row = (self._communicator, bucket.sequence, "all_reduce", bucket.bytes, bucket.dtype)
+            row = (self.communicator, bucket.sequence, "all_reduce", bucket.bytes, bucket.dtype)
             times = (self._group_size, ready, bucket.start_ns, end)
             self._append((*row, *times, self._backend, bucket.step, bucket.index))
         self._recorder.keep_inner(_ALLREDUCE, EXPOSED, last_ready, last_end)

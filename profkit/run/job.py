@@ -103,7 +103,7 @@ class Job:
         rank = rank_of()
         # Other processes that import a framework may be launchers, or workers of a rank.
         if rank is not None and rank.world_size > 1 and multiprocessing.parent_process() is None:
-            guarded("lookout", self._look_out, None)(Place(*rank))
+            guarded("lookout", self._look_out, None)(rank)
 
     def unhook(self) -> None:
         """Remove every hook. What was recorded stays."""
@@ -183,7 +183,7 @@ class Job:
 
     def _open_files(self, rank: Rank, device: str, timer: DeviceTimer | None) -> None:
         """Import the writer and open the rank's files, without a garbage collection of our own."""
-        guarded("lookout", self._look_out, None)(place)
+        guarded("lookout", self._look_out, None)(rank)
         samples = self.sink.appender("samples")
         framework = self._framework_in_use()
         complete = guarded("device times", functools.partial(_before_flush, timer), None)
@@ -212,13 +212,13 @@ class Job:
         if framework is not None and not self.sink.failure:
             guarded("identity", self._describe, None)(framework, manifest)
 
-    def _look_out(self, place: Place) -> None:
+    def _look_out(self, rank: Rank) -> None:
         """Have the lookout note from now on when this rank stands still."""
         if self._lookout is None:
             from profkit.run.lookout.lookout import Lookout
 
             self._lookout = Lookout(self.run, self.tracker)
-        self._lookout.start(place, self._framework_in_use)
+        self._lookout.start(rank, self._framework_in_use)
 
     def _look_out_in_worker(self, meter: Any) -> None:
         from profkit.run.lookout.workers import watch_worker

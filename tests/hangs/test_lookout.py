@@ -15,9 +15,9 @@ import pytest
 
 from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status, read_statuses
 from profkit.instrument.collectives import CallLog, Group, Message
-from profkit.instrument.frameworks.base import Place
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracking.tracker import Tracker
+from profkit.rank import Rank
 from profkit.run.lookout.lookout import Lookout
 from profkit.run.lookout.stacks import native_id
 
@@ -32,7 +32,7 @@ def tracker() -> Tracker:
 @pytest.fixture
 def lookout(tmp_path: Path, tracker: Tracker) -> Iterator[Lookout]:
     made = Lookout(tmp_path, tracker, LIMIT_S)
-    made.start(Place(1, 2), lambda: None)
+    made.start(Rank(1, 2), lambda: None)
     yield made
     made.stop()
 
@@ -112,9 +112,9 @@ def test_an_error_is_written_with_its_line(
 
 def test_a_place_that_is_known_later_leaves_one_file(tmp_path: Path, tracker: Tracker) -> None:
     lookout = Lookout(tmp_path, tracker, LIMIT_S)
-    lookout.start(Place(0, 1), lambda: None)
+    lookout.start(Rank(0, 1), lambda: None)
     time.sleep(LIMIT_S / 10)
-    lookout.start(Place(3, 4), lambda: None)
+    lookout.start(Rank(3, 4), lambda: None)
     time.sleep(LIMIT_S / 3)
     lookout.stop()
     assert (read(tmp_path).rank, read(tmp_path).world_size) == (3, 4)

@@ -37,12 +37,13 @@ from profkit.hangs.status import (
 from profkit.instrument.guard import guarded
 from profkit.instrument.tracking.pending import EVALUATION
 from profkit.instrument.tracking.states import CHECKPOINT
+from profkit.rank import Rank
 from profkit.run.lookout.fault_stack import FaultStack
 from profkit.run.lookout.stacks import Stacks, look_at_workers, native_id
 from profkit.vocab import Phase
 
 if TYPE_CHECKING:
-    from profkit.instrument.frameworks.base import Framework, Place
+    from profkit.instrument.frameworks.base import Framework
     from profkit.instrument.tracking.tracker import Tracker
 
 LONGEST_TICK_S = 1.0
@@ -82,14 +83,14 @@ class Lookout:
         started = look_at(os.getpid()).started_ticks
         self._status = Status(0, 1, platform.node(), os.getpid(), started_ticks=started)
 
-    def start(self, place: Place, framework: Callable[[], Framework | None]) -> None:
-        """Follow this process as the rank of this place; once it trains, the place may change."""
+    def start(self, rank: Rank, framework: Callable[[], Framework | None]) -> None:
+        """Follow this process as this rank; once it trains, the rank may change."""
         self._read_framework = framework
         before, now = self._status.file_name, wall_ns()
         self._status = dataclasses.replace(
             self._status,
-            rank=place.rank,
-            world_size=place.world_size,
+            rank=rank.number,
+            world_size=rank.world_size,
             limit_s=self._limit_s or self._status.limit_s,
             store=f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}",
             moved_ns=now,

@@ -61,7 +61,7 @@ def _watch(folder: Path, meter: Meter) -> None:
         look = look_at(os.getpid(), os.getpid())
         stack, _ = stacks.read(thread.ident or 0)
         status = Status(
-            rank.rank if rank else 0,
+            rank.number if rank else 0,
             rank.world_size if rank else 1,
             platform.node(),
             os.getpid(),
