@@ -105,7 +105,8 @@ def find_activity(status: Status) -> Activity:
     place = own_frame(stack, OWN_CODE)
     named = any(frame.origin == OWN_CODE and _EVALUATIONS.search(frame.function) for frame in stack)
     evaluates = status.evaluates or named
-    known = [(_look_up(frame), frame.function) for frame in stack if frame.origin != OWN_CODE]
+    framework = [frame for frame in stack if frame.origin != OWN_CODE]
+    known = [(_look_up(frame, status.steps), frame.function) for frame in framework]
     found = [(doing, function) for doing, function in known if doing is not None]
     compiling = [function for doing, function in found if doing is Doing.COMPILE]
     if compiling and found[0][0] not in WAITS_FOR_RANKS:
@@ -123,13 +124,12 @@ def find_activity(status: Status) -> Activity:
     return Activity(Doing.CODE if stack else Doing.UNKNOWN, "", place, evaluates)
 
 
-def _look_up(frame: Frame) -> Doing | None:
+def _look_up(frame: Frame, steps: int = 0) -> Doing | None:
     name = frame.function
-    if name == "<module>":  # it is only imported
-        return None
     for known in _TABLE:
         if re.search(known.file, frame.file) and re.fullmatch(known.functions, name):
-            return known.doing
+            if name != "<module>" or (known.doing is Doing.COMPILE and steps):
+                return known.doing  # before the first step, frameworks import their compilers
     return None
 
 

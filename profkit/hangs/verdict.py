@@ -252,7 +252,8 @@ def _may_take_long(
         if status is None:
             continue  # it has not imported its framework yet, or runs on another host
         activity = activities[rank]
-        is_long = activity.evaluates or activity.doing in LONG or status.steps == 0
+        imports = any(frame.file.startswith("<frozen importlib") for frame in status.stack)
+        is_long = activity.evaluates or activity.doing in LONG or status.steps == 0 or imports
         is_computing = not waiting and _idle_s(status) < status.limit_ns / 1e9
         if activity.doing in WAITS_FOR_RANKS and status.steps > 0:
             return False

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plants import BY_NAME, lines_of
+from hang_plants import BY_NAME, lines_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs/hangs-accuracy.md"
 
