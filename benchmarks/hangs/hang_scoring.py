@@ -19,7 +19,9 @@ def judge(result: dict[str, Any]) -> dict[str, bool | None]:
     if result["plant"] == "healthy":
         return {"quiet": result["alarms"] == 0 and account.get("state") == "did not hang"}
     plant = BY_NAME[result["plant"]]
-    verdict = account.get("verdict") or next(iter(account.get("moved_again") or []), {})
+    verdict: dict[str, Any] = account.get("verdict") or next(
+        iter(account.get("moved_again") or []), {}
+    )
     ranks = list(range(result["ranks"])) if plant.everybody else [result["culprit"]]
     if "mismatch" in plant.classes and result["ranks"] == 2:
         right_ranks = result["culprit"] in verdict.get("ranks", [])  # two ranks have no majority
@@ -89,7 +91,7 @@ def _table(results: list[dict[str, Any]]) -> Iterator[str]:
                 counter[f"{name} of"] += 1
                 counter[name] += bool(mark)
         verdict = result["account"].get("verdict") or {}
-        past = next(iter(result["account"].get("moved_again") or []), {})
+        past: dict[str, Any] = next(iter(result["account"].get("moved_again") or []), {})
         shown = {**past, **verdict}
         said = result["said_after_s"]
         cells = [

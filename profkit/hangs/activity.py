@@ -127,9 +127,11 @@ def find_activity(status: Status) -> Activity:
 def _look_up(frame: Frame, steps: int = 0) -> Doing | None:
     name = frame.function
     for known in _TABLE:
+        # Before the first step, frameworks import their compilers and compile nothing.
+        if name == "<module>" and (known.doing is not Doing.COMPILE or not steps):
+            continue
         if re.search(known.file, frame.file) and re.fullmatch(known.functions, name):
-            if name != "<module>" or (known.doing is Doing.COMPILE and steps):
-                return known.doing  # before the first step, frameworks import their compilers
+            return known.doing
     return None
 
 
