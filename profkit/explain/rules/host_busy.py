@@ -67,7 +67,7 @@ def _sends_as_much(case: Case) -> bool:
 
 
 def _is_held_up(case: Case, before: Load, after: Load) -> bool:
-    """Return true if the ranks lose their cores more often, or need more processor time per step.
+    """Return true if ranks lose cores more often, or need more processor time per step.
 
     If neither is so, the ranks wait for something else than cores while others use them.
     """

@@ -72,26 +72,12 @@ def find(case: Case) -> Cause | None:
     if trade is None and late.whole_ns < MIN_WHOLE_SHARE * late.excess.value:
         return None
     row = INPUT if late.phase == Phase.DATA.value else late.phase
-    where = "time outside all phases" if late.phase == UNKNOWN else row
-    evidence = (
-        f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} "
-        "per step longer than the others'"
-    )
-    if trade is not None and not untold:
-        evidence += (
-            f", the others' forward {duration(trade)}: there they wait for it, if it begins with "
-            "a broadcast of the model's buffers"
-        )
+    evidence = _describe_lateness(case, late, row)
     share = share_of(added.value, case.ledger)
     if untold:
         unsure = Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
         return unsure if grew(case.ledger.total, case.ledger) else None
-    waited = case.after.figure(find_waited_rank)
-    if waited is not None and waited.rank == late.rank:
-        evidence += (
-            f"; each of the others waits {duration(waited.waited_ns)} per step for it, "
-            f"{percent(waited.share, 0)} of all waiting is for it"
-        )
+    evidence += _describe_waiting(case, late, trade)
     return Cause(
         "late_rank",
         added,
@@ -102,6 +88,30 @@ def find(case: Case) -> Cause | None:
         takes=_explained(added.value, case.after.costs.ranks, row),
         rows=(row, Phase.FORWARD.value if trade is not None else Phase.ALLREDUCE.value),
     )
+
+
+def _describe_lateness(case: Case, late: Lateness, row: str) -> str:
+    where = "time outside all phases" if late.phase == UNKNOWN else row
+    return (
+        f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} "
+        "per step longer than the others'"
+    )
+
+
+def _describe_waiting(case: Case, late: Lateness, traded_ns: float | None) -> str:
+    """Return how long the others wait for a rank, in their forward or in the exchange."""
+    words = ""
+    if traded_ns is not None:
+        words = f", and the others' forward {duration(traded_ns)}: there they wait for it"
+        if not case.after.figure(broadcast_ns):
+            words += ", if it begins with a broadcast of the model's buffers"
+    waited = case.after.figure(find_waited_rank)
+    if waited is not None and waited.rank == late.rank:
+        words += (
+            f"; each of the others waits {duration(waited.waited_ns)} per step for it, "
+            f"{percent(waited.share, 0)} of all waiting is for it"
+        )
+    return words
 
 
 def _knows_own_work(case: Case) -> bool:
