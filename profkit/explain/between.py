@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.costs import INPUT, RunCosts
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import TOTAL, Ledger, Row
 from profkit.explain.repeat_words import doubt_words
-from profkit.explain.rules.base import COMPUTE, MIN_COST_SHARE, Cause
+from profkit.explain.rules.base import MIN_COST_SHARE, Cause
 from profkit.explain.slowness import Slowness, find_slowness
 from profkit.explain.verdict import Basis, Between, Verdict, judge
 from profkit.vocab import Phase

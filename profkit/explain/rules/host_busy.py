@@ -5,11 +5,12 @@ Only phases that compute are judged: outside all phases, the job itself may writ
 
 from __future__ import annotations
 
+from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.costs import INPUT
 from profkit.explain.evidence_counters import Load
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules._input import MIN_OTHER_CORES, waits_for_cores
-from profkit.explain.rules.base import COMPUTE, Case, Cause, from_to, grew, in_time, trains_on_host
+from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time, trains_on_host
 from profkit.text import significant
 from profkit.vocab import Phase
 
