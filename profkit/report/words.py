@@ -68,7 +68,9 @@ def share_range(share: Estimate) -> str:
     if share.low is None or share.high is None:
         return NO_FIGURE
     low, high = percent(share.low), percent(share.high)
-    return EQUAL_SHARES if low == high else f"{low.removesuffix(' %')} to {high}"
+    if low == high and share.low != share.high:
+        return EQUAL_SHARES
+    return f"{low.removesuffix(' %')} to {high}"
 
 
 # -- one run ---------------------------------------------------------------------------------------
