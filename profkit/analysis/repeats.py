@@ -23,9 +23,9 @@ from profkit.analysis.estimate import (
     Ints,
     estimate_ratios,
     mean_of,
-    student_of_few,
 )
 from profkit.analysis.selection import Selection
+from profkit.analysis.student import student_of_few
 from profkit.errors import UsageError
 from profkit.text import safe_text
 from profkit.trace import Trace

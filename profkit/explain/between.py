@@ -1,4 +1,4 @@
-"""Noise between runs: what of a change the machine may have made, and what it cannot have made.
+"""Noise between runs: the part of a change that the machine may have made.
 
 Steps of one run share the state of the machine. So one run per side shows that two runs differ, and
 not why. A machine that is slower makes all work take longer by some factor, and lets threads wait

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from profkit.analysis.columns import durations
 from profkit.analysis.config_join import NONE, join_config
 from profkit.analysis.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
-from profkit.analysis.estimate import student_of_few
 from profkit.analysis.selection import steady_steps
+from profkit.analysis.student import student_of_few
 from profkit.errors import ProfkitError
 from profkit.trace import RunManifest, Trace
 from profkit.trace.folders import find_runs
