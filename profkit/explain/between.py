@@ -154,7 +154,8 @@ def _allowed_ns(ledger: Ledger, row: Row, slowness: Slowness, quick: Sequence[Ev
     elif row.name == Phase.ALLREDUCE.value:
         for name in COMPUTE:
             behind_ns += float(costs.parts[name].sum()) / samples if name in costs.parts else 0.0
-    return slowness.host * (max(0.0, before.value) + behind_ns) + waited_ns
+    longer_ns = slowness.host * max(0.0, before.value) + slowness.uneven * behind_ns
+    return longer_ns + waited_ns
 
 
 def _making_ns(quick: Sequence[Evidence], costs: RunCosts) -> float:

@@ -56,6 +56,14 @@ class Slowness(NamedTuple):
         """The share that work of the host may have taken longer."""
         return self.usual + self.lost + self.slower
 
+    @property
+    def uneven(self) -> float:
+        """The share that some processes of a run may have been slowed more than others.
+
+        If all of them are equally slower, nobody has to wait for anybody.
+        """
+        return self.host if self.basis is Basis.NOTHING else self.lost
+
 
 def find_slowness(ledger: Ledger, slow: Sequence[Evidence], quick: Sequence[Evidence]) -> Slowness:
     """Return by how much the machine may have slowed the slower side."""
