@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from profkit.collectors.base import Reading
@@ -18,6 +19,19 @@ MOST_THREADS = 128
 _THREADS_FIELD = 17
 """The number of threads has this place in `/proc/self/stat`, behind the program's name."""
 
+_CPU_FIELDS = slice(11, 13)
+"""Processor time in user and kernel mode, in ticks, has these places there."""
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+MOST_THREADS = 64
+"""Of a process with more Python threads, only so many are read."""
+
+OWN_THREADS = "profkit-"
+"""The names of profkit's own threads begin so."""
+
+FOREIGN_THREAD = "_DummyThread"
+"""Python's class for threads that others started, such as autograd's, which also launch kernels."""
+
 
 @dataclass(frozen=True)
 class ProcessCollector:
@@ -27,6 +41,8 @@ class ProcessCollector:
     interval_s = 1.0
     reads_at_end = True
     proc: Path = Path("/proc/self")
+    spent_s: dict[int, float] = field(default_factory=dict, repr=False)
+    """Processor time of each of the job's other Python threads, also of those that have ended."""
 
     def why_not(self) -> str:
         if (self.proc / "statm").exists():
@@ -45,6 +61,26 @@ class ProcessCollector:
             yield from self._read_waits()
         pages = (self.proc / "statm").read_text().split()
         yield Reading("resident_bytes", int(pages[1]) * _PAGE_BYTES)
+        yield Reading("python_threads_cpu_seconds", self._read_threads())
+
+    def _read_threads(self) -> float:
+        """Return the processor time of Python threads other than the main one and profkit's."""
+        main = threading.main_thread()
+        others = [
+            thread
+            for thread in threading.enumerate()
+            if thread is not main
+            and not thread.name.startswith(OWN_THREADS)
+            and type(thread).__name__ != FOREIGN_THREAD
+        ]
+        for thread in others[:MOST_THREADS]:
+            with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+                stat = (self.proc / f"task/{thread.native_id}/stat").read_text()
+                ticks = stat.rpartition(")")[2].split()[_CPU_FIELDS]
+                spent_s = sum(map(int, ticks)) / _TICKS_PER_S
+                known_s = self.spent_s.get(thread.native_id or 0, 0.0)
+                self.spent_s[thread.native_id or 0] = max(known_s, spent_s)
+        return sum(self.spent_s.values())
 
     def _read_waits(self) -> Iterator[Reading]:
         """Yield how long the present threads were ready to run and had no core.

@@ -28,6 +28,7 @@ RATES: Final[Mapping[tuple[str, str], str]] = {
     ("host", "worker_major_faults_count"): "worker_major_faults_per_s",
     ("process", "cpu_seconds"): "cpu_cores",
     ("process", "cpu_wait_seconds"): "cpu_wait_cores",
+    ("process", "python_threads_cpu_seconds"): "python_threads_cpu_cores",
     ("process", "major_faults_count"): "major_faults_per_s",
     ("process", "involuntary_switches_count"): "involuntary_switches_per_s",
     ("garbage", "pause_seconds"): "pause_ratio",

@@ -27,13 +27,14 @@ from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import steady_steps
 from profkit.analysis.stacks import view_code
 from profkit.explain.between import carry, find_order, judge_between
+from profkit.explain.causes import find_all
 from profkit.explain.coverage import Coverage, cover
 from profkit.explain.efficiency import doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
-from profkit.explain.rules.base import Case, Cause, find_all
+from profkit.explain.rules.base import Case, Cause
 from profkit.explain.scaling import ScalingRow, scaling_table
 from profkit.explain.turned import find_gains
 from profkit.text import percent, plural

@@ -180,13 +180,13 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 def _conclude(run: Path, code: int, witness: Witness, probes: Sequence[Mapping[str, int]]) -> None:
     """Write into the run how the job ended, and say where the run is."""
-    places = []
+    manifests = []
     try:
         trace = Trace.open(run)
         for rank in trace.ranks:
             # A rank that was killed while it opened its files has no manifest.
             with contextlib.suppress(ProfkitError):
-                places.append(rank.manifest)
+                manifests.append(rank.manifest)
         why = "" if code == 0 else describe_end(code)
         dataclasses.replace(
             trace.manifest,
@@ -194,10 +194,10 @@ def _conclude(run: Path, code: int, witness: Witness, probes: Sequence[Mapping[s
             why=why,
             ended_ns=wall_ns(),
             environment={**trace.manifest.environment, **first_libraries(run)},
-            world_size=max((place.world_size for place in places), default=1),
-            framework=places[0].framework if places else "",
+            world_size=max((manifest.world_size for manifest in manifests), default=1),
+            framework=manifests[0].framework if manifests else "",
             config={
-                **(places[0].config if places else {}),
+                **(manifests[0].config if manifests else {}),
                 **trace.manifest.config,
                 PROBES: list(probes),
             },

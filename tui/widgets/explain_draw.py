@@ -11,17 +11,19 @@ from rich.style import Style
 from rich.text import Text
 
 from profkit.analysis.config_join import Difference
+from profkit.analysis.estimate import scale
 from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
 from profkit.explain.ledger import Ledger, Verdict
 from profkit.explain.scaling import FACTORS, ScalingRow
 from profkit.explain.waterfall import Drop
 from profkit.report import ledger_text
-from profkit.text import amount, duration, significant
+from profkit.report.words import interval_range
+from profkit.text import amount, duration, signed, significant
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Column, Columns
 from profkit.tui.widgets.draw import folded, line
-from profkit.tui.widgets.run_draw import interval_of, role_of
+from profkit.tui.widgets.run_draw import role_of
 
 _ROLES: Final = {
     Verdict.REGRESSION: "bad",
@@ -194,7 +196,7 @@ def _waterfall_row(ledger: Ledger, drop: Drop) -> WaterfallRow:
     verdict: Verdict | str = ""
     if not ledger.unlike:
         verdict = ledger.verdict_of(row)
-    interval = interval_of(row.delta, lambda ns: ledger_text.signed(ns * factor), missing="-")
+    interval = interval_range(scale(row.delta, factor), signed)
     target_ns, delta_ns = row.target.value * factor, row.delta.value * factor
     return WaterfallRow(name, role, base_ns, target_ns, delta_ns, verdict, interval)
 
