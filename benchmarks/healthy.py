@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from profkit.analysis.machine_state import mean_state
+from profkit.analysis.machine_state import MachineState, mean_state
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain_sides, read_side
 from profkit.explain.slowness import state_of
@@ -135,7 +135,7 @@ def _calibrate(host: Any, folder: Path, options: Mapping[str, Any]) -> None:
 def _run_round(host: Any, folder: Path, options: Mapping[str, Any], calibrated: Path) -> None:
     step_ms = json.loads(calibrated.read_text())["step_ms"]
     late = {"late_rank": 0, "late_phase": "forward", "late_ms": PLANTED_SHARE * step_ms}
-    order = [(FIRST, {}), (SECOND, {}), (PLANTED, late)]
+    order: list[tuple[str, Mapping[str, Any]]] = [(FIRST, {}), (SECOND, {}), (PLANTED, late)]
     random.shuffle(order)
     for side, change in order:
         _run_job(host, folder / side, {**options, **change})
@@ -248,7 +248,8 @@ def section(work: Path) -> str:
 
 def _opening(work: Path) -> str:
     times = [json.loads(done.read_text())["at"] for done in work.glob(f"*/*/*/{DONE}")]
-    rounds, lengths = len(times), []
+    rounds = len(times)
+    lengths: list[str] = []
     for name, options in JOBS.items():
         step_ms = json.loads((work / name / CALIBRATED).read_text())["step_ms"]
         lengths.append(f"{options['steps']} steps of {step_ms:.1f} ms on {name}")
@@ -269,7 +270,8 @@ def _opening(work: Path) -> str:
 
 def _row(work: Path, kind: str) -> list[str]:
     """Return the load and the spread on a host, and the scores over all jobs."""
-    states, spreads = [], []
+    states: list[MachineState] = []
+    spreads: list[float] = []
     scores: dict[tuple[str, int], list[Score]] = {}
     for name in JOBS:
         rounds = read(work, name, kind)

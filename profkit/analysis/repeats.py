@@ -188,7 +188,7 @@ def widen_difference(delta: Estimate, base: Floats, target: Floats) -> Estimate:
     be noisier. The only run of a side is as noisy as the repeats of the other. Without any repeats
     the interval stays as it is.
     """
-    spreads = []
+    spreads: list[tuple[float, float]] = []
     for runs in (base, target):
         if len(runs) > 1 and np.isfinite(runs).all():
             spreads.append((float(runs.var(ddof=1)), len(runs) - 1))

@@ -72,7 +72,8 @@ def carry(ledger: Ledger, causes: Sequence[Cause]) -> Ledger:
     if ledger.between is None or not ledger.doubt:
         return ledger
     is_gain = ledger.total.delta.value < 0
-    kinds, sure_ns = [], 0.0
+    kinds: list[str] = []
+    sure_ns = 0.0
     for cause in causes:
         low = cause.cost_ns.low if cause.cost_ns else None
         if cause.kind in COUNTED and cause.is_gain == is_gain and low is not None and low > 0:

@@ -107,7 +107,7 @@ def sample_columns(
     first = begin + WRITER_SAMPLE_NS
     times = np.arange(first, max(end, first) + 1, WRITER_SAMPLE_NS)
     writer_cpu_ns = WRITER_CPU_NS * np.arange(1.0, len(times) + 1)
-    readings = [
+    readings: list[tuple[str, str, Any, Any]] = [
         ("profkit", "span_cost_ns", np.array([begin]), np.array([float(SPAN_COST_NS)])),
         ("profkit", "writer_cpu_ns", times, writer_cpu_ns),
     ]
