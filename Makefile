@@ -33,6 +33,8 @@ trust:  ## kills, cuts, flips, failing disks, hostile names, an hour of recordin
 accuracy:  ## faults of known cost planted in real jobs, and how often their cause is named; half an hour on two cores
 	$(RUN) python benchmarks/faults run --variant development --variant held-out
 	$(RUN) python benchmarks/faults score --write
+	$(RUN) python benchmarks/healthy.py run
+	$(RUN) python benchmarks/healthy.py score --write
 	$(RUN) python benchmarks/figures.py
 
 docs:  ## what is generated from the code

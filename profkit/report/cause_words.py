@@ -34,7 +34,7 @@ def no_cause_words(ledger: Ledger) -> str:
 
 
 def doubted_causes(ledger: Ledger) -> str:
-    """Return what causes mean if the machine may have made the change; empty if it cannot have."""
+    """Return a warning about causes if the machine may have made the change."""
     if not ledger.doubt:
         return ""
     return "The machine may be behind any of these: they differ between the runs compared here."
