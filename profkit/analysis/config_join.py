@@ -18,7 +18,7 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     (
         (
             r"steps|epochs|warmup|until|lr|momentum|weight_decay|seed|schedule.*|profkit_version|"
-            r"steps_per_line|step_times|shm_bytes|limits\..*"
+            r"steps_per_line|printed_every|step_times|shm_bytes|limits\..*"
         ),
         NONE,
     ),

@@ -27,7 +27,7 @@ from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import steady_steps
 from profkit.analysis.stacks import view_code
 from profkit.explain.coverage import Coverage, cover
-from profkit.explain.efficiency import doubt_efficiency, log_caveats
+from profkit.explain.efficiency import doubt, doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
@@ -105,8 +105,8 @@ def explain_sides(
         unlike=unlike,
         differences=join_config(*manifests),
     )
-    if doubt := doubt_efficiency(before.trace, after.trace, ledger):
-        ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, doubt))
+    if impossible := doubt_efficiency(before.trace, after.trace, ledger):
+        ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, impossible))
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
@@ -231,4 +231,12 @@ def scale_sides(sides: Sequence[Side]) -> tuple[ScalingRow, ...]:
         ranks = side.middle.trace.manifest.world_size
         runs.append((side_name(side.runs), ranks, _pool(side.runs)))
         meetings.append(side.meeting)
-    return scaling_table(runs, meetings)
+    first = sides[0].middle.trace.manifest
+    rows = []
+    for side, row in zip(sides, scaling_table(runs, meetings), strict=True):
+        run, costs = side.middle.trace.manifest, _pool(side.runs)
+        doubts = ""
+        if costs.samples_known:
+            doubts = doubt(first, run, row.efficiency, join_config(first, run))
+        rows.append(dataclasses.replace(row, doubt=doubts))
+    return tuple(rows)

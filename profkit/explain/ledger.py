@@ -28,7 +28,7 @@ from profkit.analysis.estimate import (
 )
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.repeats import widen
-from profkit.explain.few_steps import each_step, exact_difference, plain_difference
+from profkit.explain.few_steps import each_step, exact_difference, is_rare, plain_difference
 from profkit.explain.resolution import at_one_resolution, unlike_clocks
 from profkit.text import percent
 from profkit.vocab import PHASES
@@ -248,6 +248,8 @@ def _make_rows(
         if min(base.steps, target.steps) < FEWEST_STEPS:
             steps = each_step(base_ns.get(name), base), each_step(target_ns.get(name), target)
             delta = exact_difference(*steps, delta.value)
+        if is_rare(base_ns.get(name), base) or is_rare(target_ns.get(name), target):
+            delta = Estimate(delta.value)
         rows.append(Row(name, left, right, delta, exact))
     return rows
 

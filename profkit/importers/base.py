@@ -60,6 +60,8 @@ class Imported:
     rows: Mapping[str, int]
     dropped: Mapping[str, int] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    job_ranks: int | None = None
+    """The ranks of the job, if the files are of fewer."""
 
 
 class Importer(Protocol):
@@ -147,7 +149,8 @@ class RunDraft:
             whole.write(self.run)
         self._finished = True
         counts = len(self._ranks), dict(rows), dict(self.dropped)
-        return Imported(self.run, self._importer, self._sources, *counts, flags)
+        job_ranks = manifest.world_size if manifest.world_size > len(self._ranks) else None
+        return Imported(self.run, self._importer, self._sources, *counts, flags, job_ranks)
 
 
 def _flags_of(sources: Sequence[Path], flags: Iterable[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from rich.text import Text
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.run import Part, RunView
 from profkit.report import as_text
+from profkit.report.log_words import coverage, is_log, log_quality, sample_unit
 from profkit.text import duration, percent, plural, significant
 from profkit.tui.themes import PHASE_LETTERS, Palette
 from profkit.tui.widgets.columns import Column, Columns
@@ -71,11 +72,12 @@ def headline(view: RunView, palette: Palette) -> Iterator[Text]:
     title, dim = palette.style("title"), palette.style("dim")
     speed = "number of samples not known"
     if run.samples_known:
-        speed = f"{significant(run.throughput.value, 4)} samples/s"
+        speed = f"{significant(run.throughput.value, 4)} {sample_unit(config)}/s"
+    covered = ", ".join(filter(None, (interval_of(run.throughput), coverage(run))))
     yield line(
         [
             (f"{speed}  ", title),
-            (f"{interval_of(run.throughput)}    ", dim),
+            (f"{covered}    ", dim),
             (f"step {duration(run.step_ns.value, 4)}  ", title),
             (interval_of(run.step_ns, duration), dim),
         ]
@@ -117,8 +119,10 @@ def bar_of_step(view: RunView, palette: Palette, width: int, *, plain: bool) -> 
 def loss_lines(view: RunView, palette: Palette) -> Iterator[Text]:
     """Yield each loss with its cost and its evidence, the costliest first."""
     if not view.losses:
-        words = "none found: nothing else takes a significant share of a step"
-        yield line([(words, palette.style("good"))])
+        words, role = "none found: nothing else takes a significant share of a step", "good"
+        if is_log(view.overview.config):
+            words, role = "not known: a log does not say what a step does with its time", "dim"
+        yield line([(words, palette.style(role))])
     for number, loss in enumerate(view.losses, start=1):
         cost = f"{duration(loss.step_ns.value)} per step, {percent(loss.share)}"
         yield line(
@@ -140,7 +144,8 @@ def quality_lines(view: RunView, palette: Palette) -> Iterator[Text]:
     if run.first_loss is not None and run.last_loss is not None:
         first, last = significant(run.first_loss, 5), significant(run.last_loss, 5)
         rows.append(("loss", f"{first} at the first step, {last} at the last"))
-    rows.append(("data quality", "; ".join(run.quality) or "complete, no rows dropped"))
+    quality = "; ".join([*run.quality, *log_quality(run)])
+    rows.append(("data quality", quality or "complete, no rows dropped"))
     for flag in run.flags:
         rows.append(("flag", flag))
     if run.config.get("reduced"):

@@ -104,7 +104,7 @@ def _losses(
     """Return the parts that train nothing and certainly take a noticeable share of a step."""
     found = []
     for part in parts:
-        if overview.clock is PhaseClock.LAUNCH:
+        if overview.clock is PhaseClock.LAUNCH or "log_of" in overview.config:
             break  # the device may have worked while the host waited
         if part.name not in _TRAINS and part.share.low is not None and part.share.low > NEGLIGIBLE:
             evidence = _evidence(part, overview)
