@@ -232,11 +232,11 @@ def scale_sides(sides: Sequence[Side]) -> tuple[ScalingRow, ...]:
         runs.append((side_name(side.runs), ranks, _pool(side.runs)))
         meetings.append(side.meeting)
     first = sides[0].middle.trace.manifest
+    all_samples_known = all(costs.samples_known for _, _, costs in runs)
     rows = []
     for side, row in zip(sides, scaling_table(runs, meetings), strict=True):
-        run, costs = side.middle.trace.manifest, _pool(side.runs)
-        doubts = ""
-        if costs.samples_known:
-            doubts = doubt(first, run, row.efficiency, join_config(first, run))
-        rows.append(dataclasses.replace(row, doubt=doubts))
+        run, why = side.middle.trace.manifest, ""
+        if all_samples_known:
+            why = doubt(first, run, row.efficiency, join_config(first, run))
+        rows.append(dataclasses.replace(row, doubt=why))
     return tuple(rows)

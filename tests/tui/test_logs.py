@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("key", "said", "unsaid"),
     [
-        ("1", "320.0 samples/s", "40.00 samples/s"),
+        ("1", r"3(19|20)\.\d samples/s", "40.00 samples/s"),
         ("1", "of all 8 ranks", "complete, no rows dropped"),
         ("1", "a log does not say what a step does with its time", "none found"),
         ("3", "a training log says nothing of kernels", "no kernels were captured"),
         ("4", "says nothing about the other 7", "no other rank to wait for"),
+        ("5", "a training log says nothing of its loader", "only torch's"),
         ("6", "a training log says nothing of devices", "no collector has recorded"),
     ],
 )
@@ -40,5 +42,5 @@ def test_a_screen_says_what_a_log_cannot_fill(run: Path, key: str, said: str, un
         texts.append(" ".join(driver.text.split()))
 
     drive(run, look)
-    assert said in texts[0]
+    assert re.search(said, texts[0])
     assert unsaid not in texts[0]

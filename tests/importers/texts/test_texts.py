@@ -176,7 +176,7 @@ def test_other_columns_of_a_setting_are_no_throughput(check: Check) -> None:
 
 
 def test_a_link_against_the_log_behind_it(check: Check) -> None:
-    text = "- [8 GPUs, batch size 8, FP16](./train.log)\n- [4 GPUs bs=4](gpu8_bs4.log)\n"
+    text = "- [6 GPUs, batch size 8, FP16](./train.log)\n- [4 GPUs bs=4](gpu8_bs4.log)\n"
     checked = check(text, train=log_of(head="dtype : float32"))
     assert found(checked, Outcome.CONTRADICTS) == [
         (What.CARDS, 1, [1]),
