@@ -161,7 +161,8 @@ def _notes_on_rows(view: Explained) -> Iterator[str]:
     yield f"Time per {unit}. {what}"
     rare = [row.name for row in ledger.rows if not row.delta.judged]
     if ledger.total.delta.judged and rare:
-        yield f"Too few lines of a log hold {' and '.join(rare)}, so there is no interval for it."
+        names = " and ".join(rare)
+        yield f"There is no interval for {names}: too few lines of a log contain it."
     overlapped = []
     for row in ledger.beside:
         overlapped.append(f"{row.name} {ledger_words.both_sides(row, factor)}")

@@ -114,7 +114,9 @@ def _stated_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     stated = [found for found in config.get("stated") or [] if isinstance(found, dict)]
     for found in stated[-MOST_STATED:]:
         value = found.get("value")
-        shown = significant(value, STATED_DIGITS) if isinstance(value, int | float) else value
+        shown = value
+        if isinstance(value, int | float):
+            shown = f"{value:,.{STATED_DIGITS}g}" if abs(value) < 1e6 else f"{value:,.0f}"
         result = f"{found.get('what')} {shown} {found.get('unit')}".rstrip()
         if found.get("how"):
             result += f" ({found['how']})"

@@ -260,7 +260,7 @@ def test_one_checkpoint_has_no_interval(compare: Explain) -> None:
     row = view.ledger.find("other")
     assert row is not None
     assert (row.delta.low, row.delta.high) == (None, None)
-    assert "Too few lines of a log hold other" in page(view)
+    assert "There is no interval for other: too few lines of a log contain it" in page(view)
 
 
 def test_the_scaling_of_logs_says_which_efficiency_cannot_be(

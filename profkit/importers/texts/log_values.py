@@ -111,8 +111,10 @@ def _facts(log: ParsedLog, file: str) -> Iterator[Value]:
     elif meta.world_size and "world_size" not in named:
         yield Value(What.CARDS, meta.world_size, file, line, "number of cards")
     if meta.batch_size and not {"batch_size", "global_batch_size"} & set(named):
-        line = line_of("batch_size", "global_batch_size")
-        yield Value(What.BATCH, meta.batch_size, file, line, "batch per card", Of.CARD)
+        line, words = line_of("batch_size", "global_batch_size"), "batch per card"
+        if not {"batch_size", "global_batch_size"} & lines.keys():
+            words += ", from its throughput and step time"
+        yield Value(What.BATCH, meta.batch_size, file, line, words, Of.CARD)
     kind = precision_class(meta.precision)
     if kind and "precision" not in named:
         line = line_of(*_PRECISION_FACTS)

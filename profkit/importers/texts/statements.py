@@ -57,7 +57,8 @@ _PATHS = re.compile(r"[\w.-]*[/\\][\w./\\-]{2,}|[\w-]{2,}\.(?:sh|py|log|txt|ya?m
 def find_statements(lines: Iterable[TextLine], file: str) -> Iterator[Value]:
     """Yield all values that these lines state, in order of their kinds."""
     for line in lines:
-        text = _PATHS.sub(" ", without_links(line.text))
+        whole = without_links(line.text)
+        text = _PATHS.sub(" ", whole)
         yield from _find_cards(text, file, line.number)
         for found in _BATCH.finditer(text):
             of = Of.UNSAID
@@ -72,7 +73,7 @@ def find_statements(lines: Iterable[TextLine], file: str) -> Iterator[Value]:
             if found["mixed"] and not found["off"]:
                 value = MIXED
             yield Value(What.PRECISION, value, file, line.number, found[0])
-        yield from _find_figures(text, file, line.number)
+        yield from _find_figures(whole, file, line.number)
 
 
 def _find_cards(text: str, file: str, line: int) -> Iterator[Value]:

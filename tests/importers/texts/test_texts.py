@@ -269,3 +269,13 @@ def test_what_cannot_be_checked_is_one_line(
 ) -> None:
     assert main(["verify", *arguments]) in (ExitCode.USAGE, ExitCode.UNREADABLE)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("speed", "outcome"),
+    [("64 samples/s", Outcome.AGREES), ("90.5 images/sec", Outcome.CONTRADICTS)],
+)
+def test_a_speed_in_words(check: Check, speed: str, outcome: Outcome) -> None:
+    checked = check(f"It reaches {speed}.\n", train=log_of())
+    (finding,) = checked.findings
+    assert (finding.stated.what, finding.outcome) == (What.THROUGHPUT, outcome)
