@@ -60,6 +60,8 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("training on", r"training on (\d{1,6}) GPUs", "world_size", _cards),
     ("nranks", r" nranks (\d{1,6})", "world_size", _cards),
     ("gpu_count", r"gpu_count : (\d{1,6})", "world_size", _cards),
+    ("Num GPUs", r"(?<!\w)Num GPUs:? (\d{1,6})(?!\d)", "world_size", _cards),
+    ("num_shards: ", r"(?<!\w)num_shards: (\d{1,6}), num_gpus", "world_size", _cards),
     ("horovodrun", r"horovodrun -np (\d{1,6})", "world_size", _cards),
     ("nproc_per_node=", r"nproc_per_node=(\d{1,6})", "cards_per_node", _cards),
     ("num_gpus=", r"(?<!\w)num_gpus=(\d{1,6})(?!\d)", "cards_per_node", _cards),

@@ -87,6 +87,21 @@ def test_each_tool_states_its_precision_in_its_own_way(stated: str, precision: s
     assert f"the log says precision {precision}" in flags(log)
 
 
+@pytest.mark.parametrize(
+    "stated",
+    [
+        "Num GPUs 4",
+        ":::NVLOGv0.2.3 None 1621940020.961197376 (runner.py:393) Num GPUs: 4",
+        "ppcls INFO: Building DALI Train pipeline with num_shards: 4, num_gpus: 4",
+    ],
+)
+def test_ranks_in_the_words_of_other_tools(stated: str) -> None:
+    text = SAMPLES["dllogger_tensorflow"].text
+    log = parse(f"{stated}\n{text}", "tf_gpu8_fp32.txt")
+    assert log.metadata.world_size == 4
+    assert "world_size" not in log.metadata.from_name
+
+
 @pytest.mark.parametrize("words", ["keep_batchnorm_fp32 : True", "log_level: INFO", "an amp level"])
 def test_other_words_state_no_precision(words: str) -> None:
     assert parse(f"{words}\n{SAMPLES['paddleseg'].text}").metadata.precision is None
