@@ -15,7 +15,23 @@ HIGHEST = 1.05
 """Two runs of one job differ by as much; a larger gain per rank needs a reason."""
 
 _REASONS = frozenset(
-    ["framework", "precision", "batch_size", "device", "memory_format", "xla", "dali", "loader", "workers", "data", "image_size", "compile", "workload", "cpu", "gpu_models"]
+    [
+        "framework",
+        "precision",
+        "batch_size",
+        "device",
+        "memory_format",
+        "xla",
+        "dali",
+        "loader",
+        "workers",
+        "data",
+        "image_size",
+        "compile",
+        "workload",
+        "cpu",
+        "gpu_models",
+    ]
 )
 """Settings that can make each rank faster; if one differs, the efficiency can be true."""
 

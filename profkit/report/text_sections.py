@@ -1,4 +1,4 @@
-"""What a text states about runs, compared with its commands and logs, as sections and JSON."""
+"""The check of a text against its commands and logs, as sections and JSON."""
 
 from __future__ import annotations
 

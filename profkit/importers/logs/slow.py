@@ -71,14 +71,15 @@ def find_slow_lines(log: ParsedLog) -> SlowLines | None:
     slow = [each for each in records if each.line in found]
     others = [each for each in records if each.line not in found]
     waits, others_waits = _mean_wait(slow), _mean_wait(others)
+    counts = [each.steps for each in records]
     data_s = None
     if waits is not None and others_waits is not None:
         data_s = (waits - others_waits) * _steps(slow) / _steps(records)
     return SlowLines(
         lines=len(slow),
         lines_in_all=len(records),
-        steps_per_line=min(each.steps for each in records),
-        most_steps_per_line=max(each.steps for each in records),
+        steps_per_line=min(counts),
+        most_steps_per_line=max(counts),
         step_ns=1e9 * _mean(slow),
         others_ns=1e9 * _mean(others),
         data_ns=_in_ns(waits),

@@ -69,7 +69,7 @@ def check_text(path: Path, logs: Sequence[Path] = ()) -> TextCheck:
         *check_speed_ups(figures),
         *_check_whole(page.blocks, file, runs),
     ]
-    once = {}
+    once: dict[tuple[Value, tuple[str, ...]], Finding] = {}
     for each in findings:
         once.setdefault((each.stated, tuple(value.place for value in each.found)), each)
     used = tuple(log for log, found in by_path.items() if found)
@@ -120,13 +120,7 @@ def _check_commands(blocks: Sequence[Block], file: str) -> Iterator[Finding]:
             continue
         asked = list(find_requests(block.lines, file))
         stated = list(find_statements(_introduction(blocks, place), file))
-        for what in _SETTINGS:
-            cards = _single(asked, What.CARDS)
-            yield from _compare(
-                [each for each in stated if each.what is what],
-                [each for each in asked if each.what is what],
-                cards,
-            )
+        yield from _compare_settings(stated, asked, _single(asked, What.CARDS))
 
 
 def _introduction(blocks: Sequence[Block], place: int) -> list[TextLine]:
@@ -138,6 +132,15 @@ def _introduction(blocks: Sequence[Block], place: int) -> list[TextLine]:
             break
         lines[:0] = before.lines
     return lines
+
+
+def _compare_settings(
+    stated: Sequence[Value], found: Sequence[Value], cards: float | None
+) -> Iterator[Finding]:
+    for what in _SETTINGS:
+        said = [each for each in stated if each.what is what]
+        others = [each for each in found if each.what is what]
+        yield from _compare(said, others, cards)
 
 
 def _compare(
@@ -201,12 +204,8 @@ def _check_links(page: TextPage, file: str, by_path: dict[Path, list[LogRun]]) -
         sources: list[list[Value]] = [list(name_values(target.name))]
         sources += [list(run.values) for run in runs if len(runs) == 1]
         for found in sources:
-            for what in _SETTINGS:
-                yield from _compare(
-                    [each for each in stated if each.what is what],
-                    [each for each in found if each.what is what],
-                    _single(found, What.CARDS) or _single(stated, What.CARDS),
-                )
+            cards = _single(found, What.CARDS) or _single(stated, What.CARDS)
+            yield from _compare_settings(stated, found, cards)
 
 
 # -- the whole text --------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ _BATCH = re.compile(
 )
 _NOT_TRAINED = re.compile(r"eval|val|test|infer", re.IGNORECASE)
 _PRECISION = re.compile(
-    r"(?<!\S)(?:--?)?(?:[\w.]{0,80}\.)?(?P<option>precision|dtype|fp_item|use_amp|amp|fp16|bf16|opt_level)"
+    r"(?<!\S)(?:--?)?(?:[\w.]{0,80}\.)?"
+    r"(?P<option>precision|dtype|fp_item|use_amp|amp|fp16|bf16|opt_level)"
     r"(?:[= ](?P<value>[A-Za-z0-9]{1,10}))?(?=\s|$)",
     re.IGNORECASE,
 )

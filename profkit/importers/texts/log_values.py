@@ -1,4 +1,4 @@
-"""What a log says of the values that texts state, with the lines that say it."""
+"""The values that a text can state, as a log has them, with their lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits Markdown into headings, paragraphs, commands, table rows and links, with their lines.
+"""Splits Markdown into headings, paragraphs, commands, table rows and links.
 
 Reports in the wild are not strict Markdown: fences are indented, and text after a list is, too. So
 only fences make code, and a paragraph ends at a blank line, a list item, a heading or a fence.

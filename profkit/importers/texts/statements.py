@@ -1,4 +1,4 @@
-"""Finds what the words of a text state about runs: cards, batch, precision, loss, throughput.
+"""Finds the statements in a text: cards, batch, precision, loss and throughput.
 
 The reports are in English and Chinese. A number counts only next to a word that says what it is.
 """
@@ -20,7 +20,8 @@ _CARDS = (
         re.IGNORECASE,
     ),
     re.compile(
-        rf"(?<![A-Za-z0-9_-])(?:GPUs?|num_gpus|cards|world[_ ]size)\s{{0,2}}[=:：x×]\s{{0,2}}{_COUNT}",
+        r"(?<![A-Za-z0-9_-])(?:GPUs?|num_gpus|cards|world[_ ]size)"
+        rf"\s{{0,2}}[=:：x×]\s{{0,2}}{_COUNT}",
         re.IGNORECASE,
     ),
 )
@@ -29,7 +30,8 @@ _ONE_CARD = re.compile(
 )
 _BATCH = re.compile(
     r"(?P<all>global[ _-]?|total[ _-]?|总\s?)?(?P<card>每卡\s?|per[- ](?:GPU|card)\s)?"
-    r"(?<![a-z])(?:train[ _-])?(?:batch[ _-]?size|samples_per_gpu|bs|batch(?=\sof\s)|(?<=global\s)batch|(?<=total\s)batch)"
+    r"(?<![a-z])(?:train[ _-])?(?:batch[ _-]?size|samples_per_gpu|bs|batch(?=\sof\s)"
+    r"|(?<=global\s)batch|(?<=total\s)batch)"
     r"(?P<card2>\s(?:per|of each)\s(?:GPU|card|rank))?"
     rf"\s{{0,2}}(?:=|:|：|为|是|of|is|was)?\s{{0,2}}`?{_COUNT}",
     re.IGNORECASE,
@@ -48,7 +50,8 @@ _LOSS = re.compile(
 )
 _THROUGHPUT = re.compile(
     r"(?<![\w.])(\d[\d,]{0,12}(?:\.\d{1,6})?)\s{0,2}"
-    r"(?:samples?|images?|imgs?|sequences?|sents?|words?|tokens?|instances?)\s{0,2}/\s{0,2}s(?:ec)?(?!\w)",
+    r"(?:samples?|images?|imgs?|sequences?|sents?|words?|tokens?|instances?)"
+    r"\s{0,2}/\s{0,2}s(?:ec)?(?!\w)",
     re.IGNORECASE,
 )
 _PATHS = re.compile(r"[\w.-]*[/\\][\w./\\-]{2,}|[\w-]{2,}\.(?:sh|py|log|txt|ya?ml|md|json)(?!\w)")

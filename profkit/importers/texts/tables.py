@@ -58,7 +58,7 @@ class Figure:
 
 
 def find_figures(blocks: Sequence[Block], file: str) -> Iterator[Figure]:
-    """Yield the figures of all tables; a heading or a line above a table is part of its setting."""
+    """Yield the figures of all tables; the words above a table can state its setting."""
     above: list[TextLine] = []
     header: list[str] = []
     for place, block in enumerate(blocks):

@@ -14,7 +14,7 @@ CARDS_OF_NODE = "cards of the node that prints"
 
 
 class What(str, Enum):
-    """What a value is of."""
+    """The kinds of values."""
 
     CARDS = "cards"
     BATCH = "batch"
