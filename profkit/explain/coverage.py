@@ -11,7 +11,6 @@ from profkit.analysis.costs import INPUT, REST
 from profkit.explain.ledger import Row, Verdict
 from profkit.explain.rules._input_in_log import is_doubtful_wait
 from profkit.explain.rules.base import (
-    COMPUTE,
     EXCHANGE,
     SETTING_CHANGED,
     Case,
@@ -19,6 +18,7 @@ from profkit.explain.rules.base import (
     grew,
     is_material,
     share_of,
+    trains_on_host,
 )
 from profkit.explain.turned import turn
 from profkit.vocab import Phase
@@ -98,15 +98,16 @@ def _settings(case: Case, row: str) -> Iterator[str]:
     `rest` is all that has no row of its own. The samples of all ranks follow from those of one.
     """
     names = {each.name for each in case.ledger.differences}
-    held = {row, ANY}
-    if row in COMPUTE:
-        held.add("compute")
+    on_host = trains_on_host(case)
+    rows = [row]
     if row == REST:
-        held |= {"compute", Phase.H2D.value, *COMPUTE, *EXCHANGE}
+        rows += [Phase.H2D.value, Phase.FORWARD.value, Phase.OPTIMIZER.value, *EXCHANGE]
         if case.ledger.find(INPUT) is None:
-            held.add(INPUT)
+            rows.append(INPUT)
     for each in case.ledger.differences:
         follows = each.name == "global_batch_size" and {"world_size", "batch_size"} & names
-        can_affect = held & set(each.rows.replace(",", " ").split())
+        can_affect = ANY in each.rows.replace(",", " ").split()
+        for name in rows:
+            can_affect = can_affect or each.can_affect(name, on_host=on_host)
         if can_affect and not follows and NOT_SAID not in {each.base, each.target}:
             yield f"{each.name} {each.base} -> {each.target}"

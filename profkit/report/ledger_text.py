@@ -10,6 +10,7 @@ from profkit.report.cause_words import (
     cause_cost,
     cause_name,
     coverage_words,
+    doubted_causes,
     equal_words,
     no_cause_words,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "cause_cost",
     "cause_name",
     "coverage_words",
+    "doubted_causes",
     "equal_words",
     "meeting_words",
     "no_cause_words",
