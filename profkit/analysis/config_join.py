@@ -22,7 +22,7 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     (
         (
             r"steps|epochs|warmup|until|lr|momentum|weight_decay|seed|schedule.*|profkit_version|"
-            r"steps_per_line|step_times|shm_bytes|limits\..*|batch_shapes_distinct"
+            r"steps_per_line|printed_every|step_times|shm_bytes|limits\..*|batch_shapes_distinct"
         ),
         NONE,
     ),

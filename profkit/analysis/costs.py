@@ -7,7 +7,7 @@ exactly. `unknown` is the wall time minus all other parts; it may be negative, a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -125,13 +125,11 @@ class RunCosts:
         samples = np.full(self.steps, self.ranks, dtype=np.int64)
         return dataclasses.replace(self, samples=samples)
 
-    def without_phases(self) -> RunCosts:
-        """Keep only input, if it is known, and a rest, as a training log supports them."""
-        if INPUT not in self.parts:
-            return self.of_wall_alone()
-        kept = {INPUT} if self.knows_phases else {INPUT, Phase.OTHER.value}  # a log's evaluations
-        parts = {name: ns for name, ns in self.parts.items() if name in kept}
-        inside = {name: parted for name, parted in self.inside.items() if name == INPUT}
+    def without_phases(self, kept: Collection[str]) -> RunCosts:
+        """Keep only these parts and a rest, as a training log supports them."""
+        names = {*kept} if self.knows_phases else {*kept, Phase.OTHER.value}  # a log's evaluations
+        parts = {name: ns for name, ns in self.parts.items() if name in names}
+        inside = {name: parted for name, parted in self.inside.items() if name in kept}
         rest = self.wall_ns - sum(parts.values())
         return dataclasses.replace(self, parts={**parts, REST: rest}, inside=inside)
 

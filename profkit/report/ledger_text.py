@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from profkit.explain.scaling import ScalingRow
-from profkit.report import as_text, ledger_document
+from profkit.report import as_text, scaling_document
 from profkit.report.cause_words import (
     cause_cost,
     cause_name,
     coverage_words,
     doubted_causes,
+    equal_words,
     no_cause_words,
 )
 from profkit.report.ledger_words import (
@@ -27,6 +28,7 @@ __all__ = [
     "cause_name",
     "coverage_words",
     "doubted_causes",
+    "equal_words",
     "meeting_words",
     "no_cause_words",
     "pace",
@@ -40,4 +42,4 @@ __all__ = [
 
 def scaling(rows: Sequence[ScalingRow]) -> str:
     """Return the runs as a table; the factors of each row multiply to its efficiency."""
-    return as_text.document(ledger_document.scaling(rows))
+    return as_text.document(scaling_document.scaling(rows))

@@ -215,7 +215,7 @@ def quality(sides: Mapping[str, Overview], *, with_flags: bool = True) -> Sectio
     for side, view in sides.items():
         prefix = f"{side}: " if side else ""
         rows.append((f"{prefix}profkit's cost", own_cost_words(view)))
-        notices = "; ".join(view.quality) or log_quality(view) or "complete, no rows dropped"
+        notices = "; ".join([*view.quality, *log_quality(view)]) or "complete, no rows dropped"
         rows.append((f"{prefix}data quality", notices))
         for label, text in source_rows(view.config):
             rows.append((f"{prefix}{label}".strip(), text))

@@ -16,7 +16,7 @@ from profkit.explain.compared import Compared, Pair, compare_runs
 from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
 from profkit.explain.waterfall import Drop, waterfall
-from profkit.report import ledger_json
+from profkit.report import ledger_json, ledger_text
 from profkit.tui.library import Source
 from profkit.tui.screens.base import MARK_TWO_RUNS, Place, RunScreen, one_line
 from profkit.tui.widgets import explain_draw
@@ -81,10 +81,7 @@ class ExplainScreen(RunScreen[Compared]):
                     yield Lines(id="causes")
                 with Vertical(classes="side", id="right"):
                     yield Static("Other differences", classes="title")
-                    yield VirtualTable(
-                        id="differences",
-                        empty="none: all recorded settings, versions and variables are equal",
-                    )
+                    yield VirtualTable(id="differences")
             yield Static(classes="title", id="kernels_title")
             yield VirtualTable(id="kernels", empty="none")
 
@@ -129,6 +126,8 @@ class ExplainScreen(RunScreen[Compared]):
         self.show_table("rows", columns, [(drop.kind, drop.depth, drop.name) for drop in drops])
         self._show_kernels(found)
         differences = found.ledger.differences
+        table = self.query_one("#differences", VirtualTable)
+        table.empty = ledger_text.equal_words(found.recorded)
         columns = explain_draw.difference_columns(differences)
         self.show_table("differences", columns, [each.name for each in differences])
 

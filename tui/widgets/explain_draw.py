@@ -18,6 +18,8 @@ from profkit.explain.ledger import Ledger, Verdict
 from profkit.explain.scaling import FACTORS, ScalingRow
 from profkit.explain.waterfall import Drop
 from profkit.report import ledger_text
+from profkit.report.ledger_document import unit_of
+from profkit.report.log_words import sample_unit
 from profkit.report.words import interval_range
 from profkit.text import amount, duration, signed, significant
 from profkit.tui.themes import Palette
@@ -88,11 +90,12 @@ def verdict_lines(view: Explained, palette: Palette) -> Iterator[Text]:
         ("target", case.target_name, ledger.total.target, case.target),
     )
     for side, name, own, manifest in sides:
-        pace = ledger_text.pace(ledger, own, manifest.world_size)
+        unit = sample_unit(manifest.config)
+        pace = ledger_text.pace(ledger, own, manifest.world_size, unit)
         title = (f"{name}  ", palette.style("title"))
         yield line([(f"{side}  ", palette.style("dim")), title, (pace, None)])
     style = palette.style(_ROLES[ledger.verdict]) + Style(bold=True)
-    words = ledger_text.verdict_words(ledger)
+    words = ledger_text.verdict_words(ledger, unit_of(case))
     yield folded((f"{_WORDS[ledger.verdict]}: ", style), (words, None))
     for caveat in view.caveats:
         yield folded(("note: ", palette.style("unsure")), (caveat, None))
