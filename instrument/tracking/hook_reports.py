@@ -105,8 +105,12 @@ class HookReports:
     def end_data(self, span: Opened, samples: int, error: str | None = None) -> None:
         """End the wait for a batch of this size; 0 samples if the loader has ended."""
         self.catch_up()
-        if samples and self._follows():
-            self._pending.batches.append(samples)
+        if samples:
+            threads = self._threads
+            if self._follows():
+                self._pending.batches.append(samples)
+            if not threads.decided or _this_thread() != threads.thread:
+                self._steps.elsewhere.append((_this_thread(), samples))
         self.end(span, error)
         if self._regions.note is None:
             self.notes.allow_copies()
@@ -265,6 +269,10 @@ class HookReports:
         threads = self._threads
         is_followed = _this_thread() == threads.thread or threads.accepts()
         return is_followed and self._state.inside != _OTHER
+
+    def trains_elsewhere(self) -> bool:
+        """Return true if another thread than the calling one trains."""
+        return self._threads.decided and _this_thread() != self._threads.thread
 
     def _note_training(self) -> None:
         self._has_trained = True

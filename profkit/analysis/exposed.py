@@ -100,12 +100,17 @@ def _step_keys(rows: pa.Table, used: Ints) -> tuple[Ints, Ints]:
     return place, place + rows["rank"].to_numpy().astype(np.int64) * (len(used) + 1)
 
 
-def untimed_exchanges(collectives: pa.Table, timed: pa.Table, used: Ints) -> Bools:
+def untimed_exchanges(
+    collectives: pa.Table, timed: pa.Table, used: Ints, *, with_calls: bool = False
+) -> Bools:
     """Return in which steps a device exchanged gradients and nobody timed its wait for them.
 
-    `timed` are the rank and step of each wait with device times.
+    `timed` are the rank and step of each wait with device times. `with_calls` includes collectives
+    that the job or a library of its own calls, as FSDP does. Importers compute the waits for those.
     """
-    rows = collectives.filter(collectives["bucket"].is_valid())
+    rows = collectives
+    if not with_calls:
+        rows = rows.filter(rows["bucket"].is_valid())
     by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS))
     rows = rows.filter(pc.invert(by_host))
     place, key = _step_keys(rows, used)

@@ -1,0 +1,115 @@
+"""What the probe has written of each process of a program."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from registry import BACKWARDS, LEAST
+
+LEAST_SHARE = 0.5
+"""A loader trains if a backward follows so many of its batches; one-ahead loops shift a few."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass
+class Process:
+    """One process that computed gradients. Times are in ns of `perf_counter`."""
+
+    pid: int
+    losses: list[str | None] = field(default_factory=list)
+    steps: Counter[int] = field(default_factory=Counter)
+    """The number of steps of each optimizer."""
+    times: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """The start and end of each event, by its kind."""
+    loaders: set[int] = field(default_factory=set)
+    """The loaders whose batches the process trained on."""
+
+    def count(self, counts: str) -> int:
+        """Return the number of steps of the loop."""
+        if counts == BACKWARDS or not self.steps:
+            return len(self.losses)
+        numbers = self.steps.values()
+        return min(numbers) if counts == LEAST else max(numbers)
+
+    def inside(self, kind: str, starts: Ints, ends: Ints) -> float:
+        """Return how many ns of a kind of event lie within these windows."""
+        total = 0.0
+        for start, end in self.times.get(kind, []):
+            overlap = np.minimum(ends, end) - np.maximum(starts, start)
+            total += float(overlap[overlap > 0].sum())
+        return total
+
+    @property
+    def has_closures(self) -> bool:
+        """True if gradients are computed inside of optimizer steps."""
+        backwards = np.array([start for start, _ in self.times.get("backward", [])])
+        for start, end in self.times.get("step", [])[:3]:
+            if ((backwards > start) & (backwards < end)).any():
+                return True
+        return False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the probe saw of one side of a program."""
+
+    processes: tuple[Process, ...]
+    samples: int | None
+    """The number of samples in batches that were trained on; `None` if nothing tells it."""
+
+
+def read(folder: Path) -> Seen:
+    """Read the files of all processes."""
+    files = {}
+    for path in folder.glob("*.jsonl"):
+        files[int(path.stem)] = list(_lines(path))
+    found = (_read_process(pid, events) for pid, events in sorted(files.items()))
+    processes = tuple(process for process in found if process.losses)
+    trained = {(process.pid, loader) for process in processes for loader in process.loaders}
+    samples: int | None = 0 if trained else None
+    for events in files.values():
+        for kind, *rest in events:
+            if kind != "collate" or (rest[1], rest[0]) not in trained:
+                continue
+            samples = None if samples is None or rest[2] is None else samples + rest[2]
+    return Seen(processes, samples)
+
+
+def _lines(path: Path) -> Iterator[list[object]]:
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):  # a process that was killed leaves half a line
+            yield json.loads(line)
+
+
+def _read_process(pid: int, events: Iterable[list[object]]) -> Process:
+    process = Process(pid)
+    batches: Counter[int] = Counter()
+    trained: Counter[int] = Counter()
+    last: int | None = None
+    for kind, *rest in events:
+        if kind == "collate":
+            continue
+        start, end, value = rest
+        process.times.setdefault(str(kind), []).append((start, end))  # type: ignore[arg-type]
+        if kind == "step":
+            process.steps[value] += 1  # type: ignore[index]
+        elif kind == "data" and value is not None:
+            last = value  # type: ignore[assignment]
+            batches[value] += 1  # type: ignore[index]
+        elif kind == "backward":
+            process.losses.append(value)  # type: ignore[arg-type]
+            if last is not None:
+                trained[last] += 1
+                last = None
+    for loader, count in trained.items():
+        if count >= LEAST_SHARE * batches[loader] or len(batches) == 1:
+            process.loaders.add(loader)
+    return process
