@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
 from events import Process, Seen, read
+from registry import Program
+
 from profkit.analysis.overview import build_overview
 from profkit.trace import Trace
-from registry import Program
 
 PHASE_EVENTS = {"backward": ("backward",), "optimizer": ("step",), "data": ("data", "open")}
 """The events of the probe that are the phases of profkit."""
@@ -49,7 +49,9 @@ def judge(program: Program, folder: Path) -> Verdict:
         return Verdict(program, skipped=result["skipped"], made=result["made"])
     bare = result["bare"]
     if bare["code"]:
-        return Verdict(program, skipped=f"fails bare: {last_line(bare['errors'])}", made=result["made"])
+        return Verdict(
+            program, skipped=f"fails bare: {last_line(bare['errors'])}", made=result["made"]
+        )
     recorded = result["recorded"]
     misses = []
     if recorded["code"]:
@@ -145,12 +147,16 @@ def _compare_phases(trace: Trace, pairs: list[tuple[Process, int]], misses: list
             worst = max(worst, abs(off))
             if abs(off) > MOST_PHASE_SHARE:
                 wrong = True
-                misses.append(f"rank {rank}: {phase} is {off:+.1%} of the wall time off the probe's")
+                misses.append(
+                    f"rank {rank}: {phase} is {off:+.1%} of the wall time off the probe's"
+                )
     return f"**no** ({worst:.1%})" if wrong else f"yes ({worst:.1%})"
 
 
 def _spans_of(spans: pa.Table, rank: int, steps: pa.Table) -> pa.Table:
-    kept = pc.and_(pc.equal(spans["rank"], rank), pc.is_in(spans["step"], steps["step"].combine_chunks()))
+    kept = pc.and_(
+        pc.equal(spans["rank"], rank), pc.is_in(spans["step"], steps["step"].combine_chunks())
+    )
     return spans.filter(kept)
 
 

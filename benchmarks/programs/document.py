@@ -25,20 +25,20 @@ HEADINGS = (
 
 INTRODUCTION = """# Programs: what profkit records of real training programs
 
-Each program is a small script that uses a package's public interface as the package's own examples
-do, with generated data. It trains twice: bare, and under `profkit run` without changes. A probe that
-knows nothing of profkit runs with both jobs. It counts steps by the optimizers' own step hooks and
-samples by wrapping the loaders' `collate_fn`. It times `Tensor.backward`, optimizer steps and waits for
-a batch with its own clock. `make programs` runs all programs and writes this page. The scripts are in
-`benchmarks/programs/jobs`.
+Each program is a small script that uses a package's public interface as the package's own
+examples do, with generated data. It trains twice: bare, and under `profkit run` without changes. A
+probe that knows nothing of profkit runs with both jobs. It counts steps by the optimizers' own step
+hooks and samples by wrapping the loaders' `collate_fn`. It times `Tensor.backward`, optimizer steps
+and waits for a batch with its own clock. `make programs` runs all programs and writes this page.
+The scripts are in `benchmarks/programs/jobs`.
 """
 
 EXPLANATION = """
-- **steps, samples**: what profkit recorded, and what the probe counted. A loop without a loader has no
-  samples unless the user states them (`--samples-per-step`).
+- **steps, samples**: what profkit recorded, and what the probe counted. A loop without a loader has
+  no samples unless the user states them (`--samples-per-step`).
 - **phases**: `data`, `backward` and `optimizer` are compared within the recorded steps. The largest
-  difference, as a share of the wall time, is in parentheses. More than 3 % is a miss. The probe cannot
-  time a forward, nor an optimizer whose closure computes the gradients.
+  difference, as a share of the wall time, is in parentheses. More than 3 % is a miss. The probe
+  cannot time a forward, nor an optimizer whose closure computes the gradients.
 - **losses**: the loss of every backward in every process, compared bit by bit.
 - **CPU**: processor seconds of the whole job with all of its processes, including the start and the
   opening of files. These are single runs on a shared machine.

@@ -1,4 +1,4 @@
-"""Make the environment of the programs: profkit's own packages, and those that only they need."""
+"""Make the environment in which the programs run, with the packages that only they need."""
 
 from __future__ import annotations
 

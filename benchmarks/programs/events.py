@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
 from registry import BACKWARDS, LEAST
 
 LEAST_SHARE = 0.5

@@ -1,4 +1,4 @@
-"""Run a program bare and under `profkit run`, each with the probe, and keep what they leave."""
+"""Run a program bare and under `profkit run`, each with the probe."""
 
 from __future__ import annotations
 

@@ -53,8 +53,15 @@ HF, LIGHTNING = ("torch", "transformers"), ("torch", "lightning")
 VISION = ("torch", "torchvision")
 
 PROGRAMS: tuple[Program, ...] = (
-    Program("mnist", "pytorch/examples mnist: test and schedule each epoch", job("mnist.py"), in_tests=True),
-    Program("imagenet", "… imagenet: image folder, 2 workers, 2 epochs", job("imagenet.py"), VISION),
+    Program(
+        "mnist",
+        "pytorch/examples mnist: test and schedule each epoch",
+        job("mnist.py"),
+        in_tests=True,
+    ),
+    Program(
+        "imagenet", "… imagenet: image folder, 2 workers, 2 epochs", job("imagenet.py"), VISION
+    ),
     Program("vae", "… vae", job("vae.py"), in_tests=True),
     Program("dcgan", "… dcgan: two optimizers, three backwards", job("dcgan.py"), in_tests=True),
     Program(
@@ -95,7 +102,13 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program("ddp_spawn", "DDP by mp.spawn, buffers broadcast", job("ddp.py", "--spawn"), ranks=2),
     Program("ddp_torchrun", "DDP by torchrun", job("ddp.py", by=TORCHRUN), ranks=2, in_tests=True),
-    Program("fsdp2", "FSDP2: fully_shard, by torchrun", job("fsdp2.py", by=TORCHRUN), ranks=2, has_loader=False),
+    Program(
+        "fsdp2",
+        "FSDP2: fully_shard, by torchrun",
+        job("fsdp2.py", by=TORCHRUN),
+        ranks=2,
+        has_loader=False,
+    ),
     Program(
         "nanogpt",
         "nanoGPT: no loader, accumulation 2, evaluation every 10",
@@ -144,8 +157,16 @@ PROGRAMS: tuple[Program, ...] = (
         ("torch", "accelerate", "transformers"),
         ranks=2,
     ),
-    Program("lightning", "Lightning autoencoder: automatic", job("lightning_auto.py"), LIGHTNING, in_tests=True),
-    Program("lightning_gan", "Lightning GAN: manual, two optimizers", job("lightning_gan.py"), LIGHTNING),
+    Program(
+        "lightning",
+        "Lightning autoencoder: automatic",
+        job("lightning_auto.py"),
+        LIGHTNING,
+        in_tests=True,
+    ),
+    Program(
+        "lightning_gan", "Lightning GAN: manual, two optimizers", job("lightning_gan.py"), LIGHTNING
+    ),
     Program(
         "lightning_cli",
         "LightningCLI: fit, then test",
@@ -158,7 +179,9 @@ PROGRAMS: tuple[Program, ...] = (
         job("vision_classification.py"),
         VISION,
     ),
-    Program("vision_detection", "torchvision detection: SSDlite", job("vision_detection.py"), VISION),
+    Program(
+        "vision_detection", "torchvision detection: SSDlite", job("vision_detection.py"), VISION
+    ),
     Program("timm", "timm: mixup, EMA", job("timm_train.py"), ("torch", "timm")),
     Program(
         "timm_amp",
@@ -175,9 +198,15 @@ PROGRAMS: tuple[Program, ...] = (
         ("torch", "deepspeed"),
         ranks=2,
     ),
-    Program("datasets", "datasets: streaming, 2 workers", job("streamed.py"), ("torch", "datasets")),
-    Program("ray", "Ray Train: its linear example", job("ray_linear.py"), ("torch", "ray"), ranks=2),
-    Program("paddle_clas", "PaddleClas' loop: 2 workers, AMP off", job("paddle_clas.py"), ("paddle",)),
+    Program(
+        "datasets", "datasets: streaming, 2 workers", job("streamed.py"), ("torch", "datasets")
+    ),
+    Program(
+        "ray", "Ray Train: its linear example", job("ray_linear.py"), ("torch", "ray"), ranks=2
+    ),
+    Program(
+        "paddle_clas", "PaddleClas' loop: 2 workers, AMP off", job("paddle_clas.py"), ("paddle",)
+    ),
     Program(
         "paddle_clas_launch",
         "… by paddle.distributed.launch",
@@ -185,7 +214,13 @@ PROGRAMS: tuple[Program, ...] = (
         ("paddle",),
         ranks=2,
     ),
-    Program("paddle_seg", "PaddleSeg's loop: evaluation twice", job("paddle_seg.py"), ("paddle",), in_tests=True),
+    Program(
+        "paddle_seg",
+        "PaddleSeg's loop: evaluation twice",
+        job("paddle_seg.py"),
+        ("paddle",),
+        in_tests=True,
+    ),
     Program("paddle_det", "PaddleDetection's loop: 2 workers", job("paddle_det.py"), ("paddle",)),
     Program("paddle_hapi", "paddle.Model.fit", job("paddle_hapi.py"), ("paddle",)),
     Program(

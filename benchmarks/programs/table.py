@@ -1,6 +1,6 @@
-"""Train real programs bare and recorded, and check every figure against an independent probe.
+"""Train real programs bare and recorded, and check all figures against a probe.
 
-python benchmarks/programs/table.py run [NAME ...]   run what is missing in --work; may be interrupted
+python benchmarks/programs/table.py run [NAME ...]   run what is missing in --work
 python benchmarks/programs/table.py show             show the table and the misses
 python benchmarks/programs/table.py write            also write docs/programs.md
 python benchmarks/programs/table.py list             list the programs
@@ -18,7 +18,7 @@ import environment
 from compare import Verdict, judge
 from document import as_document, as_text
 from launch import run_pair
-from registry import PROGRAMS, Program, named
+from registry import Program, named
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "programs.md"
 
@@ -56,7 +56,9 @@ def run(programs: list[Program], args: argparse.Namespace) -> None:
             shutil.rmtree(folder, ignore_errors=True)
             run_pair(program, environment.python(args.env), folder)
         verdict = judge(program, folder)
-        print(f"{program.name}: {'; '.join(verdict.misses) or verdict.skipped or 'right'}", flush=True)
+        print(
+            f"{program.name}: {'; '.join(verdict.misses) or verdict.skipped or 'right'}", flush=True
+        )
 
 
 def judge_all(programs: list[Program], work: Path) -> list[Verdict]:

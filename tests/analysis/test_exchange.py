@@ -112,7 +112,9 @@ def _with_calls(rows: pa.Table, op: str, calls: list[int]) -> pa.Table:
     ops = pa.array([op if number in calls else "all_reduce" for number in numbers])
     for name, column in (("bucket", bucket), ("op", ops.dictionary_encode())):
         place = rows.schema.get_field_index(name)
-        rows = rows.set_column(place, rows.schema.field(name), column.cast(rows.schema.types[place]))
+        rows = rows.set_column(
+            place, rows.schema.field(name), column.cast(rows.schema.types[place])
+        )
     return rows
 
 

@@ -9,9 +9,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "programs"))
 
-from compare import judge  # noqa: E402  # the folder has to be on the path first
-from launch import run_pair  # noqa: E402  # as above
-from registry import PROGRAMS, Program  # noqa: E402  # as above
+from compare import judge  # the folder has to be on the path first
+from launch import run_pair  # as above
+from registry import PROGRAMS, Program  # as above
 
 IN_TESTS = [program for program in PROGRAMS if program.in_tests]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -131,7 +132,8 @@ def infinite_generator() -> None:
 @loop()
 def progress_bar() -> None:
     tqdm = pytest.importorskip("tqdm").tqdm
-    train(tqdm(loader(), disable=False, file=open("/dev/null", "w")))
+    with open(os.devnull, "w") as nowhere:
+        train(tqdm(loader(), disable=False, file=nowhere))
 
 
 @loop()
@@ -289,7 +291,7 @@ def optimizer_class_of_ones_own() -> None:
         def step(self) -> None:
             with torch.no_grad():
                 for parameter in self.parameters:
-                    parameter -= 0.01 * parameter.grad
+                    parameter.sub_(0.01 * parameter.grad)
                     parameter.grad = None
 
     model = network()
@@ -492,6 +494,7 @@ def compiled_function() -> None:
 
 
 # -- tests -----------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def kit() -> TorchKit:

@@ -9,7 +9,11 @@ torch.manual_seed(0)
 images, labels = map(torch.from_numpy, generated.classes(320, (3, 16, 16)))
 loader = DataLoader(TensorDataset(images, labels), batch_size=16, shuffle=True, drop_last=True)
 model = nn.Sequential(
-    nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(),
+    nn.Conv2d(3, 16, 3),
+    nn.ReLU(),
+    nn.Conv2d(16, 32, 3),
+    nn.ReLU(),
+    nn.Flatten(),
     nn.Linear(32 * 144, 10),
 )
 compiled = torch.compile(model, backend="aot_eager")

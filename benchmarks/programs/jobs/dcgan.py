@@ -7,14 +7,24 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
 generator = nn.Sequential(
-    nn.ConvTranspose2d(16, 32, 4, 1, 0, bias=False), nn.BatchNorm2d(32), nn.ReLU(True),
-    nn.ConvTranspose2d(32, 16, 4, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(True),
-    nn.ConvTranspose2d(16, 3, 4, 2, 1, bias=False), nn.Tanh(),
+    nn.ConvTranspose2d(16, 32, 4, 1, 0, bias=False),
+    nn.BatchNorm2d(32),
+    nn.ReLU(True),
+    nn.ConvTranspose2d(32, 16, 4, 2, 1, bias=False),
+    nn.BatchNorm2d(16),
+    nn.ReLU(True),
+    nn.ConvTranspose2d(16, 3, 4, 2, 1, bias=False),
+    nn.Tanh(),
 )
 discriminator = nn.Sequential(
-    nn.Conv2d(3, 16, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, inplace=True),
-    nn.Conv2d(16, 32, 4, 2, 1, bias=False), nn.BatchNorm2d(32), nn.LeakyReLU(0.2, inplace=True),
-    nn.Conv2d(32, 1, 4, 1, 0, bias=False), nn.Sigmoid(), nn.Flatten(0),
+    nn.Conv2d(3, 16, 4, 2, 1, bias=False),
+    nn.LeakyReLU(0.2, inplace=True),
+    nn.Conv2d(16, 32, 4, 2, 1, bias=False),
+    nn.BatchNorm2d(32),
+    nn.LeakyReLU(0.2, inplace=True),
+    nn.Conv2d(32, 1, 4, 1, 0, bias=False),
+    nn.Sigmoid(),
+    nn.Flatten(0),
 )
 criterion = nn.BCELoss()
 optimizer_d = optim.Adam(discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999))

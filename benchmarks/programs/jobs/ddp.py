@@ -22,10 +22,17 @@ def train(rank, world):
     data = TensorDataset(images, labels)
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size=8, shuffle=False, sampler=sampler)
-    model = DDP(nn.Sequential(
-        nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(),
-        nn.Flatten(), nn.Linear(32 * 12 * 12, 10),
-    ))
+    model = DDP(
+        nn.Sequential(
+            nn.Conv2d(3, 32, 3),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.Conv2d(32, 32, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * 12 * 12, 10),
+        )
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     for epoch in range(2):
         sampler.set_epoch(epoch)

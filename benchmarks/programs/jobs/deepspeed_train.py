@@ -21,7 +21,9 @@ def main():
         "zero_optimization": {"stage": 1},
     }
     engine, _, loader, _ = deepspeed.initialize(
-        model=net, model_parameters=net.parameters(), training_data=TensorDataset(images, labels),
+        model=net,
+        model_parameters=net.parameters(),
+        training_data=TensorDataset(images, labels),
         config=config,
     )
     for _ in range(2):

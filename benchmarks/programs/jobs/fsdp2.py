@@ -1,4 +1,4 @@
-"""Sharded training, as in pytorch/examples' FSDP2: `fully_shard` on each layer and the model."""
+"""Sharded training, as in pytorch/examples' FSDP2."""
 
 import torch
 import torch.distributed as dist
@@ -9,7 +9,8 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
 model = nn.Sequential(
-    nn.Embedding(64, 64), *(nn.TransformerEncoderLayer(64, 4, 128, 0.0) for _ in range(2)),
+    nn.Embedding(64, 64),
+    *(nn.TransformerEncoderLayer(64, 4, 128, 0.0) for _ in range(2)),
     nn.Linear(64, 64),
 )
 for layer in model:

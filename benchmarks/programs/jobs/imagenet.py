@@ -1,4 +1,4 @@
-"""The loop of pytorch/examples' imagenet: an image folder, two workers, validation each epoch."""
+"""The loop of pytorch/examples' imagenet: an image folder and two workers."""
 
 import generated
 import torch

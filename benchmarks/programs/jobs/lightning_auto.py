@@ -1,4 +1,4 @@
-"""Lightning's autoencoder example: automatic optimization, validation twice an epoch, a test."""
+"""Lightning's autoencoder example: automatic optimization."""
 
 import generated
 import lightning as L
@@ -49,8 +49,13 @@ class Digits(L.LightningDataModule):
 def main():
     L.seed_everything(0)
     trainer = L.Trainer(
-        max_epochs=2, val_check_interval=10, accelerator="cpu", enable_progress_bar=False,
-        gradient_clip_val=1.0, log_every_n_steps=5, logger=L.pytorch.loggers.CSVLogger("logs"),
+        max_epochs=2,
+        val_check_interval=10,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        gradient_clip_val=1.0,
+        log_every_n_steps=5,
+        logger=L.pytorch.loggers.CSVLogger("logs"),
     )
     model, data = LitAutoEncoder(), Digits()
     trainer.fit(model, data)

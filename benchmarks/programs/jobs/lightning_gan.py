@@ -45,7 +45,10 @@ if __name__ == "__main__":
     images, labels = map(torch.from_numpy, generated.classes(160, (1, 28, 28)))
     loader = DataLoader(TensorDataset(images, labels), batch_size=8, shuffle=True)
     trainer = L.Trainer(
-        max_epochs=2, accelerator="cpu", enable_progress_bar=False, log_every_n_steps=5,
+        max_epochs=2,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        log_every_n_steps=5,
         logger=L.pytorch.loggers.CSVLogger("logs"),
     )
     trainer.fit(GAN(), loader)

@@ -1,4 +1,4 @@
-"""The loop of pytorch/examples' mnist: train and test each epoch, with a learning-rate schedule."""
+"""The loop of pytorch/examples' mnist: train and test in each epoch."""
 
 import generated
 import torch

@@ -1,4 +1,4 @@
-"""The loop of nanoGPT's train.py: no loader, accumulation, evaluation every few iterations."""
+"""The loop of nanoGPT's train.py: no loader, accumulation, evaluations."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The loop of PaddleDetection: a reader of dictionaries, and a sum of losses in a dictionary."""
+"""The loop of PaddleDetection: a reader of dictionaries, a sum of losses."""
 
 import numpy as np
 import paddle

@@ -1,4 +1,4 @@
-"""The loop of PaddleSeg: dictionaries that begin with an empty list, counted by iterations."""
+"""The loop of PaddleSeg: dictionaries that begin with an empty list."""
 
 import generated
 import numpy as np

@@ -1,4 +1,4 @@
-"""The loop of pytorch/examples' reinforcement_learning: an episode of actions, then a step."""
+"""The loop of pytorch/examples' reinforcement_learning."""
 
 import math
 import random

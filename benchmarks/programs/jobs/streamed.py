@@ -1,4 +1,4 @@
-"""A loop over `datasets` streaming, an iterable data set behind torch's loader, two workers."""
+"""A loop over a stream of `datasets` behind torch's loader, two workers."""
 
 import generated
 import torch

@@ -1,4 +1,4 @@
-"""The loop of timm's train.py with its own parts; `--amp` adds bf16, `--accumulate` two batches."""
+"""The loop of timm's train.py with its own parts."""
 
 import contextlib
 import sys

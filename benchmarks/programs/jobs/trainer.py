@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer, as transformers' examples use it: `trainer.py lm|glue|default|stream`."""
+"""Hugging Face's Trainer: `trainer.py lm|glue|default|stream`."""
 
 import sys
 
@@ -34,8 +34,12 @@ def main():
     tokenizer = generated.tokenizer()
     texts = [tokenizer(text) for text in generated.sentences(160)]
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=128, max_position_embeddings=32,
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=32,
     )
     options = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "logging_steps": 5}
     evaluation = None
@@ -63,8 +67,12 @@ def main():
         options |= {"eval_strategy": "steps", "eval_steps": 8}
     arguments = TrainingArguments("out", report_to=[], use_cpu=True, disable_tqdm=True, **options)
     trainer = Trainer(
-        model=model, args=arguments, train_dataset=data, eval_dataset=evaluation,
-        data_collator=collator, processing_class=tokenizer if KIND != "default" else None,
+        model=model,
+        args=arguments,
+        train_dataset=data,
+        eval_dataset=evaluation,
+        data_collator=collator,
+        processing_class=tokenizer if KIND != "default" else None,
     )
     print(trainer.train().training_loss)
     if evaluation is not None:

@@ -1,4 +1,4 @@
-"""The loop of pytorch/examples' vae: a loss of two parts, and samples drawn after each epoch."""
+"""The loop of pytorch/examples' vae: a loss of two parts."""
 
 import generated
 import torch

@@ -1,4 +1,4 @@
-"""The loop of torchvision's references/classification: mixup in the collate function, and EMA."""
+"""The loop of torchvision's references/classification: mixup and EMA."""
 
 import generated
 import torch
@@ -38,14 +38,20 @@ def evaluate(model, criterion, loader):
 def main():
     torch.manual_seed(0)
     root = generated.image_folder("data", per_class=64)
-    change = v2.Compose([
-        v2.PILToTensor(), v2.RandomResizedCrop(32, antialias=True), v2.TrivialAugmentWide(),
-        v2.ToDtype(torch.float, scale=True),
-    ])
+    change = v2.Compose(
+        [
+            v2.PILToTensor(),
+            v2.RandomResizedCrop(32, antialias=True),
+            v2.TrivialAugmentWide(),
+            v2.ToDtype(torch.float, scale=True),
+        ]
+    )
     data = ImageFolder(root, change)
     mixup = v2.RandomChoice([v2.MixUp(num_classes=2), v2.CutMix(num_classes=2)])
     loader = DataLoader(
-        data, batch_size=16, sampler=RandomSampler(data),
+        data,
+        batch_size=16,
+        sampler=RandomSampler(data),
         collate_fn=lambda batch: mixup(*default_collate(batch)),
     )
     model = torchvision.models.mobilenet_v3_small(num_classes=2)

@@ -1,4 +1,4 @@
-"""The loop of pytorch/examples' word_language_model: no loader, and by default no optimizer."""
+"""The loop of pytorch/examples' word_language_model: no loader."""
 
 import sys
 

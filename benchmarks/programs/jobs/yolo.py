@@ -22,8 +22,19 @@ def main():
     )
     model = YOLO("yolov8n.yaml")
     model.train(
-        data=str(root / "data.yaml"), epochs=3, imgsz=64, batch=4, nbs=4, workers=0, device="cpu",
-        plots=False, seed=0, amp=False, project="out", exist_ok=True, verbose=False,
+        data=str(root / "data.yaml"),
+        epochs=3,
+        imgsz=64,
+        batch=4,
+        nbs=4,
+        workers=0,
+        device="cpu",
+        plots=False,
+        seed=0,
+        amp=False,
+        project="out",
+        exist_ok=True,
+        verbose=False,
         optimizer="SGD",
     )
 

@@ -1,4 +1,4 @@
-"""Count a program's optimizer steps, batches and samples, and time its phases, without profkit.
+"""Count optimizer steps, batches and samples, and time phases, without profkit.
 
 It knows nothing of profkit and hooks other places: optimizers' step hooks, `Tensor.backward`, and
 the `collate_fn` that a loader is given. Each process appends lines to a file of its own in the
@@ -134,7 +134,7 @@ def hook_torch(torch: ModuleType) -> None:
     torch.Tensor.backward = timed("backward", torch.Tensor.backward, _loss)
     data = torch.utils.data
     _hook_loader(data.DataLoader)
-    iterator = data.dataloader._BaseDataLoaderIter
+    iterator = data.dataloader._BaseDataLoaderIter  # noqa: SLF001  # it has no public name
     iterator.__next__ = timed("data", iterator.__next__, lambda self: getattr(self, "_probe", None))
     original = iterator.__init__
 

@@ -1,4 +1,4 @@
-"""Start the independent probe in every process of a program; Python imports this at its start."""
+"""Start the independent probe; Python imports this at its start."""
 
 import os
 
