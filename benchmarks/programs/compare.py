@@ -162,7 +162,8 @@ def _spans_of(spans: pa.Table, rank: int, steps: pa.Table) -> pa.Table:
 
 def _time_in(spans: pa.Table, phase: str) -> float:
     """Return the time in the outermost spans of a phase."""
-    own = spans.filter(pc.equal(spans["phase"].cast(pa.string()), phase))
+    outer = pc.equal(spans["depth"], pa.scalar(0, pa.int16()))
+    own = spans.filter(pc.and_(outer, pc.equal(spans["phase"].cast(pa.string()), phase)))
     start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
     order = np.argsort(start, kind="stable")
     total, reached = 0, 0

@@ -15,6 +15,8 @@ from registry import BACKWARDS, LEAST
 LEAST_SHARE = 0.5
 """A loader trains if a backward follows so many of its batches; one-ahead loops shift a few."""
 
+LOADING = ("data", "open")
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -26,10 +28,12 @@ class Process:
     losses: list[str | None] = field(default_factory=list)
     steps: Counter[int] = field(default_factory=Counter)
     """The number of steps of each optimizer."""
-    times: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """The start and end of each event, by its kind."""
+    times: dict[str, list[tuple[int, int, object]]] = field(default_factory=dict)
+    """The start and end of each event and what it is about, by its kind."""
     loaders: set[int] = field(default_factory=set)
     """The loaders whose batches the process trained on."""
+    batches: Counter[int] = field(default_factory=Counter)
+    """The batches of each loader that the process trained on."""
 
     def count(self, counts: str) -> int:
         """Return the number of steps of the loop."""
@@ -39,9 +43,14 @@ class Process:
         return min(numbers) if counts == LEAST else max(numbers)
 
     def inside(self, kind: str, starts: Ints, ends: Ints) -> float:
-        """Return how many ns of a kind of event lie within these windows."""
+        """Return how many ns of a kind of event lie within these windows.
+
+        Of waits for a batch, only those for loaders that the process trains on count.
+        """
         total = 0.0
-        for start, end in self.times.get(kind, []):
+        for start, end, about in self.times.get(kind, []):
+            if kind in LOADING and about not in self.loaders:
+                continue
             overlap = np.minimum(ends, end) - np.maximum(starts, start)
             total += float(overlap[overlap > 0].sum())
         return total
@@ -49,8 +58,8 @@ class Process:
     @property
     def has_closures(self) -> bool:
         """True if gradients are computed inside of optimizer steps."""
-        backwards = np.array([start for start, _ in self.times.get("backward", [])])
-        for start, end in self.times.get("step", [])[:3]:
+        backwards = np.array([start for start, _, _ in self.times.get("backward", [])])
+        for start, end, _ in self.times.get("step", [])[:3]:
             if ((backwards > start) & (backwards < end)).any():
                 return True
         return False
@@ -72,13 +81,22 @@ def read(folder: Path) -> Seen:
         files[int(path.stem)] = list(_lines(path))
     found = (_read_process(pid, events) for pid, events in sorted(files.items()))
     processes = tuple(process for process in found if process.losses)
-    trained = {(process.pid, loader) for process in processes for loader in process.loaders}
-    samples: int | None = 0 if trained else None
+    sizes: dict[tuple[int, int], Counter[int | None]] = {}
     for events in files.values():
         for kind, *rest in events:
-            if kind != "collate" or (rest[1], rest[0]) not in trained:
-                continue
-            samples = None if samples is None or rest[2] is None else samples + rest[2]
+            if kind == "collate":
+                sizes.setdefault((rest[1], rest[0]), Counter())[rest[2]] += 1  # type: ignore[index]
+    samples: int | None = None
+    for process in processes:
+        for loader in process.loaders:
+            counts = sizes.get((process.pid, loader), Counter())
+            if None in counts:
+                return Seen(processes, None)
+            usual = max(counts, key=counts.__getitem__, default=0) or 0
+            total = sum((size or 0) * count for size, count in counts.items())
+            # Those that were fetched and not trained on have the usual size.
+            unused = sum(counts.values()) - process.batches[loader]
+            samples = (samples or 0) + total - usual * max(0, unused)
     return Seen(processes, samples)
 
 
@@ -90,25 +108,32 @@ def _lines(path: Path) -> Iterator[list[object]]:
 
 def _read_process(pid: int, events: Iterable[list[object]]) -> Process:
     process = Process(pid)
-    batches: Counter[int] = Counter()
+    fetched: Counter[int] = Counter()
     trained: Counter[int] = Counter()
+    waiting: Counter[int] = Counter()
     last: int | None = None
     for kind, *rest in events:
         if kind == "collate":
             continue
         start, end, value = rest
-        process.times.setdefault(str(kind), []).append((start, end))  # type: ignore[arg-type]
+        process.times.setdefault(str(kind), []).append((start, end, value))  # type: ignore[arg-type]
         if kind == "step":
             process.steps[value] += 1  # type: ignore[index]
+        elif kind == "open":
+            process.batches[value] -= waiting.pop(value, 0)  # type: ignore[index, call-overload]
         elif kind == "data" and value is not None:
             last = value  # type: ignore[assignment]
-            batches[value] += 1  # type: ignore[index]
+            process.batches[value] += 1  # type: ignore[index]
+            waiting[value] += 1  # type: ignore[index]
+            fetched[value] += 1  # type: ignore[index]
         elif kind == "backward":
             process.losses.append(value)  # type: ignore[arg-type]
+            waiting.clear()
             if last is not None:
                 trained[last] += 1
                 last = None
+    process.batches.subtract(waiting)
     for loader, count in trained.items():
-        if count >= LEAST_SHARE * batches[loader] or len(batches) == 1:
+        if count >= LEAST_SHARE * fetched[loader] or len(fetched) == 1:
             process.loaders.add(loader)
     return process

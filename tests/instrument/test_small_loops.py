@@ -515,7 +515,7 @@ def _names() -> Iterator[Any]:
         yield pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("name", _names())
+@pytest.mark.parametrize("name", list(_names()))
 def test_a_small_loop_has_its_steps_samples_and_phases(name: str, follow: Follow) -> None:
     known = LOOPS[name]
     followed = follow()

@@ -3,6 +3,7 @@
 import os
 
 import generated
+import numpy as np
 import paddle
 from paddle.io import DataLoader, Dataset, DistributedBatchSampler
 
@@ -23,6 +24,7 @@ def main():
     if distributed:
         paddle.distributed.init_parallel_env()
     paddle.seed(0)
+    np.random.seed(0)
     data = Images()
     sampler = DistributedBatchSampler(data, batch_size=16, shuffle=True, drop_last=True)
     loader = DataLoader(data, batch_sampler=sampler, num_workers=0 if distributed else 2)

@@ -34,6 +34,7 @@ class Detector(nn.Layer):
 
 def main():
     paddle.seed(0)
+    np.random.seed(0)
     loader = DataLoader(Boxes(), batch_size=4, shuffle=True, drop_last=True, num_workers=2)
     model = Detector()
     clip = nn.ClipGradByNorm(10.0)

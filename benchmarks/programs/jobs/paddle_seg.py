@@ -39,6 +39,7 @@ def evaluate(model, data):
 
 def main():
     paddle.seed(0)
+    np.random.seed(0)
     data = Scenes()
     sampler = BatchSampler(data, batch_size=2, shuffle=True, drop_last=True)
     loader = DataLoader(data, batch_sampler=sampler, collate_fn=collate, return_list=True)

@@ -162,7 +162,8 @@ def _hook_loader(loader_type: Any) -> None:
         object.__setattr__(self, "collate_fn", collate)
 
     loader_type.__init__ = make
-    loader_type.__iter__ = timed("open", loader_type.__iter__, lambda self: None)
+    own_number = lambda self: getattr(self.collate_fn, "loader", None)  # noqa: E731
+    loader_type.__iter__ = timed("open", loader_type.__iter__, own_number)
 
 
 def hook_paddle(paddle: ModuleType) -> None:
@@ -181,7 +182,8 @@ def hook_paddle(paddle: ModuleType) -> None:
     for name in ("_DataLoaderIterSingleProcess", "_DataLoaderIterMultiProcess"):
         iterator = getattr(iterators, name)
         iterator.__next__ = timed("data", iterator.__next__, lambda self: id(self._batch_sampler))
-    paddle.io.DataLoader.__iter__ = timed("open", paddle.io.DataLoader.__iter__, lambda self: None)
+    loader = paddle.io.DataLoader
+    loader.__iter__ = timed("open", loader.__iter__, lambda self: id(self.batch_sampler))
 
 
 def _subclasses(kind: type) -> list[Any]:
