@@ -97,6 +97,8 @@ class HookReports:
         if state.inside == _OPTIMIZER:  # one that raised has not reported its end
             for span in reversed(self._regions.opened.copy()):
                 self.end(span, UNKNOWN)
+        if state.model_called and state.progress is _TRAINING and not self._steps.losses.backwards:
+            self._pending.drop_evaluated(self.models)
         self._steps.pass_boundary(starts_epoch=starts_epoch)
         if self._has_trained and self._steps.known and self._boundaries.open(_this_thread()):
             return self.notes.begin_wait()
@@ -269,10 +271,6 @@ class HookReports:
         threads = self._threads
         is_followed = _this_thread() == threads.thread or threads.accepts()
         return is_followed and self._state.inside != _OTHER
-
-    def trains_elsewhere(self) -> bool:
-        """Return true if another thread than the calling one trains."""
-        return self._threads.decided and _this_thread() != self._threads.thread
 
     def _note_training(self) -> None:
         self._has_trained = True

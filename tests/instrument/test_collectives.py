@@ -115,7 +115,7 @@ def test_a_call_that_does_not_wait_has_its_row_when_it_is_done(hooked: Hooked) -
     work = distributed.all_reduce(torch.ones(3), async_op=True)
     work.wait()
     assert [row["bytes"] for row in hooked.rows] == [12]
-    assert hooked.sink.rows["spans"] == []
+    assert [row[2] for row in hooked.sink.rows["spans"]] == ["all_reduce"]
 
 
 def test_waiting_for_a_call_that_did_not_wait_is_exposed(hooked: Hooked) -> None:
@@ -151,6 +151,7 @@ def test_the_broadcast_of_buffers_is_a_collective_inside_forward(hooked: Hooked)
     assert names.count("broadcast") == len(calls)
 
 
+@pytest.mark.filterwarnings("ignore:.*broadcast_buffers:FutureWarning")
 def test_a_model_that_broadcasts_no_buffers_has_no_rows_of_it(hooked: Hooked) -> None:
     inner = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
     model = torch.nn.parallel.DistributedDataParallel(inner, broadcast_buffers=False)
@@ -219,6 +220,6 @@ def test_what_a_hook_does_to_a_bucket_before_it_is_sent_is_no_transfer(hooked: H
     model.register_comm_hook(None, slow_to_send)
     model(torch.ones(2, 4)).sum().backward()
     hooked.end_of_backward()
-    (row,) = hooked.rows
+    (row,) = (row for row in hooked.rows if row["bucket"] is not None)
     assert row["bucket"] == 0
     assert row["ready_ns"] + 20_000_000 <= row["start_ns"] <= row["end_ns"]

@@ -75,6 +75,7 @@ def test_torchs_options_are_told(kit: Kit, follow: Follow) -> None:
     assert facts["deterministic"] is False
 
 
+@pytest.mark.filterwarnings("ignore:.*broadcast_buffers:FutureWarning")
 @pytest.mark.parametrize(
     ("options", "facts"),
     [

@@ -253,7 +253,7 @@ def traced_module() -> None:
     train(loader(), torch.jit.trace(network(), torch.randn(BATCH, WIDTH)))
 
 
-@loop()
+@loop(phases=("forward", "optimizer"))
 def gradients_by_autograd_grad() -> None:
     model = network()
     optimizer = sgd(model)
@@ -369,12 +369,12 @@ def _steps_in_backward(batches: Any) -> None:
         error(model, batch).backward()
 
 
-@loop()
+@loop(phases=("backward", "forward"))
 def optimizers_that_step_in_backward() -> None:
     _steps_in_backward(loader())
 
 
-@loop(samples=None)
+@loop(samples=None, phases=("backward", "forward"))
 def optimizers_that_step_in_backward_without_a_loader() -> None:
     _steps_in_backward(tensors())
 
@@ -515,6 +515,7 @@ def _names() -> Iterator[Any]:
         yield pytest.param(name, marks=marks)
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 @pytest.mark.parametrize("name", list(_names()))
 def test_a_small_loop_has_its_steps_samples_and_phases(name: str, follow: Follow) -> None:
     known = LOOPS[name]
