@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,17 +42,21 @@ class Process:
         numbers = self.steps.values()
         return min(numbers) if counts == LEAST else max(numbers)
 
-    def inside(self, kind: str, starts: Ints, ends: Ints) -> float:
-        """Return how many ns of a kind of event lie within these windows.
+    def inside(self, kinds: Sequence[str], starts: Ints, ends: Ints) -> float:
+        """Return how many ns of some kinds of events lie within these windows.
 
         Of waits for a batch, only those for loaders that the process trains on count.
         """
-        total = 0.0
-        for start, end, about in self.times.get(kind, []):
-            if kind in LOADING and about not in self.loaders:
-                continue
-            overlap = np.minimum(ends, end) - np.maximum(starts, start)
+        found = []
+        for kind in kinds:
+            for start, end, about in self.times.get(kind, []):
+                if kind not in LOADING or about in self.loaders:
+                    found.append((start, end))
+        total, reached = 0.0, 0
+        for start, end in sorted(found):
+            overlap = np.minimum(ends, end) - np.maximum(starts, max(start, reached))
             total += float(overlap[overlap > 0].sum())
+            reached = max(reached, end)
         return total
 
     @property

@@ -47,15 +47,13 @@ def run_pair(program: Program, python: Path, folder: Path) -> None:
 
 
 def _why_not(program: Program, python: Path) -> str:
-    """Return why the program cannot run: a package that is not there, or fails to import."""
-    for package in program.packages:
-        done = subprocess.run(
-            [python, "-c", f"import {package}"], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no reason"])[-1]
-            return f"{package} cannot be imported: {last[:160]}"
-    return ""
+    """Return why the program cannot run: the packages that are not installed."""
+    look = (
+        "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if not u.find_spec(n)))"
+    )
+    words = [python, "-c", look, *program.packages]
+    missing = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    return f"not installed: {', '.join(missing)}" if missing else ""
 
 
 def launch(program: Program, python: Path, folder: Path, *, recorded: bool) -> Side:

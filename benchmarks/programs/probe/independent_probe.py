@@ -131,6 +131,8 @@ def hook_torch(torch: ModuleType) -> None:
 
     optimizers.register_optimizer_step_pre_hook(before)
     optimizers.register_optimizer_step_post_hook(after)
+    scaler = torch.amp.GradScaler
+    scaler.step = timed("scaler", scaler.step, lambda *args, **kwargs: None)
     torch.Tensor.backward = timed("backward", torch.Tensor.backward, _loss)
     data = torch.utils.data
     _hook_loader(data.DataLoader)
