@@ -60,19 +60,27 @@ PROGRAMS: tuple[Program, ...] = (
         in_tests=True,
     ),
     Program(
-        "imagenet", "… imagenet: image folder, 2 workers, 2 epochs", job("imagenet.py"), VISION
+        "imagenet",
+        "pytorch/examples imagenet: image folder, 2 workers, 2 epochs",
+        job("imagenet.py"),
+        VISION,
     ),
-    Program("vae", "… vae", job("vae.py"), in_tests=True),
-    Program("dcgan", "… dcgan: two optimizers, three backwards", job("dcgan.py"), in_tests=True),
+    Program("vae", "pytorch/examples vae", job("vae.py"), in_tests=True),
+    Program(
+        "dcgan",
+        "pytorch/examples dcgan: two optimizers, three backwards",
+        job("dcgan.py"),
+        in_tests=True,
+    ),
     Program(
         "word_lm",
-        "… word_language_model with an optimizer, no loader",
+        "pytorch/examples word_language_model with an optimizer, no loader",
         job("word_language_model.py", "--use-optimizer"),
         has_loader=False,
     ),
     Program(
         "word_lm_by_hand",
-        "… word_language_model, its default: updated by hand",
+        "pytorch/examples word_language_model, its default: updated by hand",
         job("word_language_model.py"),
         counts=BACKWARDS,
         has_loader=False,
@@ -80,7 +88,7 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "regression",
-        "… regression: updated by hand",
+        "pytorch/examples regression: updated by hand",
         job("regression.py"),
         counts=BACKWARDS,
         has_loader=False,
@@ -88,14 +96,14 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "reinforce",
-        "… reinforcement_learning: an episode a step",
+        "pytorch/examples reinforcement_learning: an episode a step",
         job("reinforce.py"),
         has_loader=False,
         in_tests=True,
     ),
     Program(
         "hogwild",
-        "… mnist_hogwild: two processes, one model",
+        "pytorch/examples mnist_hogwild: two processes, one model",
         job("mnist_hogwild.py"),
         ranks=2,
         is_seeded=False,
@@ -131,15 +139,20 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "trainer_glue",
-        "… DataCollatorWithPadding, bf16",
+        "transformers Trainer: DataCollatorWithPadding, bf16",
         job("trainer.py", "glue"),
         HF,
         in_tests=True,
     ),
-    Program("trainer_default", "… default collator", job("trainer.py", "default"), HF),
+    Program(
+        "trainer_default",
+        "transformers Trainer: default collator",
+        job("trainer.py", "default"),
+        HF,
+    ),
     Program(
         "trainer_stream",
-        "… iterable data set, torchrun",
+        "transformers Trainer: iterable data set, torchrun",
         job("trainer.py", "stream", by=TORCHRUN),
         HF,
         ranks=2,
@@ -152,7 +165,7 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "accelerate_launch",
-        "… by accelerate launch",
+        "accelerate, by accelerate launch",
         job("no_trainer.py", by=LAUNCH),
         ("torch", "accelerate", "transformers"),
         ranks=2,
@@ -205,11 +218,14 @@ PROGRAMS: tuple[Program, ...] = (
         "ray", "Ray Train: its linear example", job("ray_linear.py"), ("torch", "ray"), ranks=2
     ),
     Program(
-        "paddle_clas", "PaddleClas' loop: 2 workers, AMP off", job("paddle_clas.py"), ("paddle",)
+        "paddle_clas",
+        "PaddleClas' loop: 2 workers, evaluation each epoch",
+        job("paddle_clas.py"),
+        ("paddle",),
     ),
     Program(
         "paddle_clas_launch",
-        "… by paddle.distributed.launch",
+        "PaddleClas' loop, by paddle.distributed.launch",
         job("paddle_clas.py", by=PADDLE),
         ("paddle",),
         ranks=2,
