@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +90,7 @@ def read(folder: Path) -> Seen:
     for events in files.values():
         for kind, *rest in events:
             if kind == "collate":
-                sizes.setdefault((rest[1], rest[0]), Counter())[rest[2]] += 1  # type: ignore[index]
+                sizes.setdefault((rest[1], rest[0]), Counter())[rest[2]] += 1
     samples: int | None = None
     for process in processes:
         for loader in process.loaders:
@@ -104,13 +105,13 @@ def read(folder: Path) -> Seen:
     return Seen(processes, samples)
 
 
-def _lines(path: Path) -> Iterator[list[object]]:
+def _lines(path: Path) -> Iterator[list[Any]]:
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         if line.endswith("\n"):  # a process that was killed leaves half a line
             yield json.loads(line)
 
 
-def _read_process(pid: int, events: Iterable[list[object]]) -> Process:
+def _read_process(pid: int, events: Iterable[list[Any]]) -> Process:
     process = Process(pid)
     fetched: Counter[int] = Counter()
     trained: Counter[int] = Counter()
@@ -120,18 +121,18 @@ def _read_process(pid: int, events: Iterable[list[object]]) -> Process:
         if kind == "collate":
             continue
         start, end, value = rest
-        process.times.setdefault(str(kind), []).append((start, end, value))  # type: ignore[arg-type]
+        process.times.setdefault(str(kind), []).append((start, end, value))
         if kind == "step":
-            process.steps[value] += 1  # type: ignore[index]
+            process.steps[value] += 1
         elif kind == "open":
-            process.batches[value] -= waiting.pop(value, 0)  # type: ignore[index, call-overload]
+            process.batches[value] -= waiting.pop(value, 0)
         elif kind == "data" and value is not None:
-            last = value  # type: ignore[assignment]
-            process.batches[value] += 1  # type: ignore[index]
-            waiting[value] += 1  # type: ignore[index]
-            fetched[value] += 1  # type: ignore[index]
+            last = value
+            process.batches[value] += 1
+            waiting[value] += 1
+            fetched[value] += 1
         elif kind == "backward":
-            process.losses.append(value)  # type: ignore[arg-type]
+            process.losses.append(value)
             waiting.clear()
             if last is not None:
                 trained[last] += 1
