@@ -32,7 +32,7 @@ def make(env: Path) -> None:
     install = ("uv", "pip", "install", "-q", "--python", str(python(env)))
     _run(*install, "-r", str(listed))
     _run(*install, "--no-deps", "-e", str(TOP))
-    _run(*install, "setuptools", "wheel", "opencv-python-headless")
+    _run(*install, "setuptools<81", "wheel", "opencv-python-headless")  # mmengine: pkg_resources
     pins = env / "pins.txt"
     heavy = ("torch==", "torchvision==", "paddlepaddle==", "numpy==")
     pins.write_text("\n".join(line for line in _freeze(env) if line.startswith(heavy)))

@@ -75,6 +75,8 @@ def launch(program: Program, python: Path, folder: Path, *, recorded: bool) -> S
         "HF_HUB_OFFLINE": "1",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "YOLO_CONFIG_DIR": str(place),
+        "YOLO_OFFLINE": "true",
+        "DS_ACCELERATOR": "cpu",
         "TOKENIZERS_PARALLELISM": "false",
     }
     began = time.monotonic()

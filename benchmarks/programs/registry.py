@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 TORCHRUN = ("{python}", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-LAUNCH = ("{python}", "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2")
+LAUNCH = ("{python}", "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1")
 PADDLE = ("{python}", "-m", "paddle.distributed.launch", "--nproc_per_node", "2")
 PADDLE += ("--backend", "gloo", "--log_dir", "log")
 NOTEBOOK = ("{python}", "-m", "nbconvert", "--to", "notebook", "--execute")
@@ -167,6 +167,12 @@ PROGRAMS: tuple[Program, ...] = (
         "accelerate_launch",
         "accelerate, by accelerate launch",
         job("no_trainer.py", by=LAUNCH),
+        ("torch", "accelerate", "transformers"),
+    ),
+    Program(
+        "accelerate_ranks",
+        "accelerate, by torchrun",
+        job("no_trainer.py", by=TORCHRUN),
         ("torch", "accelerate", "transformers"),
         ranks=2,
     ),

@@ -49,7 +49,8 @@ def main():
         options |= {"gradient_accumulation_steps": 2, "save_steps": 10}
         evaluation = data[:32]
     elif KIND == "stream":
-        model, collator = BertForMaskedLM(config), DataCollatorForLanguageModeling(tokenizer)
+        model = BertForMaskedLM(config)
+        collator = DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=16)
         data = Stream([dict(text) for text in texts])
         options |= {"max_steps": 30}
     else:
