@@ -67,6 +67,9 @@ class LateRank:
     """How much longer that phase takes per step on it than on the others."""
 
 
+HOST_BACKENDS = ("gloo", "mpi")
+"""Backends whose collectives the host waits for; those of all others only the device sees."""
+
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 """Operations in which not every rank waits for every other one."""
 
@@ -138,13 +141,16 @@ def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
 def match_all(rows: pa.Table) -> Matched:
     """Group collectives over the ranks, by communicator and sequence number.
 
-    If some are buckets of gradients, the others count only if all of their ranks recorded them: a
-    job may call collectives of its own on one rank alone.
+    If some are buckets of gradients, the others count only if all of their ranks recorded them,
+    because a job may call collectives of its own on one rank alone. On a device, nobody times the
+    wait for those, so they do not count there.
     """
     group, quickest, matched = _group_rows(rows)
     is_bucket = rows["bucket"].is_valid().to_numpy()
-    if is_bucket.any() and not (is_bucket | matched[group]).all():
-        rows = rows.filter(pa.array(is_bucket | matched[group]))
+    by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS)).to_numpy()
+    counts = is_bucket | (matched[group] & by_host)
+    if is_bucket.any() and not counts.all():
+        rows = rows.filter(pa.array(counts))
         group, quickest, matched = _group_rows(rows)
     rank = rows["rank"].to_numpy().astype(np.int64)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()

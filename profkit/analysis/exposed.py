@@ -13,14 +13,16 @@ import pyarrow.compute as pc
 from profkit.analysis.columns import durations, rows_of_rank, step_places
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exchange import Matched, exposed_windows, match_collectives
+from profkit.analysis.exchange import (
+    HOST_BACKENDS,
+    Matched,
+    exposed_windows,
+    match_collectives,
+)
 from profkit.analysis.intervals import covered_each, union
 from profkit.vocab import Phase
 
 INPUT_PIECES = ("read", "decode", "collate", "queue")
-HOST_BACKENDS = ("gloo", "mpi")
-"""Backends whose collectives the host waits for; those of all others only the device sees."""
-
 NOT_READY = "bucket not ready"
 WAITING = "waiting for a late rank"
 TRANSFER = "transfer"
