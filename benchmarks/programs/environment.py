@@ -9,9 +9,25 @@ from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
 GROUPS = ("demo", "test")
-PACKAGES = ("timm", "ultralytics", "mmengine", "datasets", "gymnasium", "nbconvert", "ipykernel")
+PACKAGES: tuple[str, ...] = (
+    "timm",
+    "ultralytics",
+    "mmengine",
+    "datasets",
+    "gymnasium",
+    "nbconvert",
+    "ipykernel",
+)
 PACKAGES += ("jsonargparse[signatures]", "deepspeed")
-SHOWN = ("torch", "torchvision", "paddlepaddle", "transformers", "accelerate", "lightning", "ray")
+SHOWN: tuple[str, ...] = (
+    "torch",
+    "torchvision",
+    "paddlepaddle",
+    "transformers",
+    "accelerate",
+    "lightning",
+    "ray",
+)
 SHOWN += ("timm", "ultralytics", "mmengine", "datasets", "gymnasium", "deepspeed")
 STATE = "packages.json"
 

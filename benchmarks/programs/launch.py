@@ -51,7 +51,7 @@ def _why_not(program: Program, python: Path) -> str:
     look = (
         "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if not u.find_spec(n)))"
     )
-    words = [python, "-c", look, *program.packages]
+    words = [str(python), "-c", look, *program.packages]
     missing = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
     return f"not installed: {', '.join(missing)}" if missing else ""
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 TORCHRUN = ("{python}", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 LAUNCH = ("{python}", "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1")
-PADDLE = ("{python}", "-m", "paddle.distributed.launch", "--nproc_per_node", "2")
-PADDLE += ("--backend", "gloo", "--log_dir", "log")
+PADDLE = (
+    *("{python}", "-m", "paddle.distributed.launch", "--nproc_per_node", "2"),
+    *("--backend", "gloo", "--log_dir", "log"),
+)
 NOTEBOOK = ("{python}", "-m", "nbconvert", "--to", "notebook", "--execute")
 
 MOST = "the optimizer that steps most"

@@ -115,11 +115,13 @@ def hook_buffers(patches: Patches, log: CallLog) -> None:
                 known[key] = message
         return log.begin(group, "broadcast", message)
 
+    def end_unguarded(sent: Sent) -> None:
+        log.end(sent, waited=True)
+
     begin = outside_compiler(guarded("buffers broadcast", begin_unguarded, None))
-    end = outside_compiler(
-        guarded("buffers received", lambda sent: log.end(sent, waited=True), None)
-    )
-    original: Callable[..., Any] = torch.distributed._broadcast_coalesced  # noqa: SLF001  # DDP's
+    end = outside_compiler(guarded("buffers received", end_unguarded, None))
+    distributed: Any = torch.distributed
+    original: Callable[..., Any] = distributed._broadcast_coalesced  # noqa: SLF001  # what DDP calls
 
     @functools.wraps(original)
     def broadcast(*args: Any, **kwargs: Any) -> Any:
@@ -133,4 +135,4 @@ def hook_buffers(patches: Patches, log: CallLog) -> None:
 
     skip_code(getattr(broadcast, "__code__"))  # noqa: B009  # as above
     broadcast.__qualname__ = broadcast.__name__  # as above
-    patches.replace(torch.distributed, "_broadcast_coalesced", lambda _: broadcast)
+    patches.replace(distributed, "_broadcast_coalesced", lambda _: broadcast)
