@@ -139,7 +139,8 @@ def _compare_phases(trace: Trace, pairs: list[tuple[Process, int]], misses: list
     worst, wrong = 0.0, False
     for process, rank in pairs:
         steps = trace.steps.filter(pc.equal(trace.steps["rank"], rank))
-        steps = steps.filter(steps["instrumented"])
+        # In the first step the frameworks still import, and profkit opens its files.
+        steps = steps.filter(pc.and_(steps["instrumented"], pc.greater(steps["step"], 0)))
         starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
         wall = max(1.0, float((ends - starts).sum()))
         spans = _spans_of(trace.spans, rank, steps)
