@@ -47,7 +47,7 @@ def judge(program: Program, folder: Path) -> Verdict:
     """Judge a program by what its two runs have left."""
     path = folder / "result.json"
     if not path.exists():
-        return Verdict(program, skipped="not run")
+        return Verdict(program, skipped="no result yet; `make programs` runs it")
     result = json.loads(path.read_text(encoding="utf-8"))
     if result["skipped"]:
         return Verdict(program, skipped=result["skipped"], made=result["made"])
