@@ -4,7 +4,7 @@ RUN := uv run --group test
 SHOT := $(RUN) profkit tui --size 96x28 --screenshot docs/screens
 ALONE := traces/recorded-resnet50-workers-0
 
-.PHONY: screenshots check test systems converge gpu bench trust accuracy docs
+.PHONY: screenshots check test systems converge gpu bench trust accuracy programs docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -36,6 +36,10 @@ accuracy:  ## faults of known cost planted in real jobs, and how often their cau
 	$(RUN) python benchmarks/healthy.py run
 	$(RUN) python benchmarks/healthy.py score --write
 	$(RUN) python benchmarks/figures.py
+
+programs:  ## real programs of many packages, bare and recorded, against an independent probe; half an hour on two cores
+	$(RUN) python benchmarks/programs/table.py run
+	$(RUN) python benchmarks/programs/table.py write
 
 docs:  ## what is generated from the code
 	$(RUN) profkit schema --markdown > docs/schema.md

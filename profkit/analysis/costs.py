@@ -98,7 +98,7 @@ class RunCosts:
     host: Mapping[str, Ints] = field(default_factory=dict)
     """With device times, the parts as the host saw them: the time to launch the work, and waits."""
     exchange_timed: bool = True
-    """False if only the device sees the exchange, and was not asked: it is part of backward."""
+    """False if only the device sees the exchange, and was not asked: other phases contain it."""
     unclocked: tuple[int, ...] = ()
     """The ranks without device times; nothing here is about them."""
 
@@ -190,7 +190,9 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
     costs = cost_of_sums(steps, sums, collectives, selection, span_price_ns(trace.samples))
     outside = without(trace.steps, window_steps(trace.samples))
     clock = clock_of(trace, on_device=sums.on_device)
-    untimed = untimed_exchanges(collectives, sums.timed_exchange, sums.steps)
+    untimed = untimed_exchanges(
+        collectives, sums.timed_exchange, sums.steps, with_calls=is_own(trace)
+    )
     if clock is not PhaseClock.HOST and untimed.any():
         costs = costs.without_exchange()
     return dataclasses.replace(
