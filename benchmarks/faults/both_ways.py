@@ -119,7 +119,7 @@ def _outcome(direction: str, base: Path, target: Path, fault: Fault) -> Outcome:
         direction,
         report["verdict"],
         causes,
-        next(_right_places(causes, fault, is_gain=direction == FASTER), None),
+        next(right_places(causes, fault, is_gain=direction == FASTER), None),
         coverage.get("share_of_gap"),
         coverage.get("row_without_cause") or "",
         f"profkit explain {base} {target}",
@@ -136,7 +136,7 @@ def _said(finding: dict[str, Any]) -> Said:
     )
 
 
-def _right_places(causes: Sequence[Said], fault: Fault, *, is_gain: bool) -> Iterator[int]:
+def right_places(causes: Sequence[Said], fault: Fault, *, is_gain: bool) -> Iterator[int]:
     """Yield the places of the causes that name the injected one."""
     kinds = fault.causes[0] if fault.causes else ()
     for place, each in enumerate(causes):

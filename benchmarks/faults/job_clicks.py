@@ -78,8 +78,10 @@ class Network(paddle.nn.Layer):
             self.mishaps.late("forward")
         hidden = nn_functional.relu(self.first(self.fields(rows).flatten(1)))
         for layer in self.deep:
-            made = recompute(layer, hidden) if self.again and self.training else layer(hidden)
-            hidden = hidden + made
+            if self.again and self.training:
+                hidden = hidden + recompute(layer, hidden, preserve_rng_state=False)
+            else:
+                hidden = hidden + layer(hidden)
         if self.training:
             hidden.register_hook(self._late)
         return self.last(hidden).squeeze(1)

@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 from job_parts import OwnClock, read_options
 from second_parts import Mishaps, Options, is_due, parse, wait_for_storage
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn import functional as nn_functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -78,7 +77,7 @@ class SignMomentum(torch.optim.Optimizer):
                 continue
             for parameter, mean in zip(used, means, strict=True):
                 for new, old, value in zip(
-                    parameter.grad.view(-1).chunk(16),
+                    parameter.grad.reshape(-1).chunk(16),
                     mean.view(-1).chunk(16),
                     parameter.view(-1).chunk(16),
                     strict=True,
@@ -165,7 +164,7 @@ def delayed(options: Options) -> Callable[[object, Any], Any]:
         return work.get_future().then(arrive)  # type: ignore[union-attr]
 
     exchange.__annotations__ = {}  # DDP expects classes here, but annotations are text
-    return exchange if options.delay_ms else allreduce_hook
+    return exchange
 
 
 class Experiment:
