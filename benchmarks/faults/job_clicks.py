@@ -124,22 +124,22 @@ def clip(options: Options, parameters: list[Any]) -> None:
     """Clip the gradients to a norm of 1, slice by slice if the options say so."""
     parts = 24 if options.clip == "python" else 1
     squares = 0.0
-    for parameter in parameters:
-        if parameter.grad is not None:
-            for part in parameter.grad.flatten().chunk(parts if parameter.size % parts == 0 else 1):
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    with paddle.no_grad():
+        for gradient in gradients:
+            for part in gradient.flatten().chunk(parts if gradient.size % parts == 0 else 1):
                 squares += float((part * part).sum())
-    factor = min(1.0, 1 / (squares**0.5 + 1e-6))
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad.scale_(factor)
+        factor = min(1.0, 1 / (squares**0.5 + 1e-6))
+        for gradient in gradients:
+            gradient.scale_(factor)
 
 
 def average(averages: list[Any], parameters: list[Any]) -> None:
-    """Move each average a little towards its parameter."""
+    """Move averages at several rates a little towards the parameters."""
     with paddle.no_grad():
-        for place, parameter in enumerate(parameters):
-            averages[place] = averages[place] * 0.99 + parameter * 0.01
-            averages[place] = paddle.clip(averages[place], -10.0, 10.0)
+        for rate in (0.9, 0.99, 0.999, 0.9999):
+            for place, parameter in enumerate(parameters):
+                averages[place] = averages[place] * rate + parameter * (1 - rate)
 
 
 def evaluate(network: Network, options: Options) -> None:
@@ -184,7 +184,8 @@ def train(options: Options, clock: OwnClock) -> None:
             clip(options, parameters)
         with clock.time("planted"):
             for parameter in parameters[: options.reads]:
-                [float(parameter.grad.mean()) for _ in range(12)]
+                if parameter.grad is not None:
+                    [float(parameter.grad.mean()) for _ in range(12)]
         mishaps.before_step()
         with clock.time("optimizer"):
             optimizer.step()

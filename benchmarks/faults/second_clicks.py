@@ -5,6 +5,7 @@ from __future__ import annotations
 from fault import COMPUTE, Fault
 from second_plants import (
     AFTER_STEP_WORDS,
+    ALL_COMPUTE,
     BEFORE_STEP_WORDS,
     CLICKS,
     DISK_WORDS,
@@ -22,11 +23,11 @@ CLICKS_FAULTS: tuple[Fault, ...] = (
     fault("slow_storage", "reading waits", {"storage_ms": 0.8}, "input_bound", "data", job=CLICKS),
     fault(
         "own_thread_parses",
-        "the job's own thread makes batches too slowly",
+        "the job's own thread parses in Python, with the interpreter lock",
         {"parsing": 300},
-        f"input_bound {OTHER}",
-        "data",
-        ("input", "batch", "before forward", "waiting"),
+        OTHER,
+        "step",
+        (*LOCK_WORDS, "own thread", "other thread"),
         base={"own_thread": True},
         job=CLICKS,
     ),
@@ -45,8 +46,9 @@ CLICKS_FAULTS: tuple[Fault, ...] = (
         "the network computes in float64",
         {"float64": True},
         OTHER,
-        COMPUTE,
+        ALL_COMPUTE,
         FLOAT64_WORDS,
+        base={"width": 640},
         job=CLICKS,
     ),
     fault(
@@ -60,7 +62,13 @@ CLICKS_FAULTS: tuple[Fault, ...] = (
         job=CLICKS,
     ),
     fault(
-        "model_grown", "a larger network", {"width": 640}, OTHER, COMPUTE, MODEL_WORDS, job=CLICKS
+        "model_grown",
+        "a larger network",
+        {"width": 640},
+        OTHER,
+        ALL_COMPUTE,
+        MODEL_WORDS,
+        job=CLICKS,
     ),
     fault(
         "clip_in_python",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fault import COMPUTE, Fault
-from second_plants import FLOAT64_WORDS, METRIC, MODEL_WORDS, OTHER, fault, late
+from second_plants import ALL_COMPUTE, FLOAT64_WORDS, METRIC, MODEL_WORDS, OTHER, fault, late
 
 METRIC_FAULTS: tuple[Fault, ...] = (
     late("before_batch", 1),
@@ -104,7 +104,7 @@ METRIC_FAULTS: tuple[Fault, ...] = (
         "the model computes in float64",
         {"float64": True},
         OTHER,
-        COMPUTE,
+        ALL_COMPUTE,
         FLOAT64_WORDS,
         job=METRIC,
         ranks=2,
@@ -123,7 +123,7 @@ METRIC_FAULTS: tuple[Fault, ...] = (
         "a larger model",
         {"layers": 6},
         OTHER,
-        COMPUTE,
+        ALL_COMPUTE,
         MODEL_WORDS,
         job=METRIC,
         ranks=2,

@@ -90,6 +90,9 @@ def fault(  # a row of the table
     )
 
 
+ALL_COMPUTE = "forward backward clip optimizer"
+"""Phases that a fault in the numbers or the size of the model makes longer."""
+
 BEFORE_STEP_WORDS = (
     "between backward and",
     "between the backward",

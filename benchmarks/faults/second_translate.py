@@ -5,6 +5,7 @@ from __future__ import annotations
 from fault import COMPUTE, Fault
 from second_plants import (
     AFTER_STEP_WORDS,
+    ALL_COMPUTE,
     BEFORE_STEP_WORDS,
     DISK_WORDS,
     FLOAT64_WORDS,
@@ -33,7 +34,7 @@ TRANSLATE_FAULTS: tuple[Fault, ...] = (
         "the model computes in float64",
         {"float64": True},
         OTHER,
-        COMPUTE,
+        ALL_COMPUTE,
         FLOAT64_WORDS,
     ),
     fault("anomaly", "anomaly mode is on", {"anomaly": True}, OTHER, COMPUTE, ("anomaly",)),
@@ -65,7 +66,7 @@ TRANSLATE_FAULTS: tuple[Fault, ...] = (
         base={"layers": 4, "width": 32},
         kernels=True,
     ),
-    fault("model_grown", "a larger model", {"width": 128}, OTHER, COMPUTE, MODEL_WORDS),
+    fault("model_grown", "a larger model", {"width": 128}, OTHER, ALL_COMPUTE, MODEL_WORDS),
     fault("batch_grown", "a larger batch", {"batch": 16}, OTHER, None, ("batch",)),
     fault("log_fsync", "fsync in the log", {"log_mb": 8.0}, OTHER, "planted", DISK_WORDS),
     fault(
