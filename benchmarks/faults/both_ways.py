@@ -140,9 +140,11 @@ def right_places(causes: Sequence[Said], fault: Fault, *, is_gain: bool) -> Iter
     """Yield the places of the causes that name the injected one."""
     kinds = fault.causes[0] if fault.causes else ()
     for place, each in enumerate(causes):
+        told = f"{each.kind} {each.words}"
         is_kind = each.kind in kinds or (OTHER in kinds and each.kind not in NAMED)
-        says_it = not fault.words or any(word in each.words for word in fault.words)
-        if each.is_gain is is_gain and is_kind and says_it:
+        says_it = not fault.words or any(word in told for word in fault.words)
+        goes_right = fault.truth is None or each.is_gain is is_gain
+        if is_kind and says_it and goes_right and fault.must in told:
             yield place
 
 

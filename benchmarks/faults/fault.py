@@ -29,6 +29,8 @@ class Fault:
     """Words, one of which the reported cause must contain in addition to its kind."""
     base: Mapping[str, Any] = field(default_factory=dict)
     """Options of both twins."""
+    must: str = ""
+    """Text that the reported cause must contain as well, such as the rank that is late."""
     ranks: int = 1
     framework: str = "torch"
     kernels: bool = False

@@ -113,7 +113,7 @@ def clip(options: Options, parameters: list[torch.nn.Parameter]) -> None:
     squares = 0.0
     for parameter in parameters:
         if parameter.grad is not None:
-            for row in parameter.grad.flatten().chunk(20):
+            for row in parameter.grad.flatten().chunk(60):
                 squares += float((row * row).sum().item())
     factor = min(1.0, 1 / (squares**0.5 + 1e-6))
     for parameter in parameters:

@@ -22,8 +22,8 @@ DONE = "done.json"
 KERNEL_WINDOWS = "3:9"
 """The window is in the warm-up, which no figure covers. It is long enough for one slow step."""
 
-NOISES = 2
-"""Number of other processes, one per core of the smallest machine that the suite runs on."""
+NOISES = 3
+"""Number of other processes: with the job, more than the smallest machine has cores."""
 
 QUIET = {
     "OMP_NUM_THREADS": "1",

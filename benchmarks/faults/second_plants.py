@@ -73,6 +73,7 @@ def fault(  # a row of the table
     base: Mapping[str, Any] | None = None,
     noise: str = "",
     kernels: bool = False,
+    must: str = "",
 ) -> Fault:
     return Fault(
         f"{job.removeprefix('job_')}_{name}",
@@ -87,6 +88,7 @@ def fault(  # a row of the table
         job=job,
         noise=noise,
         says=says,
+        must=must,
     )
 
 
@@ -123,7 +125,7 @@ def late(place: str, rank: int, *, noise: str = "", job: str = METRIC) -> Fault:
         "before_batch": ("data", "input", "batch"),
         "forward": ("forward",),
         "backward": ("backward",),
-        "before_step": (*BEFORE_STEP_WORDS, "optimizer"),
+        "before_step": (*BEFORE_STEP_WORDS, "optimizer", "outside all phases"),
     }
     return fault(
         f"rank_{rank}_late_{place}{'_in_noise' if noise else ''}",
@@ -135,4 +137,5 @@ def late(place: str, rank: int, *, noise: str = "", job: str = METRIC) -> Fault:
         job=job,
         ranks=2,
         noise=noise,
+        must=f"rank {rank}'s",
     )
