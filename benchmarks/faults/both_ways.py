@@ -7,6 +7,8 @@ other processes, `host_busy` is the truth and no false alarm.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,6 +31,7 @@ SLOWER, FASTER = "target slower", "target faster"
 DIRECTIONS = (SLOWER, FASTER)
 VERDICTS = {SLOWER: "regression", FASTER: "improvement"}
 TRUE_IN_NOISE = "host_busy"
+FIRST_SCORE = Path(__file__).with_name("second_first_score.json")
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,22 @@ def figures_of(scores: Sequence[PairScore], direction: str) -> Figures:
 
 def _mean(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags) if flags else 0.0
+
+
+def keep_first(scores: Sequence[PairScore]) -> None:
+    """Keep the score of rules that nobody has changed in view of this suite."""
+    figures = {
+        direction: dataclasses.asdict(figures_of(scores, direction)) for direction in DIRECTIONS
+    }
+    FIRST_SCORE.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def first_figures() -> dict[str, Figures]:
+    """Return the first score of each direction, if it was kept."""
+    if not FIRST_SCORE.exists():
+        return {}
+    kept = json.loads(FIRST_SCORE.read_text())
+    return {direction: Figures(**figures) for direction, figures in kept.items()}
 
 
 def misses(scores: Sequence[PairScore]) -> Iterator[tuple[PairScore, Outcome]]:
