@@ -137,7 +137,7 @@ def clip(options: Options, parameters: list[Any]) -> None:
 def average(averages: list[Any], parameters: list[Any]) -> None:
     """Move averages at several rates a little towards the parameters."""
     with paddle.no_grad():
-        for rate in (0.9, 0.99, 0.999, 0.9999):
+        for rate in np.linspace(0.9, 0.999, 12).tolist():
             for place, parameter in enumerate(parameters):
                 averages[place] = averages[place] * rate + parameter * (1 - rate)
 

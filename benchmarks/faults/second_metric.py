@@ -92,7 +92,7 @@ METRIC_FAULTS: tuple[Fault, ...] = (
     fault(
         "batch_copied",
         "the loop converts and copies the batch many times",
-        {"copies": 60},
+        {"copies": 200},
         f"unpinned_copy layout_copies {OTHER}",
         "planted",
         ("copy", "copies", "copied", "convert", "h2d", "after data", "before forward"),

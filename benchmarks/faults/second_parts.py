@@ -28,6 +28,9 @@ BEFORE_BATCH, IN_FORWARD, IN_BACKWARD, BEFORE_STEP = (
 MODULE_LINES = 1_500
 """Size of a module that is imported in the loop; compiling it takes some 20 ms."""
 
+BUSY_S, REST_S = 0.03, 0.02
+"""A thread that never rests would make a step thirty times as long."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -85,7 +88,7 @@ class Options:
     history: int = 0
     """By how many numbers a list grows per step. Each step sorts it."""
     busy_thread: bool = False
-    """If true, a thread of pure Python code computes all the time."""
+    """If true, a thread of pure Python code computes most of the time."""
     import_every: int = 0
     evaluate_every: int = 0
     checkpoint_every: int = 0
@@ -172,6 +175,10 @@ def _distance(value: float) -> float:
 
 
 def _count_for_ever() -> None:
+    """Count for a while and rest for a while, as a thread that sums up figures does."""
     number = 0
     while True:
-        number = (number + 1) % 1_000_003
+        until = time.perf_counter() + BUSY_S
+        while time.perf_counter() < until:
+            number = (number + 1) % 1_000_003
+        time.sleep(REST_S)
