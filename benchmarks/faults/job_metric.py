@@ -161,7 +161,7 @@ def delayed(options: Options) -> Callable[[object, Any], Any]:
 
     def exchange(state: object, bucket: Any) -> Any:
         work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
-        return work.get_future().then(arrive)  # type: ignore[union-attr]
+        return work.get_future().then(arrive)
 
     exchange.__annotations__ = {}  # DDP expects classes here, but annotations are text
     return exchange

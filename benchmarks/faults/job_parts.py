@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ OWN_FOLDER_VARIABLE = "FAULT_OWN"
 CLASSES = 10
 PICTURES = 64
 
-OptionsT = TypeVar("OptionsT", bound=Any)
+OptionsT = TypeVar("OptionsT")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Options:
 
 def read_options(kind: type[OptionsT]) -> OptionsT:
     """Return the options of this process's job."""
-    known = {field.name for field in fields(kind)}
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # dataclasses
     given = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
     unknown = sorted(set(given) - known)
     if unknown:

@@ -63,7 +63,12 @@ class Translator(torch.nn.Module):
     def __init__(self, options: Options, mishaps: Mishaps) -> None:
         super().__init__()
         width = options.width
-        layer = {"d_model": width, "nhead": 4, "dim_feedforward": 2 * width, "batch_first": True}
+        layer: dict[str, Any] = {
+            "d_model": width,
+            "nhead": 4,
+            "dim_feedforward": 2 * width,
+            "batch_first": True,
+        }
         self.words = torch.nn.Embedding(WORDS, width, padding_idx=PAD)
         self.places = torch.nn.Parameter(0.02 * torch.randn(LONGEST, width))
         self.encoder = torch.nn.ModuleList(
@@ -172,7 +177,7 @@ def train(options: Options, clock: OwnClock) -> None:
     model = DistributedDataParallel(inner) if "RANK" in os.environ else inner
     parameters = list(inner.parameters())
     averages = [parameter.detach().clone() for parameter in parameters]
-    kind = {"fused": options.optimizer == "fused", "foreach": False}
+    kind: dict[str, Any] = {"fused": options.optimizer == "fused", "foreach": False}
     optimizer = torch.optim.AdamW(parameters, lr=3e-4, **kind)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50))
     loader: DataLoader[Any] = DataLoader(
