@@ -18,7 +18,7 @@ from both_ways import (
     misses,
 )
 from fault import as_words
-from scoring import GOALS, NOTHING, TOP
+from scoring import GOALS, TOP
 from summary import markdown, ms
 
 SECOND_HEADING = "## Second held-out suite: both directions"
@@ -34,11 +34,13 @@ ABOUT = (
     "must say one of the words that were written down for it. Next to other processes, "
     "`host_busy` is true, and a verdict is still wrong."
 )
+UNJUDGED = "cannot judge"
 NOT_BLIND = (
-    "After the first runs we made two faults stronger whose cost was within the noise, corrected "
-    "where the true cost of three is measured, and accepted 'outside all phases' for a rank that "
-    "is late before its optimizer. `first score` is the score of the rules before they were "
-    "changed in view of this suite. The other columns are not blind."
+    "After the first runs, and before any rule was changed in view of them, we made three faults "
+    "stronger whose cost was within the noise, let a busy thread rest in between, corrected where "
+    "the true cost of three faults is measured, and accepted 'outside all phases' for a rank that "
+    "is late before its optimizer. `first score` is the score of the rules of that day. The other "
+    "columns are not blind."
 )
 
 
@@ -104,7 +106,8 @@ def _explained(figures: Figures) -> str:
 
 
 def _complaint(score: PairScore, outcome: Outcome) -> str:
-    name = f"`{score.fault.name}`, {outcome.direction}: reports {outcome.verdict}, {said(outcome)}"
+    reported = f"reports {in_words(outcome.verdict)}, {said(outcome)}"
+    name = f"`{score.fault.name}`, {outcome.direction}: {reported}"
     if score.fault.healthy:
         noise = f" (other processes next to {score.fault.noise})" if score.fault.noise else ""
         return f"{name}, but nothing is wrong{noise}"
@@ -117,7 +120,12 @@ def said(outcome: Outcome) -> str:
         f"{each.kind}{' (improvement)' if each.is_gain else ''} {ms(each.cost_ms)} ms"
         for each in outcome.causes[:TOP]
     ]
-    return ", ".join(words) or NOTHING
+    return ", ".join(words) or "no cause"
+
+
+def in_words(verdict: str) -> str:
+    """Return a verdict as the text of a report says it."""
+    return "inconclusive" if verdict == UNJUDGED else verdict
 
 
 def _far_costs(scores: Sequence[PairScore]) -> Iterator[str]:
@@ -163,7 +171,7 @@ def _healthy(scores: Sequence[PairScore]) -> str:
     rows = [["pair", "ranks", "other processes", *DIRECTIONS]]
     for score in scores:
         if score.fault.healthy:
-            told = [f"{outcome.verdict}; {said(outcome)}" for outcome in score.outcomes]
+            told = [f"{in_words(outcome.verdict)}; {said(outcome)}" for outcome in score.outcomes]
             noise = score.fault.noise or "none"
             rows.append([f"`{score.fault.name}`", str(score.fault.ranks), noise, *told])
     return markdown(rows)
