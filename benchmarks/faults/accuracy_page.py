@@ -14,6 +14,7 @@ from fault import as_words
 from pairs import why_not
 from scoring import GOALS, NOTHING, TOP, Score
 from second_page import SECOND_HEADING, second_part
+from sections import BEGIN, END, find_healthy, replace_healthy
 from summary import markdown, ms, summarize
 from variants import DEVELOPMENT, FAULTS, HELD_OUT
 
@@ -26,7 +27,10 @@ def update_page(
     """Return docs/accuracy.md with the parts replaced of which there are scores."""
     first, heading, second = old.partition(SECOND_HEADING)
     if scores:
+        healthy = find_healthy(first).removeprefix(BEGIN).removesuffix(END).strip()
         first = as_document(scores, has_gpu=has_gpu) + "\n"
+        if healthy:
+            first = replace_healthy(first, healthy)
     if both_ways:
         heading, second = "", "\n\n".join(second_part(both_ways))
     return f"{first.rstrip()}\n\n{heading}{second}".rstrip() + "\n"
