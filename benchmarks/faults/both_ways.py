@@ -1,4 +1,4 @@
-"""Score a pair in both directions: the target is the slower run, and the target is the faster one.
+"""Score pairs in both directions: the target is the slower run, or the faster one.
 
 A pair of the second suite is right in a direction if the first cause is the injected one and goes
 in that direction. A healthy pair is right if profkit reports no verdict and no cause. Next to

@@ -4,8 +4,8 @@
 
 Reads one JSON object per line: the job's `options`, its `ranks`, and the `folder` for its trace
 and its own clock. It may name another module than the framework's usual `job`, and how many other
-processes make `noise` while it trains. Answers each with a line of exit codes. The ranks are hooked as `profkit run`
-hooks them, and the job's code does not know it.
+processes make `noise` while it trains. Answers each with a line of exit codes. The ranks are
+hooked as `profkit run` hooks them, and the job's code does not know it.
 """
 
 from __future__ import annotations

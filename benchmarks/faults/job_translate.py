@@ -130,7 +130,8 @@ def average(averages: list[torch.Tensor], parameters: list[torch.nn.Parameter]) 
     """Move each average a little towards its parameter, row by row."""
     with torch.no_grad():
         for mean, parameter in zip(averages, parameters, strict=True):
-            for old, new in zip(mean.flatten().chunk(25), parameter.flatten().chunk(25)):  # noqa: B905
+            rows = parameter.flatten().chunk(25)
+            for old, new in zip(mean.flatten().chunk(25), rows, strict=True):
                 old.mul_(0.99).add_(new, alpha=0.01)
 
 

@@ -1,4 +1,4 @@
-"""The variants of the suite: the jobs that faults are injected into, and their healthy pairs."""
+"""The variants of the suite: the jobs with injected faults, and their healthy pairs."""
 
 from __future__ import annotations
 
