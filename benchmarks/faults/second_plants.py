@@ -102,6 +102,7 @@ BEFORE_STEP_WORDS = (
     "before the optimizer",
     "after backward",
     "after the backward",
+    "from backward to optimizer",
 )
 AFTER_STEP_WORDS = (
     "after the optimizer",
@@ -111,6 +112,7 @@ AFTER_STEP_WORDS = (
     "between two steps",
     "between optimizer",
     "optimizer and the next",
+    "from optimizer to",
 )
 MODEL_WORDS = ("parameter", "model grew", "larger model", "bigger model", "model size")
 DISK_WORDS = ("fsync", "disk", "written", "writes", "blocked", "log", *AFTER_STEP_WORDS)
