@@ -37,7 +37,7 @@ CLICKS_FAULTS: tuple[Fault, ...] = (
         {"storage_ms": 0.8},
         f"input_bound {OTHER}",
         "data",
-        ("input", "batch", "before forward", "to forward", "waiting"),
+        ("input", "batch", "before forward", "waiting", *AFTER_STEP_WORDS),
         base={"own_thread": True},
         job=CLICKS,
     ),

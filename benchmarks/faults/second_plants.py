@@ -117,14 +117,20 @@ AFTER_STEP_WORDS = (
 MODEL_WORDS = ("parameter", "model grew", "larger model", "bigger model", "model size")
 DISK_WORDS = ("fsync", "disk", "written", "writes", "blocked", "log", *AFTER_STEP_WORDS)
 FLOAT64_WORDS = ("float64", "double", "precision", "dtype")
-RECOMPUTE_WORDS = ("recomput", "activation checkpoint", "forward again", "forward twice")
+RECOMPUTE_WORDS = (
+    "recomput",
+    "activation checkpoint",
+    "activation_checkpointing",
+    "forward again",
+    "forward twice",
+)
 LOCK_WORDS = ("interpreter", "GIL", "Python thread")
 ITEM_WORDS = (".item", "item()", "reads", "values read", *BEFORE_STEP_WORDS)
 
 
 def late(place: str, rank: int, *, noise: str = "", job: str = METRIC) -> Fault:
     said = {
-        "before_batch": ("data", "input", "batch"),
+        "before_batch": ("data", "input", "batch", "outside all phases"),
         "forward": ("forward",),
         "backward": ("backward",),
         "before_step": (*BEFORE_STEP_WORDS, "optimizer", "outside all phases"),
