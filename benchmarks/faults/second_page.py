@@ -39,9 +39,9 @@ NOT_BLIND = (
     "After the first runs, and before any rule was changed in view of them, we made three faults "
     "stronger whose cost was within the noise, let a busy thread rest in between, corrected where "
     "the true cost of three faults is measured, and accepted 'outside all phases' for a rank that "
-    "is late before its batch or its optimizer. `first score` is the score of the rules of that day. The other "
-    "columns are not blind: rules were added for causes that no rule named, and the suite accepts "
-    "the words in which these rules name a place, such as 'from backward to optimizer'."
+    "is late there. `first score` is the score of the rules of that day. The other columns are not "
+    "blind: rules were added for causes that no rule named, and the suite accepts the words in "
+    "which these rules name a place, such as 'from backward to optimizer'."
 )
 
 
