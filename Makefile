@@ -30,8 +30,8 @@ bench:  ## every benchmark beside its peer, into docs/performance.md; the first 
 trust:  ## kills, cuts, flips, failing disks, hostile names, an hour of recording: into docs/reliability.md; hours
 	$(RUN) python benchmarks/reliability.py
 
-accuracy:  ## faults of known cost planted in real jobs, and how often their cause is named; half an hour on two cores
-	$(RUN) python benchmarks/faults run --variant development --variant held-out
+accuracy:  ## faults of known cost planted in real jobs, and how often their cause is named; an hour on two cores
+	$(RUN) python benchmarks/faults run --variant development --variant held-out --variant held-out-2
 	$(RUN) python benchmarks/faults score --write
 	$(RUN) python benchmarks/healthy.py run
 	$(RUN) python benchmarks/healthy.py score --write
