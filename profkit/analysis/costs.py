@@ -120,6 +120,11 @@ class RunCosts:
     def knows_phases(self) -> bool:
         return any(name in self.parts for name in _COMPUTES)
 
+    @property
+    def hides_unknown(self) -> bool:
+        """True if backward hides some of the exchange, and nobody knows how much."""
+        return Phase.ALLREDUCE.value in self.inside and HIDDEN_EXCHANGE not in self.beside
+
     def per_step(self) -> RunCosts:
         """Count each step of a rank as one sample, for runs that do not report samples."""
         samples = np.full(self.steps, self.ranks, dtype=np.int64)
@@ -241,7 +246,8 @@ def cost_of_sums(
         inside[INPUT] = {**pieces, "waiting otherwise": parts[INPUT] - sum(pieces.values())}
     exchange = split_allreduce(collectives, sums.windows, selection.steps)
     if exchange:
-        beside[HIDDEN_EXCHANGE] = exchange.hidden_ns
+        if exchange.hidden_ns is not None:
+            beside[HIDDEN_EXCHANGE] = exchange.hidden_ns
         exposed_ns = parts.get(Phase.ALLREDUCE.value)
         if exposed_ns is not None:
             otherwise = exposed_ns - sum(exchange.parts.values())

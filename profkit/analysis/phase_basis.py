@@ -20,6 +20,12 @@ UNTIMED_EXCHANGE = (
     "nothing says how much of backward it is"
 )
 
+SHARED_ENDS = (
+    "the framework shows only when the last gradient bucket of a backward is done: ranks wait "
+    "until the last one is ready for that bucket, also while earlier ones are sent; what backward "
+    "hides, and the transfer of a bucket, are not known"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class PhaseBasis:

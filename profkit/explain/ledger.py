@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from profkit.analysis.config_join import Difference
-from profkit.analysis.costs import INPUT, OWN, REST, RunCosts
+from profkit.analysis.costs import HIDDEN_EXCHANGE, INPUT, OWN, REST, RunCosts
 from profkit.analysis.estimate import (
     FEWEST_STEPS,
     NEGLIGIBLE,
@@ -192,13 +192,15 @@ def compare(
         base,
         target,
     )
-    hidden = sorted({*base.beside, *target.beside})
+    hidden = {*base.beside, *target.beside}
+    if base.hides_unknown or target.hides_unknown:
+        hidden.discard(HIDDEN_EXCHANGE)
     return Ledger(
         base,
         target,
         total,
         tuple(_open(row, base, target) for row in rows),
-        tuple(_make_rows(base.beside, target.beside, hidden, base, target)),
+        tuple(_make_rows(base.beside, target.beside, sorted(hidden), base, target)),
         per_sample,
         (*unlike, *filter(None, [clocks])),
         tuple(differences),

@@ -24,6 +24,7 @@ def run(view: RunView) -> dict[str, Any]:
         "hidden": list(map(_part, view.hidden)),
         "steps_apart": steps_apart(view.apart),
         "findings": findings,
+        "findings_inconclusive": view.why_inconclusive or None,
         "step_times_ns": of(view.points),
     }
 

@@ -80,6 +80,7 @@ def many(
     ranks: int,
     late: dict[str, Any] | None = None,
     says_missing: bool = False,
+    ends_shared: bool = False,
     **options: Any,
 ) -> Scenario:
     """A scenario of ranks with equal jobs, but for the last one if it is late."""
@@ -87,7 +88,7 @@ def many(
     jobs = [job] * ranks
     if late:
         jobs[-1] = dataclasses.replace(job, **late)
-    truths = exchanging(jobs)
+    truths = exchanging(jobs, ends_shared=ends_shared)
     gap = mean(truths).step - alone(job).step
     causes = [Cause("exposed_communication", cost=gap)]
     if late and "_in_" in name:
@@ -244,7 +245,8 @@ def _paddle_cases() -> list[Scenario]:
         many("two_ranks_overlapped", 2, link=link(4)),
         many("two_ranks_tail", 2, link=link(30)),
         many("eight_ranks_tail", 8, link=link(30)),
-        many("late_in_forward", 2, late, link=link(4)),
+        many("late_in_forward", 2, late, link=link(4), ends_shared=True),
+        many("late_in_forward_with_tail", 2, late, link=link(30), ends_shared=True),
         many("accumulation_with_no_sync", 2, link=link(30), micro_batches=3, no_sync=True),
         many("huge_bucket", 2, link=link(20), bucket_layers=4),
     ]

@@ -43,7 +43,7 @@ class DevicesScreen(RunScreen[DevicesView]):
     KEEPS_UP = True
 
     DEFAULT_CSS = """
-    DevicesScreen Static { padding: 0 1; height: auto; }
+    DevicesScreen #frame-view Static { padding: 0 1; height: auto; }
     DevicesScreen #chart { padding: 1 1 0 1; }
     """
 

@@ -24,9 +24,9 @@ from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.run_draw import SCREEN_OF, phase_of
 from profkit.tui.widgets.table import VirtualTable
 
-FALL_WIDTH: Final = 24
-NARROW_FALL_WIDTH: Final = 14
-NARROW: Final = 110
+MARGINS: Final = 3
+"""Cells of a line that a table does not have, with those of the scroll bar."""
+
 MAX_KERNEL_ROWS: Final = 8
 """Rows of kernels that are in view; the others are reached by moving down."""
 
@@ -120,10 +120,9 @@ class ExplainScreen(RunScreen[Compared]):
         self.query_one("#verdict", Lines).show(lambda _: explain_draw.verdict_lines(found, palette))
         self.query_one("#causes", Lines).show(lambda _: explain_draw.cause_lines(found, palette))
         drops = waterfall(found.ledger)
-        width = FALL_WIDTH
-        if self.app.size.width < NARROW:
-            width = NARROW_FALL_WIDTH
-        columns = explain_draw.waterfall_columns(found.ledger, drops, width, plain=self.plain)
+        columns = explain_draw.waterfall_columns(
+            found.ledger, drops, self.app.size.width - MARGINS, plain=self.plain
+        )
         self.show_table("rows", columns, [(drop.kind, drop.depth, drop.name) for drop in drops])
         self._show_kernels(found)
         differences = found.ledger.differences

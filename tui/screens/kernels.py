@@ -37,7 +37,7 @@ class KernelsScreen(RunScreen[KernelsView]):
     BY_RANK = True
 
     DEFAULT_CSS = """
-    KernelsScreen Static { padding: 0 1; height: auto; }
+    KernelsScreen #frame-view Static { padding: 0 1; height: auto; }
     KernelsScreen #kernel { padding: 1 1 0 1; max-height: 7; }
     """
 

@@ -33,7 +33,7 @@ class LoaderScreen(RunScreen[LoaderView]):
     KEEPS_UP = True
 
     DEFAULT_CSS = """
-    LoaderScreen Static { padding: 0 1; height: auto; }
+    LoaderScreen #frame-view Static { padding: 0 1; height: auto; }
     LoaderScreen .title { color: $text-muted; }
     LoaderScreen #makers { max-height: 50%; }
     LoaderScreen #model { height: 1fr; }

@@ -116,17 +116,17 @@ def bar_of_step(view: RunView, palette: Palette, width: int, *, plain: bool) -> 
 
 def loss_lines(view: RunView, palette: Palette) -> Iterator[Text]:
     """Yield each loss with its cost and its evidence, the costliest first."""
-    if not view.losses:
+    if view.why_inconclusive:
+        yield folded((f"inconclusive: {view.why_inconclusive}", palette.style("unsure")))
+    elif not view.losses:
         words = "none found: nothing else takes a significant share of a step"
         yield line([(words, palette.style("good"))])
     for number, loss in enumerate(view.losses, start=1):
         cost = f"{duration(loss.step_ns.value)} per step, {percent(loss.share)}"
-        yield line(
-            [
-                (f"{number} {loss.kind}: ", palette.style("bad")),
-                (f"{cost}  ", palette.style("title")),
-                (loss.evidence, palette.style("dim")),
-            ]
+        yield folded(
+            (f"{number} {loss.kind}: ", palette.style("bad")),
+            (f"{cost}  ", palette.style("title")),
+            (loss.evidence, palette.style("dim")),
         )
 
 

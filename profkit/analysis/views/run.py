@@ -14,7 +14,7 @@ from profkit.analysis.overview import Overview, build_overview, estimate_parts
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import EPOCH_START
 from profkit.analysis.views.pictures import StepPoint, step_points
-from profkit.text import duration, percent
+from profkit.text import duration, percent, plural
 from profkit.trace import Trace
 from profkit.vocab import Phase
 
@@ -63,6 +63,8 @@ class RunView:
     hidden: tuple[Part, ...]
     apart: tuple[Apart, ...]
     losses: tuple[Loss, ...]
+    why_inconclusive: str
+    """The reason why there may be other losses than these; empty if there are none."""
     points: tuple[StepPoint, ...]
 
 
@@ -86,6 +88,7 @@ def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
         hidden=tuple(_estimate(costs, costs.beside)),
         apart=costs.apart,
         losses=tuple(sorted(losses, key=lambda loss: -loss.step_ns.value)),
+        why_inconclusive=_why_inconclusive(costs, overview.clock),
         points=step_points(trace.steps, costs.selection, places=MOST_POINTS),
     )
 
@@ -118,6 +121,17 @@ def _losses(
             share = each.excess_ns / wall_ns
             found.append(Loss(each.reason, Estimate(each.excess_ns), share, words))
     return found
+
+
+def _why_inconclusive(costs: RunCosts, clock: PhaseClock) -> str:
+    """Return why nobody can say what a step spends its time on; empty if it is known."""
+    if clock is PhaseClock.LAUNCH:
+        return "without device times nobody knows when the device worked, and when it was idle"
+    if costs.steps_needed:
+        return f"an interval needs {plural(costs.steps_needed, 'more step')}"
+    if not costs.knows_phases:
+        return "nothing says what the rest of a step is spent on"
+    return ""
 
 
 def _evidence(part: Part, overview: Overview) -> str:
