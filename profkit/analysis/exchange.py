@@ -19,7 +19,7 @@ from profkit.analysis.columns import codes_of, durations, rows_of_rank, rows_of_
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import NEGLIGIBLE, Ints
 from profkit.analysis.intervals import covered_each, union_length
-from profkit.analysis.phases import step_times
+from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.vocab import Phase
 
 
@@ -68,6 +68,11 @@ class LateRank:
     phase: str
     excess_ns: float
     """How much longer that phase takes per step on it than on the others."""
+
+    @property
+    def where(self) -> str:
+        """The phase in words."""
+        return "time outside all phases" if self.phase == UNKNOWN else self.phase
 
 
 LATE_SHARE = 0.6

@@ -67,7 +67,7 @@ def waiting_words(view: Overview) -> str:
         f"{percent(late.share, 0)} of it for this rank"
     )
     if late.excess_ns >= MIN_EXCESS * late.waited_ns:
-        words += f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'"
+        words += f"; its {late.where} takes {duration(late.excess_ns)} longer than the others'"
     return words
 
 

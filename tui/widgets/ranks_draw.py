@@ -41,12 +41,12 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
         )
         words = f"rank {late.rank} is late: the others wait {waited}"
         if late.excess_ns > 0:
-            words += f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'"
+            words += f"; its {late.where} takes {duration(late.excess_ns)} longer than the others'"
         yield [(words, palette.style("bad"))]
     elif view.most_deviating is not None:
         rank, phase, excess = view.most_deviating
         longer = f"{phase} of rank {rank}, {duration(excess)} longer"
-        yield [(f"no rank is late repeatedly; farthest from the median: {longer}", dim)]
+        yield [(f"no rank stands out in the waiting; farthest from the median: {longer}", dim)]
 
 
 def heat_columns(view: RanksView, *, deviations: bool, plain: bool) -> list[Column]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from profkit.analysis.kernels.device_time import work_kinds
 from profkit.clock import Anchor
-from profkit.importers.base import RunDraft, Target, clean_name
+from profkit.importers.base import RankDraft, RunDraft, Target, clean_name
 from profkit.importers.kineto.collectives import SIZES_UNKNOWN, collective_columns
 from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
@@ -180,10 +180,19 @@ def _describe_devices(given: Any) -> list[dict[str, Any]]:
     return found
 
 
+Held = list[tuple[RankDraft, dict[str, Any]]]
+"""The collectives of ranks, which are written when all of them are known."""
+
+
 def write_rank(
-    draft: RunDraft, file: RankFile, world_size: int, target: Target, summary: RunSummary
+    draft: RunDraft,
+    file: RankFile,
+    world_size: int,
+    target: Target,
+    summary: RunSummary,
+    held: Held | None = None,
 ) -> None:
-    """Write one file's tables."""
+    """Write one file's tables, except for the collectives if they are to be `held`."""
     options = target.options
     gate = TimeGate()
     rank = file.rank or 0
@@ -217,7 +226,10 @@ def write_rank(
     tables.write("spans", span_columns(events, placed, steps))
     tables.write("kernels", kernels)
     collectives, unsized = collective_columns(events, work, steps, world_size)
-    tables.write("collectives", collectives)
+    if held is None:
+        tables.write("collectives", collectives)
+    else:
+        held.append((tables, collectives))
     if unsized:
         summary.flag(f"{SIZES_UNKNOWN}: {unsized:,}")
     summary.add(file, events, anchor)
