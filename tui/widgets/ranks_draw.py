@@ -34,6 +34,8 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
         yield [("one rank: no other rank to wait for", dim)]
     elif view.waits is None:
         yield [(f"who waits is inconclusive: {view.why_no_waits}", None)]
+    elif not view.collectives:
+        yield [("who waits is inconclusive: no collectives were recorded", None)]
     elif view.late_rank is not None:
         late = view.late_rank
         waited = (
