@@ -89,7 +89,11 @@ def by_link(view: Overview) -> Section:
     notes = []
     if len(links) > MOST_LINKS:
         notes.append(f"The first {MOST_LINKS}; {len(links) - MOST_LINKS:,} more in --json.")
-    recorded = len(view.exchange.ranks) if view.exchange else view.ranks_seen
+    recorded = view.ranks_seen
+    if view.exchange:
+        recorded = len(view.exchange.ranks)
+    elif view.costs:
+        recorded -= len(view.costs.unclocked)
     if recorded < view.world_size:
         notes.append(
             f"{plural(recorded, 'rank')} of {view.world_size:,} recorded them: "

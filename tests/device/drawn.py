@@ -18,7 +18,7 @@ from profkit.tui.app import load_screens
 from tests.tui.driving import Driver, drive
 
 SIZE = (140, 50)
-SCREENS = ("overview", "ranks", "kernels", "explain", "timeline")
+SCREENS = ("overview", "ranks", "kernels", "loader", "explain", "timeline")
 STEP = 30
 """The step that the timeline is zoomed to."""
 

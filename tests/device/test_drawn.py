@@ -39,6 +39,7 @@ TIMED = (
     *("compute_bound", "launch_bound", "input_bound", "eight_ranks_tail", "late_in_input"),
     *("late_of_eight_in_forward", "graphs", "accumulation", "accumulation_with_no_sync"),
     *("evaluation", "checkpoint", "scaler_skips", "clocks_drift_apart", "copy_overlapped"),
+    "input_bound_with_worker",
     *("paddle_compute_bound", "paddle_two_ranks_tail", "paddle_late_in_forward"),
 )
 NOT_EVERY_STEP = {"evaluation": "other", "checkpoint": "other", "scaler_skips": "optimizer"}
@@ -235,6 +236,18 @@ def test_nothing_is_said_of_kernels_that_were_not_captured(
     text = look(name).drawn.texts["kernels"]
     assert "no kernels were captured" in text
     assert figures_of("\n".join(text.splitlines()[1:-1])) == {"20", "23"}
+
+
+def test_the_loader_is_not_blamed_for_a_wait_that_making_batches_does_not_explain(
+    look: Callable[[str], Seen],
+) -> None:
+    """In one job the loop makes the batches, in the other it waits for somebody else."""
+    made = look("input_bound").drawn.texts["loader"]
+    assert "the loop makes a step's batches every 40.0 ms" in made
+    waited = look("input_bound_with_worker").drawn.texts["loader"]
+    assert "a step of 100 ms waits 34.0 ms for data" in waited
+    assert "it is inconclusive what more workers would change" in waited
+    assert "Other numbers of workers" not in waited
 
 
 @pytest.mark.parametrize("name", [*TIMED, SOME_WITHOUT])

@@ -17,9 +17,11 @@ from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
 from profkit.explain.waterfall import Drop, waterfall
 from profkit.report import ledger_json
+from profkit.report.cause_words import no_difference_words
 from profkit.tui.library import Source
 from profkit.tui.screens.base import MARK_TWO_RUNS, Place, RunScreen, one_line
 from profkit.tui.widgets import explain_draw
+from profkit.tui.widgets.draw import folded
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.run_draw import SCREEN_OF, phase_of
 from profkit.tui.widgets.table import VirtualTable
@@ -81,10 +83,8 @@ class ExplainScreen(RunScreen[Compared]):
                     yield Lines(id="causes")
                 with Vertical(classes="side", id="right"):
                     yield Static("Other differences", classes="title")
-                    yield VirtualTable(
-                        id="differences",
-                        empty="none: all recorded settings, versions and variables are equal",
-                    )
+                    yield VirtualTable(id="differences", empty="none")
+                    yield Lines(id="no_differences")
             yield Static(classes="title", id="kernels_title")
             yield VirtualTable(id="kernels", empty="none")
 
@@ -128,6 +128,10 @@ class ExplainScreen(RunScreen[Compared]):
         differences = found.ledger.differences
         columns = explain_draw.difference_columns(differences)
         self.show_table("differences", columns, [each.name for each in differences])
+        words = no_difference_words(found.recorded)
+        self.query_one("#no_differences", Lines).show(lambda _: [folded((words, None))])
+        self.query_one("#differences").display = bool(differences)
+        self.query_one("#no_differences").display = not differences
 
     def _explain(self, view: Compared, pair: Pair) -> None:
         """Compare a pair on a thread, and show it if it is still the chosen one."""

@@ -69,7 +69,7 @@ class LoaderScreen(RunScreen[LoaderView]):
             queues.append([(words, self.palette.style("dim"))])
         self.query_one("#queues", Static).update(lines(queues))
         self.query_one("#queues").display = bool(view.depths)
-        self.query_one("#more").display = view.model is not None
+        self.query_one("#more").display = view.model is not None and not view.unexplained_ns
         if view.model is not None:
             self.query_one("#model", VirtualTable).show_rows(model_columns(view.model))
 
