@@ -167,6 +167,16 @@ def test_every_loss_is_named_with_its_cost(look: Callable[[str], Seen], name: st
     assert all(ns <= (NOTHING + TOLERANCE) * seen.truth.step for ns in named.values())
 
 
+@pytest.mark.parametrize("name", ["compute_bound", "launch_bound", "eight_ranks_tail"])
+def test_a_host_that_is_not_ahead_leaves_it_open_what_limits_the_step(
+    look: Callable[[str], Seen], name: str
+) -> None:
+    """A device's time of a phase does not say if the device worked all the time."""
+    text = " ".join(look(name).drawn.texts["overview"].split())
+    said = "inconclusive: the host is in phases for 99 % of a step" in text
+    assert said == (name == "launch_bound")
+
+
 @pytest.mark.parametrize("name", [*TIMED, SOME_WITHOUT])
 def test_the_ranks_and_who_waits(look: Callable[[str], Seen], name: str) -> None:
     seen = look(name)

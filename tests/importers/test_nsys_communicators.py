@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,17 @@ def test_a_capture_may_begin_and_end_within_the_collectives(
     assert len(shared) == len(both[cut])
     assert all(times[0][key] == times[1][key] for key in shared)
     assert min(number for rank in ranks for _, number in keys(rank)) == 0
+
+
+def test_so_many_communicators_take_no_time() -> None:
+    """A hostile file may have a communicator for each collective."""
+    names = [f"stream {number}" for number in range(20_000)]
+    many = [message for name in names for message in calls(name, 0, count=1)]
+    ranks = [columns(many), columns(many)]
+    begun = time.thread_time()
+    (flag,) = join_communicators(ranks)
+    assert time.thread_time() - begun < 5
+    assert "40,000 communicators could not be joined" in flag
 
 
 def test_numbers_of_nccl_itself_stay() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, Apart, RunCosts, run_costs
+from profkit.analysis.device_clock import WORKS
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Ints
 from profkit.analysis.overview import Overview, build_overview, estimate_parts
@@ -29,6 +30,9 @@ _MEANINGS = {
 }
 
 MOST_POINTS = 1_000
+
+MIN_HOST_SHARE = 0.9
+"""A host that launches for this share of a step is hardly ahead of its device."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,13 @@ def _why_inconclusive(costs: RunCosts, clock: PhaseClock) -> str:
         return f"an interval needs {plural(costs.steps_needed, 'more step')}"
     if not costs.knows_phases:
         return "nothing says what the rest of a step is spent on"
+    busy_ns = sum(float(costs.host[phase].sum()) for phase in WORKS if phase in costs.host)
+    busy = busy_ns / float(costs.wall_ns.sum())
+    if busy > MIN_HOST_SHARE:
+        return (
+            f"the host is in phases for {percent(busy, 0)} of a step: it launches too slowly, or it "
+            "waits for the device there; kernels of some steps (--kernels) show which"
+        )
     return ""
 
 

@@ -24,6 +24,9 @@ STREAM: Final = "stream "
 MOST_CUT: Final = 2
 """Collectives at the ends of a capture that one process may have and another one lack."""
 
+MOST_SIDES: Final = 256
+"""Communicators over all ranks; beyond that, comparing each with each takes seconds."""
+
 MIN_OVERLAPPING: Final = 0.9
 """The devices' clocks are brought together by some microseconds: short collectives may miss."""
 
@@ -60,7 +63,7 @@ def join_communicators(ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
         own_name = side.name.startswith(STREAM) or ranks_of[side.name] == 1
         if own_name and side.group_size > 1 and len(ranks) > 1:
             sides.append(side)
-    joined, left = _match(sides)
+    joined, left = _match(sides) if len(sides) <= MOST_SIDES else ([], sides)
     for members in joined:
         first = min(side.offset for side in members)
         for side in members:
@@ -78,7 +81,7 @@ def join_communicators(ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield (
             f"{plural(len(left), 'communicator')} could not be joined over the ranks: the file "
             "names them differently in each process, and their collectives match those of no other "
-            "or of several; who waits there is not known"
+            "or of several, or they are too many; who waits there is not known"
         )
 
 
