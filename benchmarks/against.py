@@ -207,7 +207,9 @@ def _single_files(
     ours: Sequence[Sequence[float]],
     groups: Sequence[Sequence[Path]],
 ) -> Iterator[dict[str, Any]]:
-    for files, before, now in zip(groups, zip(*theirs, strict=True), zip(*ours, strict=True), strict=True):
+    for files, before, now in zip(
+        groups, zip(*theirs, strict=True), zip(*ours, strict=True), strict=True
+    ):
         if _mean(before) > NOTICEABLE_S and all(now):
             yield {"file": files[0].name, **_interval(before, now)}
 

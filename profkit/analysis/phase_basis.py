@@ -21,9 +21,9 @@ UNTIMED_EXCHANGE = (
 )
 
 SHARED_ENDS = (
-    "the framework shows only when the last gradient bucket of a backward is done: ranks wait "
-    "until the last one is ready for that bucket, also while earlier ones are sent; what backward "
-    "hides, and the transfer of a bucket, are not known"
+    "the framework shows only when the last gradient bucket of a backward is done: a rank counts "
+    "as waiting until the last rank is ready for that bucket, also while earlier ones are sent; "
+    "what backward hides, and the transfer of a bucket, are not known"
 )
 
 

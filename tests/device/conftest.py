@@ -8,9 +8,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import paddle  # noqa: F401  # it warns as it is imported
 
-import pytest  # noqa: E402
+import pytest
 
-from tests.device.checks import Runs  # noqa: E402
+from tests.device.checks import Runs
 
 
 @pytest.fixture(scope="session")

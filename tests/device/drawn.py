@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,12 +113,12 @@ def _read_rows(driver: Driver, drawn: Drawn) -> None:
     sight: Any = driver.app.screen.sight  # type: ignore[attr-defined]  # the timeline's
     begin, end = sight.timeline.step_bounds(STEP)
     borders = sight.window.borders
-    inside = [begin <= low and high <= end for low, high in zip(borders, borders[1:], strict=False)]
+    inside = [begin <= low and high <= end for low, high in itertools.pairwise(borders)]
     drawn.cell_ns = float(sight.window.cell_ns)
     lines = driver.text.splitlines()
     for place, line in enumerate(lines):
         found = re.match(r"[> ]r(\d+) (phases|launches)", line)
-        if found:
+        if found and int(found[1]) not in drawn.cells:  # below the rows are words about the cursor
             cells = lines[place + 1].ljust(LABELS + len(inside))[LABELS:]
             shown = [cell for cell, keep in zip(cells, inside, strict=False) if keep]
             drawn.labels[int(found[1])] = found[2]
@@ -134,7 +135,7 @@ class _Texts(HTMLParser):
         self._inside: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag not in {"meta", "link", "br", "rect", "line"}:
+        if tag not in {"meta", "link", "br"}:  # they have no end
             self._inside.append(tag)
         if tag == "tr":
             self.rows.append([])

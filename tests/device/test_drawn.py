@@ -211,7 +211,9 @@ def _compare_waits(seen: Seen, text: str) -> None:
             waited[int(row[0])] = waited.get(int(row[0]), 0.0) + read_ns(row[3])
     for rank, truth in enumerate(seen.scenario.truths):
         assert waited.get(rank, 0.0) == pytest.approx(truth.waiting, abs=seen.tolerance_ns)
-    late = re.search(r"rank (\d+) is late: the others wait ([\d.]+ \S+) per step.*?; its (\w+)", text)
+    late = re.search(
+        r"rank (\d+) is late: the others wait ([\d.]+ \S+) per step.*?; its (\w+)", text
+    )
     longest = max(truth.waiting for truth in seen.scenario.truths)
     assert bool(late) == (longest > NOTHING * seen.truth.step)
     if late:

@@ -147,7 +147,9 @@ def waterfall_columns(
     )
     table.text("95 % interval", lambda row: row.interval)
     room = width - least_width(table.columns, range(len(rows))) - GAP
-    table.columns.insert(BAR_PLACE, _falls(drops, min(WIDEST_BAR, max(SLIMMEST_BAR, room)), plain=plain))
+    table.columns.insert(
+        BAR_PLACE, _falls(drops, min(WIDEST_BAR, max(SLIMMEST_BAR, room)), plain=plain)
+    )
     return table.columns
 
 

@@ -31,7 +31,9 @@ def summary_lines(view: LoaderView, palette: Palette) -> Iterator[list[Piece]]:
         return
     if view.unexplained_ns:
         explained, waits = duration(model.now.wait_ns), duration(view.wait_ns)
-        words = f"making the batches explains {explained} of these {waits}: the rest of the wait is "
+        words = (
+            f"making the batches explains {explained} of these {waits}: the rest of the wait is "
+        )
         words += "elsewhere, so it is inconclusive what more workers would change"
         yield [(words, palette.style("unsure"))]
         return

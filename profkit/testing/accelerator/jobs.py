@@ -120,7 +120,8 @@ def run_ranks(
     simulated = kind.simulate(lambda: ranks[world.current.number].device)
     communicator = Communicator(len(jobs), jobs[0].link)
     load_framework(kind.framework)
-    with simulated.installed(), recorded_by(lambda: world.current()):
+    # The clock is that of the rank whose turn it is.
+    with simulated.installed(), recorded_by(lambda: world.current()):  # noqa: PLW0108  # see above
         for host, job in zip(world.hosts, jobs, strict=True):
             rank = _make_rank(kind, host, job, simulated, communicator)
             ranks.append(rank)
