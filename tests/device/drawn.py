@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -131,16 +131,18 @@ class _Texts(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.texts: list[str] = []
-        self.rows: list[list[str]] = []
+        self.tables: list[list[list[str]]] = []
         self._inside: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         if tag not in {"meta", "link", "br"}:  # they have no end
             self._inside.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in {"td", "th"} and self.rows:
-            self.rows[-1].append("")
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in {"td", "th"}:
+            self.tables[-1][-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
         while self._inside and self._inside.pop() != tag:
@@ -150,27 +152,23 @@ class _Texts(HTMLParser):
         if "style" in self._inside or "svg" in self._inside or not data.strip():
             return
         self.texts.append(data.strip())
-        if self.rows and {"td", "th"} & set(self._inside):
-            self.rows[-1][-1] += data.strip()
+        if {"td", "th"} & set(self._inside):
+            self.tables[-1][-1][-1] += data.strip()
 
 
 @dataclass(frozen=True)
 class Page:
-    """An exported page: its texts without charts, and the rows of its tables."""
+    """An exported page: its texts without charts, and its tables as rows of cells."""
 
     text: str
-    rows: Sequence[Cells]
+    tables: Sequence[Sequence[Cells]]
 
-    def table(self, *header: str) -> Iterator[Cells]:
-        """Yield the rows of the table with these titles."""
-        rows = iter(self.rows)
-        for row in rows:
-            if list(row[: len(header)]) == list(header):
-                yield row
-                for each in rows:
-                    if len(each) != len(row):
-                        return
-                    yield each
+    def table(self, *header: str) -> Sequence[Cells]:
+        """Return the table with these titles, which are its first row."""
+        for rows in self.tables:
+            if rows and list(rows[0][: len(header)]) == list(header):
+                return rows
+        return []
 
 
 def page_of(file: Path, *command: str) -> Page:
@@ -178,7 +176,7 @@ def page_of(file: Path, *command: str) -> Page:
     run_command(*command, "-w", str(file))
     parser = _Texts()
     parser.feed(file.read_text(encoding="utf-8"))
-    return Page("\n".join(parser.texts), parser.rows)
+    return Page("\n".join(parser.texts), parser.tables)
 
 
 def json_of(*command: str) -> Mapping[str, Any]:
