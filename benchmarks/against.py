@@ -6,7 +6,8 @@
 PYTHON is the interpreter of an environment with another version of profkit, such as the one before
 a change. The files are the traces and logs of ../shared/data, one of each repeated to a size, and
 damaged ones. In each turn a process of either version reads all files of a case, in random order
-of the versions. A file's time is that of `profkit import` and `profkit report` inside the process.
+of the versions. A file's time is the CPU time of `profkit import` and `profkit report` inside the
+process, which other processes of the machine hardly change.
 The ratio of a case is that of the times of all its files, as the geometric mean over the turns with
 its 95 % interval. Files for which the versions have other exit codes are listed. Exits 1 if this
 version takes over 10 % longer for certain.
@@ -44,7 +45,7 @@ _READ = """
 import contextlib, io, json, os, pathlib, sys, time
 from profkit.cli import main
 def run(*command):
-    before, begun = time.process_time(), time.perf_counter()
+    begun = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             code = main(list(command))
@@ -52,7 +53,7 @@ def run(*command):
             code = stopped.code
         except Exception as error:
             code = type(error).__name__
-    return code, time.perf_counter() - begun
+    return code, time.process_time() - begun
 found = []
 for number, files in enumerate(json.load(open(sys.argv[1]))):
     folder = pathlib.Path(sys.argv[2], str(number))
