@@ -30,18 +30,9 @@ from typing import Any
 
 import torch
 from beside import Events, noting
-from overhead import (
-    Found,
-    Modes,
-    compare,
-    compare_two,
-    make_cases,
-    make_parser,
-    measure_in_processes,
-    run_beside,
-    run_case,
-    train,
-)
+from block_costs import Found, compare, compare_two
+from overhead import Modes, make_parser, measure_in_processes, run_beside, run_case
+from overhead_jobs import make_cases, train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -67,11 +67,16 @@ def run(args: argparse.Namespace, variants: list[str]) -> None:
 
 def score(args: argparse.Namespace, variants: list[str]) -> None:
     from scoring import as_document, as_text, score_all
+    from sections import BEGIN, END, find_healthy, replace_healthy
 
     scores = score_all(args.work, chosen(args), args.variant or list(SHAPES))
     print(as_text(scores))
     if args.write:
-        DOCUMENT.write_text(as_document(scores, has_gpu=has_gpu()))
+        document = as_document(scores, has_gpu=has_gpu())
+        healthy = find_healthy(DOCUMENT.read_text()).removeprefix(BEGIN).removesuffix(END)
+        if healthy:
+            document = replace_healthy(document, healthy.strip())
+        DOCUMENT.write_text(document)
 
 
 def show(args: argparse.Namespace, variants: list[str]) -> None:

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from profkit.analysis.estimate import Estimate
 from profkit.analysis.exposed import INPUT_PIECES
+from profkit.report.words import interval_range, share_range
 from profkit.text import duration, percent, signed, significant
 from profkit.tui.headless import twin
 from profkit.tui.themes import PHASE_LETTERS
@@ -138,7 +140,7 @@ def test_the_parts_of_a_step(look: Callable[[str], Seen], name: str) -> None:
 
 
 def _interval(found: Mapping[str, float]) -> str:
-    return f"{percent(found['low'])} to {percent(found['high'])}".replace(" % to", " to")
+    return share_range(Estimate(found["value"], found["low"], found["high"]))
 
 
 def _compare(seen: Seen, shown: Mapping[str, float]) -> None:
@@ -180,7 +182,7 @@ def test_a_host_that_is_not_ahead_leaves_it_open_what_limits_the_step(
 ) -> None:
     """A device's time of a phase does not say if the device worked all the time."""
     text = " ".join(look(name).drawn.texts["overview"].split())
-    said = "inconclusive: the host is in phases for 99 % of a step" in text
+    said = "the host is in phases for 99 % of a step" in text
     assert said == (name == "launch_bound")
 
 
@@ -280,11 +282,11 @@ def test_the_ledger_and_its_causes(look: Callable[[str], Seen], name: str) -> No
     on_page = {row[0].rpartition("› ")[2]: row for row in seen.pages[1].table("", "base")}
     for row in _with_inside(found["rows_ns"]):
         base, target = row["base"]["value"] * factor, row["target"]["value"] * factor
-        delta = {end: ns * factor for end, ns in row["difference"].items()}
+        delta = {end: row["difference"][end] * factor for end in ("value", "low", "high")}
         cells = shown[row["name"]]
         expected = [duration(base), duration(target), signed(delta["value"])]
         assert [cells["base"], cells["target"], cells["difference"]] == expected
-        interval = f"{signed(delta['low'])} to {signed(delta['high'])}"
+        interval = interval_range(Estimate(*delta.values()), signed)
         assert cells["95 % interval"] == interval
         assert list(on_page[row["name"]][1:5]) == [*expected, interval]
         if row["name"] in seen.truth.parts:
@@ -330,7 +332,7 @@ def test_without_device_times_nothing_is_claimed(look: Callable[[str], Seen], na
     overview, ranks = seen.drawn.texts["overview"], seen.drawn.texts["ranks"]
     for text in (overview, seen.pages[0].text):
         assert "on the host's clock" in " ".join(text.split())
-    assert "inconclusive: without device times" in overview
+    assert "not known: without device times" in overview
     assert "none found" not in overview
     assert not re.search(r"^ ?\d \w+: .+ per step", overview, re.MULTILINE)
     assert " is late" not in ranks

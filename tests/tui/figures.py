@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from profkit.text import byte_size, duration, percent, significant
+from profkit.text import MOST_DIGITS, byte_size, duration, percent, significant
 
 NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
@@ -29,11 +29,11 @@ def numbers_of(content: Any) -> Iterator[float]:
 def ways_to_show(value: float) -> Iterator[str]:
     """Yield a figure as nanoseconds, milliseconds, bytes, a share and a plain number."""
     value = abs(value)
-    for digits in (2, 3, 4, 5):
+    for digits in range(2, MOST_DIGITS + 1):
         yield duration(value, digits)
         yield duration(value * 1e6, digits)
         yield significant(value, digits)
-    yield from (percent(value, digits) for digits in (0, 1, 3))
+    yield from (percent(value, digits) for digits in range(MOST_DIGITS + 1))
     yield byte_size(value)
     if value == int(value):
         yield f"{int(value):,}"

@@ -67,8 +67,8 @@ class RunView:
     hidden: tuple[Part, ...]
     apart: tuple[Apart, ...]
     losses: tuple[Loss, ...]
-    why_inconclusive: str
-    """The reason why there may be other losses than these; empty if there are none."""
+    losses_missing: str
+    """Why some time that is not spent on training cannot be told, or an empty text."""
     points: tuple[StepPoint, ...]
 
 
@@ -84,7 +84,7 @@ def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
         phase = Phase.DATA.value if part.name == INPUT else part.name
         parts.append(Part(part.name, part.step_ns, part.share, shown, host.get(phase)))
     wall_ns = float(costs.wall_ns.mean() / costs.ranks) if costs.steps else math.nan
-    losses = _losses(parts, wall_ns, costs.apart, overview)
+    losses = _losses(parts, wall_ns, costs, overview)
     return RunView(
         overview=overview,
         wall_ns=wall_ns,
@@ -92,7 +92,7 @@ def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
         hidden=tuple(_estimate(costs, costs.beside)),
         apart=costs.apart,
         losses=tuple(sorted(losses, key=lambda loss: -loss.step_ns.value)),
-        why_inconclusive=_why_inconclusive(costs, overview.clock),
+        losses_missing=_why_missing(parts, costs, overview),
         points=step_points(trace.steps, costs.selection, places=MOST_POINTS),
     )
 
@@ -106,17 +106,19 @@ def _estimate(costs: RunCosts, parts: Mapping[str, Ints]) -> list[Part]:
 
 
 def _losses(
-    parts: Iterable[Part], wall_ns: float, apart: Iterable[Apart], overview: Overview
+    parts: Iterable[Part], wall_ns: float, costs: RunCosts, overview: Overview
 ) -> list[Loss]:
     """Return the parts that train nothing and certainly take a noticeable share of a step."""
     found = []
     for part in parts:
         if overview.clock is PhaseClock.LAUNCH:
             break  # the device may have worked while the host waited
+        if part.name == UNKNOWN and not costs.knows_phases:
+            continue  # most of it is the training, which a log does not split
         if part.name not in _TRAINS and part.share.low is not None and part.share.low > NEGLIGIBLE:
             evidence = _evidence(part, overview)
             found.append(Loss(part.name, part.step_ns, part.share.value, evidence))
-    for each in apart:
+    for each in costs.apart:
         if each.reason in _COSTLY_STEPS and each.excess_ns > NEGLIGIBLE * wall_ns > 0:
             words = (
                 f"{each.steps:,} of {overview.steps_seen:,} steps;"
@@ -127,22 +129,31 @@ def _losses(
     return found
 
 
-def _why_inconclusive(costs: RunCosts, clock: PhaseClock) -> str:
-    """Return why nobody can say what a step spends its time on; empty if it is known."""
-    if clock is PhaseClock.LAUNCH:
-        return "without device times nobody knows when the device worked, and when it was idle"
-    if costs.steps_needed:
-        return f"an interval needs {plural(costs.steps_needed, 'more step')}"
-    if not costs.knows_phases:
-        return "nothing says what the rest of a step is spent on"
+def _why_missing(parts: Iterable[Part], costs: RunCosts, overview: Overview) -> str:
+    """Return why the losses may not be all, or an empty text."""
+    if overview.clock is PhaseClock.LAUNCH:
+        return "without device times, the device may work while the host waits"
+    if not any(part.share.judged for part in parts):
+        return f"intervals need {plural(costs.steps_needed, 'more step')}"
+    if costs.knows_phases:
+        return _why_host_hides(costs)
+    known = [part.name for part in parts if part.name not in {*_TRAINS, UNKNOWN}]
+    words = " and ".join(known)
+    if not words:
+        return "the run does not split its steps"
+    return f"the run splits its steps into {words} and the rest only"
+
+
+def _why_host_hides(costs: RunCosts) -> str:
+    """Return why nobody knows how long the device worked in its phases, or an empty text."""
     busy_ns = sum(float(costs.host[phase].sum()) for phase in WORKS if phase in costs.host)
     busy = busy_ns / float(costs.wall_ns.sum())
-    if busy > MIN_HOST_SHARE:
-        return (
-            f"the host is in phases for {percent(busy, 0)} of a step: it launches too slowly, or it "
-            "waits for the device there; kernels of some steps (--kernels) show which"
-        )
-    return ""
+    if busy <= MIN_HOST_SHARE:
+        return ""
+    return (
+        f"the host is in phases for {percent(busy, 0)} of a step: it launches too slowly, or it "
+        "waits for the device there; kernels of some steps (--kernels) show which"
+    )
 
 
 def _evidence(part: Part, overview: Overview) -> str:
